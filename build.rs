@@ -13,7 +13,7 @@ fn main() {
     println!("cargo:rustc-env=FERROCCL_COMMIT={}", commit.as_deref().unwrap_or("unknown"));
 }
 
-/// What git prints; none where there is no git or no repository.
+/// Returns what git prints; none without git or without a repository.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     let text = output.status.success().then(|| String::from_utf8(output.stdout).ok())??;

@@ -1,5 +1,5 @@
-//! What is fuzzed of this crate: the launchers' protocols and their environment, and the recordings
-//! of other processes. As in `ccl_core::fuzzing`.
+//! Fuzz targets of this crate, as in `ccl_core::fuzzing`: the launchers' protocols and their
+//! environment, and the recordings of other processes.
 
 pub use crate::launch::fuzzing::{environment, pmi, store};
 pub use crate::recorder::fuzzed as recording;

@@ -23,10 +23,10 @@
 //! * Buffers that stay registered with the network: [`Communicator::register`].
 //! * Settings: [`Config`], read from `FERROCCL_*` variables by
 //!   [`Communicator::from_environment`].
-//! * Why a call takes the algorithm that it takes: [`communicator::explain`].
+//! * Reasons for the algorithm of a call: [`communicator::explain`].
 //! * Joining by hand: [`bootstrap`]; launchers: [`launch`].
 //! * A transport of your own: [`transports::add`].
-//! * Who is stuck: [`recorder`].
+//! * Finding the rank that is stuck: [`recorder`].
 
 pub mod bootstrap;
 mod clock;
@@ -47,7 +47,7 @@ pub use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 pub use communicator::{Communicator, Element, Error, Reduction};
 pub use run::run;
 
-/// The examples of the README are tested like any other.
+/// The examples of the README, tested like any other.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,15 +1,15 @@
-//! What the library has to say, on standard error: for programs that have no log of their own.
+//! The library's log on standard error, for programs that have no log of their own.
 
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// Begins to log what a filter lets through, as `FERROCCL_DEBUG` has it: `error`, `warn`, `info`,
-/// `debug`, `trace`, or `ferroccl=debug`. Where somebody has begun before, that stays.
+/// Begins to log what a filter lets through: `error`, `warn`, `info`, `debug`, `trace`, or
+/// `ferroccl=debug`, as in `FERROCCL_DEBUG`. A subscriber that the program has set before stays.
 ///
 /// # Errors
 ///
-/// If the filter cannot be read.
+/// When the filter cannot be read.
 pub fn start(filter: &str) -> Result<(), String> {
     let filter: Targets = filter.parse().map_err(|error| {
         format!(

@@ -1,5 +1,5 @@
-//! Parts of the library that this project's own tools share with it. Not an interface: it changes
-//! whenever the tools need it.
+//! Parts of the library that this project's own tools share with it. This module is not an
+//! interface: it changes whenever the tools need that.
 
 pub use crate::bootstrap::listen::own_hosts;
 pub use crate::bootstrap::resolve::resolve;

@@ -1,5 +1,5 @@
-//! The transports that there are. Adding one is a crate with a [`TransportKind`] and a line here;
-//! nobody else knows a transport by name. A program can [`add`] one of its own.
+//! The registry of transports. Adding one to the library takes a crate with a [`TransportKind`] and
+//! a line here; no other module knows a transport by name. A program can [`add`] one of its own.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -13,8 +13,8 @@ static OWN: [&TransportKind; 3] =
 /// The transports that programs have added.
 static ADDED: Mutex<Vec<&'static TransportKind>> = Mutex::new(Vec::new());
 
-/// Adds a transport of the program's own, on all ranks alike. From then on `FERROCCL_TRANSPORT` can
-/// name it. A name or a number that is taken changes nothing.
+/// Adds a transport of the program's own, which all ranks must add. After that `FERROCCL_TRANSPORT`
+/// can name the transport. A name or a number that is taken changes nothing.
 pub fn add(kind: &'static TransportKind) {
     let taken = |known: &&TransportKind| known.name == kind.name || known.id == kind.id;
     if !all().iter().any(taken) {
@@ -55,15 +55,16 @@ pub struct UnknownTransport {
 /// The transports that a communicator uses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
-    /// Joins ranks of one host; where there is none, the network joins these, too.
+    /// Transport between ranks of one host; if there is none, the network joins these ranks, too.
     pub host: Option<&'static TransportKind>,
-    /// Joins ranks of different hosts, if there is one.
+    /// Transport between ranks of different hosts, if there is one.
     pub network: Option<&'static TransportKind>,
 }
 
 impl Choice {
-    /// Returns what `FERROCCL_TRANSPORT` names: one transport, `HOST+NETWORK`, or `auto`, which is
-    /// what needs no adapters until ranks have agreed on something better.
+    /// Returns the transports that `FERROCCL_TRANSPORT` names: one transport, `HOST+NETWORK`, or
+    /// `auto`. Until the ranks have agreed on something better, `auto` takes transports that need
+    /// no adapters.
     ///
     /// # Errors
     ///
@@ -77,14 +78,14 @@ impl Choice {
         })
     }
 
-    /// Returns the same of a configuration; that of `auto` if it names no transport.
+    /// Returns the transports that a configuration names; those of `auto` if it names none.
     pub fn of(config: &Config) -> Choice {
         let auto = || choices().first().map(|(_, auto)| *auto);
         let named = Choice::named(&config.transport).ok().or_else(auto);
         named.unwrap_or(Choice { host: None, network: None })
     }
 
-    /// Returns its name in `FERROCCL_TRANSPORT`; empty if it joins nobody.
+    /// Returns the name of this choice in `FERROCCL_TRANSPORT`; empty if it joins no ranks.
     pub fn name(&self) -> &'static str {
         match (self.host, self.network) {
             (None, None) => "",
@@ -99,7 +100,7 @@ impl Choice {
     }
 }
 
-/// The name of two transports. Kept for the life of the process: there are few.
+/// Returns the name of two transports. Names are kept for the life of the process: there are few.
 fn pair_name(host: &'static TransportKind, network: &'static TransportKind) -> &'static str {
     static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
     let name = format!("{}+{}", host.name, network.name);
@@ -112,7 +113,7 @@ fn pair_name(host: &'static TransportKind, network: &'static TransportKind) -> &
     name
 }
 
-/// Every name, and what it chooses.
+/// Returns every name and the transports that it chooses.
 fn choices() -> Vec<(&'static str, Choice)> {
     let (hosts, networks) = (of_reach(Reach::Host), of_reach(Reach::Network));
     let anywhere = networks.iter().copied().find(|kind| !kind.adapters);

@@ -1,9 +1,9 @@
-//! The second call of the same collective allocates nothing.
+//! Repeated calls of the same collective allocate nothing.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The system's allocator, which counts what each thread asks of it.
+/// System allocator with a count of each thread's allocations.
 struct Counting;
 
 thread_local! {
@@ -35,11 +35,12 @@ mod tests {
     use ferroccl::{Communicator, Config, Error, Reduction};
     use std::collections::BTreeMap;
 
-    /// All ranks make as many.
+    /// Number of rounds, which must be equal on all ranks.
     const ROUNDS: u32 = 3;
 
-    /// Allocations of 100 calls that follow a first one: the fewest of a few rounds, because who
-    /// waits for long, on a machine with other things to do, looks around, and that may allocate.
+    /// Returns the allocations of 100 calls after a first one. The result is the minimum of a few
+    /// rounds, because a rank that waits for long on a busy machine runs the stall detector, which
+    /// may allocate.
     fn count(
         c: &mut Communicator,
         mut call: impl FnMut(&mut Communicator) -> Result<(), Error>,
@@ -55,7 +56,7 @@ mod tests {
         (0..ROUNDS).map(round).min().unwrap()
     }
 
-    /// What each kind of call has allocated, with blocks of `length` elements.
+    /// Returns the allocations of each kind of call with blocks of `length` elements.
     fn counts(c: &mut Communicator, length: usize) -> BTreeMap<&'static str, u64> {
         let (n, root) = (c.ranks() as usize, c.ranks() - 1);
         let (next, previous) = ((c.rank() + 1) % n as u32, (c.rank() + n as u32 - 1) % n as u32);
@@ -130,7 +131,7 @@ mod tests {
         }
     }
 
-    /// The count is of this thread, and it does count.
+    /// The allocator counts the allocations of this thread.
     #[test]
     fn allocations_are_counted() {
         let before = ALLOCATIONS.get();

@@ -1,4 +1,4 @@
-//! What users get wrong: each ends in a sentence that says what to do, never in a hang.
+//! Mistakes of users: each ends in an error that says what to do, never in a hang.
 
 use ccl_core::schedule::shape::ShapeError;
 use ccl_harness::full;
@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(crate) const CASES: &[Case] = &[("rounds", rounds)];
 const SOON: Duration = Duration::from_secs(60);
 
-/// A few calls of several sizes, checked.
+/// Makes a few calls of several sizes and checks the results.
 fn rounds() -> Result<(), Error> {
     let mut c = Communicator::from_environment()?;
     for count in [1, 1000, 3_000_000] {
@@ -28,13 +28,13 @@ fn rounds() -> Result<(), Error> {
     Ok(())
 }
 
-/// All ranks fail; each error holds all of `words`.
+/// Checks that all ranks fail, and that each error holds all of `words`.
 fn disagree(
     n: u32,
     words: &[&str],
     run: impl Fn(&mut Communicator) -> Result<(), Error> + Send + Sync + 'static,
 ) {
-    // Who got all it needed learns of the disagreement at its next call.
+    // A rank whose own call succeeded learns of the disagreement at its next call.
     let errors = ranks(n, move |c| match run(c) {
         Ok(()) => c.barrier().and_then(|()| c.barrier()).map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
@@ -95,7 +95,7 @@ fn roots_that_differ_are_named() {
     });
 }
 
-/// Each of these roots has all it needs, and no call follows in which it could learn more.
+/// Each of these roots receives all that it needs, and no later call could tell it more.
 #[test]
 fn lengths_of_messages_that_differ_are_named() {
     disagree(2, &["rank 0", "by ring/2 (", "by ring ("], |c| {
@@ -137,7 +137,7 @@ fn uneven_counts_that_differ_are_named() {
         let blocks = Blocks { counts: &counts, starts: &[0, 2] };
         c.all_gather_v(&[1u16; 4].map(i32::from)[..counts[c.rank() as usize]], &mut [0; 6], blocks)
     });
-    // Only the root knows the counts: the message shows what the other one sends.
+    // Only the root knows the counts: the message shows the length that the other rank sends.
     disagree(2, &["12 bytes", "16 bytes"], |c| {
         let blocks = Blocks { counts: &[2, 3], starts: &[0, 2] };
         c.gather_v(&vec![1i32; if c.rank() == 0 { 2 } else { 4 }], &mut [0; 6], blocks, 0)
@@ -149,7 +149,7 @@ fn uneven_counts_that_differ_are_named() {
     });
 }
 
-/// Errors that are found on one rank: nothing has moved, and the next call works.
+/// Errors that one rank can detect alone: no data moves, and the next call works.
 #[test]
 fn what_one_rank_can_see_harms_nothing() {
     ranks(3, |c| {
@@ -259,7 +259,7 @@ fn blocks_that_would_come_to_the_same_place_are_refused() {
             }
         }
         assert_eq!(overlaps(&[8, 0, 4], &[4; 3]), [None, None], "in any order");
-        // What is only read may be read twice.
+        // Input blocks may overlap, because they are only read.
         let blocks = Blocks { counts: &[4; 3], starts: &[0; 3] };
         let sizes = Sizes::PerRank(blocks);
         let call = Call::sized(Collective::ReduceScatterV, DataType::Uint8, sizes);
@@ -276,7 +276,7 @@ fn configurations_that_differ_are_refused_with_the_rank() {
     for error in errors {
         assert!(error.contains("configuration of rank 2 differs"), "{error}");
     }
-    // Patience may differ.
+    // The wait policy may differ between ranks.
     let config = |rank: u32| config_with(|config| config.spin = Duration::from_micros(rank.into()));
     joining(3, config, |joined| joined.unwrap().barrier().unwrap());
 }
@@ -287,7 +287,7 @@ fn what_is_no_policy_is_refused_and_the_old_one_stays() {
         let error = communicator.set_policy("qps=4 odd=1").unwrap_err().to_string();
         assert!(error.contains("odd=1"), "{error}");
         assert_eq!(communicator.config().ib_policy, Config::default().ib_policy);
-        // Here nobody has queue pairs.
+        // These ranks have no queue pairs.
         communicator.set_policy("qps=64").unwrap();
         assert_eq!(communicator.config().ib_policy.to_string(), "qps=64");
         communicator.barrier().unwrap();
@@ -319,7 +319,8 @@ fn what_is_not_there_cannot_be_configured() {
     }
 }
 
-/// Ends one process with a bad environment; it must fail by itself and soon.
+/// Runs one process with a bad environment and returns its error; the process must fail by itself
+/// and soon.
 fn fails(variables: &[(&str, &str)]) -> String {
     let mut command = command("rounds");
     command.env_remove("FERROCCL_SECRET").envs(variables.iter().copied());
@@ -362,7 +363,7 @@ fn all_well(ended: &[Ended]) {
     }
 }
 
-/// Runs the command of a rank by way of a shell that changes its surroundings first.
+/// Runs the command of a rank through a shell that changes its environment first.
 pub(crate) fn within(command: &mut Command, shell: &[&str], script: &str) {
     let mut outer = Command::new(shell[0]);
     outer.args(&shell[1..]).args(["-c", &format!("{script}; exec \"$0\" \"$@\"")]);
@@ -384,7 +385,7 @@ fn a_small_limit_on_locked_memory_is_enough() {
     all_well(&ranks.end(SOON));
 }
 
-/// Shared memory has no name: a full /dev/shm, or none that can be written, does not matter.
+/// Shared memory is anonymous: a full or read-only /dev/shm does not matter.
 #[test]
 fn no_dev_shm_is_needed() {
     let namespaces: [&[&str]; 2] = [&["unshare", "-m"], &["unshare", "-rm"]];
@@ -405,7 +406,8 @@ fn no_dev_shm_is_needed() {
     all_well(&ranks.end(SOON));
 }
 
-/// Too little memory or too few descriptors for one rank: an error there, and the others end too.
+/// Too little memory or too few descriptors for one rank: it fails with an error, and the others
+/// fail too.
 #[test]
 fn a_rank_without_resources_fails_alone_and_is_named() {
     for (limit, words) in [("ulimit -v 120000", "memory"), ("ulimit -n 8", "")] {

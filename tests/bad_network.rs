@@ -1,4 +1,4 @@
-//! Networks that are not as they should be: whoever runs into it is told what it is, and what to
+//! Broken networks: each rank that meets the problem gets an error that names it and says what to
 //! do.
 
 use crate::bad_input::within;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A rank on each of two hosts, which are told this address and join, if they can.
+/// Runs a rank on each of two hosts, which join at this address if they can.
 fn pair(address: &str, change: impl Fn(usize, &mut Command)) -> Option<Vec<Ended>> {
     Some(pair_on(&Network::back_to_back()?, address, change))
 }
@@ -27,7 +27,7 @@ fn pair_on(network: &Network, address: &str, change: impl Fn(usize, &mut Command
     cluster::job(network, 1, first, || command("sums"), change).end(LONG)
 }
 
-/// That both ended with an error, with these words in them.
+/// Checks that both ranks ended with an error that holds these words.
 fn told(ended: &[Ended], words: [&[&str]; 2]) {
     for (rank, (ended, words)) in ended.iter().zip(words).enumerate() {
         assert_eq!(ended.status.code(), Some(1), "rank {rank}: {}", ended.output);
@@ -79,7 +79,7 @@ fn interfaces_that_lead_nowhere() {
 #[test]
 fn a_rank_without_descriptors_or_memory() {
     for (limit, words, others) in [
-        // It cannot even say so.
+        // So few descriptors that the rank cannot send its error to the others.
         ("ulimit -n 5", "ulimit -n", "no control connection with rank 1"),
         ("ulimit -n 8", "ulimit -n", "ulimit -n"),
         ("ulimit -v 600000", "FERROCCL_SLOT_BYTES", "FERROCCL_SLOT_BYTES"),
@@ -95,7 +95,7 @@ fn a_rank_without_descriptors_or_memory() {
     }
 }
 
-/// No clock of one host is compared with another's.
+/// No clock of one host is compared with another host's clock.
 #[test]
 fn clocks_that_differ_by_a_year() {
     let year = ["unshare", "-T", "--monotonic", "31536000", "--boottime", "31536000", "sh"];
@@ -113,7 +113,7 @@ fn clocks_that_differ_by_a_year() {
     }
 }
 
-/// Debian gives a host's own name a loopback address in its /etc/hosts.
+/// Debian's /etc/hosts gives a host's own name a loopback address.
 #[test]
 fn a_name_that_is_loopback_on_one_side() {
     let named = |own: [&'static str; 2]| {

@@ -1,4 +1,4 @@
-//! Joining over real sockets, with threads as ranks, and with processes where one must die.
+//! Joining over real sockets, with threads as ranks, and with processes where a rank must die.
 
 use ccl_core::bootstrap::{Contact, Hello, JoinLimits, Member, MemberJoin, RootAction, RootJoin};
 use ccl_harness::stretched;
@@ -23,7 +23,7 @@ fn options(rank: u32, ranks: u32, id: &UniqueId) -> Join {
 
 type Joined = Result<ControlPlane, BootstrapError>;
 
-/// Joins `ranks` ranks as threads; `change` may alter or withhold (`false`) a rank.
+/// Joins `ranks` threads; `change` may alter the options of a rank or withhold the rank (`false`).
 fn joined(ranks: u32, change: impl Fn(&mut Join) -> bool) -> Vec<Option<Joined>> {
     let Listening { id, listener } = Listening::new(&Reach::Loopback).unwrap();
     let mut listener = Some(listener);
@@ -169,7 +169,7 @@ fn a_wrong_secret_is_refused_and_the_others_are_told_who_is_missing() {
 
 #[test]
 fn a_duplicate_rank_and_a_different_configuration_end_it_for_all() {
-    // Who comes when it is over finds nobody.
+    // A rank that comes when all is over finds no listener.
     let says = |results: Vec<Option<Joined>>, reason: &str| {
         for (rank, result) in results.into_iter().flatten().enumerate() {
             let text = result.unwrap_err().to_string();
@@ -205,12 +205,12 @@ fn strangers_do_not_disturb() {
         let bytes: Vec<u8> = (0..index * 37).map(|i| (i * 31 + index) as u8).collect();
         let _ = stranger.write_all(&bytes);
     }
-    // A slow one that begins well.
+    // A slow stranger that begins well.
     let mut slow = dial(address);
     slow.write_all(&[38, 0, 0, 0, 0]).unwrap();
     let member = join(options(1, 2, &id)).unwrap();
     let root = root.join().unwrap().unwrap();
-    // None of them was told anything.
+    // None of the strangers received any bytes.
     for mut stranger in strangers {
         let mut heard = Vec::new();
         let _ = stranger.read_to_end(&mut heard);
@@ -243,7 +243,7 @@ fn another_protocol_version_is_told_so() {
     }
 }
 
-/// Has a rank let in that nobody finds again.
+/// Has a rank admitted whose own address does not answer.
 fn vanish(rank: u32, ranks: u32, id: &UniqueId) {
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let hello = hello(rank, ranks, Contact::new(Some(unused.ip()), unused.port()));
@@ -259,7 +259,8 @@ fn vanish(rank: u32, ranks: u32, id: &UniqueId) {
     assert!(machine.outcome().unwrap().is_ok());
 }
 
-/// Rank 3 would ask rank 2 who all are: told by rank 0, it knows who is dead.
+/// Rank 3 cannot ask rank 2, its parent, for the members: it asks rank 0 and learns that rank 2 is
+/// dead.
 #[test]
 fn who_cannot_ask_its_parent_asks_the_next_elder() {
     let ended = joined(4, |options| {
@@ -285,7 +286,7 @@ fn hello(rank: u32, ranks: u32, contact: Contact) -> Hello {
     Hello { rank, ranks, library, configuration: [0; 32], member }
 }
 
-/// Rank 0 lets a member in, and is then no more.
+/// Admits a member as rank 0, and then vanishes.
 fn refer(listener: TcpListener, secret: Secret) {
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (mut stream, _) = listener.accept().unwrap();
@@ -363,7 +364,7 @@ fn leaving_early_is_no_death_and_ends_exchanges() {
     }
     thread::sleep(Duration::from_millis(50));
     assert!(planes.iter().all(|plane| plane.failure().is_none() && plane.has_left(2)));
-    // Rank 0 leaves before the others: no death either.
+    // Rank 0 leaves before the others; they do not count it as dead.
     let root = planes.remove(0);
     let root = thread::spawn(move || root.close());
     thread::sleep(Duration::from_millis(50));
@@ -438,7 +439,7 @@ fn a_rank_that_takes_no_part_in_an_exchange_is_named_to_all() {
     assert!(errors[1].contains("rank 2 failed, says rank 0"), "{}", errors[1]);
 }
 
-/// What a child process does: it joins, says so, and waits to die or to notice a death.
+/// Body of a child process: it joins, prints a line, and waits to die or to detect a death.
 #[test]
 fn child() {
     let Ok(task) = std::env::var(CHILD) else { return };
@@ -460,7 +461,7 @@ fn child() {
     if task.ends_with("agrees") {
         agree(&plane);
     }
-    // As a program that ends at once: nothing is dropped, nobody says goodbye.
+    // Ends like a program that exits at once: no destructor runs, and no farewell is sent.
     std::mem::forget(plane);
 }
 
@@ -472,7 +473,7 @@ fn agree(plane: &ControlPlane) {
         };
         let mut how = plane.regroup(&verdict).unwrap();
         how.limits.deadline = Duration::from_secs(3);
-        // One of the survivors may have died since: there will be another verdict.
+        // One of the survivors may have died since; then there is another verdict.
         let Ok(again) = join(how) else { continue };
         again.barrier(SOON).unwrap();
         let Verdict { dead, survivors, last_completed, .. } = &verdict;
@@ -584,7 +585,8 @@ fn survivors_agree_and_meet_again_without_the_dead() {
         victims.iter().for_each(|rank| ranks.signal(*rank, rustix::process::Signal::KILL));
         let survivors: Vec<_> = (0..5).filter(|rank| !victims.contains(rank)).collect();
         for (place, rank) in survivors.iter().enumerate() {
-            // With two deaths there may have been a verdict between them, when rank 1 still lived.
+            // With two deaths there may have been a verdict between them, when rank 1 was still
+            // alive.
             let line = ranks.line(*rank, "verdict");
             let verdict = format!("verdict {victims:?} dead, {survivors:?} live, all did 1");
             assert!(line.starts_with(&verdict), "{line}");

@@ -1,4 +1,4 @@
-//! Jobs over several machines, which are network namespaces here.
+//! Jobs on several machines, which are network namespaces here.
 
 use crate::perf::{examples, none_wrong};
 use ccl_core::types::Collective;
@@ -20,7 +20,7 @@ pub(crate) const WORK: &str = "FERROCCL_TEST_WORK";
 pub(crate) const SECRET: &str = "00112233445566778899aabbccddeeff";
 const PORT: u16 = 7100;
 
-/// Every collective, checked.
+/// Runs every collective and checks the results.
 fn collectives() -> Result<(), Error> {
     let mut communicator = Communicator::from_environment()?;
     for collective in Collective::ALL {
@@ -37,7 +37,7 @@ fn collectives() -> Result<(), Error> {
     communicator.barrier()
 }
 
-/// Sums so many bytes, so often.
+/// Runs all_reduces; `WORK` has their length in bytes and their number.
 fn sums() -> Result<(), Error> {
     let mut communicator = Communicator::from_environment()?;
     let work = std::env::var(WORK).unwrap();
@@ -108,7 +108,7 @@ fn every_collective_runs_between_hosts() {
     }
 }
 
-/// Two hosts of four ranks: the sum crosses once each way, not once per rank.
+/// A sum of two hosts of four ranks crosses the link once in each direction, not once per rank.
 #[test]
 fn a_sum_crosses_between_hosts_once() {
     const BYTES: u64 = 8 << 20;
@@ -127,7 +127,7 @@ fn a_sum_crosses_between_hosts_once() {
     for rank in 0..8 {
         job.await_text(rank, "working", LONG);
     }
-    // Joining has crossed, too, but that is little.
+    // Joining has also used the link, but little.
     all_well(&job.end(LONG));
     for host in &network.hosts {
         let traffic = host.traffic();
@@ -138,8 +138,8 @@ fn a_sum_crosses_between_hosts_once() {
     }
 }
 
-/// What torchrun tells its workers; there is no agent here that listens at the master's port.
-/// Every address of a peer is tried, and one that answers is taken.
+/// The environment is that of a torchrun worker, but no agent listens at the master's port. A rank
+/// tries every address of a peer and uses one that answers.
 #[test]
 fn an_interface_that_leads_nowhere_is_not_taken() {
     let Some(network) = Network::back_to_back() else { return };
@@ -159,7 +159,7 @@ fn an_interface_that_leads_nowhere_is_not_taken() {
     }
 }
 
-/// The ranks meet on one network, and what they say goes over the other.
+/// The ranks join on one network, and their data uses the other.
 #[test]
 fn the_network_of_the_data_may_be_another_than_that_of_the_bootstrap() {
     const BYTES: u64 = 4 << 20;
@@ -193,7 +193,7 @@ fn torchrun(rank: usize, per_host: usize, ranks: usize, address: IpAddr, command
         .env("MASTER_PORT", PORT.to_string());
 }
 
-/// What mpirun tells its processes, with the meeting place that it does not tell.
+/// Sets the variables of mpirun, and the rendezvous address, which mpirun does not set.
 fn mpirun(rank: usize, per_host: usize, ranks: usize, address: IpAddr, command: &mut Command) {
     command
         .env("OMPI_COMM_WORLD_RANK", rank.to_string())
@@ -268,7 +268,7 @@ fn a_rank_killed_on_another_host_is_named_by_all_in_time() {
     }
 }
 
-/// A link that is down for a moment costs time only; the connections outlive it.
+/// A link that is down for a moment only costs time; the connections survive.
 #[test]
 fn a_link_that_flaps_costs_time_only() {
     let Some(network) = Network::switched(2) else { return };
@@ -279,7 +279,7 @@ fn a_link_that_flaps_costs_time_only() {
         address,
         || command("sums"),
         |_, command| {
-            // A busy machine may take long over what comes after each cut.
+            // On a busy machine, recovery after each cut may take long.
             command.env(WORK, "1000000 2000").env("FERROCCL_DEAD_AFTER", "20s");
         },
     );
@@ -295,7 +295,7 @@ fn a_link_that_flaps_costs_time_only() {
     all_well(&job.end(LONG));
 }
 
-/// A link that stays down is a death, and both sides say so in time.
+/// A link that stays down counts as a death, and both sides report it in time.
 #[test]
 fn a_link_that_stays_down_ends_both_sides_in_time() {
     let Some(network) = Network::switched(2) else { return };
@@ -327,7 +327,7 @@ fn a_crowd_of_strangers_does_not_disturb_a_job() {
     let Some(network) = Network::switched(3) else { return };
     let address = network.hosts[0].ipv4();
     let crowd = move || {
-        // Whatever listens on the job's hosts, the well known port first.
+        // All listeners on the job's hosts, the well-known port first.
         stranger::random(SocketAddr::new(address, PORT), 300, 200, 1);
         for port in (0..5u16).map(|i| 32_768 + i * 5000) {
             stranger::random(SocketAddr::new(address, port), 20, 50, 2);
@@ -339,8 +339,8 @@ fn a_crowd_of_strangers_does_not_disturb_a_job() {
     outsider.join().unwrap();
 }
 
-/// A port scanner finds whatever listens on a host, and then come 10,000 connections with random
-/// bytes. The job goes on: in the end it finds the death of a rank, and nothing else.
+/// A port scanner finds all listeners on a host, followed by 10,000 connections with random bytes.
+/// The job goes on: in the end it detects the death of a rank, and nothing else.
 #[test]
 fn a_port_scanner_and_10_000_random_connections_do_not_disturb_a_running_job() {
     let Some(network) = Network::switched(3) else { return };
@@ -360,7 +360,7 @@ fn a_port_scanner_and_10_000_random_connections_do_not_disturb_a_running_job() {
         }
         open.len()
     });
-    // Of the control plane and of the data connections.
+    // The listeners of the control plane and of the data connections.
     assert!(crowd.join().unwrap() >= 2, "the scanner finds what listens");
     job.signal(1, Signal::KILL);
     let ended = job.end(LONG);
@@ -368,7 +368,7 @@ fn a_port_scanner_and_10_000_random_connections_do_not_disturb_a_running_job() {
     assert!(error.contains("rank 1 failed: died"), "{error}");
 }
 
-/// A job on the first `hosts` hosts alone.
+/// Runs a job on the first `hosts` hosts only.
 fn job_on(network: &Network, hosts: usize, address: IpAddr) -> Processes {
     case_on(network, hosts, address, "collectives", "")
 }
@@ -386,7 +386,7 @@ fn case_on(network: &Network, hosts: usize, address: IpAddr, case: &str, work: &
     }))
 }
 
-/// The README's way to play two hosts works as it is printed.
+/// The README's commands for two hosts on one machine work as printed.
 #[test]
 fn the_readme_is_right() {
     let readme = include_str!("../README.md");
@@ -396,7 +396,7 @@ fn the_readme_is_right() {
     let programs = examples().to_str().unwrap();
     let script = script.replace("target/release/examples", programs);
     let mut shell = Command::new("sh");
-    // Another test may sit at the port that is printed.
+    // Another test may use the port in the README.
     let script = script.replace("127.0.0.1:29500", &free_address());
     shell.args(["-e", "-c", &script]);
     let ended = Processes::start([shell]).end(LONG).remove(0);

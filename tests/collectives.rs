@@ -1,4 +1,4 @@
-//! Every collective by every algorithm, against a plain computation.
+//! Every collective by every algorithm, compared with a plain computation.
 
 use std::sync::LazyLock;
 
@@ -11,7 +11,7 @@ use ccl_harness::{config_with, ranks, ranks_with};
 use ferroccl::communicator::Blocks;
 use ferroccl::{Communicator, Config, Reduction};
 
-/// Collectives that move data.
+/// Returns the collectives that move data.
 fn movers() -> impl Iterator<Item = Collective> {
     use Collective as C;
     C::ALL.into_iter().filter(|collective| !matches!(collective, C::Barrier | C::SendRecv))
@@ -25,7 +25,7 @@ fn roots(collective: Collective, ranks: u32) -> Vec<u32> {
     }
 }
 
-/// The algorithms of a collective, and the planner's choice.
+/// Returns the algorithms of a collective, and `None` for the planner's choice.
 fn algorithms(collective: Collective) -> impl Iterator<Item = Option<&'static str>> {
     algorithm::of(collective).map(|algorithm| Some(algorithm.name)).chain([None])
 }
@@ -46,7 +46,7 @@ pub(crate) fn sweep(communicator: &mut Communicator, counts: &[usize]) {
     }
 }
 
-/// One algorithm of each collective, and of each family at least one.
+/// Checks at least one algorithm of each collective and of each family.
 pub(crate) fn sweep_families(communicator: &mut Communicator, counts: &[usize]) {
     let mut families = Vec::new();
     for collective in movers() {
@@ -119,7 +119,7 @@ fn few_slots() {
     }
 }
 
-/// Every algorithm of the collectives that move data, with messages of parts of slots.
+/// Algorithms of the collectives that move data, with messages of parts of slots.
 static VARIANTS: LazyLock<Vec<(Collective, String)>> = LazyLock::new(|| {
     let named = movers().flat_map(|collective| {
         algorithm::of(collective).map(move |algorithm| (collective, algorithm.name))
@@ -130,7 +130,7 @@ static VARIANTS: LazyLock<Vec<(Collective, String)>> = LazyLock::new(|| {
         .collect()
 });
 
-/// By every algorithm with shorter messages, one after the other on the same communicator.
+/// Every algorithm works with shorter messages, one after the other on the same communicator.
 #[test]
 fn parts_of_slots() {
     for &n in if full() { &[1, 2, 3, 5, 17][..] } else { &[3] } {
@@ -193,7 +193,8 @@ fn every_type_is_moved_bit_by_bit() {
     });
 }
 
-/// Sizes of one collective that follow upon each other, most with another number of pieces.
+/// Calls of one collective may follow each other in any size, mostly with different numbers of
+/// chunks.
 #[test]
 fn sizes_in_any_order() {
     ranks(2, |communicator| {
@@ -205,7 +206,7 @@ fn sizes_in_any_order() {
     });
 }
 
-/// Names by which ranks may give the same call differently: on one rank in place, on others not.
+/// Ranks may make the same call in place on some ranks and out of place on others.
 #[test]
 fn in_place_on_some_ranks_only() {
     ranks(3, |communicator| {
@@ -236,7 +237,7 @@ fn nobody_leaves_a_barrier_before_all_have_entered() {
     }
 }
 
-/// Each typed method once: that it names the right collective and lengths.
+/// Each typed method names the right collective and lengths.
 #[test]
 fn typed_methods() {
     let n = 3;
@@ -305,7 +306,7 @@ fn typed_uneven(c: &mut Communicator) {
     let mut part = vec![0.0; own.len()];
     c.scatter_v(if is_root { &all } else { &[] }, &mut part, blocks, 1).unwrap();
     assert_eq!(part, own);
-    // Rank i sends i + 1 elements to everybody.
+    // Rank i sends i + 1 elements to every rank.
     let sends = Blocks { counts: &[rank + 1; 3], starts: &[0; 3] };
     let recvs = Blocks { counts: &[1, 2, 3], starts: &[0, 1, 3] };
     let mut output = vec![0u8; 6];

@@ -1,11 +1,11 @@
-//! Communicators made from others, memory that they share, and their ends.
+//! Communicators made from others, memory that their ranks share, and their ends.
 
 use ccl_harness::stretched;
 use ccl_harness::{config, config_with, joining, ranks, ranks_with};
 use ferroccl::{Communicator, Reduction};
 use std::time::{Duration, Instant};
 
-/// The ranks that a communicator's members had in another one.
+/// Returns the ranks that a communicator's members had in another one.
 fn members(of: &mut Communicator, rank: u32) -> Vec<u32> {
     let mut all = vec![0; of.ranks() as usize];
     of.all_gather(&[rank], &mut all).unwrap();
@@ -103,7 +103,7 @@ fn symmetric_memory_is_as_large_on_all_ranks() {
 #[test]
 fn memory_that_cannot_be_had_is_an_error_for_all_and_harms_nothing() {
     let errors = ranks(3, |c| {
-        // More than an address space holds, and more than this machine has.
+        // Larger than an address space, and larger than this machine's memory.
         let absurd = c.alloc::<u64>(usize::MAX / 4).unwrap_err().to_string();
         let large = c.alloc::<u8>(1 << 46).unwrap_err().to_string();
         let uneven = c.alloc::<u8>(100 + c.rank() as usize).unwrap_err().to_string();
@@ -122,7 +122,7 @@ fn memory_that_cannot_be_had_is_an_error_for_all_and_harms_nothing() {
 fn an_abort_from_another_thread_ends_a_wait() {
     let errors = ranks(3, |c| {
         if c.rank() == 2 {
-            // Until it calls, it cannot know; then it learns the cause at once.
+            // Until this rank makes a call it cannot know; then it learns the cause at once.
             std::thread::sleep(Duration::from_millis(500));
             return (c.barrier().unwrap_err().to_string(), Duration::ZERO);
         }
@@ -199,7 +199,7 @@ fn communicators_come_and_go() {
     });
 }
 
-/// What is dropped is given back: descriptors and mappings do not pile up.
+/// Dropped memory is released: descriptors and mappings do not accumulate.
 #[test]
 fn memory_that_is_dropped_is_given_back() {
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();

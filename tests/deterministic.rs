@@ -1,5 +1,5 @@
-//! The deterministic mode: data whose sums depend on the order of additions, and the same bits
-//! however they are added up.
+//! Deterministic mode: sums that depend on the order of additions have the same bits, whatever the
+//! algorithm.
 
 use ccl_core::config::Bytes;
 use ccl_core::types::ReduceOp;
@@ -11,7 +11,7 @@ use ferroccl::{Collective, Communicator, Config, Element, Reduction};
 
 const COUNT: usize = 5003;
 
-/// CallParams of very different size, so that nearly every addition rounds.
+/// Element type with values of very different magnitude, so that nearly every addition rounds.
 trait Rough: Element + PartialEq + std::fmt::Debug {
     fn rough(bits: u64) -> Self;
 }
@@ -32,7 +32,7 @@ fn input<T: Rough>(rank: u32, count: usize) -> Vec<T> {
     (0..count).map(|index| T::rough(bits(rank as usize, 0, index))).collect()
 }
 
-/// One fold over the ranks in their order.
+/// Returns one fold over the ranks in their order.
 fn in_rank_order<T: Rough>(ranks: u32) -> Vec<T> {
     let inputs: Vec<Vec<T>> = (0..ranks).map(|rank| input(rank, COUNT)).collect();
     let terms: Vec<_> = inputs.iter().map(|i| (bytemuck::cast_slice(i), false)).collect();
@@ -49,7 +49,7 @@ fn all_reduce<T: Rough>(c: &mut Communicator, algorithm: Option<&str>, count: us
     output
 }
 
-/// Every way to sum up gives the bits of one fold in rank order.
+/// Checks that every collective and algorithm gives the bits of one fold in rank order.
 fn all_ways<T: Rough>(c: &mut Communicator) {
     let (rank, n) = (c.rank() as usize, c.ranks());
     let wanted = in_rank_order::<T>(n);
@@ -103,7 +103,7 @@ fn any_slots_and_channels() {
     }
 }
 
-/// Else the tests above would prove nothing.
+/// The data shows another order of additions; otherwise the tests above would prove nothing.
 #[test]
 fn the_data_shows_another_order() {
     let differing = ranks_with(5, config_with(|_| {}), |c| {

@@ -1,4 +1,4 @@
-//! The examples that teach: each runs by itself and prints what it promises.
+//! Examples that teach: each runs by itself and prints what it promises.
 
 use std::process::Command;
 use std::time::Duration;

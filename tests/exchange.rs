@@ -1,5 +1,5 @@
-//! Traffic and traces, as `ferroccl trace`'s help and the page in the documentation say, and from
-//! running ranks to a prediction.
+//! Traffic and traces, as described by the help of `ferroccl trace` and its documentation page, and
+//! from running ranks to a prediction.
 
 use ccl_harness::command::{examples_of_its_help_work, page_shows_what_it_says, refused, said};
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 mod own {
     use super::*;
 
-    /// A folder that goes with the test.
+    /// Folder that is removed when dropped.
     pub(super) struct Dir(PathBuf);
 
     impl Dir {
@@ -35,7 +35,7 @@ mod own {
         }
     }
 
-    /// Where the examples write to.
+    /// Creates the folder that the examples write to.
     pub(super) fn target() {
         std::fs::create_dir_all(concat!(env!("CARGO_MANIFEST_DIR"), "/target")).unwrap();
     }
@@ -59,7 +59,7 @@ fn its_page_shows_what_it_says() {
     page_shows_what_it_says(include_str!("../docs/exchange.md"), 6);
 }
 
-/// What ranks call is recorded, exported, read back and predicted: every call, with times.
+/// Calls of running ranks are recorded, exported, read back and predicted, all of them with times.
 #[test]
 fn calls_of_running_ranks_become_a_prediction() {
     let dir = Dir::new("ranks");
@@ -75,7 +75,7 @@ fn calls_of_running_ranks_become_a_prediction() {
     assert_eq!(shown["ranks"], 3);
     let shown = shown["calls"].as_array().unwrap();
     let measured: Vec<_> = shown.iter().filter(|call| call["bytes"] == 3072).collect();
-    // Out of place and in place.
+    // Each timed call is made out of place and in place.
     assert_eq!(measured.len(), 40, "{shown:?}");
     let starts: Vec<u64> = shown.iter().map(|call| call["start_us"].as_u64().unwrap()).collect();
     assert!(starts.is_sorted() && starts[0] == 0, "{starts:?}");
@@ -89,7 +89,7 @@ fn calls_of_running_ranks_become_a_prediction() {
     assert!(missing.contains("of which 1 have a recording here; give that of rank 0"), "{missing}");
 }
 
-/// Messages between two ranks are recorded with both, so that another cluster can send them.
+/// Messages are recorded with both ranks, so that they can be replayed on another cluster.
 #[test]
 fn messages_of_running_ranks_are_traffic() {
     let dir = Dir::new("messages");
@@ -104,14 +104,14 @@ fn messages_of_running_ranks_are_traffic() {
     assert!(!told.contains("left out") && !told.contains("missing"), "{told}");
     said(&format!("trace traffic {prefix} --on p5 --out {sent}"));
     let whole = ccl_traffic::matrix::read(&sent).unwrap().whole();
-    // Each to the next, and out of place only.
+    // Each rank sends to the next one, and only out of place.
     for rank in 0..3 {
         let share = whole[&(rank, (rank + 1) % 3)] as f64 / f64::from(20 * 3072);
         assert!((1.0..1.1).contains(&share), "{rank}: {share} of {whole:?}");
     }
 }
 
-/// Where calls cannot be kept, that is said, once and at once, and the program goes on.
+/// A recording that cannot be written is reported at once and only once, and the program goes on.
 #[test]
 fn a_recording_that_cannot_be_written_is_told_of() {
     let dir = Dir::new("unwritable");
@@ -126,7 +126,7 @@ fn a_recording_that_cannot_be_written_is_told_of() {
     }
 }
 
-/// What the library has to say comes to standard error, as `FERROCCL_DEBUG` asks for it.
+/// Messages of the library go to standard error, filtered by `FERROCCL_DEBUG`.
 #[test]
 fn programs_say_what_the_library_has_to_say() {
     for (filter, is_said) in [("ferroccl=trace", true), ("warn", false)] {
@@ -144,7 +144,8 @@ fn programs_say_what_the_library_has_to_say() {
     }
 }
 
-/// What ranks sent over sockets is what their algorithm sends: around the ring nearly all of it.
+/// The traffic of ranks over sockets is that of their algorithm: nearly all of it goes around the
+/// ring.
 #[test]
 fn traffic_of_running_ranks_is_counted() {
     let dir = Dir::new("sent");
@@ -158,7 +159,8 @@ fn traffic_of_running_ranks_is_counted() {
     let traffic = ccl_traffic::matrix::read(&matrix).unwrap();
     assert_eq!((traffic.ranks, traffic.intervals.len()), (3, 1));
     let whole = traffic.whole();
-    // Two blocks of 100 KiB in each call: warmed up, timed, and checked, out of place and in place.
+    // Two blocks of 100 KiB in each call: warm-up, timed and checked calls, out of place and in
+    // place.
     let calls = 2.0 * f64::from(1 + 20 + 1);
     for rank in 0..3 {
         let sent = whole[&(rank, (rank + 1) % 3)] as f64 / (calls * 2.0 * 102_400.0);
@@ -172,7 +174,7 @@ fn traffic_of_running_ranks_is_counted() {
     assert!(nccl["args"][0].as_str().unwrap().ends_with("all_gather_perf"), "{nccl}");
 }
 
-/// A planned collective as a matrix and as traces: the same bytes, pair by pair.
+/// The matrix and the traces of a planned collective have the same bytes for each pair.
 #[test]
 fn traces_and_matrix_of_a_plan_are_the_same() {
     let dir = Dir::new("plan");

@@ -1,5 +1,5 @@
-//! Ranks that are killed, stopped, that leave, or that never come: the others end soon, each with
-//! an error that names them, and nothing is left behind.
+//! Ranks that are killed, that are stopped, that leave, or that never come. The others end soon,
+//! each with an error that names them, and leave nothing behind.
 
 use ccl_harness::processes::{Case, Ended, Processes, arguments, command, say, was_killed};
 use ccl_harness::stretched;
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 pub(crate) const CASES: &[Case] = &[("work", work), ("launched", launched), ("forks", forks)];
 
-/// What [`work`] does, and for how many turns (without end, if that is not said).
+/// Work of [`work`]; `TURNS` has the number of turns (endless if unset).
 const WORK: &str = "FERROCCL_TEST_WORK";
 const TURNS: &str = "FERROCCL_TEST_TURNS";
 const JOINED: Duration = Duration::from_secs(60);
-/// The promise: so soon after a death all others have ended.
+/// Promised time after a death within which all other ranks have ended.
 const ENDED: Duration = Duration::from_secs(5);
 
-/// Makes one kind of call again and again.
+/// Repeats one kind of call.
 fn work() -> Result<(), Error> {
     let mut communicator = Communicator::from_environment()?;
     let work = std::env::var(WORK).unwrap_or_default();
@@ -42,7 +42,7 @@ fn work() -> Result<(), Error> {
     Ok(())
 }
 
-/// Starts ranks as `-g 4` does; each of them does [`work`].
+/// Starts ranks as `-g 4` does; each of them runs [`work`].
 #[expect(clippy::exit, reason = "the launcher's status is that of its ranks")]
 fn launched() -> Result<(), Error> {
     if std::env::var_os("FERROCCL_RANK").is_some() {
@@ -53,11 +53,11 @@ fn launched() -> Result<(), Error> {
     std::process::exit(i32::from(exit.code));
 }
 
-/// Forks in the middle of a call on borrowed memory. The child gives all of it back and ends.
+/// Forks in the middle of a call on borrowed memory. The child releases everything and ends.
 fn forks() -> Result<(), Error> {
     let mut communicator = Communicator::from_environment()?;
     let mut buffer = vec![1u32; 2 << 20];
-    // So that all are connected, and messages are under way at once.
+    // All ranks are connected from here on, and messages are under way at once.
     communicator.all_reduce_in_place(&mut buffer, Reduction::Max)?;
     let mut child = -1;
     let result = communicator.scope(|scope| {
@@ -69,7 +69,8 @@ fn forks() -> Result<(), Error> {
     });
     if child == 0 {
         let is_told = matches!(result, Err(Error::Forked));
-        // The memory goes back to the system, before the last that might still know of it.
+        // The buffer goes back to the system before the communicator, which might still refer to
+        // it.
         drop(buffer);
         drop(communicator);
         // SAFETY: it ends this process and nothing else.
@@ -97,7 +98,7 @@ fn a_forked_child_takes_nothing_with_it() {
     }
 }
 
-/// Each survivor has ended with an error of its own that names the victim.
+/// Checks that each survivor has ended with an error of its own that names the victim.
 pub(crate) fn assert_named(ended: &[Ended], victim: usize) {
     for (rank, ended) in ended.iter().enumerate() {
         if rank == victim {
@@ -111,14 +112,14 @@ pub(crate) fn assert_named(ended: &[Ended], victim: usize) {
     }
 }
 
-/// What processes hold that could outlive them.
+/// Resources of processes that could outlive them.
 struct Traces {
     pids: Vec<u32>,
     sockets: BTreeSet<String>,
 }
 
 impl Traces {
-    /// Looks at living processes: none may have anything under /dev/shm.
+    /// Collects the resources of living processes; none may have anything under /dev/shm.
     fn of(pids: Vec<u32>) -> Traces {
         let mut inodes = BTreeSet::new();
         for pid in &pids {
@@ -137,11 +138,11 @@ impl Traces {
         Traces { pids, sockets: sockets.map(|(_, name)| name).collect() }
     }
 
-    /// After all have ended.
+    /// Checks that the resources are gone, after all processes have ended.
     fn assert_gone(&self) {
         let start = Instant::now();
         for pid in &self.pids {
-            // Who has lost its parent is reaped by another, in that one's own time.
+            // Another process reaps an orphan, and may take its time.
             while fs::read_to_string(format!("/proc/{pid}/stat"))
                 .is_ok_and(|stat| !stat.contains(") Z "))
             {
@@ -155,7 +156,7 @@ impl Traces {
     }
 }
 
-/// Names of this host's named Unix sockets, by inode.
+/// Returns the names of this host's named Unix sockets by inode.
 fn unix_sockets() -> BTreeMap<String, String> {
     let table = fs::read_to_string("/proc/net/unix").unwrap();
     let named = |line: &str| {
@@ -200,14 +201,14 @@ fn a_rank_is_killed_in_an_all_to_all() {
     killed("all_to_all 400000", &[0, 3]);
 }
 
-/// The root of a broadcast does not wait for anybody as long as there are slots.
+/// The root of a broadcast waits for no rank as long as slots are free.
 #[test]
 fn a_rank_is_killed_in_a_broadcast() {
     killed("broadcast 300000", &[0, 1, 3]);
     killed("broadcast 8", &[1, 2]);
 }
 
-/// Processes that a process has started, by their rank.
+/// Returns the children of a process by their rank.
 fn children(parent: u32) -> BTreeMap<usize, u32> {
     let tasks = fs::read_dir(format!("/proc/{parent}/task")).unwrap().flatten();
     let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
@@ -305,8 +306,8 @@ fn a_rank_that_leaves_is_named() {
     }
 }
 
-/// A call on the root folds what several ranks send: that one of them is done and gone while
-/// another is late is no failure.
+/// The root of a reduce combines data of several ranks: a rank that is done and gone while another
+/// is late is no failure.
 #[test]
 fn a_rank_that_leaves_after_its_part_is_not_missed() {
     ranks(3, |c| {
@@ -319,7 +320,7 @@ fn a_rank_that_leaves_after_its_part_is_not_missed() {
     });
 }
 
-/// Of the many that a rank waits for, the deadline names the one that has not come.
+/// Among the many ranks that a rank waits for, a deadline names the one whose message is missing.
 #[test]
 fn a_deadline_names_nobody_whose_message_has_come() {
     let impatient = config_with(|config| config.timeout = Duration::from_millis(500));
@@ -356,7 +357,7 @@ fn a_rank_that_never_calls_is_named() {
     assert!(late.contains("no progress for"), "who comes late learns why: {late}");
 }
 
-/// After a failure every later call ends at once, with the same cause.
+/// Every call after a failure ends at once with the same cause.
 #[test]
 fn a_broken_communicator_stays_broken_and_says_why() {
     let errors = ranks(2, |c| {
@@ -374,7 +375,7 @@ fn a_broken_communicator_stays_broken_and_says_why() {
     }
 }
 
-/// After a failure all survivors say the same of it, and of how far they came.
+/// All survivors of a failure report the same cause and the same last completed operation.
 #[test]
 fn survivors_agree_on_the_last_operation() {
     let agreed = ranks(4, |c| {

@@ -1,4 +1,4 @@
-//! Several hosts, played by one machine: ranks with other host names share no memory and meet over
+//! Several hosts on one machine: ranks with different host names share no memory and connect over
 //! TCP.
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use ccl_harness::{config, joining};
 use ferroccl::communicator::Call;
 use ferroccl::{Collective, Communicator, Config, DataType, Error, NetworkCheck, Reduction};
 
-/// A placement: the host of each rank.
+/// Placement: the host of each rank.
 type Hosts = fn(u32) -> u32;
 
 fn place(config: &mut Config, host: u32) {
@@ -16,7 +16,7 @@ fn place(config: &mut Config, host: u32) {
     config.socket_interfaces = "127.0.0.1".to_owned();
 }
 
-/// Runs on every rank of `n`, placed by `hosts`.
+/// Runs `run` on every rank of `n`, placed by `hosts`.
 fn placed<T: Send + 'static>(
     n: u32,
     hosts: Hosts,
@@ -126,7 +126,8 @@ fn few_slots_and_several_channels_between_hosts() {
     }
 }
 
-/// However short a message, however few its slots, and with none that is not copied.
+/// Zero-copy messages work however short they are and however few slots there are, and also when
+/// all messages are copied.
 #[test]
 fn messages_sent_from_the_callers_memory_and_received_into_it() {
     for (sockets, slots, zero_copy) in
@@ -152,8 +153,8 @@ fn sums(communicator: &mut Communicator) {
     }
 }
 
-/// Whatever comes of it here, where hosts are one machine: all ranks say the same, and go on with
-/// communicators that nobody measures for again.
+/// Whatever the measurement finds on a single machine, all ranks report the same result. They go on
+/// with communicators for which nothing is measured again.
 #[test]
 fn a_network_that_is_measured_first() {
     for hosts in [(|rank| rank) as Hosts, |rank| rank / 2, |_| 0] {
@@ -216,7 +217,7 @@ fn who_leaves_early_takes_nothing_with_it() {
                 let mut buffer = vec![c.rank() as f32; 50_000];
                 c.broadcast(&mut buffer, 1).unwrap();
                 assert!(buffer.iter().all(|value| *value == 1.0));
-                // The root is gone before others have looked.
+                // The root is gone before the other ranks have received its data.
                 if c.rank() != 1 {
                     std::thread::sleep(Duration::from_millis(u64::from(c.rank()) * 2));
                 }

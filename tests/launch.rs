@@ -1,5 +1,5 @@
-//! Local ranks as real processes: shells where only their lives matter, this test binary itself
-//! where they join.
+//! Local ranks as real processes: shells where only their exit matters, and this test binary where
+//! they join.
 
 use ccl_harness::stretched;
 use ferroccl::launch::{LaunchError, LocalExit, from_environment, spawn_local};
@@ -48,7 +48,7 @@ fn what_cannot_be_started_is_an_error() {
     }
 }
 
-/// In a process of its own: starts local ranks and says how they ended.
+/// Starts local ranks in a process of its own and prints how they ended.
 #[test]
 fn launcher() {
     let Ok(task) = std::env::var(TASK) else { return };
@@ -65,7 +65,7 @@ fn launcher() {
     println!("\nended {exit:?}");
 }
 
-/// One of the ranks that [`launcher`] starts.
+/// Runs one of the ranks that [`launcher`] starts.
 #[test]
 fn rank() {
     if std::env::var_os(TASK).is_none() || std::env::var_os("FERROCCL_RANK").is_none() {
@@ -111,7 +111,8 @@ fn output_of_the_others_is_kept_apart() {
 fn ranks_die_with_their_launcher() {
     let mut launcher = launched("echo pid $$; exec sleep 60");
     let mut child = launcher.stdout(Stdio::piped()).spawn().unwrap();
-    // Rank 0 alone is heard; its siblings are found as children of the same launcher.
+    // Only the output of rank 0 is forwarded; its siblings are found as children of the same
+    // launcher.
     let list = format!("/proc/{}/task", child.id());
     let start = Instant::now();
     let ranks = loop {
@@ -133,7 +134,7 @@ fn ranks_die_with_their_launcher() {
     }
     let lives = |pid: &&u32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // A zombie that its new parent has not looked at yet lives no more.
+        // A zombie that its new parent has not reaped yet is dead.
         !status.is_empty() && !status.contains(") Z ")
     };
     while let Some(pid) = ranks.iter().find(lives) {

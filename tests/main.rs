@@ -51,7 +51,7 @@ mod toy;
 #[cfg(test)]
 mod tune;
 
-/// Each rank that is a process of its own.
+/// Runs one rank in a process of its own.
 #[cfg(test)]
 #[test]
 fn rank() {

@@ -6,12 +6,12 @@ use ccl_harness::{config_with, ranks, ranks_with};
 use ferroccl::{Communicator, Error};
 use std::time::Duration;
 
-/// The `index`th message from one rank to another.
+/// Returns the `index`th message from one rank to another.
 fn message(from: u32, to: u32, index: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| bits(from as usize, to as usize * 64 + index, at) as u8).collect()
 }
 
-/// Larger than all the slots of a link.
+/// Length of a message that is larger than all slots of a link.
 const LARGE: usize = 3_000_001;
 
 #[test]
@@ -78,7 +78,7 @@ fn a_rank_sends_to_itself() {
     }
 }
 
-/// Everybody sends to everybody, with lengths of all kinds; some pairs not at all, some twice.
+/// Exchanges messages of many lengths between all ranks; some pairs have none, some two.
 fn irregular(c: &mut Communicator) {
     let (rank, n) = (c.rank(), c.ranks());
     for round in 0..20 {
@@ -150,7 +150,7 @@ fn messages_that_do_not_fit_each_other_are_errors() {
     assert!(errors[1].contains("10 bytes") && errors[1].contains("11 bytes"), "{errors:?}");
     assert!(errors[0].contains("10 bytes"), "{errors:?}");
     let errors = ranks(2, |c| match c.rank() {
-        // The other one has entered the first barrier before it sees what was sent to it.
+        // The other rank has entered the first barrier before it sees the message.
         0 => {
             c.send(&[1u8; 10], 1).unwrap();
             c.barrier().and_then(|()| c.barrier()).unwrap_err().to_string()
@@ -174,7 +174,7 @@ fn peers_that_do_not_exist_and_lonely_self_sends_are_refused() {
     assert!(errors[0][0].contains('2') && errors[0][1].contains('7'), "{errors:?}");
 }
 
-/// The ends of a link agree on the order of messages, not on how they are grouped.
+/// The ends of a link agree on the order of messages, not on their grouping.
 #[test]
 fn the_two_sides_may_group_differently() {
     ranks(2, |c| {
@@ -189,7 +189,7 @@ fn the_two_sides_may_group_differently() {
     });
 }
 
-/// Lengths are compared as a whole: here all pieces of the shorter one look alike.
+/// Total lengths are compared: here every chunk of the shorter message looks right.
 #[test]
 fn a_message_that_goes_on_is_noticed() {
     let config = config_with(|config| config.slot_bytes = Bytes(4096));

@@ -1,17 +1,17 @@
-//! The plugin for NCCL keeps the contract, over each transport: what `ferroccl netcheck` says of
-//! it, as users run it.
+//! Conformance of the plugin for NCCL to its contract, over each transport, as `ferroccl netcheck`
+//! reports it.
 
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-// Named, so that cargo builds the plugin.
+// Named here, so that cargo builds the plugin.
 use nccl_net_ferroccl as _;
 
 use crate::rdma;
 
-/// The plugin, which lies where cargo puts libraries: beside the tests.
+/// Returns the path of the plugin, which cargo puts beside the tests.
 fn plugin() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let plugin = test.parent().unwrap().join("libnccl_net_ferroccl.so");
@@ -19,9 +19,10 @@ fn plugin() -> PathBuf {
     plugin
 }
 
-/// Runs the tester. Nothing may fail, and nothing may be skipped but what is named.
+/// Runs the plugin tester. No point may fail, and only the named points may be skipped.
 ///
-/// Unless they say how long a point may take, it is more than usual: others test beside this.
+/// The default time limit of a point is longer than usual, because other tests run at the same
+/// time.
 fn keeps_the_contract(arguments: &[&str], variables: &[(&str, &str)], skipped: &[&str]) {
     let mut command = Command::new(ccl_harness::command::program());
     command.arg("netcheck").arg(plugin()).args(arguments);
@@ -34,7 +35,8 @@ fn keeps_the_contract(arguments: &[&str], variables: &[(&str, &str)], skipped: &
     let said = String::from_utf8_lossy(&stdout);
     println!("{said}{}", String::from_utf8_lossy(&stderr));
     if !status.success() {
-        // At once, not when all tests have ended: a machine that is emulated may not live so long.
+        // Printed at once, not when all tests have ended: an emulated machine may not live that
+        // long.
         let lines = said.lines().filter(|line| !line.contains(" passed"));
         let _ = writeln!(std::io::stderr(), "{}", Vec::from_iter(lines).join("\n"));
     }
@@ -45,11 +47,11 @@ fn keeps_the_contract(arguments: &[&str], variables: &[(&str, &str)], skipped: &
     assert_eq!(BTreeSet::from_iter(found), BTreeSet::from_iter(skipped.iter().copied()));
 }
 
-/// Points about memory and a side of devices, neither of which this plugin has.
+/// Points about device memory and a device side, neither of which this plugin supports.
 const HOST_ONLY: [&str; 3] = ["consumed_receives", "dma_buf_registration", "device_registration"];
 
-/// Versions whose calls differ from those of the newest one, which is taken if none is named; with
-/// what they do not have.
+/// Versions whose calls differ from those of the newest one, which is the default; each with the
+/// points that it lacks.
 const VERSIONS: [(&str, &[&str]); 4] = [
     (
         "v8",
@@ -78,9 +80,9 @@ const VERSIONS: [(&str, &[&str]); 4] = [
 /// Points that take seconds together.
 const SHORT: &str = "loads_and_names,properties,send_receive,zero_sizes,truncation,in_order,\
                      grouped_receives,thirty_two_in_flight,deregister_with_requests_in_flight";
-/// One device has no other to be crossed with, or to be one with.
+/// Points that need a second device.
 const ONE_DEVICE: [&str; 2] = ["cross_device", "several_devices_as_one"];
-/// Before version 9 no device is made of others.
+/// Point that version 8 lacks: it has no virtual devices.
 const V8_HAS_NO_PARTS: &str = "several_devices_as_one";
 
 #[test]
@@ -97,7 +99,7 @@ fn over_tcp() {
 #[test]
 fn over_shared_memory() {
     let shm = ("FERROCCL_TRANSPORT", "shm");
-    // It has no port that a stranger could find.
+    // Shared memory has no port that a stranger could find.
     let skipped = [&ONE_DEVICE[..], &["stranger_on_port"]].concat();
     keeps_the_contract(&[], &[shm], &skipped);
     for (version, lacks) in VERSIONS {
@@ -105,7 +107,7 @@ fn over_shared_memory() {
     }
 }
 
-/// The quick tier's share of the tests of each transport.
+/// Part of the tests of each transport that the quick tier runs.
 #[test]
 fn over_each_transport_in_short() {
     for transport in ["tcp", "shm"] {
@@ -127,7 +129,7 @@ fn a_connection_takes_little_memory() {
     }
 }
 
-/// NCCL takes its own transport where a plugin has no device.
+/// NCCL uses its own transport if a plugin has no device.
 #[test]
 fn a_host_without_devices_has_a_plugin_that_offers_none() {
     let mut command = Command::new(ccl_harness::command::program());
@@ -143,7 +145,7 @@ fn over_whatever_is_best() {
     keeps_the_contract(&["--full"], &[("FERROCCL_IB_HCA", "none")], &ONE_DEVICE);
 }
 
-/// The quick tier's share of the next test.
+/// Part of the next test that the quick tier runs.
 #[test]
 fn over_rdma_in_short() {
     let Some((devices, _turn)) = rdma::devices() else { return };
@@ -153,20 +155,20 @@ fn over_rdma_in_short() {
     keeps_the_contract(&["--timeout", "180", "--only", &points], &variables, &[]);
 }
 
-/// By the newest version alone: what the others differ in is above all transports, and each run
-/// takes minutes where processors are emulated.
+/// Only the newest version is tested: the versions differ above the transports, and each run takes
+/// minutes on emulated processors.
 #[test]
 fn over_rdma() {
     let Some((devices, _turn)) = rdma::devices() else { return };
     let verbs = ("FERROCCL_TRANSPORT", "verbs");
     let devices = devices.join(",");
     let devices = ("FERROCCL_IB_HCA", devices.as_str());
-    // Where processors are emulated, points take a minute.
+    // On emulated processors, points take a minute.
     let patient = ["--timeout", "180"];
     keeps_the_contract(&patient, &[verbs, devices], &[]);
-    // The longest message of NCCL, for which each side has 1 GiB.
+    // The longest message of NCCL, which takes 1 GiB on each side.
     keeps_the_contract(&["--timeout", "300", "--only", "large", "--full"], &[verbs, devices], &[]);
-    // Both as one.
+    // Both devices as one.
     let both = [&patient[..], &["--device", "0+1", "--contract-only"]].concat();
     keeps_the_contract(&both, &[verbs, devices], &[]);
 }

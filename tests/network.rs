@@ -1,5 +1,5 @@
-//! The networks that tests make: hosts talk, links are cut and counted, strangers disturb, nothing
-//! is left.
+//! Test networks: hosts communicate, links are cut and counted, strangers disturb, and nothing is
+//! left behind.
 
 use ccl_harness::netns::{Host, Network, Traffic};
 use ccl_harness::processes::{Case, Processes, command, say};
@@ -18,20 +18,20 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 const ADDRESS: &str = "FERROCCL_TEST_ADDRESS";
-/// With this variable, `tc netem` must work.
+/// Variable with which `tc netem` must work.
 const NETEM: &str = "FERROCCL_TEST_NETEM";
 const PORT: u16 = 7000;
 const WITHIN: Duration = Duration::from_secs(60);
 const PAYLOAD_BYTES: usize = 1 << 20;
 
-/// What this module's processes do.
+/// Cases that processes of this module run.
 pub(crate) const CASES: &[Case] = &[("echo", echo), ("talk", talk), ("keep network", keep_network)];
 
 fn address_of_case() -> SocketAddr {
     std::env::var(ADDRESS).unwrap().parse().unwrap()
 }
 
-/// One connection, whose bytes are sent back.
+/// Accepts one connection and sends its bytes back.
 fn echo() -> Result<(), Error> {
     let listener = TcpListener::bind(address_of_case()).unwrap();
     say("listening");
@@ -39,7 +39,7 @@ fn echo() -> Result<(), Error> {
     Ok(())
 }
 
-/// Sends back what comes, until the other side ends.
+/// Sends received bytes back until the other side closes.
 fn serve(mut stream: &TcpStream) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(count @ 1..) = stream.read(&mut buffer) {
@@ -72,7 +72,7 @@ fn exchange(stream: &mut TcpStream, bytes: usize) {
     assert!(back == payload, "the payload comes back as it was sent");
 }
 
-/// Makes a network with a process in it, says so, and waits to be killed.
+/// Makes a network with a process in it, prints their identities, and waits to be killed.
 fn keep_network() -> Result<(), Error> {
     let Some(network) = Network::switched(2) else { return Ok(()) };
     let mut sleep = std::process::Command::new("sleep");
@@ -90,7 +90,8 @@ fn there(to: IpAddr) -> SocketAddr {
     SocketAddr::new(to, PORT)
 }
 
-/// Two processes, the second talking to the first; returns what each host's link has carried.
+/// Runs two processes, the second of which talks to the first; returns the traffic of each host's
+/// link.
 fn processes_talk(first: &Host, second: &Host, address: IpAddr) -> [Traffic; 2] {
     let before = [first, second].map(Host::traffic);
     let on = |host: &Host, case: &str| {
@@ -111,7 +112,7 @@ fn processes_talk(first: &Host, second: &Host, address: IpAddr) -> [Traffic; 2] 
     })
 }
 
-/// The payload and its headers, but nothing that comes near twice the payload.
+/// Checks that the traffic is the payload and its headers, and not much more.
 fn assert_counted(traffic: Traffic) {
     for bytes in [traffic.received_bytes, traffic.sent_bytes] {
         let payload = PAYLOAD_BYTES as u64;
@@ -141,7 +142,7 @@ fn a_switch_joins_all_and_carries_to_each_its_own() {
     assert!(others < 64 << 10, "{others} bytes reached a host that nobody talked to");
 }
 
-/// Of two networks with equal addresses each reaches its own.
+/// Two networks with equal addresses are separate.
 #[test]
 fn networks_are_apart_from_each_other() {
     let Some(one) = Network::back_to_back() else { return };
@@ -153,7 +154,7 @@ fn networks_are_apart_from_each_other() {
     assert!(!two.hosts[1].spawn(reaches).join().unwrap());
 }
 
-/// A thread on `host` that sends back what one connection brings; it listens already.
+/// Returns a thread on `host` that sends the bytes of one connection back; it already listens.
 fn echoing(host: &Host, address: SocketAddr) -> JoinHandle<()> {
     let (sender, listening) = mpsc::channel();
     let thread = host.spawn(move || {
@@ -185,7 +186,7 @@ fn a_link_that_is_cut_stops_them_and_joined_again_they_go_on() {
         let mut answer = [0; 4];
         assert!(stream.read_exact(&mut answer).is_err(), "an answer over a link that is down");
         assert_eq!(a.traffic(), before);
-        // The others are not concerned.
+        // The other links are not affected.
         let (others, mut other) = connected(c, b, b.ipv4());
         exchange(&mut other, 1000);
         drop(other);
@@ -200,14 +201,14 @@ fn a_link_that_is_cut_stops_them_and_joined_again_they_go_on() {
     }
 }
 
-/// Namespaces that any process is in.
+/// Returns the namespaces of all processes.
 fn namespaces() -> BTreeSet<String> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let links = processes.filter_map(|entry| fs::read_link(entry.path().join("ns/net")).ok());
     links.map(|link| link.to_string_lossy().into_owned()).collect()
 }
 
-/// Returns when no process is in one of these namespaces any more.
+/// Waits until no process is in one of these namespaces.
 fn assert_gone(mine: &BTreeSet<String>) {
     assert!(!mine.is_empty());
     let start = Instant::now();
@@ -275,14 +276,14 @@ fn random_connections_are_made_and_each_ends() {
     let noise = noise.join().unwrap();
     let received_bytes = service.join().unwrap();
     assert_eq!((noise.connected, noise.refused), (200, 0));
-    // A connection that is reset may take its bytes with it.
+    // A reset may discard bytes of its connection.
     assert!(received_bytes > 0 && received_bytes <= noise.sent_bytes, "{noise:?}");
     assert!(noise.sent_bytes > 100_000, "{noise:?}");
     let refused = network.hosts[1].spawn(move || stranger::random(target, 3, 10, 7));
     assert_eq!(refused.join().unwrap().refused, 3, "nobody listens any more");
 }
 
-/// A service that accepts one connection, and the connection.
+/// Accepts one connection; returns it and the result of `connect`.
 fn accepted<T>(host: &Host, address: SocketAddr, connect: impl FnOnce() -> T) -> (TcpStream, T) {
     let (sender, listening) = mpsc::channel();
     let accepting = host.spawn(move || {
@@ -330,8 +331,8 @@ fn a_slow_reader_stops_who_writes_to_it() {
     assert!((1..=100).contains(&read_bytes), "{read_bytes}");
 }
 
-/// Between hosts that are far apart more may be under way, if nobody has said how much: ranks say
-/// so and their plans show it. What that changes is said, not judged.
+/// Ranks allow more bytes in flight on a long-distance link, unless the user has set a limit; ranks
+/// report it and their plans show it. The test prints the effect on time and does not judge it.
 #[test]
 fn netns_netem_of_a_long_way_is_made_up_for() {
     let Some(network) = Network::back_to_back() else { return };
@@ -353,7 +354,7 @@ fn netns_netem_of_a_long_way_is_made_up_for() {
     }
 }
 
-/// Four hosts whose halves are joined by one link: that they share it is seen, and said by all.
+/// Four hosts whose halves share one link: all ranks detect and report that the link is shared.
 #[test]
 fn netns_of_an_oversubscribed_network_is_measured() {
     let Some(network) = Network::tapered(4, 100) else { return };
@@ -371,7 +372,8 @@ fn netns_of_an_oversubscribed_network_is_measured() {
     assert!(notes[0].contains("; with FERROCCL_SOCKETS=4 all"));
 }
 
-/// What two ranks, each on its host, would do for an all_reduce, and how long the second took.
+/// Returns the plans of two ranks, each on its host, for an all_reduce, and the time of the second
+/// one.
 fn far_apart(hosts: [&Host; 2], check_network: NetworkCheck) -> (Vec<Explanation>, Duration) {
     let took = Arc::new(Mutex::new(Duration::ZERO));
     let longest = Arc::clone(&took);
@@ -388,7 +390,8 @@ fn far_apart(hosts: [&Host; 2], check_network: NetworkCheck) -> (Vec<Explanation
     (plans, took)
 }
 
-/// What ranks, each on its host, would do for an all_reduce of 64 MiB, after they have run `body`.
+/// Returns the plans of ranks, each on its host, for an all_reduce of 64 MiB, after they have run
+/// `body`.
 fn planned(
     hosts: &[&Host],
     check_network: NetworkCheck,
@@ -417,7 +420,8 @@ fn planned(
     ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
 }
 
-/// Delay, loss and reordering of what both hosts send: a kernel without `tc netem` skips it.
+/// Delay, loss and reordering of the packets of both hosts; a kernel without `tc netem` skips the
+/// test.
 #[test]
 fn netns_netem() {
     let Some(network) = Network::back_to_back() else { return };

@@ -1,4 +1,4 @@
-//! The perf programs from end to end, as a user calls them.
+//! Perf programs from end to end, as a user calls them.
 
 use ccl_harness::processes::{Ended, Processes};
 use std::ffi::OsString;
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(100);
 
-/// The folder of the built programs. Tests are not given the examples that belong to them, so
-/// they are brought up to date first.
+/// Returns the folder of the built examples. Cargo does not build them for this test, so they are
+/// brought up to date first.
 pub(crate) fn examples() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -22,14 +22,15 @@ pub(crate) fn examples() -> &'static Path {
             return profile.join("examples");
         }
         let mut cargo = Command::new(env!("CARGO"));
-        // As the suites build all: of this package alone, dependencies might be built otherwise.
+        // All packages are built, as in the suites: for this package alone, dependencies might be
+        // built with other features.
         cargo.args(["build", "--offline", "--workspace", "--examples", "--manifest-path"]);
         cargo.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
         cargo.arg("--target-dir").arg(profile.parent().unwrap());
         if profile.ends_with("release") {
             cargo.arg("--release");
         }
-        // Build scripts look at what cargo says of this package, and would build theirs anew.
+        // Cargo's variables of this package would cause build scripts to run again.
         let said = std::env::vars_os().map(|(name, _)| name);
         let of_this_package = |name: &OsString| {
             let name = name.to_string_lossy();
@@ -50,7 +51,7 @@ fn perf(program: &str, arguments: &str) -> Ended {
     Processes::start([command]).end(LONG).remove(0)
 }
 
-/// Rows of the table: those that begin with a size.
+/// Returns the rows of the table: the lines that begin with a size.
 fn rows(output: &str) -> Vec<Vec<&str>> {
     output
         .lines()
@@ -59,19 +60,19 @@ fn rows(output: &str) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// Runs a program with `-c 1`: all sizes are there and nothing is wrong.
+/// Runs a program with `-c 1` and checks that all sizes are there and that no value is wrong.
 fn all_right(program: &str, arguments: &str, expected_rows: usize) {
     let ended = perf(program, arguments);
     assert_eq!(ended.status.code(), Some(0), "{program} {arguments}: {}", ended.output);
     none_wrong(&ended.output, expected_rows);
 }
 
-/// The table has so many rows, all were checked, and nothing was wrong.
+/// Checks that the table has `expected_rows` rows, all checked and without wrong values.
 pub(crate) fn none_wrong(output: &str, expected_rows: usize) {
     let rows = rows(output);
     assert_eq!(rows.len(), expected_rows, "{output}");
     for row in rows {
-        // Out of place and, last, in place.
+        // Columns of wrong values: out of place and, last, in place.
         let wrong = [row[row.len() - 5], row[row.len() - 1]];
         assert!(wrong.iter().all(|wrong| ["0", "N/A"].contains(wrong)), "{output}");
         assert!(wrong.contains(&"0"), "something was checked: {output}");
@@ -168,7 +169,7 @@ fn the_other_programs_run() {
     }
 }
 
-/// A baseline in a file that is removed on drop.
+/// Baseline file that is removed when dropped.
 struct BaselineFile(PathBuf);
 
 impl Drop for BaselineFile {
@@ -197,8 +198,8 @@ impl BaselineFile {
     }
 }
 
-/// Depends neither on the speed of the machine nor on pauses (a round of a millisecond was seen):
-/// the times of the baseline become a billion times as short or as long.
+/// The result depends neither on the machine's speed nor on pauses (a round of a millisecond was
+/// seen): the times of the baseline become a billion times shorter or longer.
 #[test]
 fn paths_are_compared_with_a_baseline() {
     let file = std::env::temp_dir().join(format!("ferroccl-{}.paths", std::process::id()));

@@ -1,5 +1,5 @@
-//! Rails over RDMA devices in software, which fail on demand: nothing is lost or doubled, and what
-//! works again is used again.
+//! Rails over software RDMA devices that fail on demand: no message is lost or doubled, and a rail
+//! that works again is used again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use ccl_soft_verbs::{Limits, SoftDevice, functions};
 use ccl_transport_multirail::RailsDevice;
 use ccl_transport_verbs::{Options, VerbsTransport};
 
-/// Bytes of each put: more than is handed to a device with the request.
+/// Bytes of each put: more than a device accepts inline.
 const BYTES: usize = 512;
-/// Puts that there are places for.
+/// Number of puts that there is memory for.
 const PUTS: u32 = 2000;
-/// Of which so many are posted at a time.
+/// Most puts that are posted at a time.
 const AT_ONCE: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long the link of a port may be away.
+/// Longest time that the link of a port may be down.
 const LINK_WITHIN: Duration = Duration::from_millis(100);
-/// A rail that has failed is tried again after less, and after twice as long when it has failed
-/// again.
+/// Pause that is longer than the first retry interval of a failed rail; each further failure
+/// doubles the interval.
 const PAUSE: Duration = Duration::from_millis(2100);
 
 /// Two sides, each with a device for each of two rails.
@@ -60,7 +60,7 @@ impl House {
     }
 }
 
-/// One end of a link, which puts to the other one.
+/// End of a link, which puts to the other end.
 struct End {
     lane: Box<dyn Lane>,
     endpoint: EndpointId,
@@ -68,7 +68,8 @@ struct End {
     inbox: Region,
     remote: RemoteMr,
     posted: u32,
-    /// How often each put was done, and how often each of the other end's has come.
+    /// Number of completions of each put; `arrived` has the number of arrivals of each put of the
+    /// other end.
     done: BTreeMap<u64, u32>,
     arrived: BTreeMap<u32, u32>,
     lost: Option<String>,
@@ -79,7 +80,7 @@ fn byte(side: usize, number: u32) -> u8 {
 }
 
 impl End {
-    /// Posts up to `allowed`, and takes in what has happened.
+    /// Posts puts up to `allowed`, and handles events.
     fn go_on(&mut self, now: Instant, allowed: u32) {
         let put = |number: u32| WorkRequest::Put {
             endpoint: self.endpoint,
@@ -113,7 +114,7 @@ impl End {
     }
 }
 
-/// Both ends of a link, and a clock that can be put forward.
+/// Both ends of a link, and a clock that can be advanced.
 struct Pair {
     house: House,
     ends: [End; 2],
@@ -149,7 +150,7 @@ impl Pair {
         Pair { house, ends, ahead: Duration::ZERO, allowed: 0 }
     }
 
-    /// Lets both ends go on until something is so.
+    /// Polls both ends until the condition is true.
     fn until(&mut self, what: &str, is_so: impl Fn(&Pair) -> bool) {
         let end = ccl_socket::now() + PATIENCE;
         while !is_so(self) {
@@ -161,7 +162,7 @@ impl Pair {
         }
     }
 
-    /// Has each end put some more, and sees all of them arrive.
+    /// Allows each end `puts` more puts, and checks that all of them arrive.
     fn carry(&mut self, puts: u32, context: &str) {
         self.allowed += puts;
         let all = self.allowed as usize;
@@ -186,7 +187,7 @@ impl Pair {
         self.failures(rail) > 0
     }
 
-    /// How often a rail has failed for both ends.
+    /// Returns the number of failures of a rail that both ends have seen.
     fn failures(&self, rail: usize) -> u64 {
         self.ends.each_ref().map(|end| end.rail(rail).failures).into_iter().min().unwrap()
     }
@@ -195,7 +196,7 @@ impl Pair {
         self.ends.iter().all(|end| end.rail(rail).is_up)
     }
 
-    /// Sees a rail that has failed come back after this pause, and carry something.
+    /// Checks that a failed rail comes back after this pause and carries puts.
     fn comes_back(&mut self, rail: usize, pause: Duration, context: &str) {
         self.ahead += pause;
         self.until(context, |pair| pair.is_up(rail));
@@ -217,7 +218,7 @@ fn a_write_that_fails_goes_over_the_other_rail_and_its_own_comes_back() {
             let soft = &pair.house.softs[side][rail];
             match late {
                 false => soft.fail_next(IBV_WC_RETRY_EXC_ERR),
-                // The peer has it, and must not get it again.
+                // The peer has the data, and must not get it again.
                 true => soft.fail_next_late(IBV_WC_LOC_QP_OP_ERR),
             }
             pair.carry(200, &context);

@@ -1,6 +1,6 @@
-//! After a failure, by threads: what every later call says, communicators of the survivors and of
-//! newcomers, and aborts while something is being waited for. `survivors.rs` has the same by
-//! processes that are killed and stopped.
+//! Recovery with threads as ranks: errors of later calls, communicators of the survivors and of
+//! newcomers, and aborts during waits. `survivors.rs` has the same with processes that are killed
+//! and stopped.
 
 use crate::collectives::sweep;
 use ccl_harness::stretched;
@@ -14,13 +14,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(5);
-/// By then the others have ended the call that this rank has ended.
+/// Time after which the other ranks have ended the call that this rank has ended.
 const ALL_DONE: Duration = Duration::from_millis(150);
 
-/// The transport that comes of a placement, and the host of each rank.
+/// Transport that results from a placement, and the host of each rank.
 type Place = (&'static str, fn(u32) -> u32);
 
-/// Who shares memory with whom: all, none, or pairs.
+/// Placements in which all ranks, no ranks, or pairs share memory.
 pub(crate) const PLACES: [Place; 3] =
     [("shm", |_| 0), ("tcp", |rank| rank), ("shm+tcp", |rank| rank / 2)];
 
@@ -44,7 +44,7 @@ fn sum(communicator: &mut Communicator) -> Result<u32, Error> {
     communicator.all_reduce_in_place(&mut value, Reduction::Sum).map(|()| value[0])
 }
 
-/// The fields of an error of a call after a failure.
+/// Returns the fields of the error of a call after a failure.
 fn fields(error: &Error) -> (Option<u32>, Option<u64>, String) {
     let reason = match error {
         Error::Broken { reason, .. } | Error::RankFailed { reason, .. } => reason.clone(),
@@ -53,7 +53,7 @@ fn fields(error: &Error) -> (Option<u32>, Option<u64>, String) {
     (error.failed_rank(), error.last_completed(), reason)
 }
 
-/// Whatever is called after a failure, and whoever calls it, learns the same.
+/// All calls after a failure have the same error, on all ranks.
 #[test]
 fn every_later_call_says_the_same() {
     let all = ranks(4, |c| {
@@ -88,7 +88,8 @@ fn every_later_call_says_the_same() {
     }
 }
 
-/// Non-blocking calls count, and none of them ends well once the others were told how far it is.
+/// Non-blocking calls count, and none succeeds once its rank has reported its last completed
+/// operation.
 #[test]
 fn requests_count_and_end_with_the_agreement() {
     let last = ranks(3, |c| {
@@ -123,7 +124,7 @@ fn nothing_is_shrunk_before_a_failure() {
     });
 }
 
-/// One after the other leaves with an abort; the others go on, with the same transport.
+/// One rank after the other leaves with an abort; the others go on, with the same transport.
 #[test]
 fn survivors_go_on_again_and_again() {
     for (transport, host) in PLACES {
@@ -133,7 +134,7 @@ fn survivors_go_on_again_and_again() {
             for left in [5, 4, 3, 2] {
                 assert_eq!(c.ranks(), left);
                 assert_eq!(sum(&mut c).unwrap(), left * (left + 1) / 2);
-                // The second of them goes.
+                // The second rank leaves.
                 if c.rank() == 1 {
                     thread::sleep(ALL_DONE);
                     return c.abort_handle().abort("called away");
@@ -148,7 +149,7 @@ fn survivors_go_on_again_and_again() {
     }
 }
 
-/// Nobody need be dead: all may go on after an abort.
+/// An abort needs no death: all ranks may go on after it.
 #[test]
 fn all_go_on_together_after_an_abort() {
     for (transport, host) in PLACES {
@@ -182,7 +183,7 @@ fn a_rank_alone_goes_on_after_its_own_abort() {
     assert_eq!(sum(&mut c.shrink().unwrap()).unwrap(), 1);
 }
 
-/// What a newcomer is given: a text.
+/// Starts a newcomer, whose only input is the text of the invitation's id.
 fn newcomer(
     text: String,
     rank: u32,
@@ -193,7 +194,8 @@ fn newcomer(
     thread::spawn(move || Communicator::join(rank, ranks, id, config))
 }
 
-/// Rank 0 invites so many, each on a host of its own or not; returns what they became.
+/// Invites `added` newcomers on rank 0, on the hosts of `host`; returns the invitation and their
+/// threads.
 fn invite(
     c: &mut Communicator,
     added: u32,
@@ -222,14 +224,14 @@ fn newcomers_enter_and_work() {
                 assert_eq!((grown.rank(), grown.ranks()), (c.rank(), n + 2));
                 sweep(&mut grown, &[1, 999]);
                 newcomers.into_iter().for_each(|newcomer| newcomer.join().unwrap());
-                // The old one stays what it was.
+                // The old communicator does not change.
                 assert_eq!(sum(&mut c).unwrap(), n * (n + 1) / 2);
             });
         }
     }
 }
 
-/// The way of a job that replaces its dead.
+/// A job replaces its dead ranks in this way.
 #[test]
 fn a_newcomer_takes_the_place_of_the_dead() {
     for (_, host) in PLACES {
@@ -270,7 +272,7 @@ fn a_newcomer_that_does_not_come_harms_nothing() {
         assert!(error.contains("grow: ") && error.contains("rank 2"), "{error}");
         assert!(error.contains("invite() anew"), "{error}");
         assert_eq!(sum(c).unwrap(), 3);
-        // Another time it does come.
+        // Now the newcomer does come.
         let invitation = c.invite(1).unwrap();
         let text = invitation.id.to_secret_string();
         let other = (c.rank() == 0).then(|| newcomer(text, 2, 3, hurried.clone()));
@@ -295,7 +297,7 @@ fn invitations_that_do_not_fit_are_refused() {
     });
 }
 
-/// Aborts from a thread of its own, so much later.
+/// Aborts on a thread of its own, after a delay.
 fn abort_after(c: &Communicator, after: Duration) -> thread::JoinHandle<()> {
     let handle = c.abort_handle();
     thread::spawn(move || {
@@ -304,7 +306,7 @@ fn abort_after(c: &Communicator, after: Duration) -> thread::JoinHandle<()> {
     })
 }
 
-/// All ranks are in one call that cannot end, of each kind.
+/// All ranks are in one call that cannot end, for each kind of call.
 #[test]
 fn an_abort_ends_what_all_wait_in() {
     for (_, host) in PLACES {
@@ -314,7 +316,7 @@ fn an_abort_ends_what_all_wait_in() {
                 let (begun, mut one) = (Instant::now(), [0u8]);
                 let next = (c.rank() + 1) % 4;
                 let error = match kind {
-                    // Each waits for the next.
+                    // Each rank waits for the next.
                     0 => c.recv(&mut one, next).unwrap_err(),
                     1 => match c.rank() {
                         0 => c.recv(&mut one, 3).unwrap_err(),
@@ -328,7 +330,7 @@ fn an_abort_ends_what_all_wait_in() {
                     2 => c
                         .scope(|s| s.start_all_reduce_in_place(&mut one, Reduction::Sum).map(drop))
                         .unwrap_err(),
-                    // In the making of another communicator.
+                    // All ranks make another communicator.
                     _ => c.split(0, 0).unwrap_err(),
                 };
                 assert!(begun.elapsed() < stretched(SOON), "{:?}", begun.elapsed());
@@ -342,7 +344,7 @@ fn an_abort_ends_what_all_wait_in() {
     }
 }
 
-/// Two of three want to shrink, the third takes its time: an abort ends the wait of both.
+/// Two of three ranks shrink while the third is late: an abort ends the wait of both.
 #[test]
 fn an_abort_ends_a_shrink() {
     for aborting in [0, 1] {
@@ -371,7 +373,7 @@ fn an_abort_ends_a_shrink() {
             if let Some(aborter) = aborter {
                 aborter.join().unwrap();
             }
-            // Who leaves is not waited for any more.
+            // Nobody waits for a rank that has left.
             thread::sleep(Duration::from_millis(1500));
         });
     }
@@ -388,7 +390,7 @@ fn survivors_go_on_without_one_that_leaves() {
             }
             assert_eq!(c.barrier().unwrap_err().failed_rank(), Some(3));
             if c.rank() == leaver {
-                // It knows that it is a survivor, and goes.
+                // This rank knows that it is a survivor, and leaves.
                 assert_eq!(c.agree(stretched(SOON)).unwrap().survivors, [0, 1, 2, 3]);
                 return thread::sleep(Duration::from_millis(300));
             }
@@ -396,14 +398,14 @@ fn survivors_go_on_without_one_that_leaves() {
             let mut shrunk = c.shrink().unwrap();
             assert_eq!((shrunk.ranks(), sum(&mut shrunk).unwrap()), (3, 6));
             assert!(begun.elapsed() < stretched(SOON), "{:?}", begun.elapsed());
-            // What was agreed before stands.
+            // The earlier agreement still holds.
             let verdict = c.agree(stretched(SOON)).unwrap();
             assert_eq!((verdict.cause.rank, verdict.last_completed), (3, 0));
         });
     }
 }
 
-/// Members that wait for a newcomer in vain can be called off.
+/// An abort ends the wait of members for a newcomer that does not come.
 #[test]
 fn an_abort_ends_growing() {
     ranks(2, |c| {
@@ -419,7 +421,7 @@ fn an_abort_ends_growing() {
     });
 }
 
-/// Ranks that wait for one that never comes, or for rank 0, can be called off.
+/// An abort ends the wait of ranks for one that never comes, or for rank 0.
 #[test]
 fn an_abort_ends_joining() {
     let called_off = Arc::new(AtomicBool::new(false));

@@ -1,4 +1,4 @@
-//! Calls that do not block.
+//! Non-blocking calls.
 
 use ccl_harness::stretched;
 use ccl_harness::{config_with, ranks, ranks_with};
@@ -25,7 +25,7 @@ fn sums(ranks: u32, seed: u64, count: usize) -> Vec<u64> {
     (0..count as u64).map(|index| n * (n - 1) / 2 + n * (seed + index)).collect()
 }
 
-/// Waits for what [`start`] started.
+/// Waits for a request of [`start`] and checks its result.
 fn finish(c: &mut Communicator, request: Owned, seed: u64, count: usize) {
     let (input, output) = c.wait(request, SOON).unwrap();
     assert_eq!((input.len(), input.first().copied()), (count, first(c, seed, count)));
@@ -96,7 +96,7 @@ fn blocking_calls_come_after_what_is_queued() {
     });
 }
 
-/// One rank blocks where the others do not: it is the same call.
+/// Blocking and non-blocking calls are the same call on different ranks.
 #[test]
 fn blocking_and_not_blocking_ranks_meet() {
     ranks(3, |c| {
@@ -124,12 +124,12 @@ fn leaked_requests_hurt_nobody() {
             c.barrier().unwrap();
             finish(c, request, seed, 9);
         }
-        // Some are still under way when the communicator goes.
+        // Some requests are still under way when the communicator is dropped.
         let _leaked = start(c, 1, 500_000);
     });
 }
 
-/// Other collectives, with their plans used by several requests at once.
+/// Other collectives work as well, with plans that several requests use at once.
 #[test]
 fn kinds_may_be_mixed() {
     ranks(2, |c| {
@@ -271,7 +271,7 @@ fn a_scope_ends_what_it_borrowed_for() {
                     match index % 3 {
                         0 => scope.wait(request, SOON)?,
                         1 => drop(scope.test(&request)?),
-                        // A request that is dropped or leaked is none the worse.
+                        // A dropped or leaked request does no harm.
                         _ => drop(request),
                     }
                 }
@@ -306,7 +306,7 @@ fn a_scope_refuses_what_a_blocking_call_refuses() {
     });
 }
 
-/// What was started cannot go on without the rank that panicked.
+/// Started calls cannot go on without the rank that panicked.
 #[test]
 fn a_panic_in_a_scope_ends_the_calls_of_all_ranks() {
     let errors = ranks(3, |c| {
@@ -329,7 +329,7 @@ fn a_panic_in_a_scope_ends_the_calls_of_all_ranks() {
     assert!(errors.iter().all(|error| error.contains("panicked")), "{errors:?}");
 }
 
-/// An error that nobody looked at is the scope's.
+/// A scope reports an error that its body ignored.
 #[test]
 fn a_scope_tells_of_failures_that_its_body_ignored() {
     let errors = ranks(2, |c| {

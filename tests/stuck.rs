@@ -1,5 +1,5 @@
-//! Who is stuck: whatever holds up the ranks, all of them end soon after the deadline with the same
-//! sentence about it; and `ferroccl status` says it before.
+//! Stall detection: whatever holds up the ranks, all of them end soon after the deadline with the
+//! same verdict, and `ferroccl status` reports it earlier.
 
 use ccl_harness::processes::{Case, Ended, Processes, say};
 use ccl_harness::stretched;
@@ -11,23 +11,23 @@ use std::time::{Duration, Instant};
 
 pub(crate) const CASES: &[Case] = &[("stuck", stuck)];
 
-/// What the ranks do after their first calls, and which of them does it.
+/// Variable that says how a rank gets stuck after its first calls; [`WHO`] names the rank.
 const HOW: &str = "FERROCCL_TEST_HOW";
 const WHO: &str = "FERROCCL_TEST_WHO";
 const JOINED: Duration = Duration::from_secs(60);
 /// Deadline of the operations.
 const TIMEOUT: Duration = Duration::from_millis(1500);
-/// The promise: at most so long after it everybody has ended.
+/// Promised time after the deadline within which all ranks have ended.
 const MORE: Duration = Duration::from_millis(1000);
-/// What a machine with more ranks than cores may add.
+/// Additional time for a machine with more ranks than cores.
 const GRACE: Duration = Duration::from_millis(1500);
 
-/// Who shares memory with whom.
+/// Placement of the ranks.
 #[derive(Clone, Copy, Debug)]
 enum Over {
     SharedMemory,
     Tcp,
-    /// Two hosts.
+    /// Shared memory within two hosts, and TCP between them.
     Both,
 }
 
@@ -46,14 +46,14 @@ fn impatient(over: Over, rank: u32, check: bool) -> Config {
     config
 }
 
-/// The sentence in an error of which all ranks say the same.
+/// Returns the sentence in an error that is the same on all ranks.
 fn verdict(error: &str) -> &str {
     let from = error.find(". Rank ").map(|at| at + 2).unwrap_or_else(|| panic!("{error}"));
     let to = error.rfind(" (FERROCCL_TIMEOUT sets the limit)");
     &error[from..to.unwrap_or_else(|| panic!("{error}"))]
 }
 
-/// Runs `body` on threads after two calls that end well; returns the one verdict.
+/// Runs `body` on threads after two calls that succeed; returns the common verdict.
 fn threads(
     n: u32,
     over: Over,
@@ -71,7 +71,7 @@ fn threads(
             let begun = Instant::now();
             let error = match body(&mut communicator) {
                 Err(error) => error,
-                // Whoever had no reason to wait learns it at its next call.
+                // A rank that had no reason to wait learns of it at its next call.
                 Ok(()) => loop {
                     match communicator.barrier() {
                         Err(error) => break error,
@@ -132,7 +132,7 @@ fn of_many_waiting_ranks_none_is_blamed() {
 
 #[test]
 fn a_rank_further_behind_is_named_before_those_it_holds_up() {
-    // Rank 3 comes to no call, rank 2 waits for it in #3, the others for rank 2 in #4.
+    // Rank 3 makes no call, rank 2 waits for it in #3, and the others wait for rank 2 in #4.
     let verdict = threads(4, Over::SharedMemory, true, |c| {
         let mut token = [0u8; 1];
         match c.rank() {
@@ -153,7 +153,8 @@ fn a_rank_further_behind_is_named_before_those_it_holds_up() {
 #[test]
 fn ranks_in_different_calls_are_told_apart_without_checks() {
     for over in ALL {
-        // Messages of one length, so that only the order of waiting betrays them.
+        // All messages have the same length, so that only the order of waiting reveals the
+        // difference.
         let verdict = threads(4, over, false, |c| match c.rank() {
             1 => c.reduce(&[1u8; 8], &mut [0; 8], Reduction::Sum, 1),
             _ => c.broadcast(&mut [1u8; 8], 1),
@@ -222,7 +223,7 @@ fn a_request_that_nobody_comes_back_to_is_named() {
     assert!(verdict.starts_with(start), "{verdict}");
 }
 
-/// A process that is stuck in the way that its environment says.
+/// Gets stuck in the way that the environment says.
 fn stuck() -> Result<(), Error> {
     let mut communicator = Communicator::from_environment()?;
     let mut sum = [1u32; 3];
@@ -268,7 +269,7 @@ fn a_rank_in_an_endless_loop_is_named() {
     for rank in [0, 2] {
         ranks.await_text(rank, "error: ", TIMEOUT + MORE + GRACE);
     }
-    // It dumps its recording all the same.
+    // The stuck rank dumps its recording nevertheless.
     ranks.await_text(1, "ferroccl: rank 1 of 3, process ", MORE);
     ranks.signal(1, Signal::KILL);
     let ended = ranks.end(JOINED);
@@ -295,7 +296,7 @@ fn a_rank_that_is_stopped_is_named() {
         let verdict = ends_alike(&ended, victim);
         let start = format!("Rank {victim} does not answer: it is stopped, overloaded or cut off");
         assert!(verdict.starts_with(&start), "{verdict}");
-        // When it wakes up it hears the same.
+        // When the victim wakes up, it gets the same verdict.
         assert_eq!(self::verdict(ended[victim].error()), verdict);
     }
 }
@@ -310,7 +311,7 @@ mod status {
         String::from_utf8(out.stdout).unwrap()
     }
 
-    /// The communicator of these processes, of all that run here: other tests run too.
+    /// Returns the communicator of these processes among all that run here, including other tests'.
     fn group_of(ranks: &Processes, n: usize) -> Value {
         let all: Value = serde_json::from_str(&ferroccl(&["status", "--json"])).unwrap();
         let pids: Vec<_> = (0..n).map(|rank| Value::from(ranks.id(rank))).collect();
@@ -347,7 +348,7 @@ mod status {
         assert!(text.contains("computing"), "{text}");
         assert!(text.contains("rank 1 is behind: it has been computing"), "{text}");
         assert!(text.contains("all_reduce #2 of 3 × uint32, sum"), "{text}");
-        // One process alone.
+        // Status of a single process.
         let one = ferroccl(&["status", "--pid", &ranks.id(1).to_string()]);
         assert!(one.contains("1 of 3 ranks are here") && one.contains("computing"), "{one}");
     }
@@ -411,7 +412,7 @@ mod status {
         std::fs::remove_file(&path).unwrap();
         let dump: Value = serde_json::from_str(&dump).unwrap();
         assert_eq!((&dump["rank"], &dump["state"]), (&Value::from(1), &Value::from("computing")));
-        // To standard error, where nothing else is said.
+        // The dump goes to standard error, where nothing else is printed.
         let ranks = processes(2, "computes", 1, &[]);
         ranks.signal(1, Signal::USR1);
         ranks.await_text(1, "ferroccl: rank 1 of 2, process ", JOINED);
@@ -430,7 +431,7 @@ mod status {
             std::thread::sleep(Duration::from_millis(10));
             output.contains("error: ")
         });
-        // The default of that signal is to end the process.
+        // By default this signal ends the process.
         assert!(ended.unwrap().contains("rank 1 failed: died"), "{}", ranks.output(0));
     }
 }

@@ -1,5 +1,5 @@
-//! Ranks that are processes, killed and stopped: the others say the same of it, shrink, and go on;
-//! and whatever a rank that counts as dead does when it wakes harms none of them.
+//! Ranks as processes that are killed and stopped. The survivors report the same, shrink and go on;
+//! a rank that counts as dead harms none of them when it wakes.
 
 use crate::recovery::PLACES;
 use ccl_harness::full;
@@ -23,13 +23,13 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 const LONG: Duration = Duration::from_secs(100);
-/// The promise: so soon after a death all others have ended what they were doing.
+/// Promised time after a death within which all other ranks have ended their calls.
 const ENDED: Duration = Duration::from_secs(5);
-/// What the rank does when its first call has failed; see [`after_failure`].
+/// Variable with the behaviour of a rank after its first call has failed; see [`after_failure`].
 const ROLE: &str = "FERROCCL_TEST_ROLE";
-/// Elements of a call, and turns after a failure.
+/// Variable with the elements of a call and the turns after a failure.
 const WORK: &str = "FERROCCL_TEST_WORK";
-/// How often survivors go on after a failure before they end.
+/// Variable with the number of times that survivors go on after a failure before they end.
 const ROUNDS: &str = "FERROCCL_TEST_ROUNDS";
 const SCRIBBLE: u8 = 0xee;
 
@@ -37,7 +37,7 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-/// Sums numbers that tell rank and turn, and checks every one.
+/// Sums numbers that identify rank and turn, and checks every element.
 fn turn(c: &mut Communicator, buffer: &mut [u64], turn: u64) -> Result<(), Error> {
     let ranks = u64::from(c.ranks());
     for (at, value) in buffer.iter_mut().enumerate() {
@@ -59,15 +59,15 @@ fn said(error: &Error) -> String {
     format!("rank {} last {last}: {reason}", error.failed_rank().unwrap())
 }
 
-/// Works until a rank fails, says what it heard of that, shrinks and works on; so often as it is
-/// told.
+/// Works until a rank fails, prints what it learnt of the failure, shrinks and works on, for as
+/// many rounds as [`ROUNDS`] says.
 fn survive() -> Result<(), Error> {
     let mut c = Communicator::from_environment()?;
     let work = variable(WORK);
     let (count, turns) = work.split_once(' ').unwrap();
     let (count, turns): (usize, u64) = (count.parse().unwrap(), turns.parse().unwrap());
     let rounds: u32 = variable(ROUNDS).parse().unwrap_or(1);
-    // Communicators that are broken, and the memory that was their ranks'.
+    // Broken communicators, and the memory of their ranks.
     let mut old = Vec::new();
     for round in 0..rounds {
         let mut shared = c.alloc::<u8>(4096)?;
@@ -102,7 +102,7 @@ fn survive() -> Result<(), Error> {
             next.ranks(),
             begun.elapsed()
         ));
-        // Half of the ranks keep what is broken, the others give it back at once.
+        // Half of the ranks keep the broken communicator, the others drop it at once.
         if c.rank().is_multiple_of(2) {
             old.push((round, c, shared, buffer));
         }
@@ -123,11 +123,11 @@ fn survive() -> Result<(), Error> {
     c.barrier()
 }
 
-/// What this rank was told to do when the first call has failed.
+/// Does what this rank's role says after its first call has failed.
 fn after_failure(round: u32, c: &Communicator) {
     match variable(ROLE).as_str() {
         _ if round > 0 => {}
-        // As kill -9, right before or while the others shrink.
+        // Dies by SIGKILL before or while the others shrink.
         "die" => {
             c.agree(LONG).unwrap();
             rustix::process::kill_process(getpid(), Signal::KILL).unwrap();
@@ -137,14 +137,14 @@ fn after_failure(round: u32, c: &Communicator) {
     }
 }
 
-/// Writes all over whatever this process shares with others: memory that it maps, and sockets.
+/// Overwrites everything that this process shares with others: mapped memory and sockets.
 fn scribble() {
     let memory = File::options().write(true).open("/proc/self/mem").unwrap();
     let mut bytes = 0;
     for line in fs::read_to_string("/proc/self/maps").unwrap().lines() {
         let mut words = line.split_whitespace();
         let (range, rights) = (words.next().unwrap(), words.next().unwrap());
-        // What it records of itself is read by nobody but `ferroccl status`.
+        // Only `ferroccl status` reads the status memory.
         if !line.contains("memfd:")
             || line.contains("ferroccl-status")
             || !rights.starts_with("rw-s")
@@ -172,7 +172,7 @@ fn scribble() {
     say(&format!("wrote {bytes} bytes of memory and to {sockets} sockets"));
 }
 
-/// Works until a failure, and then waits for an agreement that another thread ends.
+/// Works until a failure, and then waits for an agreement that another thread aborts.
 fn agree() -> Result<(), Error> {
     let mut c = Communicator::from_environment()?;
     say("working 0");
@@ -194,11 +194,11 @@ fn agree() -> Result<(), Error> {
     Err(error)
 }
 
-/// Splits: by parity, so that every part spans hosts, and again.
+/// Splits by parity, so that every part spans hosts, and then splits the part again.
 fn parts() -> Result<(), Error> {
     let mut c = Communicator::from_environment()?;
     let rank = c.rank();
-    // The leader of the odd ones is not rank 0; keys in reverse make the last one lead.
+    // The leader of the odd ranks is not rank 0; the reversed keys make the last rank lead.
     let mut part = c.split(i64::from(rank % 2), -i64::from(rank))?.unwrap();
     let mut members = vec![0; part.ranks() as usize];
     part.all_gather(&[rank], &mut members)?;
@@ -227,7 +227,7 @@ fn replace() -> Result<(), Error> {
     work_on(rest.grow(invitation)?)
 }
 
-/// A newcomer, told its place and whom to ask.
+/// Joins as a newcomer, with rank, number of ranks and id from the environment.
 fn enter() -> Result<(), Error> {
     let work = variable(WORK);
     let words: Vec<&str> = work.split(' ').collect();
@@ -282,13 +282,13 @@ impl Job {
     }
 }
 
-/// The rest of the line that begins so.
+/// Returns the rest of the line that begins with `start`.
 fn line<'a>(ended: &'a Ended, start: &str) -> &'a str {
     let found = ended.output.lines().find_map(|line| line.strip_prefix(start));
     found.unwrap_or_else(|| panic!("no {start:?}: {}", ended.output))
 }
 
-/// All of these say the same, in the first call that failed and in later ones.
+/// Checks that these ranks report the same, in the first call that failed and in later ones.
 fn say_the_same(ended: &[Ended], who: &[usize], round: u32, victim: usize) {
     let all: Vec<_> =
         who.iter().map(|rank| line(&ended[*rank], &format!("later {round} "))).collect();
@@ -323,7 +323,7 @@ fn survivors_of_a_killed_rank_go_on() {
     }
 }
 
-/// Two failures, one after the other; the second of a rank that had been rank 2 and is rank 1.
+/// Two failures, one after the other; the second is of a rank that was rank 2 and is now rank 1.
 #[test]
 fn survivors_of_two_failures_go_on() {
     for (_, host) in PLACES {
@@ -338,7 +338,7 @@ fn survivors_of_two_failures_go_on() {
     }
 }
 
-/// A survivor dies when the others shrink or are about to: they go on without it, whoever it is.
+/// A survivor dies when the others shrink or are about to: they go on without it, whichever it is.
 #[test]
 fn a_survivor_that_dies_in_a_shrink_is_left_behind() {
     let places = if full() { PLACES.len() } else { 1 };
@@ -369,8 +369,8 @@ fn a_survivor_that_dies_in_a_shrink_is_left_behind() {
 const SHORT_LIVES: [(&str, &str); 2] =
     [("FERROCCL_HEARTBEAT", "100ms"), ("FERROCCL_DEAD_AFTER", "1s")];
 
-/// A rank is stopped and declared dead; it wakes while the survivors work, goes on with what it
-/// was doing, and then writes all over everything that it shared with them.
+/// A stopped rank is declared dead. It wakes while the survivors work, goes on with its work, and
+/// then overwrites everything that it shared with them.
 #[test]
 fn a_rank_that_wakes_harms_nobody() {
     let places = if full() { PLACES.len() } else { 1 };
@@ -397,7 +397,8 @@ fn a_rank_that_wakes_harms_nobody() {
     }
 }
 
-/// Rank 2 is stopped, so that nobody can agree before it is found dead; an abort ends the wait.
+/// Rank 2 is stopped, so that no agreement is possible before it counts as dead; an abort ends the
+/// wait.
 #[test]
 fn an_abort_ends_an_agreement() {
     let ranks = Processes::ranks(3, "agree", |rank, command| {
@@ -419,7 +420,7 @@ fn an_abort_ends_an_agreement() {
     ranks.end(LONG);
 }
 
-/// Ranks of a case, two on each host, that meet at an address of the first.
+/// Runs the ranks of a case, two on each host, which join at an address of the first host.
 fn on_hosts(network: &Network, n: u32, case: &str, ip: IpAddr) -> Processes {
     let address = SocketAddr::new(ip, 7100).to_string();
     Processes::ranks_at(&address, n, case, |rank, mut command| {
@@ -428,7 +429,7 @@ fn on_hosts(network: &Network, n: u32, case: &str, ip: IpAddr) -> Processes {
     })
 }
 
-/// Parts of a communicator meet across hosts: where rank 0 is not among them, and whoever leads.
+/// Parts of a communicator connect across hosts, with or without rank 0, whichever rank leads.
 #[test]
 fn parts_meet_between_hosts() {
     for ipv6 in [false, true] {
@@ -444,7 +445,7 @@ fn parts_meet_between_hosts() {
     }
 }
 
-/// Both ranks of a host die, and processes of a host that was not there before take their places.
+/// Both ranks of a host die, and processes of a new host take their places.
 #[test]
 fn newcomers_of_another_host_replace_the_dead() {
     let Some(network) = Network::switched(3) else { return };
@@ -470,7 +471,7 @@ fn newcomers_of_another_host_replace_the_dead() {
     }
 }
 
-/// Survivors go on over two hosts of a network, with the host that rank 0 was on gone.
+/// Survivors go on over two hosts of a network after the death of all ranks on rank 0's host.
 #[test]
 fn survivors_go_on_between_hosts() {
     let Some(network) = Network::switched(3) else { return };

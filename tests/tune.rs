@@ -1,4 +1,4 @@
-//! `ferroccl tune`: what it measures is loaded, compared, and refused where it does not belong.
+//! `ferroccl tune`: its measurements are loaded and compared, and refused on other machines.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use ccl_harness::command::{commands_of, examples_of_its_help_work, refused, said
 use ccl_harness::processes::{Processes, free_address};
 use ccl_harness::{config_with, joining};
 
-/// A file that goes when it is dropped.
+/// File that is removed when dropped.
 struct Table(PathBuf);
 
 impl Table {
@@ -48,13 +48,13 @@ fn the_examples_of_its_help_work() {
     examples_of_its_help_work("tune", 4);
 }
 
-/// With less to measure, and its files in a folder of their own.
+/// The page's commands work, here with less to measure and with files in a folder of their own.
 #[test]
 fn the_commands_of_its_page_work() {
     let folder = std::env::temp_dir().join(format!("ferroccl-{}-tune-page", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let mut commands = commands_of(include_str!("../docs/tune.md"));
-    // A table to compare with, and those that others need, come first.
+    // The first command makes the table to compare with, and those that other commands need.
     commands.insert(0, "tune -g 2 --out good.tuning");
     assert!(commands.len() > 7, "{commands:?}");
     for line in commands {
@@ -65,14 +65,14 @@ fn the_commands_of_its_page_work() {
         let mut command = Command::new(ccl_harness::command::program());
         command.current_dir(&folder).args(line.split_whitespace());
         let Output { status, stderr, .. } = command.args(less.split_whitespace()).output().unwrap();
-        // What was measured once is no gate; that it compares is what counts.
+        // A comparison with a single measurement may fail; the test only checks that it compares.
         let allowed = if compares { 0..=1 } else { 0..=0 };
         assert!(allowed.contains(&status.code().unwrap()), "{line}: {}", text(&stderr));
     }
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Measured here, it says which algorithm a call takes.
+/// A table measured here determines the algorithm of a call.
 #[test]
 fn what_was_measured_is_loaded() {
     let out = Table::new("measured", "");
@@ -87,7 +87,7 @@ fn what_was_measured_is_loaded() {
     for algorithm in ["ring=", "direct=", "double_tree="] {
         assert_eq!(table.matches(algorithm).count(), 2, "{table}");
     }
-    // The slowest by far is made the fastest: nothing but the table says so.
+    // The slowest algorithm becomes the fastest: only the table can cause this choice.
     let row = "all_reduce ranks=2 hosts=1 bytes=1024: ring=1 direct=2\n";
     let planted = Table::new("planted", &format!("machine {}\n{row}", machine()));
     let plan = with(&format!("@{}", planted.name()), "explain all_reduce --bytes 2k --ranks 2");
@@ -98,8 +98,8 @@ fn what_was_measured_is_loaded() {
     assert!(!text(&three.stdout).contains("FERROCCL_TUNING"));
 }
 
-/// Where messages would be shorter than they need to be, they are tried; the numbers of the model
-/// are kept, and make a table for ranks that are not there.
+/// Messages of parts of slots are tried as well. The table keeps the model's parameters, which give
+/// a table for other ranks.
 #[test]
 fn shorter_messages_are_tried_and_other_ranks_foreseen() {
     let out = Table::new("divided", "");
@@ -122,7 +122,8 @@ fn shorter_messages_are_tried_and_other_ranks_foreseen() {
     let plan =
         with(&format!("@{}", more.name()), "explain all_reduce --bytes 1M --ranks 16 --hosts 4");
     assert!(text(&plan.stdout).contains("predicted to be the fastest (FERROCCL_TUNING)"));
-    // What is worth it by the model alone goes into the table: over a long way, more slots.
+    // A setting that the model alone finds worthwhile goes into the table: on a long link, more
+    // slots.
     said(&predict("4 --hosts 4 --collectives all_to_all --try FERROCCL_CHANNELS=1"));
     let table = fs::read_to_string(&more.0).unwrap();
     assert!(!table.contains("set FERROCCL_CHANNELS"), "{table}");
@@ -138,7 +139,7 @@ fn shorter_messages_are_tried_and_other_ranks_foreseen() {
     assert!(refused(&line, 2).contains("no line `model`"));
 }
 
-/// What a table sets holds, unless the environment says otherwise, by either name.
+/// A setting of a table applies, unless the environment sets the tunable, by either name.
 #[test]
 fn what_a_table_sets_holds_where_nothing_else_does() {
     let table = "set FERROCCL_SLOTS=5; set FERROCCL_CHANNELS=3; set FERROCCL_IB_POLICY=qps=7";
@@ -165,7 +166,7 @@ fn what_a_table_sets_holds_where_nothing_else_does() {
     assert!(text(&wrong.stderr).contains("FERROCCL_SLOTS"), "{}", text(&wrong.stderr));
 }
 
-/// Values are tried side by side, and said.
+/// Values of tunables are tried side by side, and printed.
 #[test]
 fn values_of_tunables_are_tried() {
     let out = Table::new("tried", "");
@@ -179,8 +180,8 @@ fn values_of_tunables_are_tried() {
     assert!(refused("tune --try FERROCCL_SLOTS", 2).contains("= and a value"));
 }
 
-/// Where nothing was measured, the numbers of a model choose; here those of links on which nothing
-/// but steps takes time.
+/// A model's parameters choose where nothing was measured; here they are of links on which only
+/// steps take time.
 #[test]
 fn a_model_chooses_where_nothing_was_measured() {
     let table = "model within_latency_ns=1000000; \
@@ -199,7 +200,7 @@ fn a_model_chooses_where_nothing_was_measured() {
             let plan = communicator.explain(call).unwrap();
             (plan.algorithm, plan.reason)
         };
-        // Its rule has two steps.
+        // The usual rule takes an algorithm with two steps.
         let (algorithm, reason) = of(&call(Collective::AllReduce));
         assert_eq!(algorithm, "direct", "{reason}");
         assert!(reason.contains("predicted to be faster than what the rules take"), "{reason}");
@@ -210,7 +211,7 @@ fn a_model_chooses_where_nothing_was_measured() {
     assert!(plan.status.success(), "{}", text(&plan.stderr));
 }
 
-/// Only the root of a gather_v knows all counts: what a table has of it concerns nobody.
+/// Only the root of a gather_v knows all counts, so that a table's row for it has no effect.
 #[test]
 fn a_table_does_not_tell_roots_apart() {
     let table = "gather_v ranks=3 hosts=1 bytes=300000: direct/8=1";
@@ -227,7 +228,7 @@ fn a_table_does_not_tell_roots_apart() {
     assert!(gathered[0].chunks(25_000).zip(1..).all(|(block, rank)| block == [rank; 25_000]));
 }
 
-/// Ranks on several hosts say what their network does in company, whatever comes of it.
+/// Ranks on several hosts report their network's behaviour under contention, whatever it is.
 #[test]
 fn the_network_is_looked_at_where_there_is_one() {
     let out = Table::new("network", "");
@@ -257,7 +258,7 @@ fn the_network_is_looked_at_where_there_is_one() {
     assert!(table.contains("all_reduce ranks=4 hosts=4 bytes=1024: "), "{table}");
 }
 
-/// Who measures anew need not have the table of this machine, and has one line of each.
+/// A measurement needs no table of this machine, and writes one line for each collective.
 #[test]
 fn measuring_asks_for_nothing_that_was_measured() {
     let arguments = "tune -g 2 -b 1k -e 1k --rounds 1 --collectives all_gather,all_gather";
@@ -287,7 +288,7 @@ fn what_does_not_belong_here_is_refused() {
     assert!(refused("tune --compare /nowhere /dev/null", 2).contains("/nowhere: "));
 }
 
-/// One table on one rank and another on the other: they do not join.
+/// Ranks with different tables do not join.
 #[test]
 fn ranks_with_different_tables_do_not_join() {
     let config = |rank: u32| {

@@ -1,9 +1,10 @@
 //! Configuration, declared once: every tunable with its variable, type, default and reason.
 //!
-//! The core reads no environment: [`Config::read`] is handed a way to look names up, and the tables
-//! of the transports, each of which declares its own tunables. What must be equal on all ranks is
-//! digested ([`Config::digest`]) and compared when they join, so that no two ranks can ever plan
-//! differently. How ranks find each other is not configuration but the launcher's business.
+//! The core reads no environment. [`Config::read`] takes a function that looks names up, and the
+//! tables of the transports, each of which declares its own tunables. When ranks join, they compare
+//! a digest ([`Config::digest`]) of the tunables that must be equal on all ranks, so that no two
+//! ranks can plan differently. The configuration does not tell how ranks find each other: that is
+//! up to the launcher.
 
 mod tunables;
 
@@ -20,7 +21,7 @@ pub use tunables::{
 };
 
 crate::tunables! {
-    /// Every tunable's value: those of all transports, and what is set of each transport's own.
+    /// Values of the tunables: every common one, and each transport's own ones that are set.
     #[derive(Clone, Debug, PartialEq, Eq)]
     #[non_exhaustive]
     pub struct Config {
@@ -176,7 +177,8 @@ impl Config {
         }
     }
 
-    /// Reads what `lookup` knows; defaults for the rest. `tables` has the transports' own tunables.
+    /// Reads the tunables that `lookup` knows; the others have their defaults. `tables` has the
+    /// transports' own tunables.
     ///
     /// # Errors
     ///
@@ -187,22 +189,22 @@ impl Config {
         Ok(config)
     }
 
-    /// Lists all tunables with the values that they have here, also those of these tables.
+    /// Lists all tunables, those of `tables` included, with their values in this configuration.
     ///
     /// # Errors
     ///
-    /// When a transport's own is set to what cannot be read, or is in no table.
+    /// When the value of a transport's own tunable cannot be read, or the tunable is in no table.
     pub fn list(&self, tables: &[Table]) -> Result<Vec<Tunable>, ConfigError> {
         let mut all = self.table();
         all.extend(self.transport_settings.list(tables)?);
         Ok(all)
     }
 
-    /// Returns a digest of what must be equal on all ranks.
+    /// Returns a digest of the tunables that must be equal on all ranks.
     ///
     /// # Errors
     ///
-    /// As [`Config::list`].
+    /// Returns the errors of [`Config::list`].
     pub fn digest(&self, tables: &[Table]) -> Result<[u8; 32], ConfigError> {
         let mut hash = Sha256::new();
         for tunable in self.list(tables)?.iter().filter(|tunable| tunable.agreed) {

@@ -1,6 +1,6 @@
-//! The bytes of what ranks tell each other: records derived with serde, written by `postcard`
-//! (little-endian variable-length integers, sequences with their length before them), and read
-//! with every bound checked.
+//! Encoding of what ranks tell each other: records derived with serde, written by `postcard`
+//! (little-endian variable-length integers, sequences with their length before them), and read with
+//! every bound checked.
 //!
 //! CTS records and message headers are not encoded here: the data path reads them while a device
 //! may be writing them, so their fields have fixed offsets, and CTS records have a checksum.
@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use crate::types::Rank;
 
-/// Bytes that are no message of this protocol.
+/// Error for bytes that are no message of this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("malformed message: {what}")]
 pub struct MessageError {
@@ -22,8 +22,8 @@ pub struct MessageError {
 /// Returns the bytes of a record.
 #[must_use]
 pub fn encode<T: Serialize>(record: &T) -> Vec<u8> {
-    // It fails for sequences of unknown length alone, which no record has; nobody would read what
-    // has no bytes.
+    // Encoding fails only for sequences of unknown length, and no record has one. Readers would
+    // refuse the empty bytes.
     postcard::to_allocvec(record).unwrap_or_default()
 }
 
@@ -51,7 +51,7 @@ pub fn decode_first<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Mes
     })
 }
 
-/// `#[serde(with = "Text::<N>")]`: a text of at most `N` bytes. A longer one is cut between two
+/// `#[serde(with = "Text::<N>")]`: a text of at most `N` bytes. A longer text is cut between two
 /// characters when it is written and refused when it is read.
 pub(crate) struct Text<const N: usize>;
 
@@ -70,8 +70,8 @@ impl<const N: usize> Text<N> {
     }
 }
 
-/// `#[serde(with = "List::<N>")]`: at most `N` items. The others are left out when it is written,
-/// and a longer list is refused when it is read.
+/// `#[serde(with = "List::<N>")]`: a list of at most `N` items. Further items are left out when the
+/// list is written; a longer list is refused when it is read.
 #[derive(Debug)]
 pub struct List<const N: usize>;
 
@@ -96,8 +96,8 @@ impl<const N: usize> List<N> {
     }
 }
 
-/// `#[serde(with = "RankSet::<N>")]`: ranks below `N`, in order. A rank of a large communicator
-/// takes one bit: most ranks are in the sets that are told.
+/// `#[serde(with = "RankSet::<N>")]`: ranks below `N`, in order. The set is a bitmap that ends with
+/// its last rank: one bit per rank is short, because most ranks are in the sets that are sent.
 pub(crate) struct RankSet<const N: u32>;
 
 impl<const N: u32> RankSet<N> {

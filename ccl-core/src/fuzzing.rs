@@ -1,6 +1,6 @@
-//! What is fuzzed here: everything that reads bytes from outside. Each function takes any bytes
-//! and panics if a promise is broken; `fuzz/` hands it to cargo-fuzz, the tests below run it over
-//! the kept corpus and over mutations of it.
+//! Fuzz targets: all code that reads bytes from outside. Each function takes any bytes and panics
+//! if a promise is broken. `fuzz/` passes it to cargo-fuzz; the tests below run it over the kept
+//! corpus and over mutations of the corpus.
 
 use crate::admission::{fuzzed_offer, fuzzed_record};
 use crate::bootstrap::{
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Takes decisions from bytes; an exhausted one decides 0.
+/// Source of decisions that come from bytes; an exhausted source decides 0.
 struct Script<'a>(&'a [u8]);
 
 impl<'a> Script<'a> {
@@ -22,7 +22,7 @@ impl<'a> Script<'a> {
         self.0.split_off_first().copied().unwrap_or(0)
     }
 
-    /// So many bytes as the next one says, or as there are.
+    /// Takes as many bytes as the next byte says, or as are left.
     fn bytes(&mut self) -> &'a [u8] {
         let count = usize::from(self.byte()).min(self.0.len());
         let (front, rest) = self.0.split_at(count);
@@ -36,7 +36,7 @@ fn framed(body: &[u8]) -> Vec<u8> {
     [&length.to_le_bytes()[..], body].concat()
 }
 
-/// The body of a frame: what is read is read again from what is written.
+/// Tests the body of a frame: a message that decodes must decode again from its encoding.
 pub fn message(data: &[u8]) {
     if let Ok(message) = Message::decode(data) {
         assert_eq!(Message::decode(&message.encode()).as_ref(), Ok(&message));
@@ -44,7 +44,7 @@ pub fn message(data: &[u8]) {
     }
 }
 
-/// A stream of frames, in pieces: cut anywhere, it gives the same frames or the same error.
+/// Tests a stream of frames: cut anywhere, it gives the same frames or the same error.
 pub fn frames(data: &[u8]) {
     let mut script = Script(data);
     let length_max = usize::from(script.byte());
@@ -85,7 +85,7 @@ fn secret() -> Secret {
     Secret::from_bytes([5; 32])
 }
 
-/// Joining at rank 0: strangers that send anything, between members that do as they should.
+/// Tests joining at rank 0: strangers that send anything, between members that behave correctly.
 pub fn join_root(data: &[u8]) {
     let mut script = Script(data);
     let mut now = Instant::ZERO;
@@ -134,8 +134,8 @@ pub fn join_root(data: &[u8]) {
     }
 }
 
-/// Joining at another rank, or asking who all are: what listens there sends anything, before or
-/// after it has proved that it knows the secret.
+/// Tests joining at another rank, or asking for all members: the listener there sends anything,
+/// before or after it has proved that it knows the secret.
 pub fn join_member(data: &[u8]) {
     let mut script = Script(data);
     let stage = script.byte();
@@ -146,7 +146,7 @@ pub fn join_member(data: &[u8]) {
     };
     let mut root = RootJoin::new(secret(), hello(0), JoinLimits::default(), Instant::ZERO);
     root.accepted(0, [9; 32], Instant::ZERO);
-    // 0: a stranger; 1: it has challenged; 2: it has proved.
+    // Stages: 0: a stranger; 1: a listener that has challenged; 2: one that has proved the secret.
     for _ in 0..stage % 3 {
         root.received(0, &member.take_outbox());
         while let Some(action) = root.next_action() {
@@ -176,8 +176,8 @@ pub fn join_member(data: &[u8]) {
     }
 }
 
-/// The control connections of one rank, the first of them with a neighbour that has proved itself:
-/// strangers and neighbours send anything, come and go.
+/// Tests the control connections of one rank: strangers and neighbours send anything, come and go.
+/// The first connection is with a neighbour that has proved that it knows the secret.
 pub fn control(data: &[u8]) {
     let mut script = Script(data);
     let rank = u32::from(script.byte()) % RANKS;
@@ -237,7 +237,7 @@ fn control_of(rank: u32) -> Control {
     Control::new(rank, RANKS, secret(), timing, Arc::default(), Instant::ZERO)
 }
 
-/// Connects two neighbours; returns what the first one, of this rank, calls the connection.
+/// Connects two neighbours. Returns the first one's number of the connection; `rank` is its rank.
 fn connect(one: &mut Control, other: &mut Control, rank: u32) -> u64 {
     let dial = |from: &mut Control, to: u32| {
         std::iter::from_fn(|| from.next_dial()).find(|(_, rank)| *rank == to)
@@ -264,13 +264,13 @@ fn connect(one: &mut Control, other: &mut Control, rank: u32) -> u64 {
     here
 }
 
-/// What a peer says of its slots.
+/// Tests the offers and records that describe a peer's slots.
 pub fn offer(data: &[u8]) {
     fuzzed_offer(data);
     fuzzed_record(data);
 }
 
-/// The text of a unique id: what is read is written so that it is read as the same.
+/// Tests the text of a unique id: an id that parses must parse from its own text as the same id.
 pub fn unique_id(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Ok(id) = text.parse::<UniqueId>() {
@@ -280,8 +280,8 @@ pub fn unique_id(data: &[u8]) {
     }
 }
 
-/// Values of tunables, as `number of the tunable, value` in each line: what is read is shown so
-/// that it can be read.
+/// Tests values of tunables, as `number of the tunable, value` in each line: a configuration that
+/// is read must show values that can be read again.
 pub fn configuration(data: &[u8]) {
     let names: Vec<_> = Config::default().table().iter().map(|known| known.variable).collect();
     let mut given = BTreeMap::new();
@@ -303,8 +303,8 @@ pub fn configuration(data: &[u8]) {
     }
 }
 
-/// Any path of a device, with a NUMA node or without: it is as far from another place as that is
-/// from it.
+/// Tests any path of a device, with a NUMA node or without: its distance to another device must be
+/// symmetric.
 pub fn locality(data: &[u8]) {
     let Some((known, rest)) = data.split_first() else { return };
     let (numa_node, path) = match rest.split_first_chunk::<4>() {

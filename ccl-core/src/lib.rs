@@ -1,10 +1,12 @@
-//! The engine of ferroccl without an operating system: what a collective is ([`types`]), how it
-//! is written down ([`schedule`]) by which algorithms ([`algorithm`]), which one is taken
-//! ([`select`]), proved right ([`verify`]), made ready to run ([`lower`]) and carried out
-//! ([`execution`]); what joins ranks ([`transport`]) and how they find and trust each other
-//! ([`bootstrap`]), which of them share a host ([`topology`]), how long that takes ([`cost`]), and
-//! what is in flight between them ([`admission`]); every tunable ([`config`]). No clock, thread,
-//! file, socket or environment is touched here.
+//! The engine of ferroccl, independent of any operating system. The engine touches no clock,
+//! thread, file, socket or environment.
+//!
+//! * Collectives ([`types`]): their schedules ([`schedule`]) and algorithms ([`algorithm`]), the
+//!   selection of an algorithm ([`select`]), verification ([`verify`]), lowering ([`lower`]),
+//!   execution ([`execution`]) and the cost model ([`cost`]).
+//! * Ranks: transports ([`transport`]), joining, authentication and liveness ([`bootstrap`]), the
+//!   hosts that ranks share ([`topology`]), and what is in flight between ranks ([`admission`]).
+//! * Tunables: [`config`].
 
 #![forbid(unsafe_code)]
 

@@ -1,17 +1,17 @@
 //! A small generator of pseudo-random numbers: SplitMix64, whose state is one word.
 
-/// Numbers from a seed; the same seed gives the same numbers everywhere.
+/// Generator of numbers from a seed; the same seed gives the same numbers everywhere.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// From a seed; every value is a good one.
+    /// Returns a generator for a seed; every value is a good seed.
     #[must_use]
     pub const fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -20,25 +20,25 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`; 0 if that is 0.
+    /// Returns a number below `end`; 0 if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
     }
 
-    /// A number from 0 up to 1, without 1.
+    /// Returns a number from 0 up to 1, without 1.
     pub fn unit(&mut self) -> f64 {
         // 53 bits are what a float holds.
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Puts a list into a random order, each as likely as any other.
+    /// Shuffles a list; every order is equally likely.
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for end in (2..=list.len()).rev() {
             list.swap(end - 1, self.below(end as u64) as usize);
         }
     }
 
-    /// Yes, with this probability.
+    /// Returns true with this probability.
     pub fn chance(&mut self, probability: f64) -> bool {
         probability > 0.0 && self.unit() < probability
     }

@@ -1,4 +1,4 @@
-//! Transports as values: what the registry of the library lists.
+//! Transports as values: the entries of the library's registry.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::config::{Config, Table};
 use crate::transport::{Address, Transport, TransportError};
 
-/// Which ranks a transport joins.
+/// Ranks that a transport joins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reach {
     /// Processes of one host.
@@ -18,65 +18,68 @@ pub enum Reach {
 /// The demands on a transport's devices when they are opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// A put is done only when the peer has it: several devices as one need that, to put again what
-    /// one of them has lost ([`Caps::acknowledged`](crate::transport::Caps::acknowledged)).
+    /// True if a put is done only when the peer has it. Several devices that act as one need that,
+    /// to put again what one of them has lost
+    /// ([`Caps::acknowledged`](crate::transport::Caps::acknowledged)).
     pub acknowledged: bool,
-    /// A put is done as soon as it is written to the operating system, where there is a choice: a
-    /// connection that breaks is lost then.
+    /// True if a put is done as soon as it is written to the operating system, where there is a
+    /// choice. A connection that breaks is then lost.
     pub done_when_written: bool,
-    /// Each lane has one connection.
+    /// True if each lane has one connection.
     pub one_connection: bool,
     /// The longest time that the link of a port may be down before its connections count as lost.
     pub link_within: Duration,
 }
 
 impl Setup {
-    /// Returns the demands of a rank with one device: breaks are mended, and many connections share
-    /// a lane.
+    /// Returns the demands of a rank with one device: broken connections are mended, and many
+    /// connections share a lane.
     #[must_use]
     pub const fn new(link_within: Duration) -> Setup {
         Setup { acknowledged: false, done_when_written: false, one_connection: false, link_within }
     }
 }
 
-/// A setting by which links get more flows, and the values that are worth trying.
+/// Setting that gives links more flows, and the values that are worth trying.
 pub type MoreFlows = (&'static str, &'static [&'static str]);
 
 /// The table of a transport that has no tunables of its own.
 pub const NO_TUNABLES: Table = |_| Ok(Vec::new());
 
-/// Makes a transport.
+/// Function that makes a transport.
 pub type Make = fn(&Config, &Setup) -> Result<Box<dyn Transport>, TransportError>;
 
 /// A kind of transport.
 ///
-/// Whoever adds one writes a constant like this in the transport's crate and a line in the
-/// registry, `src/transports.rs`.
+/// A new kind needs a constant of this type in the transport's crate and a line in the registry,
+/// `src/transports.rs`.
 pub struct TransportKind {
-    /// Its name in `FERROCCL_TRANSPORT` and in messages.
+    /// Name of the transport in `FERROCCL_TRANSPORT` and in messages.
     pub name: &'static str,
-    /// Its number in messages between processes; no other kind ever has it.
+    /// Number of the kind in messages between processes; no other kind ever has it.
     pub id: u8,
-    /// Which ranks it joins.
+    /// Ranks that the transport joins.
     pub reach: Reach,
-    /// `auto` takes the kind that has the highest among those of its reach that all ranks have.
+    /// Preference of `auto`: among the kinds of one reach that all ranks have, the highest wins.
     pub preference: u8,
-    /// True if its devices are adapters, of which a host has some or none: its ranks share them
-    /// out, each takes those that are nearest to it, and several of them can be one device.
+    /// True if the devices are adapters: a host has some or none, its ranks divide them so that
+    /// each rank takes the nearest ones, and several adapters can act as one device.
     pub adapters: bool,
     /// True if messages are striped over queue pairs by a policy ([`crate::queue_pairs`]).
     pub stripes: bool,
-    /// True if it can encrypt.
+    /// True if the transport can encrypt.
     pub encrypts: bool,
-    /// Its own tunables: [`table_of`](crate::config::table_of) their struct, or [`NO_TUNABLES`].
+    /// Table of the transport's own tunables: [`table_of`](crate::config::table_of) their struct,
+    /// or [`NO_TUNABLES`].
     pub tunables: Table,
-    /// The setting that gives links more flows, if there is one.
+    /// Setting that gives links more flows, if there is one.
     pub more_flows: Option<MoreFlows>,
-    /// Returns whether the configuration names devices: `auto` takes those even in software.
+    /// Function that returns whether the configuration names devices; `auto` takes named devices
+    /// even if they are in software.
     pub names_devices: fn(&Config) -> bool,
-    /// Makes the transport.
+    /// Function that makes the transport.
     pub make: Make,
-    /// Returns a listener's address with one place fewer; none if it has no other.
+    /// Function that returns a listener's address with one location fewer; none if it has no other.
     pub fewer_locations: fn(&Address) -> Option<Address>,
 }
 

@@ -1,5 +1,5 @@
-//! Time as the core sees it: a number somebody hands in. The core never reads a clock, so the
-//! simulator's virtual time and a machine's monotonic clock are the same thing to it.
+//! Time as a number that the caller hands in. The core never reads a clock, so the core sees no
+//! difference between the simulator's virtual time and a machine's monotonic clock.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
@@ -12,19 +12,19 @@ impl Instant {
     /// The start of time.
     pub const ZERO: Instant = Instant(0);
 
-    /// From nanoseconds since the start.
+    /// Returns the instant that lies `nanos` nanoseconds after the start.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Instant {
         Instant(nanos)
     }
 
-    /// Nanoseconds since the start.
+    /// Returns the nanoseconds since the start.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Time from `earlier` to `self`, zero if `earlier` is later.
+    /// Returns the time from `earlier` to `self`; zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

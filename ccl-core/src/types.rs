@@ -1,4 +1,4 @@
-//! What a collective is made of: element types, reduction operators, collectives, ranks.
+//! Vocabulary of collectives: element types, reduction operators, collectives, ranks.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,17 +12,17 @@ pub type Rank = u32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum DataType {
-    /// Signed, 1 byte.
+    /// Signed integer, 1 byte.
     Int8,
-    /// Unsigned, 1 byte.
+    /// Unsigned integer, 1 byte.
     Uint8,
-    /// Signed, 4 bytes.
+    /// Signed integer, 4 bytes.
     Int32,
-    /// Unsigned, 4 bytes.
+    /// Unsigned integer, 4 bytes.
     Uint32,
-    /// Signed, 8 bytes.
+    /// Signed integer, 8 bytes.
     Int64,
-    /// Unsigned, 8 bytes.
+    /// Unsigned integer, 8 bytes.
     Uint64,
     /// IEEE 754 binary16.
     Float16,
@@ -55,7 +55,7 @@ impl DataType {
         DataType::Float8E5m2,
     ];
 
-    /// Bytes of one element.
+    /// Returns the number of bytes of one element.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -66,7 +66,7 @@ impl DataType {
         }
     }
 
-    /// The name that nccl-tests prints and accepts (`-d`).
+    /// Returns the name that nccl-tests prints and accepts (`-d`).
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -85,7 +85,7 @@ impl DataType {
         }
     }
 
-    /// Whether elements are floats of 8 or 16 bits, which are accumulated in float32.
+    /// Returns whether elements are floats of 8 or 16 bits, which are accumulated in float32.
     #[must_use]
     pub const fn is_narrow_float(self) -> bool {
         matches!(
@@ -95,7 +95,7 @@ impl DataType {
     }
 }
 
-/// How elements are combined, with NCCL's names.
+/// Operator that combines elements, with NCCL's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum ReduceOp {
@@ -103,9 +103,9 @@ pub enum ReduceOp {
     Sum,
     /// a × b; integers wrap.
     Prod,
-    /// The smaller one.
+    /// The smaller element.
     Min,
-    /// The larger one.
+    /// The larger element.
     Max,
     /// The sum divided by the number of ranks (integers: rounded towards zero, as NCCL does).
     Avg,
@@ -124,7 +124,7 @@ impl ReduceOp {
         ReduceOp::PremulSum,
     ];
 
-    /// The name that nccl-tests prints and accepts (`-o`).
+    /// Returns the name that nccl-tests prints and accepts (`-o`).
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -138,7 +138,7 @@ impl ReduceOp {
     }
 }
 
-/// What a group of ranks can do together.
+/// Operation that a group of ranks performs together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Collective {
@@ -168,7 +168,7 @@ pub enum Collective {
     GatherV,
     /// `Scatter` with a count per rank, known to the root; each rank knows its own.
     ScatterV,
-    /// Nobody leaves before everybody has entered.
+    /// No rank leaves before every rank has entered.
     Barrier,
     /// Sends and receives between pairs, grouped.
     SendRecv,
@@ -194,8 +194,8 @@ impl Collective {
         Collective::SendRecv,
     ];
 
-    /// Of how many blocks, all alike, the larger buffer of a rank consists; none for those whose
-    /// blocks have counts of their own, or that move nothing.
+    /// Returns the number of equal blocks in the larger buffer of a rank; none for collectives
+    /// whose blocks have counts of their own, or that move nothing.
     #[must_use]
     pub const fn even_blocks(self, ranks: u32) -> Option<u32> {
         match self {
@@ -209,7 +209,7 @@ impl Collective {
         }
     }
 
-    /// The name used in commands, tables and messages.
+    /// Returns the name used in commands, tables and messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -231,7 +231,7 @@ impl Collective {
         }
     }
 
-    /// Whether elements are combined, so that type and operator matter.
+    /// Returns whether the collective combines elements, so that type and operator matter.
     #[must_use]
     pub const fn reduces(self) -> bool {
         matches!(
@@ -243,7 +243,7 @@ impl Collective {
         )
     }
 
-    /// Whether one rank is singled out.
+    /// Returns whether the collective has a root.
     #[must_use]
     pub const fn has_root(self) -> bool {
         matches!(
@@ -258,7 +258,7 @@ impl Collective {
     }
 }
 
-/// A name that is not in the list.
+/// Error for a name that is not in the list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {what} \"{given}\"; one of: {known}")]
 pub struct UnknownName {

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 /// A type of tunable: how it is read and shown.
 pub trait Value: Sized {
-    /// What a value is, to be read after "is not".
+    /// Description of a value, to be read after "is not".
     const KIND: &'static str;
     /// Reads a value.
     fn read(text: &str) -> Option<Self>;
-    /// What exactly is wrong with a text that cannot be read, where more is known.
+    /// Returns the exact problem with a text that cannot be read, where more is known.
     fn problem(text: &str) -> Option<String> {
         let _ = text;
         None
@@ -56,7 +56,7 @@ impl Value for bool {
     }
 }
 
-/// Nothing, or -1, leaves the choice; so does -2, which is NCCL's default.
+/// A bool that an empty text or -1 leaves open; -2, which is NCCL's default, does so as well.
 impl Value for Option<bool> {
     const KIND: &'static str = "0 or 1, or -1 to leave the choice";
 
@@ -75,7 +75,7 @@ impl Value for Option<bool> {
 /// The checks of the network that ranks make when they join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkCheck {
-    /// Nothing.
+    /// No checks.
     Off,
     /// Ranks check what the defaults assume, without sending anything for it.
     Assumed,
@@ -115,7 +115,8 @@ impl Value for u32 {
     }
 }
 
-/// Also in base 16, as `0x6a`; -1, with which NCCL's users leave the choice, is 0.
+/// A number in base 10 or, as `0x6a`, in base 16; -1, with which NCCL's users leave the choice, is
+/// 0.
 impl Value for u8 {
     const KIND: &'static str = "a number from 0 to 255";
 
@@ -132,7 +133,7 @@ impl Value for u8 {
     }
 }
 
-/// Also in base 16; nothing, or -1, leaves the choice.
+/// A number in base 10 or 16; an empty text or -1 leaves the choice open.
 impl Value for Option<u8> {
     const KIND: &'static str = "a number from 0 to 255, or -1";
 
@@ -148,7 +149,7 @@ impl Value for Option<u8> {
     }
 }
 
-/// The row of a table; nothing, or -1, leaves the choice.
+/// Row of a table; an empty text or -1 leaves the choice open.
 impl Value for Option<u32> {
     const KIND: &'static str = "a number from 0 on, or -1";
 
@@ -176,7 +177,7 @@ impl Value for String {
     }
 }
 
-/// Seconds, or with the suffix `ms` or `us` thousandths or millionths of one.
+/// Time in seconds; with the suffix `ms` or `us`, in milliseconds or microseconds.
 impl Value for Duration {
     const KIND: &'static str = "a time such as 2, 0.5, 500ms or 50us";
 

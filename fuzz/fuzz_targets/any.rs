@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 type Target = fn(&[u8]);
 
-/// What is fuzzed, by the name of its corpus.
+/// Targets, by the name of their corpus.
 const TARGETS: &[(&str, Target)] = &[
     ("configuration", ccl_core::fuzzing::configuration),
     ("control", ccl_core::fuzzing::control),

@@ -1,4 +1,5 @@
-//! Has the plugin stay in memory when NCCL unloads it: a thread may still be about to end in it.
+//! Links the plugin so that it stays in memory when NCCL unloads it: a thread may still be about to
+//! end in it.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

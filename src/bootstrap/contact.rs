@@ -1,13 +1,13 @@
-//! Control ports: where a rank listens, and where the others reach it.
+//! Control ports: the addresses at which a rank listens and at which the others reach that rank.
 
 use super::resolve::is_loopback_name;
 use super::{BootstrapError, Contact, Join, Roster, socket};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 
-/// Rank 0 as rank 0 sees it.
+/// Address of rank 0, as rank 0 itself uses it.
 pub(super) const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-/// Connections that may wait: every neighbour comes once, strangers more often.
+/// Backlog of a control port: every neighbour connects once, strangers more often.
 const WAITING: u32 = 1024;
 
 fn listen(ip: IpAddr) -> io::Result<TcpListener> {
@@ -21,20 +21,22 @@ fn failed(error: io::Error) -> BootstrapError {
     BootstrapError::System { doing: "listen for control connections", error }
 }
 
-/// Rank 0 listens wherever it listens for joining: others know by which address they reach it.
+/// Opens the control port of rank 0, which listens wherever rank 0 listens for joining. The contact
+/// holds no address: the others know by which one they reach rank 0.
 pub(super) fn of_root(joining: SocketAddr) -> Result<(TcpListener, Contact), BootstrapError> {
     let listener = listen(joining.ip()).map_err(failed)?;
     let port = listener.local_addr().map_err(failed)?.port();
     Ok((listener, Contact::new(None, port)))
 }
 
-/// Whether ranks may be on other hosts.
+/// Returns whether ranks may be on other hosts.
 pub(super) fn spans_hosts(join: &Join) -> bool {
     join.spans_hosts || join.id.endpoints.iter().any(|endpoint| !is_loopback_name(&endpoint.host))
 }
 
-/// Every other rank listens at the address from which it reaches rank 0. Where that is the host
-/// itself, it has the address of rank 0 for those on other hosts, if there may be any.
+/// Opens the control port of any other rank, at the address from which this rank reaches rank 0. If
+/// that is loopback, other hosts may have ranks, and joining beyond loopback is allowed, the port
+/// listens on all addresses, and the others use their address of rank 0.
 pub(super) fn of_member(
     join: &Join,
     root: &TcpStream,
@@ -54,7 +56,7 @@ pub(super) fn of_member(
     Ok((listener, Contact::new(None, port)))
 }
 
-/// Where a control port is for one that reaches rank 0 at `root`.
+/// Returns the address of a control port for a rank that reaches rank 0 at `root`.
 pub(super) fn address(contact: &Contact, root: SocketAddr) -> SocketAddr {
     let mut address = root;
     if let Some(ip) = contact.ip() {
@@ -65,7 +67,7 @@ pub(super) fn address(contact: &Contact, root: SocketAddr) -> SocketAddr {
     address
 }
 
-/// All of them, by rank.
+/// Returns the addresses of all control ports, by rank.
 pub(super) fn addresses(roster: &Roster, root: SocketAddr) -> Vec<SocketAddr> {
     roster.members.iter().map(|member| address(&member.contact, root)).collect()
 }

@@ -1,5 +1,5 @@
-//! The control plane of a communicator: one thread that keeps its connections, tells who lives,
-//! carries small exchanges, and agrees with the others after a failure.
+//! The control plane of a communicator: one thread that keeps connections between ranks, for
+//! liveness, small exchanges, and agreement after a failure.
 
 use super::driver::Driver;
 use super::regroup::Reachable;
@@ -20,19 +20,19 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use thiserror::Error;
 
-/// How long a report may take to be sent before its caller goes on.
+/// Longest time that a caller waits for its report to be sent.
 const REPORT_MAX: Duration = Duration::from_millis(200);
 
-/// How long a rank whose deadline has passed waits for the verdict of all.
+/// Longest time that a rank whose deadline has passed waits for the verdict of all.
 const COMPARE_MAX: Duration = Duration::from_secs(1);
 
-/// Why an exchange over the control plane failed.
+/// Error of an exchange over the control plane.
 #[derive(Debug, Error)]
 pub enum ExchangeError {
     /// A rank failed or left, or this rank's part was too long.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// Not all took part in time.
+    /// Some ranks did not take part in time.
     #[error(
         "exchange {sequence} of the control plane did not end within {waited_ms} ms: {awaited} \
          took no part; all ranks must make the same calls"
@@ -40,17 +40,17 @@ pub enum ExchangeError {
     TimedOut {
         /// Number of the exchange.
         sequence: u64,
-        /// How long, in milliseconds.
+        /// Time waited, in milliseconds.
         waited_ms: u64,
-        /// Who is awaited, as far as this rank knows.
+        /// The rank that is awaited, as far as this rank knows.
         awaited: String,
     },
 }
 
-/// Why there is no verdict.
+/// Error for a verdict that cannot be had.
 #[derive(Debug, Error)]
 pub enum VerdictError {
-    /// There will be none for this rank.
+    /// This rank gets no verdict.
     #[error(transparent)]
     None(#[from] NoVerdict),
     /// This rank was told to give up before the survivors agreed.
@@ -62,15 +62,15 @@ pub enum VerdictError {
         /// This rank.
         rank: Rank,
     },
-    /// The survivors did not come to it in time.
+    /// The survivors did not agree in time.
     #[error(
         "the survivors did not agree within {waited_ms} ms after this failure: {failure}. Give \
          them more time than it takes to find a silent rank dead (FERROCCL_DEAD_AFTER)"
     )]
     TimedOut {
-        /// How long, in milliseconds.
+        /// Time waited, in milliseconds.
         waited_ms: u64,
-        /// What they were to agree about.
+        /// The failure that the survivors were to agree about.
         failure: Failure,
     },
     /// This process was forked from the rank.
@@ -81,7 +81,7 @@ pub enum VerdictError {
     NoRendezvous {
         /// This rank.
         rank: Rank,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
 }
@@ -89,18 +89,19 @@ pub enum VerdictError {
 pub(super) struct Shared {
     control: Mutex<Control>,
     pub(super) changed: Condvar,
-    /// 0 while all is well, else 1 + the rank that failed.
+    /// 0 while no rank has failed, else 1 + the rank that failed.
     failed: AtomicU64,
     /// The longest of the round trips to neighbours, in microseconds.
     pub(super) round_trip_us: AtomicU32,
     pub(super) failure: OnceLock<Failure>,
-    /// Interrupts the thread's wait.
+    /// Event that interrupts the thread's wait.
     pub(super) wake: OwnedFd,
-    /// Set once, when this rank leaves: by when its thread must end.
+    /// Deadline by which the control thread must end; set once, when this rank leaves.
     pub(super) leaving: OnceLock<Deadline>,
-    /// What is being made from this communicator.
+    /// The control plane that is being made from this communicator.
     successor: Mutex<Weak<ControlPlane>>,
-    /// Where the survivors can meet, if this rank coordinates them: by port, one per verdict.
+    /// Sockets at which the survivors can meet, if this rank coordinates them: by port, one per
+    /// verdict.
     rendezvous_listeners: Mutex<BTreeMap<u16, TcpListener>>,
     pub(super) recorder: Recorder,
 }
@@ -119,7 +120,7 @@ impl Shared {
         self.successor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks how long a round trip on a connection with a neighbour takes.
+    /// Measures the round trip on a connection with a neighbour.
     pub(super) fn measure(&self, stream: &TcpStream) {
         if let Some(took) = ccl_socket::socket::round_trip(stream) {
             let microseconds = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
@@ -132,7 +133,7 @@ impl Shared {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Waits until `done` says something, at most `timeout`.
+    /// Waits until `done` returns a value, at most `timeout`.
     pub(super) fn await_change<T>(
         &self,
         timeout: Duration,
@@ -156,20 +157,20 @@ impl Shared {
     }
 }
 
-/// The living side of a communicator: who its ranks are, whether all of them live, small exchanges
-/// among them (never payload), and what the survivors of a failure agree on. Dropping it says
-/// goodbye.
+/// The control plane of a communicator: membership, liveness, small exchanges between the ranks
+/// (never payload), and agreement among the survivors of a failure. Dropping the control plane
+/// leaves in good order, as [`ControlPlane::close`] does.
 pub struct ControlPlane {
     pub(super) rank: Rank,
     ranks: u32,
     roster: Roster,
     pub(super) secret: Secret,
-    /// By rank: where its control port is.
+    /// Addresses of the control ports, by rank.
     pub(super) addresses: Vec<SocketAddr>,
-    /// What tells where ranks that are made from this communicator meet.
+    /// Addresses at which ranks of a communicator made from this one can meet.
     pub(super) reachable: Reachable,
     linger: Duration,
-    /// The process that has the thread.
+    /// The process that runs the control thread.
     process: u32,
     completed: Arc<Completed>,
     pub(super) shared: Arc<Shared>,
@@ -184,7 +185,7 @@ impl std::fmt::Debug for ControlPlane {
 }
 
 impl ControlPlane {
-    /// Connects this rank with its neighbours; blocks until that is done.
+    /// Connects this rank with its neighbours; blocks until all connections are made.
     pub(super) fn start(
         join: &Join,
         joined: Joined,
@@ -277,33 +278,33 @@ impl ControlPlane {
         }
     }
 
-    /// This rank.
+    /// Returns this rank.
     #[must_use]
     pub fn rank(&self) -> Rank {
         self.rank
     }
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn ranks(&self) -> u32 {
         self.ranks
     }
 
-    /// Who the ranks are.
+    /// Returns the roster: the members, by rank.
     #[must_use]
     pub fn roster(&self) -> &Roster {
         &self.roster
     }
 
-    /// Whether a rank is known to have failed: one relaxed load, for hot loops.
+    /// Returns whether a rank is known to have failed: one relaxed load, for hot loops.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.shared.failed.load(Ordering::Relaxed) != 0
     }
 
-    /// The failure that ended this communicator, if one has, as far as this rank knows. Where
-    /// several ranks fail at once, others may have heard of another first:
-    /// [`ControlPlane::verdict`] names the one that all agree on.
+    /// Returns the failure that ended this communicator, if one has, as far as this rank knows.
+    /// Where several ranks fail at once, others may have heard of another one first:
+    /// [`ControlPlane::verdict`] names the failure that all agree on.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
         // Acquire: the details were written before the word.
@@ -313,20 +314,21 @@ impl ControlPlane {
         }
     }
 
-    /// Whether this rank is known to have left in good order.
+    /// Returns whether this rank is known to have left in good order.
     #[must_use]
     pub fn has_left(&self, rank: Rank) -> bool {
         !self.is_forked() && self.shared.lock().has_left(rank)
     }
 
-    /// The connections at this rank's control port that came to nothing.
+    /// Returns the numbers of connections at this rank's control port that came to nothing, by
+    /// cause.
     #[must_use]
     pub fn strays(&self) -> Strays {
         if self.is_forked() { Strays::default() } else { self.shared.lock().strays() }
     }
 
-    /// How far this rank is: the data path sets it at the end of each operation, and lets none
-    /// end well that it does not let through.
+    /// Returns this rank's progress. The data path records the end of each operation there, and
+    /// lets no operation end well that `Completed` refuses.
     #[must_use]
     pub fn completed(&self) -> &Arc<Completed> {
         &self.completed
@@ -337,11 +339,11 @@ impl ControlPlane {
         self.completed.freeze()
     }
 
-    /// What the survivors of a failure agree on. A failure starts the agreement by itself; this
-    /// waits for its end, at most `timeout`. It is the same on every survivor.
+    /// Waits for the verdict that the survivors of a failure agree on, at most `timeout`. A failure
+    /// starts the agreement by itself. The verdict is the same on every survivor.
     ///
-    /// If a survivor dies after that, the next call waits for another verdict, of the next epoch:
-    /// it has more dead, the same cause and the same last operation.
+    /// If a survivor dies after that, the next call waits for another verdict, of the next epoch,
+    /// which has more dead ranks, the same cause and the same last operation.
     ///
     /// # Errors
     /// Nothing has failed, the others declared this rank dead, too many ranks are silent, or the
@@ -350,11 +352,11 @@ impl ControlPlane {
         self.agree(timeout, |control| control.verdict().map(Option::<&Verdict>::cloned))
     }
 
-    /// As [`ControlPlane::verdict`], for those who want to go on together: if a survivor has left
-    /// in good order, those who are still here agree once more.
+    /// Does what [`ControlPlane::verdict`] does, for ranks that want to go on together. If a
+    /// survivor has left in good order, those that remain agree once more.
     ///
     /// # Errors
-    /// As [`ControlPlane::verdict`].
+    /// The errors of [`ControlPlane::verdict`].
     pub(crate) fn reconvene(&self, timeout: Duration) -> Result<Verdict, VerdictError> {
         if !self.is_forked() {
             let _ = self.shared.lock().reconvene(now());
@@ -403,25 +405,25 @@ impl ControlPlane {
         }
     }
 
-    /// Whether this is the child of a fork: it has the connections, but not the thread, and the
-    /// lock may be held for ever by a thread that only its parent has.
+    /// Returns whether this process is the child of a fork. A child has the connections but not the
+    /// thread, and the lock may be held for ever by a thread that only the parent has.
     pub(super) fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }
 
-    /// The longest of the round trips to this rank's neighbours, as the kernel saw them on the
-    /// connections of the control plane; zero without neighbours.
+    /// Returns the longest of the round trips to this rank's neighbours, as the kernel measured
+    /// them on the connections of the control plane; zero without neighbours.
     pub(crate) fn round_trip(&self) -> Duration {
         Duration::from_micros(self.shared.round_trip_us.load(Ordering::Relaxed).into())
     }
 
-    /// What this rank records of itself.
+    /// Returns the recorder of this rank.
     pub(crate) fn recorder(&self) -> &Recorder {
         &self.shared.recorder
     }
 
-    /// This rank's operation has not moved for so long that it ends: the ranks compare notes. The
-    /// verdict of all, which ends the communicator, if they came to one.
+    /// Starts the agreement on a stalled operation of this rank, whose deadline has passed. Returns
+    /// the verdict of all, which ends the communicator, if the ranks came to one.
     pub(crate) fn compare_notes(&self, stalled: Duration) -> Option<Failure> {
         if self.thread.is_none() || self.is_forked() {
             return None;
@@ -431,9 +433,9 @@ impl ControlPlane {
         self.shared.await_change(COMPARE_MAX, |_| self.failure())
     }
 
-    /// Ends the communicator for all ranks, by this rank's own will. If it has ended already, this
-    /// rank goes nowhere with the other survivors; and what is being made from the communicator
-    /// meanwhile ends as well.
+    /// Ends the communicator for all ranks, by this rank's own will. If the communicator has ended
+    /// already, this rank does not go on with the other survivors. A communicator that is being
+    /// made from this one ends as well.
     pub fn abort(&self, reason: impl Into<String>) {
         if self.is_forked() {
             return;
@@ -473,12 +475,12 @@ impl ControlPlane {
         let unseen = |_: &mut Control| !self.has_failed();
         let waited = shared.changed.wait_timeout_while(control, REPORT_MAX, unseen);
         let (control, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        // Here it holds in any case: whoever has failed makes no further call, however long that
-        // thread is kept from running.
+        // This rank sees the failure in any case: its further calls must fail, however long the
+        // control thread is kept from running.
         publish(shared, &control);
     }
 
-    /// The failure that ended the communicator, if this rank hears of one within `timeout`.
+    /// Returns the failure that ended the communicator, if this rank hears of one within `timeout`.
     pub(crate) fn await_failure(&self, timeout: Duration) -> Option<Failure> {
         if self.is_forked() {
             return None;
@@ -486,8 +488,8 @@ impl ControlPlane {
         self.shared.await_change(timeout, |control| control.failure().cloned())
     }
 
-    /// Hands each rank the blobs of all, in order of rank. All ranks must call it, in the same
-    /// order; a blob has at most 1 MiB less 64 bytes.
+    /// Gathers the blobs of all ranks, in order of rank. All ranks must make the same calls in the
+    /// same order; a blob has at most 1 MiB less 64 bytes.
     ///
     /// # Errors
     /// A rank failed or left, or not all called within `timeout`. Where a rank's time runs out,
@@ -507,16 +509,16 @@ impl ControlPlane {
         }
     }
 
-    /// Returns when all ranks have called it.
+    /// Returns when all ranks have called `barrier`.
     ///
     /// # Errors
-    /// As [`ControlPlane::all_gather`].
+    /// The errors of [`ControlPlane::all_gather`].
     pub fn barrier(&self, timeout: Duration) -> Result<(), ExchangeError> {
         self.all_gather(Vec::new(), timeout).map(|_| ())
     }
 
-    /// Leaves in good order: the others do not take it for a death, and go on without this rank.
-    /// Blocks until its last words are sent, for [`super::Join::linger`] at most.
+    /// Leaves in good order: the others do not take that for a death, and go on without this rank.
+    /// Blocks until this rank's last messages are sent, for [`super::Join::linger`] at most.
     pub fn close(self) {}
 
     fn time_out(&self, sequence: u64, by: Deadline) -> ExchangeError {
@@ -563,7 +565,7 @@ fn recorder(join: &Join, roster: &Roster) -> Result<Recorder, BootstrapError> {
     })
 }
 
-/// Makes the failure visible outside the lock.
+/// Makes the failure visible outside of the lock.
 pub(super) fn publish(shared: &Shared, control: &Control) {
     if let Some(failure) = control.failure() {
         let failure = shared.failure.get_or_init(|| {

@@ -10,19 +10,19 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a rank that leaves waits for the others to close, once all is sent.
+/// Longest time that a leaving rank waits for the others to close, once all is sent.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// Bytes read from one peer before the others have their turn.
 const TURN_BYTES: usize = 1 << 20;
-/// How long no connection is accepted after accepting failed: descriptors ran out, usually.
+/// Pause after accepting a connection failed, usually for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What a thread needs to begin.
+/// The control thread: its connections and control port.
 pub(super) struct Driver {
     pub(super) shared: Arc<Shared>,
-    /// None for a single rank.
+    /// The control port; none for a single rank.
     pub(super) listener: Option<TcpListener>,
-    /// By rank: where its control port is.
+    /// Addresses of the control ports, by rank.
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) streams: BTreeMap<ConnectionId, Stream>,
     pub(super) accept_pause: Option<Deadline>,
@@ -31,7 +31,8 @@ pub(super) struct Driver {
 pub(super) struct Stream {
     stream: TcpStream,
     is_connecting: bool,
-    /// Whether its round trip was looked at: once is enough, of the kernel's handshake.
+    /// True if its round trip was measured: once is enough, as the measurement is that of the
+    /// kernel's handshake.
     is_measured: bool,
 }
 
@@ -80,7 +81,7 @@ impl Driver {
             || (!unsent && leaving.waited() >= FAREWELL)
     }
 
-    /// Waits for something to do, and says what.
+    /// Waits for something to do, and returns what is ready.
     fn wait(&self) -> Ready {
         let (mut timeout, unsent, has_room) = {
             let control = self.shared.lock();
@@ -126,7 +127,7 @@ impl Driver {
                 match socket::read(&stream.stream, buffer) {
                     Got::Bytes(count) => {
                         control.received(*id, &buffer[..count], now());
-                        // Not of strangers.
+                        // Connections of strangers are not measured.
                         if !stream.is_measured && control.is_neighbour(*id) {
                             stream.is_measured = true;
                             self.shared.measure(&stream.stream);
@@ -144,7 +145,7 @@ impl Driver {
         }
     }
 
-    /// A connection that was being made is made, or failed.
+    /// Handles the end of an attempt to connect: success or failure.
     fn connected(&mut self, control: &mut Control, id: ConnectionId) {
         let Some(connecting) = self.streams.get_mut(&id) else { return };
         let stream = &connecting.stream;
@@ -209,7 +210,7 @@ impl Driver {
         }
     }
 
-    /// Sends what the sockets take, and closes what is over.
+    /// Sends what the sockets accept, and closes connections that are over.
     fn write(&mut self, control: &mut Control) {
         self.streams.retain(|id, stream| {
             if !stream.is_connecting {
@@ -220,7 +221,7 @@ impl Driver {
         });
     }
 
-    /// A socket at which the survivors can meet, should they want to; its port.
+    /// Opens a socket at which the survivors can meet, and returns its port; 0 if that fails.
     fn open_rendezvous(&self) -> u16 {
         let Some(Ok(own)) = self.listener.as_ref().map(TcpListener::local_addr) else { return 0 };
         let opened = TcpListener::bind(SocketAddr::new(own.ip(), 0));
@@ -231,7 +232,7 @@ impl Driver {
     }
 }
 
-/// What a wait has found.
+/// Sockets that a wait has found ready.
 #[derive(Default)]
 struct Ready {
     listener: bool,

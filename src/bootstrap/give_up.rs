@@ -1,4 +1,4 @@
-//! Ends a wait for others from outside.
+//! Cancellation, from outside, of a wait for other ranks.
 
 use super::BootstrapError;
 use ccl_core::types::Rank;
@@ -6,18 +6,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often it is asked.
+/// Interval at which the reason is asked for.
 const EVERY: Duration = Duration::from_millis(50);
 
 type Reason = dyn Fn() -> Option<String> + Send + Sync;
 
-/// Whether to stop waiting for other ranks, and why. It is asked every 50 ms, on the thread that
-/// waits, so it must not block; by default it never says so.
+/// Condition that makes a rank stop waiting for other ranks. The condition is checked every 50 ms,
+/// on the thread that waits, so it must not block. By default there is none.
 #[derive(Clone, Default)]
 pub struct GiveUp(Option<Arc<Reason>>);
 
 impl GiveUp {
-    /// Stops the wait as soon as `reason` returns one.
+    /// Stops the wait as soon as `reason` returns a text.
     pub fn when(reason: impl Fn() -> Option<String> + Send + Sync + 'static) -> GiveUp {
         GiveUp(Some(Arc::new(reason)))
     }
@@ -29,7 +29,7 @@ impl GiveUp {
         }
     }
 
-    /// How long to wait before it is asked again.
+    /// Returns how long to wait before the next check.
     pub(super) fn every(&self) -> Duration {
         if self.0.is_some() { EVERY } else { Duration::MAX }
     }

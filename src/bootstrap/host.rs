@@ -1,10 +1,11 @@
-//! What tells hosts apart.
+//! Identity of hosts.
 
 use sha2::{Digest, Sha256};
 
-/// Equal for processes that run on the same boot of the same kernel and in the same network
-/// namespace: those can meet at an abstract Unix socket. Containers with networks of their own
-/// count as hosts of their own. A `name`, if one is given, is all that counts.
+/// Returns the identity of this host: equal for processes that run on the same boot of the same
+/// kernel and in the same network namespace, which can meet at an abstract Unix socket. Containers
+/// with networks of their own count as hosts of their own. A `name` that is not empty replaces all
+/// of this.
 pub(super) fn identity(name: &str) -> [u8; 16] {
     let mut digest = Sha256::new();
     if name.is_empty() {

@@ -6,23 +6,23 @@ use super::{BootstrapError, Endpoint, Secret, UniqueId};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 
-/// From where rank 0 is to be reached.
+/// Hosts from which rank 0 can be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// From this host alone.
+    /// This host alone.
     Loopback,
-    /// From everywhere, under the addresses of this host.
+    /// All hosts, under the addresses of this host.
     Anywhere,
-    /// From everywhere, under this name or address first.
+    /// All hosts, under this name or address first.
     Host(String),
 }
 
 /// A socket on a port of the system's choice and the unique id that leads to it.
 #[derive(Debug)]
 pub struct Listening {
-    /// To be handed to the other ranks.
+    /// Unique id to hand to the other ranks.
     pub id: UniqueId,
-    /// To be given to [`super::Join::listener`] on rank 0.
+    /// Socket to give to [`super::Join::listener`] on rank 0.
     pub listener: TcpListener,
 }
 
@@ -54,8 +54,8 @@ impl Listening {
     }
 }
 
-/// Listens at an endpoint that the ranks agreed on before: at loopback if that is what it names,
-/// else at its port on all addresses, because a host's name often leads elsewhere on that host
+/// Listens at an endpoint that the ranks agreed on before. A loopback endpoint is bound as it is;
+/// any other at its port on all addresses, because a host's name often leads elsewhere on that host
 /// itself (to 127.0.1.1, say).
 ///
 /// # Errors
@@ -79,13 +79,14 @@ fn bind_wildcard(endpoint: &Endpoint) -> Result<TcpListener, BootstrapError> {
     bind(&addresses).map_err(|error| BootstrapError::Listen { endpoint: endpoint.clone(), error })
 }
 
-/// The standard library sets SO_REUSEADDR and close-on-exec, and tries one after the other.
+/// Binds the first address that can be bound. The standard library sets SO_REUSEADDR and
+/// close-on-exec.
 fn bind(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
     TcpListener::bind(addresses)
 }
 
-/// Under which names and addresses others may reach this host, best first: the source addresses
-/// of its default routes, then its name.
+/// Returns the names and addresses under which others may reach this host, best first: the source
+/// addresses of its default routes, then its name.
 pub fn own_hosts() -> Vec<String> {
     let mut hosts: Vec<String> = [
         // Documentation networks (RFC 5737, RFC 3849). Connecting a datagram socket sends

@@ -1,5 +1,5 @@
-//! Joining at every rank but 0: attempts until rank 0 answers, or the deadline; then the elder
-//! ranks are asked who all are, one after the other until one answers.
+//! Joining at every rank but 0. The rank tries until rank 0 answers or the deadline passes; then it
+//! asks the elder ranks for the roster, one after the other until one answers.
 
 use super::resolve::{is_loopback_name, resolve};
 use super::socket::{self, Deadline, Got, advice, random_bytes};
@@ -12,18 +12,19 @@ use std::time::Duration;
 
 const BACKOFF_FIRST: Duration = Duration::from_millis(5);
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
-/// One address that swallows packets must not use up the time of the others.
+/// Timeout of one connection: an address that swallows packets must not use up the time of the
+/// others.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
-/// Rank 0 names the missing ranks at its own deadline: wait for its words a little longer.
+/// Extra time to wait for rank 0, which names the missing ranks at its own deadline.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How one attempt ended short of joining.
+/// Outcome of an attempt that did not join.
 enum Setback {
-    /// To be tried again.
+    /// Failed for now; the rank tries again.
     Passing(String),
-    /// Not at this address; another one of rank 0 may do.
+    /// Failed at this address; another address of rank 0 may do.
     Address(BootstrapError),
-    /// For good.
+    /// Failed for good.
     Final(BootstrapError),
 }
 
@@ -77,7 +78,7 @@ fn round(join: &Join, deadline: Deadline) -> Result<Joined, Setback> {
     Err(objection.map_or(Setback::Passing(passing), Setback::Address))
 }
 
-/// What is to be said of a name of rank 0 that leads nowhere else.
+/// Returns a hint if the name of rank 0 leads to loopback; empty otherwise.
 fn misled(endpoint: &Endpoint, address: SocketAddr) -> String {
     if is_loopback_name(&endpoint.host) || !address.ip().is_loopback() {
         return String::new();
@@ -130,14 +131,14 @@ fn attempt(join: &Join, address: SocketAddr, deadline: Deadline) -> Result<Joine
     }
 }
 
-/// Asks one elder after the other who all are, until one tells.
+/// Asks one elder after the other for the members, until one tells.
 fn ask_elders(
     join: &Join,
     referral: &Referral,
     root: SocketAddr,
     deadline: Deadline,
 ) -> Result<Vec<Member>, Setback> {
-    // Who came last left the others little time.
+    // The rank that came last may have left the others little time.
     let deadline = Deadline::after(deadline.left().max(LINKING_MIN));
     let (mut elder, mut address, mut last) = (0, root, "it named nobody to ask".to_owned());
     for (rank, contact) in &referral.elders {

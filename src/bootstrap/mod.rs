@@ -1,7 +1,8 @@
 //! Joining over TCP: [`join`] turns a [`UniqueId`] and a rank into a [`ControlPlane`], through
 //! which the ranks exchange addresses and learn of each other's death.
 //!
-//! The protocol is `ccl_core::bootstrap`; here are its sockets, its clock and its one thread.
+//! The protocol is `ccl_core::bootstrap`; this module has its sockets, its clock and its one
+//! thread.
 
 mod contact;
 mod control;
@@ -35,44 +36,45 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 use thiserror::Error;
 
-/// How long ranks have to connect with each other, however late the last one came.
+/// Least time that ranks have to connect with each other, however late the last one came.
 const LINKING_MIN: Duration = Duration::from_secs(10);
 
-/// How to join.
+/// Parameters of joining.
 #[derive(Debug)]
 pub struct Join {
     /// This rank.
     pub rank: Rank,
     /// Number of ranks.
     pub ranks: u32,
-    /// Where rank 0 is and what all ranks know.
+    /// Unique id: the endpoints of rank 0 and the secret of all ranks.
     pub id: UniqueId,
-    /// Rank 0: the socket that already listens at the id's endpoints. Without one, it listens at
+    /// Socket of rank 0 that already listens at the id's endpoints. Without one, rank 0 listens at
     /// the first endpoint.
     pub listener: Option<TcpListener>,
-    /// Digest of whatever must be equal on all ranks.
+    /// Digest of everything that must be equal on all ranks.
     pub configuration: [u8; 32],
-    /// What tells this host from others; empty to find out.
+    /// Name that tells this host from others; if empty, the system's identity is used.
     pub host: String,
-    /// Joining without a secret is allowed beyond loopback (`FERROCCL_INSECURE_JOIN=1`).
+    /// True if joining without a secret is allowed beyond loopback (`FERROCCL_INSECURE_JOIN=1`).
     pub insecure: bool,
     /// Deadlines and bounds of joining.
     pub limits: JoinLimits,
-    /// Heartbeat and silence after it.
+    /// Heartbeat interval, and the silence after which a rank counts as dead.
     pub timing: ControlTiming,
-    /// Asked now and then while this rank waits for others.
+    /// Condition that is checked at intervals while this rank waits for others.
     pub give_up: GiveUp,
-    /// Other ranks may be on other hosts, even where rank 0 is reached by loopback.
+    /// True if other ranks may be on other hosts even where rank 0 is reached by loopback.
     pub spans_hosts: bool,
-    /// At most so long blocks [`ControlPlane::close`] while others do not take this rank's last
-    /// words. What they miss, others tell them.
+    /// Longest time that [`ControlPlane::close`] blocks while others do not take this rank's last
+    /// messages. Other ranks pass on the messages that are missed.
     pub linger: Duration,
-    /// What is recorded of this rank, and where it is dumped.
+    /// Settings of the recording of this rank and of its dumps.
     pub recorder: recorder::Settings,
 }
 
 impl Join {
-    /// With every option at its default: 60 s to join, heartbeat 0.5 s, silence 3 s, linger 5 s.
+    /// Returns parameters with every option at its default: 60 s to join, heartbeat 0.5 s, silence
+    /// 3 s, linger 5 s.
     #[must_use]
     pub fn new(rank: Rank, ranks: u32, id: UniqueId) -> Join {
         Join {
@@ -92,7 +94,7 @@ impl Join {
         }
     }
 
-    /// The secret of the control connections of a session.
+    /// Returns the secret of the control connections of a session.
     fn control_secret(&self, session: &[u8; 32]) -> Secret {
         Secret::from_bytes(self.id.secret.derive(&[&b"control "[..], session].concat()))
     }
@@ -112,18 +114,18 @@ impl Join {
     }
 }
 
-/// Why the ranks did not become a communicator.
+/// Error for ranks that did not become a communicator.
 #[derive(Debug, Error)]
 pub enum BootstrapError {
-    /// [`Join::give_up`] said so.
+    /// [`Join::give_up`] ended the wait.
     #[error("rank {rank} stopped to wait for the others: {reason}")]
     GivenUp {
         /// This rank.
         rank: Rank,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Numbers that make no sense.
+    /// The rank or the number of ranks is out of range.
     #[error("rank {rank} of {ranks}: there must be 1 to {RANKS_MAX} ranks, counted from 0")]
     RankOutOfRange {
         /// This rank.
@@ -131,14 +133,14 @@ pub enum BootstrapError {
         /// Number of ranks.
         ranks: u32,
     },
-    /// No secret, and strangers could reach the socket.
+    /// There is no secret, and strangers could reach the socket.
     #[error(
         "joining at {address} without a secret is refused: anybody who reaches it could join. \
          Give all ranks the same FERROCCL_SECRET or FERROCCL_SECRET_FILE, use loopback, or set \
          FERROCCL_INSECURE_JOIN=1 in a network where everybody is trusted"
     )]
     NoSecret {
-        /// Where this rank would listen or connect.
+        /// Address at which this rank would listen or connect.
         address: SocketAddr,
     },
     /// Rank 0 cannot listen.
@@ -147,17 +149,17 @@ pub enum BootstrapError {
          host"
     )]
     Listen {
-        /// Where.
+        /// The endpoint.
         endpoint: Endpoint,
-        /// What the system says.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// A name that leads to no address.
+    /// A host name leads to no address.
     #[error("the host name of {endpoint} leads to no address: {text}")]
     Resolve {
         /// The endpoint.
         endpoint: Endpoint,
-        /// What the system says.
+        /// The system's error.
         text: String,
     },
     /// Rank 0 was never reached.
@@ -168,9 +170,9 @@ pub enum BootstrapError {
     RootMissing {
         /// This rank.
         rank: Rank,
-        /// All that was tried.
+        /// All endpoints that were tried.
         endpoints: String,
-        /// How long, in milliseconds.
+        /// Time waited, in milliseconds.
         waited_ms: u64,
         /// The last attempt's error.
         last: String,
@@ -180,9 +182,9 @@ pub enum BootstrapError {
     Incomplete {
         /// This rank.
         rank: Rank,
-        /// How long, in milliseconds.
+        /// Time waited, in milliseconds.
         waited_ms: u64,
-        /// Who is missing, as rank 0 told last.
+        /// The missing ranks, as rank 0 told last.
         missing: String,
     },
     /// This member's attempt failed for good.
@@ -190,19 +192,20 @@ pub enum BootstrapError {
     Member {
         /// This rank.
         rank: Rank,
-        /// Where it had connected.
+        /// Address to which the rank had connected.
         address: SocketAddr,
-        /// Why.
+        /// The reason.
         error: MemberJoinError,
     },
     /// Rank 0 had to end the joining.
     #[error("{failure}{}{}", explain(strays), elsewhere(foreign.as_deref()))]
     Root {
-        /// Why; all who had joined were told.
+        /// The reason; all ranks that had joined were told.
         failure: JoinFailure,
         /// Connections that came to nothing meanwhile.
         strays: Strays,
-        /// Where the others look for it, if that is nowhere on this host.
+        /// First endpoint of the id, where the others look for rank 0, if nobody joined and no
+        /// endpoint of the id is on this host.
         foreign: Option<Box<Endpoint>>,
     },
     /// A rank ended after all had joined, while they connected with each other.
@@ -210,7 +213,7 @@ pub enum BootstrapError {
     Linking {
         /// This rank.
         rank: Rank,
-        /// Who, and how.
+        /// The rank that ended, and the reason.
         failure: Failure,
     },
     /// Two ranks that both reach rank 0 do not reach each other.
@@ -221,16 +224,16 @@ pub enum BootstrapError {
     Unlinked {
         /// This rank.
         rank: Rank,
-        /// Who is missing.
+        /// The missing rank.
         peer: Rank,
-        /// Where it listens.
+        /// Address at which the missing rank listens.
         address: String,
-        /// How long, in milliseconds.
+        /// Time waited, in milliseconds.
         waited_ms: u64,
-        /// What to do.
+        /// Advice on what to do.
         advice: &'static str,
     },
-    /// Rank 0 let this rank in, but none of those it was referred to said who the others are.
+    /// Rank 0 let this rank in, but none of the elder ranks told who the members are.
     #[error(
         "rank {rank} was let in, but nobody told it who the others are within {waited_ms} ms; of \
          rank {elder} at {address}, the last one asked: {last}; {advice}"
@@ -238,23 +241,23 @@ pub enum BootstrapError {
     Untold {
         /// This rank.
         rank: Rank,
-        /// Who was asked last.
+        /// The elder rank that was asked last.
         elder: Rank,
-        /// Where it listens.
+        /// Address at which that elder listens.
         address: SocketAddr,
-        /// How long, in milliseconds.
+        /// Time waited, in milliseconds.
         waited_ms: u64,
-        /// Why it did not tell.
+        /// The reason why the elder did not tell.
         last: String,
-        /// What to do.
+        /// Advice on what to do.
         advice: &'static str,
     },
-    /// The system refused something needed.
+    /// The system refused something that joining needs.
     #[error("joining failed: cannot {doing}: {error}")]
     System {
-        /// What was attempted.
+        /// The step that failed.
         doing: &'static str,
-        /// What the system says.
+        /// The system's error.
         error: std::io::Error,
     },
 }
@@ -284,29 +287,29 @@ fn explain(strays: &Strays) -> String {
     }
 }
 
-/// What a rank knows when all have joined.
+/// Knowledge of a rank when all have joined.
 struct Joined {
     roster: Roster,
     /// This rank's control port; none for a single rank.
     listener: Option<TcpListener>,
-    /// By rank: where its control port is, as seen from here.
+    /// Addresses of the control ports, by rank, as seen from this rank.
     addresses: Vec<SocketAddr>,
 }
 
-/// Joins: blocks until all ranks have, or until the deadline in `join.limits`.
+/// Joins: blocks until all ranks have joined, or until the deadline in `join.limits`.
 ///
 /// # Errors
-/// Everything that can keep ranks from each other; each error says who and what to do.
+/// Everything that can keep ranks from each other; each error names the rank and the remedy.
 pub fn join(how: Join) -> Result<ControlPlane, BootstrapError> {
     let (plane, linked) = meet(how)?;
     linked.map(|()| plane)
 }
 
-/// As [`join`], but once all have met there is a control plane, linked or not: with it the ranks
-/// can agree on why it is not.
+/// Does what [`join`] does, but returns a control plane once all ranks have met, linked or not.
+/// With an unlinked control plane the ranks can agree on the reason.
 ///
 /// # Errors
-/// As [`join`], until all have met.
+/// The errors of [`join`], until all have met.
 pub(crate) fn meet(
     mut join: Join,
 ) -> Result<(ControlPlane, Result<(), BootstrapError>), BootstrapError> {
@@ -325,7 +328,8 @@ pub(crate) fn meet(
         member::join(&join)?
     };
     tracing::debug!(rank, ranks, hosts = joined.roster.hosts(), "joined");
-    // Who came last left the others little time; a second's work is not to fail for that.
+    // The rank that came last may leave the others little time: this short step must not fail for
+    // that.
     let linking = Deadline::after(deadline.left().max(LINKING_MIN));
     ControlPlane::start(&join, joined, linking)
 }

@@ -1,4 +1,4 @@
-//! Communicators that come from another one: where their ranks meet, and under which secret.
+//! Communicators that come from another one: the rendezvous of their ranks, and their secret.
 
 use super::control::{ControlPlane, VerdictError};
 use super::resolve::is_loopback_name;
@@ -8,15 +8,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Addresses of rank 0 in an invitation.
+/// Largest number of addresses of rank 0 in an invitation.
 const HOSTS_MAX: usize = 8;
 
-/// Where a rank can be met, beyond its control port.
+/// Addresses at which a rank can be met, beyond its control port.
 #[derive(Debug)]
 pub(super) struct Reachable {
-    /// Where it listens.
+    /// Address at which the rank listens.
     listen: IpAddr,
-    /// Under which names rank 0 was to be reached.
+    /// Names under which rank 0 was to be reached.
     root_hosts: Vec<String>,
     spans_hosts: bool,
 }
@@ -27,7 +27,7 @@ impl Reachable {
         let root_hosts = Vec::from_iter(hosts);
         let spans_hosts = contact::spans_hosts(join);
         let own = control_port.and_then(|listener| listener.local_addr().ok());
-        // Who is alone listens to nobody yet.
+        // A single rank has no control port yet.
         let alone = match spans_hosts || root_hosts.is_empty() {
             true => Ipv6Addr::UNSPECIFIED.into(),
             false => Ipv4Addr::LOCALHOST.into(),
@@ -36,23 +36,23 @@ impl Reachable {
     }
 }
 
-/// What new ranks need to enter a communicator that its members call `grow` on. Its secret is
-/// good for that alone.
+/// Invitation for new ranks to a communicator whose members call `grow`. The secret of an
+/// invitation is good for that alone.
 #[derive(Debug)]
 pub struct Invitation {
-    /// To be handed to each newcomer.
+    /// Unique id to hand to each newcomer.
     pub id: UniqueId,
     /// The rank of the first newcomer; the others follow.
     pub first: Rank,
     /// Number of ranks, newcomers included.
     pub ranks: u32,
     spans_hosts: bool,
-    /// On rank 0.
+    /// Listening socket, on rank 0 alone.
     listener: Option<TcpListener>,
 }
 
 impl Invitation {
-    /// How the member that is `rank` meets the newcomers.
+    /// Returns the parameters with which the member that is `rank` meets the newcomers.
     pub(crate) fn accept(self, rank: Rank) -> Join {
         let mut join = Join::new(rank, self.ranks, self.id);
         join.listener = self.listener;
@@ -70,7 +70,7 @@ fn host_of(address: SocketAddr) -> String {
     }
 }
 
-/// Hosts that an invitation may name: those that others can reach first.
+/// Returns the hosts that an invitation may name, those that others can reach first.
 fn worth_naming(hosts: &[String]) -> Vec<String> {
     let is_name = |host: &&String| {
         Endpoint::new(host.as_str(), 1)
@@ -87,7 +87,7 @@ fn worth_naming(hosts: &[String]) -> Vec<String> {
 }
 
 impl ControlPlane {
-    /// A socket at which other ranks can meet this one, wherever they reach it now.
+    /// Opens a socket at which other ranks can meet this one, wherever they reach it now.
     ///
     /// # Errors
     /// The system gives none.
@@ -101,8 +101,9 @@ impl ControlPlane {
         })
     }
 
-    /// Returns how this rank joins a communicator of these members of this one, as the
-    /// `position`th of them. They meet at this port of the first, which has the listener.
+    /// Returns the parameters with which this rank joins a communicator of `members` of this one,
+    /// as the `position`th of them. The members meet at `port` of the first, which has the
+    /// listener.
     pub(crate) fn offshoot(
         &self,
         members: &[Rank],
@@ -113,7 +114,7 @@ impl ControlPlane {
         let leader = members.first().copied().unwrap_or(self.rank);
         let address = self.addresses.get(leader as usize).copied();
         let hosts = match address {
-            // Of itself rank 0 has no address that others know.
+            // Rank 0 knows no address of itself that others can use.
             Some(address) if leader != 0 || self.rank != 0 => vec![host_of(address)],
             _ => self.reachable.root_hosts.clone(),
         };
@@ -127,8 +128,9 @@ impl ControlPlane {
         join
     }
 
-    /// How this rank joins a new communicator of the survivors: with their order as ranks, and
-    /// the lowest of them as rank 0, which listens already. Its limits and timing are defaults.
+    /// Returns the parameters with which this rank joins a new communicator of the survivors. The
+    /// survivors keep their order as ranks; the lowest becomes rank 0, which listens already.
+    /// Limits and timing are defaults.
     ///
     /// # Errors
     /// This rank does not survive, or the lowest survivor could not listen.
@@ -153,17 +155,17 @@ impl ControlPlane {
         Ok(self.offshoot(survivors, position, (port, listener), &purpose))
     }
 
-    /// The survivors have met: nobody comes to their meeting any more.
+    /// Closes the socket at which the survivors of a verdict met.
     pub(crate) fn end_rendezvous(&self, verdict: &Verdict) {
         self.shared.rendezvous_listeners().remove(&verdict.rendezvous_port);
     }
 
-    /// Why these ranks cannot go on together any more, if they cannot.
+    /// Returns why these ranks cannot go on together any more, if they cannot.
     pub(crate) fn obstacle(&self, members: &[Rank]) -> Option<String> {
         if self.is_forked() { None } else { self.shared.lock().obstacle(members) }
     }
 
-    /// As [`ControlPlane::obstacle`], if this rank learns of one within `timeout`.
+    /// Does what [`ControlPlane::obstacle`] does, and waits up to `timeout` for an obstacle.
     pub(crate) fn await_obstacle(&self, members: &[Rank], timeout: Duration) -> Option<String> {
         if self.is_forked() {
             return None;
@@ -171,23 +173,25 @@ impl ControlPlane {
         self.shared.await_change(timeout, |control| control.obstacle(members))
     }
 
-    /// Whether one of these ranks is dead or has left.
+    /// Returns whether one of these ranks is dead or has left.
     pub(crate) fn has_lost(&self, members: &[Rank]) -> bool {
         !self.is_forked() && self.shared.lock().has_lost(members)
     }
 
-    /// Ends a wait for these ranks when one of them dies, leaves or gives up meanwhile.
+    /// Returns a condition that ends a wait for these ranks when one of them dies, leaves or gives
+    /// up.
     pub(crate) fn unless_gone(self: &Arc<Self>, members: Vec<Rank>) -> GiveUp {
         let plane = Arc::downgrade(self);
         GiveUp::when(move || plane.upgrade()?.obstacle(&members))
     }
 
-    /// An abort of this communicator is one of `successor` as well, as long as that is being made.
+    /// Makes an abort of this communicator one of `successor` as well, as long as that is being
+    /// made.
     pub(crate) fn expect_heir(&self, successor: &Weak<ControlPlane>) {
         successor.clone_into(&mut self.shared.successor());
     }
 
-    /// Under which names this rank knows rank 0, or is known as such.
+    /// Returns the names under which this rank knows rank 0, or under which rank 0 is known.
     pub(crate) fn root_hosts(&self) -> Vec<String> {
         match self.addresses.first() {
             Some(address) if self.rank != 0 => vec![host_of(*address)],
@@ -196,7 +200,8 @@ impl ControlPlane {
         }
     }
 
-    /// An invitation to a meeting at this port of rank 0, which all know by one of `hosts`.
+    /// Returns an invitation to a rendezvous at this port of rank 0, which all know by one of
+    /// `hosts`.
     pub(crate) fn invitation(
         &self,
         hosts: &[String],

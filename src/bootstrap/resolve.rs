@@ -1,17 +1,17 @@
-//! Names to addresses, with a deadline.
+//! Resolution of names to addresses, with a deadline.
 
 use super::socket::Deadline;
 use super::{BootstrapError, Endpoint};
 use crossbeam::channel;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-/// Whether this name means the host itself and nothing else.
+/// Returns whether this name means the host itself and nothing else.
 pub(crate) fn is_loopback_name(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// All addresses of an endpoint. The system's resolver knows no deadline: it works on a thread
-/// of its own, which is left behind if it does not answer in time.
+/// Returns all addresses of an endpoint. The system's resolver knows no deadline, so it runs on a
+/// thread of its own, which is left behind if the resolver does not answer in time.
 pub fn resolve(endpoint: &Endpoint, deadline: Deadline) -> Result<Vec<SocketAddr>, BootstrapError> {
     if let Ok(address) = endpoint.host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, endpoint.port)]);

@@ -11,9 +11,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// How long the last words of joining may take to be sent.
+/// Longest time for sending the last messages of joining.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// How long no connection is accepted after accepting failed: descriptors ran out, usually.
+/// Pause after accepting a connection failed, usually for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 struct Connection {
@@ -60,7 +60,7 @@ fn no_endpoint() -> BootstrapError {
     BootstrapError::System { doing: "find where to listen", error }
 }
 
-/// Whether an endpoint is certainly not of this host.
+/// Returns whether an endpoint is certainly not of this host.
 fn is_foreign(endpoint: &Endpoint, by: Deadline) -> bool {
     let not_here = |address: &SocketAddr| {
         let bound = UdpSocket::bind(SocketAddr::new(address.ip(), 0));
@@ -85,8 +85,8 @@ impl Driver {
         self.take_leave()
     }
 
-    /// The last words must leave before the sockets are closed or handed on; and who is about to
-    /// introduce itself to a failed communicator is to hear why.
+    /// Sends the last messages before the sockets are closed or handed on. After a failure, a rank
+    /// that is about to introduce itself is told the reason.
     fn take_leave(&mut self) -> Result<(), BootstrapError> {
         let failed = self.machine.outcome().is_some_and(Result::is_err);
         let farewell = Deadline::after(FAREWELL);
@@ -111,7 +111,7 @@ impl Driver {
         match self.machine.outcome() {
             Some(Ok(roster)) => Ok(roster.clone()),
             Some(Err(failure)) => {
-                // Somebody has found the way, where not all are missing.
+                // If some ranks have joined, the address is right.
                 let nobody = matches!(failure, JoinFailure::Missing { count, .. }
                     if *count + 1 == join.ranks);
                 let by = Deadline::after(FAREWELL);

@@ -11,14 +11,14 @@ use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// The time since this process first asked.
+/// Returns the time since this process first called this function.
 pub(super) fn now() -> Instant {
     static START: OnceLock<std::time::Instant> = OnceLock::new();
     let elapsed = START.get_or_init(std::time::Instant::now).elapsed();
     Instant::from_nanos(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// What to do where connections do not come to be.
+/// Returns advice for connections that cannot be made.
 pub(super) fn advice() -> &'static str {
     let tried = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None);
     match tried {
@@ -37,33 +37,33 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Returns a deadline so long from now.
+    /// Returns a deadline this long from now.
     pub fn after(after: Duration) -> Deadline {
         Deadline { start: std::time::Instant::now(), after }
     }
 
-    /// What is left, zero once it has passed.
+    /// Returns the time left; zero once the deadline has passed.
     pub fn left(&self) -> Duration {
         self.after.saturating_sub(self.start.elapsed())
     }
 
-    /// Returns whether it has passed.
+    /// Returns whether the deadline has passed.
     pub fn is_past(&self) -> bool {
         self.left().is_zero()
     }
 
-    /// The time since it was set.
+    /// Returns the time since the deadline was set.
     pub fn waited(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// Returns the same in milliseconds.
+    /// Returns the time since the deadline was set, in milliseconds.
     pub fn waited_ms(&self) -> u64 {
         u64::try_from(self.waited().as_millis()).unwrap_or(u64::MAX)
     }
 }
 
-/// 32 random bytes from the operating system.
+/// Returns 32 random bytes from the operating system.
 ///
 /// # Errors
 /// The system has none to give.
@@ -86,13 +86,13 @@ pub fn random_bytes() -> Result<[u8; 32], BootstrapError> {
     Ok(bytes)
 }
 
-/// Prepares a fresh stream: nothing blocks on it, small messages leave at once.
+/// Prepares a fresh stream: nothing blocks on it, and small messages leave at once.
 pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)
 }
 
-/// Waits until one of these is ready, or broken, at most `timeout`; says which.
+/// Waits until one of these is ready or broken, at most `timeout`. Returns for each whether it is.
 pub(crate) fn wait(fds: &[(BorrowedFd<'_>, PollFlags)], timeout: Duration) -> Vec<bool> {
     let mut polled: Vec<_> =
         fds.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
@@ -110,7 +110,7 @@ pub(crate) fn wait(fds: &[(BorrowedFd<'_>, PollFlags)], timeout: Duration) -> Ve
     }
 }
 
-/// Begins to connect; the stream becomes writable when that has succeeded or failed.
+/// Begins to connect; the stream becomes writable when connecting has succeeded or failed.
 pub(super) fn begin_connect(address: SocketAddr) -> io::Result<TcpStream> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -124,19 +124,19 @@ pub(super) fn begin_connect(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Whether an attempt to connect found a host that nobody listens at.
+/// Returns whether an attempt to connect found a host that does not listen at the port.
 pub(super) fn is_refused(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ConnectionRefused
 }
 
-/// Lets so many connections wait to be accepted, as far as the system allows it.
+/// Lets up to `waiting` connections wait to be accepted, as far as the system allows that.
 pub(super) fn widen(listener: &TcpListener, waiting: u32) {
     let waiting = i32::try_from(waiting.max(128)).unwrap_or(i32::MAX);
     // It listens already; if it cannot be widened, some ranks have to try again.
     let _ = rustix::net::listen(listener, waiting);
 }
 
-/// Raises this process's limit of open files if it is too low for so many connections.
+/// Raises this process's limit of open files if that is too low for so many connections.
 pub(super) fn allow_descriptors(connections: u32) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let needed = u64::from(connections) + 256;
@@ -148,14 +148,14 @@ pub(super) fn allow_descriptors(connections: u32) {
     }
 }
 
-/// What came out of one attempt to read.
+/// Result of one attempt to read.
 pub(super) enum Got {
     Bytes(usize),
     Nothing,
     End,
 }
 
-/// Reads what is there.
+/// Reads the bytes that are there.
 pub(super) fn read(mut stream: &TcpStream, buffer: &mut [u8]) -> Got {
     loop {
         match stream.read(buffer) {
@@ -168,8 +168,8 @@ pub(super) fn read(mut stream: &TcpStream, buffer: &mut [u8]) -> Got {
     }
 }
 
-/// Writes what the socket takes and returns how much that was; a broken one takes nothing, its
-/// reading end tells.
+/// Writes what the socket accepts and returns the number of bytes. A broken socket accepts none;
+/// reading from it reports the end.
 pub(super) fn write(mut stream: &TcpStream, bytes: &[u8]) -> usize {
     let mut written = 0;
     while written < bytes.len() {
@@ -183,7 +183,7 @@ pub(super) fn write(mut stream: &TcpStream, bytes: &[u8]) -> usize {
     written
 }
 
-/// Waits until this one is ready (or broken), at most `timeout`; whether it is.
+/// Waits until this one is ready (or broken), at most `timeout`; returns whether it is.
 pub(crate) fn is_ready(fd: BorrowedFd<'_>, flags: PollFlags, timeout: Duration) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(fd, flags)];
     let timeout = Timespec::try_from(timeout).ok();

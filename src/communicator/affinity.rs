@@ -1,4 +1,4 @@
-//! Where on its host this process runs, or the accelerator is whose data it sends.
+//! Place of this process on its host, or of the accelerator whose data it sends.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,19 +14,19 @@ use super::error::Error;
 use super::exchange::{Topic, exchange};
 use crate::bootstrap::ControlPlane;
 
-/// The greatest number of a processor in Linux.
+/// Greatest number of a processor in Linux.
 const CPU_MAX: usize = 8191;
 
-/// The longest reason that a rank tells the others.
+/// Greatest length of a reason that a rank tells the others, in characters.
 const REASON_CHARS_MAX: usize = 160;
 
 /// A rank's report on its RDMA devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Surveyed {
-    /// It has devices. Holds those that are nearest to the rank, a bit for each that its host has,
-    /// and whether all devices are InfiniBand's.
+    /// The rank has devices. Holds those that are nearest to the rank, a bit for each that its host
+    /// has, and whether all devices are InfiniBand's.
     Has { nearest: u64, is_infiniband: bool },
-    /// It has none. Holds the reason.
+    /// The rank has no devices. Holds the reason.
     Lacks(String),
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Survey {
 }
 
 impl Survey {
-    /// Iterates over the ranks: the devices that are nearest to each, a bit for each.
+    /// Iterates over the ranks: the devices that are nearest to each rank, a bit for each device.
     pub(super) fn nearest(&self) -> impl Iterator<Item = u64> {
         self.ranks.iter().map(|own| match own {
             Surveyed::Has { nearest, .. } => *nearest,
@@ -66,7 +66,7 @@ impl Survey {
         !self.ranks.is_empty() && self.layers().all(|is_infiniband| is_infiniband)
     }
 
-    /// Returns why not all ranks can use their devices with each other, if that is so.
+    /// Returns why not all ranks can use their devices with each other, if some cannot.
     pub(super) fn lacks(&self) -> Option<String> {
         let lacking = self.ranks.iter().enumerate().find_map(|(rank, own)| match own {
             Surveyed::Lacks(why) => Some((rank, why)),
@@ -82,7 +82,7 @@ impl Survey {
     }
 }
 
-/// Tells all ranks which adapters this one's host has for each candidate, and which of them are
+/// Tells all ranks which adapters this rank's host has for each candidate, and which of them are
 /// nearest to this rank. All ranks call it.
 pub(super) fn survey(
     control: &ControlPlane,
@@ -103,19 +103,21 @@ pub(super) fn survey(
     Ok(())
 }
 
-/// The place of the accelerator with this PCI address; of the process, if it is empty.
+/// Returns the place of the accelerator with this PCI address, or of the process if `near` is
+/// empty.
 fn locality(near: &str) -> Result<Locality, Error> {
     if near.is_empty() {
         return Ok(Locality { numa_node: numa_node(), pci_path: None });
     }
     let path = pci_function(near)?;
     let node = fs::read_to_string(path.join("numa_node")).ok();
-    // -1 where it is not known: whoever starts ranks puts them near their accelerators.
+    // -1 if the node is unknown. The process's own node serves then: launchers place ranks near
+    // their accelerators.
     let node = node.and_then(|text| text.trim().parse().ok());
     Ok(Locality { numa_node: node.or_else(numa_node), pci_path: path.to_str().map(str::to_owned) })
 }
 
-/// The canonical path of a PCI function in sysfs.
+/// Returns the canonical path of a PCI function in sysfs.
 fn pci_function(near: &str) -> Result<PathBuf, Error> {
     let Some(address) = pci_address(near) else {
         return Err(usage(format!(
@@ -131,7 +133,7 @@ fn pci_function(near: &str) -> Result<PathBuf, Error> {
     })
 }
 
-/// The NUMA node of all processors that this process may run on, if they are of one.
+/// Returns the NUMA node of all processors that this process may run on, if they share one.
 fn numa_node() -> Option<u32> {
     let allowed = rustix::thread::sched_getaffinity(None).ok()?;
     let allowed: BTreeSet<usize> =
@@ -143,7 +145,7 @@ fn numa_node() -> Option<u32> {
     node_of(&allowed, nodes)
 }
 
-/// The node whose list of processors, such as `0-3,8-11`, has all of these.
+/// Returns the node whose list of processors, such as `0-3,8-11`, has all of `cpus`.
 pub fn node_of(cpus: &BTreeSet<usize>, nodes: impl Iterator<Item = (u32, String)>) -> Option<u32> {
     let mut nodes = nodes.filter(|(_, list)| {
         let there = processors(list);
@@ -152,7 +154,7 @@ pub fn node_of(cpus: &BTreeSet<usize>, nodes: impl Iterator<Item = (u32, String)
     nodes.next().map(|(number, _)| number)
 }
 
-/// The processors of a list, as far as a kernel may have so many.
+/// Returns the processors of a list; numbers that Linux cannot have are left out.
 pub fn processors(list: &str) -> BTreeSet<usize> {
     let range = |text: &str| -> Option<std::ops::RangeInclusive<usize>> {
         let (first, last) = text.split_once('-').unwrap_or((text, text));

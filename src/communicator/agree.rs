@@ -1,5 +1,5 @@
-//! After a failure: what the survivors agree on, which operations may still end well, and what
-//! every later call says.
+//! Behaviour after a failure: the agreement of the survivors, the operations that may still end
+//! well, and the error of every later call.
 
 use std::time::Duration;
 
@@ -9,31 +9,31 @@ use super::error::Error;
 use super::watch::sentence;
 use crate::bootstrap::{FailureReason, NoVerdict, Verdict, VerdictError};
 
-/// How long a call that fails waits for what the survivors agree on: they need a few messages,
-/// and a second failure may come between.
+/// Longest time that a failing call waits for the agreement of the survivors, who need a few
+/// messages; a second failure may come between.
 const AGREEMENT: Duration = Duration::from_secs(1);
-/// How long the control plane has for telling why a connection is gone. A rank that ends because
+/// Time that the control plane has for telling why a connection is gone. A rank that ends because
 /// of another one has told so before, but this rank's data path may be faster.
 pub(super) const FAILURE_WITHIN: Duration = Duration::from_millis(200);
 
-/// Whom a rank waits for that is in no call.
+/// Rank that is waited for, in the messages of a rank that is in no call.
 const NOBODY: &str = "nobody yet";
-/// What a rank is in that learns of a failure between two calls.
+/// Operation of a rank that learns of a failure between two calls, in messages.
 const NEW_CALL: &str = "a new call";
 
-/// What ended a communicator.
+/// Cause of the end of a communicator.
 struct Cause {
     error: Error,
-    /// Whether it is this rank's own first error.
+    /// True if the error is this rank's own first one.
     is_own: bool,
 }
 
 impl Communicator {
-    /// What the survivors of a failure agree on: who is dead, why, and the last operation that
-    /// all of them completed. It is the same on every survivor. Operations are counted from 1, in
-    /// the order of the calls; whatever ended well beyond the last one is void. Takes as long as
-    /// it takes to find silent ranks dead (`FERROCCL_DEAD_AFTER`) and a little more, at most
-    /// `timeout`.
+    /// Waits for the verdict that the survivors of a failure agree on: the dead ranks, the cause,
+    /// and the last operation that all survivors completed. The verdict is the same on every
+    /// survivor. Operations are counted from 1, in the order of the calls; any that ended well
+    /// beyond the last one is void. The wait is a little longer than the time to find silent ranks
+    /// dead (`FERROCCL_DEAD_AFTER`), and at most `timeout`.
     ///
     /// # Errors
     ///
@@ -44,8 +44,8 @@ impl Communicator {
         Ok(self.control.verdict(timeout)?)
     }
 
-    /// Whether an operation that is done may end well: not after this rank has told the others
-    /// how far it is.
+    /// Checks that a finished operation may end well. After this rank has told the others its
+    /// progress, none may.
     #[inline]
     pub(super) fn check_may_end(&self, running: &Running) -> Result<(), Error> {
         let completed = self.control.completed();
@@ -66,7 +66,7 @@ impl Communicator {
         Error::RankFailed { rank, reason, last_completed: None, during }
     }
 
-    /// What this rank is doing, for messages.
+    /// Returns the activity of this rank, for messages.
     pub(super) fn during(&self, what: &dyn std::fmt::Display) -> String {
         format!("rank {} in {what}", self.rank())
     }
@@ -80,8 +80,8 @@ impl Communicator {
         self.broken.is_some() || self.control.has_failed()
     }
 
-    /// The error of a call that comes after the failure: but for the survivor's own name, the
-    /// same on all.
+    /// Returns the error of a call that comes after the failure. The error is the same on all
+    /// survivors, except for the survivor's own rank.
     #[cold]
     pub(super) fn broken_before(&self) -> Error {
         self.cause().map_or_else(
@@ -95,7 +95,8 @@ impl Communicator {
         )
     }
 
-    /// What ended the communicator, in the words of all survivors if they agree soon enough.
+    /// Returns the cause of the communicator's end, as all survivors name it if they agree soon
+    /// enough.
     fn cause(&self) -> Option<Cause> {
         let broken = |rank, reason: &dyn ToString, last_completed| Error::Broken {
             during: self.during(&NEW_CALL),
@@ -130,8 +131,8 @@ impl Communicator {
         Some(Cause { error: broken(failure.rank, &failure.reason, last_completed), is_own })
     }
 
-    /// Remembers an error that ends the communicator, tells the other ranks of it, and says what
-    /// they agree on as to its cause.
+    /// Records an error that ends the communicator, reports the error to the other ranks, and
+    /// returns it with the cause that they agree on.
     #[cold]
     pub(super) fn broken(&mut self, error: Error, during: String) -> Error {
         if error.is_harmless() {
@@ -162,7 +163,8 @@ impl Communicator {
         }
     }
 
-    /// An error of something other than an operation, by its cause if that is a failure.
+    /// Returns the error of something other than an operation, or its cause if the communicator
+    /// failed.
     pub(super) fn or_failure(&mut self, error: Error, doing: &str) -> Error {
         if self.control.has_failed() {
             let during = self.during(&doing);
@@ -173,8 +175,9 @@ impl Communicator {
 }
 
 impl Engine {
-    /// Tells the others who is to blame, if nobody has: before the end of a call closes connections
-    /// over which its memory could be reached, which would look as if this rank had failed.
+    /// Reports the rank that is to blame, if no rank has reported one. This must come before the
+    /// end of a call closes connections over which its memory could be reached: a closed connection
+    /// looks as if this rank had failed.
     pub(super) fn blame(&self, error: &Error) {
         if error.is_harmless() {
             return;
@@ -189,7 +192,7 @@ impl Engine {
     }
 }
 
-/// The verdict of all on who is stuck, as the end of a call.
+/// Returns the end of a call that the verdict of all ranks on the stuck rank ends.
 fn stuck_in(stuck: Error, own: Error, in_call: String) -> Error {
     let Error::Deadline { stalled, verdict, last_completed, .. } = stuck else { return own };
     let (during, waiting) = match own {

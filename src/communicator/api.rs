@@ -1,4 +1,4 @@
-//! The collectives with typed buffers: every call checks its lengths before anything moves.
+//! The collectives with typed buffers: every call checks its lengths before anything is sent.
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use ccl_core::schedule::shape::{Blocks, Sizes};
@@ -27,13 +27,13 @@ impl<T: Element> Reduction<T> {
     }
 }
 
-/// A call with even blocks.
+/// Returns a call with even blocks.
 fn even<'a, T: Element>(collective: Collective, count: usize) -> Call<'a> {
     Call::even(collective, T::DATA_TYPE, count)
 }
 
 impl Call<'_> {
-    /// The same call with this operator.
+    /// Returns this call with another operator.
     #[must_use]
     pub fn reducing<T: Element>(self, op: Reduction<T>) -> Self {
         let (op, scalar) = op.parts();
@@ -41,7 +41,7 @@ impl Call<'_> {
     }
 }
 
-/// `length` as a whole number of elements per rank.
+/// Returns `length` as a whole number of elements per rank.
 fn per_rank(collective: Collective, length: usize, ranks: u32) -> Result<usize, Error> {
     let ranks = ranks as usize;
     if length.is_multiple_of(ranks) {
@@ -53,7 +53,7 @@ fn per_rank(collective: Collective, length: usize, ranks: u32) -> Result<usize, 
     )))
 }
 
-/// Equal lengths of input and output.
+/// Returns the common length of input and output.
 fn equal(collective: Collective, input: usize, output: usize) -> Result<usize, Error> {
     if input == output {
         return Ok(input);
@@ -65,10 +65,10 @@ fn equal(collective: Collective, input: usize, output: usize) -> Result<usize, E
 ///
 /// # Errors
 ///
-/// All of them return [`Error::Usage`] for lengths that do not fit, before anything moves; and
-/// errors that name the rank and the operation when ranks disagree, fail, or stall.
+/// All collectives return [`Error::Usage`] for lengths that do not fit, before anything is sent.
+/// When ranks disagree, fail or stall, the error names the rank and the operation.
 impl Communicator {
-    /// `output = input₀ ⊕ input₁ ⊕ …` on every rank. Equal lengths everywhere.
+    /// Reduces to `output = input₀ ⊕ input₁ ⊕ …` on every rank. All lengths are equal.
     pub fn all_reduce<T: Element>(
         &mut self,
         input: &[T],
@@ -80,7 +80,7 @@ impl Communicator {
         self.run(&call, Buffers::apart(cast_slice(input), cast_slice_mut(output)))
     }
 
-    /// [`Communicator::all_reduce`] in place.
+    /// Does what [`Communicator::all_reduce`] does, in place.
     pub fn all_reduce_in_place<T: Element>(
         &mut self,
         buffer: &mut [T],
@@ -90,19 +90,20 @@ impl Communicator {
         self.run_in_place(&call, cast_slice_mut(buffer))
     }
 
-    /// Every rank's input, in order of rank: `output.len() == ranks × input.len()`.
+    /// Gathers every rank's input, in order of rank: `output.len() == ranks × input.len()`.
     pub fn all_gather<T: Element>(&mut self, input: &[T], output: &mut [T]) -> Result<(), Error> {
         let call = even::<T>(Collective::AllGather, input.len());
         self.run(&call, Buffers::apart(cast_slice(input), cast_slice_mut(output)))
     }
 
-    /// [`Communicator::all_gather`] in place: this rank's input is its block of `buffer`.
+    /// Does what [`Communicator::all_gather`] does, in place: this rank's input is its block of
+    /// `buffer`.
     pub fn all_gather_in_place<T: Element>(&mut self, buffer: &mut [T]) -> Result<(), Error> {
         let count = per_rank(Collective::AllGather, buffer.len(), self.ranks())?;
         self.run_in_place(&even::<T>(Collective::AllGather, count), cast_slice_mut(buffer))
     }
 
-    /// This rank's block of the reduction: `input.len() == ranks × output.len()`.
+    /// Computes this rank's block of the reduction: `input.len() == ranks × output.len()`.
     pub fn reduce_scatter<T: Element>(
         &mut self,
         input: &[T],
@@ -113,8 +114,8 @@ impl Communicator {
         self.run(&call, Buffers::apart(cast_slice(input), cast_slice_mut(output)))
     }
 
-    /// [`Communicator::reduce_scatter`] in place: the output is this rank's block of `buffer`, the
-    /// other blocks are left undefined.
+    /// Does what [`Communicator::reduce_scatter`] does, in place: the output is this rank's block
+    /// of `buffer`. The other blocks are left undefined.
     pub fn reduce_scatter_in_place<T: Element>(
         &mut self,
         buffer: &mut [T],
@@ -125,13 +126,13 @@ impl Communicator {
         self.run_in_place(&call, cast_slice_mut(buffer))
     }
 
-    /// The root's buffer on every rank.
+    /// Copies the root's buffer to every rank.
     pub fn broadcast<T: Element>(&mut self, buffer: &mut [T], root: Rank) -> Result<(), Error> {
         let call = Call { root, ..even::<T>(Collective::Broadcast, buffer.len()) };
         self.run_in_place(&call, cast_slice_mut(buffer))
     }
 
-    /// The reduction, on the root; `output` may be empty elsewhere.
+    /// Reduces to the root; `output` may be empty elsewhere.
     pub fn reduce<T: Element>(
         &mut self,
         input: &[T],
@@ -143,7 +144,7 @@ impl Communicator {
         self.run(&call, Buffers::apart(cast_slice(input), cast_slice_mut(output)))
     }
 
-    /// All inputs in order of rank, on the root; `output` may be empty elsewhere.
+    /// Gathers all inputs in order of rank, on the root; `output` may be empty elsewhere.
     pub fn gather<T: Element>(
         &mut self,
         input: &[T],
@@ -154,7 +155,7 @@ impl Communicator {
         self.run(&call, Buffers::apart(cast_slice(input), cast_slice_mut(output)))
     }
 
-    /// This rank's block of the root's input; `input` may be empty elsewhere.
+    /// Hands each rank its block of the root's input; `input` may be empty elsewhere.
     pub fn scatter<T: Element>(
         &mut self,
         input: &[T],
@@ -165,7 +166,7 @@ impl Communicator {
         self.run(&call, Buffers::apart(cast_slice(input), cast_slice_mut(output)))
     }
 
-    /// Block j of rank i becomes block i of rank j; all blocks are equally long.
+    /// Exchanges blocks: block j of rank i becomes block i of rank j. All blocks are equally long.
     pub fn all_to_all<T: Element>(&mut self, input: &[T], output: &mut [T]) -> Result<(), Error> {
         let length = equal(Collective::AllToAll, input.len(), output.len())?;
         let count = per_rank(Collective::AllToAll, length, self.ranks())?;
@@ -173,7 +174,8 @@ impl Communicator {
         self.run(&call, Buffers::apart(cast_slice(input), cast_slice_mut(output)))
     }
 
-    /// [`Communicator::all_gather`] with a block per rank; all ranks give the same `blocks`.
+    /// Does what [`Communicator::all_gather`] does, with a block per rank; all ranks give the same
+    /// `blocks`.
     pub fn all_gather_v<T: Element>(
         &mut self,
         input: &[T],
@@ -185,7 +187,8 @@ impl Communicator {
         self.run(&call, Buffers::apart(cast_slice(input), cast_slice_mut(output)))
     }
 
-    /// [`Communicator::reduce_scatter`] with a block per rank; all ranks give the same `blocks`.
+    /// Does what [`Communicator::reduce_scatter`] does, with a block per rank; all ranks give the
+    /// same `blocks`.
     pub fn reduce_scatter_v<T: Element>(
         &mut self,
         input: &[T],
@@ -198,7 +201,8 @@ impl Communicator {
         self.run(&call, Buffers::apart(cast_slice(input), cast_slice_mut(output)))
     }
 
-    /// [`Communicator::gather`] with a block per rank; only the root needs `blocks`.
+    /// Does what [`Communicator::gather`] does, with a block per rank; only the root needs
+    /// `blocks`.
     pub fn gather_v<T: Element>(
         &mut self,
         input: &[T],
@@ -212,7 +216,8 @@ impl Communicator {
         self.run(&call, Buffers::apart(cast_slice(input), cast_slice_mut(output)))
     }
 
-    /// [`Communicator::scatter`] with a block per rank; only the root needs `blocks`.
+    /// Does what [`Communicator::scatter`] does, with a block per rank; only the root needs
+    /// `blocks`.
     pub fn scatter_v<T: Element>(
         &mut self,
         input: &[T],
@@ -226,8 +231,8 @@ impl Communicator {
         self.run(&call, Buffers::apart(cast_slice(input), cast_slice_mut(output)))
     }
 
-    /// [`Communicator::all_to_all`] with a block per pair: what rank i sends to j must be as long
-    /// as what j receives from i.
+    /// Does what [`Communicator::all_to_all`] does, with a block per pair: the block that rank i
+    /// sends to j must be as long as the one that j receives from i.
     pub fn all_to_all_v<T: Element>(
         &mut self,
         input: &[T],
@@ -240,18 +245,19 @@ impl Communicator {
         self.run(&call, Buffers::apart(cast_slice(input), cast_slice_mut(output)))
     }
 
-    /// Returns when every rank has called it.
+    /// Returns when every rank has called `barrier`.
     pub fn barrier(&mut self) -> Result<(), Error> {
         let mut token = [0u8];
         self.run_in_place(&even::<u8>(Collective::Barrier, 1), &mut token)
     }
 
-    /// Sends to one peer; returns when `data` may be changed, which may be before it was received.
+    /// Sends to one peer; returns when `data` may be changed, which may be before `data` was
+    /// received.
     pub fn send<T: Element>(&mut self, data: &[T], peer: Rank) -> Result<(), Error> {
         self.group().send(data, peer).run()
     }
 
-    /// Receives from one peer exactly as many elements as it sends.
+    /// Receives from one peer exactly as many elements as the peer sends.
     pub fn recv<T: Element>(&mut self, data: &mut [T], peer: Rank) -> Result<(), Error> {
         self.group().recv(data, peer).run()
     }

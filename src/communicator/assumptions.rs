@@ -1,12 +1,12 @@
-//! What defaults assume of the network, looked at when ranks have joined: what does not hold is
-//! made up for as far as defaults can, and said.
+//! Assumptions of the defaults about the network, checked when ranks have joined. An assumption
+//! that does not hold is made up for as far as defaults can, and logged.
 //!
-//! A library that was tuned where a round trip takes less than 10 µs does badly where it takes more
-//! ([Meta, SIGCOMM 2024], section 7.1): what is under way towards a rank is bounded, and over a
-//! long way that bound is what a link carries. Nor does one that was tuned where the fabric spreads
-//! each flow's packets over all its paths (adaptive routing): where it hashes flows onto paths
-//! instead, links need several. What of a rate is left in company has to be measured
-//! ([`network`](super::network)).
+//! A library that was tuned for round trips below 10 µs does badly where a round trip takes longer
+//! ([Meta, SIGCOMM 2024], section 7.1): the data in flight towards a rank is bounded, and over a
+//! long round trip that bound limits a link's rate. A library that was tuned for a fabric that
+//! spreads each flow's packets over all its paths (adaptive routing) does badly where the fabric
+//! hashes flows onto paths: there, links need several flows. The rate that is left when all ranks
+//! send at once has to be measured ([`network`](super::network)).
 //!
 //! [Meta, SIGCOMM 2024]: https://doi.org/10.1145/3651890.3672233
 
@@ -18,14 +18,14 @@ use ccl_core::topology::Hosts;
 use super::segment::Segment;
 use crate::transports::Choice;
 
-/// What a link may carry that nobody has said anything of: a port of 100 Gbit/s.
+/// Assumed rate of a link: a port of 100 Gbit/s.
 const BYTES_PER_S: f64 = 12.5e9;
 
-/// More slots than this cost more memory than they are worth.
+/// Largest number of slots; more cost more memory than they are worth.
 const SLOTS_MAX: u32 = 64;
 
-/// The setting that gives the links of a network whose messages are not striped the most flows,
-/// unless it is set.
+/// Returns the setting that gives the most flows to the links of a network whose messages are not
+/// striped, unless the user has set it.
 fn untouched_flows(config: &Config) -> Option<(&'static str, &'static str)> {
     let kind = Choice::of(config).network.filter(|kind| !kind.stripes)?;
     let (variable, values) = kind.more_flows?;
@@ -33,10 +33,10 @@ fn untouched_flows(config: &Config) -> Option<(&'static str, &'static str)> {
     values.last().filter(|_| !is_set).map(|most| (variable, *most))
 }
 
-/// The configuration with as many flows on each link as suit its network, and what there is to say
-/// of that: over verbs one queue pair for data where the fabric routes adaptively, as that of
-/// InfiniBand is assumed to do; with `more`, what [`more_flows`] promises. Equal on all ranks, as
-/// what it goes by is. What somebody has set stays.
+/// Returns the configuration with as many flows on each link as suit its network, and a note on
+/// that. Over verbs a link has one queue pair for data where the fabric routes adaptively, which
+/// InfiniBand is assumed to do. With `more`, a link has the flows that [`more_flows`] promises. The
+/// result is equal on all ranks, as the arguments are. Settings of the user stay.
 pub(super) fn flows(config: &Config, is_infiniband: bool, more: bool) -> (Config, Option<String>) {
     let mut config = config.clone();
     if !Choice::of(&config).stripes() {
@@ -75,8 +75,9 @@ pub(super) fn flows(config: &Config, is_infiniband: bool, more: bool) -> (Config
     (config, Some(said))
 }
 
-/// What more flows a link can have than it `holds` in a configuration that was made of the one that
-/// was asked for; none where somebody has set how many, or there are enough to spread.
+/// Returns how many more flows a link can have than it has in `holds`, a configuration that was
+/// made from `asked`; none where the user has set the number, or where there are enough flows
+/// already.
 pub(super) fn more_flows(asked: &Config, holds: &Config) -> Option<String> {
     let is_infiniband = holds.ib_adaptive_routing == Some(true);
     let mut taken = asked.clone();
@@ -92,9 +93,9 @@ pub(super) fn more_flows(asked: &Config, holds: &Config) -> Option<String> {
         .then(|| format!("up to {pairs} queue pairs per link in the place of {before}"))
 }
 
-/// The configuration with other values for defaults that do not suit ranks on several hosts with
-/// such round trips between them, and what there is to say of that. Equal on all ranks, as what it
-/// goes by is. What somebody has set stays.
+/// Returns the configuration with other values for defaults that do not suit ranks on several hosts
+/// with such round trips between them, and a note on that. The result is equal on all ranks, as the
+/// arguments are. Settings of the user stay.
 pub(super) fn adjusted(
     config: &Config,
     hosts: &Hosts,
@@ -145,9 +146,9 @@ pub(super) fn adjusted(
     (config, Some(said))
 }
 
-/// Says that slots are shorter or fewer than they should be, as the ranks are many: the more of
-/// them there are, the less each link may have under way, and nobody should have to find that out
-/// by measuring.
+/// Logs and returns that slots are shorter or fewer than they should be because the ranks are many.
+/// The more ranks there are, the less each link may have in flight; users should not have to find
+/// that out by measuring.
 fn shrunk(config: &Config, hosts: &Hosts) -> Option<String> {
     let segment = |hosts: &Hosts| Segment::new(hosts, 0, config);
     let two: &[u32] = if hosts.count() == hosts.ranks() { &[0, 1] } else { &[0, 0, 1] };
@@ -243,8 +244,8 @@ mod tests {
         assert_eq!(more_flows(&config, &config), None);
     }
 
-    /// However many hosts there are: a link has as many channels and slots, and what gets shorter
-    /// is said.
+    /// Checks that a link keeps its channels and slots however many hosts there are, and that
+    /// shorter slots are logged.
     #[test]
     fn many_hosts_do_not_halve_a_link_in_silence() {
         let mut config = Config::default();

@@ -1,5 +1,5 @@
-//! One call of a collective, before it is planned: checked here, so that nothing moves when
-//! something is wrong.
+//! One call of a collective, before it is planned. The call is checked here, so that nothing is
+//! sent when something is wrong.
 
 use std::cmp::Ordering;
 
@@ -8,33 +8,33 @@ use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 
 use super::error::Error;
 
-/// What is called, with raw memory. The safe interface and the perf programs make these.
+/// Call of a collective, with raw memory. The safe interface and the perf programs make these.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// Which collective.
+    /// The collective.
     pub collective: Collective,
     /// The type of the elements.
     pub data_type: DataType,
-    /// How they are combined, where they are.
+    /// Operator that combines the elements, where one does.
     pub op: ReduceOp,
     /// This rank's factor in a premultiplied sum, as the bytes of one element.
     pub scalar: [u8; 8],
-    /// The rank that is singled out, where one is.
+    /// The root, for collectives that have one.
     pub root: Rank,
-    /// How many elements.
+    /// Numbers of elements.
     pub sizes: Sizes<'a>,
     /// The algorithm to take, if the planner is not to choose.
     pub algorithm: Option<&'a str>,
 }
 
 impl<'a> Call<'a> {
-    /// A call with equal blocks of `count` elements.
+    /// Makes a call with equal blocks of `count` elements.
     #[must_use]
     pub fn even(collective: Collective, data_type: DataType, count: usize) -> Call<'a> {
         Call::sized(collective, data_type, Sizes::Even(count))
     }
 
-    /// A call with these sizes.
+    /// Makes a call with these sizes.
     #[must_use]
     pub fn sized(collective: Collective, data_type: DataType, sizes: Sizes<'a>) -> Call<'a> {
         let op = ReduceOp::Sum;
@@ -45,15 +45,15 @@ impl<'a> Call<'a> {
         Seat { collective: self.collective, rank, ranks, root: self.root }
     }
 
-    /// How the input compares with the output in blocks. A single rank has one block on either
-    /// side, but it may begin anywhere in the buffer that would be the larger one.
+    /// Compares the input with the output in blocks. A single rank has one block on either side,
+    /// but its block may begin anywhere in the buffer that would be the larger one.
     fn proportion(&self) -> Ordering {
         let (input, output) = self.seat(0, 2).blocks();
         input.cmp(&output)
     }
 
-    /// Elements that the larger of the two buffers holds on the rank that has it, or the closest
-    /// to it that all ranks know: what the planner chooses by.
+    /// Returns the elements that the larger of the two buffers holds on the rank that has it, or
+    /// the closest number that all ranks know. The planner chooses by this number.
     pub(super) fn elements(&self, ranks: u32) -> usize {
         match self.sizes {
             Sizes::Even(count) => {
@@ -68,7 +68,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// What ranks compare: the count of an even call, a digest of counts that all ranks know.
+    /// Returns the count that ranks compare: that of an even call, or a digest of counts that all
+    /// ranks know.
     pub(super) fn compared_count(&self) -> u64 {
         match self.sizes {
             Sizes::Even(count) => count as u64,
@@ -85,8 +86,8 @@ impl<'a> Call<'a> {
         matches!(self.collective, Collective::AllGatherV | Collective::ReduceScatterV)
     }
 
-    /// Checks all that can be checked on one rank; returns the bytes that the call touches in
-    /// input and output.
+    /// Checks all that can be checked on one rank; returns the bytes that the call touches in input
+    /// and output.
     pub(super) fn check(&self, rank: Rank, ranks: u32) -> Result<(usize, usize), Error> {
         if self.collective.has_root() && self.root >= ranks {
             let root = self.root;
@@ -129,7 +130,7 @@ impl<'a> Call<'a> {
 }
 
 impl Call<'_> {
-    /// In place, what comes takes the place of what goes.
+    /// Checks that both directions have the same blocks, as the in-place form requires.
     pub(super) fn same_blocks(&self) -> Result<(), Error> {
         match self.sizes {
             Sizes::Pairs { send, recv } if send != recv => Err(usage(format!(
@@ -141,7 +142,7 @@ impl Call<'_> {
         }
     }
 
-    /// What a rank keeps for itself is as long in the input as in the output.
+    /// Checks that a rank's block for itself is as long in the input as in the output.
     fn check_own_blocks(&self, rank: Rank) -> Result<(), Error> {
         let Sizes::Pairs { send, recv } = self.sizes else { return Ok(()) };
         let own = |blocks: Blocks<'_>| blocks.counts.get(rank as usize).copied();
@@ -156,7 +157,7 @@ impl Call<'_> {
         }
     }
 
-    /// Blocks come in any order, so no two may come to the same place.
+    /// Checks that no two received blocks overlap in the output, as they arrive in any order.
     fn check_apart(&self) -> Result<(), Error> {
         let blocks = match self.sizes {
             Sizes::PerRank(blocks) if self.proportion() != Ordering::Greater => blocks,
@@ -184,7 +185,7 @@ impl Call<'_> {
         }
     }
 
-    /// Whether there is a block for each rank, where there are blocks.
+    /// Checks that there is a block for each rank, where the call has blocks.
     fn check_blocks(&self, ranks: u32) -> Result<(), Error> {
         let collective = self.collective;
         let all = match self.sizes {
@@ -209,7 +210,8 @@ pub(super) fn usage(text: String) -> Error {
     Error::Usage(text)
 }
 
-/// Elements from the beginning of a buffer to the end of its last block; none if that overflows.
+/// Returns the elements from the beginning of a buffer to the end of its last block; none if that
+/// overflows.
 fn extent(blocks: Blocks<'_>) -> Option<usize> {
     blocks
         .starts
@@ -226,12 +228,12 @@ pub(super) struct Buffers {
     pub(super) input_bytes: usize,
     pub(super) output: *mut u8,
     pub(super) output_bytes: usize,
-    /// Whether they are the in-place form.
+    /// True if the buffers are the in-place form.
     pub(super) in_place: bool,
 }
 
 impl Buffers {
-    /// Input and output apart.
+    /// Returns the buffers of a call whose input and output are apart.
     pub(super) fn apart(input: &[u8], output: &mut [u8]) -> Buffers {
         Buffers {
             input: input.as_ptr(),
@@ -242,8 +244,8 @@ impl Buffers {
         }
     }
 
-    /// NCCL's in-place form in the larger of the two buffers: the smaller one is this rank's
-    /// block of it.
+    /// Returns the buffers of NCCL's in-place form in the larger of the two: the smaller one is
+    /// this rank's block of the larger one.
     pub(super) fn in_place(buffer: &mut [u8], call: &Call<'_>, rank: Rank) -> Buffers {
         let (start, bytes) = (buffer.as_mut_ptr(), buffer.len());
         let whole = Buffers {
@@ -265,7 +267,8 @@ impl Buffers {
 }
 
 impl Call<'_> {
-    /// First byte and bytes of this rank's own block in the larger buffer.
+    /// Returns the first byte and the length of this rank's own block in the larger buffer, in
+    /// bytes.
     fn own_block(&self, rank: Rank) -> (usize, usize) {
         let index = rank as usize;
         let (start, count) = match self.sizes {

@@ -1,6 +1,6 @@
 //! Communicators that are made from another one: parts of it, its survivors, or all of it and
-//! newcomers. Each has connections, memory and a secret of its own: what a rank of the old one may
-//! still write lands in what nobody of the new one uses.
+//! newcomers. Each has connections, memory and a secret of its own: a late write of a rank of the
+//! old communicator lands in memory that the new one does not use.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Weak};
@@ -18,54 +18,54 @@ use super::network::Measured;
 use super::{Communicator, configure};
 use crate::bootstrap::{BootstrapError, ControlPlane, GiveUp, Invitation, Join, meet};
 
-/// What there is to do when the survivors did not come together.
+/// Advice for survivors that did not come together.
 const SHRINK_ADVICE: &str = "It may be called again, by all survivors";
 const GROW_ADVICE: &str = "The communicator is as it was: invite() anew, or go on without";
 
-/// What a rank says of itself when a communicator is split.
+/// Arguments of a rank when a communicator is split.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Choice {
     color: i64,
     key: i64,
 }
 
-/// What a rank says of itself when newcomers are invited.
+/// Arguments and addresses of a rank when newcomers are invited.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Invite {
-    /// Where it listens for them; zero unless it is rank 0 and can.
+    /// Port at which the rank listens for newcomers; zero unless it is rank 0 and can listen.
     port: u16,
-    /// How many there are to be.
+    /// Number of newcomers.
     added: u32,
-    /// Addresses of its host.
+    /// Addresses of the rank's host.
     hosts: Vec<String>,
 }
 
-/// What became of an attempt whose ranks have met.
+/// Failed attempt to make a communicator.
 struct Attempt {
     error: Error,
-    /// They can agree over this on who is left; none if they have not met.
+    /// Control plane over which the ranks can agree on who is left; none if they have not met.
     control: Option<Arc<ControlPlane>>,
 }
 
 impl Communicator {
-    /// Splits into communicators of the ranks that give the same `color`, ordered by `key` and
-    /// then by rank. A negative color takes part but gets none. All ranks call it.
+    /// Splits into communicators of the ranks that give the same `color`, ordered by `key` and then
+    /// by rank. A rank with a negative color takes part but gets none. All ranks call it.
     ///
     /// # Errors
     ///
-    /// As a collective and as joining.
+    /// The errors of a collective and of joining.
     pub fn split(&mut self, color: i64, key: i64) -> Result<Option<Communicator>, Error> {
         self.usable()?;
         let split = self.split_among(color, key);
         split.map_err(|error| self.or_failure(error, "split"))
     }
 
-    /// All ranks of this communicator once more, with another configuration, the same on all. All
+    /// Makes another communicator of all ranks, with another configuration, the same on all. All
     /// ranks call it.
     ///
     /// # Errors
     ///
-    /// As a split.
+    /// The errors of [`Communicator::split`].
     #[doc(hidden)]
     pub fn again(&mut self, config: Config) -> Result<Communicator, Error> {
         let own = std::mem::replace(&mut self.engine.config, config);
@@ -88,7 +88,7 @@ impl Communicator {
         let members: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();
         let position = members.iter().position(|rank| *rank == self.rank()).unwrap_or(0);
         let leads = color >= 0 && position == 0 && members.len() > 1;
-        // A leader that cannot listen says so by port zero: everybody fails at once.
+        // A leader that cannot listen says so by port zero: all ranks fail at once.
         let listening = leads.then(|| self.control.open_rendezvous()).transpose();
         let port = port_of(listening.as_ref().ok().and_then(Option::as_ref));
         let ports = exchange(&self.control, Topic::SplitAddress, &port, timeout)?;
@@ -109,19 +109,20 @@ impl Communicator {
         self.make(&control, how, measured).map(Some).map_err(|attempt| attempt.error)
     }
 
-    /// After a failure: a communicator of the survivors, in their order. All of them call it. It
-    /// has new connections, new memory and the same configuration, and counts its operations from
-    /// 1; which ones of this communicator are to be done again, [`Communicator::agree`] tells.
+    /// Makes a communicator of the survivors of a failure, in their order. All survivors call it.
+    /// The new communicator has new connections, new memory and the same configuration, and counts
+    /// its operations from 1. [`Communicator::agree`] tells which operations of this communicator
+    /// are to be repeated.
     ///
     /// Waits for the agreement as long as it takes to find silent ranks dead (twice
     /// `FERROCCL_DEAD_AFTER` at most), then for the other survivors, at most
-    /// `FERROCCL_JOIN_TIMEOUT`. When a survivor dies or leaves meanwhile, it begins anew with those
-    /// that are left.
+    /// `FERROCCL_JOIN_TIMEOUT`. When a survivor dies or leaves meanwhile, the attempt begins anew
+    /// with those that are left.
     ///
     /// # Errors
     ///
-    /// When nothing has failed, or it was shrunk before; when this rank was declared dead; when
-    /// there is no agreement, or not all survivors come.
+    /// When nothing has failed, or this communicator was shrunk before; when this rank was declared
+    /// dead; when there is no agreement, or not all survivors come.
     pub fn shrink(&mut self) -> Result<Communicator, Error> {
         self.not_forked()?;
         if self.is_shrunk {
@@ -148,7 +149,7 @@ impl Communicator {
         Err(usage("shrink: more ranks were lost than there are".to_owned()))
     }
 
-    /// None if a survivor has gone meanwhile.
+    /// Tries to shrink once; returns none if a survivor has gone meanwhile.
     fn shrink_once(&mut self) -> Result<Option<Communicator>, Error> {
         let config = &self.engine.config;
         let patience = config.dead_after * 2 + Duration::from_secs(1);
@@ -164,7 +165,7 @@ impl Communicator {
             }
             Err(attempt) => attempt,
         };
-        // Whoever hung up said why over the connections that are still there.
+        // A rank that hung up has given its reason over the connections that are still there.
         let obstacle = from.await_obstacle(&verdict.survivors, FAILURE_WITHIN);
         let has_lost = match control {
             None => from.has_lost(&verdict.survivors),
@@ -186,8 +187,8 @@ impl Communicator {
         Err(Error::Unmade { doing: "shrink", error, advice: SHRINK_ADVICE })
     }
 
-    /// An invitation for `added` newcomers. All ranks call it, alike; then each newcomer is given
-    /// the invitation's id and calls [`Communicator::join`] (or is started with
+    /// Returns an invitation for `added` newcomers. All ranks make the same call. Then each
+    /// newcomer is given the invitation's id and calls [`Communicator::join`] (or is started with
     /// `FERROCCL_COMM_ID`, `FERROCCL_RANK` and `FERROCCL_RANKS`), with the ranks that the
     /// invitation names, while the members call [`Communicator::grow`].
     ///
@@ -196,7 +197,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As a collective; when rank 0 cannot listen.
+    /// The errors of a collective; also when rank 0 cannot listen.
     pub fn invite(&mut self, added: u32) -> Result<Invitation, Error> {
         self.usable()?;
         if added == 0 {
@@ -227,14 +228,14 @@ impl Communicator {
         Ok(self.control.invitation(&hosts, (port, listener), added, &purpose))
     }
 
-    /// A communicator of all ranks and the newcomers of an invitation: the ranks keep their
-    /// numbers, the newcomers follow. All ranks call it, each with its own
-    /// [`Communicator::invite`]'s result. This communicator stays what it is.
+    /// Makes a communicator of all ranks and the newcomers of an invitation: the ranks keep their
+    /// numbers, the newcomers follow. All ranks call it, each with the result of its own
+    /// [`Communicator::invite`]. This communicator stays usable.
     ///
     /// # Errors
     ///
     /// When a newcomer does not come within `FERROCCL_JOIN_TIMEOUT`, or fails while it enters: this
-    /// communicator is unharmed then. As a collective when one of its own ranks fails.
+    /// communicator is unharmed then. The errors of a collective when one of its own ranks fails.
     pub fn grow(&mut self, invitation: Invitation) -> Result<Communicator, Error> {
         self.usable()?;
         if invitation.first != self.ranks() {
@@ -252,7 +253,8 @@ impl Communicator {
         })
     }
 
-    /// Makes a communicator with this one's configuration. An abort of `from` ends that, too.
+    /// Makes a communicator with this one's configuration. An abort of `from` ends the new one as
+    /// well.
     fn make(
         &self,
         from: &Arc<ControlPlane>,
@@ -269,7 +271,7 @@ impl Communicator {
             met.map_err(|error| Attempt { error: error.into(), control: None })?;
         let control = Arc::new(control);
         from.expect_heir(&Arc::downgrade(&control));
-        // Who aborted before that line did not find this one.
+        // An abort before that line did not find this communicator.
         let linked = linked.and_then(|()| give_up.check(control.rank()));
         let made = linked
             .map_err(Error::from)
@@ -284,7 +286,8 @@ impl Communicator {
     }
 }
 
-/// Ends a wait for these ranks when the communicator fails, or one of them leaves.
+/// Returns a condition that ends a wait for these ranks when the communicator fails or one of them
+/// leaves.
 fn unless_failed(control: &Arc<ControlPlane>, mut members: Vec<Rank>) -> GiveUp {
     members.sort_unstable();
     let control = Arc::downgrade(control);
@@ -295,7 +298,7 @@ fn unless_failed(control: &Arc<ControlPlane>, mut members: Vec<Rank>) -> GiveUp 
     })
 }
 
-/// Zero for none.
+/// Returns the port of a listener; zero for none.
 fn port_of(listener: Option<&TcpListener>) -> u16 {
     let address = listener.and_then(|listener| listener.local_addr().ok());
     address.map_or(0, |address| address.port())

@@ -1,4 +1,4 @@
-//! Which transports join the ranks, and their devices.
+//! Choice of the transports that join the ranks, and of their devices.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,41 +17,42 @@ use super::call::usage;
 use super::error::Error;
 use crate::transports::{self, Choice};
 
-/// The longest time that the link of one of several devices may be down before others take over.
+/// Longest time that the link of one of several devices may be down before others take over.
 const LINK_WITHIN: Duration = Duration::from_millis(500);
 
-/// A transport between hosts that needs adapters, and those of this host that its ranks may take.
+/// A transport between hosts that needs adapters, and the adapters of this host that its ranks may
+/// take.
 #[derive(Debug)]
 pub(super) struct Candidate {
     pub(super) kind: &'static TransportKind,
     pub(super) devices: Vec<DeviceInfo>,
-    /// The reason why there are none.
+    /// The reason why the host has no such devices.
     pub(super) lacks: String,
     /// The reports of all ranks, once they are exchanged.
     pub(super) survey: Survey,
 }
 
-/// The devices of one rank. Both ends of a pair choose alike: from the configuration and the
-/// roster, which all ranks have in common.
+/// The devices of one rank. Both ends of a pair choose alike, from the configuration and the
+/// roster, which are the same on all ranks.
 #[derive(Debug)]
 pub(super) struct Devices {
-    /// Which ranks share memory; to algorithms those are the hosts.
+    /// Groups of ranks that share memory; to algorithms those are the hosts.
     pub(super) hosts: Hosts,
-    /// None if no two ranks share memory anywhere.
+    /// Device for shared memory; none if no two ranks share memory anywhere.
     pub(super) shared: Option<Arc<dyn Device>>,
-    /// None if all ranks share memory; and its transport.
+    /// Device between hosts, and its transport; none if all ranks share memory.
     pub(super) network: Option<(&'static TransportKind, Arc<dyn Device>)>,
-    /// Ranks on the host of this one, whether they share memory or not.
+    /// Ranks on the host of this one, whether or not they share memory.
     pub(super) near: Vec<Rank>,
     /// The RDMA devices that this rank takes, each described for people.
     pub(super) rdma: Vec<String>,
-    /// The least share of a network device's budget that a rank has; the same on all ranks.
+    /// The least share of a network device's budget that any rank has; the same on all ranks.
     pub(super) budget_share: f64,
 }
 
 impl Devices {
-    /// Opens those of a rank of the roster; `candidate` is that of the transport between hosts, if
-    /// that needs adapters.
+    /// Opens the devices of a rank of the roster. `candidate` is that of the transport between
+    /// hosts, if that transport needs adapters.
     pub(super) fn open(
         config: &Config,
         roster: &Roster,
@@ -75,8 +76,8 @@ impl Devices {
             None => Hosts::of(&Vec::from_iter(0..ranks)),
             Some(_) => Hosts::of(&Vec::from_iter((0..ranks).map(own))),
         };
-        // By all ranks alike, whoever is alone on its host: they take part in each other's
-        // exchanges.
+        // All ranks decide alike, also one that is alone on its host, as they take part in each
+        // other's exchanges.
         let sharing = hosts.count() < ranks;
         let near: Vec<Rank> = (0..ranks).filter(|peer| own(*peer) == own(rank)).collect();
         let shared = match choice.host.filter(|_| sharing) {
@@ -100,9 +101,9 @@ impl Devices {
     }
 }
 
-/// Finds the adapters of this host, for each transport that the configuration asks for or leaves
-/// the choice of, the preferred one first. `auto` leaves out devices in software, unless they are
-/// named: they are no faster than what needs none.
+/// Finds the adapters of this host, for each transport that the configuration names or leaves open,
+/// the preferred one first. `auto` leaves out devices in software unless they are named: they are
+/// no faster than a transport that needs no adapter.
 pub(super) fn candidates(config: &Config, hosts: usize) -> Result<Vec<Candidate>, Error> {
     let is_auto = config.transport == transports::AUTO;
     let kinds = match is_auto {
@@ -141,7 +142,8 @@ fn candidate(
     Ok(of(devices, lacks))
 }
 
-/// Returns what ranks on several hosts take where `auto` leaves it open, by its name, and why.
+/// Returns the transports that ranks on several hosts take where `auto` leaves them open, by name,
+/// and why.
 pub(super) fn settle(config: &Config, candidates: &[Candidate]) -> Option<(&'static str, String)> {
     let auto = Choice::named(transports::AUTO).ok()?;
     if config.transport != transports::AUTO || candidates.is_empty() {
@@ -163,7 +165,7 @@ pub(super) fn settle(config: &Config, candidates: &[Candidate]) -> Option<(&'sta
     Some((auto.name(), format!("{network} between hosts; {}", reasons.join("; "))))
 }
 
-/// Makes a transport; the link of a port may be away for so long.
+/// Makes a transport; the link of a port may be down for `link_within`.
 fn make(
     kind: &TransportKind,
     config: &Config,
@@ -179,7 +181,7 @@ fn make(
     Ok(transport)
 }
 
-/// Returns how many devices a rank may take.
+/// Returns the largest number of devices that a rank may take.
 fn rails_max(config: &Config) -> Result<usize, Error> {
     let most = usize::from(config.ib_rails);
     if !(1..=RAILS_MAX).contains(&most) {
@@ -191,16 +193,16 @@ fn rails_max(config: &Config) -> Result<usize, Error> {
 /// The assignment of each host's adapters to its ranks.
 #[derive(Clone, Debug, PartialEq)]
 struct Sharing {
-    /// The devices of this rank's host that it takes.
+    /// Devices of this rank's host that the rank takes.
     taken: Vec<usize>,
-    /// True if every rank of the communicator takes one at most.
+    /// True if every rank of the communicator takes at most one.
     single: bool,
-    /// The least share of a device's budget that a rank has.
+    /// The least share of a device's budget that any rank has.
     budget_share: f64,
 }
 
 impl Sharing {
-    /// For the rank that is `index` among those of its host.
+    /// Returns the assignment for the rank that is `index` among those of its host.
     fn new(
         config: &Config,
         roster: &Roster,
@@ -223,8 +225,8 @@ impl Sharing {
     }
 }
 
-/// Opens those of the adapters that a rank takes. Where every rank of the communicator takes a
-/// single one there is nothing to fail over to, so no message is tracked for that.
+/// Opens the adapters that a rank takes. Where every rank of the communicator takes a single one,
+/// failover is impossible, so messages are not tracked for it.
 fn rails(
     config: &Config,
     Sharing { taken, single, .. }: &Sharing,
@@ -280,7 +282,7 @@ fn share(nearest: &[u64], index: usize, most: usize) -> Vec<usize> {
     taken.filter_map(|at| candidates.get(at % candidates.len().max(1)).copied()).collect()
 }
 
-/// Returns the number of devices whose budgets each rank of a host has: ranks that take the same
+/// Returns the number of devices whose budgets each rank of a host has; ranks that take the same
 /// device share its budget.
 fn budget_shares(taken: &[Vec<usize>]) -> Vec<f64> {
     let sharers = |device: &usize| taken.iter().filter(|own| own.contains(device)).count();
@@ -288,12 +290,12 @@ fn budget_shares(taken: &[Vec<usize>]) -> Vec<f64> {
     taken.iter().map(share).collect()
 }
 
-/// Returns the devices that each rank of a host takes, as [`share`] does for one.
+/// Returns the devices that each rank of a host takes, as [`share`] does for one rank.
 fn share_all(nearest: &[u64], most: usize) -> Vec<Vec<usize>> {
     (0..nearest.len()).map(|index| share(nearest, index, most)).collect()
 }
 
-/// Opens one of a transport's devices; beyond the last one they begin again.
+/// Opens one of a transport's devices; numbers beyond the last device begin again at the first.
 fn open(transport: &dyn Transport, number: usize) -> Result<Arc<dyn Device>, Error> {
     let devices = transport.devices();
     let Some(device) = devices.get(number % devices.len().max(1)) else {
@@ -312,7 +314,7 @@ mod tests {
     use super::super::affinity::Surveyed;
     use super::*;
 
-    /// A transport that needs adapters, of which all ranks have told this.
+    /// Returns a candidate whose transport needs adapters, with these reports of all ranks.
     fn surveyed(ranks: Vec<Surveyed>) -> [Candidate; 1] {
         let kinds = transports::of_reach(Reach::Network);
         let kind = kinds.into_iter().find(|kind| kind.adapters).unwrap();
@@ -347,7 +349,7 @@ mod tests {
         assert_eq!(super::settle(&asked, &surveyed(vec![has(true)])), None);
     }
 
-    /// What each rank takes.
+    /// Returns the devices that each rank takes.
     fn taken(devices: &[Locality], ranks: &[Locality], most: usize) -> Vec<Vec<usize>> {
         let nearest = Vec::from_iter(ranks.iter().map(|rank| nearest_of(rank, devices)));
         share_all(&nearest, most)
@@ -357,8 +359,8 @@ mod tests {
         nodes.iter().map(|node| Locality { numa_node: *node, pci_path: None }).collect()
     }
 
-    /// What is at a port of a switch; each of two NUMA nodes has four switches, and each switch a
-    /// root complex.
+    /// Returns the place of a port of a switch. Each of two NUMA nodes has four switches, and each
+    /// switch has a root complex.
     fn at(switch: u32, port: u32) -> Locality {
         let bus = 0x10 * (switch + 1);
         let up = format!("pci0000:{bus:02x}/0000:{bus:02x}:01.0/0000:{:02x}:00.0", bus + 1);

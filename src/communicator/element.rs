@@ -5,7 +5,7 @@ use ccl_core::types::DataType;
 
 /// A type that collectives move and reduce.
 pub trait Element: Pod + Send + Sync {
-    /// Its name in the core.
+    /// Data type of the element in the core.
     const DATA_TYPE: DataType;
 }
 
@@ -42,16 +42,16 @@ elements! {
     F8E5m2 => Float8E5m2,
 }
 
-/// How elements are combined, with the factor of a premultiplied sum where there is one.
+/// Operator that combines elements, with the factor of a premultiplied sum where there is one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reduction<T> {
     /// a + b; integers wrap.
     Sum,
     /// a × b; integers wrap.
     Prod,
-    /// The smaller one.
+    /// The smaller element.
     Min,
-    /// The larger one.
+    /// The larger element.
     Max,
     /// The sum divided by the number of ranks.
     Avg,

@@ -1,4 +1,4 @@
-//! Runs calls: plans them, binds them, and drives their executions over the ports.
+//! Execution of calls: planning, binding, and driving their executions over the ports.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,33 +33,33 @@ use crate::bootstrap::ControlPlane;
 use crate::clock;
 use crate::recorder::{CallRecord, MESSAGES, Sent, Shown, Timed, Writer};
 
-/// The most plans kept; the one that was not used for longest makes room.
+/// Largest number of plans that are kept; a new plan replaces the least recently used one.
 const PLANS_MAX: usize = 64;
-/// The longest sleep without looking around: bounds what a missed ring costs.
+/// Longest sleep without a check of progress; bounds the cost of a missed doorbell.
 const SLEEP_MAX: Duration = Duration::from_millis(5);
-/// The longest sleep where peers on this host cannot end it.
+/// Longest sleep where peers on this host cannot end the sleep.
 const SLEEP_MIXED: Duration = Duration::from_micros(200);
-/// What point-to-point messages carry instead of a call's tag: they belong to no numbered call.
+/// Tag of point-to-point messages, which belong to no numbered call.
 pub(super) const MESSAGE_TAG: u64 = u64::MAX;
 
-/// What a plan was made for.
+/// Key of a plan: the calls that it fits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PlanKey {
     Collective { algorithm: &'static str, collective: Collective, root: Rank, in_place: bool },
     Group { sends: Vec<Rank>, recvs: Vec<Rank> },
 }
 
-/// A program made ready, with the numbers it was last bound to.
+/// A prepared program, with the numbers that it was last bound to.
 #[derive(Debug)]
 pub(super) struct Plan {
     key: PlanKey,
     split: u32,
-    /// Ranks that this one sends to.
+    /// Number of ranks that this one sends to.
     fan_out: u32,
     pub(super) execution: Execution,
     numbers: CallParams,
     used: u64,
-    /// Calls that wait their turn with it.
+    /// Number of waiting calls that hold the plan.
     pins: u32,
 }
 
@@ -71,20 +71,20 @@ struct PlannedCall {
     op: ReduceOp,
     scalar: [u8; 8],
     root: Rank,
-    /// None for uneven calls, which are prepared each time.
+    /// Count of an even call; none for uneven calls, which are prepared each time.
     count: Option<usize>,
     in_place: bool,
-    /// What the call asks for.
+    /// Variant that the call asks for.
     variant: Option<Variant>,
-    /// What the record says of that.
+    /// Algorithm and slot fraction of the call's record.
     asked: (u8, SlotFraction),
     plan: usize,
     kernel: Kernel,
     input_bytes: usize,
     output_bytes: usize,
-    /// The call's kind, as records have it.
+    /// The call's kind, as records encode it.
     kind: u64,
-    /// Of the recording: the bytes of the larger buffer and the algorithm.
+    /// Bytes of the larger buffer and number of the algorithm, as the recording encodes them.
     size: u64,
 }
 
@@ -117,19 +117,19 @@ impl PlannedCall {
 pub(super) struct Engine {
     pub(super) rank: Rank,
     pub(super) ranks: u32,
-    /// Who shares memory with whom.
+    /// Groups of ranks that share memory.
     pub(super) hosts: Hosts,
     pub(super) config: Config,
     pub(super) control: Arc<ControlPlane>,
-    /// Records what this rank does.
+    /// Recorder of this rank's operations.
     pub(super) writer: Option<Writer>,
-    /// In the writer's place, where calls are timed.
+    /// Recorder with times, in place of `writer` where calls are timed.
     pub(super) timed: Option<Box<Timed>>,
     pub(super) segment: Segment,
     pub(super) ports: CpuPorts,
     pub(super) wait_policy: WaitPolicy,
     pub(super) own_record: Option<Region>,
-    /// By rank; none for this rank.
+    /// Records of the peers, by rank; none for this rank.
     pub(super) peer_records: Vec<Option<Region>>,
     /// The connections behind the links; none for a single rank.
     pub(super) wiring: Option<Wiring>,
@@ -139,14 +139,14 @@ pub(super) struct Engine {
     pub(super) stall_detector: StallDetector,
     recent: Option<PlannedCall>,
     predictions: PredictionCache,
-    /// Of messages, which are bytes.
+    /// Kernel of messages, which are bytes.
     byte_kernel: Kernel,
     scratch: Region,
     sequence: u64,
     uses: u64,
-    /// Since when polls of the started call have moved nothing.
+    /// Time since which polls of the started call have moved nothing.
     idle_since: Option<Instant>,
-    /// Of the process that made it.
+    /// Fork generation of the process that made the engine.
     generation: u32,
 }
 
@@ -158,11 +158,11 @@ impl Drop for Engine {
     }
 }
 
-/// An engine that is driven: whatever comes, its call's buffers are let go of. What comes may be a
-/// panic, of the program's own subscriber to what is traced.
+/// Guard that unbinds the call's buffers on every exit path, panics included. A panic may come from
+/// the program's own tracing subscriber.
 pub(super) struct Driven<'e> {
     pub(super) engine: &'e mut Engine,
-    /// Whether the thread was unwinding before: calls may be made then, too.
+    /// True if the thread was unwinding before: calls may be made then, too.
     unwinding: bool,
 }
 
@@ -185,21 +185,21 @@ impl Drop for Driven<'_> {
     }
 }
 
-/// A call that was checked and planned, and may be under way.
+/// A call that was checked and planned, and may be in progress.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) plan: usize,
     pub(super) what: CallKind,
     memory: Memory,
-    /// Of its larger buffer, or of all messages.
+    /// Bytes of its larger buffer, or of all messages.
     bytes: usize,
-    /// What the recording says of it.
+    /// Values that the recording shows of the call.
     shown: Shown,
-    /// Of a call that waits its turn: others may use its plan with other numbers meanwhile.
+    /// Numbers of a call that waits its turn: others may use its plan with other numbers meanwhile.
     numbers: Option<CallParams>,
 }
 
-/// Where a call's operands are.
+/// Memory of a call's operands.
 #[derive(Clone, Copy, Debug)]
 enum Memory {
     Buffers { input: (*const u8, usize), output: (*mut u8, usize), kernel: Kernel, tag: u64 },
@@ -210,7 +210,7 @@ enum Memory {
 // communicator is moved meanwhile; they are used by one thread at a time.
 unsafe impl Send for Memory {}
 
-/// Names what runs, in messages.
+/// Name of a call or group, for messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CallKind {
     Call(CallRecord),
@@ -227,7 +227,7 @@ impl std::fmt::Display for CallKind {
 }
 
 impl Engine {
-    /// An engine whose links are up.
+    /// Makes an engine whose links are up.
     pub(super) fn new(
         control: Arc<ControlPlane>,
         config: Config,
@@ -266,7 +266,7 @@ impl Engine {
         }
     }
 
-    /// An engine of one rank, which has no links.
+    /// Makes an engine of one rank, which has no links.
     pub(super) fn alone(control: Arc<ControlPlane>, config: Config) -> Engine {
         let segment = Segment::of_one_host(1, &config);
         let wait_policy = WaitPolicy::new(&config, 1, Look::Memory, None);
@@ -315,7 +315,7 @@ impl Engine {
         }
     }
 
-    /// Checks and plans a call that is not the one before.
+    /// Checks and plans a call that differs from the one before.
     fn prepare(&mut self, call: &Call<'_>, in_place: bool) -> Result<(), Error> {
         self.recent = None;
         let (input_bytes, output_bytes) = call.check(self.rank, self.ranks)?;
@@ -354,7 +354,7 @@ impl Engine {
 
     /// Checks, plans and binds point-to-point messages.
     ///
-    /// The caller vouches as in [`Engine::begin`].
+    /// The caller vouches for the same as in [`Engine::begin`].
     pub(super) fn begin_messages(&mut self, messages: &Messages) -> Result<Running, Error> {
         self.recent = None;
         let plan = self.message_plan(messages)?;
@@ -372,20 +372,19 @@ impl Engine {
         Ok(Running { plan, what, memory, bytes, shown, numbers: None })
     }
 
-    /// Lets a begun call wait its turn: its plan and numbers are kept until
-    /// [`Engine::forget`].
+    /// Lets a begun call wait its turn: its plan and numbers are kept until [`Engine::forget`].
     pub(super) fn keep(&mut self, running: &mut Running) {
         let plan = &mut self.plans[running.plan];
         plan.pins += 1;
         running.numbers = Some(plan.numbers.clone());
     }
 
-    /// A kept call has ended.
+    /// Releases the plan of a kept call, which has ended.
     pub(super) fn forget(&mut self, running: &Running) {
         self.plans[running.plan].pins -= 1;
     }
 
-    /// Makes a begun call the one that the ports carry out.
+    /// Makes the ports carry out a begun call.
     pub(super) fn start(&mut self, running: &Running) -> Result<(), Error> {
         if let (CallKind::Call(_), Some(to)) = (&running.what, &self.own_record) {
             let [kind, count, sequence, _] = running.shown;
@@ -432,7 +431,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Does what can be done at once. Returns whether the call has ended.
+    /// Makes all progress that is possible at once. Returns whether the call has ended.
     pub(super) fn poll(&mut self, running: &Running) -> Result<bool, Error> {
         loop {
             match self.advance(running.plan)? {
@@ -491,7 +490,7 @@ impl Engine {
         }
     }
 
-    /// Where operations are recorded, if they are.
+    /// Returns the recording of operations, if there is one.
     #[inline]
     pub(super) fn recording(&self) -> Option<&Writer> {
         self.writer.as_ref().or_else(|| self.timed.as_ref().map(|timed| &timed.writer))
@@ -524,7 +523,7 @@ impl Engine {
         }
     }
 
-    /// Lets a plan's execution do what it can do now, and the links to other hosts too.
+    /// Advances a plan's execution and the links to other hosts as far as possible now.
     #[inline]
     pub(super) fn advance(&mut self, plan: usize) -> Result<Progress, Error> {
         let progress = self.plans[plan].execution.advance(&mut self.ports);
@@ -534,7 +533,7 @@ impl Engine {
         }
     }
 
-    /// Sleeps until a peer has done something, but never for long.
+    /// Sleeps until a peer has made progress, but never for long.
     #[cold]
     fn sleep(&mut self, plan: usize) {
         let Engine { plans, ports, wait_policy, .. } = self;
@@ -554,7 +553,7 @@ impl Engine {
         }
     }
 
-    /// The plan for an algorithm and root, made now if it is new.
+    /// Returns the plan for an algorithm and root, which is made now if it is new.
     fn plan(
         &mut self,
         algorithm: &'static Algorithm,
@@ -657,7 +656,7 @@ impl Engine {
         bound.map_err(|error| usage(error.to_string()))
     }
 
-    /// Scratch memory for the run that a plan has started.
+    /// Returns scratch memory for the run that a plan has started.
     fn scratch_for(&mut self, plan: usize) -> Result<*mut u8, Error> {
         let bytes = self.plans[plan].execution.scratch_bytes();
         if bytes > self.scratch.bytes() {
@@ -667,12 +666,12 @@ impl Engine {
     }
 }
 
-/// An element of each part of the longest message.
+/// Returns the least bytes of a message: 8, the longest element, for each part of the longest one.
 fn message_bytes_min(program: &Program) -> usize {
     program.message_parts as usize * 8
 }
 
-/// A message must have room for an element of each of its parts.
+/// Checks that a slot has room for one element of each part of a message.
 pub(super) fn check_message(program: &Program, slot_bytes: usize) -> Result<(), Error> {
     if message_bytes_min(program) <= slot_bytes {
         return Ok(());
@@ -684,7 +683,7 @@ pub(super) fn check_message(program: &Program, slot_bytes: usize) -> Result<(), 
     )))
 }
 
-/// The most payload of a message.
+/// Returns the most payload of a message, in bytes.
 pub(super) fn message_bytes(
     slot_fraction: SlotFraction,
     slot_bytes: usize,
@@ -693,7 +692,7 @@ pub(super) fn message_bytes(
     slot_fraction.bytes(slot_bytes, message_bytes_min(program))
 }
 
-/// Address and length of each buffer of a group.
+/// Returns address and length of each buffer of a group.
 fn message_buffers(key: &PlanKey, numbers: &CallParams) -> impl Iterator<Item = (usize, usize)> {
     let (sends, recvs) = match key {
         PlanKey::Group { sends, recvs } => (sends.len() as u32, recvs.len() as u32),
@@ -703,7 +702,7 @@ fn message_buffers(key: &PlanKey, numbers: &CallParams) -> impl Iterator<Item = 
     sent.chain((0..recvs).map(|part| numbers.output.part(part)))
 }
 
-/// What a group sends and receives: to and from whom, and how many bytes. Nothing of a collective.
+/// Returns the peers and bytes that a group sends and receives; empty for a collective.
 fn messages_of(key: &PlanKey, numbers: &CallParams) -> Sent {
     let PlanKey::Group { sends, recvs } = key else { return Sent::default() };
     let bytes = |layout: &Layout, part| layout.part(part).1 as u64;
@@ -712,8 +711,8 @@ fn messages_of(key: &PlanKey, numbers: &CallParams) -> Sent {
     Sent { sends: sends.collect(), recvs: recvs.collect() }
 }
 
-/// Carries messages to and from other hosts, and says whether the call moves with that. It has not
-/// ended before all its messages are out of this process's hands.
+/// Sends and receives messages to and from other hosts, and returns whether that advances the call.
+/// A call has not ended before all its messages have left this process.
 #[inline(never)]
 fn carry(messages: &mut MessageLinks, progress: Progress) -> Result<Progress, Error> {
     let now = clock::now();
@@ -728,12 +727,12 @@ fn carry(messages: &mut MessageLinks, progress: Progress) -> Result<Progress, Er
     Ok(if arrived { Progress::Moved } else { Progress::Blocked })
 }
 
-/// What the recording says of a call's size: its bytes and the algorithm's number.
+/// Returns the size of a call as the recording encodes it: the bytes and the algorithm's number.
 fn size(bytes: usize, algorithm: u8) -> u64 {
     (bytes as u64) << 8 | u64::from(algorithm)
 }
 
-/// 1 + the algorithm's place in the registry, which is the same on all ranks.
+/// Returns 1 + the algorithm's place in the registry, which is the same on all ranks.
 fn registry_number(algorithm: &Algorithm) -> u8 {
     let same = |other: &&Algorithm| {
         (other.collective, other.name) == (algorithm.collective, algorithm.name)
@@ -742,7 +741,7 @@ fn registry_number(algorithm: &Algorithm) -> u8 {
     number.and_then(|number| u8::try_from(number + 1).ok()).unwrap_or(0)
 }
 
-/// What the planner takes for a call.
+/// Returns the choice of the planner for a call.
 pub(super) fn choice<'c>(
     config: &'c Config,
     segment: &Segment,
@@ -784,7 +783,7 @@ fn check_buffer(call: &Call<'_>, which: &str, need: usize, have: usize) -> Resul
     )))
 }
 
-/// Input and output coincide as the in-place form says, or do not overlap.
+/// Checks that input and output do not overlap, except in the in-place form.
 fn check_overlap(
     call: &Call<'_>,
     buffers: &Buffers,
@@ -823,7 +822,8 @@ mod tests {
         check_overlap(&call, &buffers, 16, 16)
     }
 
-    /// Ranks that choose differently wait for each other for ever.
+    /// Checks that all ranks choose alike: ranks that choose differently wait for each other for
+    /// ever.
     #[test]
     fn ranks_of_hosts_that_are_unevenly_filled_choose_alike() {
         let config = Config::default();
@@ -849,7 +849,7 @@ mod tests {
         }
     }
 
-    /// The safe interface cannot make such buffers; others can.
+    /// Checks buffers that the safe interface cannot make, but others can.
     #[test]
     fn buffers_that_overlap_must_be_the_in_place_form() {
         for (input, output) in [(0, 0), (0, 12), (15, 0), (20, 8)] {

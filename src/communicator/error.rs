@@ -1,4 +1,4 @@
-//! What can go wrong with a communicator, said so that the reader knows what to do.
+//! Errors of a communicator, worded so that the reader knows what to do.
 
 use std::time::Duration;
 
@@ -12,18 +12,19 @@ use crate::bootstrap::{BootstrapError, ExchangeError, VerdictError};
 use crate::launch::LaunchError;
 use crate::transports::UnknownTransport;
 
-/// An error of a communicator. Unless it [is harmless](Error::is_harmless), the communicator is of
-/// no more use: later operations end with [`Error::Broken`], which says what all survivors say.
+/// An error of a communicator. Unless the error [is harmless](Error::is_harmless), the communicator
+/// is of no more use: later operations end with [`Error::Broken`], which is the same on all
+/// survivors.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Arguments that cannot be right; nothing was sent, the communicator is unharmed.
+    /// Arguments that cannot be right; nothing was sent, and the communicator is unharmed.
     #[error("{0}")]
     Usage(String),
     /// A tunable that cannot be read.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// An algorithm that cannot be had.
+    /// An algorithm that cannot be used.
     #[error(transparent)]
     Algorithm(#[from] ChoiceError),
     /// The launcher's environment is wrong.
@@ -35,7 +36,7 @@ pub enum Error {
     /// An exchange among the ranks failed.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
-    /// The survivors of a failure did not agree, or this rank is none of them.
+    /// The survivors of a failure did not agree, or this rank is not among them.
     #[error(transparent)]
     Verdict(#[from] VerdictError),
     /// `FERROCCL_TRANSPORT` names no transport.
@@ -55,23 +56,23 @@ pub enum Error {
     Mismatch {
         /// This rank.
         rank: Rank,
-        /// What this rank called.
+        /// The call of this rank.
         own: String,
         /// The rank that called something else.
         peer: Rank,
-        /// What it called.
+        /// The call of that rank.
         theirs: String,
     },
     /// A rank died, left, or aborted.
     #[error("{during}: rank {rank} failed: {reason}{}", so_far(*last_completed))]
     RankFailed {
-        /// Which: the one that all survivors name, once they have agreed.
+        /// The failed rank: the one that all survivors name, once they have agreed.
         rank: Rank,
-        /// How it was noticed.
+        /// The failure, as it was noticed.
         reason: String,
         /// The number of the last operation that all survivors completed, if they have agreed.
         last_completed: Option<u64>,
-        /// What this rank was doing.
+        /// Activity of this rank.
         during: String,
     },
     /// An operation made no progress for too long.
@@ -81,13 +82,13 @@ pub enum Error {
         so_far(*last_completed)
     )]
     Deadline {
-        /// What this rank was doing.
+        /// Activity of this rank.
         during: String,
-        /// For how long nothing moved.
+        /// Time for which nothing moved.
         stalled: Duration,
-        /// For whom it waits.
+        /// Ranks that this rank waits for.
         waiting: String,
-        /// Who holds up the others, as all ranks say: a sentence.
+        /// Sentence on the rank that holds up the others, as all ranks say.
         verdict: String,
         /// The number of the last operation that all survivors completed, if they have agreed.
         last_completed: Option<u64>,
@@ -104,24 +105,24 @@ pub enum Error {
         so_far(*last_completed)
     )]
     Broken {
-        /// What this rank was doing.
+        /// Activity of this rank.
         during: String,
         /// The rank that is to blame.
         rank: Rank,
-        /// What happened to it.
+        /// The failure of that rank.
         reason: String,
-        /// The number of the last operation that all survivors completed, if they have agreed.
-        /// Whatever ended well after it is void.
+        /// The number of the last operation that all survivors completed, if they have agreed. Any
+        /// that ended well after it is void.
         last_completed: Option<u64>,
     },
-    /// No communicator came of the ranks of another one.
+    /// No new communicator came of the ranks of another one.
     #[error("{doing}: {error}. {advice}")]
     Unmade {
-        /// What was tried.
+        /// The attempt.
         doing: &'static str,
-        /// What went wrong. Ranks are those that the new communicator would have had.
+        /// The error. Ranks are those that the new communicator would have had.
         error: Box<Error>,
-        /// What to do now.
+        /// Advice on what to do now.
         advice: &'static str,
     },
 }
@@ -133,7 +134,7 @@ fn so_far(last_completed: Option<u64>) -> String {
 }
 
 impl Error {
-    /// Whether the communicator is unharmed.
+    /// Returns whether the communicator is unharmed.
     #[must_use]
     pub fn is_harmless(&self) -> bool {
         use Error::{Algorithm, Config, Forked, UnknownTransport, Unmade, Usage};
@@ -143,7 +144,7 @@ impl Error {
         )
     }
 
-    /// The rank that is to blame, where one is.
+    /// Returns the rank that is to blame, where one is.
     #[must_use]
     pub fn failed_rank(&self) -> Option<Rank> {
         match self {
@@ -152,7 +153,8 @@ impl Error {
         }
     }
 
-    /// The number of the last operation that all survivors completed, where they have agreed.
+    /// Returns the number of the last operation that all survivors completed, where they have
+    /// agreed.
     #[must_use]
     pub fn last_completed(&self) -> Option<u64> {
         match self {

@@ -1,5 +1,5 @@
-//! Small exchanges over the control plane, each with its topic: ranks that are at different points
-//! of a program notice, instead of reading each other's bytes as something else.
+//! Small exchanges over the control plane, each with its topic. Ranks that are at different points
+//! of a program notice that, instead of misreading each other's bytes.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::call::usage;
 use super::error::Error;
 use crate::bootstrap::ControlPlane;
 
-/// What an exchange is about.
+/// Topic of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Topic {
     Devices,
@@ -38,7 +38,7 @@ impl Topic {
         Topic::Invitation,
     ];
 
-    /// The step of a program that it belongs to, for messages.
+    /// Returns the step of a program that the topic belongs to, for messages.
     fn step(self) -> &'static str {
         match self {
             Topic::Devices | Topic::Nonces | Topic::Addresses | Topic::Ready => "connecting",
@@ -49,7 +49,7 @@ impl Topic {
     }
 }
 
-/// Hands every rank's record to every rank, in order of rank.
+/// Exchanges one record per rank; returns the records of all ranks, in order of rank.
 pub(super) fn exchange<T: Serialize + DeserializeOwned>(
     control: &ControlPlane,
     topic: Topic,

@@ -1,4 +1,4 @@
-//! How long a call would take by each way: as it was measured, or as a model predicts.
+//! Duration of a call by each algorithm, as it was measured or as a model predicts it.
 
 use ccl_core::algorithm::{self, Algorithm};
 use ccl_core::config::Config;
@@ -17,46 +17,47 @@ use super::explain::sharing;
 use super::segment::Segment;
 use super::{Call, Error};
 
-/// Of more, it would take too long to say.
+/// Largest number of ranks for which durations are predicted: for more, a prediction takes too
+/// long.
 const RANKS_MAX: u32 = 16;
 
-/// How long a way takes.
+/// Duration of a call by one variant.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Expected {
-    /// The algorithm, and behind a `/` what slots are divided by.
+    /// The algorithm, and behind a `/` the divisor of slots.
     pub variant: String,
-    /// In microseconds.
+    /// Duration in microseconds.
     pub time_us: f64,
-    /// Whether that was measured (`FERROCCL_TUNING`), or is predicted by a walk through all ranks'
-    /// programs: with the numbers that a table has, or with figures of the order of what this
-    /// library's links take.
+    /// True if the duration was measured (`FERROCCL_TUNING`). Otherwise the duration is predicted
+    /// by a walk through all ranks' programs, with the parameters of a table, or with typical
+    /// figures of this library's links.
     pub is_measured: bool,
 }
 
-/// A call whose blocks are all alike, of which a model is asked.
+/// A call with equal blocks, for which a model predicts.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// Which collective.
+    /// The collective.
     pub collective: Collective,
-    /// Its root, where it has one.
+    /// The root, for collectives that have one.
     pub root: Rank,
     /// Elements of a block.
     pub count: usize,
-    /// Bytes of one of them.
+    /// Bytes of one element.
     pub element_bytes: usize,
     /// Bytes of the larger buffer.
     pub bytes: usize,
-    /// Which rank is on which host.
+    /// Hosts of the ranks.
     pub hosts: &'a Hosts,
 }
 
-/// How long a call whose blocks are all alike would take by each algorithm, and by the fastest of
-/// them with divided slots, the fastest first. It takes some milliseconds to find out for 16 ranks;
-/// among more nothing is said.
+/// Returns the duration of a call with equal blocks by each algorithm, and by the fastest of them
+/// with divided slots, the fastest first. The prediction takes some milliseconds for 16 ranks; for
+/// more ranks the list is empty.
 ///
 /// # Errors
 ///
-/// As the call itself, for what is wrong with its arguments.
+/// The errors of the call itself, for wrong arguments.
 pub fn expected(config: &Config, hosts: &Hosts, call: &Call<'_>) -> Result<Vec<Expected>, Error> {
     let Sizes::Even(count) = call.sizes else { return Ok(Vec::new()) };
     if hosts.ranks() > RANKS_MAX || call.collective.even_blocks(1).is_none() {
@@ -85,7 +86,8 @@ pub fn expected(config: &Config, hosts: &Hosts, call: &Call<'_>) -> Result<Vec<E
     Ok(all)
 }
 
-/// The same by a model alone, in nanoseconds, with links as a configuration makes them.
+/// Predicts the duration of each variant in nanoseconds by a model alone, with links as the
+/// configuration makes them, the fastest first.
 pub fn predicted(
     model: &Model,
     config: &Config,
@@ -117,7 +119,7 @@ pub fn predicted(
         all.iter().map(|(variant, _, time)| (*variant, *time)).collect();
     let fastest = all.iter().min_by(|one, other| one.2.total_cmp(&other.2));
     if let Some((variant, programs, _)) = fastest {
-        // What is shorter than a part of a slot goes like that already.
+        // A buffer that fits a fraction of a slot takes the same time with whole slots.
         let shorter =
             |slot_fraction: &SlotFraction| slot_fraction.bytes(shape.slot_bytes, 64) < asked.bytes;
         for slot_fraction in SlotFraction::ALL.into_iter().skip(1).filter(shorter) {

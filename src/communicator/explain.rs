@@ -1,4 +1,4 @@
-//! Says what would be done and why: the plan of a call, without making it.
+//! Explanation of a call: the plan and its reasons, without making the call.
 
 use std::fmt;
 
@@ -27,23 +27,22 @@ pub struct Explanation {
     pub collective: String,
     /// Ranks of the communicator.
     pub ranks: u32,
-    /// Hosts that they are on.
+    /// Hosts of the ranks.
     pub hosts: u32,
     /// The algorithm taken.
     pub algorithm: String,
     /// The part of a slot that a message fills at most, as `/4`; empty for a whole slot.
     pub slot_fraction: String,
-    /// What it does.
+    /// Summary of the algorithm.
     pub summary: String,
-    /// Why it was taken.
+    /// The reason for the algorithm.
     pub reason: String,
-    /// The rule that says so, as `ferroccl explain --rules` lists it, if one does.
+    /// The rule that chose the algorithm, as `ferroccl explain --rules` lists it, if a rule did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// The other algorithms there are.
+    /// The other algorithms of the collective.
     pub alternatives: Vec<String>,
-    /// How long each of them would take, the fastest first; only where
-    /// [`super::expected()`] was asked.
+    /// Duration by each variant, the fastest first; only where [`super::expected()`] was asked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub expected: Vec<Expected>,
     /// The transport that joins the ranks.
@@ -55,8 +54,8 @@ pub struct Explanation {
     /// and CTS, with the reason for it. Known to a communicator only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<String>,
-    /// How messages are spread over the queue pairs of a link, and the rule that says so; none over
-    /// other transports than verbs.
+    /// Distribution of messages over the queue pairs of a link, and the rule that sets it; none
+    /// over other transports than verbs.
     pub striping: Option<StripingPlan>,
     /// Parallel channels per pair of ranks.
     pub channels: u32,
@@ -66,7 +65,7 @@ pub struct Explanation {
     pub slot_bytes: usize,
     /// The most payload of a message of this call: a slot, or a part of it.
     pub message_bytes: usize,
-    /// How often the schedule is repeated to cover the buffers.
+    /// Number of times that the schedule is repeated to cover the buffers.
     pub chunks: usize,
     /// The most elements of each part that one chunk takes.
     pub chunk_elements: usize,
@@ -78,38 +77,38 @@ pub struct Explanation {
     pub shared_bytes: usize,
     /// The formula behind `shared_bytes`.
     pub shared_formula: String,
-    /// Memory that this rank uses for connections to other hosts.
+    /// Bytes that this rank uses for connections to other hosts.
     pub network_bytes: usize,
     /// The formula behind `network_bytes`.
     pub network_formula: String,
-    /// What was changed to suit the network when the ranks joined.
+    /// Changes that were made to suit the network when the ranks joined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// Whether the bits depend on nothing but the data.
+    /// True if the bits of the result depend on nothing but the data.
     pub deterministic: bool,
     /// This rank's schedule.
     pub schedule: String,
-    /// What it was lowered to.
+    /// Program that the schedule was lowered to.
     pub program: String,
 }
 
-/// How messages are spread, and why.
+/// Distribution of messages over queue pairs, and its reason.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StripingPlan {
-    /// How.
+    /// The distribution.
     pub striping: Striping,
-    /// The rule of the policy that says so.
+    /// The rule of the policy that sets the distribution.
     pub rule: String,
-    /// Ranks that this one sends to.
+    /// Number of ranks that this one sends to.
     pub fan_out: u32,
 }
 
 impl Communicator {
-    /// The plan of a call. Local: nothing is sent.
+    /// Returns the plan of a call. Nothing is sent.
     ///
     /// # Errors
     ///
-    /// As the call itself, for what is wrong with its arguments.
+    /// The errors of the call itself, for wrong arguments.
     pub fn explain(&self, call: &Call<'_>) -> Result<Explanation, Error> {
         let wiring = self.engine.wiring.as_ref();
         let config = wiring.map_or(self.config(), |wiring| &wiring.config);
@@ -123,18 +122,18 @@ impl Communicator {
 }
 
 impl Explanation {
-    /// The variant taken: the algorithm, and behind a `/` what slots are divided by.
+    /// Returns the variant taken: the algorithm, and behind a `/` the divisor of slots.
     #[must_use]
     pub fn variant(&self) -> String {
         format!("{}{}", self.algorithm, self.slot_fraction)
     }
 }
 
-/// The plan that `rank` of the ranks on `hosts` would take for a call, without any of them.
+/// Returns the plan of `rank` of the ranks on `hosts` for a call, without a communicator.
 ///
 /// # Errors
 ///
-/// As the call itself, for what is wrong with its arguments.
+/// The errors of the call itself, for wrong arguments.
 pub fn explain(
     config: &Config,
     rank: Rank,
@@ -206,7 +205,7 @@ pub fn explain(
     })
 }
 
-/// The hosts as algorithms see them: ranks that share no memory are on hosts of their own.
+/// Returns the hosts as algorithms see them: ranks that share no memory are on hosts of their own.
 pub(super) fn sharing(config: &Config, hosts: &Hosts) -> Hosts {
     match Choice::of(config).host {
         Some(_) => hosts.clone(),
@@ -214,7 +213,7 @@ pub(super) fn sharing(config: &Config, hosts: &Hosts) -> Hosts {
     }
 }
 
-/// The transports that join the ranks.
+/// Returns the name of the transports that join the ranks.
 fn transports(hosts: &Hosts, config: &Config) -> &'static str {
     let choice = Choice::of(config);
     match (hosts.ranks(), hosts.count()) {

@@ -1,5 +1,5 @@
-//! Point-to-point messages, alone or grouped: a group's messages move side by side, so that two
-//! ranks which send to each other first do not wait for each other.
+//! Point-to-point messages, alone or grouped. A group's messages move side by side, so that two
+//! ranks which both send first do not wait for each other.
 
 use std::marker::PhantomData;
 
@@ -9,7 +9,7 @@ use super::call::usage;
 use super::element::Element;
 use super::{Communicator, Error};
 
-/// One direction of a group: whom, where, how much.
+/// One direction of a group: peers, addresses and lengths.
 #[derive(Debug, Default)]
 pub(super) struct Side {
     pub(super) peers: Vec<Rank>,
@@ -26,13 +26,13 @@ impl Side {
     }
 }
 
-/// Lengths of the messages between a rank and itself.
+/// Returns the lengths of the messages between a rank and itself.
 fn own(side: &Side, rank: Rank) -> impl Iterator<Item = usize> {
     let pairs = side.peers.iter().zip(&side.bytes);
     pairs.filter(move |(peer, _)| **peer == rank).map(|(_, bytes)| *bytes)
 }
 
-/// What a group sends and receives.
+/// Sends and receives of a group.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     pub(super) sends: Side,
@@ -40,7 +40,8 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// Each message to oneself is received with the length it is sent with.
+    /// Checks that each message of a rank to itself is received with the length that it is sent
+    /// with.
     pub(super) fn check_own(&self, rank: Rank) -> Result<(), Error> {
         let mut pairs = own(&self.sends, rank).zip(own(&self.recvs, rank));
         match pairs.find(|(sent, expected)| sent != expected) {
@@ -76,7 +77,8 @@ impl<'c, 'b> Group<'c, 'b> {
         Group { communicator, messages, buffers: PhantomData }
     }
 
-    /// Adds a send to `peer`; to this rank itself if a receive from itself is in the group too.
+    /// Adds a send to `peer`; this rank itself is allowed if the group also has a receive from
+    /// itself.
     pub fn send<T: Element>(mut self, data: &'b [T], peer: Rank) -> Self {
         let address = data.as_ptr().expose_provenance();
         self.messages.sends.push(peer, address, size_of_val(data));
@@ -100,7 +102,7 @@ impl<'c, 'b> Group<'c, 'b> {
     }
 }
 
-/// The next group takes the memory of this one's lists.
+/// Returns the memory of this group's lists to the communicator, for the next group.
 impl Drop for Group<'_, '_> {
     fn drop(&mut self) {
         let mut messages = std::mem::take(&mut self.messages);

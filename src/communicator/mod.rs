@@ -72,7 +72,7 @@ pub use tuning::machine;
 
 /// Ranks that do collectives together. All ranks make the same calls in the same order.
 ///
-/// A communicator is used by one thread at a time. Dropping it leaves in good order.
+/// A communicator is used by one thread at a time. Dropping a communicator leaves in good order.
 #[derive(Debug)]
 pub struct Communicator {
     id: u64,
@@ -81,30 +81,32 @@ pub struct Communicator {
     /// Empty lists of the last group, for the next one.
     spare_messages: Messages,
     control: Arc<ControlPlane>,
-    /// The first error that ended it here.
+    /// The first error that ended this communicator on this rank.
     broken: Option<String>,
-    /// How many communicators were made of this one, or tried.
+    /// Number of communicators that were made of this one, or tried.
     derived: u64,
-    /// What an attempt to shrink has left behind: the next one goes on from there.
+    /// Control plane that an attempt to shrink has left behind: the next attempt goes on from
+    /// there.
     successor: Option<Arc<ControlPlane>>,
     is_shrunk: bool,
     generation: u32,
-    /// What was measured of the network, if it was.
+    /// Results of measuring the network, if it was measured.
     measured: Option<Measured>,
 }
 
-/// Ends a communicator from any thread.
+/// Handle that ends a communicator from any thread.
 #[derive(Clone, Debug)]
 pub struct AbortHandle {
-    /// Weak: a handle that outlives its communicator does not keep the rank from leaving.
+    /// Control plane, held weakly: a handle that outlives its communicator does not keep the rank
+    /// from leaving.
     control: Weak<ControlPlane>,
 }
 
 impl AbortHandle {
-    /// Ends the communicator on all ranks: whatever is under way, or called later, fails with
-    /// this reason. If it has failed before, this rank gives up for good: its
-    /// [`Communicator::agree`] and [`Communicator::shrink`] end, and those of the others that wait
-    /// for it. What is being made of it ends as well.
+    /// Ends the communicator on all ranks: every call, started or later, fails with this reason. If
+    /// the communicator has failed before, this rank gives up for good: [`Communicator::agree`] and
+    /// [`Communicator::shrink`] end on this rank, and on ranks that wait for this one. A
+    /// communicator that is being made from this one ends as well.
     pub fn abort(&self, reason: &str) {
         if let Some(control) = self.control.upgrade() {
             control.abort(reason);
@@ -124,11 +126,12 @@ impl Communicator {
         Communicator::from_environment_with(config_from_environment()?)
     }
 
-    /// As [`Communicator::from_environment`], with another configuration than the environment's.
+    /// Does what [`Communicator::from_environment`] does, with `config` in place of the
+    /// environment's configuration.
     ///
     /// # Errors
     ///
-    /// As [`Communicator::from_environment`].
+    /// The errors of [`Communicator::from_environment`].
     pub fn from_environment_with(config: Config) -> Result<Communicator, Error> {
         match launch::from_environment()? {
             None => Communicator::alone(config),
@@ -141,12 +144,12 @@ impl Communicator {
         }
     }
 
-    /// Joins as `rank` of `ranks`; all are given the same id, and the same configuration where it
-    /// must agree.
+    /// Joins as `rank` of `ranks`. All ranks are given the same id, and the same configuration
+    /// where it must agree.
     ///
     /// # Errors
     ///
-    /// When not all ranks come together in time, or something about them does not fit.
+    /// When not all ranks come together in time, or when they do not fit each other.
     pub fn join(
         rank: Rank,
         ranks: u32,
@@ -158,29 +161,29 @@ impl Communicator {
         Communicator::join_with(how, config)
     }
 
-    /// Joins as `how` says: with a socket that listens already, for example. Its configuration
-    /// digest and its timing come from `config`.
+    /// Joins as `how` says: with a socket that listens already, for example. The configuration
+    /// digest and the timing come from `config`.
     ///
     /// # Errors
     ///
-    /// As [`Communicator::join`].
+    /// The errors of [`Communicator::join`].
     pub fn join_with(mut how: Join, config: Config) -> Result<Communicator, Error> {
         configure(&mut how, &config)?;
         let secret = how.id.secret.clone();
         Communicator::wired(Arc::new(join(how)?), secret, config, None)
     }
 
-    /// A communicator of one rank, which needs nobody.
+    /// Makes a communicator of one rank, which needs no other.
     ///
     /// # Errors
     ///
-    /// When there is no randomness to be had.
+    /// When the system gives no random bytes.
     pub fn alone(config: Config) -> Result<Communicator, Error> {
         let secret = Secret::from_bytes(random_bytes()?);
         Communicator::join(0, 1, UniqueId { endpoints: Vec::new(), secret }, config)
     }
 
-    /// `measured` is what was measured of the network already.
+    /// Wires the ranks and suits the links to the network; `measured` holds earlier measurements.
     fn wired(
         control: Arc<ControlPlane>,
         secret: Secret,
@@ -190,8 +193,8 @@ impl Communicator {
         let (told, rank) = (Arc::clone(&control), control.rank());
         let wired = Communicator::wire(control, secret, config, measured);
         wired.and_then(Communicator::suited).inspect_err(|error| {
-            // The others are not to take it for leaving. Somebody else's death comes to all by
-            // itself, if a little later.
+            // The others must not take this for leaving in good order. The death of another rank
+            // reaches all ranks by itself, if a little later.
             let (rank, reason, known) = match error {
                 Error::RankFailed { rank, reason, .. } => {
                     (*rank, reason.clone(), told.await_failure(FAILURE_WITHIN))
@@ -251,25 +254,25 @@ impl Communicator {
         })
     }
 
-    /// This rank.
+    /// Returns this rank.
     #[must_use]
     pub fn rank(&self) -> Rank {
         self.engine.rank
     }
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn ranks(&self) -> u32 {
         self.engine.ranks
     }
 
-    /// The configuration that this communicator was made with.
+    /// Returns the configuration that this communicator was made with.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.engine.config
     }
 
-    /// The transports that join the ranks: `self`, `shm`, `tcp`, `verbs`, `shm+tcp` or
+    /// Returns the transports that join the ranks: `self`, `shm`, `tcp`, `verbs`, `shm+tcp` or
     /// `shm+verbs`.
     #[must_use]
     pub fn transport(&self) -> &'static str {
@@ -282,31 +285,31 @@ impl Communicator {
         self.peer_statistics()
     }
 
-    /// What has passed so far between this rank and each peer that it sends messages to, by rank:
-    /// bytes in flight, stalls, waits for credits. Peers that share memory with it send none.
+    /// Iterates over the statistics of each peer that this rank sends messages to, by rank: bytes
+    /// in flight, stalls, waits for credits. Peers that share memory with this rank are left out.
     pub fn peer_statistics(&self) -> impl Iterator<Item = (Rank, &PeerStatistics)> {
         self.engine.ports.view().peer_statistics()
     }
 
-    /// The flows that this rank's messages are spread over now, as an Ethernet fabric sees them,
-    /// with the rank that each goes to; only over RoCE, and only to peers that are connected.
-    /// [`max_to_mean`](ccl_core::queue_pairs::max_to_mean) says how evenly a fabric would spread
-    /// them.
+    /// Iterates over the flows that this rank's messages are spread over now, as an Ethernet fabric
+    /// sees them, each with the rank that it goes to; only over RoCE, and only to peers that are
+    /// connected. [`max_to_mean`](ccl_core::queue_pairs::max_to_mean) says how evenly a fabric
+    /// would spread these flows.
     pub fn flows(&self) -> impl Iterator<Item = (Rank, Flow)> {
         self.engine.ports.view().flows()
     }
 
-    /// The rails that this rank's messages take to each peer: with several RDMA devices, one over
-    /// each, what it has carried, and whether it has failed.
+    /// Iterates over the rails that this rank's messages take to each peer: with several RDMA
+    /// devices one rail for each, the payload that it has carried, and whether it has failed.
     pub fn rails(&self) -> impl Iterator<Item = (Rank, RailState)> {
         self.engine.ports.view().rails()
     }
 
     /// Spreads this rank's messages over the queue pairs of their links by another policy, from the
-    /// next call on: text as in `FERROCCL_IB_POLICY`. The queue pairs are those that were made for
-    /// the policy that the ranks joined with. Other ranks' messages follow their own policies; over
-    /// other transports than verbs nothing changes. What is split off or shrunk from this
-    /// communicator inherits the policy, and there all ranks must have the same.
+    /// next call on; the text is that of `FERROCCL_IB_POLICY`. The queue pairs are those that were
+    /// made for the policy that the ranks joined with. Other ranks' messages follow their own
+    /// policies; over other transports than verbs nothing changes. A communicator that is split off
+    /// or shrunk from this one inherits the policy, and there all ranks must have the same.
     ///
     /// # Errors
     ///
@@ -338,19 +341,19 @@ impl Communicator {
         Ok(())
     }
 
-    /// Which ranks share a host.
+    /// Returns the hosts of the ranks.
     #[must_use]
     pub fn hosts(&self) -> &Hosts {
         &self.engine.hosts
     }
 
-    /// A handle that other threads can end this communicator with.
+    /// Returns a handle with which other threads can end this communicator.
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle { control: Arc::downgrade(&self.control) }
     }
 
-    /// A group of sends and receives that move side by side.
+    /// Begins a group of sends and receives that move side by side.
     pub fn group(&mut self) -> Group<'_, '_> {
         Group::new(self)
     }
@@ -359,17 +362,17 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As the typed methods.
+    /// The errors of the typed methods.
     pub fn call(&mut self, call: &Call<'_>, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
         self.run(call, Buffers::apart(input, output))
     }
 
-    /// Runs any call in place: `buffer` is the larger of the two, the other one is this rank's
-    /// block of it.
+    /// Runs any call in place: `buffer` is the larger of the two, and the other one is this rank's
+    /// block of `buffer`.
     ///
     /// # Errors
     ///
-    /// As the typed methods.
+    /// The errors of the typed methods.
     pub fn call_in_place(&mut self, call: &Call<'_>, buffer: &mut [u8]) -> Result<(), Error> {
         self.run_in_place(call, buffer)
     }
@@ -430,7 +433,7 @@ fn next_id() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The configuration that the environment asks for.
+/// Returns the configuration that the environment asks for.
 ///
 /// # Errors
 ///
@@ -442,11 +445,12 @@ pub fn config_from_environment() -> Result<Config, Error> {
     Ok(config)
 }
 
-/// The same, but for the table of what was measured: for who measures anew.
+/// Returns the configuration that the environment asks for without its tuning table, for tools that
+/// measure anew.
 ///
 /// # Errors
 ///
-/// As [`config_from_environment`].
+/// The errors of [`config_from_environment`].
 pub fn config_without_table() -> Result<Config, Error> {
     config_with_table(None)
 }
@@ -467,7 +471,7 @@ fn config_with_table(table: Option<String>) -> Result<Config, Error> {
         return Ok(config);
     }
     let table = |error| usage_of_table(&error);
-    // What is set, by either of its names, stays.
+    // A variable that is set, by either of its names, keeps its value.
     let alias = |name: &str| all.iter().find(|of| of.variable == name)?.alias;
     let is_given = |name: &str| given(name).or_else(|| given(alias(name)?)).is_some();
     let tuned = |name: &str| {
@@ -477,21 +481,23 @@ fn config_with_table(table: Option<String>) -> Result<Config, Error> {
     Config::read(&tuned, &tables).map_err(table)
 }
 
-/// What is wrong with what a table sets.
+/// Returns the error for a setting of a table that is wrong.
 fn usage_of_table(error: &ConfigError) -> Error {
     call::usage(format!("FERROCCL_TUNING: a line `set` of the table: {error}"))
 }
 
-/// The configuration of the environment as it would be with this table, whatever machine it is of.
+/// Returns the configuration of the environment with this table in place of its own, without
+/// checking that the table is of this machine.
 ///
 /// # Errors
 ///
-/// As [`config_from_environment`].
+/// The errors of [`config_from_environment`].
 pub fn config_with(tuning: &Tuning) -> Result<Config, Error> {
     config_with_table(Some(tuning.lines()))
 }
 
-/// What a variable is set to; of one that names a file, what is in that.
+/// Returns the value of a variable; for the tuning table, the contents of the file if the value
+/// names one.
 #[doc(hidden)]
 pub fn setting(variable: &str) -> Result<Option<String>, Error> {
     let value = launch::variable(variable)?;

@@ -1,8 +1,9 @@
-//! What the network does when many use it: defaults are for one that carries all that hosts send,
-//! in whatever pairs. One pair of hosts is measured alone, and then all at once, each of them in
-//! another half of the hosts than its partner.
+//! Measurement of the network under load. Defaults assume a network that carries all that hosts
+//! send, in whatever pairs. One pair of hosts is measured alone, and then all pairs at once, each
+//! with its hosts in different halves.
 //!
-//! `ferroccl tune` looks, and ranks that join do if `FERROCCL_CHECK_NETWORK=measure` asks for it.
+//! `ferroccl tune` measures, and ranks that join do if `FERROCCL_CHECK_NETWORK=measure` asks for
+//! it.
 
 use std::fmt;
 use std::time::Instant;
@@ -15,45 +16,46 @@ use super::call::usage;
 use super::error::Error;
 use super::{Communicator, assumptions};
 
-/// Of a message, of which a group has so many each way.
+/// Bytes of one message; a group has `MESSAGES` of them each way.
 const MESSAGE_BYTES: usize = 1 << 20;
 const MESSAGES: usize = 8;
 const PINGS: u32 = 50;
-/// What of the rate alone must be left with all at once for the network to be as defaults assume.
+/// Least fraction of the rate that must be left with all pairs at once for the defaults to fit.
 const LEFT: f64 = 0.8;
-/// How often ranks that join look: nobody waits for a better median.
+/// Number of rounds that ranks measure when they join: users do not wait for a better median.
 const ROUNDS: u32 = 3;
-/// However slow the network is, no round begins after so long.
+/// Time after which no round begins, however slow the network is.
 const LONG_ENOUGH_S: f64 = 5.0;
-/// More flows must carry so many times what is carried without them to be kept.
+/// Least speed-up for which more flows are kept.
 const WORTH: f64 = 1.1;
 
-/// What was seen of the network, the same on all ranks.
+/// Results of measuring the network, the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
     /// Pairs of hosts.
     pub pairs: u32,
-    /// There and back, of a few bytes, between two hosts; in microseconds.
+    /// Round trip of a few bytes between two hosts, in microseconds.
     pub round_trip_us: f64,
-    /// One way between two hosts that are alone, while as much comes back; in bytes per second.
+    /// Rate of one way between two hosts that are alone, while as much comes back; in bytes per
+    /// second.
     pub alone: f64,
-    /// The same of the slowest pair, all at once.
+    /// Rate of the slowest pair when all pairs send at once; in bytes per second.
     pub together: f64,
 }
 
 impl Seen {
-    /// What is left of the rate.
+    /// Returns the fraction of the rate that is left when all pairs send at once.
     fn left(&self) -> f64 {
         self.together / self.alone
     }
 
-    /// Whether so little is left that it is not as defaults assume.
+    /// Returns whether less of the rate is left than the defaults assume.
     pub fn is_crowded(&self) -> bool {
         self.pairs > 1 && self.left() < LEFT
     }
 }
 
-/// In one sentence, without an end.
+/// Writes one sentence, without a full stop.
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Seen { pairs, round_trip_us, alone, together } = *self;
@@ -76,18 +78,18 @@ impl fmt::Display for Seen {
     }
 }
 
-/// What came of measuring when ranks joined, for them and for what is made of them.
+/// Outcome of measuring when ranks joined, for them and for communicators made from theirs.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
-    /// Whether links have more flows than by default.
+    /// True if links have more flows than by default.
     pub(super) more_flows: bool,
-    /// What there is to say of it.
+    /// Note on the outcome.
     note: Option<String>,
 }
 
 impl Communicator {
-    /// Looks at the network, at most in so many rounds; there is nothing to see of one host. All
-    /// ranks call it, and all get the same.
+    /// Measures the network, at most in `rounds` rounds; returns none for a single host. All ranks
+    /// call it, and all get the same result.
     #[doc(hidden)]
     pub fn look_at_network(&mut self, rounds: u32) -> Result<Option<Seen>, Error> {
         let hosts = self.hosts().clone();
@@ -118,8 +120,9 @@ impl Communicator {
         }))
     }
 
-    /// These ranks, joined so that it suits their network, if `FERROCCL_CHECK_NETWORK=measure` asks
-    /// for a look at it and none was taken. All ranks call it.
+    /// Returns these ranks, joined so that it suits their network, if
+    /// `FERROCCL_CHECK_NETWORK=measure` asks for a measurement and there was none. All ranks call
+    /// it.
     pub(super) fn suited(mut self) -> Result<Communicator, Error> {
         let is_asked = self.config().check_network == NetworkCheck::Measure;
         if !is_asked || self.measured.is_some() {
@@ -148,7 +151,7 @@ impl Communicator {
         Ok(self)
     }
 
-    /// What there is to say of how defaults were made to suit the network.
+    /// Returns the notes on how defaults were changed to suit the network.
     pub(super) fn note(&self) -> Option<String> {
         let adjusted = self.engine.wiring.as_ref().and_then(|wiring| wiring.note.as_deref());
         let measured = self.measured.as_ref().and_then(|measured| measured.note.as_deref());
@@ -156,8 +159,8 @@ impl Communicator {
         (!notes.is_empty()).then(|| notes.join("; "))
     }
 
-    /// Seconds until the slowest of those that take part has sent and received all; the same on all
-    /// ranks.
+    /// Returns the seconds until the slowest rank that takes part has sent and received all; the
+    /// same on all ranks.
     fn exchanged(
         &mut self,
         own: Option<(u32, Rank)>,
@@ -176,7 +179,7 @@ impl Communicator {
         self.greatest(took)
     }
 
-    /// Microseconds there and back, the mean of some; the same on all ranks.
+    /// Returns the mean round trip in microseconds; the same on all ranks.
     fn round_trip(&mut self, own: Option<(u32, Rank)>) -> Result<f64, Error> {
         let (mut word, mut took) = ([0_u8; 8], 0.0);
         for timed in [false, true] {
@@ -202,7 +205,7 @@ impl Communicator {
         self.greatest(took)
     }
 
-    /// The greatest of all ranks' values, none of them negative.
+    /// Returns the greatest of all ranks' values, none of which may be negative.
     fn greatest(&mut self, value: f64) -> Result<f64, Error> {
         let mut all = vec![0.0; self.ranks() as usize];
         self.all_gather(&[value], &mut all)?;
@@ -214,7 +217,8 @@ fn no_part() -> Error {
     usage("a rank took no part".to_owned())
 }
 
-/// The number of this rank's pair of hosts, and the rank to talk with: of each host the first.
+/// Returns the number of this rank's pair of hosts and the peer in that pair; only the first rank
+/// of a host has one.
 fn partner(hosts: &Hosts, rank: Rank) -> Option<(u32, Rank)> {
     let ((host, local), half) = (hosts.seat(rank), hosts.count() / 2);
     let (pair, other) = if host < half { (host, host + half) } else { (host - half, host - half) };
@@ -222,7 +226,8 @@ fn partner(hosts: &Hosts, rank: Rank) -> Option<(u32, Rank)> {
     (local == 0 && pair < half).then(|| (pair, hosts.members(other).next().unwrap_or(rank)))
 }
 
-/// Of all but the first, which connects; of that, if there is no other.
+/// Returns the median of all but the first time, which includes connecting; that time if it is the
+/// only one.
 fn median(mut times: Vec<f64>) -> f64 {
     if times.len() > 1 {
         times.remove(0);
@@ -255,7 +260,7 @@ mod tests {
         assert!(median(Vec::new()).is_nan());
     }
 
-    /// What was measured to help holds for what is made of a communicator, too.
+    /// Checks that a communicator inherits the flows that a measurement chose for its parent.
     #[test]
     fn more_flows_are_inherited() {
         let Listening { id, listener } = Listening::new(&Reach::Loopback).unwrap();

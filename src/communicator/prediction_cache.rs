@@ -1,5 +1,5 @@
-//! What the model of a table predicts for calls that were not measured: worked out once for each
-//! class of sizes, which takes some milliseconds, and kept.
+//! Predictions of a table's model for calls that were not measured. Each class of sizes is
+//! predicted once, which takes some milliseconds, and cached.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,13 @@ pub(super) struct PredictionCache {
 }
 
 impl PredictionCache {
-    /// How long each way takes for about so many bytes of the larger buffer, in nanoseconds, the
-    /// fastest first; nothing if there is no model, or the collective's blocks are not all alike.
+    /// Returns the duration of each variant for about `bytes` bytes in the larger buffer, in
+    /// nanoseconds, the fastest first. The list is empty if there is no model, or if the
+    /// collective's blocks are not equal.
     ///
-    /// Ranks that have the same configuration get the same: it depends on the class, with a first
-    /// root and elements of four bytes, and is worked out by additions, multiplications and
-    /// divisions alone.
+    /// Ranks that have the same configuration get the same list: it depends on the class, with root
+    /// 0 and elements of four bytes, and is computed by additions, multiplications and divisions
+    /// alone.
     pub(super) fn variants(
         &mut self,
         config: &Config,

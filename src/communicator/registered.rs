@@ -12,8 +12,8 @@ use super::element::Element;
 use super::{Communicator, Error};
 
 /// Elements that calls of one communicator send from and receive into without registering their
-/// memory each time. They are used like any slice. Dropped, or taken out again with
-/// [`Registered::into_inner`], they are registered no longer.
+/// memory each time. They are used like any slice. The registration ends when they are dropped or
+/// taken out with [`Registered::into_inner`].
 #[derive(Debug)]
 pub struct Registered<T> {
     elements: Vec<T>,
@@ -21,7 +21,7 @@ pub struct Registered<T> {
 }
 
 impl<T> Registered<T> {
-    /// The elements, registered no longer.
+    /// Returns the elements and ends their registration.
     #[must_use]
     pub fn into_inner(mut self) -> Vec<T> {
         self.cached.end();
@@ -51,7 +51,7 @@ impl<T> Drop for Registered<T> {
 }
 
 impl Communicator {
-    /// Keeps memory registered as long as the result lives, which over RDMA spares large messages
+    /// Keeps memory registered as long as the result lives. Over RDMA that spares large messages
     /// the registration in every call, and lets shorter ones go without a copy, too: from
     /// `FERROCCL_ZERO_COPY_BYTES` on, where unregistered memory begins at 256 KiB. At most
     /// `FERROCCL_REGISTERED_BYTES` of all such memory are registered at a time. Over other

@@ -1,9 +1,9 @@
-//! Calls that do not block: started now, moved along by [`Communicator::test`] and
-//! [`Communicator::wait`], in the order in which they were started.
+//! Calls that do not block: started now, and advanced by [`Communicator::test`] and
+//! [`Communicator::wait`] in the order in which they were started.
 //!
 //! A request's buffers belong to the communicator until the request has ended, and come back with
-//! it. So a request that is leaked leaks its buffers and endangers nobody. Requests that borrow
-//! their buffers are started in a [`Communicator::scope`].
+//! [`Communicator::wait`]. A leaked request therefore leaks its buffers and endangers nothing.
+//! Requests that borrow their buffers are started in a [`Communicator::scope`].
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ pub struct Request<B> {
     buffers: PhantomData<B>,
 }
 
-/// What became of a call that was started.
+/// State of a call that was started.
 #[derive(Debug)]
 enum State {
     Queued(Running),
@@ -50,7 +50,7 @@ pub(super) struct Requests {
     next: u64,
 }
 
-/// Input and output of a request, as they were given.
+/// Input and output of a request, as the caller gave them.
 type Apart<T> = (Vec<T>, Vec<T>);
 
 impl Communicator {
@@ -58,7 +58,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As the blocking call, for what can be seen before anything moves.
+    /// The errors of the blocking call that can be detected before anything is sent.
     pub fn start_all_reduce<T: Element>(
         &mut self,
         input: Vec<T>,
@@ -73,7 +73,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As the blocking call, for what can be seen before anything moves.
+    /// The errors of the blocking call that can be detected before anything is sent.
     pub fn start_all_gather<T: Element>(
         &mut self,
         input: Vec<T>,
@@ -87,7 +87,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As the blocking call, for what can be seen before anything moves.
+    /// The errors of the blocking call that can be detected before anything is sent.
     pub fn start_reduce_scatter<T: Element>(
         &mut self,
         input: Vec<T>,
@@ -102,7 +102,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As the blocking call, for what can be seen before anything moves.
+    /// The errors of the blocking call that can be detected before anything is sent.
     pub fn start<T: Element>(
         &mut self,
         call: &Call<'_>,
@@ -114,8 +114,8 @@ impl Communicator {
         self.enqueue(call, T::DATA_TYPE, buffers, (input, output))
     }
 
-    /// Starts a call, or lets it wait its turn. The buffers live until it has ended: `keep` holds
-    /// them, or the caller sees to it.
+    /// Starts a call, or lets it wait its turn. The buffers must live until the call has ended:
+    /// `keep` holds them, or the caller ensures it.
     pub(super) fn enqueue<B: Send + 'static>(
         &mut self,
         call: &Call<'_>,
@@ -140,7 +140,7 @@ impl Communicator {
         Ok(Request { id, communicator: self.id, buffers: PhantomData })
     }
 
-    /// Moves started calls along. Returns whether this one has ended.
+    /// Advances started calls. Returns whether this one has ended.
     ///
     /// # Errors
     ///
@@ -153,10 +153,10 @@ impl Communicator {
         Ok(pending.is_none_or(|pending| matches!(pending.state, State::Ended(_))))
     }
 
-    /// Waits until a call has ended and hands its buffers back. Calls that were started before it
-    /// end first. Nothing may move for `timeout`: a collective cannot be taken back from the other
-    /// ranks, so running out of it breaks the communicator, like any other deadline. To look
-    /// without that risk there is [`Communicator::test`].
+    /// Waits until a call has ended and returns its buffers. Calls that were started before it end
+    /// first. If nothing moves for `timeout`, the communicator breaks, as after any other deadline:
+    /// a collective cannot be taken back from the other ranks. [`Communicator::test`] checks
+    /// without that risk.
     ///
     /// # Errors
     ///
@@ -188,7 +188,7 @@ impl Communicator {
         Err(usage("the request is of another communicator".to_owned()))
     }
 
-    /// Brings every started call to its end: blocking calls come after them.
+    /// Drives every started call to its end, as blocking calls come after them.
     pub(super) fn drain_requests(&mut self) -> Result<(), Error> {
         let timeout = self.engine.config.timeout;
         while self.first_open().is_some() {
@@ -197,12 +197,12 @@ impl Communicator {
         Ok(())
     }
 
-    /// The number of the request that is started next.
+    /// Returns the number of the request that is started next.
     pub(super) fn next_request(&self) -> u64 {
         self.requests.next
     }
 
-    /// Ends every open call with an error, here and on the other ranks.
+    /// Ends every open call with an error, on this rank and on the others.
     pub(super) fn give_up_requests(&mut self, reason: &str) {
         if self.first_open().is_some() {
             if self.control.failure().is_none() {
@@ -213,8 +213,8 @@ impl Communicator {
         }
     }
 
-    /// Forgets the requests from this number on, which have ended: with the first error, if
-    /// nobody has waited for it.
+    /// Removes the requests from this number on, which have ended. Returns the first error among
+    /// them that no wait has returned.
     pub(super) fn take_results_from(&mut self, first: u64) -> Result<(), Error> {
         let mut failed = None;
         self.requests.queue.retain(|pending| {
@@ -226,12 +226,12 @@ impl Communicator {
         failed.map_or(Ok(()), |cause| Err(self.ended_badly(cause)))
     }
 
-    /// The error of a call that has ended with this one before.
+    /// Returns the error of a call that ended before with this cause.
     fn ended_badly(&self, cause: String) -> Error {
         if self.is_broken() { self.broken_before() } else { Error::Usage(cause) }
     }
 
-    /// Whether nothing is under way.
+    /// Returns whether no request is queued.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.requests.queue.is_empty()
@@ -247,7 +247,8 @@ impl Communicator {
         self.requests.queue.iter().position(open)
     }
 
-    /// Starts the oldest open call if it is not, and does what can be done at once.
+    /// Starts the oldest open call if it is not started, and makes all progress that is possible at
+    /// once.
     fn advance_requests(&mut self) -> Result<(), Error> {
         while let Some(at) = self.first_open() {
             let running = self.start_pending(at)?;
@@ -286,7 +287,7 @@ impl Communicator {
     }
 
     fn start_pending(&mut self, at: usize) -> Result<Running, Error> {
-        // What stands if a panic comes between.
+        // The state that remains if a panic comes between.
         let ended = State::Ended(Err("this rank panicked while the call was under way".to_owned()));
         match std::mem::replace(&mut self.requests.queue[at].state, ended) {
             State::Queued(running) => match self.engine.start(&running) {
@@ -309,7 +310,7 @@ impl Communicator {
         self.requests.queue[at].state = State::Ended(result);
     }
 
-    /// Ends all open calls with one error: the communicator is broken.
+    /// Ends all open calls with one error, and breaks the communicator.
     fn fail(&mut self, at: usize, running: &Running, error: Error) -> Error {
         self.engine.blame(&error);
         // From here on nothing reads or writes the buffers: what follows may take a while.

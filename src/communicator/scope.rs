@@ -1,5 +1,5 @@
-//! Calls that do not block on borrowed buffers: all end before the scope does, so nothing of a
-//! request can outlive what it borrows, leaked or not.
+//! Calls that do not block on borrowed buffers. All calls end before the scope does, so that no
+//! request can outlive the buffers that it borrows, leaked or not.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -12,14 +12,15 @@ use super::element::{Element, Reduction};
 use super::request::Request;
 use super::{Communicator, Error};
 
-/// Starts calls whose buffers live for `'env`; made by [`Communicator::scope`].
+/// Scope that starts calls whose buffers live for `'env`; made by [`Communicator::scope`].
 #[derive(Debug)]
 pub struct Scope<'scope, 'env> {
     communicator: &'scope mut Communicator,
     env: PhantomData<&'env mut &'env ()>,
 }
 
-/// Ends what the scope started if the closure panics; else nothing is open when it is dropped.
+/// Guard that ends the scope's calls if the closure panics; without a panic none is open when the
+/// guard is dropped.
 struct Unwinding<'c>(&'c mut Communicator);
 
 impl Drop for Unwinding<'_> {
@@ -32,8 +33,8 @@ impl Drop for Unwinding<'_> {
 }
 
 impl Communicator {
-    /// Runs `body`, which may start calls on buffers that it borrows from outside, and brings all
-    /// of them to their end before it returns.
+    /// Runs `body`, which may start calls on buffers that it borrows from outside, and drives all
+    /// of these calls to their end before it returns.
     ///
     /// ```
     /// # fn main() -> Result<(), ferroccl::Error> {
@@ -49,7 +50,7 @@ impl Communicator {
     /// # }
     /// ```
     ///
-    /// What is borrowed is out of reach until then:
+    /// Borrowed buffers cannot be used until then:
     ///
     /// ```compile_fail,E0506
     /// # use ferroccl::{Communicator, Error, Reduction};
@@ -66,7 +67,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// When a call that the scope started, or one that was under way before, fails.
+    /// When a call that the scope started, or one that was in progress before, fails.
     pub fn scope<'env, R>(
         &mut self,
         body: impl FnOnce(&mut Scope<'_, 'env>) -> R,
@@ -86,7 +87,7 @@ impl<'env> Scope<'_, 'env> {
     ///
     /// # Errors
     ///
-    /// As the blocking call, for what can be seen before anything moves.
+    /// The errors of the blocking call that can be detected before anything is sent.
     pub fn start<T: Element>(
         &mut self,
         call: &Call<'_>,
@@ -97,12 +98,12 @@ impl<'env> Scope<'_, 'env> {
         self.communicator.enqueue(call, T::DATA_TYPE, buffers, ())
     }
 
-    /// Starts any call in place: `buffer` is the larger of the two, the other one is this rank's
-    /// block of it.
+    /// Starts any call in place: `buffer` is the larger of the two, and the other one is this
+    /// rank's block of `buffer`.
     ///
     /// # Errors
     ///
-    /// As the blocking call, for what can be seen before anything moves.
+    /// The errors of the blocking call that can be detected before anything is sent.
     pub fn start_in_place<T: Element>(
         &mut self,
         call: &Call<'_>,
@@ -117,7 +118,7 @@ impl<'env> Scope<'_, 'env> {
     ///
     /// # Errors
     ///
-    /// As the blocking call, for what can be seen before anything moves.
+    /// The errors of the blocking call that can be detected before anything is sent.
     pub fn start_all_reduce_in_place<T: Element>(
         &mut self,
         buffer: &'env mut [T],
@@ -127,20 +128,20 @@ impl<'env> Scope<'_, 'env> {
         self.start_in_place(&call, buffer)
     }
 
-    /// As [`Communicator::test`].
+    /// Does what [`Communicator::test`] does.
     ///
     /// # Errors
     ///
-    /// As [`Communicator::test`].
+    /// The errors of [`Communicator::test`].
     pub fn test(&mut self, request: &Request<()>) -> Result<bool, Error> {
         self.communicator.test(request)
     }
 
-    /// As [`Communicator::wait`]; the buffers stay borrowed until the scope has ended.
+    /// Does what [`Communicator::wait`] does; the buffers stay borrowed until the scope has ended.
     ///
     /// # Errors
     ///
-    /// As [`Communicator::wait`].
+    /// The errors of [`Communicator::wait`].
     pub fn wait(&mut self, request: Request<()>, timeout: Duration) -> Result<(), Error> {
         self.communicator.wait(request, timeout)
     }

@@ -17,29 +17,29 @@ use ccl_memory::{Region, RegionError, doorbell};
 use crate::recorder::CallRecord;
 
 const HEAD: usize = doorbell::BYTES + CallRecord::SHARED_BYTES;
-/// With so many peers that slots would be shorter, each has fewer of them.
+/// Least length of slots below which links get fewer slots rather than shorter ones.
 const SLOT_BYTES_MIN: usize = 4 << 10;
 /// Slots of a link's equal share where the budget is too small for the configured number and links
 /// between hosts share credits: two that each link reserves, and two for the pool.
 const SLOTS_SHARED: u32 = 4;
-/// Slots of a link between hosts for each that it can rely on, at most: they take memory.
+/// Most slots of a link between hosts for each one that the link can rely on: slots take memory.
 const SLOTS_PER_RESERVED: u32 = 4;
-/// The shortest slots, where even one of those for each peer is beyond the budget.
+/// Shortest slots, where even one such slot for each peer exceeds the budget.
 const SLOT_BYTES_LEAST: usize = 1 << 10;
 
-/// How a rank's segment is divided; equal on all ranks of a host. The slots are equal everywhere.
+/// Layout of a rank's segment; equal on all ranks of a host. The slots are equal everywhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     /// Ranks of the communicator.
     pub(super) ranks: u32,
-    /// Those on the host of the segment's owner, itself among them, ascending.
+    /// Ranks on the host of the segment's owner, the owner among them, ascending.
     locals: Vec<Rank>,
-    /// Towards one rank, and the part of it that may come over the network.
+    /// Budget towards one rank, and the part of it that may come over the network.
     budget_bytes: usize,
     network_budget_bytes: usize,
     zero_copy_bytes: usize,
     registered_bytes: usize,
-    /// Channels per pair.
+    /// Channels per pair of ranks.
     pub(super) channels: u32,
     /// Slots of each link on one host, and the fewest that a link between hosts has on average.
     pub(super) shape: Shape,
@@ -50,10 +50,10 @@ pub(super) struct Segment {
 impl Segment {
     /// Returns the layout on the host of `rank`: slots as large and as many as configured, or as
     /// the budget allows, which holds for 32,000 peers if it is the usual one. Where no two ranks
-    /// share a host slots are twice as large: a system call costs more than a look at a slot, and
-    /// what is sent and placed without a copy stays in no cache. Between hosts a small budget makes
-    /// slots fewer before it makes them shorter, because links that are idle leave their credits to
-    /// others.
+    /// share a host, slots are twice as large: a system call costs more than a look at a slot, and
+    /// payload that is sent and placed without a copy stays in no cache. Between hosts a small
+    /// budget makes slots fewer before it makes them shorter, because idle links leave their
+    /// credits to others.
     pub(super) fn new(hosts: &Hosts, rank: Rank, config: &Config) -> Segment {
         let (ranks, locals) = (hosts.ranks(), hosts.members(hosts.seat(rank).0));
         let apart = ranks > 1 && hosts.count() == ranks;
@@ -87,15 +87,15 @@ impl Segment {
         }
     }
 
-    /// Lets a rank have this share of a network device's budget, which is the configured one. More
-    /// than all of it, where a rank has several devices, changes nothing.
+    /// Limits a rank to this share of the configured budget of a network device. A share above 1,
+    /// where a rank has several devices, counts as 1.
     pub(super) fn on_network(mut self, share: f64) -> Segment {
         self.network_budget_bytes = (self.budget_bytes as f64 * share.clamp(0.0, 1.0)) as usize;
         self
     }
 
-    /// Says that links between hosts share credits because the ranks that share a network device
-    /// share its budget.
+    /// Returns a note if links between hosts share credits because ranks that share a network
+    /// device share its budget.
     pub(super) fn budget_note(&self) -> Option<String> {
         let fewer = self.fewer_slots();
         let shares_device = self.network_budget_bytes < self.budget_bytes;
@@ -108,7 +108,8 @@ impl Segment {
         })
     }
 
-    /// Says how many slots each link has where the budget does not hold all; empty where it does.
+    /// Returns a text on the slots that each link has where the budget does not hold all; empty
+    /// where it does.
     pub(super) fn fewer_slots(&self) -> String {
         let (config, peers) = (self.message_config(), self.ranks.saturating_sub(1) as usize);
         let reserved = config.reserved_slots(peers);
@@ -130,7 +131,7 @@ impl Segment {
         }
     }
 
-    /// Returns the slots that every link of every rank has at least.
+    /// Returns the least number of slots that any link of any rank has.
     pub(super) fn slots_least(&self) -> u32 {
         match self.locals.len() < self.ranks as usize {
             true => {
@@ -142,12 +143,12 @@ impl Segment {
         }
     }
 
-    /// The segment of a communicator whose ranks share one host.
+    /// Returns the segment of a communicator whose ranks share one host.
     pub(super) fn of_one_host(ranks: u32, config: &Config) -> Segment {
         Segment::new(&Hosts::one(ranks), 0, config)
     }
 
-    /// The sizes of links by messages, whose slots are as long as those of the segment.
+    /// Returns the sizes of links by messages, whose slots are as long as those of the segment.
     pub(super) fn message_config(&self) -> admission::Config {
         let mut config = admission::Config {
             channels: self.channels,
@@ -167,7 +168,7 @@ impl Segment {
         self.locals.len().saturating_sub(1)
     }
 
-    /// Bytes of one rank's segment; the most there are if the settings come to more.
+    /// Returns the bytes of one rank's segment; `usize::MAX` if the settings come to more.
     pub(super) fn bytes(&self) -> usize {
         let links = self.peers() as u128 * u128::from(self.channels);
         let slot_bytes = self.shape.slot_bytes as u128 + 64;
@@ -175,7 +176,7 @@ impl Segment {
         usize::try_from(HEAD as u128 + links * link_bytes).unwrap_or(usize::MAX)
     }
 
-    /// The formula behind [`Segment::bytes`], with its numbers.
+    /// Returns the formula behind [`Segment::bytes`], with its numbers.
     pub(super) fn formula(&self) -> String {
         format!(
             "{HEAD} + {} peers × {} channels × (64 + {} slots × (64 + {})) = {} bytes",
@@ -187,7 +188,7 @@ impl Segment {
         )
     }
 
-    /// Bytes of the slots towards and from one peer on another host, and the formula.
+    /// Returns the bytes of the slots towards and from all peers on other hosts, and the formula.
     pub(super) fn network(&self) -> (usize, String) {
         let remote = self.ranks as usize - self.locals.len().max(1);
         let config = self.message_config();
@@ -202,12 +203,13 @@ impl Segment {
         (bytes.saturating_mul(remote), formula)
     }
 
-    /// The owner's record of its current call.
+    /// Returns the owner's record of its current call.
     pub(super) fn record(&self, of: &Region) -> Result<Region, RegionError> {
         of.part(doorbell::BYTES, CallRecord::SHARED_BYTES)
     }
 
-    /// The slots in `owner`'s segment into which `sender` writes; none unless they share a host.
+    /// Returns the slots in `owner`'s segment into which `sender` writes; none unless they share a
+    /// host.
     pub(super) fn link(
         &self,
         segment: &Region,
@@ -247,7 +249,8 @@ mod tests {
         }
     }
 
-    /// A sender fills the slots that the receiver has made, whichever host that is on.
+    /// Checks that slots are equal on all hosts: a sender fills the slots that the receiver has
+    /// made.
     #[test]
     fn slots_are_alike_on_hosts_that_are_unevenly_filled() {
         let mut config = Config::default();

@@ -1,4 +1,4 @@
-//! Memory that every rank of a host maps: made by all ranks together, as large on each.
+//! Memory that every rank of a host maps. All ranks make it together, with the same size on each.
 
 use std::marker::PhantomData;
 
@@ -11,9 +11,8 @@ use super::call::usage;
 use super::element::Element;
 use super::{Communicator, Error};
 
-/// This rank's part of memory that every local rank maps. It is never exposed as a slice to more
-/// than this rank's own calls: peers reach it only through collectives that this rank takes
-/// part in.
+/// Part of this rank in memory that every local rank maps. Only this rank's own calls see the part
+/// as a slice: peers reach it only through collectives that this rank takes part in.
 #[derive(Debug)]
 pub struct SymmetricBuffer<T> {
     regions: Vec<Region>,
@@ -24,25 +23,25 @@ pub struct SymmetricBuffer<T> {
 }
 
 impl<T: Element> SymmetricBuffer<T> {
-    /// Elements on each rank.
+    /// Returns the number of elements on each rank.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Ranks that map it.
+    /// Returns the number of ranks that map the memory.
     #[must_use]
     pub fn ranks(&self) -> usize {
         self.regions.len()
     }
 
-    /// This rank's memory, which a forked child does not have.
+    /// Returns this rank's memory, which a forked child does not have.
     fn own_region(&self) -> Result<&Region, Error> {
         if self.generation == fork::generation() {
             Ok(&self.regions[self.own])
@@ -55,7 +54,7 @@ impl<T: Element> SymmetricBuffer<T> {
     ///
     /// # Errors
     ///
-    /// When it does not fit.
+    /// When `data` does not fit.
     pub fn write(&mut self, start: usize, data: &[T]) -> Result<(), Error> {
         let offset = start.saturating_mul(size_of::<T>());
         let region = self.own_region()?;
@@ -66,7 +65,7 @@ impl<T: Element> SymmetricBuffer<T> {
     ///
     /// # Errors
     ///
-    /// When there are not so many.
+    /// When there are not as many elements.
     pub fn read(&self, start: usize, data: &mut [T]) -> Result<(), Error> {
         let offset = start.saturating_mul(size_of::<T>());
         let region = self.own_region()?;
@@ -76,8 +75,9 @@ impl<T: Element> SymmetricBuffer<T> {
 }
 
 impl Communicator {
-    /// Memory of `count` zeroed elements on every rank, which all ranks of its host map. All ranks
-    /// call it with the same count. It is given back when the buffer is dropped on all ranks.
+    /// Allocates memory of `count` zeroed elements on every rank, which all ranks of its host map.
+    /// All ranks call it with the same count. The memory is freed when the buffer is dropped on all
+    /// ranks.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Tables of what was measured: where they come from, and whether they are of this machine.
+//! Tables of measurements: their sources, and whether they are of this machine.
 
 use std::path::Path;
 
@@ -7,11 +7,12 @@ use ccl_core::config::Config;
 use super::call::usage;
 use super::error::Error;
 
-/// No table is longer.
+/// Greatest length of a table.
 const TABLE_BYTES_MAX: u64 = 16 << 20;
 
-/// What tables call this machine: processors of the same model and number are alike. All of the
-/// machine's count, not those that this process may use: a launcher that binds ranks changes these.
+/// Returns the name of this machine in tables: processors of the same model and number are alike.
+/// All of the machine's processors count, not only those that this process may use, as a launcher
+/// that binds ranks changes these.
 #[must_use]
 pub fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -19,14 +20,15 @@ pub fn machine() -> String {
     format!("{}, {count} processors", processor())
 }
 
-/// The model of this machine's processors.
+/// Returns the model of this machine's processors.
 pub fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
 }
 
-/// The text of a table: of the file that a value names behind an `@`, or the value itself.
+/// Returns the text of a table: that of the file that a value names behind an `@`, or the value
+/// itself.
 ///
 /// # Errors
 ///
@@ -45,18 +47,18 @@ pub(super) fn table(value: &str) -> Result<String, Error> {
         Ok(_) => {}
     }
     let text = std::fs::read_to_string(name).map_err(|error| wrong(&error.to_string()))?;
-    // Told of with the file's name; what comes after knows the text alone.
+    // Parsed here for an error with the file's name: later steps know the text alone.
     match text.parse::<ccl_core::select::tuning::Tuning>() {
         Ok(_) => Ok(text),
         Err(error) => Err(wrong(&error.to_string())),
     }
 }
 
-/// Whether a table was measured here.
+/// Checks that a table was measured on this machine, if the table names one.
 ///
 /// # Errors
 ///
-/// When it was measured elsewhere.
+/// When the table was measured elsewhere.
 pub(super) fn check(config: &Config) -> Result<(), Error> {
     let here = machine();
     match &config.tuning.machine {

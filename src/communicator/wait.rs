@@ -1,5 +1,5 @@
-//! How a rank waits: spins while an answer is likely soon, yields while others may need the core,
-//! then sleeps until its doorbell rings.
+//! Waiting of a rank: a rank spins while an answer is likely soon, yields while others may need the
+//! core, then sleeps until its doorbell rings.
 //!
 //! Spinning helps only if the peer runs meanwhile. Two ranks that share a core, because there are
 //! more ranks than cores or because another process burns one, would each spin away the time in
@@ -17,16 +17,17 @@ const SPIN_MIN: Duration = Duration::from_micros(1);
 /// The kind of work that one look for progress takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// It reads memory that peers write.
+    /// Reads of memory that peers write.
     Memory,
-    /// It polls a device too, which takes longer.
+    /// Polls of a device as well, which take longer.
     Device,
-    /// It makes system calls.
+    /// System calls.
     Calls,
 }
 
 impl Look {
-    /// Empty looks between two looks at the clock: a system call takes longer than that.
+    /// Returns the number of empty looks between two readings of the clock; small for looks with
+    /// system calls, which take longer than a reading.
     fn per_tick(self) -> u32 {
         match self {
             Look::Memory | Look::Device => 64,
@@ -38,17 +39,17 @@ impl Look {
 /// The policy of waiting, fixed when the communicator is made.
 #[derive(Debug)]
 pub(super) struct WaitPolicy {
-    /// How long to spin now.
+    /// Present length of the spin.
     spin: Duration,
     spin_max: Duration,
     park_after: Duration,
     look: Look,
-    /// Rung by the peers on this host.
+    /// Doorbell that the peers on this host ring.
     pub(super) doorbell: Option<Doorbell>,
 }
 
 impl WaitPolicy {
-    /// Ranks that share cores with each other do not spin.
+    /// Makes a policy in which ranks that share cores with each other do not spin.
     pub(super) fn new(
         config: &Config,
         local_ranks: usize,
@@ -61,7 +62,7 @@ impl WaitPolicy {
         WaitPolicy { spin, spin_max, park_after, look, doorbell }
     }
 
-    /// A wait has ended with an answer, after yielding or not.
+    /// Adapts the spin after a wait that ended with an answer, with or without yielding.
     fn learn(&mut self, yielded: bool) {
         let spin = if yielded { self.spin / 2 } else { self.spin * 2 };
         self.spin = spin.clamp(SPIN_MIN.min(self.spin_max), self.spin_max);
@@ -77,7 +78,7 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// Something moved: the wait, if there was one, is over. No clock is read.
+    /// Ends the wait, if there was one, after progress. Reads no clock.
     #[inline]
     pub(super) fn over(&mut self, wait_policy: &mut WaitPolicy) {
         if self.since.is_some() {
@@ -86,7 +87,7 @@ impl Wait {
         }
     }
 
-    /// Nothing moved: spins, yields, or says what else to do.
+    /// Spins or yields after a look without progress, or returns what else to do.
     #[inline]
     pub(super) fn pause(&mut self, wait_policy: &WaitPolicy) -> Pause {
         self.looks += 1;
@@ -118,13 +119,13 @@ impl Wait {
     }
 }
 
-/// What to do about a wait, and how long nothing has moved.
+/// Next step of a wait, with the time for which nothing has moved.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pause {
-    /// Try again.
+    /// Another look for progress.
     Over,
-    /// Look around for failures.
+    /// Check for failures.
     Look(Duration),
-    /// Sleep, and look around.
+    /// Sleep, and check for failures.
     Sleep(Duration),
 }

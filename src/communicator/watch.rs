@@ -1,4 +1,4 @@
-//! Names why a call does not end: ranks that disagree, died, left, or do not come.
+//! Reasons why a call does not end: ranks that disagree, died, left, or do not come.
 
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
@@ -13,43 +13,44 @@ use super::error::Error;
 use crate::bootstrap::{Failure, FailureReason};
 use crate::recorder::{CallRecord, Writer};
 
-/// A wait so short is not worth asking others about.
+/// Longest wait that is too short for asking other ranks.
 const PATIENCE: Duration = Duration::from_millis(10);
-/// A rank that leaves says so, and hangs up: what it said may be read a little later than the end
-/// of its connection is seen.
+/// Time after the end of a connection before its rank counts as gone. A rank that leaves says so
+/// and hangs up: its last message may be read a little later than the end of its connection is
+/// seen.
 const LAST_WORDS: Duration = Duration::from_millis(100);
-/// Links that a message about a deadline names at most.
+/// Largest number of links that a message about a deadline names.
 const NAMED_MAX: usize = 4;
-/// A wait so short need not be shown to those who look from outside.
+/// Longest wait that is too short to be shown outside of the process.
 const SHOWN_AFTER: Duration = Duration::from_millis(100);
-/// So often as this goes into its looks, a waiting call shows whom it waits for.
+/// Number of looks after which a waiting call shows again which ranks it waits for.
 const LOOKS_PER_NOTE: u64 = 16;
-/// What is said where the ranks did not compare notes in time.
+/// Text for a deadline whose cause the ranks did not agree on in time.
 const NO_VERDICT: &str = "Is that rank alive, and does it make the same calls?";
 
-/// What a look around finds, kept so that a call that waits for long does not allocate.
+/// Findings on a stalled call, kept so that a long wait does not allocate.
 #[derive(Debug, Default)]
 pub(super) struct StallDetector {
-    /// The links that the call waits for, and whether to receive: not those whose message or room
-    /// is there already.
+    /// Links that the call waits for, each with true to receive; without those whose message or
+    /// room is there already.
     awaited: Vec<(Link, bool)>,
-    /// The same, as others are shown it.
+    /// Awaited ranks, as they are shown to others.
     shown: Vec<Awaited>,
     /// Ranks in a later call.
     ahead: Vec<(Rank, CallRecord)>,
 }
 
-/// A connection that hung up.
+/// Lost connection.
 #[derive(Debug)]
 pub(super) struct Lost {
     peer: Rank,
-    /// How that was noticed.
+    /// The reason, as it was noticed.
     reason: String,
     since: Instant,
 }
 
 impl Engine {
-    /// Looks for a reason why nothing has moved for so long.
+    /// Checks why nothing has moved for so long; returns an error if there is a reason.
     #[cold]
     pub(super) fn check_stall(
         &mut self,
@@ -73,13 +74,13 @@ impl Engine {
         Ok(())
     }
 
-    /// A call has ended here: whether the others meant the same root.
+    /// Checks, when a call has ended on this rank, that the others meant the same root.
     ///
-    /// Where data has a direction, nobody answers the rank that only sends. Of two ranks that each
-    /// name themselves root of a broadcast, both would be content with data that the other did not
-    /// send. So each rank shows its record, sends, and then looks: for a message that it did not
-    /// expect, and, where more than one rank could be late, at the records of those it sent to.
-    /// With the fence, of two ranks that disagree the later one sees what the earlier one did.
+    /// Where data has a direction, no rank answers the one that only sends. Two ranks that each
+    /// name themselves root of a broadcast would both be content with data that the other did not
+    /// send. So each rank publishes its record, sends, and then checks: for a message that it did
+    /// not expect, and, where more than one rank could be late, the records of the ranks that it
+    /// sent to. With the fence, the later of two ranks that disagree sees what the earlier one did.
     #[inline]
     pub(super) fn confirm(&mut self, running: &Running) -> Result<(), Error> {
         match running.what {
@@ -106,7 +107,7 @@ impl Engine {
         Ok(())
     }
 
-    /// That the next message on a link, if there is one, belongs to a later call.
+    /// Checks that the next message on a link, if there is one, belongs to a later call.
     #[inline]
     fn no_stray(&mut self, own: CallRecord, link: Link) -> Result<(), Error> {
         let links = self.ports.links();
@@ -123,8 +124,8 @@ impl Engine {
         Err(self.disagree(format!("{own} (no message from it)"), link.peer, theirs))
     }
 
-    /// Whether a rank makes another call of the same number, or has ended the call that we are in
-    /// without what we wait for.
+    /// Checks that no rank makes another call of the same number, and that no awaited rank has
+    /// ended this rank's call.
     fn compare_calls(&mut self, running: &Running) -> Result<(), Error> {
         let CallKind::Call(own) = running.what else { return Ok(()) };
         if !self.config.check_calls {
@@ -165,7 +166,7 @@ impl Engine {
         self.peer_records.get(peer as usize)?.as_ref().and_then(CallRecord::read)
     }
 
-    /// Whether a rank that we wait for has left, or its connection is gone.
+    /// Checks that no awaited rank has left and that none has lost its connection.
     fn look_for_the_gone(&mut self, running: &Running) -> Result<(), Error> {
         self.poll_connections()?;
         if self.gone(running).is_none() {
@@ -179,7 +180,7 @@ impl Engine {
         }
     }
 
-    /// Notices connections that have hung up: often before the control plane has told it.
+    /// Records connections that have hung up, often before the control plane has told it.
     fn poll_connections(&mut self) -> Result<(), Error> {
         if let Some(wiring) = &mut self.wiring {
             let since = Instant::now();
@@ -189,7 +190,7 @@ impl Engine {
         Ok(())
     }
 
-    /// An awaited rank that is gone, and how.
+    /// Returns an awaited rank that is gone, and the reason.
     fn gone(&mut self, running: &Running) -> Option<(Rank, String)> {
         self.find_awaited(running);
         let Engine { stall_detector, control, ports, lost, .. } = self;
@@ -216,7 +217,7 @@ impl Engine {
     }
 
     /// Finds the links that the call waits for: for a message, for room, or for the peer to
-    /// acknowledge what is sent from the call's memory.
+    /// acknowledge payload that is sent from the call's memory.
     fn find_awaited(&mut self, running: &Running) {
         let Engine { plans, ports, stall_detector, .. } = self;
         plans[running.plan].execution.waits_for(&mut stall_detector.awaited);
@@ -257,7 +258,7 @@ impl Engine {
         Error::RankFailed { rank, reason, last_completed: None, during }
     }
 
-    /// The error of a call that has not moved for too long.
+    /// Returns the error of a call that has not moved for too long.
     pub(super) fn deadline(&mut self, running: &Running, stalled: Duration) -> Error {
         self.show_awaited(running);
         let failure = self.control.compare_notes(stalled);
@@ -267,7 +268,7 @@ impl Engine {
         }
     }
 
-    /// Shows whom the call waits for.
+    /// Shows the ranks that the call waits for.
     fn show_awaited(&mut self, running: &Running) {
         self.find_awaited(running);
         let Engine {
@@ -287,7 +288,7 @@ impl Engine {
         }
     }
 
-    /// The error of a call that ends because the communicator has.
+    /// Returns the error of a call that ends because the communicator has ended.
     fn ended_by(&mut self, running: &Running, failure: &Failure) -> Error {
         let during = self.during(running);
         match &failure.reason {
@@ -302,7 +303,7 @@ impl Engine {
         }
     }
 
-    /// Whom the call waits for, in words.
+    /// Returns the ranks that the call waits for, in words.
     fn waiting(&mut self, running: &Running) -> String {
         self.find_awaited(running);
         let links = self.ports.links();
@@ -328,7 +329,7 @@ impl Engine {
     }
 }
 
-/// The verdict of all ranks as a sentence.
+/// Returns the verdict of all ranks as a sentence.
 pub(super) fn sentence(failure: &Failure) -> String {
     let verdict = failure.to_string();
     format!("R{}.", verdict.strip_prefix('r').unwrap_or(&verdict))

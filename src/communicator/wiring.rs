@@ -1,5 +1,5 @@
-//! Joins the ranks: on one host segments are made, shared, mapped, and become links; to other hosts
-//! there are messages.
+//! Wiring of the ranks: on one host segments are made, shared, mapped, and become links; other
+//! hosts are reached by messages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ use crate::bootstrap::{ControlPlane, random_bytes};
 use crate::clock;
 use crate::transports::Choice;
 
-/// How long to pause between looks at connections in the making.
+/// Pause between polls of connections in the making.
 const POLL_PAUSE: Duration = Duration::from_micros(100);
 
 /// The connections of a rank to the peers whose memory it maps.
@@ -39,49 +39,50 @@ const POLL_PAUSE: Duration = Duration::from_micros(100);
 struct Local {
     device: Arc<dyn Device>,
     lane: Box<dyn Lane>,
-    /// By rank; none for this rank and those on other hosts.
+    /// Endpoints by rank; none for this rank and those on other hosts.
     endpoints: Vec<Option<EndpointId>>,
 }
 
-/// The connections of a rank to all others, and what it takes to share more memory later.
+/// The connections of a rank to all others, and the means to share more memory later.
 #[derive(Debug)]
 pub(super) struct Wiring {
     local: Option<Local>,
-    /// To the peers on other hosts, until the engine takes them over.
+    /// Links to the peers on other hosts, until the engine takes them over.
     messages: Option<MessageLinks>,
     /// The transports that join the ranks, by name.
     pub(super) transports: &'static str,
     hosts: Hosts,
-    /// The ranks that share memory with this one, itself among them, ascending.
+    /// The ranks that share memory with this one, this rank among them, ascending.
     locals: Vec<Rank>,
     control: Arc<ControlPlane>,
     timeout: Duration,
-    /// With other values for defaults that do not suit the network.
+    /// Configuration, with other values for defaults that do not suit the network.
     pub(super) config: Config,
-    /// What there is to say of that.
+    /// Note on these values.
     pub(super) note: Option<String>,
     /// The reason for the transport between hosts, if `auto` chose it.
     pub(super) why: Option<String>,
     /// The RDMA devices that this rank takes, each described for people.
     pub(super) rdma: Vec<String>,
-    /// The least share of a network device's budget that a rank has.
+    /// The least share of a network device's budget that any rank has.
     budget_share: f64,
 }
 
-/// What it takes to find the peers of one transport.
+/// Means to find the peers of one transport.
 struct Rendezvous<'a> {
     control: &'a ControlPlane,
     key: transport::Secret,
     timeout: Duration,
 }
 
-/// The size of a rank's memory, and by rank the keys to it; none for itself and other hosts.
+/// The size of a rank's memory, and the keys to it by rank; none for this rank and those on other
+/// hosts.
 type Offered = (usize, Vec<Option<RemoteKey>>);
 
 impl Wiring {
-    /// Connects the ranks that share a host, as `devices` say, through shared memory, and prepares
-    /// to connect with the others, by a configuration that was adjusted as the note has it. All
-    /// ranks call it.
+    /// Connects the ranks that share a host through shared memory, as `devices` say, and prepares
+    /// to connect with the others. The configuration was adjusted as the note says. All ranks call
+    /// it.
     pub(super) fn connect(
         control: Arc<ControlPlane>,
         devices: Devices,
@@ -89,7 +90,7 @@ impl Wiring {
         (config, flows): (&Config, Option<String>),
     ) -> Result<Wiring, Error> {
         let timeout = config.join_timeout;
-        // What every rank adds to the key, and how long its way to its neighbours is.
+        // Each rank's random part of the key, and its round trip to its neighbours.
         let own = (random_bytes()?, control.round_trip());
         let all = exchange(&control, Topic::Nonces, &own, timeout)?;
         let key = transport::Secret(secret.derive(&encode(&all)));
@@ -148,7 +149,7 @@ impl Wiring {
         })
     }
 
-    /// The peers whose connection is gone, and how that was noticed.
+    /// Returns the peers whose connection is gone, and the reasons.
     pub(super) fn poll(&mut self) -> Result<Vec<(Rank, String)>, Error> {
         let Some(Local { lane, endpoints, .. }) = &mut self.local else { return Ok(Vec::new()) };
         let mut events = Vec::new();
@@ -161,14 +162,14 @@ impl Wiring {
         Ok(lost.collect())
     }
 
-    /// Makes memory on every rank that all others on its host map. `prepare` sees this rank's own
-    /// before any other rank can. Returns the memory by rank; none of those on other hosts.
+    /// Makes memory on every rank that all others on its host map. `prepare` sees this rank's
+    /// memory before any other rank can. Returns the memory by rank; none for ranks on other hosts.
     pub(super) fn share(
         &mut self,
         bytes: usize,
         prepare: impl FnOnce(&Region) -> Result<(), Error>,
     ) -> Result<Vec<Option<Region>>, Error> {
-        // Everybody takes part in both exchanges, so that what one rank cannot do fails all alike.
+        // All ranks take part in both exchanges, so that all fail when one does.
         let made = self.make(bytes, prepare);
         let offer = made.as_ref().ok().map(|(_, keys)| (bytes, keys.clone()));
         let offers = exchange(&self.control, Topic::SharedMemory, &offer, self.timeout)?;
@@ -291,7 +292,7 @@ impl Wiring {
 }
 
 impl Local {
-    /// A key to this rank's memory for each peer on its host.
+    /// Returns a key to this rank's memory for each peer on its host.
     fn share(&mut self, key: MrKey) -> Result<Vec<Option<RemoteKey>>, Error> {
         let Local { lane, endpoints, .. } = self;
         let keys = endpoints.iter().map(|to| to.map(|to| lane.share(to, key)).transpose());
@@ -352,7 +353,8 @@ impl Rendezvous<'_> {
         Ok(met)
     }
 
-    /// Links by messages to these peers, each made when it is first needed. All ranks call it.
+    /// Makes links by messages to these peers, each connected when it is first needed. All ranks
+    /// call it.
     fn message_links(
         &self,
         device: Arc<dyn Device>,
@@ -383,7 +385,8 @@ fn memory(error: ccl_memory::RegionError) -> Error {
     usage(format!("the shared segment is too small: {error}"))
 }
 
-/// The rank that a connection says it comes from: one that connects to us.
+/// Returns the rank that an incoming connection says it comes from, which must be higher than this
+/// one.
 fn caller(connected: &Connected, rank: Rank, ranks: u32) -> Result<Rank, Error> {
     let bytes: Option<[u8; 4]> = connected.hello.as_slice().try_into().ok();
     match bytes.map(Rank::from_le_bytes) {
@@ -396,7 +399,7 @@ fn connecting_of(rank: Rank) -> String {
     format!("rank {rank} in connecting to its peers")
 }
 
-/// Pauses, unless somebody is known to be dead or the time is up.
+/// Pauses, unless a rank has failed or the time is up.
 fn await_more<'a>(
     control: &ControlPlane,
     rank: Rank,

@@ -1,5 +1,5 @@
-//! Descriptors that cross from one process to the next, and the life of a child: the only unsafe
-//! code of this module.
+//! Descriptors that cross from one process to the next, and the life of a child. This module has
+//! the only unsafe code of `launch`.
 
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::service::DescriptorError;
 
-/// Takes over a descriptor that this process inherited, at most once in its life, and makes it
+/// Adopts a descriptor that this process inherited, at most once in its life, and makes it
 /// close-on-exec.
 pub(super) fn adopt(fd: i32) -> Result<OwnedFd, DescriptorError> {
     static ADOPTED: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());

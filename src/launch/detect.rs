@@ -1,4 +1,4 @@
-//! Which launcher started this process, by the variables it leaves.
+//! Detection of the launcher that started this process, by the variables that the launcher leaves.
 
 use super::pmi::PmiAddress;
 use super::store::StoreAddress;
@@ -8,12 +8,12 @@ use crate::bootstrap::{Endpoint, UniqueId};
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// Who told this process its rank.
+/// Source of this process's rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launcher {
     /// `FERROCCL_RANK` and `FERROCCL_RANKS`.
     Variables,
-    /// torchrun, or whoever sets its variables.
+    /// torchrun, or another launcher that sets its variables.
     Torchrun,
     /// Open MPI's mpirun.
     OpenMpi,
@@ -38,15 +38,15 @@ impl fmt::Display for Launcher {
 const COMM_ID: &str = "FERROCCL_COMM_ID";
 
 /// Finds this process's rank: in our own variables, then torchrun's, Open MPI's, PMI's, Slurm's.
-/// `None` where none of them is set: this process was started alone.
+/// Returns `None` where none of them is set: this process was started alone.
 ///
 /// # Errors
-/// A variable is malformed or missing, or the launcher offers no place to meet.
+/// A variable is malformed or missing, or the launcher offers no rendezvous.
 pub fn from_environment() -> Result<Option<Launch>, LaunchError> {
     detect(&Variables::of_process())
 }
 
-/// What the five launchers differ in.
+/// Differences between the five launchers.
 struct Found {
     launcher: Launcher,
     names: (&'static str, &'static str),
@@ -133,7 +133,7 @@ fn find(variables: &Variables) -> Result<Option<Found>, LaunchError> {
     Ok(Some(found))
 }
 
-/// What `FERROCCL_COMM_ID` says, whatever the launcher.
+/// Returns the rendezvous that `FERROCCL_COMM_ID` names, whatever the launcher.
 fn known(variables: &Variables, rank: u32) -> Result<Option<Rendezvous>, LaunchError> {
     let Some(text) = variables.text(COMM_ID)? else { return Ok(None) };
     if text.starts_with("ferroccl1:") {

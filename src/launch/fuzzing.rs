@@ -1,4 +1,4 @@
-//! Any bytes as a launcher's answers and as environments; see `crate::fuzzing`.
+//! Fuzz targets for a launcher's answers and for environments; see `crate::fuzzing`.
 
 use super::detect::detect;
 use super::pmi::Pmi;
@@ -12,7 +12,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A launcher that has said all of this already, and hears everything.
+/// Returns a connection to a launcher that has sent `says` already, and the launcher's end.
 fn launcher(says: &[u8]) -> Option<(Wire, UnixStream)> {
     let (ours, mut theirs) = UnixStream::pair().ok()?;
     theirs.set_nonblocking(true).ok()?;
@@ -22,7 +22,7 @@ fn launcher(says: &[u8]) -> Option<(Wire, UnixStream)> {
     Some((Wire::new(ours.into(), Deadline::after(Duration::from_secs(5))), theirs))
 }
 
-/// The answers of a PMI process manager.
+/// Feeds the answers of a PMI process manager.
 pub fn pmi(data: &[u8]) {
     let (id, says) = match data.split_first() {
         Some((first, rest)) if first & 1 == 1 => (Some(u32::from(*first)), rest),
@@ -42,7 +42,7 @@ pub fn pmi(data: &[u8]) {
     assert!(!matches!(told, Err(ServiceError::Late { .. })), "it waits at the end");
 }
 
-/// The answers of torchrun's store.
+/// Feeds the answers of torchrun's store.
 pub fn store(data: &[u8]) {
     let dialect = match data.first() {
         Some(first) if first & 1 == 1 => Dialect::Recent,
@@ -58,7 +58,7 @@ pub fn store(data: &[u8]) {
     assert!(!matches!(told, Err(ServiceError::Late { .. })), "it waits at the end");
 }
 
-/// Everything that a launcher's environment is read for, but for files.
+/// Variables of a launcher's environment that are read, except for those that name files.
 const NAMES: [&str; 33] = [
     "FERROCCL_RANK",
     "FERROCCL_RANKS",
@@ -95,7 +95,7 @@ const NAMES: [&str; 33] = [
     "SLURM_STEP_ID",
 ];
 
-/// An environment, as `number of the variable, value` in each line.
+/// Feeds an environment, as `number of the variable, value` in each line.
 pub fn environment(data: &[u8]) {
     let lines = data.split(|byte| *byte == b'\n').filter_map(<[u8]>::split_first);
     let pairs: Vec<_> = lines

@@ -1,4 +1,4 @@
-//! Ranks of this host started by ourselves: what `-g N` does.
+//! Local ranks that this process starts, as `-g N` does.
 
 use super::LaunchError;
 use super::descriptor::tie;
@@ -16,36 +16,37 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Most ranks that are started on one host.
+/// Largest number of ranks that are started on one host.
 pub const LOCAL_RANKS_MAX: u32 = 512;
-/// How long the others may take to end by themselves, with errors of their own.
+/// Time that the other ranks have to end by themselves, with errors of their own.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long after SIGTERM comes SIGKILL.
+/// Time between SIGTERM and SIGKILL.
 const LAST_GRACE: Duration = Duration::from_secs(2);
-/// How long the last lines of ended ranks are waited for: a grandchild may hold their pipe.
+/// Time to wait for the last lines of ended ranks: a grandchild may hold their pipe.
 const DRAIN: Duration = Duration::from_secs(1);
-/// A killed process may take this long to go after those who missed it have ended with errors: the
-/// system closes its connections before it counts as ended.
+/// Longest time between the end of a rank that missed a killed one and the end of the killed one:
+/// the system closes a process's connections before the process counts as ended.
 const TOGETHER: Duration = Duration::from_millis(200);
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// How local ranks ended.
+/// Outcome of local ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalExit {
-    /// 0 if all ended well, else the first bad status: an exit code, or 128 + a signal's number. Of
-    /// ranks that ended at about the same time, one that was killed counts as the first.
+    /// Exit status: 0 if all ended well, else the first bad status, an exit code or 128 + a
+    /// signal's number. Of ranks that ended at about the same time, one that was killed counts as
+    /// the first.
     pub code: u8,
-    /// The rank that ended so.
+    /// The rank that ended with `code`, if that is bad.
     pub failed: Option<u32>,
 }
 
 /// Runs `program` with `arguments` as ranks `0..ranks` of this host and waits for them all.
 ///
 /// The children find each other by `FERROCCL_*` variables, which the program must follow (see
-/// [`super::from_environment`]). Only rank 0's standard output passes; what the others write to
-/// standard error appears with their rank in front. When one ends badly, the others have 5 s to
-/// end by themselves, then they are ended. All die with this process, however it dies. Call it
-/// on a thread that lives until it returns, the main thread for example.
+/// [`super::from_environment`]). Only rank 0's standard output passes. Lines of the others on
+/// standard error appear with their rank in front. When one ends badly, the others have 5 s to end
+/// by themselves, then they are ended. All die with this process, however it dies. Call it on a
+/// thread that lives until it returns, the main thread for example.
 ///
 /// # Errors
 /// The program cannot be started; then none is left running.
@@ -91,12 +92,12 @@ pub fn spawn_local<S: AsRef<OsStr>>(
     Ok(group.wait())
 }
 
-/// The running children. Dropping it ends them.
+/// The running children. Dropping the group ends them.
 struct Group {
     running: Vec<Running>,
     readers: Receiver<()>,
     reader: Option<Sender<()>>,
-    /// Those that ended badly, in the order in which that was seen.
+    /// Ranks that ended badly, in the order in which that was seen.
     failures: Vec<Failure>,
 }
 
@@ -104,7 +105,8 @@ struct Group {
 struct Failure {
     rank: u32,
     code: u8,
-    /// By a signal, and not by its own: programs abort on errors that others have caused.
+    /// True if a signal other than SIGABRT ended the rank: programs abort on errors that others
+    /// have caused.
     killed: bool,
     seen: Instant,
 }
@@ -112,7 +114,7 @@ struct Failure {
 struct Running {
     rank: u32,
     child: Child,
-    /// Readable once the child has ended.
+    /// Descriptor that is readable once the child has ended.
     ended: OwnedFd,
 }
 
@@ -178,7 +180,7 @@ impl Group {
         }
     }
 
-    /// Whose failure the others' are most likely to come from.
+    /// Returns the failure that the others are most likely to come from.
     fn first(&self) -> Option<&Failure> {
         let first = self.failures.first()?;
         let together = |one: &&Failure| one.seen.duration_since(first.seen) < TOGETHER;
@@ -263,7 +265,7 @@ mod tests {
         assert_eq!(group.wait(), LocalExit { code: 1, failed: Some(1) });
     }
 
-    /// Ranks that are shells, each with its script.
+    /// Starts ranks that are shells, each with its script.
     fn shells(scripts: &[&str]) -> Group {
         let mut group = Group::new();
         for (rank, script) in scripts.iter().enumerate() {
@@ -273,7 +275,7 @@ mod tests {
         group
     }
 
-    /// The same, when all have ended: as a launcher on a busy host sees them.
+    /// Starts shells and waits until all have ended, as a launcher on a busy host sees them.
     fn ended(scripts: &[&str]) -> Group {
         let group = shells(scripts);
         for one in &group.running {

@@ -1,6 +1,6 @@
-//! Where the ranks of one host meet when their launcher hands nothing from rank to rank: rank 0
-//! keeps an abstract Unix socket, named by the job, and tells everybody of its own user, and
-//! nobody else, the unique id. Nothing is left in the file system.
+//! Rendezvous of the ranks of one host whose launcher hands nothing from rank to rank. Rank 0 keeps
+//! an abstract Unix socket, named by the job, and tells the unique id to every process of its own
+//! user and to no other. Nothing is left in the file system.
 
 use super::LaunchError;
 use crate::bootstrap::UniqueId;
@@ -16,10 +16,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// More than any unique id; far less than a Unix socket buffers, so that telling never blocks.
+/// Largest length of the text: more than any unique id, and far less than a Unix socket buffers, so
+/// that telling never blocks.
 const TEXT_BYTES_MAX: u64 = 4096;
 
-/// Rank 0's side; it ends when dropped.
+/// Rank 0's side of the rendezvous, which ends when dropped.
 pub(super) struct LocalRendezvous {
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -66,7 +67,8 @@ fn serve(listener: &UnixListener, text: &str, ended: &AtomicBool) {
         socket::is_ready(listener.as_fd(), PollFlags::IN, Duration::from_millis(50));
         match listener.accept() {
             Ok((mut stream, _)) if is_own_user(&stream) => {
-                // A fresh socket buffers it whole; who hangs up early does not want it.
+                // A fresh socket buffers all of the text; a peer that hangs up early does not want
+                // it.
                 let _ = stream.write_all(text.as_bytes());
             }
             Ok(_) => tracing::warn!("another user asked for the unique id and was not told"),
@@ -80,7 +82,7 @@ fn is_own_user(stream: &UnixStream) -> bool {
     socket_peercred(stream).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
 }
 
-/// Every other rank's side: asks until rank 0 has come.
+/// Asks rank 0 for the unique id until rank 0 answers; the side of every other rank.
 pub(super) fn ask(name: &str, deadline: Deadline) -> Result<UniqueId, LaunchError> {
     let fail = |text: String| LaunchError::LocalRendezvous { name: name.to_owned(), text };
     let address = SocketAddr::from_abstract_name(name).map_err(|error| fail(error.to_string()))?;

@@ -1,10 +1,10 @@
-//! Who started this process as which rank, and where the ranks meet: the environment of
+//! The launcher of this process, its rank, and the rendezvous of the ranks: the environment of
 //! torchrun, Open MPI, MPICH, Slurm or our own variables ([`from_environment`]), and local ranks
-//! started by ourselves ([`spawn_local`]).
+//! that this process starts ([`spawn_local`]).
 //!
 //! Our own variables are in the table [`VARIABLES`].
 //!
-//! Without a secret, over loopback, any user of this host can join.
+//! Any user of this host can join ranks that have no secret and meet over loopback.
 
 mod descriptor;
 mod detect;
@@ -31,18 +31,18 @@ use ccl_core::types::Rank;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// What a launcher told this process.
+/// Place of this process in a job, as a launcher told it.
 #[derive(Debug)]
 pub struct Launch {
     /// This rank.
     pub rank: Rank,
     /// Number of ranks.
     pub ranks: u32,
-    /// This rank among those of its host, where the launcher tells.
+    /// This rank among those of its host, if the launcher tells.
     pub local_rank: Option<u32>,
-    /// Number of ranks on this host, where the launcher tells.
+    /// Number of ranks on this host, if the launcher tells.
     pub local_ranks: Option<u32>,
-    /// Who told it.
+    /// Source of the rank.
     pub launcher: Launcher,
     rendezvous: Rendezvous,
     secret: Option<Secret>,
@@ -50,44 +50,45 @@ pub struct Launch {
     host: Option<String>,
 }
 
-/// How the other ranks learn where rank 0 is, and the secret.
+/// Means by which the other ranks learn the address of rank 0, and the secret.
 #[derive(Debug)]
 enum Rendezvous {
-    /// There are no others.
+    /// There is no other rank.
     Alone,
-    /// All were told the same address.
+    /// All ranks were told the same address.
     Known(Vec<Endpoint>),
-    /// All were told the same unique id.
+    /// All ranks were told the same unique id.
     Id(UniqueId),
-    /// As `Known`; rank 0 inherits the socket, by this descriptor.
+    /// All ranks were told the same address; rank 0 inherits the socket, by this descriptor.
     Inherited(Endpoint, i32),
-    /// Through the key-value store of torchrun's agent.
+    /// Key-value store of torchrun's agent.
     Store(store::StoreAddress),
-    /// Through the key-value space of a PMI-1 process manager.
+    /// Key-value space of a PMI-1 process manager.
     Pmi(pmi::PmiAddress),
-    /// At an abstract Unix socket: all ranks are on this host.
+    /// Abstract Unix socket of this name: all ranks are on this host.
     SameHost(String),
 }
 
-/// Why the environment does not make a rank of this process, or the ranks did not meet.
+/// Error for an environment that does not make a rank of this process, or for ranks that did not
+/// meet.
 #[derive(Debug, Error)]
 pub enum LaunchError {
-    /// A variable that cannot be read as what it must be.
+    /// A variable that cannot be read as the value that it must have.
     #[error("{name}={value:?} is not {expected}")]
     Value {
         /// The variable.
         name: String,
-        /// What it is set to.
+        /// The value of the variable.
         value: String,
-        /// What it must be.
+        /// The values that the variable can have.
         expected: &'static str,
     },
     /// A variable that goes with others is not set.
     #[error("{name} is not set, but {because}: set it, or unset the others")]
     Absent {
-        /// The missing one.
+        /// The missing variable.
         name: &'static str,
-        /// What makes it needed.
+        /// The reason why the variable is needed.
         because: String,
     },
     /// Rank and number of ranks contradict each other.
@@ -102,7 +103,7 @@ pub enum LaunchError {
         /// The number of ranks.
         ranks: u32,
     },
-    /// The launcher offers no place where the ranks could meet.
+    /// The launcher offers no rendezvous.
     #[error(
         "{launcher} started this rank, but it hands no address from rank to rank. Say where rank 0 \
          listens (a free port on rank 0's host) and give all ranks a secret, for example:\n    \
@@ -112,7 +113,7 @@ pub enum LaunchError {
     NoRendezvousPoint {
         /// The launcher.
         launcher: Launcher,
-        /// How it passes variables on.
+        /// The way in which the launcher passes variables on.
         pass_on: &'static str,
     },
     /// A secret that cannot be used.
@@ -121,9 +122,9 @@ pub enum LaunchError {
     /// torchrun's store failed.
     #[error("the store of torchrun's agent at {address}: {error}")]
     Store {
-        /// Where it is.
+        /// Address of the store.
         address: Endpoint,
-        /// What happened.
+        /// The error.
         error: ServiceError,
     },
     /// The PMI process manager failed.
@@ -131,7 +132,7 @@ pub enum LaunchError {
         "the process manager (PMI): {error}. Or set FERROCCL_COMM_ID=HOST:PORT, which needs none"
     )]
     Pmi {
-        /// What happened.
+        /// The error.
         error: ServiceError,
     },
     /// The ranks of this host did not meet.
@@ -142,7 +143,7 @@ pub enum LaunchError {
     LocalRendezvous {
         /// The socket's name.
         name: String,
-        /// What happened.
+        /// The reason.
         text: String,
     },
     /// Joining failed.
@@ -151,15 +152,15 @@ pub enum LaunchError {
     /// A local rank could not be started.
     #[error("cannot start {}: {error}", program.display())]
     Spawn {
-        /// What was to be started.
+        /// The program that was to be started.
         program: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// A number of local ranks that makes no sense.
+    /// The number of local ranks is out of range.
     #[error("{ranks} local ranks: there can be 1 to {LOCAL_RANKS_MAX}")]
     LocalRanks {
-        /// What was asked for.
+        /// The number that was asked for.
         ranks: u32,
     },
     /// An inherited descriptor that cannot be used.
@@ -167,9 +168,9 @@ pub enum LaunchError {
     Descriptor {
         /// The variable.
         name: &'static str,
-        /// Its value.
+        /// The value of the variable.
         fd: i32,
-        /// What is wrong.
+        /// The error.
         error: DescriptorError,
     },
 }

@@ -1,6 +1,6 @@
-//! A client of the PMI-1 wire protocol, which MPICH's, Intel's and Slurm's process managers
-//! speak: lines of `key=value` words, each asked and answered in turn. It puts one value into
-//! the job's key-value space, waits at the barrier, and gets it.
+//! A client of the PMI-1 wire protocol, which MPICH's, Intel's and Slurm's process managers speak:
+//! lines of `key=value` words, each asked and answered in turn. The client puts one value into the
+//! job's key-value space, waits at the barrier, and gets the value.
 
 use super::descriptor::adopt;
 use super::service::ServiceError;
@@ -10,23 +10,23 @@ use crate::bootstrap::socket::Deadline;
 
 const LINE_BYTES_MAX: usize = 4096;
 
-/// How the process manager is reached.
+/// Address of the process manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PmiAddress {
-    /// Over an inherited socket.
+    /// An inherited socket.
     Inherited {
-        /// Its descriptor.
+        /// Descriptor of the socket.
         fd: i32,
-        /// Whether all ranks are on this host.
+        /// True if all ranks are on this host.
         is_local: bool,
     },
-    /// At a port.
+    /// A port.
     Port {
-        /// Where.
+        /// Host and port.
         address: Endpoint,
-        /// This process's number there.
+        /// This process's number at the process manager.
         id: u32,
-        /// Whether all ranks are on this host.
+        /// True if all ranks are on this host.
         is_local: bool,
     },
 }
@@ -85,7 +85,7 @@ impl Pmi {
         Ok(pmi)
     }
 
-    /// Puts a value; others can get it behind the next barrier.
+    /// Puts a value, which others can get after the next barrier.
     pub(super) fn put(&mut self, key: &str, value: &str) -> Result<(), ServiceError> {
         // Its lines are words: neither blanks nor line ends may be in a value.
         if value.len() >= self.value_bytes_max || value.contains(char::is_whitespace) {
@@ -97,7 +97,7 @@ impl Pmi {
         self.ask(&command, "put_result").map(|_| ())
     }
 
-    /// Returns when every rank is here.
+    /// Returns when every rank has called `barrier`.
     pub(super) fn barrier(&mut self) -> Result<(), ServiceError> {
         self.ask("barrier_in", "barrier_out").map(|_| ())
     }
@@ -108,7 +108,7 @@ impl Pmi {
         word(&answer, "value").map(str::to_owned)
     }
 
-    /// Ends the conversation: a process manager takes an exit without it for a crash.
+    /// Ends the conversation: without this, a process manager takes an exit for a crash.
     pub(super) fn finish(mut self) -> Result<(), ServiceError> {
         self.ask("finalize", "finalize_ack").map(|_| ())
     }
@@ -152,7 +152,7 @@ impl Pmi {
     }
 }
 
-/// The value of `key` in a line of `key=value` words.
+/// Returns the value of `key` in a line of `key=value` words.
 fn word<'a>(line: &'a str, key: &'static str) -> Result<&'a str, ServiceError> {
     line.split_ascii_whitespace()
         .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
@@ -167,7 +167,8 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
 
-    /// Answers line by line from a script of (start of the question, answer).
+    /// Returns a connection to a manager that answers line by line from a script of (start of the
+    /// question, answer).
     fn manager(script: &'static [(&'static str, &'static str)]) -> OwnedFd {
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::thread::spawn(move || {

@@ -1,4 +1,5 @@
-//! The meeting of the ranks: rank 0 listens and says where, the others learn it.
+//! The rendezvous of the ranks: rank 0 listens and publishes its address, and the others learn the
+//! address.
 
 use super::descriptor::adopt;
 use super::local_rendezvous::{self, LocalRendezvous};
@@ -15,20 +16,20 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Everything that this rank needs to join. Alter `join` as you like before [`JoinPlan::join`].
+/// Everything that this rank needs to join. Callers may change `join` before [`JoinPlan::join`].
 #[derive(Debug)]
 pub struct JoinPlan {
-    /// How it will join.
+    /// Parameters of joining.
     pub join: Join,
-    /// Rank 0 tells the others of its host until all have joined.
+    /// Server on rank 0 that tells the unique id to the ranks of its host until all have joined.
     server: Option<LocalRendezvous>,
 }
 
 impl JoinPlan {
-    /// Joins.
+    /// Joins the ranks.
     ///
     /// # Errors
-    /// As [`crate::bootstrap::join`].
+    /// The errors of [`crate::bootstrap::join`].
     pub fn join(self) -> Result<ControlPlane, BootstrapError> {
         let joined = crate::bootstrap::join(self.join);
         drop(self.server);
@@ -46,17 +47,17 @@ impl Launch {
     /// The former name of [`Launch::rendezvous`].
     ///
     /// # Errors
-    /// As [`Launch::rendezvous`].
+    /// The errors of [`Launch::rendezvous`].
     #[deprecated(since = "0.2.0", note = "use `rendezvous`")]
     pub fn meet(&self, timeout: Duration) -> Result<JoinPlan, LaunchError> {
         self.rendezvous(timeout)
     }
 
-    /// Learns where rank 0 is, or says it. All ranks must call it equally often; a PMI process
-    /// manager serves the first call alone.
+    /// Learns the address of rank 0, or publishes it on rank 0. All ranks must call it equally
+    /// often; a PMI process manager serves the first call alone.
     ///
     /// # Errors
-    /// What the launcher offers does not work within `timeout`.
+    /// The launcher's rendezvous does not work within `timeout`.
     pub fn rendezvous(&self, timeout: Duration) -> Result<JoinPlan, LaunchError> {
         // Further communicators of the same job must not find the first one's address.
         static SERIAL: AtomicU32 = AtomicU32::new(0);
@@ -101,8 +102,8 @@ impl Launch {
         Ok(Found { listener: Some(listener), ..self.known(vec![endpoint.clone()]) })
     }
 
-    /// Rank 0 listens. A secret that all were given counts more than one drawn now, which the
-    /// launcher's store would hand out with the address.
+    /// Listens on rank 0. A secret that all ranks were given takes precedence over one drawn now,
+    /// which the launcher's store would hand out with the address.
     fn listen(&self, reach: Reach) -> Result<(Found, UniqueId), LaunchError> {
         let reach = match (&self.host, reach) {
             (_, Reach::Loopback) => Reach::Loopback,
@@ -205,7 +206,7 @@ mod tests {
         }
     }
 
-    /// Two ranks meet and join; the secrets they were given besides, and how it ended at each.
+    /// Lets two ranks, each with its own secret, meet and join; returns the result of each.
     fn meet(
         rendezvous: impl Fn() -> Rendezvous,
         secrets: [Option<&str>; 2],

@@ -1,4 +1,4 @@
-//! The secret that people hand over by themselves.
+//! The secret that users hand over by themselves.
 
 use super::LaunchError;
 use super::variables::Variables;
@@ -35,7 +35,7 @@ fn from_file(path: &Path) -> Result<Secret, LaunchError> {
     let shown = path.display();
     let read = || -> std::io::Result<_> {
         let file = std::fs::File::open(path)?;
-        // Of the open file, so that nobody can exchange it in between.
+        // Metadata of the open file, which cannot be replaced in between.
         let metadata = file.metadata()?;
         let mut text = String::new();
         file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;

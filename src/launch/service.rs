@@ -1,4 +1,4 @@
-//! What can go wrong in talking with a launcher's service.
+//! Errors of talking with a launcher's service.
 
 use std::io;
 

@@ -1,12 +1,12 @@
-//! A client of the key-value store that torchrun's agent serves (c10d's TCPStore): as much of
-//! its wire protocol as it takes to set one key and to wait for it.
+//! A client of the key-value store that torchrun's agent serves (c10d's TCPStore): the part of its
+//! wire protocol that sets one key and waits for it.
 //!
-//! All integers are little endian as on every host that runs it; strings and values have an
+//! All integers are little endian, as on every host that runs the store; strings and values have an
 //! eight-byte length in front. The stores of PyTorch 2.1 and later begin a connection with a
 //! validation and number their commands from there; older ones know no validation and count from
-//! `SET`. Nothing on the wire tells which it is, but an older store answers `GETNUMKEYS`, and a
-//! recent one closes a connection that does not begin with the validation, or ignores it (its
-//! libuv server, which comes with agents that leave the hint of `is_recent`).
+//! `SET`. The wire does not tell the dialect. But an older store answers `GETNUMKEYS`, and a recent
+//! one closes a connection that does not begin with the validation, or ignores it (its libuv
+//! server, which comes with agents that leave the hint of `is_recent`).
 
 use super::service::ServiceError;
 use super::wire::Wire;
@@ -16,15 +16,15 @@ use std::time::Duration;
 
 const VALIDATION: u32 = 0x3C85_F7CE;
 const VALUE_BYTES_MAX: u64 = 64 << 10;
-/// How long a store may take to answer the first question.
+/// Longest time that a store may take to answer the first question.
 const FIRST_ANSWER: Duration = Duration::from_secs(5);
 
-/// Where a store is and under which key the ranks of this job meet.
+/// Address of a store, and the key under which the ranks of this job meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StoreAddress {
     pub(super) address: Endpoint,
     pub(super) key: String,
-    /// Whether it is known to speak the dialect of PyTorch 2.1 and later.
+    /// True if the store is known to speak the dialect of PyTorch 2.1 and later.
     pub(super) is_recent: bool,
 }
 
@@ -63,7 +63,7 @@ impl Store {
         Store::open(at, first, deadline).or_else(|_| Store::open(at, second, deadline))
     }
 
-    /// Connects in one dialect and sees whether the store understands it.
+    /// Connects in one dialect and checks whether the store understands it.
     fn open(
         at: &StoreAddress,
         dialect: Dialect,
@@ -103,7 +103,7 @@ impl Store {
         self.array::<8>().map(|_| ())
     }
 
-    /// The value of `key`, as soon as somebody sets it.
+    /// Returns the value of `key`, as soon as a rank sets it.
     pub(super) fn wait_for(&mut self, key: &str) -> Result<Vec<u8>, ServiceError> {
         let mut bytes = vec![self.dialect.code(Command::Wait)];
         bytes.extend(1u64.to_le_bytes());
@@ -148,7 +148,7 @@ pub(super) mod tests {
 
     type Keys = Arc<(Mutex<HashMap<Vec<u8>, Vec<u8>>>, Condvar)>;
 
-    /// A store that serves one dialect and hangs up on what it does not understand.
+    /// Starts a store that serves one dialect and hangs up on other commands.
     pub(in crate::launch) fn serve(dialect: Dialect) -> Endpoint {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -1,11 +1,11 @@
 //! The environment, read once and strictly. Every variable that this library reads goes through
-//! here.
+//! this module.
 
 use super::LaunchError;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-/// Our own variables: how ranks find and trust each other. Everything else is configuration
+/// Our own variables for joining: rank, address and secret. All other variables are configuration
 /// ([`ccl_core::config`]).
 pub const VARIABLES: &[(&str, &str)] = &[
     ("FERROCCL_RANK", "this process's rank; with FERROCCL_RANKS and FERROCCL_COMM_ID"),
@@ -20,10 +20,10 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ("FERROCCL_LISTEN_FD", "rank 0: a listening socket that it inherits (set by -g)"),
 ];
 
-/// The value of one variable of this process's environment.
+/// Returns the value of one variable of this process's environment.
 ///
 /// # Errors
-/// It is set to something that is not UTF-8.
+/// The value is not UTF-8.
 pub fn variable(name: &str) -> Result<Option<String>, LaunchError> {
     std::env::var_os(name).map(|value| utf8(name, value)).transpose()
 }
@@ -58,7 +58,7 @@ impl Variables {
         value.map(|value| utf8(name, value.clone())).transpose()
     }
 
-    /// Anything that `FromStr` reads, to the last character.
+    /// Returns a variable as any type that `FromStr` reads, to the last character.
     pub(super) fn parsed<T: std::str::FromStr>(
         &self,
         name: &str,
@@ -81,7 +81,7 @@ impl Variables {
         }
     }
 
-    /// A number that must be there because of another variable.
+    /// Returns a number that must be set because another variable is.
     pub(super) fn needed(&self, name: &'static str, other: &str) -> Result<u32, LaunchError> {
         let because = || format!("{other} is");
         self.number(name)?.ok_or_else(|| LaunchError::Absent { name, because: because() })

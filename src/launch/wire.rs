@@ -53,7 +53,7 @@ impl Wire {
         Err(last)
     }
 
-    /// The deadline of everything after this.
+    /// Sets the deadline of everything that follows.
     pub(super) fn set_deadline(&mut self, deadline: Deadline) {
         self.deadline = deadline;
     }
@@ -96,8 +96,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Waits until the descriptor may be ready. A look that finds it not ready ends here too,
-    /// so what follows must bear it.
+    /// Waits until the descriptor may be ready. A spurious wake-up ends the wait, too, so callers
+    /// must handle a descriptor that is not ready.
     fn wait(&self, flags: PollFlags) -> Result<(), ServiceError> {
         loop {
             if self.deadline.is_past() {

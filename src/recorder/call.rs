@@ -1,12 +1,12 @@
-//! What each rank is doing, in memory that its peers can read: so that ranks which disagree, or
-//! wait for each other, can name both calls.
+//! The current call of each rank, in memory that its peers can read: ranks that disagree, or wait
+//! for each other, can name both calls.
 
 use ccl_core::algorithm;
 use ccl_core::select::variant::SlotFraction;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 use ccl_memory::{Region, RegionError, record};
 
-/// What is shown besides the sequence: kind and count.
+/// Number of words that are shown besides the sequence: kind and count.
 const WORDS: usize = 2;
 const _: () = assert!(record::bytes(WORDS) <= CallRecord::SHARED_BYTES);
 
@@ -22,7 +22,7 @@ pub(crate) struct CallRecord {
     /// The algorithm that the call asks for: 1 + its number in the registry; 0 for the choice that
     /// all ranks make alike.
     pub(crate) algorithm: u8,
-    /// What the call asks that slots are divided by.
+    /// Slot fraction that the call asks for.
     pub(crate) slot_fraction: SlotFraction,
     /// Elements of an even call; a digest of the counts of an uneven one that all ranks know.
     pub(crate) count: u64,
@@ -32,12 +32,12 @@ impl CallRecord {
     /// Bytes of a record in shared memory: a cache line of its own.
     pub(crate) const SHARED_BYTES: usize = 64;
 
-    /// What messages of this call carry: 0 if calls are not to be compared.
+    /// Returns the tag that messages of this call carry: 0 if calls are not to be compared.
     pub(crate) fn tag(&self, check: bool) -> u64 {
         CallRecord::tag_of(check, self.sequence, self.kind(), self.count)
     }
 
-    /// As [`CallRecord::tag`], of the numbers that make a record.
+    /// Does what [`CallRecord::tag`] does, for the numbers that make a record.
     #[inline]
     pub(crate) fn tag_of(check: bool, sequence: u64, kind: u64, count: u64) -> u64 {
         if !check {
@@ -57,7 +57,7 @@ impl CallRecord {
         self.collective as u64 | (self.data_type as u64) << 8 | op << 16 | variant | root << 32
     }
 
-    /// Shows a record to the peers.
+    /// Publishes a record to the peers.
     pub(crate) fn publish(
         to: &Region,
         sequence: u64,
@@ -67,13 +67,14 @@ impl CallRecord {
         record::publish(to, sequence, [kind, count])
     }
 
-    /// What the owner of `from` is doing; none before its first call, or if it is nonsense.
+    /// Returns the current call of the owner of `from`; none before its first call, or if the
+    /// record is invalid.
     pub(crate) fn read(from: &Region) -> Option<CallRecord> {
         let (sequence, [kind, count]) = record::read::<WORDS>(from)?;
         CallRecord::of(sequence, kind, count)
     }
 
-    /// The record with these numbers; none if they are nonsense.
+    /// Returns the record with these numbers; none if they are invalid.
     pub(crate) fn of(sequence: u64, kind: u64, count: u64) -> Option<CallRecord> {
         let pick = |shift: u32| (kind >> shift & 0xff) as u8;
         Some(CallRecord {
@@ -88,7 +89,7 @@ impl CallRecord {
         })
     }
 
-    /// Whether another rank's call of the same number is the same call.
+    /// Returns whether another rank's call is the same call, if it has the same number.
     pub(crate) fn agrees(&self, other: &CallRecord) -> bool {
         self.sequence != other.sequence
             || (self.kind() == other.kind() && self.count == other.count)
@@ -119,7 +120,8 @@ impl std::fmt::Display for CallRecord {
     }
 }
 
-/// Whether the count of a record stands for many, or for none that all ranks know.
+/// Returns whether a collective takes counts per block, so that the count of its record is a digest
+/// or zero.
 pub(super) fn takes_counts(collective: Collective) -> bool {
     use Collective as C;
     matches!(

@@ -1,4 +1,4 @@
-//! Where a recording goes when somebody wants to read it later.
+//! Dumps of a recording, to be read later.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -8,7 +8,7 @@ use ccl_core::types::Rank;
 use super::json;
 use super::snapshot::Snapshot;
 
-/// Writes a recording to `stderr`, to nowhere (`none`), or to the end of a file.
+/// Writes a recording to `stderr`, nowhere (`none`), or to the end of a file.
 pub(super) fn dump(snapshot: &Snapshot, to: &str) {
     let result = match to {
         "none" => return,
@@ -21,7 +21,7 @@ pub(super) fn dump(snapshot: &Snapshot, to: &str) {
     }
 }
 
-/// A file's name, with this process for %p and the rank for %r.
+/// Returns a file's name, with this process for %p and the rank for %r.
 pub(super) fn path(name: &str, rank: Rank) -> String {
     let process = std::process::id().to_string();
     name.replace("%p", &process).replace("%r", &rank.to_string())

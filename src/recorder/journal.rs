@@ -1,5 +1,6 @@
-//! Every call of a rank, when it began and how long it took: what `ferroccl trace` replays. Only
-//! where `FERROCCL_TRACE` asks for it: it reads clocks on the data path.
+//! Trace of every call of a rank, with its beginning and duration, which `ferroccl trace` replays.
+//! The trace is kept only where `FERROCCL_TRACE` asks for it, because it reads clocks on the data
+//! path.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -10,7 +11,7 @@ use serde::Serialize;
 use super::snapshot::Call;
 use super::{Sent, Shown, Subject, json, now_ns};
 
-/// Calls that are kept before they are written.
+/// Number of calls that are kept before they are written.
 const CALLS: usize = 4096;
 
 /// A call that has ended.
@@ -27,20 +28,20 @@ struct Timed {
 #[derive(Debug)]
 pub(super) struct Journal {
     path: String,
-    /// None once it cannot be written: then nothing is kept any more.
+    /// The file; none once writing has failed, and then no more calls are kept.
     file: Option<File>,
     subject: Subject,
     host: String,
-    /// The process that records: what was forked from it has nothing to say.
+    /// Fork generation of the process that records: a forked child writes nothing.
     generation: u32,
-    /// From the clock of all processes of a host to that of the world, in nanoseconds.
+    /// Difference from the monotonic clock of the host to the time of day, in nanoseconds.
     epoch_ns: u64,
     calls: Vec<Timed>,
-    /// What has not ended.
+    /// The call that has not ended.
     open: Option<(u64, Shown, Sent, u64)>,
 }
 
-/// As it stands in a file: a line for some thousand calls.
+/// One line of the file, for some thousand calls.
 #[derive(Serialize)]
 struct Line<'a> {
     communicator: String,
@@ -59,7 +60,7 @@ struct Operation {
     call: Call,
     algorithm: Option<&'static str>,
     bytes: u64,
-    /// Of a group of sends and receives.
+    /// Messages of a group of sends and receives.
     #[serde(flatten)]
     sent: Sent,
     start_us: u64,
@@ -67,10 +68,10 @@ struct Operation {
 }
 
 impl Journal {
-    /// To a file in whose name %p stands for the process and %r for the rank.
+    /// Makes a journal in a file in whose name %p stands for the process and %r for the rank.
     pub(super) fn new(name: &str, subject: &Subject, host: String) -> Journal {
         let path = super::dump::path(name, subject.rank);
-        // What is no file may block for as long as nobody reads it.
+        // Opening something other than a file, such as a pipe, may block until it is read.
         let is_else = std::fs::metadata(&path).is_ok_and(|about| !about.is_file());
         let opened = match is_else {
             true => Err(std::io::Error::other("it is no file")),
@@ -100,7 +101,7 @@ impl Journal {
         }
     }
 
-    /// Hands over what is kept.
+    /// Writes the calls that are kept.
     fn write(&mut self) {
         let Some(file) = &mut self.file else { return };
         if self.generation != ccl_socket::fork::generation() {
@@ -137,7 +138,7 @@ impl Journal {
     }
 }
 
-/// Says on standard error, where no program's log may hide it, that calls are lost.
+/// Reports on standard error, where no program's log may hide it, that calls are lost.
 fn give_up(path: &str, error: &std::io::Error) {
     let text = format!(
         "ferroccl: FERROCCL_TRACE: {path}: {error}; from here on no calls are kept, and the last \
@@ -149,7 +150,7 @@ fn give_up(path: &str, error: &std::io::Error) {
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        // A rank that called nothing is there too.
+        // A rank without calls gets a line, too.
         self.write();
     }
 }

@@ -5,14 +5,14 @@ use std::io;
 use serde::Serialize;
 use serde_json_core::ser::Error;
 
-/// Bytes that a line has at first; it grows by doubling.
+/// Initial length of the buffer of a line; it grows by doubling.
 const BYTES: usize = 4096;
 
 /// Returns a value as a line of JSON, its newline included.
 ///
 /// # Errors
 ///
-/// When the value is none that JSON knows.
+/// When JSON cannot represent the value.
 pub(super) fn line<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
     let mut line = vec![0; BYTES];
     loop {

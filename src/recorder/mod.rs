@@ -1,8 +1,8 @@
 //! The flight recorder: each rank's last operations, in memory that others can look at while the
 //! rank computes, waits, or is stopped (docs/adr/0005-flight-recorder.md).
 //!
-//! The data path only stores numbers (`Writer`); when they change is for the control thread to
-//! see, which looks at them with every heartbeat (`Recorder::sample`).
+//! The data path only stores numbers (`Writer`). The control thread notes the time of their
+//! changes: it samples the numbers with every heartbeat (`Recorder::sample`).
 
 mod call;
 mod dump;
@@ -33,27 +33,28 @@ pub use scan::{Member, Status, status};
 pub use snapshot::{Call, Operation, Snapshot, WaitsFor};
 pub(crate) use words::MESSAGES;
 
-/// How the memory of a recording is called among a process's descriptors.
+/// Name of a recording's memory among a process's descriptors.
 const NAME: &str = "ferroccl-status";
-/// So often it is looked at a recording that is being written.
+/// Number of attempts to read a recording that is being written.
 const LOOKS: u32 = 20;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
-/// What a recorder is told when it is made.
+/// Settings of a recorder.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Whether operations are recorded.
+    /// True if operations are recorded.
     pub is_on: bool,
-    /// Where dumps go: `stderr`, `none`, or a file's name with `%p` and `%r`.
+    /// Target of dumps: `stderr`, `none`, or a file's name with `%p` and `%r`.
     pub dump: String,
-    /// Whether SIGUSR1 asks for one.
+    /// True if SIGUSR1 asks for a dump.
     pub signal: bool,
-    /// Where every call goes, with its times: a file's name with `%p` and `%r`; empty for nowhere.
+    /// Target of the trace of every call with its times: a file's name with `%p` and `%r`; empty
+    /// for none.
     pub trace: String,
 }
 
 impl Settings {
-    /// What the configuration says.
+    /// Returns the settings of a configuration.
     #[must_use]
     pub fn of(config: &Config) -> Settings {
         let Config { recorder, dump, dump_signal, trace, .. } = config;
@@ -72,7 +73,7 @@ impl Default for Settings {
     }
 }
 
-/// Who records.
+/// Identity of the rank that records.
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {
     pub(crate) rank: Rank,
@@ -81,21 +82,21 @@ pub(crate) struct Subject {
     pub(crate) heartbeat_ms: u64,
 }
 
-/// A rank's recording, for everybody but the data path.
+/// A rank's recording, for all uses but the data path's.
 pub(crate) struct Recorder {
     region: Region,
     live: Words<8>,
     sampled: Words<8>,
     ring: Words<{ ENTRY_WORDS * ENTRIES }>,
     settings: Settings,
-    /// What the last sample found: operation, progress, step, and looks.
+    /// Findings of the last sample: operation, progress, step, and looks.
     last: Mutex<[u64; 4]>,
     subject: Subject,
-    /// Signals that were answered.
+    /// Number of signals that were answered.
     signals: AtomicU64,
-    /// Whether the end of the communicator was.
+    /// True if the end of the communicator was dumped.
     ended: AtomicBool,
-    /// Others find the memory by it.
+    /// Descriptor by which other processes find the memory.
     _file: Option<OwnedFd>,
 }
 
@@ -105,7 +106,7 @@ impl std::fmt::Debug for Recorder {
     }
 }
 
-/// Nanoseconds of the clock that all processes of a host share.
+/// Returns the nanoseconds of the clock that all processes of a host share.
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -161,7 +162,7 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// The data path's side; none if nothing is recorded. There is one.
+    /// Returns the data path's side; none if nothing is recorded. Only one may be in use.
     pub(crate) fn writer(&self) -> Option<Writer> {
         let awaited = self.region.part(page::AWAITED, record::bytes(page::AWAITED_WORDS)).ok()?;
         let (live, ring) = (self.live.clone(), self.ring.clone());
@@ -169,8 +170,8 @@ impl Recorder {
         self.settings.is_on.then_some(writer)
     }
 
-    /// The data path's side where calls are timed too: in the place of the writer, so that whoever
-    /// times nothing pays nothing for it. There is one.
+    /// Returns the data path's side with times, to be used in place of the writer; none if calls
+    /// are not traced. Ranks that do not trace thus pay nothing for it. Only one may be in use.
     pub(crate) fn timed(&self) -> Option<Box<Timed>> {
         let trace = &self.settings.trace;
         let writer = self.writer().filter(|_| !trace.is_empty())?;
@@ -178,7 +179,8 @@ impl Recorder {
         Some(Box::new(Timed { writer, journal }))
     }
 
-    /// The rank is in a step of the program that is no operation; in none, if that has no name.
+    /// Records that the rank is in a step of the program that is no operation; in none, if the step
+    /// has no name.
     pub(crate) fn aside(&self, step: &str) {
         let number = words::step_number(if self.settings.is_on {
             step
@@ -188,7 +190,7 @@ impl Recorder {
         self.live.at(page::ASIDE).store(number, Ordering::Relaxed);
     }
 
-    /// Looks what has changed since the last time, and notes when. For one thread.
+    /// Checks for changes since the last sample, and records the time. Only one thread may call it.
     pub(crate) fn sample(&self) {
         let number = |index: usize| self.ring.at(ENTRY_WORDS * index).load(Ordering::Acquire);
         let newest = (0..ENTRIES).max_by_key(|index| number(*index)).unwrap_or(0);
@@ -207,7 +209,7 @@ impl Recorder {
         *last = found;
     }
 
-    /// Two copies, one after the other.
+    /// Returns two copies of the recording, made one after the other.
     fn copies(&self) -> Box<[[u8; BYTES]; 2]> {
         let mut copies = Box::new([[0; BYTES]; 2]);
         steady(|| {
@@ -222,20 +224,20 @@ impl Recorder {
         copies
     }
 
-    /// What this rank is doing.
+    /// Returns a note on the activity of this rank.
     pub(crate) fn note(&self) -> Option<Note> {
         self.sample();
         let copies = self.copies();
         Page::new(&copies[0], &copies[1]).map(|page| page.note(now_ns()))
     }
 
-    /// What this rank is doing, and its last operations.
+    /// Returns the activity of this rank, and its last operations.
     pub(crate) fn snapshot(&self) -> Option<Snapshot> {
         let copies = self.copies();
         Page::new(&copies[0], &copies[1]).map(|page| Snapshot::of(&page, now_ns()))
     }
 
-    /// Notes why the communicator ended.
+    /// Records why the communicator ended.
     pub(crate) fn fail(&self, why: &str) {
         let why = &why.as_bytes()[..why.len().min(page::FAILURE_BYTES)];
         let _ = self.region.write(page::FAILURE, why);
@@ -249,15 +251,15 @@ impl Recorder {
         }
     }
 
-    /// Dumps the recording because the communicator is broken: once, whether its caller finds that
-    /// out or, while the caller computes, the control thread.
+    /// Dumps the recording because the communicator is broken, once. The caller or, while the
+    /// caller computes, the control thread finds that out.
     pub(crate) fn dump_end(&self) {
         if !self.ended.swap(true, Ordering::Relaxed) {
             self.dump();
         }
     }
 
-    /// Writes the recording where the settings say.
+    /// Writes the recording to the target of the settings.
     fn dump(&self) {
         self.sample();
         if let Some(snapshot) = self.snapshot() {
@@ -266,7 +268,7 @@ impl Recorder {
     }
 }
 
-/// The memory of another process, which may hold anything: it is read without a panic.
+/// Reads the memory of another process, which may hold anything, without a panic.
 #[cfg(any(test, fuzzing))]
 pub fn fuzzed(data: &[u8]) {
     let (mut first, mut second) = ([0; BYTES], [0; BYTES]);
@@ -285,8 +287,8 @@ pub fn fuzzed(data: &[u8]) {
     }
 }
 
-/// Looks until what it sees stands still, but not for long: who writes may have lost its core in
-/// the middle.
+/// Calls `look` until it returns true, but not for long: a writer may have lost its core in the
+/// middle of a change.
 fn steady(mut look: impl FnMut() -> bool) {
     for _ in 0..LOOKS {
         if look() {
@@ -296,25 +298,25 @@ fn steady(mut look: impl FnMut() -> bool) {
     }
 }
 
-/// What is recorded of an operation when it begins: its kind and count, as its record has them; its
-/// number among the collectives; its bytes times 256, plus 1 and the algorithm's place in the
-/// registry if it has one.
+/// Record of an operation when it begins: its kind and count, as its record has them; its number
+/// among the collectives; its bytes times 256, plus 1 and the algorithm's place in the registry if
+/// it has one.
 pub(crate) type Shown = [u64; 4];
 
-/// The data path's side of a recording: it stores numbers, and reads no clock.
+/// The data path's side of a recording, which stores numbers and reads no clock.
 #[derive(Debug)]
 pub(crate) struct Writer {
     ring: Words<{ ENTRY_WORDS * ENTRIES }>,
     live: Words<8>,
     awaited: Region,
-    /// Operations begun.
+    /// Number of operations begun.
     number: u64,
-    /// Notes of whom they wait for.
+    /// Number of notes on awaited ranks.
     notes: u64,
 }
 
 impl Writer {
-    /// An operation begins.
+    /// Records the beginning of an operation.
     #[inline]
     pub(crate) fn begin(&mut self, [kind, count, sequence, size]: Shown) {
         self.number += 1;
@@ -332,24 +334,24 @@ impl Writer {
         self.ring.at(self.entry() + page::PROGRESS)
     }
 
-    /// So many folds of it are done.
+    /// Records the number of folds of the operation that are done.
     #[inline]
     pub(crate) fn moved(&self, folds: u64) {
         self.progress().store(folds, Ordering::Relaxed);
     }
 
-    /// It has ended well.
+    /// Records that the operation has ended well.
     #[inline]
     pub(crate) fn end(&self) {
         self.progress().store(page::ENDED, Ordering::Relaxed);
     }
 
-    /// The data path looks around. Returns how often it has.
+    /// Records that the data path checks for progress. Returns the number of earlier checks.
     pub(crate) fn look(&self) -> u64 {
         self.live.at(page::LOOKS).fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whom the operation waits for, which has so many folds in all.
+    /// Records the ranks that the operation waits for; the operation has `folds` folds in all.
     pub(crate) fn waits(&mut self, folds: u64, awaited: &[Awaited]) {
         let progress = self.progress().load(Ordering::Relaxed);
         let mut shown = [0; page::AWAITED_WORDS];
@@ -365,18 +367,18 @@ impl Writer {
     }
 }
 
-/// What a group of sends and receives moves: peers and bytes.
+/// Messages of a group of sends and receives: peers and bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Sent {
-    /// To whom, how much.
+    /// Receiving peers, with bytes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) sends: Vec<(Rank, u64)>,
-    /// From whom, how much.
+    /// Sending peers, with bytes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) recvs: Vec<(Rank, u64)>,
 }
 
-/// The same with the times of every call, and the peers of messages.
+/// The data path's side of a recording with the times of every call and the peers of messages.
 #[derive(Debug)]
 pub(crate) struct Timed {
     pub(crate) writer: Writer,
@@ -384,13 +386,13 @@ pub(crate) struct Timed {
 }
 
 impl Timed {
-    /// An operation begins.
+    /// Records the beginning of an operation.
     pub(crate) fn begin(&mut self, shown: Shown, sent: Sent) {
         self.writer.begin(shown);
         self.journal.begin(self.writer.number, shown, sent);
     }
 
-    /// It has ended well.
+    /// Records that the operation has ended well.
     pub(crate) fn end(&mut self) {
         self.writer.end();
         self.journal.end();

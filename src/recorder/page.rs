@@ -1,12 +1,12 @@
-//! The recording as bytes: how it is divided, and how it is read by whoever has a copy of it.
+//! The recording as bytes: its layout, and how a copy of it is read.
 //!
 //! ```text
 //! 0     magic, version, process, rank, ranks, heartbeat, communicator, host
-//! 128   what the data path counts: its looks, the step of the program that is no operation
-//! 192   what the control thread has seen: when it looked, when something had changed
-//! 256   whom the operation waits for, as a record (`ccl_memory::record`)
+//! 128   words of the data path: its looks, the step of the program that is no operation
+//! 192   words of the control thread: times of its last sample, of the last change and look
+//! 256   ranks that the operation waits for, as a record (`ccl_memory::record`)
 //! 512   the last operations, a ring of such records, the last word of each its progress
-//! 1536  why the communicator ended
+//! 1536  reason why the communicator ended
 //! ```
 
 use ccl_core::algorithm;
@@ -30,30 +30,32 @@ pub(super) const JOINED: usize = 56;
 pub(super) const HOST: usize = 64;
 pub(super) const HOST_BYTES: usize = 64;
 pub(super) const LIVE: usize = 128;
-/// Words of the data path's own.
+/// Indices of the data path's own words.
 pub(super) const LOOKS: usize = 0;
 pub(super) const ASIDE: usize = 1;
 pub(super) const SAMPLED: usize = 192;
-/// Words of the control thread's own.
+/// Indices of the control thread's own words.
 pub(super) const SAMPLED_AT: usize = 0;
 pub(super) const CHANGED_AT: usize = 1;
 pub(super) const LOOKED_AT: usize = 2;
 pub(super) const AWAITED: usize = 256;
-/// The operation's progress, the folds of all of it, how many are awaited, and the first of them.
+/// Words of the record of awaited ranks: the operation's progress, its folds in all, the number of
+/// awaited ranks, and the first of these.
 pub(super) const AWAITED_WORDS: usize = 3 + AWAITED_MAX;
 pub(super) const RING: usize = 512;
 pub(super) const ENTRIES: usize = 16;
-/// Words of an entry: its number, kind, count, sequence, size and algorithm, progress; one spare.
+/// Words of an entry: number, kind, count, sequence, size and algorithm, progress; the rest is
+/// spare.
 pub(super) const ENTRY_WORDS: usize = 8;
 pub(super) const ENTRY_SHOWN: usize = 5;
-/// Where in an entry its progress is: folds done.
+/// Index of an entry's progress, in folds done.
 pub(super) const PROGRESS: usize = 5;
-/// The progress of an operation that has ended.
+/// Progress of an operation that has ended.
 pub(super) const ENDED: u64 = u64::MAX;
 pub(super) const FAILURE: usize = RING + 8 * ENTRY_WORDS * ENTRIES;
 pub(super) const FAILURE_BYTES: usize = 1400;
 
-/// So much longer than a heartbeat the data path may not have looked before it counts as gone.
+/// Time beyond a heartbeat after which a data path that has not looked counts as gone.
 const SLACK_MS: u64 = 200;
 
 /// An operation of the ring.
@@ -88,21 +90,21 @@ impl Entry {
         Call::of(self.sequence, self.kind, self.count)
     }
 
-    /// What tells it from other calls of its number.
+    /// Returns a number that differs between different calls of the same sequence.
     fn call(&self) -> u64 {
         let record = CallRecord::of(self.sequence, self.kind, self.count);
         record.filter(|_| self.kind != MESSAGES).map_or(0, |record| record.tag(true).max(1))
     }
 }
 
-/// The algorithm that an operation's size goes with.
+/// Returns the name of the algorithm in an operation's size word.
 pub(super) fn algorithm_of(size: u64) -> Option<&'static str> {
     let index = ((size & 0xff) as usize).checked_sub(1)?;
     algorithm::all().nth(index).map(|algorithm| algorithm.name)
 }
 
-/// Two copies of a recording, made one after the other: what both say of a record was its content
-/// between them.
+/// Two copies of a recording, made one after the other. A record that is equal in both had that
+/// content between the copies.
 pub(super) struct Page<'a> {
     first: &'a [u8; BYTES],
     second: &'a [u8; BYTES],
@@ -118,16 +120,16 @@ fn entry_at(index: usize) -> usize {
 }
 
 impl<'a> Page<'a> {
-    /// The recording, if these are copies of one.
+    /// Returns the recording, if these are copies of one.
     pub(super) fn new(first: &'a [u8; BYTES], second: &'a [u8; BYTES]) -> Option<Page<'a>> {
         (word(first, 0) == MAGIC && word(second, 0) == MAGIC).then_some(Page { first, second })
     }
 
-    /// Whether what the operation waits for was being written meanwhile: whoever copies again soon
-    /// finds it.
+    /// Returns whether the record of awaited ranks was being written meanwhile: a later copy has
+    /// it.
     pub(super) fn is_changing(&self) -> bool {
         let [one, other] = [self.first, self.second].map(|copy| word(copy, AWAITED));
-        // While it is hidden, what was there before is there still.
+        // During a write the number is 0 and the old words are still there.
         one != other || (one == 0 && word(self.second, AWAITED + 8) != 0)
     }
 
@@ -156,10 +158,10 @@ impl<'a> Page<'a> {
         (!failure.is_empty()).then_some(failure)
     }
 
-    /// The last operations, oldest first.
+    /// Returns the last operations, oldest first.
     pub(super) fn entries(&self) -> Vec<Entry> {
         let mut entries: Vec<Entry> = (0..ENTRIES).filter_map(|index| self.entry(index)).collect();
-        // What comes next in the ring may have been changing (`record::publish_at`).
+        // The entry after the newest may have been changing (`record::publish_at`).
         let newest = (0..ENTRIES).map(|index| word(self.second, entry_at(index))).max();
         let stands = |entry: &Entry| entry.number + ENTRIES as u64 - 1 > newest.unwrap_or(0);
         entries.retain(|entry| entry.number <= u64::MAX >> 1 && stands(entry));
@@ -178,12 +180,13 @@ impl<'a> Page<'a> {
         Some(Entry { number, kind, count, sequence, size, progress: read(PROGRESS) })
     }
 
-    /// Whom this operation waits for now, with the number of all folds and of all awaited; none if
-    /// it has moved since it was noted.
+    /// Returns the folds of an operation, the number of awaited ranks, and the first of these; none
+    /// if the operation has moved since they were recorded.
     pub(super) fn awaited(&self, entry: &Entry) -> Option<(u64, u64, Vec<Awaited>)> {
         let read = |index: usize| word(self.first, AWAITED + 8 * index);
         let is_whole = read(0) == word(self.second, AWAITED);
-        // The number counts notes, so that none comes twice; the operation is told by its own.
+        // The record's number counts notes, so that no number comes twice; word 1 names the
+        // operation.
         if !is_whole || read(0) == 0 || read(1) != entry.number << 32 | entry.progress & 0xffff_ffff
         {
             return None;
@@ -196,11 +199,11 @@ impl<'a> Page<'a> {
         Some((folds, all, awaited.collect()))
     }
 
-    /// What the rank is doing, at this time.
+    /// Returns a note on the activity of the rank at this time.
     pub(super) fn note(&self, now_ns: u64) -> Note {
         let unchanged_ms = now_ns.saturating_sub(self.sampled(CHANGED_AT)) / 1_000_000;
         let unchanged_ms = u32::try_from(unchanged_ms).unwrap_or(u32::MAX);
-        // Whether the data path looks, its control thread can tell as of when it looked itself.
+        // The control thread knows the data path's progress only as of its own last sample.
         let stood =
             |index: usize| self.sampled(SAMPLED_AT).saturating_sub(self.sampled(index)) / 1_000_000;
         let aside = word(self.second, LIVE + 8 * ASIDE);

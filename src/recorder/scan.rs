@@ -1,4 +1,4 @@
-//! The recordings of all ranks of this user on this machine, found through `/proc`: also those of
+//! The recordings of all ranks of this user on this machine, found through `/proc`, also those of
 //! processes that compute, hang, or are stopped.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use super::page::{self, BYTES, Page};
 use super::snapshot::Snapshot;
 use super::{NAME, now_ns, steady};
 
-/// A wait that is shorter is no reason to blame somebody, in milliseconds.
+/// Shortest wait that is a reason to blame a rank, in milliseconds.
 const WORTH_A_VERDICT_MS: u32 = 1_000;
 
 /// The ranks that were found, by communicator.
@@ -30,14 +30,14 @@ pub struct Status {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Group {
-    /// What tells it from others.
+    /// Name of the communicator.
     pub communicator: String,
-    /// Its ranks, here and elsewhere.
+    /// Number of its ranks, here and elsewhere.
     pub ranks: u32,
-    /// Who holds up the others, as far as this can be seen from here; none if nobody has waited
+    /// The rank that holds up the others, as far as this machine shows; none if no rank has waited
     /// for a second.
     pub verdict: Option<String>,
-    /// Those that were found, by rank.
+    /// The ranks that were found, by rank.
     pub members: Vec<Member>,
 }
 
@@ -45,22 +45,22 @@ pub struct Group {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Member {
-    /// Its process, as it is known here.
+    /// Process id, as this machine knows it.
     pub pid: u32,
-    /// Whether the process is stopped.
+    /// True if the process is stopped.
     pub stopped: bool,
-    /// What it does, and did.
+    /// Activity and last operations of the rank.
     #[serde(flatten)]
     pub snapshot: Snapshot,
     #[serde(skip)]
     note: Note,
 }
 
-/// Looks at all ranks of this user on this machine, or at those of one process.
+/// Reads the recordings of all ranks of this user on this machine, or of those of one process.
 ///
 /// # Errors
 ///
-/// The process does not exist, is somebody else's, or has no rank.
+/// The process does not exist, belongs to another user, or has no rank.
 pub fn status(pid: Option<u32>) -> io::Result<Status> {
     let mut found = BTreeMap::new();
     match pid {
@@ -86,7 +86,7 @@ pub fn status(pid: Option<u32>) -> io::Result<Status> {
     Ok(grouped(found.into_values()))
 }
 
-/// By device and inode: a forked child has its parent's descriptors.
+/// Members by device and inode of their memory: a forked child has its parent's descriptors.
 type Found = BTreeMap<(u64, u64), Member>;
 
 fn look_at(pid: u32, found: &mut Found) -> io::Result<()> {

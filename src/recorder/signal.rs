@@ -1,22 +1,22 @@
-//! SIGUSR1 asks for a dump. The handler only counts; control threads look at the count.
+//! Dumps on SIGUSR1. The handler only counts; control threads look at the count.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Signals so far.
+/// Number of signals so far.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn count_one(_signal: libc::c_int) {
     COUNT.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How many signals came.
+/// Returns the number of signals so far.
 pub(super) fn count() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Takes the signal, once per process, if the program has left it at its default: the program's
-/// own handler, or its wish to ignore the signal, stays.
+/// Installs the handler, once per process, if the program has left the signal at its default. The
+/// program's own handler, or its wish to ignore the signal, stays.
 pub(super) fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

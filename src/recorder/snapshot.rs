@@ -1,4 +1,4 @@
-//! A recording as people and programs read it.
+//! A recording in the form that people and programs read.
 
 use std::fmt;
 
@@ -9,60 +9,60 @@ use super::call::{self, CallRecord};
 use super::page::{self, Page};
 use super::words;
 
-/// What a rank was doing at one moment, and its last operations.
+/// Activity of a rank at one moment, and its last operations.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// What tells its communicator from others.
+    /// Name of the communicator.
     pub communicator: String,
     /// The rank.
     pub rank: u32,
-    /// Ranks of the communicator.
+    /// Number of ranks of the communicator.
     pub ranks: u32,
-    /// Its process, as it knows itself.
+    /// Process id, as the process itself knows it.
     pub process: u32,
-    /// Its host's name.
+    /// Name of the host.
     pub host: String,
-    /// What it is doing: `computing`, `waiting`, `moving`, `undriven` (an operation is open, but
-    /// the program does not come back to it), `aside` (in a step that is no operation).
+    /// Activity: `computing`, `waiting`, `moving`, `undriven` (an operation is open, but the
+    /// program does not come back to it), `aside` (in a step that is no operation).
     pub state: &'static str,
-    /// Its last operation, or the step that it is in; empty before the first.
+    /// The last operation, or the step that the rank is in; empty before the first.
     pub last: String,
-    /// For how long none of this has changed, in seconds.
+    /// Time for which none of this has changed, in seconds.
     pub unchanged_s: f64,
-    /// How long ago its control thread looked, in seconds.
+    /// Time since the control thread looked, in seconds.
     pub sampled_s_ago: f64,
-    /// Whom it waits for: the first of them.
+    /// The first of the peers that the rank waits for.
     pub waits_for: Vec<WaitsFor>,
-    /// Why the communicator ended, if it has.
+    /// The reason why the communicator ended, if it has.
     pub failure: Option<String>,
     /// The last operations, oldest first.
     pub operations: Vec<Operation>,
 }
 
-/// One thing that an operation waits for.
+/// One peer that an operation waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct WaitsFor {
     /// The peer.
     pub rank: u32,
-    /// A `message` from it, or `room` for one at it.
+    /// A `message` from the peer, or `room` for one at the peer.
     pub what: &'static str,
 }
 
-/// What an operation is.
+/// Description of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Call {
-    /// In words.
+    /// The operation in words.
     pub what: String,
-    /// Which collective; none for messages.
+    /// The collective; none for messages.
     pub collective: Option<&'static str>,
-    /// Of which elements.
+    /// Type of the elements; none for messages.
     pub data_type: Option<&'static str>,
     /// Elements given to the call; none where blocks have counts of their own.
     pub count: Option<u64>,
-    /// The rank that is singled out, where one is.
+    /// The root, for collectives that have one.
     pub root: Option<u32>,
 }
 
@@ -88,24 +88,24 @@ impl Call {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Operation {
-    /// Counts all operations of the rank, from 1.
+    /// Number among all operations of the rank, from 1.
     pub number: u64,
-    /// Number of the collective; of messages, that of the last collective before them.
+    /// Number of the collective; for messages, that of the last collective before them.
     pub sequence: u64,
-    /// What it is.
+    /// Description of the operation.
     #[serde(flatten)]
     pub call: Call,
-    /// The algorithm that carries it out, where there is one.
+    /// The algorithm of the operation, where there is one.
     pub algorithm: Option<&'static str>,
     /// Bytes of the larger buffer.
     pub bytes: u64,
-    /// Whether it has ended.
+    /// True if the operation has ended.
     pub ended: bool,
-    /// How much of the bytes is done, where that is known.
+    /// Number of the bytes that are done, where that is known.
     pub bytes_done: Option<u64>,
-    /// Steps done, where it has not ended.
+    /// Steps done, if the operation has not ended.
     pub step: Option<u64>,
-    /// All its steps, where they were counted: it has waited.
+    /// All steps of the operation, if they were counted because it waited.
     pub steps: Option<u64>,
 }
 
@@ -129,7 +129,7 @@ impl Snapshot {
         }
     }
 
-    /// What it waits for, in words.
+    /// Returns the peers that the rank waits for, in words.
     #[must_use]
     pub fn waits_in_words(&self) -> String {
         let words = self.waits_for.iter().map(|on| format!("{} of {}", on.what, on.rank));

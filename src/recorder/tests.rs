@@ -1,4 +1,4 @@
-//! The recorder from both sides.
+//! Tests of the recorder from both sides.
 
 use ccl_core::bootstrap::Doing;
 

@@ -1,11 +1,11 @@
-//! Operations and steps of a program in words.
+//! Text for operations and steps of a program.
 
 use super::call::CallRecord;
 
-/// The kind of sends and receives, which are no collective.
+/// Kind of sends and receives, which are no collective.
 pub(crate) const MESSAGES: u64 = u64::MAX;
 
-/// An operation of the ring.
+/// Returns the text for an operation of the ring.
 pub(super) fn operation(sequence: u64, kind: u64, count: u64) -> String {
     if kind == MESSAGES {
         return messages(count >> 32, count & 0xffff_ffff);
@@ -27,16 +27,16 @@ fn messages(sends: u64, recvs: u64) -> String {
     if both.is_empty() { "an empty group".to_owned() } else { both.join(" and ") }
 }
 
-/// The steps of a program that are no operations, by number from 1.
+/// Steps of a program that are no operations, by number from 1.
 const STEPS: [&str; 4] = ["connecting", "alloc", "split", "calls that it does not record"];
 
-/// A step by its number.
+/// Returns the name of a step by its number.
 pub(super) fn step(number: u64) -> &'static str {
     let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
     index.and_then(|index| STEPS.get(index)).copied().unwrap_or("an unknown step")
 }
 
-/// The number of a step, 0 if it has none.
+/// Returns the number of a step; 0 if it has none.
 pub(super) fn step_number(name: &str) -> u64 {
     STEPS.iter().position(|known| *known == name).map_or(0, |index| index as u64 + 1)
 }

@@ -1,4 +1,5 @@
-//! The library stays mapped after `dlclose`: its threads and statics do not survive otherwise.
+//! Keeps the library mapped after `dlclose`, since its threads and statics do not survive
+//! unmapping.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,4 +1,4 @@
-//! Runs the job of a cell, and lets its fault happen in the middle.
+//! Execution of a cell's job, with a fault in the middle.
 
 use super::judge::{Expected, Failure, ended_ms, judge};
 use super::rank::{PLAN, Plan, REPORT, Report, now_ms};
@@ -14,24 +14,24 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Anything takes less, or it hangs.
+/// Time after which an operation hangs.
 pub(super) const LONG: Duration = Duration::from_secs(60);
 const SECRET: &str = "00112233445566778899aabbccddeeff";
 const PORT: u16 = 7200;
-/// The job's deadline: silence for so long is death.
+/// Silence after which a rank of the job counts as dead.
 const DEAD_AFTER_MS: u64 = 2000;
-/// A stop or a cut that is shorter than that.
+/// Duration of a stop or a cut that is shorter than [`DEAD_AFTER_MS`].
 pub(super) const MOMENT: Duration = Duration::from_millis(500);
-/// Buffers of sockets that are soon full, as the system's three numbers: least, usual, most.
+/// Sizes of socket buffers that fill quickly, as the system's three numbers: least, usual, most.
 const SMALL_BUFFERS: &str = "4096 16384 16384";
-/// A send queue of so many bytes is full then: the system counts what it keeps them in as well.
+/// Bytes of a full send queue with these buffers, whose sizes include the kernel's overhead.
 const FULL_QUEUE_BYTES: u64 = 4000;
-/// Connections of the control plane never carry so much.
+/// Bytes that connections of the control plane never reach.
 const DATA_BYTES: u64 = 300_000;
-/// What a slow rank waits before each call.
+/// Pause of a slow rank before each call.
 const LATE_MS: u64 = 25;
 
-/// What `tc netem` is told; these faults run in the guest.
+/// Returns the arguments of `tc netem` for a fault; these faults run in the guest.
 pub(super) fn netem(fault: Fault) -> Option<&'static str> {
     match fault {
         Fault::Loss => Some("loss 1%"),
@@ -41,22 +41,22 @@ pub(super) fn netem(fault: Fault) -> Option<&'static str> {
     }
 }
 
-/// Whether a rank of the job takes its time.
+/// Returns whether a rank of the job is slow.
 fn is_slow(cell: &Cell) -> bool {
     matches!(cell.fault, Fault::FullSendBuffer | Fault::SlowReader)
 }
 
-/// The seed, and how often the cell has run before.
+/// Seed, and number of earlier runs of the cell.
 pub(super) type Attempt = (u64, u32);
 
-/// CallParams that a seed gives a cell.
+/// Random choices for a cell, determined by the seed.
 pub(super) struct Draw {
-    /// When the fault happens, after all ranks have begun.
+    /// Time of the fault after all ranks have started.
     pub(super) after: Duration,
-    /// To whom.
+    /// Rank that the fault hits.
     pub(super) victim: Rank,
     seed: u64,
-    /// Attempts that have shown nothing; with each the job lasts longer.
+    /// Number of earlier inconclusive attempts; each makes the job last longer.
     before: u32,
 }
 
@@ -69,7 +69,7 @@ impl Draw {
         let after = Duration::from_millis(50 + (bits >> 8) % 350);
         let mut victim = (bits >> 40) as Rank % RANKS;
         if is_slow(cell) {
-            // The first of its host: what comes to it around the circle comes from the other one.
+            // First rank of its host, whose predecessor in the ring is on the other host.
             victim -= victim % PER_HOST;
         }
         Draw { after, victim, seed: bits >> 48, before }
@@ -80,8 +80,8 @@ impl Draw {
     }
 }
 
-/// Runs cells with the same fault in one job, one after the other. Returns what became of it in a
-/// few words, or what is wrong.
+/// Runs cells with the same fault in one job, one after the other. Returns a short description of
+/// the result, or an error that says what is wrong.
 pub(super) fn run(cells: &[Cell], attempt: Attempt) -> Result<String, String> {
     let cell = cells[0];
     let draw = Draw::new(&cell, attempt);
@@ -106,7 +106,7 @@ pub(super) fn run(cells: &[Cell], attempt: Attempt) -> Result<String, String> {
     verdict(&expected, &draw, &ended)
 }
 
-/// Waits until the time for the fault has come.
+/// Waits until it is time for the fault.
 pub(super) fn await_fault(cell: &Cell, draw: &Draw, job: &Processes) -> Result<(), String> {
     for rank in 0..RANKS as usize {
         job.await_text(rank, "working", LONG);
@@ -119,7 +119,7 @@ pub(super) fn await_fault(cell: &Cell, draw: &Draw, job: &Processes) -> Result<(
     Ok(())
 }
 
-/// What became of the job, or what is wrong, with all that its ranks have said.
+/// Returns a short description of the result, or an error with the output of all ranks.
 pub(super) fn verdict(expected: &Expected, draw: &Draw, ended: &[Ended]) -> Result<String, String> {
     let reports: Vec<Option<Report>> = ended.iter().map(report).collect();
     judge(expected, &reports).map_err(|error| {
@@ -135,7 +135,7 @@ fn report(ended: &Ended) -> Option<Report> {
     Some(serde_json::from_str(line).unwrap())
 }
 
-/// What is wrong with the network from the beginning.
+/// Prepares the network for faults that last as long as the job.
 fn prepare(cell: &Cell, network: &Network, draw: &Draw) -> Result<(), String> {
     if let Some(how) = netem(cell.fault) {
         return network.hosts[..2].iter().try_for_each(|host| host.netem(how));
@@ -153,7 +153,8 @@ fn prepare(cell: &Cell, network: &Network, draw: &Draw) -> Result<(), String> {
     Ok(())
 }
 
-/// The ranks of the job. In the guest, time passes more slowly.
+/// Returns the commands of the job's ranks. In the guest they have fewer sizes, because it is
+/// slower.
 pub(super) fn commands(
     cells: &[Cell],
     draw: &Draw,
@@ -171,7 +172,7 @@ pub(super) fn commands(
     let steps: Vec<(String, String)> = cells.iter().map(step).collect();
     let duration = match cell.fault {
         Fault::Kill | Fault::LongStop | Fault::LongCut => 2 * LONG,
-        // Until all is done.
+        // Until all rounds are done.
         Fault::Loss | Fault::Delay | Fault::Reordering => Duration::ZERO,
         _ => (draw.after + MOMENT + Duration::from_millis(700)) * (1 << draw.before),
     };
@@ -198,7 +199,7 @@ pub(super) fn commands(
     })
 }
 
-/// Lets the fault happen, and says how the job must end.
+/// Injects the fault and returns the expected end of the job.
 fn inject(
     cell: &Cell,
     network: &Network,
@@ -227,13 +228,13 @@ fn inject(
         Fault::Stranger => strangers(network, draw, random)?,
         Fault::HalfOpen => strangers(network, draw, half_open)?,
         Fault::SlowReader => strangers(network, draw, slow_readers)?,
-        // It has been so from the beginning.
+        // These faults are there from the beginning.
         Fault::Loss | Fault::Delay | Fault::Reordering => {}
     }
     Ok(Expected::Completes)
 }
 
-/// A fault that is noticed, and what must be noticed.
+/// Injects a fault that ranks must notice, and returns what they must notice.
 pub(super) fn lasting(
     cell: &Cell,
     draw: &Draw,
@@ -261,7 +262,7 @@ pub(super) fn lasting(
             failure.woken_ms = now_ms();
             job.signal(draw.victim as usize, Signal::CONT);
         }
-        // Of two halves the one with the lowest rank goes on, whichever link is down.
+        // The half with the lowest rank goes on, whichever link is down.
         _ => {
             cut();
             failure.dead = (PER_HOST..RANKS).collect();
@@ -271,7 +272,7 @@ pub(super) fn lasting(
     failure
 }
 
-/// Resets what carries data, and what mends it, some times.
+/// Resets the data connections a few times, including those of a recovery.
 fn resets(network: &Network) -> Result<(), String> {
     let (mut found, mut reset) = (0, 0);
     for host in network.hosts[..2].iter().cycle().take(6) {
@@ -288,7 +289,7 @@ fn resets(network: &Network) -> Result<(), String> {
     Ok(())
 }
 
-/// Looks on until a send buffer is full.
+/// Watches the send queues until one is full.
 fn full_buffers(network: &Network) -> Result<(), String> {
     let start = Instant::now();
     let mut most = 0;
@@ -302,10 +303,10 @@ fn full_buffers(network: &Network) -> Result<(), String> {
     Err(format!("no send queue was longer than {most} bytes: the cell shows nothing"))
 }
 
-/// What strangers do to addresses; returns how many connections they got.
+/// Function with which strangers disturb addresses; returns the number of their connections.
 type Disturb = fn(&Host, Vec<SocketAddr>, u64) -> u32;
 
-/// Lets strangers on the third host at everything that listens on the others.
+/// Disturbs all listeners of the first two hosts from the third host.
 fn strangers(network: &Network, draw: &Draw, disturb: Disturb) -> Result<(), String> {
     let job = network.hosts[..2].iter();
     let listens = |host: &Host| {
@@ -328,7 +329,7 @@ fn random(from: &Host, addresses: Vec<SocketAddr>, seed: u64) -> u32 {
     from.spawn(noise).join().unwrap()
 }
 
-/// They stay half open until the job is over: the link of that host is never set up again.
+/// Leaves connections half open until the job ends: the link of that host is not set up again.
 fn half_open(from: &Host, addresses: Vec<SocketAddr>, seed: u64) -> u32 {
     let says = seed.to_le_bytes();
     let says = &says[..(seed % 8) as usize];

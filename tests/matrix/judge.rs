@@ -1,5 +1,5 @@
-//! What must be true of the reports of a job that met a fault. It can fail: it is tried on reports
-//! that are wrong in every way.
+//! Judge of the reports of a job that met a fault. The tests below check that the judge rejects
+//! reports that are wrong in any way.
 
 use super::RANKS;
 use super::rank::{Agreed, Report};
@@ -7,37 +7,38 @@ use ccl_core::types::Rank;
 use ccl_harness::stretched;
 use std::time::Duration;
 
-/// The promise: so soon after a fault every survivor has its error.
+/// Promised time after a fault within which every survivor has its error, in milliseconds.
 const ENDED_MS: u64 = 5000;
 
-/// The same on this machine.
+/// Returns [`ENDED_MS`], stretched for this machine.
 pub(super) fn ended_ms() -> u64 {
     stretched(Duration::from_millis(ENDED_MS)).as_millis() as u64
 }
 
-/// How the job must end.
+/// Expected end of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
-    /// With right data everywhere.
+    /// Right data on all ranks.
     Completes,
-    /// With errors everywhere.
+    /// Errors on all ranks.
     Fails(Failure),
 }
 
-/// A failure that must be noticed.
+/// Failure that ranks must notice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// When it came, by the system's clock.
+    /// Time of the failure, by the system's clock.
     pub(super) at_ms: u64,
-    /// So soon after it every survivor has its error.
+    /// Time after the failure within which every survivor has its error.
     pub(super) within_ms: u64,
-    /// Ranks that the survivors must find dead. Where none is, each error names some rank.
+    /// Ranks that the survivors must find dead. If there are none, each error names some rank.
     pub(super) dead: Vec<Rank>,
-    /// Those of them whose processes live on: they end with errors, too, and agree to nothing.
+    /// Ranks of `dead` whose processes are still alive: they end with errors, too, and agree on
+    /// nothing.
     pub(super) outcasts: Vec<Rank>,
-    /// When the outcasts could know.
+    /// Time at which the outcasts could know of the failure.
     pub(super) woken_ms: u64,
-    /// By how many operations a rank may be ahead of another.
+    /// Most operations by which a rank may be ahead of another.
     pub(super) lead_max: u64,
 }
 
@@ -46,8 +47,8 @@ fn named(error: &str) -> Option<Rank> {
     before.rsplit_once("rank ")?.1.parse().ok()
 }
 
-/// What became of the job, in a few words, or what is wrong. Of a rank that was killed there is no
-/// report.
+/// Judges a job. Returns a short description of the result, or an error that says what is wrong. A
+/// killed rank has no report.
 pub(super) fn judge(expected: &Expected, reports: &[Option<Report>]) -> Result<String, String> {
     if reports.len() != RANKS as usize {
         return Err(format!("{} reports of {RANKS}", reports.len()));
@@ -133,7 +134,7 @@ fn fails(failure: &Failure, reports: &[Option<Report>]) -> Result<String, String
     Ok(format!("errors name {dead} within {:.1} s, same L", latest_ms as f64 / 1000.0))
 }
 
-/// How long after the fault the rank had its error.
+/// Returns the time from the fault to the rank's error; an error if that time is wrong.
 fn in_time(report: &Report, since_ms: u64, within_ms: u64) -> Result<u64, String> {
     let (rank, at_ms) = (report.rank, report.error_ms);
     if report.error.is_none() {
@@ -172,7 +173,7 @@ fn outcasts(
             return Err(format!("rank {rank} is dead, but has {agreed:?}"));
         }
         let error = report.error.as_deref().unwrap_or_default();
-        // Who was stopped learns that it is dead, or that the others have gone.
+        // A rank that was stopped learns that it counts as dead, or that the others have gone.
         if !named(error).is_some_and(|name| name == rank || survivors.contains(&name)) {
             return Err(format!("rank {rank} names none of {survivors:?}: {error}"));
         }
@@ -195,7 +196,7 @@ mod tests {
         }
     }
 
-    /// Of a job whose rank 2 was stopped.
+    /// Returns the right reports of a job whose rank 2 was stopped.
     fn right() -> Vec<Option<Report>> {
         let report = |rank: Rank| {
             let name = if rank == 2 { 1 } else { 2 };
@@ -220,7 +221,7 @@ mod tests {
         (0..RANKS).map(report).collect()
     }
 
-    /// What the judge says after a change to the report of a rank.
+    /// Returns the judge's error after a change to the report of a rank.
     fn said(rank: usize, change: impl Fn(&mut Report)) -> String {
         let mut reports = right();
         change(reports[rank].as_mut().unwrap());

@@ -1,9 +1,10 @@
-//! The fault matrix: every fault, met by every family of algorithms in every collective, ends in
-//! right data, or in errors on all survivors that name the right rank and agree how far all came.
+//! Fault matrix: every fault, in every family of algorithms and every collective, ends in right
+//! data, or in errors on all survivors. The errors name the right rank, and the survivors agree on
+//! the last completed operation.
 //!
-//! A cell is a job of four ranks on two hosts, two on each, so that shared memory, TCP and both
-//! together are in play, or RDMA between all of them. The run in CI takes cells that cover all
-//! pairs; the full run takes all, and `cargo xtask test --full` writes what it says into
+//! A cell is a job of four ranks on two hosts, two on each. The job uses shared memory, TCP or both
+//! together, or RDMA between all ranks. The run in CI takes cells that cover all pairs; the full
+//! run takes all cells, and `cargo xtask test --full` writes their results into
 //! docs/fault-matrix.md.
 
 mod inject;
@@ -25,25 +26,25 @@ use table::{CELL, COLLECTIVES, Cell, Family, Fault, WRONG, assert_page};
 
 pub(crate) const CASES: &[Case] = &[("matrix", rank::run)];
 
-/// Ranks of a cell's job.
+/// Number of ranks of a cell's job.
 const RANKS: u32 = 4;
 const PER_HOST: u32 = 2;
-/// In the reason of a cell whose fault did not meet its job: on a busy machine a job may be over
-/// before, or a queue full between two looks. Such a cell runs again.
+/// Part of the reason of a cell whose fault did not meet its job. On a busy machine a job may end
+/// early, or a queue may be full only between two checks. Such a cell runs again.
 const INCONCLUSIVE: &str = "the cell shows nothing";
-/// How often a cell runs at most.
+/// Most runs of a cell.
 const ATTEMPTS: usize = 5;
-/// Cells that run at the same time: they mostly wait.
+/// Number of cells that run at the same time, because they mostly wait.
 const ABREAST: usize = 2;
-/// Faults that last as long as their job: in the quick tier all cells of one are one job.
+/// Faults that last as long as their job: in the quick tier, all cells of such a fault are one job.
 const LASTING: [Fault; 3] = [Fault::FullSendBuffer, Fault::HalfOpen, Fault::SlowReader];
-/// With this variable, `tc netem` must work.
+/// Variable with which `tc netem` must work.
 const NETEM: &str = "FERROCCL_TEST_NETEM";
-/// The full run.
+/// Variable that selects the full run.
 const FULL: &str = "FERROCCL_TEST_FULL";
-/// Another seed than the usual one.
+/// Variable that sets another seed than the usual one.
 const SEED: &str = "FERROCCL_TEST_SEED";
-/// Only cells whose names contain this.
+/// Variable that selects the cells whose names contain its value.
 const ONLY: &str = "FERROCCL_TEST_CELLS";
 
 fn full() -> bool {
@@ -54,7 +55,7 @@ fn seed() -> u64 {
     std::env::var(SEED).map_or(1, |seed| seed.parse().unwrap())
 }
 
-/// The cells to run now, of those that `fits`.
+/// Returns the cells to run now, among those for which `fits` is true.
 fn chosen(fits: impl Fn(&Cell) -> bool) -> Vec<Cell> {
     let all: Vec<Cell> = Cell::all().into_iter().filter(fits).collect();
     match std::env::var(ONLY) {
@@ -69,7 +70,7 @@ fn run_all(place: &str, jobs: &[Vec<Cell>]) {
     run_jobs(place, jobs, ABREAST, inject::run);
 }
 
-/// Runs jobs of cells, says in a line what became of each cell, and fails with all that went wrong.
+/// Runs jobs of cells, prints a line with the result of each cell, and fails with all errors.
 fn run_jobs<F>(place: &str, jobs: &[Vec<Cell>], abreast: usize, run: F)
 where
     F: Fn(&[Cell], Attempt) -> Result<String, String> + Copy + Send + Sync,
@@ -82,7 +83,7 @@ where
             let Some(cells) = jobs.get(index) else { return };
             let start = Instant::now();
             let job = cells.clone();
-            // A panic is a result as well, and the others go on.
+            // A panic counts as a result, and the other cells go on.
             let attempt = |before: usize| match thread::scope(|scope| {
                 scope.spawn(|| run(&job, (seed(), before as u32))).join()
             }) {
@@ -133,7 +134,7 @@ fn faults_meet_algorithms_and_collectives() {
     }
 }
 
-/// A kernel without `tc netem` skips it: the guest has one.
+/// A kernel without `tc netem` skips the test: the guest's kernel has it.
 #[test]
 fn netem_meets_algorithms_and_collectives() {
     let Some(network) = Network::switched(2) else { return };
@@ -141,7 +142,7 @@ fn netem_meets_algorithms_and_collectives() {
         assert!(std::env::var_os(NETEM).is_none(), "{NETEM} is set: {reason}");
         return skip(&format!("this kernel has no netem, `cargo xtask guest` has one: {reason}"));
     }
-    // Starting processes is what takes time in the guest: all cells of a fault are one job.
+    // In the guest, starting processes takes most of the time: all cells of a fault are one job.
     let job = |fault: &Fault| chosen(|cell| cell.fault == *fault);
     let netem = Fault::ALL.iter().filter(|fault| netem(**fault).is_some());
     let jobs: Vec<Vec<Cell>> = netem.map(job).filter(|cells| !cells.is_empty()).collect();

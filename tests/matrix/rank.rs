@@ -1,5 +1,5 @@
-//! What a rank of a cell's job does: the collective again and again, with data that is checked, and
-//! after a failure it says what it knows.
+//! Rank of a cell's job: it repeats the collective with data that it checks, and after a failure it
+//! reports what it knows.
 
 use super::RANKS;
 use ccl_core::types::{Collective, DataType, Rank};
@@ -9,28 +9,29 @@ use ferroccl::{Communicator, Error, Reduction};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The environment variable with the [`Plan`].
+/// Environment variable with the [`Plan`].
 pub(super) const PLAN: &str = "FERROCCL_TEST_PLAN";
-/// What the line with the [`Report`] begins with.
+/// Start of the line with the [`Report`].
 pub(super) const REPORT: &str = "report ";
-/// How long the survivors may take to agree. Who is cut off from them waits for so long.
+/// Longest time for the agreement of the survivors. A rank that is cut off from them waits for this
+/// time.
 const AGREED: Duration = Duration::from_secs(4);
 
-/// What one rank is to do.
+/// Work of one rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Plan {
-    /// Collectives and algorithms of the rounds, one after the other; each at least once.
+    /// Collectives and algorithms of the rounds, in order; each runs at least once.
     pub(super) steps: Vec<(String, String)>,
     pub(super) seed: u64,
-    /// After so long rank 0 ends it.
+    /// Time after which rank 0 ends the work, in milliseconds.
     pub(super) duration_ms: u64,
-    /// Bytes of the calls of a round.
+    /// Bytes of each call of a round.
     pub(super) sizes: Vec<usize>,
-    /// How late this rank comes to each call.
+    /// Delay of this rank before each call, in milliseconds.
     pub(super) late_ms: u64,
 }
 
-/// What a survivor was told by `agree()`.
+/// Result of `agree()` on a survivor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Agreed {
     pub(super) last_completed: u64,
@@ -39,33 +40,33 @@ pub(super) struct Agreed {
     pub(super) cause: String,
 }
 
-/// How it went on one rank.
+/// Report of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Report {
     pub(super) rank: Rank,
-    /// Operations that ended well.
+    /// Number of completed operations.
     pub(super) completed: u64,
-    /// Data that was not what it must be.
+    /// Description of wrong data, if there was any.
     pub(super) wrong: Option<String>,
-    /// The first error.
+    /// First error.
     pub(super) error: Option<String>,
-    /// When it came, by the system's clock.
+    /// Time of the first error, by the system's clock.
     pub(super) error_ms: u64,
     pub(super) agreed: Option<Agreed>,
-    /// Why there is no agreement.
+    /// Reason why there is no agreement.
     pub(super) disagreed: Option<String>,
-    /// When the agreement, or its failure, was there.
+    /// Time of the agreement, or of its failure.
     pub(super) agreed_ms: u64,
-    /// The error of one more operation after that.
+    /// Error of one more operation after the agreement.
     pub(super) later: Option<String>,
 }
 
-/// Milliseconds of the system's clock.
+/// Returns the system's clock in milliseconds.
 pub(super) fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
 }
 
-/// Why a rank stops working.
+/// Reason for which a rank stops working.
 enum Stop {
     Wrong(String),
     Failed(Error),
@@ -95,7 +96,7 @@ pub(super) fn run() -> Result<(), Error> {
     Ok(())
 }
 
-/// What there is to know after a failure.
+/// Asks for the agreement after a failure and adds it to the report.
 fn ask(communicator: &mut Communicator, report: &mut Report) {
     match communicator.agree(AGREED) {
         Ok(verdict) => {
@@ -112,7 +113,7 @@ fn ask(communicator: &mut Communicator, report: &mut Report) {
     report.later = communicator.barrier().err().map(|error| error.to_string());
 }
 
-/// Rounds of calls, until rank 0 has had enough.
+/// Runs rounds of calls until rank 0 ends them.
 fn work(communicator: &mut Communicator, plan: &Plan, completed: &mut u64) -> Result<(), Stop> {
     let begin = Instant::now();
     for round in 0u64.. {
@@ -141,14 +142,14 @@ fn work(communicator: &mut Communicator, plan: &Plan, completed: &mut u64) -> Re
     Ok(())
 }
 
-/// Content that is another one for each operation, sender, receiver and place.
+/// Returns content that depends on the operation, sender, receiver and index.
 fn element(operation: u64, from: Rank, to: Rank, index: usize) -> u32 {
     let seed = operation << 16 | u64::from(from) << 8 | u64::from(to);
     let mixed = (seed ^ 0x2545_f491_4f6c_dd1d).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     (mixed as u32).wrapping_add((index as u32).wrapping_mul(2_654_435_761))
 }
 
-/// One call with `bytes` in the larger buffer, and a look at what came of it.
+/// Makes one call with `bytes` in the larger buffer, and checks its result.
 fn operate(
     communicator: &mut Communicator,
     collective: Collective,

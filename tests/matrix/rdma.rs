@@ -1,5 +1,5 @@
-//! Cells over RDMA: of two hosts in name, each has a device at its end of a link that packets
-//! cross. The control plane has a way of its own, as where RDMA has a network to itself.
+//! Cells over RDMA: of two nominal hosts, each has a device at its end of a link that packets
+//! cross. The control plane uses loopback, as if RDMA had a network of its own.
 
 use super::inject::{Attempt, Draw, LONG, MOMENT, await_fault, commands, lasting, verdict};
 use super::judge::Expected;
@@ -11,15 +11,15 @@ use rustix::process::Signal;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 
-/// What can happen to processes, packets and one of two links; the others happen to connections of
-/// TCP.
+/// Faults of processes, of packets and of one of two links; the other faults concern TCP
+/// connections.
 pub(super) const FAULTS: [Fault; 6] =
     [Fault::Kill, Fault::LongStop, Fault::ShortStop, Fault::LongCut, Fault::ShortCut, Fault::Loss];
 const PORT: u16 = 7300;
-/// Processors may be emulated.
+/// Time within which every survivor has its error; processors may be emulated.
 const ENDED_MS: u64 = 15_000;
 
-/// `sides` has the devices of each, one for each link.
+/// Runs cells; `sides` has the devices of each side, one for each link.
 fn run(cells: &[Cell], attempt: Attempt, sides: &[Vec<String>; 2]) -> Result<String, String> {
     let cell = cells[0];
     let draw = Draw::new(&cell, attempt);
@@ -29,7 +29,7 @@ fn run(cells: &[Cell], attempt: Attempt, sides: &[Vec<String>; 2]) -> Result<Str
     let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT);
     let job = Processes::start(commands(cells, &draw, address, true).map(|(rank, mut command)| {
         let side = (rank / PER_HOST) as usize;
-        // Whoever is alone on its host has all of its devices.
+        // A rank that is alone on its host uses all devices of its side.
         let (host, devices) = match cell.fault {
             Fault::ShortCut => (rank as usize, sides[side].join(",")),
             _ => (side, first[side].clone()),
@@ -41,7 +41,7 @@ fn run(cells: &[Cell], attempt: Attempt, sides: &[Vec<String>; 2]) -> Result<Str
             .env("FERROCCL_IB_HCA", format!("={devices}"))
             .env("FERROCCL_IB_POLICY", "2");
         if cell.fault == Fault::Loss {
-            // 67 ms.
+            // A time-out of 67 ms.
             command.env("FERROCCL_IB_TIMEOUT", "14");
         }
         command
@@ -53,7 +53,7 @@ fn run(cells: &[Cell], attempt: Attempt, sides: &[Vec<String>; 2]) -> Result<Str
             let cut = || down = Some(Down::new(&first[1]));
             let mut failure = lasting(&cell, &draw, &job, ENDED_MS, cut);
             if cell.fault == Fault::LongCut {
-                // All are still joined by the control plane.
+                // The control plane still connects all ranks.
                 (failure.dead, failure.outcasts) = (Vec::new(), Vec::new());
             }
             Expected::Fails(failure)
@@ -84,7 +84,7 @@ fn run(cells: &[Cell], attempt: Attempt, sides: &[Vec<String>; 2]) -> Result<Str
 fn what_happens_to_ranks_and_links_meets_algorithms_and_collectives() {
     let Some((sides, _turn)) = rails() else { return };
     let cells = chosen(|cell| FAULTS.contains(&cell.fault));
-    // Starting processes is what takes time here: of what is so all the time, all is one job.
+    // Starting processes takes most of the time: all cells of a fault that lasts are one job.
     let (lossy, others): (Vec<Cell>, Vec<Cell>) =
         cells.into_iter().partition(|cell| cell.fault == Fault::Loss);
     let mut jobs: Vec<Vec<Cell>> = others.into_iter().map(|cell| vec![cell]).collect();

@@ -1,8 +1,8 @@
-//! Which cells stand for all of them where there is no time for all.
+//! Selection of cells that stand for all of them when there is no time for all.
 
 use super::{COLLECTIVES, Cell, Family, Fault};
 
-/// What is true of a cell and should be true of a chosen one: two of its three coordinates.
+/// Two of the three coordinates of a cell.
 type Pair = (Option<Fault>, Option<Family>, Option<ccl_core::types::Collective>);
 
 fn pairs(cell: &Cell) -> [Pair; 3] {
@@ -11,8 +11,8 @@ fn pairs(cell: &Cell) -> [Pair; 3] {
     [(fault, family, None), (fault, None, collective), (None, family, collective)]
 }
 
-/// Some of the cells that have all pairs of faults, families and collectives which all have:
-/// always the next one that has the most pairs not yet seen, of equals the first.
+/// Returns cells that cover all pairs of faults, families and collectives in `all`: always the cell
+/// with the most new pairs, and the first of equals.
 pub(super) fn pairwise(all: &[Cell]) -> Vec<Cell> {
     let mut chosen = Vec::new();
     let mut seen: Vec<Pair> = Vec::new();
@@ -34,7 +34,7 @@ fn all_pairs_are_covered_by_few() {
     let chosen = pairwise(&all);
     let covered = |pair: &Pair| chosen.iter().any(|cell| pairs(cell).contains(pair));
     assert!(all.iter().flat_map(pairs).all(|pair| covered(&pair)));
-    // Each fault meets each family, so there can be no fewer.
+    // Each fault meets each family, so this is the minimum.
     let least = Fault::ALL.len() * Family::ALL.len();
     assert_eq!(all.len(), least * COLLECTIVES.len());
     assert!(chosen.len() <= least + 2, "{}", chosen.len());

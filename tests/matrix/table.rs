@@ -1,14 +1,14 @@
-//! The table itself: which faults meet which families of algorithms in which collectives. The
-//! simulator's tests have it from here, too.
+//! Table of the matrix: the faults, the families of algorithms and the collectives. The simulator's
+//! tests use this file, too.
 
 use ccl_core::types::Collective;
 
-/// What the lines begin with that `cargo xtask test` makes docs/fault-matrix.md of.
+/// Start of the lines from which `cargo xtask test` writes docs/fault-matrix.md.
 pub(crate) const CELL: &str = "CELL: ";
-/// What the outcome of a cell begins with that is not what it must be.
+/// Start of a wrong outcome of a cell.
 pub(crate) const WRONG: &str = "WRONG: ";
 
-/// What happens to a job in the middle of its work.
+/// Fault that happens to a job in the middle of its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Kill,
@@ -62,7 +62,7 @@ impl Fault {
     }
 }
 
-/// The shape of the algorithm.
+/// Family of algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     Ring,
@@ -88,7 +88,7 @@ impl Family {
 pub(crate) const COLLECTIVES: [Collective; 3] =
     [Collective::AllReduce, Collective::AllToAll, Collective::Broadcast];
 
-/// One cell of the matrix.
+/// Cell of the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cell {
     pub(crate) fault: Fault,
@@ -107,9 +107,9 @@ impl Cell {
         all
     }
 
-    /// The family's algorithm for the collective, or its next of kin: in an all_to_all nothing is
-    /// merged or passed to all, so there is neither ring nor tree; Bruck's algorithm goes around
-    /// the circle, in as many steps as a tree has levels.
+    /// Returns the family's algorithm for the collective, or the closest one. An all_to_all has
+    /// neither ring nor tree, because it merges nothing and passes nothing to all; Bruck's
+    /// algorithm goes around the ring, in as many steps as a tree has levels.
     pub(crate) fn algorithm(&self) -> &'static str {
         match (self.collective, self.family) {
             (Collective::AllToAll, Family::Ring | Family::Tree) => "bruck",
@@ -123,7 +123,7 @@ impl Cell {
     }
 }
 
-/// That a part of the page in the docs has all cells of these faults, and nothing wrong.
+/// Checks that a part of the documentation page has all cells of these faults, none of them wrong.
 #[track_caller]
 pub(crate) fn assert_page(page: &str, faults: &[Fault]) {
     assert!(!page.contains(WRONG.trim()));

@@ -1,4 +1,4 @@
-//! `ferroccl doctor` where there are ports: what it reads of files is what the library does.
+//! `ferroccl doctor` on a machine with RDMA ports: its reading of files agrees with the library.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::devices;
 use super::faults::Down;
 
-/// The exit status, and verdict and evidence of what was found for these ports and this check.
+/// Returns the exit status, and verdict and evidence of a check's findings for these ports.
 fn found(devices: &[String], check: &str) -> (i32, Vec<(String, String)>) {
     let mut command = Command::new(ccl_harness::command::program());
     command.args(["doctor", "--json"]).env("FERROCCL_IB_HCA", format!("={}", devices.join(",")));
@@ -26,13 +26,14 @@ fn the_doctor_sees_ports_and_one_that_lost_its_link() {
     let Some((devices, _turn)) = devices() else {
         return;
     };
-    // The status is of all checks: counters tell of what other tests did to these links.
+    // The status covers all checks: counters reflect what other tests did to these links.
     let (_, ports) = found(&devices, "rdma-ports");
     assert_eq!(ports.len(), 2, "{ports:?}");
     let (_, gids) = found(&devices, "gids");
     for ((verdict, port), (judged, gid)) in ports.iter().zip(&gids) {
         assert!(verdict == "ok" && judged == "ok", "{port} {gid}");
-        // The library's own description of the open port names the address that files led to.
+        // The library's own description of the open port names the address that doctor read from
+        // files.
         let address = gid.split(' ').nth(2).unwrap();
         assert!(port.contains(&format!("address {address} ")), "{port}: {gid}");
         assert!(port.contains("packets of 4096 bytes"), "{port}");

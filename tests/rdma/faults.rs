@@ -1,4 +1,4 @@
-//! Ranks that are killed, and a link that loses packets, or is taken away.
+//! Ranks that are killed, and a link that loses packets or goes down.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use ccl_harness::ranks_with;
 use ferroccl::{Communicator, Error, Reduction};
 use rustix::process::Signal;
 
-/// Here, processors are emulated.
+/// Time within which survivors have ended; processors are emulated here.
 const ENDED: Duration = Duration::from_secs(30);
-/// How long a port's link may be away, by the default of `FERROCCL_DEAD_AFTER`.
+/// Longest time that a port's link may be down, by the default of `FERROCCL_DEAD_AFTER`.
 const AWAY: Duration = Duration::from_secs(3);
-/// How many packets must have been lost to say that a lossy link was seen.
+/// Number of lost packets that shows that the link was lossy.
 const LOST: u64 = 5;
 
 #[test]
@@ -26,7 +26,7 @@ fn a_rank_is_killed_over_rdma() {
         ("FERROCCL_IB_HCA", names.as_str()),
         ("FERROCCL_IB_POLICY", "4"),
         ("FERROCCL_SOCKET_IFNAME", "lo"),
-        // The end of its connections tells of a rank that is killed; the others may be slow.
+        // The end of the connections reveals the killed rank; the other ranks may be slow.
         ("FERROCCL_DEAD_AFTER", "20s"),
     ];
     for (work, victim) in [("all_reduce 300000", 1), ("all_to_all 60000", 0), ("broadcast 8", 2)] {
@@ -36,7 +36,7 @@ fn a_rank_is_killed_over_rdma() {
     }
 }
 
-/// The interface behind a device.
+/// Returns the network interface of a device.
 fn interface(device: &str) -> String {
     let (device, port) = device.split_once(':').unwrap();
     let name = format!("/sys/class/infiniband/{device}/ports/{port}/gid_attrs/ndevs/0");
@@ -49,7 +49,7 @@ fn run(line: &str) {
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Both ends of the link lose packets as `how` says, until this is dropped.
+/// Degradation of both ends of a link with `tc netem`, until dropped.
 pub(crate) struct Netem(Vec<String>);
 
 impl Netem {
@@ -66,7 +66,7 @@ impl Netem {
 }
 
 impl Netem {
-    /// Packets that were lost since the link was made.
+    /// Returns the number of packets lost since the link was made.
     pub(crate) fn lost(&self) -> u64 {
         let count = |name: &String| {
             let words = ["-s", "qdisc", "show", "dev", name.as_str()];
@@ -91,7 +91,7 @@ fn packets_that_are_lost_are_sent_again() {
     for policy in ["qps=4 order=split chunk=4K", "qps=4"] {
         let config = over(&devices, |config| {
             config.ib_policy = policy.parse().unwrap();
-            // 67 ms.
+            // A time-out of 67 ms.
             config.transport_settings.set("FERROCCL_IB_TIMEOUT", "14");
         });
         let lossy = Arc::new(Netem::new(&devices, "loss 1% "));
@@ -106,10 +106,10 @@ fn packets_that_are_lost_are_sent_again() {
     }
 }
 
-/// The interface of a device without its link, until this is dropped.
+/// Interface of a device whose link is down, until dropped.
 pub(crate) struct Down {
     interface: String,
-    /// Of tables that the kernel does not fill itself: they go with the link.
+    /// Routes of tables that the kernel does not fill itself: they go with the link.
     routes: Vec<String>,
 }
 
@@ -137,7 +137,8 @@ impl Drop for Down {
     }
 }
 
-/// All_reduces until one fails, or `end` is said to have come. All ranks stop after the same one.
+/// Runs all_reduces until one fails or `end` returns true on rank 0. All ranks stop after the same
+/// one.
 pub(super) fn sums(communicator: &mut Communicator, end: impl Fn() -> bool) -> Result<u32, Error> {
     let mut turns = 0;
     loop {
@@ -180,14 +181,14 @@ fn a_link_that_stays_away_is_named() {
         let down = (communicator.rank() == 1).then(|| Down::new(&device));
         let error = sums(communicator, || false).unwrap_err().to_string();
         let took = start.elapsed();
-        // The other one's port has no link either, which that one is to see for itself.
+        // The other rank's port has no link either, which that rank has to detect itself.
         if down.is_some() {
             std::thread::sleep(AWAY);
         }
         (error, took)
     });
     for (error, took) in &results {
-        // By the port's own event, or by what becomes of a write.
+        // The cause is the port's own event or the status of a write.
         let named = error.contains("lost its link") || error.contains("(status ");
         assert!(named && error.contains("failed: "), "{error}");
         assert!(*took < ENDED, "{took:?}");

@@ -1,6 +1,6 @@
-//! Ranks joined by RDMA devices, where this machine has some: `FERROCCL_TEST_RDMA` names them, by
-//! port: two at the ends of a link, and perhaps two more at those of another. The guest of the test
-//! suites has four in software.
+//! Ranks connected by RDMA devices, if this machine has some. `FERROCCL_TEST_RDMA` names them by
+//! port: two at the ends of a link, and perhaps two more at the ends of another. The guest of the
+//! test suites has four Soft-RoCE devices.
 
 mod doctor;
 pub(crate) mod faults;
@@ -22,12 +22,12 @@ use ccl_harness::{config_with, ranks_with, skip, stretched};
 use ferroccl::communicator::Call;
 use ferroccl::{Collective, Communicator, Config, DataType, NetworkCheck, Reduction};
 
-/// Where devices are named that this machine has for tests, by port.
+/// Variable that names this machine's devices for tests, by port.
 const DEVICES: &str = "FERROCCL_TEST_RDMA";
-/// Who watches or disturbs the link is alone on it.
+/// Lock of the link for tests that watch or disturb it.
 static LINK: Mutex<()> = Mutex::new(());
 
-/// The devices of one link, which nobody else uses meanwhile; none on a machine without.
+/// Returns the devices of one link, locked for the caller; `None` on a machine without them.
 pub(crate) fn devices() -> Option<(Vec<String>, MutexGuard<'static, ()>)> {
     let Ok(names) = std::env::var(DEVICES) else {
         skip(&format!("{DEVICES} names no RDMA device"));
@@ -37,7 +37,8 @@ pub(crate) fn devices() -> Option<(Vec<String>, MutexGuard<'static, ()>)> {
     Some((names.split(',').take(2).map(str::to_owned).collect(), turn))
 }
 
-/// The devices of two links, by the side that they are on; likewise.
+/// Returns the devices of two links by side, locked for the caller; `None` on a machine without
+/// them.
 pub(crate) fn rails() -> Option<([Vec<String>; 2], MutexGuard<'static, ()>)> {
     let names = std::env::var(DEVICES).unwrap_or_default();
     let names: Vec<String> = names.split(',').map(str::to_owned).collect();
@@ -49,7 +50,7 @@ pub(crate) fn rails() -> Option<([Vec<String>; 2], MutexGuard<'static, ()>)> {
     Some(([vec![a, c], vec![b, d]], turn))
 }
 
-/// A configuration that takes them.
+/// Returns a configuration that uses these devices.
 fn over(devices: &[String], change: impl FnOnce(&mut Config)) -> Config {
     config_with(|config| {
         config.transport = "verbs".to_owned();
@@ -59,7 +60,7 @@ fn over(devices: &[String], change: impl FnOnce(&mut Config)) -> Config {
     })
 }
 
-/// The quick tier's share of the next test: the guest's processors may be emulated.
+/// Part of the next test that the quick tier runs: the guest's processors may be emulated.
 #[test]
 fn families_over_rdma() {
     let Some((devices, _turn)) = devices() else { return };
@@ -90,7 +91,7 @@ fn every_algorithm_over_rdma() {
     }
 }
 
-/// The perf programs as users run them.
+/// Perf programs run over RDMA as users run them.
 #[test]
 fn perf_programs_over_rdma() {
     let Some((devices, _turn)) = devices() else { return };
@@ -110,7 +111,7 @@ fn perf_programs_over_rdma() {
     }
 }
 
-/// Between hosts, `auto` takes what all ranks have.
+/// Between hosts, `auto` takes the transport that all ranks have.
 #[test]
 fn auto_takes_rdma_where_all_ranks_have_it() {
     let Some((devices, _turn)) = devices() else { return };
@@ -133,7 +134,7 @@ fn auto_takes_rdma_where_all_ranks_have_it() {
     }
 }
 
-/// As the planner chooses.
+/// Runs sums and exchanges with the planner's choice of algorithms.
 fn sums_and_exchanges(communicator: &mut Communicator) {
     let (rank, ranks) = (communicator.rank() as usize, communicator.ranks() as usize);
     for count in [1, 1000, 50_000] {
@@ -150,8 +151,8 @@ fn sums_and_exchanges(communicator: &mut Communicator) {
     }
 }
 
-/// Large buffers are registered for the call, read where they lie, and written where the receiver
-/// has said beforehand that it wants them.
+/// Large buffers are registered for the call and read in place. The receiver names its memory in
+/// advance, and the data is written there.
 #[test]
 fn large_messages_are_copied_at_neither_end() {
     let Some((devices, _turn)) = devices() else {
@@ -189,12 +190,12 @@ fn large_messages_are_copied_at_neither_end() {
             "{zero_copy} of {sent} messages were sent from where they lay"
         );
     }
-    // Who is late finds messages in their slots.
+    // A rank that is late finds messages in their slots.
     let placed: u64 = seen.iter().map(|[_, _, placed]| placed).sum();
     assert!(placed > 0, "no message came past its slot");
 }
 
-/// Registered buffers need no registration in a call, so that shorter messages go without a copy.
+/// Registered buffers need no registration in a call, so that shorter messages use zero copy.
 #[test]
 fn registered_buffers_lend_shorter_messages() {
     let Some((devices, _turn)) = devices() else {
@@ -205,7 +206,7 @@ fn registered_buffers_lend_shorter_messages() {
         let zero_copy = |communicator: &Communicator| -> u64 {
             communicator.peer_statistics().map(|(_, account)| account.zero_copy_sent).sum()
         };
-        // Of 160,000 bytes: two of them are all that may be registered at a time.
+        // Buffers of 160,000 bytes: at most two of them may be registered at a time.
         let mut buffers = [1u32, 2, 3].map(|fill| vec![fill; 40_000]);
         for _ in 0..2 {
             for data in &mut buffers {
@@ -234,8 +235,8 @@ fn registered_buffers_lend_shorter_messages() {
     }
 }
 
-/// Over RoCE flows are assumed to be hashed onto paths, unless somebody says otherwise; measuring
-/// tells of no company where there is one pair.
+/// Over RoCE, flows are assumed to be hashed onto paths, unless the configuration says otherwise;
+/// with a single pair, a measurement does not show contention.
 #[test]
 fn a_fabric_that_routes_adaptively_needs_one_queue_pair() {
     let Some((devices, _turn)) = devices() else { return };
@@ -248,20 +249,20 @@ fn a_fabric_that_routes_adaptively_needs_one_queue_pair() {
             (config.ib_adaptive_routing, config.check_network) = (routing, check);
         });
         ranks_with(2, config, move |communicator| {
-            // After the second one each rank has heard that its first message has come.
+            // After the second call, each rank knows that its first message has arrived.
             for _ in 0..2 {
                 let mut data = [communicator.rank()];
                 communicator.all_reduce_in_place(&mut data, Reduction::Sum).unwrap();
                 assert_eq!(data, [1]);
             }
-            // Those of the last operation.
+            // The flows of the last operation.
             assert_eq!(communicator.flows().count(), pairs);
             let call = Call::even(Collective::AllReduce, DataType::Float32, 1000);
             let plan = communicator.explain(&call).unwrap();
             assert_eq!(plan.striping.as_ref().unwrap().striping.pairs, pairs as u32);
             let device = "credits and CTS of traffic class 0 (that of data)";
             assert!(plan.to_string().contains(device), "{plan}");
-            // A device in software is slow enough for a note about its round trip.
+            // A Soft-RoCE device is slow enough for a note about its round trip.
             let note = plan.note.as_deref().unwrap_or_default();
             let said = note.contains(": 1 queue pair for the data of each");
             assert_eq!(said, routing.is_some(), "{note}");
@@ -269,7 +270,7 @@ fn a_fabric_that_routes_adaptively_needs_one_queue_pair() {
     }
 }
 
-/// Four ranks share each of two devices, and so its budget.
+/// Four ranks share each of two devices, and so the device's budget.
 #[test]
 fn seven_senders_keep_to_the_budget_of_their_receiver() {
     const BUDGET: usize = 4 << 20;
@@ -295,7 +296,7 @@ fn seven_senders_keep_to_the_budget_of_their_receiver() {
     assert!(under_way[1..].iter().all(|own| *own > 0), "{under_way:?}");
 }
 
-/// One of seven senders has something to send, and takes the credits that the others leave.
+/// One of seven senders has data, and takes the credits that the others leave.
 #[test]
 fn one_sender_takes_the_credits_of_idle_ones() {
     const BUDGET: usize = 4 << 20;

@@ -1,4 +1,4 @@
-//! The plugin for NCCL over two ports as one device, of which one loses its link.
+//! Plugin for NCCL over two ports as one device, one of which loses its link.
 
 use std::ffi::c_int;
 use std::process::Command;
@@ -13,13 +13,13 @@ use super::rails;
 #[path = "../../plugins/nccl-net/tests/abi/pair.rs"]
 mod pair;
 
-/// Here, processors are emulated.
+/// Time limit of an exchange; processors are emulated here.
 const PATIENCE: Duration = Duration::from_secs(60);
 const BYTES: usize = 200_000;
-/// Messages at a time.
+/// Number of messages at a time.
 const AT_ONCE: usize = 6;
 
-/// What is configured by variables needs a process of its own.
+/// Variable that marks the test's own process, which is configured by variables.
 const OWN: &str = "FERROCCL_TEST_OWN_PROCESS";
 
 #[test]
@@ -33,15 +33,15 @@ fn a_port_of_two_loses_its_link_and_nccl_a_port_only() {
     own.args(["--exact", &format!("rdma::nccl::{test}"), "--nocapture"]).env(OWN, "1");
     own.env("FERROCCL_TRANSPORT", "verbs").env("FERROCCL_SOCKET_IFNAME", "lo");
     own.env("FERROCCL_IB_HCA", format!("={},{}", sides[0].join(","), sides[1].join(",")));
-    // 67 ms.
+    // A time-out of 67 ms.
     let output = own.env("FERROCCL_IB_TIMEOUT", "14").output().unwrap();
     println!("{}", String::from_utf8_lossy(&output.stdout));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The devices of a side as one, by their names.
+/// Returns the virtual device of a side's devices, given by their names.
 fn as_one(names: &[String]) -> c_int {
-    // Each has one port.
+    // Each device has one port.
     let names: Vec<&str> = names.iter().map(|name| name.split_once(':').unwrap().0).collect();
     let number = |name: &&str| (0..).find(|device| pair::name(*device) == *name).unwrap();
     let mut parts = Parts::of(&names.iter().map(number).collect::<Vec<_>>());
@@ -52,14 +52,14 @@ fn as_one(names: &[String]) -> c_int {
     made
 }
 
-/// Packets that a port has sent.
+/// Returns the number of packets that a port has sent.
 fn packets(device: &str) -> u64 {
     let (device, port) = device.split_once(':').unwrap();
     let path = format!("/sys/class/infiniband/{device}/ports/{port}/hw_counters/sent_pkts");
     std::fs::read_to_string(path).unwrap().trim().parse().unwrap()
 }
 
-/// Some messages, in their buffers; what else was there is gone.
+/// Exchanges some messages and checks that the receive buffer holds them and nothing else.
 fn exchange(pair: &mut Pair) {
     pair.into.fill(0);
     let at = |index: usize| (index * BYTES, BYTES, index as c_int);
@@ -72,7 +72,7 @@ fn exchange(pair: &mut Pair) {
     assert!(pair.into == pair.from, "other data");
 }
 
-/// Exchanges until both ports of the sending side have sent data, or one of them alone.
+/// Exchanges until exactly the wanted ports of the sending side send data; returns the time taken.
 fn exchange_over(pair: &mut Pair, ports: &[String], wanted: [bool; 2]) -> Duration {
     let start = Instant::now();
     loop {
@@ -93,7 +93,7 @@ fn on([listening, connecting]: &[Vec<String>; 2]) {
     let both = exchange_over(&mut pair, connecting, [true, true]);
     let down = Down::new(&connecting[0]);
     let alone = exchange_over(&mut pair, connecting, [false, true]);
-    // Others can begin meanwhile.
+    // Another pair can connect meanwhile.
     let mut other = Pair::on(devices, AT_ONCE * BYTES);
     exchange(&mut other);
     other.close();
@@ -103,7 +103,7 @@ fn on([listening, connecting]: &[Vec<String>; 2]) {
     pair.close();
     // SAFETY: the context is this test's.
     ok(unsafe { (NET.finalize.unwrap())(context) });
-    // NCCL counts what there is anew, and has devices made again.
+    // NCCL counts the devices again, and makes virtual devices again.
     let (context, mut count) = (init(), 0);
     // SAFETY: the number's place is this call's.
     ok(unsafe { (NET.devices.unwrap())(&mut count) });

@@ -1,4 +1,4 @@
-//! What a capture on the link shows.
+//! Packets on the link, as a capture shows them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -10,10 +10,10 @@ use ccl_harness::capture::Capture;
 use ccl_harness::{ranks_with, stretched};
 use ferroccl::{Config, NetworkCheck};
 
-/// The longest record of a CTS, with the key of a device's memory.
+/// Longest record of a CTS, including the key of a device's memory.
 const RECORD_BYTES_MAX: usize = 72;
 
-/// The address that a device sends from.
+/// Returns the address that a device sends from.
 fn address(device: &str) -> Ipv4Addr {
     let (device, port) = device.split_once(':').unwrap();
     let gids = format!("/sys/class/infiniband/{device}/ports/{port}/gids");
@@ -22,10 +22,10 @@ fn address(device: &str) -> Ipv4Addr {
     addresses.max().expect("an address of IPv4")
 }
 
-/// What rank 0 sends to rank 1 in one go, and what rank 1 does before it takes it.
+/// Sends `count` elements from rank 0 to rank 1, which calls `before` before it receives them.
 fn one_way(config: Config, count: usize, before: impl Fn() + Send + Sync + 'static) {
     ranks_with(2, config, move |communicator| {
-        // Here they meet.
+        // Both ranks synchronize here.
         let mut word = [7u8];
         if communicator.rank() == 0 {
             communicator.send(&word, 1).unwrap();
@@ -43,20 +43,21 @@ fn one_way(config: Config, count: usize, before: impl Fn() + Send + Sync + 'stat
 
 #[test]
 fn packets_keep_to_the_policy_and_grants_have_a_class_of_their_own() {
-    // Twice what all slots hold: half of it needs further credits.
+    // Twice the size of all slots: half of the data needs further credits.
     const COUNT: usize = 1 << 20;
     let Some((devices, _turn)) = devices() else { return };
     let config = over(&devices, |config| {
         config.ib_policy = "bytes<64: qps=1 tc=64; qps=4 order=split chunk=4K".parse().unwrap();
         config.ib_traffic_class = 32;
         config.transport_settings.set("FERROCCL_IB_GRANT_TC", "184");
-        // Or there are more slots where a busy machine makes round trips long, and all fits them.
+        // Otherwise long round trips on a busy machine would lead to more slots, which hold all the
+        // data.
         config.check_network = NetworkCheck::Off;
     });
     let address = address(&devices[0]);
     let capture = Capture::start(&devices[0]);
-    // A late receiver: the first messages fill its slots and are answered by credits, the others go
-    // where it says.
+    // A late receiver: the first messages fill its slots and are answered by credits; for the
+    // others the receiver sends CTS.
     one_way(config, COUNT, || std::thread::sleep(stretched(Duration::from_millis(500))));
     let packets = capture.end();
     let mut pairs: BTreeMap<u32, (usize, BTreeSet<u16>)> = BTreeMap::new();
@@ -65,7 +66,7 @@ fn packets_keep_to_the_policy_and_grants_have_a_class_of_their_own() {
         if packet.from == address {
             assert!(packet.payload > 0 && [16, 8].contains(&packet.dscp), "{packet:?}");
         } else {
-            // A count, which is in the immediate, or the record of a CTS.
+            // A credit, whose count is in the immediate, or the record of a CTS.
             let is_short = packet.payload <= RECORD_BYTES_MAX && packet.payload.is_multiple_of(8);
             assert!(is_short && packet.dscp == 46, "{packet:?}");
             grants += usize::from(packet.payload == 0);
@@ -82,7 +83,7 @@ fn packets_keep_to_the_policy_and_grants_have_a_class_of_their_own() {
         "{} packets, {grants} and {transfers} grants; bytes and ports by queue pair: {pairs:?}",
         packets.len()
     );
-    // Which of them come, and how many, depends on how late each side is.
+    // The numbers of credits and CTS depend on how late each side is.
     assert!(grants + transfers > 0);
     assert_eq!(words, 16 + 1, "the word by which they met goes by a rule of its own");
     assert_eq!(pairs.len(), 4, "queue pairs that carried data");
@@ -94,7 +95,7 @@ fn packets_keep_to_the_policy_and_grants_have_a_class_of_their_own() {
     assert!(ports.len() > 1, "all flows look alike to a fabric: {ports:?}");
 }
 
-/// While the receiver withholds credits, not one byte leaves.
+/// No byte leaves while the receiver withholds credits.
 #[test]
 fn nothing_leaves_without_a_grant() {
     const SLOT: usize = 16 << 10;
@@ -103,7 +104,7 @@ fn nothing_leaves_without_a_grant() {
     const PAUSE: Duration = Duration::from_secs(2);
     let Some((devices, _turn)) = devices() else { return };
     let config = over(&devices, |config| {
-        // Of ranks that share no host, slots are twice as long.
+        // Slots are twice as long between ranks on different hosts.
         (config.slots, config.slot_bytes.0) = (SLOTS as u32, SLOT / 2);
         config.ib_policy = "qps=2".parse().unwrap();
     });
@@ -121,17 +122,18 @@ fn nothing_leaves_without_a_grant() {
     let total = |part: &[(Duration, usize)]| part.iter().map(|(_, bytes)| bytes).sum::<usize>();
     let (granted, later) = (total(&data[..=longest]), total(&data[longest + 1..]));
     println!("{granted} bytes, then none for {:?}, then {later}", after(longest));
-    // The first is the word by which they met; its slot is granted again in time, or it is not.
+    // The first message is the synchronization; its slot may or may not have been granted again in
+    // time.
     let message = SLOT + 16;
     assert!([SLOTS - 1, SLOTS].contains(&((granted - 17) / message)), "{granted}");
     assert!(after(longest) > PAUSE * 3 / 4, "{:?}", after(longest));
-    // Those that land where they are wanted have no header.
+    // Directly placed messages have no header.
     let headers = granted + later - 17 - MESSAGES * SLOT;
     assert!(headers.is_multiple_of(16) && headers <= MESSAGES * 16, "{headers} bytes of headers");
 }
 
-/// Until then all queue pairs carry data, and from then on one of them; their flows are those that
-/// were told.
+/// All queue pairs carry data before the change, and one queue pair carries it afterwards; the
+/// flows are those that the communicator reported.
 #[test]
 fn a_policy_is_changed_between_operations() {
     const COUNT: usize = 64 << 10;
@@ -168,7 +170,7 @@ fn a_policy_is_changed_between_operations() {
     let mut seen = 0;
     let (mut before, mut after) = (BTreeSet::new(), BTreeSet::new());
     for packet in data {
-        // A message in the middle may be on either side.
+        // A message in the middle may be on either side of the change.
         let half = if seen < all * 2 / 5 { Some(&mut before) } else { None };
         let half = if seen > all * 3 / 5 { Some(&mut after) } else { half };
         half.map(|pairs| pairs.insert(packet.pair));

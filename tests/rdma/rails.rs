@@ -8,10 +8,10 @@ use ccl_core::transport::RailState;
 use ccl_harness::joining;
 use ferroccl::{Communicator, Config};
 
-/// Here, processors are emulated.
+/// Time limit of an exchange; processors are emulated here.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Two ranks, each on a host of its own in name, with the devices of a side.
+/// Runs two ranks, each on a nominal host of its own, with the devices of a side.
 fn on_two_hosts<T: Send + 'static>(
     sides: &[Vec<String>; 2],
     change: impl Fn(&mut Config) + Send + Sync + 'static,
@@ -32,7 +32,8 @@ fn rails_of(communicator: &Communicator) -> Vec<RailState> {
     communicator.rails().map(|(_, rail)| rail).collect()
 }
 
-/// The same at the end: who leaves closes its rails, so nobody does before all have looked.
+/// Returns the state of the rails at the end, then waits for all ranks, because leaving closes
+/// rails.
 fn rails_at_last(communicator: &mut Communicator) -> Vec<RailState> {
     let rails = rails_of(communicator);
     communicator.barrier().unwrap();
@@ -73,14 +74,14 @@ fn a_device_that_loses_its_link_is_taken_out_and_comes_back() {
 
     let seen = on_two_hosts(
         &sides,
-        // 67 ms.
+        // A time-out of 67 ms.
         |config| config.transport_settings.set("FERROCCL_IB_TIMEOUT", "14"),
         move |communicator| {
             let start = Instant::now();
             let late = || assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
             sums(communicator, || start.elapsed() > Duration::from_millis(300)).unwrap();
             let down = (communicator.rank() == 1).then(|| Down::new(&lost));
-            // As long as all goes on, somebody does.
+            // All ranks go on until one has seen the failure.
             let mut has_failed = false;
             while !has_failed {
                 late();

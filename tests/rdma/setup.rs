@@ -11,8 +11,8 @@ use crate::cluster::{SECRET, WORK};
 use ccl_harness::processes::{Processes, command, free_address};
 use ccl_harness::{skip, stretched};
 
-/// Runs a case on `ranks` ranks; `change` may change how each is started. Returns what each has
-/// said, and whether it succeeded.
+/// Runs a case on `ranks` ranks; `change` may change the command of each. Returns whether each
+/// succeeded, and its output.
 fn run(
     devices: &[String],
     ranks: u32,
@@ -33,7 +33,7 @@ fn run(
     ended.into_iter().map(|ended| (ended.status.success(), ended.output)).collect()
 }
 
-/// Expects that no rank succeeds, and that each of the texts is said.
+/// Checks that no rank succeeds, and that the output holds each of the texts.
 fn assert_said(ended: &[(bool, String)], texts: &[&str]) {
     let all = ended.iter().map(|(_, said)| said.as_str()).collect::<Vec<_>>().join("\n");
     assert!(ended.iter().all(|(succeeded, _)| !succeeded), "{all}");
@@ -70,7 +70,7 @@ fn a_peer_with_another_policy_is_told_so() {
     assert_said(&ended, &["configur"]);
 }
 
-/// The limit of the kernel on memory that stays where it is, for processes without privileges.
+/// The kernel limits the locked memory of processes without privileges.
 #[test]
 fn memory_that_may_not_be_locked_is_an_error_with_advice() {
     let Some((devices, _turn)) = devices() else { return };
@@ -86,7 +86,7 @@ fn memory_that_may_not_be_locked_is_an_error_with_advice() {
     assert_said(&ended, &["ulimit -l"]);
 }
 
-/// A control group that may have so many queue pairs and other objects of RDMA devices.
+/// Control group with a limit on the objects of RDMA devices, queue pairs among them.
 struct Few(PathBuf);
 
 impl Few {
@@ -112,7 +112,7 @@ impl Drop for Few {
     }
 }
 
-/// In an `all_to_all` each rank needs queue pairs for all others: here 17 each for 7 others.
+/// Each rank of an `all_to_all` needs queue pairs for all others: here 17 each for 7 others.
 #[test]
 fn a_device_with_few_queue_pairs_is_an_error_with_advice() {
     let Some((devices, _turn)) = devices() else { return };

@@ -1,4 +1,4 @@
-//! `ferroccl topo` where there are ports.
+//! `ferroccl topo` on a machine with RDMA ports.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::devices;
 use super::faults::Down;
 
-/// What the topology of this machine says that ports send to the network.
+/// Returns the network of each port in the topology of this machine.
 fn networks(devices: &[String]) -> Vec<Option<String>> {
     let mut command = Command::new(ccl_harness::command::program());
     let output = command.args(["topo", "--as", "json"]).output().unwrap();

@@ -23,51 +23,51 @@ const COLLECTIVES: [(&str, &str); 3] = [
     ("broadcast", "broadcast_perf"),
 ];
 const TRANSPORTS: [&str; 3] = ["shm", "tcp", "verbs"];
-/// From 16 bytes on, each size four times the one before.
+/// Largest size; sizes start at 16 bytes and grow by a factor of four.
 const BYTES_MAX: &str = "1M";
 const ITERATIONS: &str = "20";
 const BUILD_WITHIN: Duration = Duration::from_secs(900);
 const RUN_WITHIN: Duration = Duration::from_secs(120);
-/// All of it in a guest, seconds.
+/// Time limit of all measurements in a guest, in seconds.
 const GUEST_WITHIN: u64 = 1200;
 
 /// Flags of `cargo xtask compare-transports`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Where the table, the plot and the numbers go; target/compare-transports if it is not given.
+    /// Directory for the table, the plot and the numbers; target/compare-transports by default.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// How often each transport is measured, one after the other.
+    /// Number of measurements of each transport, alternating between the transports.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Three sizes and few iterations: whether it works, not how fast it is.
+    /// Three sizes and few iterations, to see that everything works, not how fast it is.
     #[arg(long)]
     short: bool,
-    /// Where the programs are, to be measured on this machine as it is: what the guest is told.
+    /// Directory of built programs to measure on this machine; passed by the host to the guest.
     #[arg(long, value_name = "DIR", hide = true)]
     built: Option<PathBuf>,
 }
 
-/// A collective over a transport at one size.
+/// Measurement of a collective over a transport at one size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Point {
     bytes: u64,
     time_us: f64,
-    /// As nccl-tests have it: what the slowest link carries.
+    /// Bus bandwidth as in nccl-tests: the load of the slowest link.
     bus_gbps: f64,
 }
 
-/// A collective over one transport, smallest first.
+/// Measurements of a collective over one transport, smallest size first.
 type Line = (&'static str, Vec<Point>);
 
-/// What was measured of one collective.
+/// Measurements of one collective.
 #[derive(Clone, Debug, Serialize)]
 struct Comparison {
     collective: &'static str,
     lines: Vec<Line>,
 }
 
-/// Builds and measures; in a guest where this machine has no RDMA device.
+/// Builds and measures; uses a guest if this machine has no RDMA device.
 pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
     let out = match &options.out {
         Some(out) => out.clone(),
@@ -131,7 +131,7 @@ fn measure(built: &Path, out: &Path, options: &Options) -> Outcome<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A picture: time and bus bandwidth against size, a line per transport, one collective below the
+/// Draws time and bus bandwidth against size, with a line per transport, one collective below the
 /// other.
 fn draw(all: &[Comparison]) -> String {
     let row = |Comparison { collective, lines }: &Comparison| {
@@ -167,7 +167,7 @@ fn once(program: &Path, transport: &str, out: &Path, short: bool) -> Outcome<Vec
     points(&text).ok_or_else(|| format!("{} wrote no rows", program.display()))
 }
 
-/// The rows that a perf program wrote; none if one has wrong values or lacks something.
+/// Parses the rows of a perf program; `None` if one has wrong values or lacks a field.
 fn points(text: &str) -> Option<Vec<Point>> {
     let found: Value = serde_json::from_str(text).ok()?;
     let rows = found["rows"].as_array()?.iter();
@@ -186,7 +186,7 @@ fn median(mut points: Vec<Point>) -> Option<Point> {
     points.get(points.len() / 2).copied()
 }
 
-/// The table of a collective.
+/// Returns the table of a collective.
 fn section(comparison: &Comparison) -> String {
     let Comparison { collective, lines } = comparison;
     let mut head = vec!["size".to_owned()];

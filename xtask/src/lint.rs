@@ -1,20 +1,20 @@
-//! `cargo xtask lint`: what a change must fulfil beyond its tests.
+//! `cargo xtask lint`: requirements on a change beyond its tests.
 
 use std::time::{Duration, Instant};
 
 use crate::workspace::cargo;
 use crate::{Outcome, machine, process, report, tidy};
 
-/// Usual seconds of all of it on 2 quiet cores from nothing; compared, never enforced.
+/// Usual seconds of all checks on 2 quiet cores from nothing; compared, never enforced.
 pub(crate) const USUAL_S: u64 = 150;
-/// The longest time of one check on a machine of usual speed: beyond, it hangs.
+/// Longest time of one check on a machine of usual speed; a longer check hangs.
 const HANGS: Duration = Duration::from_secs(1200);
 
 struct Check {
     name: &'static str,
     /// Arguments of `cargo`.
     args: &'static [&'static str],
-    /// A variable that it needs.
+    /// Variable that the check needs, with its value.
     env: Option<(&'static str, &'static str)>,
     advice: &'static str,
 }
@@ -57,7 +57,7 @@ const CHECKS: [Check; 4] = [
     },
 ];
 
-/// Runs every check, also after one has failed, and prints a table of them.
+/// Runs every check, including those after a failed one, and prints a table of them.
 pub(crate) fn run() -> Outcome {
     let (start, slowness) = (Instant::now(), machine::slowness());
     let mut rows = Vec::new();
@@ -92,8 +92,8 @@ pub(crate) fn run() -> Outcome {
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
 }
 
-/// Checks the crates of others by `deny.toml`. None where cargo-deny is not installed. Advisories
-/// need the network and say nothing of a change, so they are left out.
+/// Checks third-party crates by `deny.toml`; returns `None` if cargo-deny is not installed.
+/// Advisories are left out: they need the network and do not depend on a change.
 fn licences(deadline: Duration) -> Option<Outcome> {
     if !process::is_installed("cargo-deny") {
         return None;

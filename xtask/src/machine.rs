@@ -1,4 +1,4 @@
-//! What a recorded result must say about where it comes from.
+//! Provenance of recorded results, and properties of this machine.
 
 use std::fs;
 use std::hint::black_box;
@@ -20,7 +20,7 @@ pub(crate) struct Provenance {
 }
 
 impl Provenance {
-    /// Of this moment, this working tree and this machine; what cannot be found out is "unknown".
+    /// Returns the current time, commit and machine; unknown parts are "unknown".
     pub(crate) fn now() -> Provenance {
         Provenance {
             date: line_of(Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"])),
@@ -33,36 +33,37 @@ impl Provenance {
         }
     }
 
-    /// One sentence for the head of a table.
+    /// Returns one sentence for the head of a table.
     pub(crate) fn sentence(&self) -> String {
         let Provenance { date, commit, cpu, cores } = self;
         format!("{date}, commit {commit}, {cpu}, {cores} cores")
     }
 
-    /// Date, commit and machine, each for a cell of a table.
+    /// Returns date, commit and machine, each for a cell of a table.
     pub(crate) fn parts(&self) -> [String; 3] {
         let Provenance { date, commit, cpu, cores } = self;
         [date.clone(), commit.clone(), format!("{cpu}, {cores} cores")]
     }
 }
 
-/// The first port of each RDMA device that the kernel has, as `FERROCCL_IB_HCA` names them.
+/// Returns the first port of at most two RDMA devices of the kernel, as `FERROCCL_IB_HCA` names
+/// them.
 pub(crate) fn rdma_ports() -> Vec<String> {
     let names = fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
     let mut names: Vec<String> =
         names.map(|entry| format!("{}:1", entry.file_name().to_string_lossy())).collect();
     names.sort();
-    // Those of the guest's other link reach none of these.
+    // The devices of the guest's other link do not reach these two.
     names.truncate(2);
     names
 }
 
-/// What a run of all tests from nothing leaves on the disk at most, in MiB.
+/// Most disk space that a run of all tests from nothing takes, in MiB.
 const DISK_MIB: u64 = 5 << 10;
-/// With less, in MiB, any failure may be the disk's.
+/// Free disk space, in MiB, below which any failure may be due to the disk.
 const DISK_FULL_MIB: u64 = 256;
 
-/// One sentence on the room for builds that is left, and whether it will do.
+/// Returns a sentence on the free disk space and whether it suffices for a build.
 pub(crate) fn disk_notice() -> String {
     free_mib().map_or_else(String::new, |free| {
         let enough = if free < DISK_MIB { ", which it may not have" } else { "" };
@@ -70,7 +71,7 @@ pub(crate) fn disk_notice() -> String {
     })
 }
 
-/// Advice where the disk is all but full.
+/// Returns advice if the disk is almost full.
 pub(crate) fn disk_advice() -> Option<String> {
     let free = free_mib().filter(|free| *free < DISK_FULL_MIB)?;
     Some(format!("only {free} MiB of disk are free: make room, with `cargo clean` for one"))
@@ -81,18 +82,18 @@ fn free_mib() -> Option<u64> {
     Some((stat.f_bavail * stat.f_frsize) >> 20)
 }
 
-/// The variable that tells tests how much slower than usual the machine is: their deadlines stretch
-/// as much.
+/// Variable that tells tests how many times slower than usual the machine is; their deadlines
+/// stretch by this factor.
 pub(crate) const SLOWNESS: &str = "FERROCCL_TEST_SLOWNESS";
 /// Seconds that [`slowness`] takes on a quiet machine of the usual kind.
 const REFERENCE_S: f64 = 0.25;
-/// Steps of its loop.
+/// Steps of the loop of [`slowness`].
 const STEPS: u64 = 20_000_000;
-/// The most that deadlines stretch.
+/// Largest factor by which deadlines stretch.
 const SLOWNESS_MAX: f64 = 10.0;
 
-/// How many times slower than usual this machine is now, 1 to 10: a fixed piece of work on two
-/// threads, compared with its usual time. [`SLOWNESS`] overrides it.
+/// Returns how many times slower than usual this machine is now, 1 to 10: a fixed piece of work on
+/// two threads, compared with its usual time. [`SLOWNESS`] overrides it.
 pub(crate) fn slowness() -> f64 {
     let stated = std::env::var(SLOWNESS).ok().and_then(|text| text.parse().ok());
     stated.unwrap_or_else(measure_slowness).clamp(1.0, SLOWNESS_MAX)
@@ -108,23 +109,23 @@ fn measure_slowness() -> f64 {
     start.elapsed().as_secs_f64() / REFERENCE_S
 }
 
-/// How many tests run at a time: more than there are cores, since many wait for deadlines.
+/// Returns how many tests run at a time: more than there are cores, since many wait for deadlines.
 pub(crate) fn width() -> usize {
     let stated = std::env::var("FERROCCL_TEST_THREADS").ok().and_then(|text| text.parse().ok());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     stated.unwrap_or(2 * cores).max(1)
 }
 
-/// Whether this runs in CI: `CI=true`, as every CI system sets it.
+/// Returns whether this runs in CI: `CI=true`, as every CI system sets it.
 pub(crate) fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true")
 }
 
-/// What has changed, less the records themselves.
+/// Arguments of git that list changes, except those of the records themselves.
 const STATUS: [&str; 5] =
     ["status", "--porcelain", "--", ":!docs/full-run.md", ":!docs/fault-matrix.md"];
 
-/// This working tree's commit, and whether it has changed since.
+/// Returns this working tree's commit, and whether the tree has changed since.
 pub(crate) fn commit() -> String {
     let root = root();
     let git = |args: &[&str]| {

@@ -1,7 +1,8 @@
-//! `cargo xtask`: the project's chores. One module per subcommand; `cargo xtask help` lists them.
+//! `cargo xtask`: chores of the project, with one module per subcommand; `cargo xtask help` lists
+//! them.
 //!
-//! Chores report failures as sentences for the person at the terminal, so an error here is a
-//! `String`: nothing ever matches on one.
+//! Chores report failures as sentences for the person at the terminal, so that an error here is a
+//! `String`: no code matches on errors.
 
 mod bench;
 mod check;
@@ -25,7 +26,7 @@ use clap::{Parser, Subcommand};
 /// Result of a chore: the message says what happened and what to do.
 type Outcome<T = ()> = Result<T, String>;
 
-/// The project's chores.
+/// Chores of the project.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Cli {
@@ -37,24 +38,24 @@ struct Cli {
 enum Chore {
     /// Run the test suites: the quick tier, or with `--full` the deep one.
     Test(test::Options),
-    /// Model checkers, sanitizers and fuzzers: what tests alone do not show.
+    /// Run model checkers, sanitizers and fuzzers, which show what tests alone do not.
     Check(check::Options),
-    /// Formatting, clippy, tidy and documentation, warnings denied.
+    /// Check formatting, clippy, tidy and documentation, warnings denied.
     Lint,
-    /// Check the rules of the house that no compiler knows: layers, sizes, what may be read where.
+    /// Check the project's own rules: layers, sizes, what may be read where.
     Tidy,
     /// Install what the benchmarks can use beyond Rust; the tests need nothing.
     Setup,
-    /// Measure side by side with others: on one host, or with `--network` on two.
+    /// Measure side by side with other programs: on one host, or with `--network` on two.
     Bench(bench::Options),
     /// Run the same collectives over every transport, and write a table and a plot.
     CompareTransports(compare::Options),
     /// Build and pack what users install: the plugin for NCCL in a tarball and in a Python wheel.
     Dist(dist::Options),
     /// Make a folder that checks, anywhere with a GPU and PyTorch, what needs one, and run it if
-    /// there is one here.
+    /// this machine has a GPU.
     Gpu(gpu::Options),
-    /// Test RDMA between devices in software, in a small virtual machine: the suite of that name.
+    /// Test RDMA between Soft-RoCE devices in a small virtual machine: the suite of that name.
     Softroce,
     /// Run a command in a small virtual machine whose kernel can lose and delay packets.
     Guest(guest::Options),
@@ -68,13 +69,13 @@ fn run(chore: &Chore) -> Outcome<ExitCode> {
         Chore::Lint => lint::run(),
         Chore::Tidy => tidy::run(),
         Chore::Setup => setup::run(),
-        // In a guest, its status is that of what runs there.
+        // In a guest, the status is that of the command there.
         Chore::Bench(options) => return bench::run(options),
         Chore::CompareTransports(options) => return compare::run(options),
         Chore::Dist(options) => dist::run(options),
         Chore::Gpu(options) => gpu::run(options),
         Chore::Softroce => test::softroce(),
-        // Its status is that of the command.
+        // The status is that of the command.
         Chore::Guest(options) => return guest::run(options),
     }?;
     Ok(ExitCode::SUCCESS)

@@ -1,5 +1,5 @@
-//! Child processes with a deadline: their output is streamed while they run, and whatever outlives
-//! the deadline, an interrupt or its own parent is killed with its whole process group.
+//! Child processes with a deadline: their output is streamed while they run. Whatever outlives the
+//! deadline, an interrupt or its own parent is killed with its whole process group.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, IsTerminal, PipeReader, PipeWriter, Read};
@@ -16,17 +16,18 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::Outcome;
 
-/// How often a waiting parent looks at the clock and at its child.
+/// Interval at which a waiting parent checks the clock and its child.
 const GLANCE: Duration = Duration::from_millis(50);
-/// The same once a child's output has ended.
+/// Interval at which a parent checks its child once the child's output has ended.
 const MOMENT: Duration = Duration::from_millis(2);
-/// How long a process that outlived its parent may hold the output open before it is killed.
+/// Longest time that a process that outlived its parent may hold the output open; then it is
+/// killed.
 const LINGER: Duration = Duration::from_secs(2);
 
 static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// Makes Ctrl-C and SIGTERM reach the children: they live in process groups of their own, so the
-/// terminal does not tell them.
+/// Makes Ctrl-C and SIGTERM end the children. They live in process groups of their own, so that the
+/// terminal does not signal them.
 pub(crate) fn listen_for_interrupts() -> Outcome {
     let flag = INTERRUPTED.get_or_init(Arc::default);
     for signal in [SIGINT, SIGTERM] {
@@ -36,29 +37,29 @@ pub(crate) fn listen_for_interrupts() -> Outcome {
     Ok(())
 }
 
-/// Whether somebody has asked this program to end.
+/// Returns whether this program was asked to end.
 pub(crate) fn interrupted() -> bool {
     INTERRUPTED.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
-/// How a child process ended.
+/// End of a child process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// With this exit status.
+    /// Exit with this status.
     Exit(ExitStatus),
-    /// Killed because the deadline had passed.
+    /// Kill after the deadline.
     Deadline,
-    /// It exited, but something it had started still held its output; that was killed.
+    /// Exit of a child that left a process holding its output; that process was killed.
     LeftRunning,
 }
 
 impl End {
-    /// Whether the child exited with status 0 and left nothing running.
+    /// Returns whether the child exited with status 0 and left nothing running.
     pub(crate) fn success(self) -> bool {
         matches!(self, End::Exit(status) if status.success())
     }
 
-    /// What to tell the reader about an end that is no success.
+    /// Returns a description of an unsuccessful end.
     pub(crate) fn describe(self) -> String {
         match self {
             End::Exit(status) => status.to_string(),
@@ -68,27 +69,27 @@ impl End {
     }
 }
 
-/// The command as one would type it.
+/// Returns the command as one would type it.
 pub(crate) fn typed(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
 }
 
-/// Runs `command` without standard input, in a process group of its own, handing each line of its
-/// output and its errors, in the order in which they were written, to `on_line`.
+/// Runs `command` without standard input, in a process group of its own. Each line of its output
+/// and its errors goes to `on_line`, in the order in which they were written.
 ///
-/// Returns an error only if it cannot be started or we are interrupted; everything else is an
-/// [`End`].
+/// Returns an error only if the command cannot be started or this program is interrupted;
+/// everything else is an [`End`].
 pub(crate) fn run(
     command: &mut Command,
     deadline: Duration,
     on_line: impl FnMut(&str),
 ) -> Outcome<End> {
-    // One pipe for both: with two, a heading would be torn from what it heads.
+    // One pipe for both: with two, headings could be separated from their text.
     let (reader, writer) = pipe()?;
     let errors = writer.try_clone().map_err(|error| format!("cannot duplicate a pipe: {error}"))?;
     command.stderr(errors);
-    // Cargo sees a pipe, but the lines end up where ours do.
+    // Cargo sees a pipe, but the lines end up on our own output.
     if std::io::stdout().is_terminal() {
         command.env("CARGO_TERM_COLOR", "always");
     }
@@ -107,7 +108,7 @@ fn start_and_watch(
 ) -> Outcome<End> {
     let name = typed(command);
     let started = command.stdin(Stdio::null()).stdout(writer).process_group(0).spawn();
-    // The command holds our ends of the pipe: while they are open the reader sees no end.
+    // The command holds our ends of the pipe; while they are open, the reader sees no end.
     command.stdout(Stdio::null()).stderr(Stdio::inherit());
     let mut child = started.map_err(|error| format!("cannot start `{name}`: {error}"))?;
     let lines = read_lines(reader);
@@ -115,8 +116,8 @@ fn start_and_watch(
         .map_err(|error| format!("`{name}`: {error}"))
 }
 
-/// Runs `command` and returns its standard output; its errors go where ours go. An end that is no
-/// success is an error.
+/// Runs `command` and returns its standard output; its errors go to our standard error. An
+/// unsuccessful end is an error.
 pub(crate) fn capture(command: &mut Command, deadline: Duration) -> Outcome<String> {
     let mut output = String::new();
     let end = start_and_watch(command, pipe()?, deadline, |line| {
@@ -130,13 +131,14 @@ pub(crate) fn capture(command: &mut Command, deadline: Duration) -> Outcome<Stri
     }
 }
 
-/// Whether `program` is found on the search path.
+/// Returns whether `program` is on the search path.
 pub(crate) fn is_installed(program: &str) -> bool {
     std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
 }
 
-/// Reads on a thread of its own: a pipe has no timeout. The channel closes with the pipe.
+/// Reads a pipe on a thread of its own, since a pipe has no timeout. The channel closes with the
+/// pipe.
 fn read_lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
     let (send, receive) = mpsc::channel();
     thread::spawn(move || {
@@ -166,7 +168,7 @@ fn watch(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => match exited {
                 Some((status, _)) => return Ok(End::Exit(status)),
-                // It closes its output and ends at once, as a rule.
+                // Usually the child closes its output and ends at once.
                 None => thread::sleep(MOMENT),
             },
         }
@@ -193,7 +195,8 @@ fn watch(
     }
 }
 
-/// Kills the child's process group and collects the child. A group that is gone already is fine.
+/// Kills the child's process group and collects the child. A group that is gone already is no
+/// error.
 fn kill_group(child: &mut Child) {
     let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     if let Some(group) = group {
@@ -260,7 +263,7 @@ mod tests {
         assert_ends(left.expect("the script prints the process id"));
     }
 
-    /// A killed orphan may stay a zombie until init collects it: it is dead all the same.
+    /// Asserts that a process ends; a zombie, which a killed orphan may stay, counts as dead.
     fn assert_ends(id: i32) {
         let patience = Instant::now() + Duration::from_secs(10);
         loop {

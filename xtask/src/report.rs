@@ -1,6 +1,6 @@
 //! Tables that read well on a terminal and are Markdown at the same time.
 
-/// A Markdown table with aligned columns.
+/// Returns a Markdown table with aligned columns.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = head.iter().map(|cell| cell.chars().count()).collect();
     for row in rows {

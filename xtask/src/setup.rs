@@ -1,4 +1,4 @@
-//! `cargo xtask setup`: what the benchmarks and the checks can use beyond Rust. The tests
+//! `cargo xtask setup`: tools that the benchmarks and the checks can use beyond Rust. The tests
 //! themselves need nothing.
 
 use std::process::Command;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::{Outcome, process};
 
-/// Something to install from Debian.
+/// Debian package to install.
 struct Package {
     name: &'static str,
-    /// A program that tells whether it is there.
+    /// Program that shows that the package is installed.
     program: &'static str,
     purpose: &'static str,
 }
@@ -56,7 +56,7 @@ fn install_command(packages: &[&Package]) -> String {
     format!("apt-get install --yes --no-install-recommends {}", names.join(" "))
 }
 
-/// One sentence on what is optional and not there.
+/// Returns one sentence on the optional packages that are not installed.
 pub(crate) fn notice() -> String {
     let missing: Vec<&str> = missing().iter().map(|package| package.name).collect();
     if missing.is_empty() {
@@ -69,7 +69,7 @@ pub(crate) fn notice() -> String {
     )
 }
 
-/// Installs what is missing, or prints the command where it may not.
+/// Installs what is missing, or prints the command if it may not install.
 pub(crate) fn run() -> Outcome {
     println!("The tests need Rust and a C linker and nothing else.");
     if process::is_installed("rustup") {

@@ -1,4 +1,4 @@
-//! What `cargo metadata` says about our own crates.
+//! Workspace of the project, as `cargo metadata` and git describe it.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -9,15 +9,15 @@ use serde::Deserialize;
 
 use crate::{Outcome, process};
 
-/// The directory of the workspace: the one above this crate.
+/// Returns the directory of the workspace: the one above this crate.
 pub(crate) fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()
 }
 
-/// A `cargo` command that runs in the workspace's root, as if it was typed there. What cargo says
-/// of this package to its program would have the build scripts of some crates run anew, and all
-/// above them built once more.
+/// Returns a `cargo` command that runs in the workspace's root, as if typed there. Variables that
+/// cargo sets for this package's program are removed: they would cause the build scripts of some
+/// crates, and all crates above them, to be built again.
 pub(crate) fn cargo(args: &[impl AsRef<OsStr>]) -> Command {
     let mut command = Command::new("cargo");
     command.current_dir(root()).args(args);
@@ -30,39 +30,40 @@ pub(crate) fn cargo(args: &[impl AsRef<OsStr>]) -> Command {
     command
 }
 
-/// Where cargo puts what it builds.
+/// Returns cargo's target directory.
 pub(crate) fn target_dir() -> Outcome<PathBuf> {
     Ok(metadata()?.target_directory)
 }
 
-/// What a dependency is for.
+/// Purpose of a dependency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// The crate itself, or its build script.
+    /// Build of the crate itself, or of its build script.
     Build,
-    /// Only its tests, examples and benchmarks.
+    /// Build of its tests, examples and benchmarks only.
     Dev,
 }
 
-/// One crate of the workspace. Directories are relative to the root, which itself is "".
+/// Crate of the workspace. Directories are relative to the root, which itself is "".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Crate {
     pub(crate) name: String,
     pub(crate) dir: String,
-    /// Directories of the workspace crates it depends on.
+    /// Directories of the workspace crates that it depends on.
     pub(crate) dependencies: Vec<(String, Purpose)>,
-    /// Names of the crates of others that it is built with; those of tests are left out.
+    /// Names of third-party crates that it is built with, without those of tests.
     pub(crate) others: Vec<String>,
     /// Names of its integration test binaries.
     pub(crate) tests: Vec<String>,
 }
 
-/// The crates of the workspace, as `cargo metadata` lists them.
+/// Returns the crates of the workspace, as `cargo metadata` lists them.
 pub(crate) fn crates() -> Outcome<Vec<Crate>> {
     Ok(ours(&metadata()?))
 }
 
-/// What `git status` says of the working tree; nothing where git or the repository is missing.
+/// Returns the output of `git status` for the working tree; empty if git or the repository is
+/// missing.
 pub(crate) fn status() -> Outcome<String> {
     let mut command = Command::new("git");
     command.current_dir(root()).args(["status", "--porcelain"]);
@@ -74,7 +75,8 @@ pub(crate) fn status() -> Outcome<String> {
     Ok(if end.success() { lines } else { String::new() })
 }
 
-/// Files that differ from the commit `base`, uncommitted ones included, relative to the root.
+/// Returns the files that differ from the commit `base`, including uncommitted ones, relative to
+/// the root.
 pub(crate) fn changed_since(base: &str) -> Outcome<Vec<String>> {
     let git = |arguments: &[&str]| {
         let mut command = Command::new("git");

@@ -1,4 +1,4 @@
-//! The checks that need a GPU, without one: all but NCCL itself.
+//! Dry runs, without a GPU, of the checks that need one: all but NCCL itself.
 
 #[cfg(test)]
 mod tests {
@@ -8,7 +8,7 @@ mod tests {
 
     use serde_json::Value;
 
-    /// Where Debian's PyTorch is.
+    /// Path of the Python that has Debian's PyTorch.
     const PYTHON: &str = "/usr/bin/python3";
 
     fn bundle() -> PathBuf {
@@ -21,7 +21,7 @@ mod tests {
         PathBuf::from(place.expect("it says where it is").0)
     }
 
-    /// Whether the checks passed, what they wrote, and what they said.
+    /// Runs the checks; returns whether they passed, their results, and their output.
     fn check(bundle: &Path, more: &[&str]) -> (bool, Value, String) {
         let out = bundle.join("dry.json");
         let _ = fs::remove_file(&out);
@@ -48,7 +48,7 @@ mod tests {
         let (fine, results, said) = check(&bundle, &["--plant"]);
         assert!(!fine && results["passed"] == false, "{said}");
         assert!(said.contains("FAILED: other bits in"), "{said}");
-        // No GPU has seen that, so it is not recorded.
+        // The results are from no GPU, so they are not recorded.
         let mut record = Command::new(env!("CARGO_BIN_EXE_xtask"));
         let refused = record.args(["gpu", "--record"]).arg(bundle.join("dry.json")).output();
         assert!(!refused.unwrap().status.success());

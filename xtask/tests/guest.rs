@@ -1,4 +1,4 @@
-//! `cargo xtask guest` from outside: what the command gets, and what comes back.
+//! `cargo xtask guest` from outside: input of the command, output and exit status.
 
 #[cfg(test)]
 mod guest {
@@ -6,8 +6,8 @@ mod guest {
     use std::process::{Command, Output};
     use std::time::{Duration, Instant};
 
-    /// Runs `cargo xtask guest` with these arguments; `None` where no guest can be had, which is
-    /// said.
+    /// Runs `cargo xtask guest` with these arguments. Returns `None` and prints the reason where no
+    /// guest can be had.
     fn guest(arguments: &[&str]) -> Option<Output> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
         command.arg("guest").args(arguments).env("FERROCCL_TEST_WORD", "it's\n\"this\"");
@@ -15,7 +15,7 @@ mod guest {
         let stderr = String::from_utf8_lossy(&output.stderr);
         let unavailable = "guest: no guest can be had here: ";
         if let Some(reason) = stderr.lines().find_map(|line| line.strip_prefix(unavailable)) {
-            // Not by `eprintln!`, which the test harness keeps to itself.
+            // Not by `eprintln!`, whose output the test harness captures.
             std::io::stderr().write_all(format!("\nSKIPPED: {reason}\n").as_bytes()).unwrap();
             return None;
         }
@@ -32,7 +32,7 @@ mod guest {
 
     #[test]
     fn output_and_errors_come_back_byte_for_byte() {
-        // Past the size of every buffer on the way, and with every byte.
+        // Larger than every buffer in between, and with every byte value.
         let bytes: Vec<u8> = (0..1_500_000u32).map(|i| (i ^ (i >> 8)) as u8).collect();
         let file = std::env::temp_dir().join(format!("ferroccl-bytes-{}", std::process::id()));
         std::fs::write(&file, &bytes).unwrap();
@@ -43,7 +43,7 @@ mod guest {
         assert_eq!(output.status.code(), Some(0));
         let expected = [bytes.as_slice(), b"end"].concat();
         assert!(output.stdout == expected, "{} bytes came", output.stdout.len());
-        // Where the guest was first installed, that is said before.
+        // The installation of a guest prints a message before.
         assert!(output.stderr.ends_with(&bytes), "{} bytes came", output.stderr.len());
     }
 

@@ -1,4 +1,4 @@
-//! How a rank that sleeps is told that something has arrived.
+//! Doorbells, which wake a rank that sleeps when something has arrived.
 //!
 //! Each rank has one doorbell in memory that its peers map. Ringing is a load of a line that is
 //! almost always in the ringer's cache; only if the owner sleeps does it cost a store and a
@@ -66,7 +66,7 @@ impl Doorbell {
         }
     }
 
-    /// For the owner: sleeps until the next ring, `at_most` that long, unless `arrived` finds
+    /// Sleeps, as the owner, until the next ring, `at_most` that long, unless `arrived` finds
     /// after the announcement that there is no need to.
     pub fn sleep(&self, at_most: Duration, arrived: &mut dyn FnMut() -> bool) {
         let (Ok(rings), Ok(sleeping)) = (self.region.word32(RINGS), self.region.word32(SLEEPING))

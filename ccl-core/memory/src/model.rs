@@ -17,7 +17,7 @@ thread_local! {
     static WEAKENED: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
-/// What is left of that ordering, if it is the weakened one.
+/// Returns what is left of that ordering, if it is the weakened one.
 pub(crate) fn weakened(name: &str) -> Option<Ordering> {
     (WEAKENED.get() == Some(name)).then_some(Ordering::Relaxed)
 }

@@ -37,9 +37,9 @@ pub fn publish<const N: usize>(
     Ok(())
 }
 
-/// As [`publish`], for the entry of a ring whose words begin at `first`; they are not checked but
-/// counted around.
-/// The entry is not hidden while it changes. A reader tells by the newest number that it finds
+/// Does what [`publish`] does, for the entry of a ring whose words begin at `first`; an index past
+/// the ring's end wraps around. The entry is not hidden while it changes. A reader tells by the
+/// newest number that it finds
 /// afterwards: the entry that comes next in the ring may be changing.
 #[inline]
 pub fn publish_at<const N: usize, const W: usize>(

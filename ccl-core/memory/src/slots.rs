@@ -51,7 +51,7 @@ impl Shape {
     }
 }
 
-/// What both ends have in common.
+/// State that both ends have in common.
 #[derive(Debug)]
 struct Fifo {
     region: Region,
@@ -135,7 +135,7 @@ impl Sender {
         Ok(Sender { fifo: Fifo::new(region, shape)?, granted: 0 })
     }
 
-    /// Whether the next message may be written.
+    /// Returns whether the next message may be written.
     #[inline]
     pub fn ready(&mut self) -> bool {
         if self.fifo.next < self.granted {
@@ -147,7 +147,7 @@ impl Sender {
         self.fifo.next < self.granted
     }
 
-    /// Where a payload of this length goes. Valid after [`Sender::ready`] said yes, until
+    /// Returns where a payload of this length goes. Valid after [`Sender::ready`] said yes, until
     /// [`Sender::publish`]; the same length must be published.
     #[must_use]
     #[inline]
@@ -198,7 +198,7 @@ impl Receiver {
         Ok(Receiver { fifo, granted })
     }
 
-    /// Whether the next message has arrived.
+    /// Returns whether the next message has arrived.
     #[must_use]
     #[inline]
     pub fn ready(&self) -> bool {
@@ -213,7 +213,7 @@ impl Receiver {
         (bytes as usize, self.fifo.word64(TAG).load(Ordering::Relaxed))
     }
 
-    /// Where a payload of this length lies; inside the slot as long as `bytes` is at most
+    /// Returns where a payload of this length lies; inside the slot as long as `bytes` is at most
     /// `slot_bytes`.
     #[must_use]
     #[inline]
@@ -285,7 +285,7 @@ mod tests {
         }
     }
 
-    /// In every lap, and however many slots are given back at once.
+    /// Holds in every lap, however many slots are given back at once.
     #[test]
     fn a_sender_is_never_ahead_by_more_than_the_slots() {
         for slots in [1, 2, 3, 8] {

@@ -23,7 +23,7 @@ use crate::types::Rank;
 pub(super) const RECORDS: usize = 8;
 /// Bytes of a record.
 pub(super) const RECORD_BYTES: usize = CTS_BYTES_MAX;
-/// Before the key: number, offset, length, sum, tag, length of the key.
+/// Bytes before the key: number, offset, length, sum, tag, length of the key.
 const FIXED_BYTES: usize = 33;
 const KEY_LENGTH: usize = FIXED_BYTES - 1;
 const SUM: Range<usize> = 20..24;
@@ -41,7 +41,7 @@ pub(super) struct Record<'k> {
 }
 
 impl<'k> Record<'k> {
-    /// With how many of its bytes matter. None if the key is too long for it.
+    /// Returns the bytes of the record, and how many of them matter. None if the key is too long.
     pub(super) fn encode(&self) -> Option<([u8; RECORD_BYTES], usize)> {
         let mut bytes = [0; RECORD_BYTES];
         bytes[..8].copy_from_slice(&self.number.to_le_bytes());
@@ -57,7 +57,7 @@ impl<'k> Record<'k> {
         Some((bytes, used))
     }
 
-    /// None if the bytes are no record, or not all of one record.
+    /// Reads a record. None if the bytes are no record, or not all of one record.
     pub(super) fn decode(bytes: &'k [u8; RECORD_BYTES]) -> Option<Record<'k>> {
         let (number, rest) = bytes.split_first_chunk()?;
         let (offset, rest) = rest.split_first_chunk()?;
@@ -77,8 +77,9 @@ impl<'k> Record<'k> {
     }
 }
 
-/// The sum over a record's words but its own, which is another one for almost any other bytes; not
-/// zero, as a ring is that nobody has written to.
+/// Returns the sum over a record's words without the sum itself. Almost any other bytes have
+/// another sum. The sum is never zero, so that an unwritten ring, which is all zeros, has no
+/// record.
 fn sum(record: &[u8]) -> u32 {
     let (words, _) = record.as_chunks();
     let sum = words.iter().enumerate().fold(1u64, |sum, (at, word)| {
@@ -90,7 +91,7 @@ fn sum(record: &[u8]) -> u32 {
     (sum >> 32) as u32 | 1
 }
 
-/// Any bytes: none but a sealed record is read, and what is read is written to the same bytes, as
+/// Tests any bytes: only a sealed record is read, and what is read is written to the same bytes, as
 /// far as they mean something.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzzed(data: &[u8]) {
@@ -111,22 +112,22 @@ pub(crate) fn fuzzed(data: &[u8]) {
 /// Memory for a message that is placed directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// The address that its payload is to come to.
+    /// Address that the payload is to come to.
     pub address: usize,
-    /// Bytes of its payload.
+    /// Bytes of the payload.
     pub bytes: usize,
-    /// Its tag: another message goes to its slot.
+    /// Tag of the message: a message with another tag goes to its slot.
     pub tag: u64,
 }
 
-/// The receiving end of one link.
+/// Preposted receives of one link.
 #[derive(Debug, Default)]
 pub(super) struct Preposts {
-    /// Messages below this number are preposted.
+    /// Number below which messages are preposted.
     preposted: u64,
-    /// With their numbers.
+    /// Placements, with the numbers of their messages.
     placement: [Option<(u64, Placement)>; RECORDS],
-    /// Records that are on their way.
+    /// True for each record that is on its way.
     busy: [bool; RECORDS],
 }
 
@@ -142,28 +143,28 @@ impl Preposts {
             .map(|(_, placement)| placement)
     }
 
-    /// Messages below this number are preposted.
+    /// Returns the number below which messages are preposted.
     pub(super) fn preposted(&self) -> u64 {
         self.preposted
     }
 
-    /// Says that messages below this number are preposted.
+    /// Sets the number below which messages are preposted.
     #[cfg(test)]
     pub(super) fn prepost_to(&mut self, end: u64) {
         self.preposted = end;
     }
 
-    /// Nothing more comes.
+    /// Forgets that receives are preposted, because nothing more comes.
     pub(super) fn forget_preposted(&mut self) {
         self.preposted = 0;
     }
 
-    /// A message has been taken.
+    /// Forgets the placement of a message that has been taken.
     pub(super) fn taken(&mut self, number: u64) {
         self.placement[index(number)].take_if(|(own, _)| *own <= number);
     }
 
-    /// A record has reached the sender.
+    /// Frees a record that has reached the sender.
     pub(super) fn done(&mut self, at: usize) {
         self.busy.get_mut(at).into_iter().for_each(|busy| *busy = false);
     }
@@ -204,7 +205,8 @@ impl MessageLinks {
 
     /// Preposts the receive of the link's next message that is not preposted yet, with memory of
     /// the call that nobody touches before, or none. The payload comes there or into its slot:
-    /// [`MessageLinks::received`] tells. To be called when it [may be](MessageLinks::may_prepost).
+    /// [`MessageLinks::received`] tells. Call this only when the link [may
+    /// prepost](MessageLinks::may_prepost).
     pub fn prepost(&mut self, link: Link, placement: Option<Placement>) {
         let shared = self.pool.is_shared();
         let Some((peer, channel)) = self.link(link) else { return };
@@ -223,7 +225,7 @@ impl MessageLinks {
             return;
         }
         let Some(placement) = placement.filter(|placement| placement.bytes > 0) else { return };
-        // Somebody reads it still.
+        // A zero-copy send still reads that memory.
         if self.zero_copy.is_being_sent(placement.address, placement.bytes) {
             return;
         }
@@ -239,7 +241,8 @@ impl MessageLinks {
         preposts.placement[at] = Some((number, placement));
     }
 
-    /// Returns whether there is a record for such memory.
+    /// Queues a record for this memory. Returns false if the key is too long for a record, or the
+    /// peer has no ring.
     fn send_record(
         &mut self,
         link: Link,
@@ -318,7 +321,7 @@ impl MessageLinks {
         mr.zip(offset)
     }
 
-    /// Memory of the peer's, which is imported if it is new.
+    /// Returns the peer's memory with this key, which is imported if it is new.
     fn imported(&mut self, rank: Rank, key: &[u8]) -> Option<RemoteMr> {
         let MessageLinks { peers, lane, queue, .. } = self;
         let peer = peers.get_mut(rank as usize)?.as_mut()?;

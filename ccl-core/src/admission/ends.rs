@@ -1,15 +1,15 @@
-//! The two ends of a link without a lane beneath them, for those who carry messages by other means:
-//! the simulator of fabrics, where a message is a flow. The same state decides here as in
-//! [`super::MessageLinks`] what may be sent and when slots are granted again.
+//! Ends of a link without a lane beneath them, for callers that carry messages by other means: the
+//! simulator of fabrics, where a message is a flow. The same state as in [`super::MessageLinks`]
+//! decides what may be sent and when slots are granted again.
 
 use super::inbound::Inbound;
 use super::outbound::{Outbound, Verdict};
 
-/// The end that sends.
+/// Sending end of a link.
 #[derive(Debug)]
 pub struct Sender(Outbound);
 
-/// The end that receives.
+/// Receiving end of a link.
 #[derive(Debug)]
 pub struct Receiver(Inbound);
 
@@ -35,13 +35,13 @@ impl Sender {
         number
     }
 
-    /// A message has left its staging slot.
+    /// Frees the staging slot of a message that has left it.
     pub fn done(&mut self, number: u64) {
         let slots = self.0.staging_slots();
         self.0.done((number % slots as u64) as usize);
     }
 
-    /// Messages below this number are granted now. No if that is more than there are slots.
+    /// Grants messages below this number. Returns false if those are more than there are slots.
     pub fn credit(&mut self, below: u64) -> bool {
         self.0.credit(below as u32) != Verdict::Forged
     }
@@ -54,7 +54,7 @@ impl Receiver {
         Receiver(Inbound::new(slots.max(1), slots.max(1)))
     }
 
-    /// A message is there. No if it was not granted, or was there before.
+    /// Takes in a message. Returns false if the message was not granted, or had arrived before.
     pub fn arrive(&mut self, number: u64) -> bool {
         let slot = self.0.expect(number as u32);
         if let Some(slot) = slot {
@@ -69,7 +69,7 @@ impl Receiver {
         self.0.ready()
     }
 
-    /// Frees the slot of the next message; the new credit, if one is due.
+    /// Frees the slot of the next message; returns the new credit, if one is due.
     pub fn release(&mut self) -> Option<u64> {
         self.0.release()
     }

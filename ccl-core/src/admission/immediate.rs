@@ -1,4 +1,4 @@
-//! What immediates mean.
+//! Meaning of immediates.
 
 use crate::transport::IMMEDIATE_MAX;
 
@@ -20,21 +20,21 @@ pub const SLOTS_MAX: u32 = 1 << (NUMBER_BITS - 2);
 pub enum Immediate {
     /// A message has been put into the slot of its number.
     Message {
-        /// Its channel.
+        /// Channel of the message.
         channel: u32,
-        /// Its number in the link, modulo 2^20.
+        /// Number of the message in its link, modulo 2^20.
         number: u32,
     },
     /// A message has been placed where its CTS says.
     Placed {
-        /// Its channel.
+        /// Channel of the message.
         channel: u32,
-        /// Its number, as above.
+        /// Number of the message in its link, modulo 2^20.
         number: u32,
     },
     /// Messages below a number may be sent.
     Credit {
-        /// Their channel.
+        /// Channel of the messages.
         channel: u32,
         /// The number, modulo 2^20.
         below: u32,
@@ -71,7 +71,7 @@ impl Immediate {
         kind << KIND_SHIFT | channel << NUMBER_BITS | number
     }
 
-    /// Returns what 32 bits say, if they are an immediate.
+    /// Returns the immediate that 32 bits encode, if they encode one.
     #[must_use]
     pub const fn decode(immediate: u32) -> Option<Immediate> {
         if immediate > IMMEDIATE_MAX {

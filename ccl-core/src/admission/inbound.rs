@@ -1,4 +1,4 @@
-//! The receiving end of one link: which messages are granted, have arrived, and are next.
+//! Receiving end of one link: which messages are granted, have arrived, and are next.
 
 use super::cts::{Placement, Preposts};
 use super::immediate::ahead;
@@ -6,11 +6,11 @@ use super::immediate::ahead;
 /// The destination of the next message's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
-    /// Nobody has asked yet; its slot, if nobody does.
+    /// Undecided: nobody has asked yet; the slot if nobody does.
     Undecided,
-    /// Its slot.
+    /// Slot of the message.
     Slot,
-    /// An address in the caller's memory.
+    /// Address in the caller's memory.
     At(usize),
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    /// Grants the reserved ones of its slots from the start.
+    /// Returns the end of a link that grants the reserved ones of its slots from the start.
     pub(super) fn new(slots: u32, reserved: u32) -> Inbound {
         let arrived = vec![false; slots as usize];
         let granted = u64::from(reserved);
@@ -58,7 +58,7 @@ impl Inbound {
         (number % u64::from(self.slots)) as usize
     }
 
-    /// The slot of the next message.
+    /// Returns the slot of the next message.
     pub(super) fn slot(&self) -> usize {
         self.index(self.next)
     }
@@ -67,7 +67,7 @@ impl Inbound {
         self.slots
     }
 
-    /// The number of the next message to be taken.
+    /// Returns the number of the next message to be taken.
     pub(super) fn next(&self) -> u64 {
         self.next
     }
@@ -82,12 +82,12 @@ impl Inbound {
         self.past().map_or(self.destination, |placed| Destination::At(placed.address))
     }
 
-    /// The next message, if it came past its slot.
+    /// Returns the placement of the next message, if the message came past its slot.
     pub(super) fn past(&self) -> Option<Placement> {
         self.past[self.slot()]
     }
 
-    /// Says so for the next message.
+    /// Sets the destination of the next message's payload.
     pub(super) fn decide(&mut self, destination: Destination) {
         self.destination = destination;
     }
@@ -96,7 +96,8 @@ impl Inbound {
         self.arrived[self.slot()]
     }
 
-    /// The slot that a named message is in, if it is granted and was not there before.
+    /// Returns the slot of a message by its number, if the message is granted and has not arrived
+    /// before.
     pub(super) fn expect(&self, number: u32) -> Option<usize> {
         let number = self.next + ahead(self.next, number);
         let slot = self.index(number);
@@ -108,25 +109,25 @@ impl Inbound {
         self.preposts.placement(self.next + ahead(self.next, number))
     }
 
-    /// A message is there: in its slot, or past it.
+    /// Marks a message as arrived: in its slot, or past it.
     pub(super) fn arrive(&mut self, slot: usize, past: Option<Placement>) {
         self.arrived[slot] = true;
         self.past[slot] = past;
     }
 
-    /// The credit, if it was renewed since the start.
+    /// Returns the credit, if it was renewed since the start.
     pub(super) fn renewed(&mut self) -> Option<u64> {
         self.announced = self.granted;
         (self.granted > u64::from(self.reserved)).then_some(self.granted)
     }
 
-    /// The credit, if the sender has not been told of it.
+    /// Returns the credit, if the sender has not been told of it.
     pub(super) fn unannounced(&mut self) -> Option<u64> {
         (std::mem::replace(&mut self.announced, self.granted) < self.granted)
             .then_some(self.granted)
     }
 
-    /// Messages below this number may be sent whatever the pool has.
+    /// Returns the number below which messages may be sent whatever the pool has.
     fn own(&self) -> u64 {
         self.next + u64::from(self.reserved)
     }
@@ -136,7 +137,7 @@ impl Inbound {
         self.granted.saturating_sub(self.own()) as usize
     }
 
-    /// Grants all that is free: the count that a message to that peer tells it on its way.
+    /// Grants all that is free, and returns the credit for a message to that peer to carry.
     pub(super) fn renew(&mut self) -> u64 {
         self.granted = self.granted.max(self.own());
         self.announced = self.granted;
@@ -155,13 +156,13 @@ impl Inbound {
         self.next += 1;
         self.destination = Destination::Undecided;
         let due = self.own();
-        // By what the sender knows: what it was not told is as good as withheld.
+        // Counted from what the sender knows: a credit that it was not told is as good as withheld.
         let is_due = due > self.announced && (due - self.announced) * 2 >= u64::from(self.reserved);
         is_due.then(|| self.renew())
     }
 
-    /// Returns whether the link must ask for a credit for the preposted message `number`: it has
-    /// none of its own, and the link does not wait for one already.
+    /// Returns whether the link must ask for a credit for the preposted message `number`: the
+    /// message has no credit, and the link does not wait for one already.
     pub(super) fn asks_for(&mut self, number: u64) -> bool {
         number >= self.granted.max(self.own()) && !std::mem::replace(&mut self.asks, true)
     }
@@ -181,12 +182,12 @@ impl Inbound {
         self.asks
     }
 
-    /// Preposted messages that have slots are below this number.
+    /// Returns the number below which preposted messages have slots.
     fn preposted_end(&self) -> u64 {
         self.preposts.preposted().min(self.next + u64::from(self.slots))
     }
 
-    /// Ends what the link has of the pool: its peer is gone. Returns the credits.
+    /// Gives up the link's credits of the pool, because its peer is gone. Returns their number.
     pub(super) fn forget(&mut self) -> usize {
         let pooled = self.pooled();
         self.granted -= pooled as u64;

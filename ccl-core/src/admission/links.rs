@@ -31,8 +31,8 @@ pub(super) const LINE: usize = 64;
 const HEADER: usize = LINE - HEADER_BYTES;
 /// The longest sleep while connections are being made.
 const RENDEZVOUS_PAUSE: Duration = Duration::from_micros(200);
-/// The request that carries a credit; those before it carry records of CTS, all others
-/// name a staging slot.
+/// Number of the request that carries a credit. The numbers just below carry records of CTS; all
+/// others name a staging slot.
 const CREDIT_ID: u32 = u32::MAX;
 /// Initial capacity of the queues, so that calls rarely allocate.
 const AT_ONCE: usize = 64;
@@ -49,7 +49,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// The first byte of a record.
+    /// Returns the offset of a record.
     pub(super) fn record(&self, channel: usize, at: usize) -> usize {
         self.records + (channel * RECORDS + at) * RECORD_BYTES
     }
@@ -58,7 +58,7 @@ impl Slots {
         (channel * self.per_channel + slot) * self.stride
     }
 
-    /// The first bytes of a slot's payload.
+    /// Returns the first bytes of a slot's payload.
     pub(super) fn slice(&self, channel: usize, slot: usize, bytes: usize) -> LocalSlice {
         LocalSlice { key: self.key, offset: self.offset(channel, slot) + LINE, bytes }
     }
@@ -82,12 +82,12 @@ impl Slots {
     }
 }
 
-/// Before a message's payload.
+/// Header before a message's payload.
 #[derive(Clone, Copy, Debug)]
 struct Header {
     /// Bytes of the payload.
     bytes: usize,
-    /// The credit that came with it.
+    /// Credit that came with the message.
     below: u32,
     tag: u64,
 }
@@ -95,9 +95,9 @@ struct Header {
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) endpoint: EndpointId,
-    /// Filled by the peer.
+    /// Slots that the peer fills.
     pub(super) inbound: Slots,
-    /// Filled by this rank.
+    /// Slots that this rank fills.
     pub(super) staging: Slots,
     /// The peer's inbound slots, once its offer has come.
     pub(super) remote: Option<RemoteMr>,
@@ -105,7 +105,7 @@ pub(super) struct Peer {
     pub(super) ring: Option<usize>,
     /// Memory of the peer's that CTS have named.
     pub(super) imports: Vec<(RemoteKey, RemoteMr)>,
-    /// Channel by channel.
+    /// Both ends of each link, channel by channel.
     pub(super) links: Vec<(Inbound, Outbound)>,
     /// The striping that the lane uses towards the peer.
     striping: Option<Striping>,
@@ -113,8 +113,8 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Nothing is under way to it or from it any more; returns the bytes that were, and the
-    /// credits of the pool that its links had.
+    /// Ends what is under way to the peer and from it; returns the bytes that were under way, and
+    /// the credits of the pool that its links had.
     pub(super) fn void(&mut self) -> (usize, usize) {
         self.statistics.in_flight_bytes = 0;
         let links = self.links.iter_mut();
@@ -124,7 +124,7 @@ impl Peer {
     }
 }
 
-/// All links of one rank over one lane. See the module's text.
+/// All links of one rank over one lane; the module's text describes the protocol.
 #[derive(Debug)]
 pub struct MessageLinks {
     pub(super) lane: Box<dyn Lane>,
@@ -135,15 +135,15 @@ pub struct MessageLinks {
     pub(super) pool: CreditPool,
     /// True if receivers send CTS: the device cannot redirect puts.
     pub(super) transfers: bool,
-    /// By rank.
+    /// Peers, by rank.
     pub(super) peers: Vec<Option<Peer>>,
     /// The rank of each endpoint, by number.
     ranks: Vec<Option<Rank>>,
     /// Connects more peers; none where the owner attaches all.
     rendezvous: Option<Box<Rendezvous>>,
-    /// Published, not yet taken by the lane.
+    /// Requests that were published, but not yet taken by the lane.
     pub(super) queue: Vec<WorkRequest>,
-    /// Set aside during a flush because their endpoints take no more.
+    /// Requests set aside during a flush because their endpoints take no more.
     held: Vec<WorkRequest>,
     pub(super) spreading: StripingState,
     /// The caller's memory, as far as sends and receives use it.
@@ -151,15 +151,16 @@ pub struct MessageLinks {
     /// Memory that stays registered between calls.
     pub(super) registrations: RegistrationCache,
     events: Vec<Event>,
-    /// Peers that are gone, and how that was noticed, the first first.
+    /// Peers that are gone, in order of their loss, and how the loss was noticed.
     pub(super) lost: Vec<(Rank, String)>,
     pub(super) counters: Counters,
-    /// When it was polled or flushed last.
+    /// Time of the last poll or flush.
     now: Option<Instant>,
 }
 
 impl MessageLinks {
-    /// No links yet, for a rank that will have `peers` peers, over a lane of `device`.
+    /// Returns the links of a rank that will have `peers` peers, none of them connected yet, over a
+    /// lane of `device`.
     ///
     /// # Errors
     ///
@@ -172,7 +173,7 @@ impl MessageLinks {
     ) -> Result<MessageLinks, AdmissionError> {
         let caps = device.caps();
         config.check(caps.message_bytes_max)?;
-        // Who resolves places late needs no peer for it.
+        // A lane that moves bytes late places messages without help of the peer.
         let transfers = !caps.redirects;
         Ok(MessageLinks {
             lane,
@@ -196,14 +197,14 @@ impl MessageLinks {
         })
     }
 
-    /// Connects peers when they are first asked for: those of the `directory` through its
+    /// Connects peers when they are first asked for: the peers of the `directory` through its
     /// addresses, and this rank through `listener`.
     pub fn connect_on_demand(&mut self, listener: Box<dyn Listener>, directory: Directory) {
         self.rendezvous = Some(Box::new(Rendezvous::new(listener, directory)));
     }
 
-    /// Takes over the connection to a peer. Returns what that peer must be given, by whatever way,
-    /// for its [`MessageLinks::import`].
+    /// Takes over the connection to a peer. Returns the offer that this peer must be given, by
+    /// whatever way, for its [`MessageLinks::import`].
     ///
     /// # Errors
     ///
@@ -285,7 +286,7 @@ impl MessageLinks {
         let (region, key) = loop {
             match self.device.allocate(all) {
                 Ok(made) => break made,
-                // What programs keep registered may be what is in the way.
+                // Memory that programs keep registered may be in the way.
                 Err(error) => self.registrations.evict_one().ok_or(error)?,
             }
         };
@@ -293,7 +294,8 @@ impl MessageLinks {
         Ok(Slots { region, key, per_channel: slots as usize, stride, records: bytes })
     }
 
-    /// Takes what the peer's [`MessageLinks::attach`] returned; from now on messages can be sent.
+    /// Takes the offer that the peer's [`MessageLinks::attach`] returned; from now on messages can
+    /// be sent.
     ///
     /// # Errors
     ///
@@ -324,7 +326,7 @@ impl MessageLinks {
         let has_ring = self.transfers && offer.records as usize == RECORDS;
         peer.ring = has_ring.then_some(slots * peer.staging.stride);
         peer.links.iter_mut().for_each(|(_, outbound)| outbound.open(offer.slots, offer.reserved));
-        // What was taken before there was a way to grant again.
+        // Credits for slots that were freed before there was a way to grant them again.
         for channel in 0..self.config.channels {
             let link = Link { peer: rank, channel };
             self.credit(link, Inbound::renewed);
@@ -332,7 +334,7 @@ impl MessageLinks {
         Ok(())
     }
 
-    /// Whom an endpoint leads to.
+    /// Returns the rank that an endpoint leads to.
     fn rank(&self, EndpointId(number): EndpointId) -> Option<Rank> {
         self.ranks.get(number as usize).copied().flatten()
     }
@@ -343,7 +345,7 @@ impl MessageLinks {
         (channel < peer.links.len()).then_some((peer, channel))
     }
 
-    /// Requests a peer that is not connected yet.
+    /// Requests a peer that is not connected yet. Returns false: its links are not ready.
     #[cold]
     fn request(&mut self, rank: Rank) -> bool {
         let never = self.joins(rank) || self.lost(rank).is_some();
@@ -370,7 +372,7 @@ impl MessageLinks {
         peer.links[channel].1.ready(now, &mut peer.statistics.stalls)
     }
 
-    /// Length and tag of the next message, which has arrived.
+    /// Returns the length and the tag of the next message, which has arrived.
     pub fn head(&mut self, link: Link) -> (usize, u64) {
         self.link(link).map_or((usize::MAX, 0), |(peer, channel)| {
             if let Some(Placement { bytes, tag, .. }) = peer.links[channel].0.past() {
@@ -456,7 +458,7 @@ impl MessageLinks {
         counters.in_flight_bytes_max = counters.in_flight_bytes_max.max(counters.in_flight_bytes);
     }
 
-    /// Has the lane spread what goes to a peer as the call that runs wants it.
+    /// Makes the lane spread what goes to a peer as the call that runs wants it.
     fn apply_striping(&mut self, rank: Rank) {
         let striping = self.spreading.to(rank);
         let peer = self.peers.get_mut(rank as usize).and_then(Option::as_mut);
@@ -481,13 +483,13 @@ impl MessageLinks {
         self.credit(link, |_| due);
     }
 
-    /// The memory of a peer that is detached.
+    /// Gives back the memory of a peer that is detached.
     pub(super) fn dispose(&self, peer: &Peer) {
         self.give_back(&peer.inbound);
         self.give_back(&peer.staging);
     }
 
-    /// A put that the lane has not taken yet reads its tail here.
+    /// Makes a put that the lane has not taken yet read its tail from `to`.
     pub(super) fn requeue(&mut self, id: u64, to: LocalSlice) {
         for WorkRequest::Put { tail, id: own, .. } in &mut self.queue {
             if *own == id {
@@ -514,8 +516,8 @@ impl MessageLinks {
         self.queue.push(request);
     }
 
-    /// Posts what was published and granted. What the lane does not take yet is cached for the next
-    /// call. Returns whether everything was taken.
+    /// Posts what was published and granted. Requests that the lane does not take yet are kept for
+    /// the next call. Returns whether everything was taken.
     ///
     /// # Errors
     ///
@@ -525,7 +527,8 @@ impl MessageLinks {
         self.share_credits();
         loop {
             let flushed = self.post(now);
-            // What its peer has granted is not there: that ends the link with this peer only.
+            // The memory that the peer has granted does not exist: that ends the link with this
+            // peer only.
             let granted = |&WorkRequest::Put { endpoint, remote, .. }: &WorkRequest| {
                 let rank = self.rank(endpoint)?;
                 let peer = self.peers.get(rank as usize)?.as_ref()?;
@@ -566,7 +569,7 @@ impl MessageLinks {
     ///
     /// # Errors
     ///
-    /// When the lane itself fails. What became of the peers says [`MessageLinks::lost`].
+    /// When the lane itself fails. [`MessageLinks::lost`] tells what became of the peers.
     pub fn poll(&mut self, now: Instant) -> Result<bool, AdmissionError> {
         self.now = Some(now);
         let connected = self.make_connections(now)?;
@@ -613,7 +616,7 @@ impl MessageLinks {
     ///
     /// # Errors
     ///
-    /// The first that is.
+    /// Returns the first peer that is gone.
     pub fn check_all(&self) -> Result<(), AdmissionError> {
         match self.lost.first() {
             None => Ok(()),
@@ -630,7 +633,7 @@ impl MessageLinks {
         self.queue.is_empty() && self.lane.is_drained()
     }
 
-    /// Sleeps until something may have happened, at most so long.
+    /// Sleeps until something may have happened, at most for `longest`.
     pub fn sleep(&mut self, longest: Duration) {
         // Nothing wakes it for connections in the making.
         let longest = if self.is_connecting() { longest.min(RENDEZVOUS_PAUSE) } else { longest };
@@ -641,7 +644,7 @@ impl MessageLinks {
         self.rendezvous.as_ref().is_some_and(|rendezvous| !rendezvous.is_idle())
     }
 
-    /// Returns whether a look at these links makes system calls.
+    /// Returns whether polling these links makes system calls.
     #[must_use]
     pub fn makes_calls(&self) -> bool {
         // Processors move bytes through sockets, devices report in memory.
@@ -669,7 +672,7 @@ impl MessageLinks {
         self.lost(rank).is_none() && (dialling || self.joins(rank))
     }
 
-    /// When to poll even if nothing seems to happen.
+    /// Returns the time when these links must be polled even if nothing seems to happen.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.is_connecting() { Some(Instant::ZERO) } else { self.lane.poll_timeout() }
@@ -713,7 +716,7 @@ impl MessageLinks {
         }
     }
 
-    /// The only thing that peers write to each other: their offers.
+    /// Takes the note of a peer: its offer, which is the only note that peers write to each other.
     fn take_note(&mut self, endpoint: EndpointId, offer: &[u8]) {
         let Some(rank) = self.rank(endpoint) else { return };
         if let Err(error) = self.import(rank, offer) {
@@ -739,7 +742,7 @@ impl MessageLinks {
         self.counters.in_flight_bytes -= freed as u64;
     }
 
-    /// Returns whether the name was one of ours.
+    /// Takes in an immediate. Returns false if it is refused.
     fn arrived(&mut self, endpoint: EndpointId, immediate: u32, bytes: usize) -> bool {
         let Some(peer) = self.rank(endpoint) else { return false };
         match Immediate::decode(immediate) {
@@ -782,7 +785,7 @@ impl MessageLinks {
         true
     }
 
-    /// The same of a message that was placed where its CTS says.
+    /// Takes in a message that was placed where its CTS says. Returns false if it is refused.
     fn message_placed(&mut self, link: Link, number: u32, bytes: usize) -> bool {
         let Some((peer, channel)) = self.link(link) else { return false };
         let inbound = &mut peer.links[channel].0;
@@ -810,12 +813,12 @@ impl MessageLinks {
     }
 }
 
-/// A request's name: its link, and which staging slot it reads.
+/// Returns the id of a request: its link, and the staging slot that it reads.
 pub(super) fn request_id(link: Link, staging: u32) -> u64 {
     u64::from(link.peer) << 40 | u64::from(link.channel) << 32 | u64::from(staging)
 }
 
-/// The request that carries a record.
+/// Returns the id of the request that carries a record.
 pub(super) fn record_id(link: Link, at: usize) -> u64 {
     request_id(link, CREDIT_ID - 1 - at as u32)
 }

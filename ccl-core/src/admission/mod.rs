@@ -73,8 +73,8 @@ pub struct Config {
     pub slots_min: u32,
     /// Bytes that all peers together may have under way towards this rank.
     pub budget_bytes: usize,
-    /// Payloads of so many bytes are sent from the caller's memory and received into it, where
-    /// that can be.
+    /// Least bytes of a payload that is sent from the caller's memory and received into it, where
+    /// that is possible.
     pub zero_copy_bytes_min: usize,
     /// The most bytes that stay registered between calls ([`MessageLinks::cache`]).
     pub registered_bytes_max: usize,
@@ -98,8 +98,8 @@ impl Config {
     }
 
     /// Returns the slots that each link can rely on when there are `peers` peers: all of them where
-    /// the budget holds them, else half of an equal share, or two, which let messages be passed on
-    /// while others come, or the one that there is.
+    /// the budget holds them, else half of an equal share, but at least `slots_min` and at least
+    /// two, or the one that there is. Two slots let messages be passed on while others come.
     #[must_use]
     pub fn reserved_slots(&self, peers: usize) -> u32 {
         let share = self.equal_slots(peers);
@@ -122,8 +122,8 @@ impl Config {
         all.saturating_sub(links * reserved)
     }
 
-    /// The most bytes, headers included, that `peers` peers together can have under way towards
-    /// this rank: within the budget wherever that holds the least number of slots per link.
+    /// Returns the most bytes, headers included, that `peers` peers together can have under way
+    /// towards this rank: within the budget wherever that holds the least number of slots per link.
     #[must_use]
     pub fn in_flight_bytes_max(&self, peers: usize) -> usize {
         if peers == 0 {
@@ -134,8 +134,8 @@ impl Config {
         slots * (HEADER_BYTES + self.slot_bytes)
     }
 
-    /// Bytes of the slots that a rank has for each peer that is connected: what the peer fills, and
-    /// what is sent from.
+    /// Returns the bytes of the slots that a rank has for each connected peer: those that the peer
+    /// fills, and those that this rank sends from. The CTS records count as well.
     #[must_use]
     pub fn peer_bytes(&self) -> usize {
         let slots = (self.slots as usize).saturating_mul(2);
@@ -163,22 +163,23 @@ impl Config {
     }
 }
 
-/// Counters of all links. Those that each peer has too ([`PeerStatistics`]) are the
-/// sums over the peers that are still connected.
+/// Counters of all links. Counters that each peer has too ([`PeerStatistics`]) are the sums over
+/// the peers that are still connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Bytes, with headers, of messages that were published and are not yet done.
     pub in_flight_bytes: u64,
-    /// The most that this ever was.
+    /// Highest value that `in_flight_bytes` ever had.
     pub in_flight_bytes_max: u64,
     /// Transitions of links from able to send to blocked, for lack of a credit or of a staging
     /// slot.
     pub stalls: u64,
     /// Messages published.
     pub sent: u64,
-    /// Messages that arrived in order of their names.
+    /// Messages that arrived.
     pub received: u64,
-    /// Immediates that named nothing that was granted, and messages longer than they may be.
+    /// Immediates that named nothing that was granted, messages longer than they may be, and CTS of
+    /// memory that cannot be imported.
     pub refused: u64,
     /// Credits that were overtaken by newer ones.
     pub late_credits: u64,
@@ -188,20 +189,20 @@ pub struct Counters {
     pub zero_copy_reclaimed: u64,
     /// Messages that were placed directly.
     pub zero_copy_received: u64,
-    /// CTS given.
+    /// CTS that this rank gave.
     pub transfers: u64,
     /// Credits given beyond those that each link has for itself.
     pub pool_credits: u64,
 }
 
-/// An error of message links.
+/// Error of message links.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdmissionError {
     /// A peer died or closed its connection.
     #[error("rank {rank} is gone: {reason}; look at that rank's own messages")]
     Lost {
-        /// Who.
+        /// Rank of the peer.
         rank: Rank,
         /// The sign by which it was noticed.
         reason: String,
@@ -209,18 +210,18 @@ pub enum AdmissionError {
     /// The other side described its slots wrongly.
     #[error("the slots that rank {rank} offers cannot be used: {problem}")]
     Offer {
-        /// Who.
+        /// Rank of the peer.
         rank: Rank,
-        /// Why, and what to do.
+        /// Problem with the offer, and what to do.
         problem: String,
     },
-    /// Sizes that cannot be.
+    /// The sizes are out of range.
     #[error("message links cannot be made with {0}")]
     Config(String),
-    /// The lane or the device.
+    /// The lane or the device failed.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// A region smaller than its owner said.
+    /// A region is smaller than its owner said.
     #[error(transparent)]
     Memory(#[from] RegionError),
 }

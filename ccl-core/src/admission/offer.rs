@@ -1,4 +1,5 @@
-//! What a receiver tells a sender of its slots: bytes that travel by whatever way the caller likes.
+//! Offer of a receiver: the description of its slots for a sender, which travels by whatever way
+//! the caller likes.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +25,7 @@ impl Offer {
         encode(&(VERSION, self))
     }
 
-    /// The offer in these bytes, or what is wrong with them.
+    /// Returns the offer in these bytes, or what is wrong with them.
     pub(super) fn decode(bytes: &[u8]) -> Result<Offer, String> {
         let wrong = |error: MessageError| error.to_string();
         match decode_first(bytes).map_err(wrong)? {
@@ -37,7 +38,7 @@ impl Offer {
     }
 }
 
-/// Any bytes: what is read is read again from what is written.
+/// Tests any bytes: an offer that can be read survives being written and read again.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzzed(data: &[u8]) {
     if let Ok(offer) = Offer::decode(data) {

@@ -1,4 +1,4 @@
-//! The sending end of one link: what is granted, and which staging slots are free.
+//! Sending end of one link: the granted messages, and the free staging slots.
 
 use super::immediate::{ahead, behind};
 use crate::time::Instant;
@@ -24,7 +24,7 @@ pub(super) struct Outbound {
     /// Per staging slot: bytes in flight, 0 if it is free.
     busy: Vec<usize>,
     stalled: bool,
-    /// Since when something waits for a credit.
+    /// Time since when something waits for a credit.
     waits_since: Option<Instant>,
 }
 
@@ -35,15 +35,15 @@ impl Outbound {
         Outbound { slots, next, granted, early, busy, stalled: false, waits_since: None }
     }
 
-    /// The receiver has this many slots and grants the reserved ones of them, and what it granted
-    /// of its pool meanwhile: that may have overtaken the offer.
+    /// Opens the link to a receiver that has this many slots and grants the reserved ones. A grant
+    /// of the receiver's pool may have overtaken the offer, and counts as well.
     pub(super) fn open(&mut self, slots: u32, reserved: u32) {
         self.slots = slots;
         let early = self.early.min(u64::from(slots));
         self.granted = self.next + early.max(u64::from(reserved));
     }
 
-    /// The receiver's slots; 0 until its offer has come.
+    /// Returns the receiver's slots; 0 until its offer has come.
     pub(super) fn slots(&self) -> u32 {
         self.slots
     }
@@ -56,61 +56,62 @@ impl Outbound {
         self.busy.len()
     }
 
-    /// The staging slot of the next message.
+    /// Returns the staging slot of the next message.
     pub(super) fn staging(&self) -> usize {
         (self.next % self.busy.len() as u64) as usize
     }
 
-    /// The receiver's slot of the next message.
+    /// Returns the receiver's slot of the next message.
     pub(super) fn slot(&self) -> usize {
         (self.next % u64::from(self.slots.max(1))) as usize
     }
 
-    /// Returns whether the next message may be written. Counts a stall when that changes to no.
+    /// Returns whether the next message may be written. Counts a stall when that changes to false.
     pub(super) fn ready(&mut self, now: Option<Instant>, stalls: &mut u64) -> bool {
         let granted = self.next < self.granted;
         let ready = granted && self.busy[self.staging()] == 0;
         *stalls += u64::from(!ready && !self.stalled);
         self.stalled = !ready;
-        // Before the offer it is the connection that is waited for.
+        // Before the offer, the message waits for the connection and not for a credit.
         if !granted && self.slots > 0 {
             self.waits_since = self.waits_since.or(now);
         }
         ready
     }
 
-    /// Since when something waited for the credit that has come, if anything did.
+    /// Returns the time since when something waited for the credit that has come, if anything did.
     pub(super) fn waited_since(&mut self) -> Option<Instant> {
         if self.next < self.granted { self.waits_since.take() } else { None }
     }
 
-    /// The next message, of this many bytes, is under way.
+    /// Marks the next message, of this many bytes, as under way.
     pub(super) fn sent(&mut self, bytes: usize) {
         let staging = self.staging();
         self.busy[staging] = bytes;
         self.next += 1;
     }
 
-    /// A staging slot is free again; returns the bytes that were under way.
+    /// Frees a staging slot; returns the bytes that were under way.
     pub(super) fn done(&mut self, staging: usize) -> usize {
         self.busy.get_mut(staging).map_or(0, std::mem::take)
     }
 
-    /// Nothing is under way any more; returns the bytes that were.
+    /// Ends the grants and what is under way; returns the bytes that were under way.
     pub(super) fn forget(&mut self) -> usize {
         self.granted = 0;
         self.busy.iter_mut().map(std::mem::take).sum()
     }
 
-    /// A message of the receiver's has told a credit, modulo 2^32; no if that is forged. One that
-    /// comes before the offer, as it may where nothing keeps the two in order, waits for it.
+    /// Takes the credit that a message of the receiver's carries, modulo 2^32; returns false if the
+    /// credit is forged. A credit that comes before the offer, as it may where nothing keeps the
+    /// two in order, waits for the offer.
     pub(super) fn told(&mut self, below: u32) -> bool {
         let ahead = below.wrapping_sub(self.granted as u32);
         if self.slots == 0 {
             self.early = self.early.max(below.into());
             return true;
         }
-        // An older message's, that others have overtaken, is behind.
+        // An older message's credit, which others have overtaken, is behind.
         if ahead > u32::MAX / 2 {
             return true;
         }

@@ -1,4 +1,4 @@
-//! The credits that belong to no link, and who gets them.
+//! Pool of the credits that belong to no link.
 //!
 //! Where the budget does not hold all slots of every link, each link keeps a few credits for itself
 //! ([`Config::reserved_slots`]), so that it can always go on, and the rest of the budget is a pool.
@@ -25,7 +25,7 @@ pub(super) struct CreditPool {
 }
 
 impl CreditPool {
-    /// A pool with what the links of `peers` peers leave of the budget.
+    /// Returns a pool with the slots that the links of `peers` peers leave of the budget.
     pub(super) fn new(config: &Config, peers: usize) -> CreditPool {
         let free = config.pool_slots(peers);
         CreditPool { is_shared: free > 0, free, asking: VecDeque::new(), served: Vec::new() }
@@ -36,7 +36,7 @@ impl CreditPool {
         self.is_shared
     }
 
-    /// Serves the link after those that ask already.
+    /// Queues a link behind those that ask already.
     pub(super) fn ask(&mut self, link: Link) {
         self.asking.push_back(link);
     }

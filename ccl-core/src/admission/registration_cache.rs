@@ -2,8 +2,8 @@
 //! that it stays where it is.
 //!
 //! A cache by address alone would be wrong: a program may give memory back and get other memory at
-//! the same address, and the registration would lead to memory that is gone. So the owner holds a
-//! [`CachedMemory`], and ends the registration before the memory goes.
+//! the same address, and the registration would lead to memory that is gone. The owner therefore
+//! holds a [`CachedMemory`], and ends the registration before the memory goes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -37,7 +37,7 @@ impl CachedMemory {
     }
 
     /// Ends the registration for good: when this returns, no device reaches the memory any more.
-    /// Not to be called while a call uses it.
+    /// Must not be called while a call uses the memory.
     pub fn end(&self) {
         let mut state = self.state();
         withdraw(&mut state);
@@ -53,18 +53,18 @@ impl CachedMemory {
         matches!(*self.state(), State::Ended)
     }
 
-    /// Returns whether it is registered with a device.
+    /// Returns whether the memory is registered with a device.
     #[must_use]
     pub fn is_registered(&self) -> bool {
         matches!(*self.state(), State::Registered(..))
     }
 
-    /// Returns its first address.
+    /// Returns the first address of the memory.
     pub(super) fn address(&self) -> usize {
         self.region.start().addr()
     }
 
-    /// Registers it. None if its owner has ended it.
+    /// Registers the memory. None if its owner has ended it.
     fn register(&self, device: &Arc<dyn Device>) -> Result<Option<MrKey>, TransportError> {
         let mut state = self.state();
         match &*state {
@@ -78,7 +78,7 @@ impl CachedMemory {
         }
     }
 
-    /// Returns whether all of this memory lies in it.
+    /// Returns whether all of `memory` lies in this memory.
     fn holds(&self, memory: &Region) -> bool {
         let offset = memory.start().addr().checked_sub(self.region.start().addr());
         let end = offset.and_then(|offset| offset.checked_add(memory.bytes()));
@@ -99,11 +99,12 @@ fn withdraw(state: &mut State) {
 #[derive(Debug)]
 struct Entry {
     cached: Arc<CachedMemory>,
-    /// The call that used it last.
+    /// Number of the call that used the memory last.
     used: u64,
 }
 
-/// The registrations of a rank's links: at most so many bytes; the least recently used goes first.
+/// Registrations of a rank's links, of at most `bytes_max` bytes; the least recently used goes
+/// first.
 #[derive(Debug)]
 pub(super) struct RegistrationCache {
     bytes_max: usize,
@@ -159,7 +160,7 @@ impl RegistrationCache {
         }
     }
 
-    /// Returns the registered bytes of these.
+    /// Returns the registered bytes of the entries that `of` accepts.
     fn bytes(&self, of: impl Fn(&Entry) -> bool) -> usize {
         let registered = self.entries.iter().filter(|entry| entry.cached.is_registered());
         registered.filter(|entry| of(entry)).map(|entry| entry.cached.region.bytes()).sum()
@@ -191,7 +192,7 @@ mod tests {
     use crate::time::Instant;
     use crate::transport::{Address, Caps, Connecting, Lane, Listener, Registry, Secret};
 
-    /// Registers memory, and nothing else.
+    /// A device that registers memory, and nothing else.
     #[derive(Debug)]
     struct Registrar {
         registry: Registry<()>,

@@ -1,7 +1,7 @@
 //! Rendezvous of links: a peer is connected when a schedule first asks for it.
 //!
 //! Both ends of a link ask, because each receives what the other sends. The higher rank dials and
-//! the lower one listens, so that there is one connection. A peer that is busy lets it wait.
+//! the lower one listens, so that there is one connection. A busy peer lets the connection wait.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use crate::types::Rank;
 pub struct Directory {
     /// This rank.
     pub own: Rank,
-    /// By rank: where each listens. None for this rank and for those that other links join.
+    /// Address of each peer, by rank. None for this rank and for those that other links join.
     pub addresses: Vec<Option<Address>>,
-    /// The key that all of them know.
+    /// Key that all these ranks know.
     pub secret: Secret,
-    /// How long a connection may take to be made, from when it is requested.
+    /// Time that a connection may take to be made, from when it is requested.
     pub within: Duration,
 }
 
 /// The outcome of a request for a peer.
 #[derive(Debug)]
 pub(super) enum PeerOutcome {
-    /// It is connected.
+    /// The peer is connected.
     Connected(Rank, Connected),
-    /// It cannot be.
+    /// The peer cannot be connected.
     Failed(Rank, TransportError),
 }
 
@@ -36,7 +36,7 @@ pub(super) enum PeerOutcome {
 pub(super) struct Rendezvous {
     listener: Box<dyn Listener>,
     directory: Directory,
-    /// Not connected yet; the lower ones of them are being dialled.
+    /// Peers that are not connected yet; the lower ones of them are being dialled.
     requested: Vec<Rank>,
     dialling: Vec<(Rank, Box<dyn Connecting>)>,
 }

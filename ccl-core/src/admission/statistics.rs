@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use crate::time::Instant;
 
-/// Classes of times between two powers of two.
+/// Logarithm of the number of classes between two powers of two.
 const STEPS_BITS: u32 = 2;
-/// Longer ones, of 18 minutes and more, count as the longest.
+/// Logarithm of the longest time, 18 minutes in nanoseconds; longer times count as that.
 const LONGEST_BITS: u32 = 40;
 const CLASSES: usize = ((LONGEST_BITS - STEPS_BITS + 1) << STEPS_BITS) as usize;
 
@@ -35,7 +35,7 @@ fn class(nanos: u64) -> usize {
     ((u64::from(power) << STEPS_BITS) + (nanos >> power)) as usize
 }
 
-/// The longest time of a class.
+/// Returns the longest time of a class.
 fn longest(class: usize) -> Duration {
     let next = class as u64 + 1;
     let power = (next >> STEPS_BITS).saturating_sub(1);
@@ -72,7 +72,7 @@ impl WaitHistogram {
 }
 
 impl Serialize for WaitHistogram {
-    /// Microseconds.
+    /// Writes the count, and the percentiles in microseconds.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct as _;
         let micros = |of_100| self.percentile(of_100).map(|wait| wait.as_secs_f64() * 1e6);
@@ -87,22 +87,22 @@ impl Serialize for WaitHistogram {
 /// Statistics of the links to one peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PeerStatistics {
-    /// Messages published to it.
+    /// Messages published to the peer.
     pub sent: u64,
-    /// Their bytes, with headers.
+    /// Bytes of these messages, with headers.
     pub sent_bytes: u64,
-    /// Messages that came from it.
+    /// Messages that came from the peer.
     pub received: u64,
     /// Messages that were sent from the caller's memory, without a copy.
     pub zero_copy_sent: u64,
     /// Messages that were placed directly in the caller's memory, without a copy.
     pub zero_copy_received: u64,
-    /// Bytes, with headers, of messages to it that were published and are not yet done.
+    /// Bytes, with headers, of messages to the peer that were published and are not yet done.
     pub in_flight_bytes: u64,
-    /// The most that this ever was.
+    /// Highest value that `in_flight_bytes` ever had.
     pub in_flight_bytes_max: u64,
-    /// Transitions of its links from able to send to blocked, for lack of a credit or of a staging
-    /// slot.
+    /// Transitions of the peer's links from able to send to blocked, for lack of a credit or of a
+    /// staging slot.
     pub stalls: u64,
     /// Times that sends waited for a credit, until this rank heard of it.
     pub credit_waits: WaitHistogram,

@@ -1,11 +1,11 @@
-//! How a call's messages are spread over the queue pairs of their links.
+//! Striping of a call's messages over the queue pairs of their links.
 
 use super::links::MessageLinks;
 use crate::queue_pairs::{Flow, Group, Policy, Situation, Striping, Tier};
 use crate::transport::{EndpointId, RailState};
 use crate::types::{Collective, Rank};
 
-/// The policy, and what it says of the call that runs.
+/// Policy of striping, and its choice for the call that runs.
 #[derive(Debug, Default)]
 pub(super) struct StripingState {
     policy: Option<Policy>,
@@ -13,9 +13,9 @@ pub(super) struct StripingState {
     made: Vec<Group>,
     /// Peers on this rank's host, in order.
     near: Vec<Rank>,
-    /// On the same host, and elsewhere.
+    /// Striping towards peers on the same host, and towards others.
     current: [Striping; 2],
-    /// The call that these are for.
+    /// Call that `current` is for.
     asked: Option<(Collective, usize, u32)>,
 }
 
@@ -36,8 +36,8 @@ impl MessageLinks {
     }
 
     /// Spreads messages by another policy from the next call on, with the queue pairs that there
-    /// are. Returns those that it needs beyond them; then nothing has changed. Nothing changes
-    /// either where no policy was followed before.
+    /// are. Returns the queue pairs that the policy needs beyond those, if any; then the policy has
+    /// not changed. The policy does not change either where none was followed before.
     pub fn change_policy(&mut self, policy: &Policy) -> Option<Group> {
         let StripingState { policy: current, made, asked, .. } = &mut self.spreading;
         *asked = None;
@@ -49,15 +49,15 @@ impl MessageLinks {
         beyond
     }
 
-    /// The flows that messages are spread over now, with the rank that they go to: those of peers
-    /// that are connected, as far as the lane has any.
+    /// Returns the flows that messages are spread over now, with the rank that they go to: the
+    /// flows of connected peers, as far as the lane has any.
     pub fn flows(&self) -> impl Iterator<Item = (Rank, Flow)> {
         self.connected().flat_map(|(rank, endpoint)| {
             self.lane.flows(endpoint).into_iter().map(move |flow| (rank, flow))
         })
     }
 
-    /// The rails that lead to each peer, likewise.
+    /// Returns the rails that lead to each connected peer, with the rank of that peer.
     pub fn rails(&self) -> impl Iterator<Item = (Rank, RailState)> {
         self.connected().flat_map(|(rank, endpoint)| {
             self.lane.rails(endpoint).into_iter().map(move |rail| (rank, rail))
@@ -69,7 +69,7 @@ impl MessageLinks {
         peers.filter_map(|(rank, peer)| Some((rank as Rank, peer.as_ref()?.endpoint)))
     }
 
-    /// A call begins: `bytes` of its larger buffer, and messages to `fan_out` peers.
+    /// Begins a call: `bytes` of its larger buffer, and messages to `fan_out` peers.
     pub fn begin(&mut self, collective: Collective, bytes: usize, fan_out: u32) {
         let StripingState { policy, current, asked, .. } = &mut self.spreading;
         let call = Some((collective, bytes, fan_out));

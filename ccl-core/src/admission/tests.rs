@@ -1,4 +1,4 @@
-//! The counting, at the edges; what it is for is tested over the simulated transport.
+//! Tests of the counting, at the edges; its purpose is tested over the simulated transport.
 
 use super::cts::{RECORD_BYTES, Record};
 use super::immediate::{ahead, behind};
@@ -219,7 +219,7 @@ fn records_survive_their_journey_and_long_keys_do_not_begin_it() {
     }
 }
 
-/// Whatever part of a record is there before the rest of it.
+/// A record is not read before all its parts are there, whatever part comes first.
 #[test]
 fn a_record_that_is_torn_is_not_there_yet() {
     let record = |number, fill| {
@@ -281,7 +281,8 @@ fn what_a_message_tells_needs_no_grant_of_its_own() {
     assert_eq!(due, [106, 108]);
 }
 
-/// The first message that may be sent, the credits of the pool, and whether it asks for more.
+/// Returns the first number that may not be sent, the credits of the pool, and whether the link
+/// asks for more.
 fn standing(inbound: &mut Inbound) -> (u64, usize, bool) {
     (inbound.renew(), inbound.pooled(), inbound.asks_again())
 }

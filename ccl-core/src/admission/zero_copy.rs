@@ -33,15 +33,15 @@ const SETTLE: Duration = Duration::from_micros(60);
 #[derive(Debug)]
 struct Buffer {
     region: Region,
-    /// The cached memory that it lies in, if any.
+    /// Cached memory that the buffer lies in, if any.
     cached: Option<Arc<CachedMemory>>,
-    /// The first address of what is registered.
+    /// First address of the registered memory.
     registered_from: usize,
-    /// Registered when first needed.
+    /// Key of the registration, which is made when first needed.
     key: Option<MrKey>,
-    /// True if it cannot be registered.
+    /// True if the buffer cannot be registered.
     unfit: bool,
-    /// The keys that were shared with peers.
+    /// Keys that were shared with peers.
     shared: Vec<(Rank, RemoteKey)>,
 }
 
@@ -52,7 +52,8 @@ impl Buffer {
         end.is_some_and(|end| end <= self.region.bytes())
     }
 
-    /// Registers it for this call, or uses the registration of the memory that it lies in.
+    /// Registers the buffer for this call, or uses the registration of the memory that holds the
+    /// buffer.
     fn register(&mut self, device: &Arc<dyn Device>, registrations: &mut RegistrationCache) {
         if let Some(cached) = &self.cached {
             self.key = registrations.register(cached, device);
@@ -82,7 +83,7 @@ struct DirectSend {
 #[derive(Clone, Copy, Debug)]
 struct DirectReceive {
     link: Link,
-    /// The slot that it would come to otherwise.
+    /// Slot that the payload would come to otherwise.
     slot: LocalSlice,
 }
 
@@ -94,7 +95,7 @@ pub(super) struct ZeroCopy {
     pub(super) polled: bool,
     sends: Vec<DirectSend>,
     receives: Vec<DirectReceive>,
-    /// The time until which the end of the call waits.
+    /// Time until which the end of the call waits.
     settle_by: Option<Instant>,
     /// Payloads of the next messages, by link.
     next: Vec<(Link, usize, LocalSlice)>,
@@ -200,8 +201,8 @@ impl MessageLinks {
     }
 
     /// Offers the payload of the link's next message, which is writable, at this address of the
-    /// call's memory. Returns whether it is sent from there; then it must be reclaimed before it
-    /// is written.
+    /// call's memory. Returns whether the payload is sent from there; then that memory must be
+    /// reclaimed before it is written.
     pub fn send_from(&mut self, link: Link, address: usize, bytes: usize) -> bool {
         let slice = self.slice(address, bytes);
         self.zero_copy.next.extend(slice.map(|slice| (link, address, slice)));
@@ -305,8 +306,8 @@ impl MessageLinks {
         }
     }
 
-    /// Forgets everything without a word and without touching the call's memory: this process is
-    /// the child of a fork, and all of it is its parent's.
+    /// Forgets everything without telling the peers and without touching the call's memory: this
+    /// process is the child of a fork, and everything is its parent's.
     pub fn abandon(&mut self) {
         self.zero_copy = ZeroCopy::default();
         self.registrations.abandon();

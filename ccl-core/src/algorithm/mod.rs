@@ -1,8 +1,8 @@
-//! The algorithms: each is one pure function from a rank's place to its schedule.
+//! The algorithms: each is one pure function from the position of a rank to its schedule.
 //!
-//! One file per collective and family. To add one: write its function in
-//! `algorithm/<collective>/<family>.rs`, say what it is in an [`Algorithm`], and add that to the
-//! collective's list; everything else (verification, cost, lowering, execution) reads the schedule.
+//! There is one file per collective and family. To add an algorithm, write its function in
+//! `algorithm/<collective>/<family>.rs`, describe it in an [`Algorithm`], and add that to the
+//! collective's list. Everything else (verification, cost, lowering, execution) reads the schedule.
 //!
 //! # Conventions
 //!
@@ -42,75 +42,76 @@ use crate::types::{Collective, Rank};
 
 pub use send_recv::{SendRecvError, send_recv};
 
-/// A rank's place in a collective.
+/// Position of a rank in a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params<'a> {
-    /// Whose schedule, below `ranks`.
+    /// Rank whose schedule is wanted, below `ranks`.
     pub rank: Rank,
-    /// Ranks in all, at least 1.
+    /// Number of ranks, at least 1.
     pub ranks: u32,
-    /// The root, below `ranks`; unused where there is none.
+    /// The root, below `ranks`; unused if the collective has none.
     pub root: Rank,
-    /// Who is where; of as many ranks.
+    /// Placement of the ranks on hosts; of as many ranks.
     pub hosts: &'a Hosts,
 }
 
 /// The shape of an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
-    /// Neighbours on a circle or a chain: most steps, every byte on the shortest way.
+    /// Neighbours on a circle or a chain: most steps, every byte over the shortest links.
     Ring,
     /// Binomial or binary trees: few steps, the load on inner nodes.
     Tree,
     /// Exchanges at distances that double or halve: few steps, all ranks busy.
     RecursiveDoubling,
-    /// Everybody with everybody: one step or two, most messages.
+    /// Every rank with every other rank: one step or two, most messages.
     Direct,
     /// Doubling distances in one direction around the circle: few steps for any number of ranks.
     Bruck,
-    /// Inside each host, then across hosts, then inside again: fewest bytes between hosts.
+    /// Phases inside each host, across hosts, and inside again: fewest bytes between hosts.
     Hierarchical,
 }
 
-/// In which order contributions are combined.
+/// Order in which contributions are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// Nothing is reduced.
+    /// No reduction.
     None,
-    /// Every element is one fold over the ranks 0, 1, …, n-1 in one accumulator, rounded once:
-    /// the same bits whatever the length, and what the deterministic mode uses.
+    /// One fold of every element over the ranks 0, 1, …, n-1 in one accumulator, rounded once: the
+    /// same bits for any length, and the order that the deterministic mode uses.
     Rank,
-    /// Any order, and a rounding at every hop; the same bits on every rank all the same.
+    /// Any order, with a rounding at every hop; the bits are still the same on every rank.
     Unspecified,
 }
 
 /// An algorithm for a collective.
 #[derive(Clone, Copy, Debug)]
 pub struct Algorithm {
-    /// What it does.
+    /// Collective that the algorithm performs.
     pub collective: Collective,
-    /// Its shape.
+    /// Shape of the algorithm.
     pub family: Family,
-    /// Its name, unique in its collective.
+    /// Name of the algorithm, unique in its collective.
     pub name: &'static str,
-    /// How it works, in a line.
+    /// Description of the algorithm in one line.
     pub summary: &'static str,
-    /// One rank's schedule.
+    /// Function that returns the schedule of one rank.
     pub schedule: fn(&Params<'_>) -> RankSchedule,
-    /// How contributions are combined.
+    /// Order in which contributions are combined.
     pub order: Order,
-    /// How many messages wait for one another in a row at most, for ranks so placed: its latency.
+    /// Latency in messages: the most that wait for one another in a row, for ranks on these hosts.
     pub steps: fn(&Hosts) -> u32,
 }
 
 impl Algorithm {
-    /// The same algorithm for a collective of which this one's is the even case.
+    /// Returns this algorithm for a collective that generalizes its own to uneven blocks.
     const fn also_for(self, collective: Collective) -> Algorithm {
         Algorithm { collective, ..self }
     }
 }
 
-/// Every algorithm, by collective. Grouped sends and receives have none: see [`send_recv()`].
+/// Returns every algorithm, by collective. Grouped sends and receives have none: see
+/// [`send_recv()`].
 pub fn all() -> impl Iterator<Item = &'static Algorithm> {
     const LISTS: [&[Algorithm]; 9] = [
         &all_reduce::ALGORITHMS,
@@ -126,12 +127,12 @@ pub fn all() -> impl Iterator<Item = &'static Algorithm> {
     LISTS.into_iter().flatten()
 }
 
-/// The algorithms of a collective.
+/// Returns the algorithms of a collective.
 pub fn of(collective: Collective) -> impl Iterator<Item = &'static Algorithm> {
     all().filter(move |algorithm| algorithm.collective == collective)
 }
 
-/// There is no such algorithm.
+/// Error for an algorithm name that the collective does not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no algorithm \"{name}\" for {collective}; choose one of: {known}")]
 pub struct UnknownAlgorithm {
@@ -140,11 +141,11 @@ pub struct UnknownAlgorithm {
     known: String,
 }
 
-/// The algorithm of that name.
+/// Returns the algorithm of that name.
 ///
 /// # Errors
 ///
-/// If the collective has none of that name; the error lists those it has.
+/// When the collective has none of that name; the error lists those it has.
 pub fn find(collective: Collective, name: &str) -> Result<&'static Algorithm, UnknownAlgorithm> {
     of(collective).find(|algorithm| algorithm.name == name).ok_or_else(|| UnknownAlgorithm {
         collective,

@@ -1,50 +1,50 @@
-//! Grouped sends and receives between pairs: no algorithm to choose, but a schedule all the same.
+//! Schedule of grouped sends and receives between pairs; there is no algorithm to choose.
 //!
 //! ```text
 //!   sends [1, 2, 1]      input part 0 ──► 1,  part 1 ──► 2,  part 2 ──► 1
 //!   recvs [2, 1]         output part 0 ◄── 2,  part 1 ◄── 1
 //! ```
 //!
-//! Messages between two ranks are matched in order. Each link is independent of all others, so
-//! that no order of calls in a group can block. Bytes on the wire: those of the messages.
+//! Messages between two ranks are matched in order. Each link is independent of all others, so no
+//! order of calls in a group can block. Bytes on the wire: those of the messages.
 
 use crate::schedule::{Builder, RankSchedule, input, output};
 use crate::types::Rank;
 
-/// A group of sends and receives that cannot be carried out.
+/// Error for a group of sends and receives that cannot be carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendRecvError {
-    /// A rank's sends to itself and receives from itself do not pair up.
+    /// Unequal numbers of sends to and receives from the rank itself.
     #[error(
         "rank {rank} sends to itself {sends} times but receives from itself {recvs} times in one \
          group; give each such send its receive in the same group"
     )]
     Unmatched {
-        /// Who.
+        /// The rank.
         rank: Rank,
-        /// Sends to itself.
+        /// Number of sends to itself.
         sends: usize,
-        /// Receives from itself.
+        /// Number of receives from itself.
         recvs: usize,
     },
     /// A peer that is not in the communicator.
     #[error("rank {rank} names the peer {peer}, but the ranks are 0 to {}", .ranks - 1)]
     NoSuchPeer {
-        /// Who.
+        /// The rank.
         rank: Rank,
         /// The peer it names.
         peer: Rank,
-        /// Ranks in all.
+        /// Number of ranks.
         ranks: u32,
     },
 }
 
-/// The schedule of one group: the i-th send is part i of the input, the j-th receive part j of the
-/// output.
+/// Returns the schedule of one group: the i-th send is part i of the input, the j-th receive part j
+/// of the output.
 ///
 /// # Errors
 ///
-/// If a peer is out of range, or if sends to and receives from oneself do not pair up.
+/// When a peer is out of range, or when sends to and receives from the rank itself do not pair up.
 pub fn send_recv(
     rank: Rank,
     ranks: u32,

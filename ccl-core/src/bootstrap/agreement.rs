@@ -1,7 +1,8 @@
-//! The agreement after a failure. The lowest living rank coordinates: it asks all who live how far
-//! they are (and they promise to go no further, and to heed no lower coordinator), proposes, and
-//! once all who live have accepted, tells what is decided. If it dies, the next does the same and
-//! takes up whatever the highest coordinator before it may have had accepted.
+//! Agreement after a failure. The lowest living rank coordinates: it asks all living ranks how far
+//! they are, and they promise to go no further and to heed no lower coordinator. Then the
+//! coordinator proposes a verdict and, once all living ranks have accepted, tells what is decided.
+//! If the coordinator dies, the next rank does the same and takes up whatever the highest
+//! coordinator before it may have had accepted.
 //!
 //! Nothing here happens before a failure is known.
 
@@ -15,20 +16,20 @@ use crate::types::Rank;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// What is to be sent or learned, in order.
+/// Action for the control plane: a message to send or a fact to learn. Actions come in order.
 #[derive(Debug)]
 pub(super) enum Out {
-    /// To all neighbours but one.
+    /// Message to all neighbours but one.
     Flood(Message, Option<ConnectionId>),
-    /// To one neighbour.
+    /// Message to one neighbour.
     Send(ConnectionId, Message),
-    /// A verdict: a fact like others, known through this neighbour.
+    /// Verdict to learn: a fact like others, known through this neighbour.
     Learn(Verdict, Option<ConnectionId>),
-    /// What ends the communicator.
+    /// Failure that ends the communicator.
     Fail(Failure),
 }
 
-/// By rank: how far it is, and what it had accepted from whom.
+/// Per rank: its progress, and the verdict that it had accepted, with the coordinator that asked.
 type Promises = BTreeMap<Rank, (u64, Option<(Rank, Verdict)>)>;
 
 #[derive(Debug)]
@@ -37,7 +38,7 @@ enum Phase {
     Accepting { verdict: Verdict, accepted: BTreeSet<Rank> },
 }
 
-/// What a coordinator knows.
+/// State of a coordinator.
 #[derive(Debug)]
 struct Lead {
     phase: Phase,
@@ -45,7 +46,7 @@ struct Lead {
     since: Instant,
 }
 
-/// A fault to be planted, to see that the tests find it.
+/// Fault that is planted to see that the tests find it.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
@@ -55,7 +56,7 @@ pub(super) enum Fault {
     NeverFreeze,
 }
 
-/// The part of one rank in the agreement.
+/// State of one rank in the agreement.
 #[derive(Debug)]
 pub(super) struct Agreement {
     rank: Rank,
@@ -63,11 +64,11 @@ pub(super) struct Agreement {
     epoch: u64,
     promised: Option<Rank>,
     accepted: Option<(Rank, Verdict)>,
-    /// Epoch, coordinator and attempt of the newest question, and who told it.
+    /// Epoch, coordinator and attempt of the newest question, which came from `route`.
     seen: (u64, Rank, u32),
     route: Option<ConnectionId>,
     lead: Option<Lead>,
-    /// Who should coordinate, and since when nothing has come from it.
+    /// Rank that should coordinate, and since when nothing has come from it.
     awaited: (Rank, Instant),
     pub(super) rendezvous_port: Option<u16>,
     out: VecDeque<Out>,
@@ -102,14 +103,14 @@ impl Agreement {
         self.out.pop_front()
     }
 
-    /// Whether this rank coordinates and lacks a place where the survivors could meet.
+    /// Returns whether this rank coordinates and lacks a place where the survivors could meet.
     pub(super) fn wants_rendezvous_port(&self) -> bool {
         self.lead.is_some() && self.rendezvous_port.is_none()
     }
 
-    /// The living ranks that this one has been waiting for for longer than `patience`: it is to
-    /// find out itself what has become of them. A coordinator lacks answers, everybody else the
-    /// coordinator's questions, which it repeats all the time.
+    /// Returns the living ranks that this rank has awaited for longer than `patience`: it must find
+    /// out itself what has become of them. A coordinator lacks answers; every other rank lacks the
+    /// coordinator's questions, which are repeated all the time.
     pub(super) fn owing(&self, facts: &Facts, patience: Duration, now: Instant) -> Vec<Rank> {
         let (coordinator, since) = self.awaited;
         match &self.lead {
@@ -126,13 +127,14 @@ impl Agreement {
         }
     }
 
-    /// Whether there is something to agree on.
+    /// Returns whether there is something to agree on.
     fn is_lacking(&self, facts: &Facts) -> bool {
         facts.first.is_some() && facts.condemned.is_none() && is_due(facts, true)
     }
 
-    /// Looks whether this rank must coordinate, and whether as coordinator it can go on. The
-    /// question is repeated at `regular` times: answers get lost with the ranks that pass them on.
+    /// Checks whether this rank must coordinate, and goes on as coordinator where it can. The
+    /// question is repeated at `regular` times, because answers get lost with the ranks that pass
+    /// them on.
     pub(super) fn consider(
         &mut self,
         facts: &Facts,
@@ -184,7 +186,7 @@ impl Agreement {
         self.out.push_back(Out::Flood(Message::Ask(ask), None));
     }
 
-    /// A question has come.
+    /// Takes in a coordinator's question.
     pub(super) fn asked(
         &mut self,
         ask: Ask,
@@ -243,7 +245,7 @@ impl Agreement {
         Answer { epoch: ask.epoch, coordinator: ask.coordinator, rank: self.rank, vote }
     }
 
-    /// An answer has come: for this rank, or to be passed on the way that the question came.
+    /// Takes in an answer, which is for this rank or goes back the way that the question came.
     pub(super) fn answered(&mut self, answer: Answer) {
         if answer.epoch != self.epoch {
             return;
@@ -269,7 +271,7 @@ impl Agreement {
         }
     }
 
-    /// Whether all who live have answered.
+    /// Returns whether all living ranks have answered and may speak for all.
     fn is_complete(&self, lead: &Lead, facts: &Facts) -> bool {
         let lacking = facts.living().filter(|rank| !lead.has(*rank)).count();
         #[cfg(test)]
@@ -326,7 +328,7 @@ impl Agreement {
         })
     }
 
-    /// A verdict is known: what is asked next is about the one after it.
+    /// Takes in a verdict: the next question is about the verdict after it.
     pub(super) fn decided(&mut self, verdict: &Verdict) {
         if verdict.epoch >= self.epoch {
             self.epoch = verdict.epoch + 1;
@@ -348,9 +350,9 @@ impl Lead {
     }
 }
 
-/// Whether a verdict is lacking: there is none, or one of its survivors has died since. Deaths
-/// that follow a verdict come in crowds, when programs end: those wait for a regular time. Leaving
-/// counts only where somebody wants to go on.
+/// Returns whether a verdict is lacking: there is none, or one of its survivors has died since.
+/// Deaths that follow a verdict come in crowds when programs end, so they wait for a regular time.
+/// Leaving counts only if this rank wants to go on.
 fn is_due(facts: &Facts, regular: bool) -> bool {
     match &facts.verdict {
         None => true,

@@ -14,7 +14,7 @@ enum Stage {
     Proven,
 }
 
-/// One connection on its way through the challenge.
+/// A connection on its way through the challenge.
 #[derive(Debug)]
 pub(super) struct Caller {
     secret: Secret,
@@ -23,17 +23,17 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// `nonce` is fresh randomness.
+    /// Returns the start of a challenge; `nonce` is fresh randomness.
     pub(super) fn new(secret: Secret, nonce: Nonce) -> Caller {
         Caller { secret, nonce, stage: Stage::Opened }
     }
 
-    /// The first message.
+    /// Returns the first message.
     pub(super) fn open(&self) -> Message {
         Message::Open { protocol: PROTOCOL_VERSION, nonce: self.nonce }
     }
 
-    /// Whether both sides have proved that they know the secret.
+    /// Returns whether both sides have proved that they know the secret.
     pub(super) fn is_proven(&self) -> bool {
         matches!(self.stage, Stage::Proven)
     }
@@ -62,7 +62,7 @@ impl Caller {
         }
     }
 
-    /// What it means that the connection closed before the end of the challenge.
+    /// Returns the error for a connection that closes at this stage.
     pub(super) fn closed(&self) -> MemberJoinError {
         match self.stage {
             Stage::Opened => MemberJoinError::ClosedEarly,

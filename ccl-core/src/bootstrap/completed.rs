@@ -1,13 +1,13 @@
-//! How far a rank is: one number that the data path sets and the control plane reads.
+//! Progress of a rank: one number that the data path sets and the control plane reads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The number of the last operation that ended well on this rank, and whether later ones may.
+/// Number of the last operation that ended well on this rank, and whether later ones may.
 ///
 /// The data path calls [`Completed::finish`] at the end of each operation: a relaxed load and a
-/// relaxed store. After a failure the control plane freezes the number and tells it to the
-/// others; from then on no operation may end well. One that ends in that very moment counts as
-/// one that ended before: its rank learns from the verdict that it went too far.
+/// relaxed store. After a failure the control plane freezes the number and tells it to the other
+/// ranks; from then on no operation may end well. An operation that ends in the very moment of the
+/// freeze counts as one that ended before: its rank learns from the verdict that it went too far.
 #[derive(Debug, Default)]
 pub struct Completed {
     number: AtomicU64,
@@ -15,8 +15,8 @@ pub struct Completed {
 }
 
 impl Completed {
-    /// Operation `number` is done here. Returns whether it may end well: if not, the survivors of
-    /// a failure have agreed or are about to, and it must end with an error.
+    /// Records that operation `number` is done here. Returns whether the operation may end well: if
+    /// not, the survivors of a failure have agreed or are about to, and it must end with an error.
     #[inline]
     #[must_use = "an operation that is not let through must not return Ok"]
     pub fn finish(&self, number: u64) -> bool {
@@ -27,19 +27,19 @@ impl Completed {
         true
     }
 
-    /// The number of the last operation that ended well.
+    /// Returns the number of the last operation that ended well.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number.load(Ordering::SeqCst)
     }
 
-    /// Lets no later operation end well, and says which was the last.
+    /// Lets no later operation end well, and returns the number of the last one that did.
     pub fn freeze(&self) -> u64 {
         self.frozen.store(true, Ordering::SeqCst);
         self.number()
     }
 
-    /// Whether no operation may end well any more.
+    /// Returns whether no operation may end well any more.
     #[must_use]
     pub fn is_frozen(&self) -> bool {
         self.frozen.load(Ordering::Relaxed)

@@ -1,6 +1,6 @@
-//! The time after joining: who lives, who left, who failed, what the survivors agree on, and small
-//! collective exchanges, over an overlay in which every rank has a few neighbours. Payload never
-//! goes this way. docs/adr/0004-control-plane.md describes the protocol.
+//! Control plane after joining: liveness, leaving, failures, the agreement of the survivors, and
+//! small collective exchanges, over an overlay in which every rank has a few neighbours. Payload
+//! never goes this way. docs/adr/0004-control-plane.md describes the protocol.
 
 mod linking;
 
@@ -26,12 +26,12 @@ use thiserror::Error;
 /// Most strangers at a control port at once.
 const STRANGERS_MAX: usize = 64;
 
-/// When to speak and when to give up on a peer.
+/// Timing of signs of life, and of giving up on a peer.
 #[derive(Clone, Copy, Debug)]
 pub struct ControlTiming {
-    /// A sign of life is sent so often.
+    /// Interval between two signs of life.
     pub heartbeat: Duration,
-    /// A peer that was not heard of for so long is dead.
+    /// Silence after which a peer counts as dead.
     pub silence: Duration,
 }
 
@@ -41,7 +41,7 @@ impl Default for ControlTiming {
     }
 }
 
-/// Why an exchange cannot be had.
+/// Error of an exchange.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ControlError {
     /// A rank failed, and with it the communicator.
@@ -53,18 +53,18 @@ pub enum ControlError {
          ranks must make the same calls"
     )]
     Left {
-        /// Who.
+        /// Rank that left.
         rank: Rank,
     },
     /// The contribution is too long.
     #[error("a contribution of {bytes} bytes is over the {BLOB_BYTES_MAX} of one exchange")]
     TooLong {
-        /// Its length.
+        /// Length of the contribution, in bytes.
         bytes: usize,
     },
 }
 
-/// Why there is no verdict, and will be none for this rank.
+/// Reason why there is no verdict, and will be none for this rank.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoVerdict {
     /// The others go on without this rank.
@@ -73,15 +73,15 @@ pub enum NoVerdict {
          and they go on without it; start it anew"
     )]
     Condemned(Failure),
-    /// Too many are silent.
+    /// Too many ranks are silent.
     #[error(
         "{living} ranks are here, but {silent} are silent and could live on behind a broken \
          network: the smaller side must not decide; restore the network and start anew"
     )]
     NoQuorum {
-        /// Ranks that this one knows to live.
+        /// Number of ranks that this rank knows to live.
         living: usize,
-        /// Ranks that are silent, but not known to have ended.
+        /// Number of ranks that are silent, but not known to have ended.
         silent: usize,
     },
 }
@@ -102,13 +102,14 @@ pub struct Control {
     agreement: Agreement,
     inquiry: Inquiry,
     completed: Arc<Completed>,
-    /// The roster as frames for those who ask.
+    /// Roster as frames, for ranks that ask for it.
     roster: Vec<u8>,
     /// Neighbours from the start that have been connected.
     met: BTreeSet<Rank>,
-    /// Parts for neighbours that are still to be met: others may have met all of theirs and begun.
+    /// Parts for neighbours that have yet to be met: other ranks may have met all of theirs and
+    /// begun.
     early: BTreeMap<Rank, Vec<u8>>,
-    /// Ranks that could not be reached, and until when they are not tried again.
+    /// Ranks that could not be reached, and until when this rank does not try them again.
     shunned: BTreeMap<Rank, Instant>,
     heartbeat_next: Instant,
     ticked: Instant,
@@ -116,8 +117,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// The state right after joining: nobody is connected yet. `secret` is the communicator's
-    /// own; `completed` is set by the data path.
+    /// Returns the state right after joining: nobody is connected yet. `secret` is the
+    /// communicator's own; the data path sets `completed`.
     #[must_use]
     pub fn new(
         rank: Rank,
@@ -153,43 +154,43 @@ impl Control {
         control
     }
 
-    /// Tells those who ask who the ranks are.
+    /// Sets the roster that ranks get when they ask for it.
     pub fn tell_of(&mut self, roster: &Roster) {
         self.roster.clear();
         roster.parts().for_each(|part| append_frame(&mut self.roster, &part.encode()));
     }
 
-    /// The first failure that this rank learned of: the end of the communicator.
+    /// Returns the first failure that this rank learned of, which is the end of the communicator.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
         self.facts.first.as_ref()
     }
 
-    /// Whether this rank is known to have left in good order.
+    /// Returns whether a rank is known to have left in good order.
     #[must_use]
     pub fn has_left(&self, rank: Rank) -> bool {
         self.facts.left.contains_key(&rank)
     }
 
-    /// The connections at the control port that came to nothing.
+    /// Returns the counts of the connections at the control port that came to nothing.
     #[must_use]
     pub fn strays(&self) -> Strays {
         self.gate.strays
     }
 
-    /// The neighbours from the start with whom there was no connection yet: joining is complete
-    /// when there are none.
+    /// Returns the neighbours from the start that have neither been connected yet nor left: joining
+    /// is complete when there are none.
     #[must_use]
     pub fn unlinked(&self) -> Vec<Rank> {
         let missing = |rank: &Rank| !self.met.contains(rank) && !self.has_left(*rank);
         overlay::neighbours(self.rank, self.ranks).into_iter().filter(missing).collect()
     }
 
-    /// What the survivors agreed on, unless one of them has died since: then there will be
+    /// Returns the verdict of the survivors, unless one of them has died since: then there will be
     /// another verdict.
     ///
     /// # Errors
-    /// This rank will learn of none.
+    /// This rank will learn of no verdict.
     pub fn verdict(&self) -> Result<Option<&Verdict>, NoVerdict> {
         if let Some(failure) = &self.facts.condemned {
             return Err(NoVerdict::Condemned(failure.clone()));
@@ -205,12 +206,12 @@ impl Control {
         Ok(verdict)
     }
 
-    /// As [`Control::verdict`], for those who want to go on together: only a verdict whose
-    /// survivors are all still here. If one of them has left, the lowest of the others has them
-    /// agree once more, as soon as it asks for this as well; until then there is none.
+    /// Returns a verdict only if all its survivors are still here, for ranks that want to go on
+    /// together. If a survivor has left, the lowest of the others has them agree once more, as soon
+    /// as it calls this as well; until then there is no verdict.
     ///
     /// # Errors
-    /// As [`Control::verdict`].
+    /// Returns the errors of [`Control::verdict`].
     pub fn reconvene(&mut self, now: Instant) -> Result<Option<&Verdict>, NoVerdict> {
         let left = &self.facts.left;
         let has_left = |rank: &Rank| left.contains_key(rank);
@@ -223,70 +224,70 @@ impl Control {
         self.verdict()
     }
 
-    /// Whether one of these ranks is dead or has left.
+    /// Returns whether one of these ranks is dead or has left.
     #[must_use]
     pub fn has_lost(&self, members: &[Rank]) -> bool {
         members.iter().any(|rank| self.facts.is_gone(*rank))
     }
 
-    /// Whether this rank coordinates an agreement and the driver is to say where the survivors
-    /// can meet.
+    /// Returns whether this rank coordinates an agreement and the driver must say where the
+    /// survivors can meet.
     #[must_use]
     pub fn wants_rendezvous_port(&self) -> bool {
         self.agreement.wants_rendezvous_port()
     }
 
-    /// Where the survivors can meet: a port of this rank (zero: nowhere).
+    /// Sets the port of this rank where the survivors can meet (zero: nowhere).
     pub fn set_rendezvous_port(&mut self, port: u16, now: Instant) {
         self.agreement.rendezvous_port = Some(port);
         self.consider(false, now);
     }
 
-    /// This rank's operation has not moved for so long that it ends: the ranks are to compare
-    /// notes, and to tell a failure that names who holds up the others.
+    /// Takes in that this rank's operation has not moved for so long that it ends: the ranks then
+    /// compare notes, and tell a failure that names the rank that holds up the others.
     pub fn overdue(&mut self, stalled: Duration, now: Instant) {
         let stalled_ms = u32::try_from(stalled.as_millis()).unwrap_or(u32::MAX);
         self.inquiry.overdue(stalled_ms, now);
         self.speak(now);
     }
 
-    /// Whether somebody wants to know what this rank is doing.
+    /// Returns whether this rank must say what it is doing.
     #[must_use]
     pub fn wants_note(&self) -> bool {
         self.inquiry.wants_note()
     }
 
-    /// What this rank is doing.
+    /// Takes this rank's note of what it is doing.
     pub fn note(&mut self, note: Note, now: Instant) {
         self.inquiry.note(note);
         self.speak(now);
     }
 
-    /// The next rank to connect to, and what the connection is called.
+    /// Takes the next rank to connect to, and the number of the connection.
     pub fn next_dial(&mut self) -> Option<(ConnectionId, Rank)> {
         self.dials.pop_front()
     }
 
-    /// Whether a connection leads to a rank, which has proved that it is one.
+    /// Returns whether a connection leads to a rank that has proved that it is one.
     #[must_use]
     pub fn is_neighbour(&self, connection: ConnectionId) -> bool {
         self.links.get(&connection).is_some_and(|link| link.neighbour().is_some())
     }
 
-    /// What waits to be sent on this connection.
+    /// Returns the bytes that wait to be sent on this connection.
     #[must_use]
     pub fn outbox(&self, connection: ConnectionId) -> &[u8] {
         self.links.get(&connection).map_or(&[], |link| &link.outbox)
     }
 
-    /// The first `bytes` of the outbox are sent.
+    /// Removes the first `bytes` of the outbox, which have been sent.
     pub fn sent(&mut self, connection: ConnectionId, bytes: usize) {
         if let Some(link) = self.links.get_mut(&connection) {
             link.outbox.drain(..bytes.min(link.outbox.len()));
         }
     }
 
-    /// Whether the driver is to close this connection now; then the machine has forgotten it.
+    /// Returns whether the driver must close this connection now; this state has then forgotten it.
     pub fn is_over(&mut self, connection: ConnectionId) -> bool {
         let over = |link: &Link| link.is_closing() && link.outbox.is_empty();
         if self.links.get(&connection).is_some_and(over) {
@@ -295,26 +296,26 @@ impl Control {
         !self.links.contains_key(&connection)
     }
 
-    /// Whether neighbours may still come who do not know why all is over.
+    /// Returns whether neighbours may still come that do not know why the communicator ended.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         let is_there = |rank: &Rank| !self.facts.is_gone(*rank);
         self.facts.first.is_some() && self.unlinked().iter().any(is_there)
     }
 
-    /// Whether no connection is left, so that nobody can be told anything.
+    /// Returns whether no connection is left, so that no rank can be told anything.
     #[must_use]
     pub fn is_detached(&self) -> bool {
         self.links.is_empty()
     }
 
-    /// All connections, those that are being made included.
+    /// Returns all connections, those that are being made included.
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionId> {
         self.links.keys().copied().collect()
     }
 
-    /// When [`Control::tick`] is due.
+    /// Returns the time when [`Control::tick`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         let up = self.links.values().filter(|link| link.neighbour().is_some());
@@ -324,7 +325,7 @@ impl Control {
         due.map_or(self.heartbeat_next, |due| due.min(self.heartbeat_next))
     }
 
-    /// Bytes arrived.
+    /// Takes in bytes that arrived on a connection.
     pub fn received(&mut self, connection: ConnectionId, mut bytes: &[u8], now: Instant) {
         while self.gate.contains(connection) {
             let Some(verdict) = self.gate.received(connection, &mut bytes) else { return };
@@ -346,7 +347,8 @@ impl Control {
         }
     }
 
-    /// The connection closed or broke. Whatever had arrived must have been handed in before.
+    /// Handles a connection that closed or broke. Everything that had arrived must have been handed
+    /// in before.
     pub fn hung_up(&mut self, connection: ConnectionId, now: Instant) {
         if self.gate.closed(connection) {
             self.links.remove(&connection);
@@ -365,8 +367,8 @@ impl Control {
         }
     }
 
-    /// Time passed. Whatever had arrived must have been handed in before: a process that was
-    /// itself stopped for a while finds the heartbeats of the others waiting.
+    /// Does what is due at this time. Everything that had arrived must have been handed in before:
+    /// a process that was itself stopped for a while finds the heartbeats of the others waiting.
     pub fn tick(&mut self, now: Instant) {
         // Who did not run cannot judge who was silent meanwhile: perhaps all were stopped.
         if now.since(self.ticked) > self.timing.silence / 2 + self.timing.heartbeat {
@@ -387,7 +389,8 @@ impl Control {
         }
     }
 
-    /// Ends the communicator for all ranks: `rank` is to blame, this rank or one it found failed.
+    /// Ends the communicator for all ranks, and blames `rank`: this rank, or one that it found
+    /// failed.
     pub fn report(&mut self, rank: Rank, text: String, now: Instant) {
         let reason = if rank == self.rank {
             FailureReason::Aborted { text }
@@ -400,8 +403,9 @@ impl Control {
         }
     }
 
-    /// This rank is told from outside to give up. Before any failure that is one; after it, the
-    /// other survivors learn that they need not wait for this rank to go on with them.
+    /// Gives up, because this rank is told to from outside. Before any failure, this is a failure;
+    /// after one, the other survivors learn that they need not wait for this rank to go on with
+    /// them.
     pub fn give_up(&mut self, text: String, now: Instant) {
         let rank = self.rank;
         if self.facts.first.is_none() {
@@ -411,14 +415,14 @@ impl Control {
         self.learn(Message::Failed(Failure { rank, reason }), None, now);
     }
 
-    /// What a rank that gave up after the failure said.
+    /// Returns the failure of a rank that gave up after the first failure.
     #[must_use]
     pub fn withdrawn(&self, rank: Rank) -> Option<&Failure> {
         self.facts.withdrawn.get(&rank)
     }
 
-    /// Why these ranks cannot all go on together: one of them is dead, has left or has given up
-    /// since the failure.
+    /// Returns why these ranks cannot all go on together: one of them is dead, has left or has
+    /// given up since the failure.
     #[must_use]
     pub fn obstacle(&self, members: &[Rank]) -> Option<String> {
         let is_member = |rank: &Rank| members.binary_search(rank).is_ok();
@@ -437,7 +441,7 @@ impl Control {
         left.map(|rank| format!("rank {rank} has left the communicator"))
     }
 
-    /// Leaves in good order: no more is wanted from the others. They close the connections.
+    /// Leaves in good order: this rank wants no more from the others, which close the connections.
     pub fn leave(&mut self) {
         if self.leaving {
             return;
@@ -471,7 +475,8 @@ impl Control {
         Ok(sequence)
     }
 
-    /// The parts of all ranks, in order of rank, once the exchange has ended; `None` before.
+    /// Returns the parts of all ranks, in order of rank, once the exchange has ended; `None`
+    /// before.
     ///
     /// # Errors
     /// A rank failed, or left without its part: the exchange cannot end any more.
@@ -482,7 +487,7 @@ impl Control {
         }
     }
 
-    /// The first rank whose part of this exchange is missing.
+    /// Returns the first rank whose part of this exchange is missing.
     #[must_use]
     pub fn awaited(&self, sequence: u64) -> Option<Rank> {
         self.exchange.awaited(sequence)
@@ -613,7 +618,7 @@ impl Control {
         }
     }
 
-    /// Goes on with the comparing of notes, if there is any.
+    /// Goes on with the comparison of notes, if there is one.
     fn compare(&mut self, now: Instant) {
         if self.leaving {
             return;

@@ -1,5 +1,5 @@
-//! Exchanges: each rank hands in a part, and each gets the parts of all. Parts travel along the
-//! overlay by themselves, whether or not the ranks in between have come to the exchange yet.
+//! Exchanges: each rank hands in a part and gets the parts of all ranks. Parts travel along the
+//! overlay by themselves, even through ranks that have not come to the exchange yet.
 
 use super::message::Message;
 use super::overlay;
@@ -13,13 +13,13 @@ pub(super) struct Exchange {
     ranks: u32,
     /// Number of the next exchange that this rank starts.
     pub(super) next: u64,
-    /// What came in, by exchange; others may be one ahead.
+    /// Parts that came in, by exchange; other ranks may be one exchange ahead.
     parts: BTreeMap<u64, BTreeMap<Rank, Vec<u8>>>,
-    /// The last finished one.
+    /// Number of the last finished exchange, and its parts.
     finished: Option<(u64, Vec<Vec<u8>>)>,
 }
 
-/// A part to be passed on, and to whom.
+/// A part to be passed on, and the ranks that it goes to.
 pub(super) type Passed = (Message, Vec<Rank>);
 
 impl Exchange {
@@ -76,13 +76,13 @@ impl Exchange {
         }
     }
 
-    /// The parts of all, in order of rank, if this was the last exchange to finish.
+    /// Returns the parts of all ranks, in order of rank, if this was the last exchange to finish.
     pub(super) fn collect(&mut self, sequence: u64) -> Option<Vec<Vec<u8>>> {
         let (_, parts) = self.finished.take_if(|(finished, _)| *finished == sequence)?;
         Some(parts)
     }
 
-    /// The first rank whose part is missing.
+    /// Returns the first rank whose part is missing.
     pub(super) fn awaited(&self, sequence: u64) -> Option<Rank> {
         let parts = self.parts.get(&sequence)?;
         (0..self.ranks).find(|rank| !parts.contains_key(rank))

@@ -1,32 +1,32 @@
-//! What is known of the ranks: a set that only grows, and that every rank passes on to its
-//! neighbours in the order in which it learned it. So whoever knows a fact knows everything that
-//! the rank it comes from had known before.
+//! Facts about the ranks: a set that only grows, and that every rank passes on to its neighbours in
+//! the order in which it learned them. A rank that knows a fact therefore knows everything that the
+//! source of the fact had known before.
 
 use super::message::{Failure, FailureReason, Message};
 use super::verdict::Verdict;
 use crate::types::Rank;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Everything that this rank was told or found out.
+/// Facts that this rank was told or found out.
 #[derive(Debug)]
 pub(super) struct Facts {
     rank: Rank,
     ranks: u32,
     pub(super) dead: BTreeMap<Rank, FailureReason>,
-    /// With the number of exchanges that each took part in.
+    /// Ranks that left, with the number of exchanges that each took part in.
     pub(super) left: BTreeMap<Rank, u64>,
-    /// The cause of the end, as far as this rank knows.
+    /// Cause of the end, as far as this rank knows.
     pub(super) first: Option<Failure>,
-    /// What the others say of this rank's death: it has no part in anything any more.
+    /// Failure that the other ranks report of this rank, which then takes part in nothing any more.
     pub(super) condemned: Option<Failure>,
     pub(super) verdict: Option<Verdict>,
-    /// Whether a verdict is lacking, too, if a survivor of the last one has left: this rank
-    /// coordinates, and wants to go on with those who are still here.
+    /// True if a verdict counts as lacking also when a survivor of the last one has left: this rank
+    /// coordinates, and wants to go on with the ranks that are still here.
     pub(super) reconvenes: bool,
-    /// Who gave up after the failure.
+    /// Ranks that gave up after the failure.
     pub(super) withdrawn: BTreeMap<Rank, Failure>,
     blamed: BTreeSet<Rank>,
-    /// All of it as messages, in order: what a new neighbour is told.
+    /// All facts as messages, in order, for new neighbours.
     log: Vec<Message>,
 }
 
@@ -51,22 +51,22 @@ impl Facts {
         &self.log
     }
 
-    /// Why the communicator has ended.
+    /// Returns the fact that ended the communicator.
     pub(super) fn cause(&self) -> Option<&Message> {
         self.log.iter().find(|fact| matches!(fact, Message::Dead(_) | Message::Failed(_)))
     }
 
-    /// Whether this rank is dead or has left.
+    /// Returns whether a rank is dead or has left.
     pub(super) fn is_gone(&self, rank: Rank) -> bool {
         self.dead.contains_key(&rank) || self.left.contains_key(&rank)
     }
 
-    /// The ranks that are neither dead nor have left, this one among them.
+    /// Returns the ranks that are neither dead nor have left, this one among them.
     pub(super) fn living(&self) -> impl Iterator<Item = Rank> {
         (0..self.ranks).filter(|rank| !self.is_gone(*rank))
     }
 
-    /// Takes in a message that is a fact; whether it was news.
+    /// Takes in a message that is a fact. Returns whether the fact was news.
     pub(super) fn learn(&mut self, message: &Message) -> bool {
         let news = match message {
             Message::Dead(failure) => self.learn_death(failure),
@@ -89,8 +89,8 @@ impl Facts {
         news
     }
 
-    /// A death outweighs leaving: who was killed while it said goodbye has not told everybody,
-    /// and all must come to the same view of it.
+    /// Takes in a death, which outweighs leaving: a rank that was killed while it said goodbye has
+    /// not told every rank, and all ranks must come to the same view of it.
     fn learn_death(&mut self, failure: &Failure) -> bool {
         if self.dead.contains_key(&failure.rank) {
             return false;
@@ -125,7 +125,7 @@ impl Facts {
         true
     }
 
-    /// Whether every rank that a message names is one of ours.
+    /// Returns whether every rank that a message names is one of ours.
     pub(super) fn are_ranks(&self, message: &Message) -> bool {
         let is_rank = |rank: &Rank| *rank < self.ranks;
         let all_ranks = |verdict: &Verdict| {
@@ -154,7 +154,8 @@ impl Facts {
         }
     }
 
-    /// The ranks that are dead because they were silent, less those that a verdict has excluded.
+    /// Returns the ranks that are dead because they were silent, less those that a verdict has
+    /// excluded.
     pub(super) fn silent(&self) -> impl Iterator<Item = Rank> {
         let excluded = |rank: &Rank| {
             self.verdict.as_ref().is_some_and(|verdict| verdict.dead.binary_search(rank).is_ok())
@@ -164,10 +165,10 @@ impl Facts {
         silent.map(|(rank, _)| *rank).filter(move |rank| !excluded(rank))
     }
 
-    /// Whether the living may speak for all: those who are merely silent could live on the other
-    /// side of a broken network and think the same of us. Of two such sides at most one is the
-    /// larger, or as large and has the lowest rank of both. Ranks that a verdict has excluded
-    /// before do not count any more.
+    /// Returns whether the living ranks may speak for all. Silent ranks could live on the other
+    /// side of a broken network and think the same of this side. At most one of two such sides is
+    /// the larger one, or as large as the other and has the lowest rank of both. Ranks that a
+    /// verdict has excluded before do not count any more.
     pub(super) fn has_quorum(&self) -> bool {
         let count = self.silent().count();
         let lowest_silent = self.silent().next().unwrap_or(Rank::MAX);

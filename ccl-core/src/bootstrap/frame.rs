@@ -7,18 +7,18 @@ const HEADER_BYTES: usize = 4;
 /// The body of one frame.
 pub type Frame = Vec<u8>;
 
-/// A length prefix that no peer of ours would send.
+/// Error for a length prefix that no peer of ours would send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a frame of {length} bytes was announced where {length_max} is the most")]
 pub struct FrameError {
-    /// What the prefix says, in bytes.
+    /// Length that the prefix announces, in bytes.
     pub length: usize,
-    /// The bound at that moment, in bytes.
+    /// Bound at that moment, in bytes.
     pub length_max: usize,
 }
 
-/// Cuts a stream of bytes into frames. It holds one frame at a time and reserves memory only for
-/// a length within its bound.
+/// Decoder that cuts a stream of bytes into frames. The decoder holds one frame at a time and
+/// reserves memory only for a length within its bound.
 #[derive(Debug)]
 pub struct Decoder {
     length_max: usize,
@@ -28,7 +28,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder that refuses frames with bodies of more than `length_max` bytes.
+    /// Returns a decoder that refuses frames with bodies of more than `length_max` bytes.
     #[must_use]
     pub fn new(length_max: usize) -> Decoder {
         Decoder { length_max, header: [0; HEADER_BYTES], header_filled: 0, body: Vec::new() }

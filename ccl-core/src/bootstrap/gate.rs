@@ -1,5 +1,6 @@
-//! The accepting side of the keyed challenge: who may speak, and how long it has to say so. Rank
-//! 0's rendezvous and every rank's control port stand behind one.
+//! Gate: the accepting side of the keyed challenge, which decides who may speak and how long a
+//! stranger has to introduce itself. Rank 0's rendezvous and every rank's control port stand behind
+//! a gate.
 
 use super::frame::Decoder;
 use super::handshake::{Nonce, Nonces, Role, proof, proves};
@@ -10,24 +11,24 @@ use crate::time::Instant;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A connection, by the number that it was given.
+/// Number of a connection.
 pub type ConnectionId = u64;
 
 /// Connections that came to nothing, counted by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Strays {
-    /// Sent what is no message of ours, out of turn, or closed early.
+    /// Connections that sent what is no message of ours, or one out of turn, or closed early.
     pub malformed: u64,
-    /// Answered the challenge wrongly: it has another secret.
+    /// Connections that answered the challenge wrongly, because they have another secret.
     pub wrong_secret: u64,
-    /// Speak another version of the protocol.
+    /// Connections that speak another version of the protocol.
     pub wrong_version: u64,
-    /// Did not say who they are in time, or were one too many.
+    /// Connections that did not introduce themselves in time, or were one too many.
     pub slow: u64,
 }
 
 impl Strays {
-    /// All of them.
+    /// Returns the number of all of them.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.malformed + self.wrong_secret + self.wrong_version + self.slow
@@ -49,17 +50,17 @@ enum Stage {
     Proven,
 }
 
-/// What a connection at the gate has earned.
+/// Verdict on a message of a connection at the gate.
 #[derive(Debug)]
 pub(super) enum GateVerdict {
-    /// This answer.
+    /// The connection gets this answer.
     Answer(Message),
-    /// These last words.
+    /// The connection gets this last message, and is to be closed.
     Refuse(Message),
-    /// To be closed without a word.
+    /// The connection is to be closed without a message.
     Drop,
-    /// To enter: it has proved that it knows the secret, and this is the first that it says. The
-    /// nonce is the one of its challenge.
+    /// The connection enters: it has proved that it knows the secret, and this is its first
+    /// message. The nonce is the one of its challenge.
     Enter(Message, Nonce),
 }
 
@@ -87,13 +88,14 @@ impl Gate {
         self.half_open.contains_key(&connection)
     }
 
-    /// When the next one's time is up.
+    /// Returns the time when the next connection runs out of time.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.half_open.values().map(|peer| peer.since + self.patience).min()
     }
 
-    /// Whether a new connection has a place now: under pressure the oldest one that had its
-    /// second yields, younger ones are left alone and newcomers wait in the listener.
+    /// Returns whether there is room for a new connection now. Under pressure the oldest connection
+    /// that has had its second yields; younger ones are left alone, and newcomers wait in the
+    /// listener.
     pub(super) fn has_room(&self, now: Instant) -> bool {
         self.half_open.len() < self.half_open_max || self.yielding(now).is_some()
     }
@@ -104,8 +106,8 @@ impl Gate {
         (now.since(peer.since) >= patience).then_some(*connection)
     }
 
-    /// Lets a connection, for which there is room, stand at the gate; returns the one that
-    /// yields its place, to be closed.
+    /// Lets a connection, for which there is room, stand at the gate. Returns the connection that
+    /// yields its place and must be closed.
     pub(super) fn stand(
         &mut self,
         connection: ConnectionId,
@@ -124,7 +126,8 @@ impl Gate {
         evicted
     }
 
-    /// Takes bytes up to the end of one message and judges it; `None` when they are used up.
+    /// Takes bytes up to the end of one message and judges the message; `None` when they are used
+    /// up.
     pub(super) fn received(
         &mut self,
         connection: ConnectionId,
@@ -172,26 +175,26 @@ impl Gate {
         }
     }
 
-    /// What entered turns out to be out of turn.
+    /// Counts a malformed message, or one that is out of turn, and drops its connection.
     pub(super) fn malformed(&mut self) -> GateVerdict {
         self.strays.malformed += 1;
         GateVerdict::Drop
     }
 
-    /// A connection was closed by its peer; whether it stood here.
+    /// Forgets a connection that its peer closed. Returns whether it stood here.
     pub(super) fn closed(&mut self, connection: ConnectionId) -> bool {
         let stood = self.half_open.remove(&connection).is_some();
         self.strays.malformed += u64::from(stood);
         stood
     }
 
-    /// Those whose time is up, to be closed.
+    /// Removes the connections whose time is up, and returns them to be closed.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<ConnectionId> {
         let patience = self.patience;
         self.send_away(|peer| now.since(peer.since) >= patience)
     }
 
-    /// All of them, to be closed.
+    /// Removes all connections, and returns them to be closed.
     pub(super) fn shut(&mut self) -> Vec<ConnectionId> {
         self.send_away(|_| true)
     }

@@ -1,6 +1,6 @@
-//! The keyed challenge: each side proves that it knows the secret by a MAC over both nonces, the
-//! protocol version and its own role, so that no answer can be played back, on another connection
-//! or to its sender.
+//! Keyed challenge: each side proves that it knows the secret by a MAC over both nonces, the
+//! protocol version and its own role, so that no answer can be replayed, on another connection or
+//! to its sender.
 
 use super::identity::Secret;
 use hmac::{Hmac, Mac};
@@ -12,7 +12,7 @@ pub type Nonce = [u8; 32];
 /// A proof: HMAC-SHA256.
 pub(super) type Proof = [u8; 32];
 
-/// Which side of a connection proves.
+/// Side of a connection that proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Connector,
@@ -42,12 +42,12 @@ fn mac(secret: &Secret, role: Role, nonces: &Nonces) -> Hmac<Sha256> {
     mac
 }
 
-/// What `role` sends to prove that it knows the secret.
+/// Returns the proof by which `role` shows that it knows the secret.
 pub(super) fn proof(secret: &Secret, role: Role, nonces: &Nonces) -> Proof {
     mac(secret, role, nonces).finalize().into_bytes().into()
 }
 
-/// Whether `answer` is the proof of `role`, compared in constant time.
+/// Returns whether `answer` is the proof of `role`, compared in constant time.
 pub(super) fn proves(answer: &Proof, secret: &Secret, role: Role, nonces: &Nonces) -> bool {
     mac(secret, role, nonces).verify_slice(answer).is_ok()
 }

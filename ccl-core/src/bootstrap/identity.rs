@@ -1,4 +1,4 @@
-//! What a rank must hold to find and enter a communicator: addresses and a secret.
+//! Identity of a communicator: the addresses and the secret by which a rank finds and enters it.
 
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -9,20 +9,20 @@ const SECRET_BYTES: usize = 32;
 const PREFIX: &str = "ferroccl1:";
 const ENDPOINTS_MAX: usize = 8;
 
-/// A text that names no endpoint, secret or unique id. The text itself is not repeated where it
-/// may hold a secret.
+/// Error for a text that names no endpoint, secret or unique id. The message does not repeat a text
+/// that may hold a secret.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum IdentityError {
-    /// Not `host:port`.
+    /// The text is not `host:port`.
     #[error("`{text}` is not HOST:PORT (an IPv6 address is written in brackets: [::1]:29400)")]
     Endpoint {
-        /// The value given.
+        /// Text that was given.
         text: String,
     },
-    /// Not a secret in hexadecimal.
+    /// The text is not a secret in hexadecimal.
     #[error("the secret is not {} hexadecimal digits", 2 * SECRET_BYTES)]
     Secret,
-    /// Not a unique id.
+    /// The text is not a unique id.
     #[error(
         "not a unique id: it must read {PREFIX}HOST:PORT:SECRET, with up to {ENDPOINTS_MAX} \
          HOST:PORT separated by commas"
@@ -30,7 +30,7 @@ pub enum IdentityError {
     UniqueId,
 }
 
-/// Where rank 0 listens: a host name or address, and a port.
+/// Address where rank 0 listens: a host name or address, and a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     /// Host name, IPv4 address, or IPv6 address (without brackets).
@@ -40,7 +40,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// From its parts.
+    /// Returns the endpoint of a host and a port.
     #[must_use]
     pub fn new(host: impl Into<String>, port: u16) -> Endpoint {
         Endpoint { host: host.into(), port }
@@ -78,22 +78,22 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The key of a communicator. It is never shown: `Debug` prints that there is one.
+/// Key of a communicator. The key is never shown: `Debug` prints only whether it is the public one.
 #[derive(Clone)]
 pub struct Secret([u8; SECRET_BYTES]);
 
 impl Secret {
-    /// The key of those who have none: everybody knows it, so the driver accepts it over loopback
-    /// alone, unless it is told otherwise.
+    /// Key of communicators that were given none. Everybody knows this key, so the driver accepts
+    /// it over loopback alone, unless the driver is told otherwise.
     pub const PUBLIC: Secret = Secret([0; SECRET_BYTES]);
 
-    /// From 32 random bytes.
+    /// Returns the secret that consists of 32 random bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; SECRET_BYTES]) -> Secret {
         Secret(bytes)
     }
 
-    /// From a text that people pass around, of any length: the key is a digest of it.
+    /// Returns the secret of a passphrase of any length: the key is a digest of the passphrase.
     #[must_use]
     pub fn from_passphrase(text: &str) -> Secret {
         let mut digest = Sha256::new();
@@ -102,7 +102,8 @@ impl Secret {
         Secret(digest.finalize().into())
     }
 
-    /// A key for another purpose: it tells nothing of this one, nor of those for other purposes.
+    /// Returns a key for another purpose, which tells nothing of this key, nor of the keys for
+    /// other purposes.
     #[must_use]
     pub fn derive(&self, purpose: &[u8]) -> [u8; SECRET_BYTES] {
         let mut digest = Sha256::new();
@@ -114,7 +115,7 @@ impl Secret {
         digest.finalize().into()
     }
 
-    /// Whether this is [`Secret::PUBLIC`].
+    /// Returns whether this is [`Secret::PUBLIC`].
     #[must_use]
     pub fn is_public(&self) -> bool {
         self.0 == Secret::PUBLIC.0
@@ -133,18 +134,18 @@ impl fmt::Debug for Secret {
 
 /// Everything a rank needs to join: the endpoints of rank 0 (tried in turn) and the secret.
 ///
-/// Its text form, `ferroccl1:HOST:PORT:SECRET`, is read by `FromStr` and written by
+/// The text form, `ferroccl1:HOST:PORT:SECRET`, is read by `FromStr` and written by
 /// [`UniqueId::to_secret_string`] alone; `Display` and `Debug` leave the secret out.
 #[derive(Clone)]
 pub struct UniqueId {
-    /// Where rank 0 listens: at least one, at most 8.
+    /// Endpoints where rank 0 listens: at least one, at most 8.
     pub endpoints: Vec<Endpoint>,
     /// The key that every rank must know.
     pub secret: Secret,
 }
 
 impl UniqueId {
-    /// The text form with the secret: for handing to the other ranks, not for a log.
+    /// Returns the text form with the secret, for the other ranks; it must not be logged.
     #[must_use]
     pub fn to_secret_string(&self) -> String {
         use fmt::Write;

@@ -1,5 +1,5 @@
-//! Joining as every rank but 0 sees it: one connection, one attempt. First to be let in by rank 0,
-//! then to be told by an elder rank who all are.
+//! Joining from the side of every rank but 0: one connection, one attempt. Rank 0 lets the rank in
+//! first; then an elder rank tells it who all members are.
 
 use super::caller::Caller;
 use super::frame::{Decoder, FrameError, append_frame};
@@ -11,28 +11,28 @@ use crate::encoding::MessageError;
 use crate::types::Rank;
 use thiserror::Error;
 
-/// Why an attempt to join failed.
+/// Error of an attempt to join.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum MemberJoinError {
-    /// The connection closed before anything was said: rank 0 was busy, or not yet itself.
+    /// The connection closed before the challenge: rank 0 was busy or not ready yet.
     #[error("the connection closed before the challenge")]
     ClosedEarly,
-    /// The other side hung up on the proof.
+    /// The other side closed the connection when it had this side's proof.
     #[error(
         "it closed the connection when this process answered its challenge: they have \
          different secrets; give all ranks the same FERROCCL_SECRET or unique id"
     )]
     SecretRefused,
-    /// What listens there does not know the secret.
+    /// The process that listens there does not know the secret.
     #[error(
         "the process that listens there does not know the secret: it is another communicator's, \
          or it has another FERROCCL_SECRET"
     )]
     RootUnproven,
-    /// What listens there is none of ours.
+    /// The process that listens there sent a message that is not of this protocol.
     #[error("what listens there is no ferroccl rank 0 ({0}): see whether the port is taken")]
     Alien(MessageError),
-    /// What listens there is none of ours.
+    /// The process that listens there sent a frame that is not of this protocol.
     #[error("what listens there is no ferroccl rank 0 ({0}): see whether the port is taken")]
     AlienFrame(FrameError),
     /// Rank 0 ended the joining.
@@ -41,25 +41,25 @@ pub enum MemberJoinError {
 }
 
 impl MemberJoinError {
-    /// Whether another attempt can go better.
+    /// Returns whether another attempt can succeed.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         matches!(self, MemberJoinError::ClosedEarly)
     }
 }
 
-/// What is wanted of the other side.
+/// Request to the other side.
 #[derive(Clone, Debug)]
 enum Request {
     Join(Hello),
-    /// The members, so many.
+    /// Request for the members, and their number.
     Fetch(u32),
 }
 
-/// What comes of it.
+/// Reply to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Rank 0 let this rank in; these know who the others are.
+    /// Rank 0 let this rank in and names ranks that know the members.
     Referred(Referral),
     /// All members, in order of rank.
     Told(Vec<Member>),
@@ -78,14 +78,14 @@ pub struct MemberJoin {
 }
 
 impl MemberJoin {
-    /// Starts on a fresh connection to rank 0; `nonce` is fresh randomness.
+    /// Starts joining on a fresh connection to rank 0; `nonce` is fresh randomness.
     #[must_use]
     pub fn new(secret: Secret, own: Hello, nonce: Nonce) -> MemberJoin {
         MemberJoin::begin(secret, Request::Join(own), nonce)
     }
 
-    /// Starts on a fresh connection to the control port of an elder, to be told of so many ranks;
-    /// `secret` is that of the control connections.
+    /// Starts to fetch the members, of which there are `ranks`, on a fresh connection to the
+    /// control port of an elder; `secret` is that of the control connections.
     #[must_use]
     pub fn fetch(secret: Secret, ranks: u32, nonce: Nonce) -> MemberJoin {
         MemberJoin::begin(secret, Request::Fetch(ranks), nonce)
@@ -105,32 +105,33 @@ impl MemberJoin {
         join
     }
 
-    /// Takes what is to be sent.
+    /// Takes the bytes to send.
     pub fn take_outbox(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.outbox)
     }
 
-    /// How the attempt ended, once it has.
+    /// Returns the outcome of the attempt, once it has ended.
     #[must_use]
     pub fn outcome(&self) -> Option<&Result<Reply, MemberJoinError>> {
         self.outcome.as_ref()
     }
 
-    /// Whether the other side knows this rank by now, so that only others are waited for.
+    /// Returns whether the other side knows this rank by now, so that only other ranks are waited
+    /// for.
     #[must_use]
     pub fn is_introduced(&self) -> bool {
         self.caller.is_proven()
     }
 
-    /// The missing ranks in words, as rank 0 told last.
+    /// Returns the missing ranks in words, as rank 0 last reported them.
     #[must_use]
     pub fn missing(&self) -> Option<String> {
         let (ranks, count) = self.missing.as_ref()?;
         Some(missing(ranks, *count).to_string())
     }
 
-    /// Bytes arrived. Those that follow the end of joining are left in `bytes`: they belong to
-    /// what comes after it.
+    /// Takes in bytes that arrived. Bytes after the end of joining stay in `bytes`, for what comes
+    /// next.
     pub fn received(&mut self, bytes: &mut &[u8]) {
         while self.outcome.is_none() {
             match self.decoder.feed(bytes) {
@@ -144,7 +145,7 @@ impl MemberJoin {
         }
     }
 
-    /// The connection closed.
+    /// Handles the end of the connection.
     pub fn closed(&mut self) {
         self.fail(self.caller.closed());
     }

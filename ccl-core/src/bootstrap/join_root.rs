@@ -1,4 +1,5 @@
-//! Joining as rank 0 sees it: lets in who proves to know the secret, and compares what they say.
+//! Joining from the side of rank 0, which lets in processes that prove that they know the secret,
+//! and compares what they say.
 
 use super::frame::append_frame;
 use super::gate::{ConnectionId, Gate, GateVerdict, Strays};
@@ -11,16 +12,17 @@ use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// How long and how many strangers are borne with.
+/// Limits of joining: how long rank 0 waits, and how many strangers it bears with.
 #[derive(Clone, Copy, Debug)]
 pub struct JoinLimits {
-    /// Everybody must have joined by then, counted from the start.
+    /// Time within which all ranks must have joined, counted from the start.
     pub deadline: Duration,
-    /// A connection must have proved and introduced itself by then, counted from its start.
+    /// Time within which a connection must have proved and introduced itself, counted from its
+    /// start.
     pub half_open: Duration,
-    /// Most connections that have not, at once.
+    /// Most connections at once that have not introduced themselves yet.
     pub half_open_max: usize,
-    /// At the most so often those who joined are told who is missing.
+    /// Shortest interval at which the ranks that have joined are told which ranks are missing.
     pub waiting_every: Duration,
 }
 
@@ -35,12 +37,12 @@ impl Default for JoinLimits {
     }
 }
 
-/// What the driver is to do, in this order.
+/// Action for the driver, to be carried out in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RootAction {
-    /// Send these bytes.
+    /// Bytes to send on a connection.
     Send(ConnectionId, Vec<u8>),
-    /// Close once everything before is sent.
+    /// Connection to close once everything before is sent.
     Close(ConnectionId),
 }
 
@@ -86,52 +88,53 @@ impl RootJoin {
         join
     }
 
-    /// The next thing to do.
+    /// Takes the next action.
     pub fn next_action(&mut self) -> Option<RootAction> {
         self.actions.pop_front()
     }
 
-    /// How joining ended, once it has. Actions may still be due.
+    /// Returns the outcome of joining, once it has ended. Actions may still be due.
     #[must_use]
     pub fn outcome(&self) -> Option<&Result<Roster, JoinFailure>> {
         self.outcome.as_ref()
     }
 
-    /// Whether somebody is in the middle of introducing itself. After a failure the driver bears
-    /// with them for a moment: those who prove to know the secret hear why it failed, instead of
-    /// a closed connection that would look like a wrong secret.
+    /// Returns whether a connection is in the middle of introducing itself. After a failure the
+    /// driver bears with such connections for a moment: those that prove that they know the secret
+    /// hear why joining failed, instead of a closed connection that would look like a wrong secret.
     #[must_use]
     pub fn has_half_open(&self) -> bool {
         !self.gate.is_empty()
     }
 
-    /// The connection of each joined rank.
+    /// Returns the connection of each joined rank.
     #[must_use]
     pub fn connections(&self) -> BTreeMap<Rank, ConnectionId> {
         self.joined.iter().map(|(rank, joined)| (*rank, joined.connection)).collect()
     }
 
-    /// The connections that came to nothing.
+    /// Returns the counts of the connections that came to nothing.
     #[must_use]
     pub fn strays(&self) -> Strays {
         self.gate.strays
     }
 
-    /// When [`RootJoin::tick`] is due.
+    /// Returns the time when [`RootJoin::tick`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         let deadline = (self.started + self.limits.deadline).min(self.waiting_next);
         self.gate.poll_timeout().map_or(deadline, |stale| stale.min(deadline))
     }
 
-    /// Whether a new connection has a place now: under pressure the oldest half-open one that had
-    /// its second yields, younger ones are left alone and newcomers wait in the listener.
+    /// Returns whether there is room for a new connection now. Under pressure the oldest half-open
+    /// connection that has had its second yields; younger ones are left alone, and newcomers wait
+    /// in the listener.
     #[must_use]
     pub fn has_room(&self, now: Instant) -> bool {
         self.gate.has_room(now)
     }
 
-    /// A connection arrived; `nonce` is fresh randomness for its challenge.
+    /// Takes in a new connection; `nonce` is fresh randomness for its challenge.
     pub fn accepted(&mut self, connection: ConnectionId, nonce: Nonce, now: Instant) {
         if matches!(self.outcome, Some(Ok(_))) || !self.has_room(now) {
             self.gate.strays.slow += 1;
@@ -142,7 +145,7 @@ impl RootJoin {
         self.actions.extend(evicted.map(RootAction::Close));
     }
 
-    /// Bytes arrived.
+    /// Takes in bytes that arrived on a connection.
     pub fn received(&mut self, connection: ConnectionId, mut bytes: &[u8]) {
         if let Some(rank) = self.ranks_of.get(&connection) {
             // Nothing is due from a joined rank before its referral.
@@ -160,7 +163,7 @@ impl RootJoin {
         }
     }
 
-    /// A connection was closed by its peer, or broke.
+    /// Handles a connection that its peer closed, or that broke.
     pub fn closed(&mut self, connection: ConnectionId) {
         if self.gate.closed(connection) {
             self.actions.push_back(RootAction::Close(connection));
@@ -172,7 +175,8 @@ impl RootJoin {
         }
     }
 
-    /// Time passed.
+    /// Does what is due at this time: ends joining at the deadline, closes connections that are too
+    /// slow, and tells the joined ranks which ranks are missing.
     pub fn tick(&mut self, now: Instant) {
         if self.outcome.is_some() {
             return;
@@ -216,8 +220,8 @@ impl RootJoin {
         self.finish_if_complete();
     }
 
-    /// What speaks against a rank that knows the secret: then the ranks were started wrongly, and
-    /// no waiting can mend it.
+    /// Returns what speaks against a rank that knows the secret, if anything does: then the ranks
+    /// were started wrongly, and waiting cannot mend it.
     fn objection(&self, hello: &Hello) -> Option<JoinFailure> {
         let (own, rank) = (&self.own, hello.rank);
         if hello.library != own.library {

@@ -7,20 +7,20 @@ use super::{FRAME_BYTES_MAX, STRANGER_FRAME_BYTES_MAX};
 use crate::time::Instant;
 use crate::types::Rank;
 
-/// How far a connection is.
+/// Stage of a connection.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// The driver connects it.
+    /// The driver connects to the rank.
     Dialing(Rank),
-    /// Proves to the rank that was dialled.
+    /// This side proves the secret to the rank that was dialled.
     Calling(Rank, Caller),
-    /// Has introduced itself, and waits for a welcome.
+    /// This side has introduced itself to the rank, and waits for a welcome.
     Introduced(Rank),
-    /// Accepted; who it is has to show.
+    /// The connection was accepted, and its rank is not known yet.
     AtGate,
-    /// A neighbour's.
+    /// The connection leads to a neighbour.
     Up(Rank),
-    /// To be closed once everything is sent.
+    /// The connection is to be closed once everything is sent.
     Closing,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Link {
     pub(super) stage: Stage,
     pub(super) decoder: Decoder,
     pub(super) outbox: Vec<u8>,
-    /// When something was heard last; before that, when it began.
+    /// Time when something was heard last, or else when the connection began.
     pub(super) heard: Instant,
 }
 
@@ -44,13 +44,13 @@ impl Link {
         append_frame(&mut self.outbox, &message.encode());
     }
 
-    /// The other side has proved itself, and this side to it.
+    /// Moves to a stage after both sides have proved the secret, and admits long frames.
     pub(super) fn trust(&mut self, stage: Stage) {
         self.stage = stage;
         self.decoder.set_length_max(FRAME_BYTES_MAX);
     }
 
-    /// The neighbour behind it.
+    /// Returns the neighbour that the connection leads to, if it is up.
     pub(super) fn neighbour(&self) -> Option<Rank> {
         match self.stage {
             Stage::Up(rank) => Some(rank),
@@ -58,7 +58,7 @@ impl Link {
         }
     }
 
-    /// The rank that it leads to, or is to lead to.
+    /// Returns the rank that the connection leads to, or is to lead to.
     pub(super) fn towards(&self) -> Option<Rank> {
         match self.stage {
             Stage::Dialing(rank)

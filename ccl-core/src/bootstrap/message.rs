@@ -12,54 +12,53 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use thiserror::Error;
 
-/// Most bytes of a reason that is passed on.
+/// Most bytes of the text of a reason.
 pub const TEXT_BYTES_MAX: usize = 1024;
 /// Most bytes of a library version.
 const VERSION_BYTES_MAX: usize = 64;
-/// Most missing ranks that are named one by one; the rest is a number.
+/// Most missing ranks that are named one by one; the others are only counted.
 pub const MISSING_NAMED_MAX: usize = 16;
-/// Members of a part of a roster, which is far below the bound of a frame.
+/// Most members in a part of a roster; such a part is far below the bound of a frame.
 const PART_MEMBERS_MAX: usize = 4096;
 
-/// What a rank says about itself once it has proved that it knows the secret.
+/// Introduction of a rank, sent once the rank has proved that it knows the secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Its rank.
+    /// Rank of the sender.
     pub rank: Rank,
-    /// The number of ranks that it was told.
+    /// Number of ranks that the sender was told.
     pub ranks: u32,
     /// Version of the library; equal on all ranks.
     #[serde(with = "Text::<VERSION_BYTES_MAX>")]
     pub library: String,
     /// Digest of the configuration that the planner reads; equal on all ranks.
     pub configuration: [u8; 32],
-    /// Where it runs.
+    /// Place where the rank runs.
     pub member: Member,
 }
 
-/// Where a rank runs.
+/// Place where a rank runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Member {
-    /// Opaque identity of its host: equal for ranks that share one.
+    /// Opaque identity of the host: equal for ranks that share one.
     pub host: [u8; 16],
-    /// Its process id on that host.
+    /// Process id on that host.
     pub process: u32,
-    /// Where its control port is.
+    /// Address of the control port.
     pub contact: Contact,
 }
 
-/// Where a rank listens for control connections.
+/// Address where a rank listens for control connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Contact {
-    /// As an IPv6 address (IPv4 mapped); zero where rank 0 is, whatever address that has for the
-    /// reader.
+    /// IPv6 address (IPv4 mapped); zero stands for the address by which the reader reaches rank 0.
     ip: [u8; 16],
     /// TCP port.
     pub port: u16,
 }
 
 impl Contact {
-    /// A port at an address, or at the address by which rank 0 is reached.
+    /// Returns the contact of a port at an address, or at the address by which rank 0 is reached.
     #[must_use]
     pub fn new(ip: Option<IpAddr>, port: u16) -> Contact {
         let ip = ip.map_or([0; 16], |ip| match ip {
@@ -69,7 +68,7 @@ impl Contact {
         Contact { ip, port }
     }
 
-    /// The address, if it is not that of rank 0.
+    /// Returns the address, if it is not that of rank 0.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
         (self.ip != [0; 16]).then(|| Ipv6Addr::from(self.ip).to_canonical())
@@ -79,20 +78,20 @@ impl Contact {
 /// All ranks of a communicator, in order of rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roster {
-    /// Tells this communicator from every other that has the same secret.
+    /// Value that tells this communicator from every other that has the same secret.
     pub session: [u8; 32],
-    /// One per rank.
+    /// Members, one per rank.
     pub members: Vec<Member>,
 }
 
 impl Roster {
-    /// Number of different hosts.
+    /// Returns the number of different hosts.
     #[must_use]
     pub fn hosts(&self) -> usize {
         self.members.iter().map(|m| m.host).collect::<std::collections::BTreeSet<_>>().len()
     }
 
-    /// As messages for one that asked.
+    /// Returns the roster as messages for a rank that asked for it.
     pub(super) fn parts(&self) -> impl Iterator<Item = Message> {
         (0..)
             .step_by(PART_MEMBERS_MAX)
@@ -101,25 +100,25 @@ impl Roster {
     }
 }
 
-/// What rank 0 tells each rank when all have come: whom to ask who the others are. Rosters, of
-/// which each is as long as there are ranks, would keep rank 0 busy.
+/// Message of rank 0 to each rank when all have joined: the ranks to ask for the roster. Rank 0
+/// does not send rosters to all, because each is as long as there are ranks and they would keep
+/// rank 0 busy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Referral {
-    /// Tells this communicator from every other that has the same secret.
+    /// Value that tells this communicator from every other that has the same secret.
     pub session: [u8; 32],
-    /// Ranks that have the roster earlier, the nearest first, and where they listen: the last is
-    /// rank 0.
+    /// Ranks that have the roster earlier, nearest first, and their contacts; the last is rank 0.
     pub elders: Vec<(Rank, Contact)>,
 }
 
-/// The ranks that have the roster before `rank` has it, nearest first: its ancestors in the
-/// binomial tree in which each rank's parent lacks its lowest bit.
+/// Returns the ranks that have the roster before `rank` has it, nearest first: the ancestors of
+/// `rank` in the binomial tree in which a rank's parent lacks the lowest bit of that rank.
 pub(super) fn elders(rank: Rank) -> impl Iterator<Item = Rank> {
     let parent = |rank: &Rank| (*rank > 0).then(|| rank & (rank - 1));
     std::iter::successors(parent(&rank), parent)
 }
 
-/// Why the ranks did not become one communicator: told to everybody who had joined.
+/// Reason why the ranks did not become one communicator, sent to every rank that had joined.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum JoinFailure {
     /// A peer speaks another version of the joining protocol.
@@ -139,21 +138,21 @@ pub enum JoinFailure {
          everywhere"
     )]
     Library {
-        /// Who.
+        /// Rank that runs another release.
         rank: Rank,
-        /// Its version.
+        /// Version that it runs.
         #[serde(with = "Text::<VERSION_BYTES_MAX>")]
         library: String,
         /// Version of rank 0.
         #[serde(with = "Text::<VERSION_BYTES_MAX>")]
         root_library: String,
     },
-    /// A rank that the communicator has not.
+    /// A process joined as a rank that the communicator does not have.
     #[error("a process joined as rank {rank}, but there are {ranks} ranks, counted from 0")]
     RankOutOfRange {
-        /// What it said.
+        /// Rank that the process claims.
         rank: Rank,
-        /// Ranks of the communicator, as rank 0 was told.
+        /// Number of ranks of the communicator, as rank 0 was told.
         ranks: u32,
     },
     /// A rank was told another number of ranks.
@@ -162,11 +161,11 @@ pub enum JoinFailure {
          start all with the same number"
     )]
     RanksDiffer {
-        /// Who.
+        /// Rank that was told another number.
         rank: Rank,
-        /// What it was told.
+        /// Number of ranks that it was told.
         ranks: u32,
-        /// What rank 0 was told.
+        /// Number of ranks that rank 0 was told.
         root_ranks: u32,
     },
     /// Two processes claim one rank.
@@ -175,7 +174,7 @@ pub enum JoinFailure {
          process a rank of its own"
     )]
     DuplicateRank {
-        /// The rank.
+        /// Rank that both claim.
         rank: Rank,
         /// Process id of the one that came first.
         first: u32,
@@ -188,10 +187,10 @@ pub enum JoinFailure {
          FERROCCL_* variables and configuration file"
     )]
     ConfigurationDiffers {
-        /// Who differs from rank 0.
+        /// Rank that differs from rank 0.
         rank: Rank,
     },
-    /// Not all came in time.
+    /// Some ranks did not join in time.
     #[error(
         "{} did not join within {waited_ms} ms: see whether they were started and can reach rank 0",
         missing(.ranks, *.count)
@@ -200,20 +199,20 @@ pub enum JoinFailure {
         /// The first of the missing ranks.
         #[serde(with = "List::<MISSING_NAMED_MAX>")]
         ranks: Vec<Rank>,
-        /// How many are missing in all.
+        /// Number of all missing ranks.
         count: u32,
-        /// How long rank 0 waited, in milliseconds.
+        /// Time that rank 0 waited, in milliseconds.
         waited_ms: u32,
     },
     /// A rank ended while the others were still joining.
     #[error("rank {rank} hung up while the ranks were still joining: see its own message")]
     Died {
-        /// Who.
+        /// Rank that ended.
         rank: Rank,
     },
 }
 
-/// Reads "rank 3", "ranks 3, 5" or "ranks 0, 1, ... (40 in all)".
+/// Returns a text such as "rank 3", "ranks 3, 5" or "ranks 0, 1, ... (40 in all)".
 pub(super) fn missing(ranks: &[Rank], count: u32) -> impl fmt::Display {
     Missing { ranks, count }
 }
@@ -236,76 +235,76 @@ impl fmt::Display for Missing<'_> {
     }
 }
 
-/// A rank that failed, and why: the end of its communicator.
+/// Failure of a rank, and its reason: the end of the communicator.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("rank {rank} {reason}")]
 pub struct Failure {
     /// The rank that is to blame.
     pub rank: Rank,
-    /// What happened to it.
+    /// Reason of the failure.
     pub reason: FailureReason,
 }
 
-/// What happened to a rank.
+/// Reason why a rank failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum FailureReason {
-    /// Its connection closed without a goodbye.
+    /// The connection of the rank closed without a goodbye.
     #[error("died: its connection closed without a goodbye")]
     HungUp,
-    /// Nothing was heard of it.
+    /// The rank has been silent for too long.
     #[error("has been silent for {silence_ms} ms: it is stopped, overloaded or cut off")]
     Silent {
-        /// Since when, in milliseconds.
+        /// Length of the silence, in milliseconds.
         silence_ms: u32,
     },
-    /// Nobody answers where it listened.
+    /// Nothing listens at the rank's control port any more.
     #[error("died: nobody listens at its control port any more")]
     Refused,
-    /// The survivors agreed that it is.
+    /// The survivors agreed that the rank is dead.
     #[error("counts as dead: the survivors agreed so")]
     Agreed,
-    /// It gave up by itself.
+    /// The rank gave up by itself.
     #[error("gave up: {text}")]
     Aborted {
-        /// Its own words.
+        /// Reason in the rank's own words.
         #[serde(with = "Text::<TEXT_BYTES_MAX>")]
         text: String,
     },
-    /// Another rank found it failed.
+    /// Another rank found this rank failed.
     #[error("failed, says rank {by}: {text}")]
     Reported {
-        /// Who found it.
+        /// Rank that reports the failure.
         by: Rank,
-        /// Its words.
+        /// Reason in the words of that rank.
         #[serde(with = "Text::<TEXT_BYTES_MAX>")]
         text: String,
     },
-    /// After a failure it was told to give up for good: it goes nowhere with the other survivors.
+    /// The rank was told to give up for good after a failure: it does not go on with the survivors.
     #[error("gave up after the failure: {text}")]
     Withdrew {
-        /// Its own words.
+        /// Reason in the rank's own words.
         #[serde(with = "Text::<TEXT_BYTES_MAX>")]
         text: String,
     },
-    /// The ranks have compared notes after a deadline, and it holds up the others.
+    /// The ranks compared notes after a deadline, and this rank holds up the others.
     #[error("{text}")]
     Stuck {
-        /// For how long the operation whose deadline passed had not moved, in milliseconds.
+        /// Time that the operation whose deadline passed had not moved, in milliseconds.
         stalled_ms: u32,
         /// The verdict, to be read after "rank N".
         #[serde(with = "Text::<TEXT_BYTES_MAX>")]
         text: String,
     },
-    /// It sent what no rank of ours would.
+    /// The rank sent a message that no rank of ours would send.
     #[error("broke the protocol of the control connection: {text}")]
     Protocol {
-        /// What it sent.
+        /// Description of the breach.
         #[serde(with = "Text::<TEXT_BYTES_MAX>")]
         text: String,
     },
 }
 
-/// `#[serde(with = "Marked")]`: what follows the first bytes of a ferroccl process.
+/// `#[serde(with = "Marked")]`: a value behind the magic bytes of a ferroccl process.
 struct Marked;
 
 const MAGIC: [u8; 4] = *b"FCCL";
@@ -327,78 +326,80 @@ impl Marked {
     }
 }
 
-/// The number of [`Message::Open`] among the messages, its first byte.
+/// Number of [`Message::Open`] among the messages, which is the first byte of its encoding.
 const OPEN: u8 = 0;
 
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the fields say what they are; the variants say when they are sent")]
 pub enum Message {
-    /// Connector: I speak this version (its nonce is zero where the version is not ours).
+    /// First message of the connector: its version of the protocol, and its nonce, which is read as
+    /// zero if the version is not this one's.
     Open {
         #[serde(with = "Marked")]
         protocol: u16,
         nonce: Nonce,
     },
-    /// Root: prove that you know the secret.
+    /// Challenge to the connector, which must prove that it knows the secret.
     Challenge {
         #[serde(with = "Marked")]
         nonce: Nonce,
     },
-    /// Connector: here.
+    /// Proof of the connector.
     Proof { proof: Proof },
-    /// Root: and so do I.
+    /// Proof of the accepting side.
     RootProof { proof: Proof },
-    /// Connector: who I am.
+    /// Introduction of the connector.
     Hello(Hello),
-    /// Root, now and then: these are still missing.
+    /// List of the ranks that are still missing, which rank 0 sends now and then.
     Waiting {
         #[serde(with = "List::<MISSING_NAMED_MAX>")]
         ranks: Vec<Rank>,
         count: u32,
     },
-    /// Root: this ends the joining.
+    /// Refusal that ends the joining.
     Refused(JoinFailure),
-    /// Root: all are there, and these know who they are.
+    /// Message of rank 0 when all ranks have joined: the ranks that know the members.
     Referral(Referral),
-    /// Connector on a control port: I am `from`, and take you for `to`.
+    /// Request of a connector on a control port: it is `from`, and takes the acceptor for `to`.
     Link { from: Rank, to: Rank },
-    /// Acceptor: I am.
+    /// Answer to `Link`: the acceptor is `to`, and the link is up.
     Welcome,
-    /// Connector on a control port: who are the ranks?
+    /// Request for the members, from a connector on a control port.
     Fetch,
-    /// Acceptor: these, from `first` on.
+    /// Answer to `Fetch`: members, from rank `first` on.
     Members { first: Rank, members: Vec<Member> },
-    /// The part of `rank` in an exchange.
+    /// Part of `rank` in an exchange.
     Part { sequence: u64, rank: Rank, blob: Vec<u8> },
-    /// I live.
+    /// Sign of life.
     Heartbeat,
-    /// `rank` left in good order, having taken part in so many exchanges; from itself: goodbye.
+    /// Fact: `rank` left in good order after taking part in so many exchanges. From that rank
+    /// itself, this is a goodbye.
     Left { rank: Rank, exchanges: u64 },
-    /// This rank is dead, or at least counts as dead.
+    /// Fact: a rank is dead, or at least counts as dead.
     Dead(Failure),
-    /// This ends the communicator, though nobody need be dead.
+    /// Fact: this failure ends the communicator, though no rank need be dead.
     Failed(Failure),
-    /// A coordinator asks.
+    /// Question of a coordinator.
     Ask(Ask),
     /// An answer on its way to the coordinator.
     Answer(Answer),
-    /// The survivors have agreed.
+    /// Fact: the survivors have agreed on this verdict.
     Decided(Verdict),
-    /// The deadline of `asker` has passed: what are you doing?
+    /// Question about what each rank is doing, because the deadline of `asker` has passed.
     Inquire { asker: Rank, attempt: u32 },
-    /// This; on its way to the asker.
+    /// Note of a rank, on its way to the asker.
     Noted(Noted),
 }
 
 impl Message {
-    /// The body of its frame.
+    /// Returns the body of the message's frame.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         encode(self)
     }
 
-    /// Reads the body of a frame.
+    /// Reads a message from the body of a frame.
     ///
     /// # Errors
     /// The bytes are no message of this protocol.

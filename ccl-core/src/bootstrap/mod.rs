@@ -1,11 +1,12 @@
-//! How strangers become ranks of one communicator: frames, messages, the keyed challenge, and the
-//! state machines of joining ([`RootJoin`], [`MemberJoin`]) and of the time after it ([`Control`]).
+//! Bootstrap and control plane: processes prove that they know a secret and become ranks of one
+//! communicator. The module has the frames, the messages, the keyed challenge, and the state
+//! machines of joining ([`RootJoin`], [`MemberJoin`]) and of the time after joining ([`Control`]).
 //!
-//! Nothing here opens a socket, reads a clock or draws a random number: bytes, times and nonces are
-//! handed in, bytes to send are taken out. Rank 0 is the place where the ranks meet; after that
-//! they are equals, connected as `overlay` says.
+//! Nothing here opens a socket, reads a clock or draws a random number: the driver hands in bytes,
+//! times and nonces, and takes out the bytes to send. Ranks meet at rank 0. After that all ranks
+//! are equal, and connected as `overlay` says.
 //!
-//! The order on a connection, the connector on the left:
+//! Order of the messages on a connection, with the connector on the left:
 //!
 //! ```text
 //! Open {protocol, nonce}  ->                    the connector speaks first: a port scanner, which
@@ -17,12 +18,12 @@
 //!                         <-  Referral | Refused
 //! ```
 //!
-//! Between two ranks after joining it is the same, with a secret of that communicator, and in the
-//! place of `Hello` with `Fetch`, answered by the `Members` of the communicator, which pass along a
-//! tree, or with `Link`, answered by `Welcome`.
+//! Two ranks that connect after joining use the same challenge, with a secret of their
+//! communicator. In the place of `Hello` the connector sends `Fetch`, answered by the `Members` of
+//! the communicator, or `Link`, answered by `Welcome`. The members pass along a tree.
 //!
-//! The challenge keeps strangers out. It does not encrypt: somebody who can alter packets between
-//! the hosts can alter what follows it.
+//! The challenge keeps strangers out but does not encrypt: an attacker who can alter packets
+//! between the hosts can alter the messages after the challenge.
 
 mod agreement;
 mod caller;
@@ -72,5 +73,5 @@ pub const FRAME_BYTES_MAX: usize = 1 << 20;
 /// Most bytes that one rank can contribute to one exchange.
 pub const BLOB_BYTES_MAX: usize = FRAME_BYTES_MAX - 64;
 
-/// Most ranks of a communicator: what a mistyped number is told apart by.
+/// Most ranks of a communicator; a larger number counts as mistyped.
 pub const RANKS_MAX: u32 = 1 << 20;

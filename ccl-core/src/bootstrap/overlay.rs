@@ -1,26 +1,26 @@
-//! Who is connected with whom after joining, and which way the parts of an exchange go. Rank `r`
-//! has neighbours at the distances 1, 2, 4, ... in both directions of the ring of all ranks: so
-//! anything reaches everybody in as many steps as the number of ranks has bits.
+//! Overlay: the connections between ranks after joining, and the routes of the parts of an
+//! exchange. Rank `r` has neighbours at the distances 1, 2, 4, ... in both directions of the ring
+//! of all ranks, so a message reaches every rank in as many steps as the number of ranks has bits.
 
 use crate::types::Rank;
 
-/// The distances: powers of two below the number of ranks.
+/// Returns the distances: powers of two below the number of ranks.
 pub(super) fn distances(ranks: u32) -> impl Iterator<Item = u32> + Clone {
     (0..32).map(|bit| 1u32 << bit).take_while(move |distance| *distance < ranks)
 }
 
-/// `rank + by` on the ring.
+/// Returns `rank + by` on the ring.
 pub(super) fn after(rank: Rank, by: u32, ranks: u32) -> Rank {
     // Ranks are below RANKS_MAX, so that nothing overflows.
     (rank + by % ranks) % ranks
 }
 
-/// `rank - by` on the ring.
+/// Returns `rank - by` on the ring.
 pub(super) fn before(rank: Rank, by: u32, ranks: u32) -> Rank {
     after(rank, ranks - by % ranks, ranks)
 }
 
-/// All neighbours from the start, in order.
+/// Returns all neighbours from the start, in order.
 pub(super) fn neighbours(rank: Rank, ranks: u32) -> Vec<Rank> {
     let both = |by| [after(rank, by, ranks), before(rank, by, ranks)];
     let mut all: Vec<_> = distances(ranks).flat_map(both).filter(|peer| *peer != rank).collect();
@@ -29,9 +29,9 @@ pub(super) fn neighbours(rank: Rank, ranks: u32) -> Vec<Rank> {
     all
 }
 
-/// Whom this rank is to be connected with by its own doing: for each distance the first rank at
-/// or behind it that can be had. The first of them is its successor among those, which keeps all
-/// of them in one ring.
+/// Returns the ranks that this rank must connect to: for each distance, the first rank at that
+/// distance or further that can be had. The first of these ranks is the successor of this rank
+/// among the ranks that can be had, which keeps all of those in one ring.
 pub(super) fn targets(rank: Rank, ranks: u32, can_be_had: impl Fn(Rank) -> bool) -> Vec<Rank> {
     let mut found: Vec<Rank> = Vec::new();
     for distance in distances(ranks) {
@@ -42,8 +42,9 @@ pub(super) fn targets(rank: Rank, ranks: u32, can_be_had: impl Fn(Rank) -> bool)
     found
 }
 
-/// To whom `rank` passes the part of `origin`, so that everybody gets it exactly once: who has it
-/// from `o` ranks ahead hands it to the ranks `d` behind for all distances `d` greater than `o`.
+/// Returns the ranks to which `rank` passes the part of `origin`, so that every rank gets the part
+/// exactly once. A rank that is `o` ranks behind the origin passes the part to the ranks `d` behind
+/// itself, for all distances `d` greater than `o`.
 pub(super) fn heirs(rank: Rank, ranks: u32, origin: Rank) -> impl Iterator<Item = Rank> {
     let ahead = before(origin, rank, ranks);
     distances(ranks)

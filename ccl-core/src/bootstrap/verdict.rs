@@ -1,4 +1,4 @@
-//! What the survivors of a failure agree on, and the messages by which they do.
+//! Verdict of the survivors of a failure, and the messages by which they agree on it.
 
 use super::RANKS_MAX;
 use super::message::Failure;
@@ -6,75 +6,76 @@ use crate::encoding::RankSet;
 use crate::types::Rank;
 use serde::{Deserialize, Serialize};
 
-/// What all survivors agree on after a failure.
+/// Verdict on which all survivors agree after a failure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// How many verdicts the ranks of this communicator reached before this one.
+    /// Number of verdicts that the ranks of this communicator reached before this one.
     pub epoch: u64,
-    /// The ranks that are dead, in order. Who left in good order is neither here nor among the
+    /// Ranks that are dead, in order. A rank that left in good order is neither here nor among the
     /// survivors.
     #[serde(with = "RankSet::<RANKS_MAX>")]
     pub dead: Vec<Rank>,
-    /// What ended the communicator.
+    /// Failure that ended the communicator.
     pub cause: Failure,
-    /// The number of the last operation that every survivor had completed; later ones are void,
-    /// even where they had ended well.
+    /// Number of the last operation that every survivor had completed; later ones are void, even
+    /// where they had ended well.
     pub last_completed: u64,
-    /// The ranks that can go on together, in order.
+    /// Ranks that can go on together, in order.
     #[serde(with = "RankSet::<RANKS_MAX>")]
     pub survivors: Vec<Rank>,
-    /// Where the lowest survivor listens for the others, in case they do: a port at its address.
+    /// Port, at its address, where the lowest survivor listens for the others in case they go on.
     pub rendezvous_port: u16,
 }
 
-/// What a coordinator wants to know.
+/// Question of a coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Question {
-    /// Promise to heed no lower coordinator, stop completing operations, and say how far you are.
+    /// Request to promise to heed no lower coordinator, to stop completing operations, and to
+    /// report how far the rank is.
     Collect,
-    /// Accept this.
+    /// Request to accept this verdict.
     Accept(Verdict),
 }
 
-/// A coordinator's message to all ranks. The coordinator's rank is its ballot: who coordinates
-/// is the lowest living rank, so later ones are higher.
+/// Message of a coordinator to all ranks. The coordinator's rank is its ballot: the lowest living
+/// rank coordinates, so later coordinators are higher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ask {
     /// Number of the verdict to be reached.
     pub epoch: u64,
-    /// Who coordinates.
+    /// Rank that coordinates.
     pub coordinator: Rank,
-    /// Counts the messages of this coordinator.
+    /// Number of this message among those of the coordinator.
     pub attempt: u32,
-    /// What it asks.
+    /// The question.
     pub question: Question,
-    /// The verdict before, for those who have missed it.
+    /// Verdict before this one, for ranks that have missed it.
     pub previous: Option<Verdict>,
 }
 
-/// What a rank answers; ranks in between pass it on to the coordinator.
+/// Answer of a rank, which ranks in between pass on to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// Of the question.
+    /// Epoch of the question.
     pub epoch: u64,
-    /// Of the question.
+    /// Coordinator of the question.
     pub coordinator: Rank,
-    /// Who answers.
+    /// Rank that answers.
     pub rank: Rank,
-    /// The answer.
+    /// Content of the answer.
     pub vote: Vote,
 }
 
-/// An answer's content.
+/// Content of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Vote {
-    /// To [`Question::Collect`].
+    /// Answer to [`Question::Collect`].
     Promised {
-        /// Number of the last operation that ended well here; it stays that.
+        /// Number of the last operation that ended well on this rank; it stays that number.
         completed: u64,
-        /// What this rank has accepted before, and from whom.
+        /// Verdict that this rank has accepted before, and the coordinator that asked for it.
         accepted: Option<(Rank, Verdict)>,
     },
-    /// To [`Question::Accept`].
+    /// Answer to [`Question::Accept`].
     Accepted,
 }

@@ -4,65 +4,65 @@ use std::collections::BTreeMap;
 
 use crate::value::Value;
 
-/// A tunable's value that cannot be read.
+/// Error for a tunable's value that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{variable}={given:?} is not {expected}{}; leave it unset for the default, {default}",
     problem.as_ref().map_or_else(String::new, |problem| format!(" ({problem})"))
 )]
 pub struct ConfigError {
-    /// Which variable.
+    /// Name of the variable that was set.
     pub variable: String,
-    /// What it was set to.
+    /// Value that the variable was set to.
     pub given: String,
-    /// What would have been read.
+    /// Description of the values that can be read.
     pub expected: &'static str,
-    /// What exactly is wrong, where more is known.
+    /// Exact problem with the value, where more is known.
     pub problem: Option<String>,
-    /// What holds without it.
+    /// Default that holds if the variable is not set.
     pub default: String,
 }
 
 /// One tunable, for `ferroccl config` and the documentation.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Tunable {
-    /// Its environment variable.
+    /// Environment variable of the tunable.
     pub variable: &'static str,
-    /// Another name that NCCL's users know, if there is one.
+    /// Alias that NCCL's users know, if there is one.
     pub alias: Option<&'static str>,
-    /// What its values are.
+    /// Description of the possible values.
     pub kind: &'static str,
-    /// Its value in this configuration.
+    /// Value in this configuration.
     pub value: String,
-    /// Its default.
+    /// Default value.
     pub default: String,
-    /// Whether all ranks must agree on it.
+    /// True if all ranks must agree on the value.
     pub agreed: bool,
-    /// What it does and when to change it.
+    /// Description of what the tunable does and when to change it.
     pub doc: &'static str,
 }
 
-/// Where the values of variables come from.
+/// Function that returns the value of a variable, if it is set.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Reads a transport's own tunables and lists them with their values. Fails when a value cannot
-/// be read as its type.
+/// Function that reads a transport's own tunables and lists them with their values. The function
+/// fails when a value cannot be read as its type.
 pub type Table = fn(Lookup<'_>) -> Result<Vec<Tunable>, ConfigError>;
 
 /// Tunables that are declared together, by [`tunables!`](crate::tunables).
 pub trait Tunables: Default {
-    /// Reads what `lookup` knows; defaults for the rest.
+    /// Reads the tunables that `lookup` knows; the others have their defaults.
     ///
     /// # Errors
     ///
     /// When a value cannot be read as its type.
     fn from_lookup(lookup: Lookup<'_>) -> Result<Self, ConfigError>;
 
-    /// Lists them with the values that they have here.
+    /// Lists the tunables with their values.
     fn table(&self) -> Vec<Tunable>;
 }
 
-/// The [`Table`] of a transport whose tunables are `T`.
+/// Reads and lists the tunables `T` of a transport: the [`Table`] of that transport.
 ///
 /// # Errors
 ///
@@ -76,7 +76,8 @@ pub fn table_of<T: Tunables>(lookup: Lookup<'_>) -> Result<Vec<Tunable>, ConfigE
 ///
 /// Each line is `field: type = default, "VARIABLE", alias, agreed, "what it does";`, where `alias`
 /// is another name that NCCL's users know, if there is one, and `agreed` is true if all ranks must
-/// have the same value. A last line `.. field: type, "what it is";` is a field beside them.
+/// have the same value. A last line `.. field: type, "what it is";` adds a field that is no
+/// tunable.
 #[macro_export]
 macro_rules! tunables {
     ($(#[$attribute:meta])* $visible:vis struct $name:ident {
@@ -124,7 +125,8 @@ macro_rules! tunables {
     };
 }
 
-/// Reads one tunable, by its variable or else by its alias. For [`tunables!`](crate::tunables).
+/// Reads one tunable, by its variable or else by its alias; [`tunables!`](crate::tunables) calls
+/// this.
 ///
 /// # Errors
 ///
@@ -149,12 +151,13 @@ pub fn read<T: Value>(
     Ok(())
 }
 
-/// The transports' own tunables that are set, by variable; what is not set has its default.
+/// Values of the transports' own tunables that are set, by variable; the others have their
+/// defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransportSettings(BTreeMap<String, String>);
 
 impl TransportSettings {
-    /// Returns what a variable is set to.
+    /// Returns the value that a variable is set to, if any.
     #[must_use]
     pub fn get(&self, variable: &str) -> Option<&str> {
         self.0.get(variable).map(String::as_str)
@@ -174,7 +177,7 @@ impl TransportSettings {
         T::from_lookup(&|variable| self.get(variable).map(str::to_owned))
     }
 
-    /// Takes over what `lookup` knows of the tunables of these tables.
+    /// Sets the tunables of these tables that `lookup` knows.
     pub(super) fn take(&mut self, lookup: Lookup<'_>, tables: &[Table]) -> Result<(), ConfigError> {
         for table in tables {
             for tunable in table(lookup)? {
@@ -187,7 +190,7 @@ impl TransportSettings {
         Ok(())
     }
 
-    /// Lists the tunables of these tables.
+    /// Lists the tunables of these tables with their values.
     pub(super) fn list(&self, tables: &[Table]) -> Result<Vec<Tunable>, ConfigError> {
         let lookup = |variable: &str| self.get(variable).map(str::to_owned);
         let mut rows = Vec::new();

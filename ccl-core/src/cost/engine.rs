@@ -1,19 +1,20 @@
-//! The engine of virtual time: ranks at work in a world that says when what they send arrives.
+//! Engine of virtual time: runs workers of all ranks in a [`World`] that models their links.
 //!
-//! What runs is what runs in earnest ([`Execution`]); only its ports are others. So whatever a
-//! schedule does (pipelining of chunks, slots that run out, ranks that wait for each other) costs
-//! what it costs, and nothing is known twice. How links behave is the parameter: a [`World`].
+//! The engine executes the real programs ([`Execution`]); only the ports are simulated. Every
+//! behaviour of a schedule (pipelining of chunks, slots that run out, ranks that wait for each
+//! other) therefore costs the time that it really takes, and no behaviour is modelled a second
+//! time. The [`World`] is the parameter: it defines how links behave.
 
 use crate::execution::{Execution, Link, Ports, Progress};
 use crate::types::Rank;
 
-/// A rank at work: the real execution, or one that does the same in less memory.
+/// A rank that executes: the real execution, or one that does the same in less memory.
 pub trait Worker {
-    /// Does what can be done now.
+    /// Advances the rank as far as is possible now.
     fn advance<P: Ports>(&mut self, ports: &mut P) -> Progress;
 
-    /// A message of the link has arrived, or (`receives` is false) one may be sent on it. A worker
-    /// that need not look at all its links at every [`Worker::advance`] notes it.
+    /// Notes that a message of the link has arrived, or (`receives` is false) that one may be sent
+    /// on it. A worker can use this to avoid looking at all its links at every [`Worker::advance`].
     fn hear(&mut self, _link: Link, _receives: bool) {}
 }
 
@@ -23,40 +24,40 @@ impl Worker for Execution {
     }
 }
 
-/// The links of all ranks, and the time.
+/// Links of all ranks, and the time.
 pub trait World {
-    /// What can go wrong in it.
+    /// Error that the world can fail with.
     type Error;
 
-    /// The world as one rank sees it.
+    /// View of the world from one rank.
     type Ports<'w>: Ports
     where
         Self: 'w;
 
-    /// Lets time pass until a rank that is not done may be able to do something. Returns that rank;
-    /// none if nothing happens any more.
+    /// Lets time pass until a rank that is not done may be able to advance. Returns that rank, or
+    /// none if no event is left.
     ///
     /// # Errors
     ///
     /// When the world cannot go on.
     fn next(&mut self) -> Result<Option<Rank>, Self::Error>;
 
-    /// Tells a rank's worker what has happened to its links since it last looked.
+    /// Notifies a rank's worker of the events on its links since the rank last looked.
     fn tell<M: Worker>(&mut self, _rank: Rank, _worker: &mut M) {}
 
     /// Returns the ports of a rank, at the present time.
     fn ports(&mut self, rank: Rank) -> Self::Ports<'_>;
 
-    /// A rank has done something. Returns whether it may do more at once; if not,
-    /// [`World::next`] names it again when it may.
+    /// Records that a rank has advanced. Returns whether the rank may continue at once; if not,
+    /// [`World::next`] returns the rank again when it may.
     fn moved(&mut self, rank: Rank) -> bool;
 
-    /// A rank is done.
+    /// Records that a rank is done.
     fn done(&mut self, rank: Rank);
 }
 
-/// Runs all ranks until they are done, or nothing happens any more. Returns those that are not
-/// done, in order.
+/// Runs all ranks until they are done or no event is left. Returns the ranks that are not done, in
+/// order.
 ///
 /// # Errors
 ///

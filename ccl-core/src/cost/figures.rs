@@ -1,13 +1,13 @@
-//! The numbers of a model by name, so that they can be written down, read and fitted.
+//! Parameters of a model by name, so that they can be written, read and fitted.
 
 use std::fmt::Write as _;
 
 use super::walk::{Hop, Model, Owner, Processor};
 
-/// A number of a model.
+/// Accessor of a parameter of a model.
 pub type Figure = fn(&mut Model) -> &mut f64;
 
-/// All that a model of processors has: nanoseconds, but for `network_bytes_per_s`.
+/// All parameters of a model of processors: nanoseconds, except `network_bytes_per_s`.
 pub const FIGURES: [(&str, Figure); 12] = [
     ("call_ns", |model| &mut model.processor.call_ns),
     ("within_latency_ns", |model| &mut model.within.latency_ns),
@@ -23,10 +23,10 @@ pub const FIGURES: [(&str, Figure); 12] = [
     ("network_bytes_per_s", |model| &mut model.between.bytes_per_s),
 ];
 
-/// What is taken for a network of which nothing is known, in bytes per second.
+/// Assumed bandwidth of an unknown network, in bytes per second.
 pub const NETWORK_BYTES_PER_S: f64 = 10e9;
 
-/// Ranks on processors: of the order of what this library's own links take.
+/// Default parameters for ranks on processors: the order of magnitude of this library's own links.
 const PROCESSOR: Processor =
     Processor { call_ns: 120.0, fold_ns: 40.0, slot_ns: 0.03, memory_ns: [0.03, 0.06, 0.12] };
 const MEMORY: Hop =
@@ -34,7 +34,7 @@ const MEMORY: Hop =
 const SOCKET: Hop =
     Hop { message_ns: 4000.0, byte_ns: 0.1, latency_ns: 15_000.0, bytes_per_s: f64::INFINITY };
 
-/// Ranks on processors, of hosts that send so much to the network.
+/// Returns the model of ranks on processors, on hosts with this network bandwidth.
 #[must_use]
 pub fn processors(network_bytes_per_s: f64) -> Model {
     Model {
@@ -45,7 +45,7 @@ pub fn processors(network_bytes_per_s: f64) -> Model {
     }
 }
 
-/// Each name with its number: `call_ns=120 fold_ns=40 …`.
+/// Returns each name with its number: `call_ns=120 fold_ns=40 …`.
 #[must_use]
 pub fn write(model: &Model) -> String {
     let (mut text, mut model) = (String::new(), *model);
@@ -59,12 +59,12 @@ pub fn write(model: &Model) -> String {
     text
 }
 
-/// What [`write()`] has written; of numbers that are left out, those of the order of what this
-/// library's links take.
+/// Parses the output of [`write()`]. Parameters that are left out get the defaults of
+/// `processors` with `NETWORK_BYTES_PER_S`.
 ///
 /// # Errors
 ///
-/// With the word that is none of them.
+/// When a word is not a parameter with a valid number; the error quotes the word.
 pub fn read(text: &str) -> Result<Model, String> {
     let mut model = processors(NETWORK_BYTES_PER_S);
     for word in text.split_whitespace() {

@@ -1,8 +1,8 @@
-//! Counts the work of one rank in a call, without running it and without any waiting.
+//! Counter of the work of one rank in a call, without an execution and without any waiting.
 //!
 //! A schedule's loops are counted in strides: as long as each message stays between the same hosts
-//! and each part as long as the one before, an iteration does what the one before did. So a rank of
-//! a hundred thousand takes hardly longer than one of ten.
+//! and each part is as long as the one before, all iterations do the same work. Counting a rank of
+//! a hundred thousand therefore takes hardly longer than counting one of ten.
 
 use std::ops::Range;
 
@@ -13,22 +13,22 @@ use crate::schedule::{Affine, Buffer, Counters, DEPTH, Extent, Layout, RankSched
 use crate::topology::Hosts;
 use crate::types::Rank;
 
-/// Ways through a port.
+/// Directions of a port.
 pub(super) const OUT: usize = 0;
 pub(super) const IN: usize = 1;
 
-/// The work of one rank.
+/// Work of one rank.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Load {
-    /// Bytes to and from ranks of its host.
+    /// Bytes to and from ranks of the same host.
     pub(super) within: [f64; 2],
-    /// Bytes to and from others.
+    /// Bytes to and from ranks of other hosts.
     pub(super) between: [f64; 2],
-    /// Time that the rank's processor is busy.
+    /// Time for which the rank's processor is busy.
     pub(super) processor_ns: f64,
 }
 
-/// The steps of a rank for each chunk, in the order of its schedule.
+/// Steps of a rank for each chunk, in the order of its schedule.
 #[derive(Debug)]
 pub(super) struct Outline {
     pub(super) split: u32,
@@ -44,14 +44,14 @@ impl Outline {
     }
 }
 
-/// How many iterations of each loop, from the one at hand on, are alike.
+/// Per loop: the number of iterations, from the current one on, that do the same work.
 type Alike = [u32; DEPTH];
 
 fn least(one: Alike, other: Alike) -> Alike {
     std::array::from_fn(|dimension| one[dimension].min(other[dimension]))
 }
 
-/// A rank in a call.
+/// State of the count for one rank in a call.
 pub(super) struct Counting<'a> {
     pub(super) rank: Rank,
     pub(super) hosts: &'a Hosts,
@@ -59,18 +59,18 @@ pub(super) struct Counting<'a> {
     pub(super) numbers: &'a CallParams,
     /// Bytes of the rank's larger buffer.
     pub(super) buffer_bytes: usize,
-    /// Elements that a message takes of each part.
+    /// Elements of each part that a message carries.
     pub(super) chunk_elements: usize,
     pub(super) load: Load,
 }
 
-/// The work of a fold over all chunks.
+/// Work of a fold over all chunks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Work {
     bytes: f64,
-    /// Messages on each of its links.
+    /// Messages on each link of the fold.
     messages: f64,
-    /// Tasks that it is carried out as.
+    /// Tasks that execute the fold.
     tasks: f64,
 }
 
@@ -80,7 +80,7 @@ impl Counting<'_> {
         self.body(&outline.nodes, 0, &mut [0; DEPTH], 1.0);
     }
 
-    /// Adds what is done here, so many times; none only looks how long it goes on like this.
+    /// Adds the work of `nodes`, `times` times; 0 only determines how long the work stays the same.
     fn body(&mut self, nodes: &[Lowered], depth: usize, at: &mut Counters, times: f64) -> Alike {
         let each = |node: &Lowered| match node {
             Lowered::Fold(fold) => self.fold(fold, at, times),
@@ -105,7 +105,7 @@ impl Counting<'_> {
             if times > 0.0 {
                 self.body(body, depth + 1, at, times * f64::from(stride));
             }
-            // What lies between both ends of a stride goes on for as long as these do.
+            // Iterations inside a stride stay alike for as long as both of its ends do.
             at[depth] = first + stride - 1;
             let there = if stride > 1 { self.body(body, depth + 1, at, 0.0) } else { here };
             alike = least(alike, least(here, there));
@@ -135,7 +135,7 @@ impl Counting<'_> {
         alike
     }
 
-    /// Adds what goes to or comes from each of `repeat` peers.
+    /// Adds the messages to or from each of `repeat` peers.
     fn messages(
         &mut self,
         (peer, repeat): (&Affine, u32),
@@ -168,8 +168,8 @@ impl Counting<'_> {
         alike
     }
 
-    /// Of how many elements a fold is, and in how many messages. Without `exactly` its tasks are
-    /// not counted.
+    /// Returns the bytes, messages and tasks of a fold, and how long these stay the same. Without
+    /// `exactly`, neighbours that are joined count as several tasks.
     fn work(&self, fold: &Fold, at: &Counters, exactly: bool) -> (Work, Alike) {
         let Extent { buffer, parts } = fold.extent;
         let layout = self.layout(buffer);
@@ -196,7 +196,7 @@ impl Counting<'_> {
         }
         let one_chunk = chunks(self.longest_part()) == 1;
         if one_chunk && tasks > 1 && self.model.processor.fold_ns > 0.0 {
-            // Neighbours may have been joined, by where each of them lies.
+            // Neighbours may have been joined, depending on their addresses.
             tasks = if exactly { self.joined(fold, at) } else { tasks };
             alike = [1; DEPTH];
         }
@@ -212,7 +212,8 @@ impl Counting<'_> {
         if buffer == Buffer::Input { &self.numbers.input } else { &self.numbers.output }
     }
 
-    /// Tasks of a fold of several parts, if neighbours are one: those that are in every operand.
+    /// Returns the tasks of a fold of several parts after neighbours are joined: parts that are
+    /// neighbours in every operand.
     fn joined(&self, fold: &Fold, at: &Counters) -> usize {
         let width = self.numbers.element_bytes;
         let stride = (self.chunk_elements * width).next_multiple_of(64);
@@ -245,7 +246,7 @@ impl Counting<'_> {
     }
 }
 
-/// How long a number stays in a range that it is in, along each loop.
+/// Returns how long a number stays within its current range, along each loop.
 fn goes_on(number: &Affine, at: &Counters, range: &Range<u32>) -> Alike {
     if number.is_constant() {
         return [u32::MAX; DEPTH];
@@ -269,7 +270,7 @@ mod tests {
     const ROOT: Rank = 1;
     const ELEMENT_BYTES: usize = 4;
 
-    /// Every number is another, so that nothing is taken for something else.
+    /// Returns a model in which every number is different, so that no mix-up goes unnoticed.
     fn model() -> Model {
         let hop = |message_ns, byte_ns| Hop {
             message_ns,
@@ -283,7 +284,7 @@ mod tests {
         Model { processor, within, between, network_ports: Owner::Rank }
     }
 
-    /// Ports of a rank that really runs, for which everything is always there.
+    /// Ports of a rank that really executes, with every message and slot always available.
     struct Alone<'a> {
         rank: Rank,
         hosts: &'a Hosts,
@@ -356,8 +357,8 @@ mod tests {
         assert!((ratio - 1.0).abs() < 1e-9, "{of}: {counted:?} {run:?}");
     }
 
-    /// What is counted is what a run does: on hosts that are filled one after the other, in turns,
-    /// and anyhow; with parts that are short, empty, or of many chunks.
+    /// Compares the count with a run: on hosts that are filled one after the other, in turns, and
+    /// irregularly; with parts that are short, empty, or of many chunks.
     #[test]
     fn what_is_counted_is_what_is_done() {
         let filled: Vec<u32> = (0..24).map(|rank| rank / 8).collect();

@@ -1,6 +1,6 @@
-//! How long a collective takes: the programs of all ranks run in virtual time ([`engine`]), over
-//! links that are modelled as ports and latencies ([`walk`], [`predict`]), with numbers that are
-//! known by name ([`figures`]).
+//! Prediction of the time of collectives: the programs of all ranks run in virtual time
+//! ([`engine`]), over links that are modelled as ports and latencies ([`walk`], [`predict`]), with
+//! parameters that are known by name ([`figures`]).
 
 pub mod engine;
 pub mod figures;

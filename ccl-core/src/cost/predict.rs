@@ -1,6 +1,6 @@
-//! How long a collective takes by each of its algorithms: by walking through it ([`super::walk`])
-//! where ranks are few. Where they are many, by adding up what some ranks do, and taking for the
-//! waiting in between what a walk through fewer ranks takes for it.
+//! Prediction of the time of a collective, by each of its algorithms. Where ranks are few, the
+//! prediction is a walk through the call ([`super::walk`]). Where they are many, the work of some
+//! ranks is added up, and the waiting in between is taken from a walk through fewer ranks.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -16,32 +16,32 @@ use crate::schedule::shape::{Seat, ShapeError, Sizes};
 use crate::topology::Hosts;
 use crate::types::Rank;
 
-/// Of more ranks fewer are walked, and of longer calls a part, and the rest continued.
+/// Most ranks and most chunks that are walked; larger calls are extrapolated.
 const RANKS_MAX: u32 = 32;
 const CHUNKS_MAX: usize = 24;
-/// For the sum, so many ranks at either end of a host are looked at.
+/// Ranks at either end of a host that are counted for the sum.
 const ENDS: u32 = 4;
 
-/// What the ranks run, by an algorithm: lowered once, for calls of any length.
+/// Programs that the ranks run for an algorithm: lowered once, for calls of any length.
 #[derive(Debug)]
 pub struct Programs {
-    /// What is done, and how.
+    /// The algorithm.
     algorithm: &'static Algorithm,
-    /// Whose data it is, or who gets it, where there is such a rank.
+    /// The root, if the collective has one.
     root: Rank,
-    /// Who is where.
+    /// Placement of the ranks on hosts.
     hosts: Hosts,
     /// Slots of each link, on each channel.
     slots: u32,
     known: RefCell<BTreeMap<Rank, Arc<Program>>>,
-    /// What is counted, of the ranks that are.
+    /// Outlines of the ranks that are counted.
     outlines: RefCell<BTreeMap<Rank, Arc<Outline>>>,
-    /// The same for ranks that stand for these, where they are many.
+    /// Programs of fewer ranks that represent these; none if these are few.
     fewer: OnceCell<Option<Box<Programs>>>,
 }
 
 impl Programs {
-    /// Of all ranks on these hosts.
+    /// Creates the programs of all ranks on these hosts; each is lowered at its first use.
     #[must_use]
     pub fn new(algorithm: &'static Algorithm, root: Rank, hosts: Hosts, slots: u32) -> Programs {
         let (known, outlines, fewer) = Default::default();
@@ -65,7 +65,7 @@ impl Programs {
         (self.algorithm.schedule)(&Params { rank, ranks: hosts.ranks(), root, hosts })
     }
 
-    /// Those of fewer ranks on hosts like these; none if they are few.
+    /// Returns the programs of fewer ranks on similar hosts; none if the ranks are few.
     fn fewer(&self) -> Option<&Programs> {
         let few = || {
             let hosts = fewer(&self.hosts)?;
@@ -76,49 +76,50 @@ impl Programs {
     }
 }
 
-/// A collective whose blocks all have as many elements.
+/// A collective whose blocks all have the same number of elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// What the ranks run.
+    /// Programs of the ranks.
     pub programs: &'a Programs,
     /// Elements of a block.
     pub count: usize,
-    /// Bytes of one.
+    /// Bytes of an element.
     pub element_bytes: usize,
-    /// Bytes of a rank's larger buffer; where a part of a call stands for it, of the whole.
+    /// Bytes of a rank's larger buffer. In a part of a call that represents the whole, those of the
+    /// whole.
     pub buffer_bytes: usize,
     /// Parallel channels per pair of ranks.
     pub channels: u32,
-    /// The most payload of a message.
+    /// Largest payload of a message.
     pub slot_bytes: usize,
 }
 
-/// A time, and how it comes about.
+/// A predicted time, and the resource that bounds it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prediction {
-    /// Until the last rank is done, in nanoseconds.
+    /// Time until the last rank is done, in nanoseconds.
     pub time_ns: f64,
-    /// What most of it is.
+    /// Resource that takes most of the time.
     pub bound: Bound,
-    /// Bytes that cross between hosts, of all ranks together; about, where ranks are many.
+    /// Bytes that cross between hosts, of all ranks together; approximate if ranks are many.
     pub network_bytes: f64,
 }
 
-/// What most of a time is.
+/// Resource that takes most of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// Messages that wait for each other.
     Latency,
     /// The processor of a rank.
     Processor,
-    /// What joins ranks of a host.
+    /// Links between ranks of a host.
     Within,
     /// The network.
     Between,
 }
 
 impl Bound {
-    /// In words.
+    /// Returns the name for messages to people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -130,18 +131,18 @@ impl Bound {
     }
 }
 
-/// Why there is no prediction.
+/// Reason for a missing prediction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PredictError {
-    /// The collective does not take blocks that are all alike.
+    /// A collective that does not take blocks of equal size.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// It would never end.
+    /// A call that never ends.
     #[error(transparent)]
     Stuck(#[from] super::walk::Stuck),
 }
 
-/// How long the call takes, by the model.
+/// Returns the time that the call takes, by the model.
 ///
 /// # Errors
 ///
@@ -153,8 +154,8 @@ pub fn predict(call: &Call<'_>, model: &Model) -> Result<Prediction, PredictErro
     Ok(Prediction { time_ns: all.time_ns * walked.time_ns / summed.time_ns, ..all })
 }
 
-/// What [`predict`] will hardly say less than, in nanoseconds: as long as the busiest port or
-/// processor is busy. Found without walking, for those who look for the fastest way only.
+/// Returns a time that [`predict`] will hardly undercut, in nanoseconds: that of the busiest port
+/// or processor. The bound needs no walk; it serves searches for the fastest algorithm.
 ///
 /// # Errors
 ///
@@ -166,7 +167,7 @@ pub fn at_least(call: &Call<'_>, model: &Model) -> Result<f64, PredictError> {
     Ok(all.time_ns * busy_ns / summed.time_ns)
 }
 
-/// The same messages among fewer ranks, if they are many.
+/// Returns a call with the same messages among fewer ranks; none if the ranks are few.
 fn small<'a>(call: &Call<'a>) -> Option<Call<'a>> {
     let fewer = call.programs.fewer()?;
     let whole = fewer.algorithm.collective.even_blocks(2) == Some(1);
@@ -176,7 +177,7 @@ fn small<'a>(call: &Call<'a>) -> Option<Call<'a>> {
     Some(Call { programs: fewer, count, ..*call })
 }
 
-/// Hosts like these, but fewer; none if they are few.
+/// Returns fewer hosts that are similar to these; none if these are few.
 fn fewer(hosts: &Hosts) -> Option<Hosts> {
     let (ranks, count, size) = (hosts.ranks(), hosts.count(), hosts.largest());
     if ranks <= RANKS_MAX {
@@ -190,7 +191,7 @@ fn fewer(hosts: &Hosts) -> Option<Hosts> {
     Some(Hosts::of(&ids))
 }
 
-/// By the executions of all ranks.
+/// Predicts by walking through the executions of all ranks.
 fn by_walking(call: &Call<'_>, model: &Model) -> Result<Prediction, PredictError> {
     let chunks = chunks(call)?;
     if chunks <= CHUNKS_MAX {
@@ -231,8 +232,8 @@ fn prediction(walked: &Walked) -> Prediction {
     }
 }
 
-/// Of how many elements the beginnings of parts are multiples: cache lines, as in calls that are
-/// made.
+/// Returns the number of elements that the starts of parts are multiples of: a cache line, as in
+/// real calls.
 #[must_use]
 pub fn grain(element_bytes: usize) -> usize {
     (64 / element_bytes.max(1)).max(1)
@@ -247,7 +248,7 @@ fn numbers(call: &Call<'_>, rank: Rank, split: u32) -> Result<CallParams, ShapeE
     Ok(CallParams { input, output, element_bytes, slot_bytes })
 }
 
-/// How often the schedule is repeated.
+/// Returns the number of times that the schedule is repeated.
 fn chunks(call: &Call<'_>) -> Result<usize, ShapeError> {
     let outline = call.programs.outline(0);
     let numbers = numbers(call, 0, outline.split)?;
@@ -259,14 +260,15 @@ fn walked(call: &Call<'_>, model: &Model) -> Result<Walked, PredictError> {
     messages(call, model, &mut |_| {})
 }
 
-/// Whether all messages of a call can be looked at: its ranks are few.
+/// Returns whether all messages of a call can be walked: its ranks are few.
 #[must_use]
 pub fn is_walked(hosts: &Hosts) -> bool {
     hosts.ranks() <= RANKS_MAX
 }
 
-/// Runs a call to its end, without leaving anything out, and shows every message as it leaves. What
-/// that takes grows with the messages, and with the square of the ranks: see [`is_walked`].
+/// Runs a call to its end, without leaving anything out, and reports every message as it leaves.
+/// The time that the run takes grows with the messages, and with the square of the ranks: see
+/// [`is_walked`].
 ///
 /// # Errors
 ///
@@ -291,13 +293,13 @@ pub fn messages(
     Ok(walk(&mut executions, &scene, model, seen)?)
 }
 
-/// Steps that wait for each other, and the busiest port or processor; for ranks of some hosts that
-/// stand for all.
+/// Predicts by addition: the steps that wait for each other, and the busiest port or processor of
+/// some hosts that represent all.
 fn add_up(call: &Call<'_>, model: &Model) -> Result<Prediction, PredictError> {
     sum(call, model).map(|(all, _)| all)
 }
 
-/// The same, and what it takes if no step waits for another.
+/// Returns the prediction of `add_up`, and the time if no step waits for another.
 fn sum(call: &Call<'_>, model: &Model) -> Result<(Prediction, f64), PredictError> {
     let Programs { algorithm, hosts, .. } = call.programs;
     let (mut busiest, mut crossing) = (Busy::default(), 0.0);
@@ -323,8 +325,9 @@ fn sum(call: &Call<'_>, model: &Model) -> Result<(Prediction, f64), PredictError
     Ok((Prediction { time_ns, bound, network_bytes: crossing }, busy_ns))
 }
 
-/// Hosts that are looked at, and how many each stands for: the root's for itself; of those of each
-/// size the first and the last for all of them.
+/// Returns the hosts that are counted, with the number of hosts that each represents. The root's
+/// host represents itself. Of the others, the first and the last of each size represent all of that
+/// size.
 fn samples(programs: &Programs) -> Vec<(u32, f64)> {
     let hosts = &programs.hosts;
     let (root, _) = hosts.seat(programs.root);
@@ -343,7 +346,7 @@ fn samples(programs: &Programs) -> Vec<(u32, f64)> {
     samples
 }
 
-/// How long things are busy that could be the slowest, in nanoseconds.
+/// Busy times of the possible bottlenecks, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Busy {
     processor: f64,
@@ -361,16 +364,16 @@ impl Busy {
     }
 }
 
-/// What a host does.
+/// Load of a host.
 #[derive(Clone, Copy, Debug, Default)]
 struct HostLoad {
     busy: Busy,
-    /// Bytes to other hosts, of all its ranks.
+    /// Bytes that all ranks of the host send to other hosts.
     leaves: f64,
 }
 
-/// Of a large host the first and last ranks are looked at, where rings and trees differ, and the
-/// root; two in the middle stand for the others.
+/// Returns the load of a host. On a large host, the first and last ranks are counted, where rings
+/// and trees differ, and the root; two ranks in the middle represent the others.
 fn host_load(call: &Call<'_>, host: u32, model: &Model) -> Result<HostLoad, PredictError> {
     let Programs { root, hosts, .. } = call.programs;
     let size = hosts.size(host);
@@ -405,8 +408,8 @@ fn host_load(call: &Call<'_>, host: u32, model: &Model) -> Result<HostLoad, Pred
     Ok(all)
 }
 
-/// What a rank sends and receives, and how long its processor is busy, were nothing ever waited
-/// for.
+/// Counts the bytes that a rank sends and receives, and the time for which its processor is busy,
+/// without any waiting.
 fn load(call: &Call<'_>, rank: Rank, model: &Model) -> Result<Load, PredictError> {
     let outline = call.programs.outline(rank);
     let numbers = numbers(call, rank, outline.split)?;
@@ -434,7 +437,7 @@ mod tests {
         assert!((value / expected - 1.0).abs() <= tolerance, "{value} is not {expected}");
     }
 
-    /// Nothing takes time but the wires.
+    /// Processor that takes no time: only the wires do.
     const FREE: Processor =
         Processor { call_ns: 0.0, fold_ns: 0.0, slot_ns: 0.0, memory_ns: [0.0; 3] };
 
@@ -523,7 +526,7 @@ mod tests {
         assert!(predict(&call(&ring, bytes), &model).unwrap().time_ns > 3.0 * seen.time_ns);
     }
 
-    /// What is told of many ranks is what a walk through all of them tells: in time, and in bytes
+    /// Compares predictions for many ranks with walks through all of them: in time, and in bytes
     /// between hosts.
     #[test]
     fn many_ranks_are_told_of_from_few() {
@@ -573,7 +576,8 @@ mod tests {
         }
     }
 
-    /// Nothing is passed over that would be the fastest: no walk takes less than half of it.
+    /// Checks that `at_least` rules out no algorithm that would be the fastest: predictions are
+    /// above 0.9 of the bound.
     #[test]
     fn no_walk_is_faster_than_what_is_busiest() {
         let processor =
@@ -598,7 +602,7 @@ mod tests {
         }
     }
 
-    /// The root's port takes in what all others send.
+    /// Checks that all bytes that the root receives, or sends, pass its port.
     #[test]
     fn what_a_root_takes_in_passes_its_port() {
         let ids: Vec<u32> = (0..1024).map(|rank| rank / 8).collect();

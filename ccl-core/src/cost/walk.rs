@@ -1,7 +1,8 @@
-//! How long a collective takes, by running it: the executions of all ranks, in virtual time.
+//! Simulation of a collective: the executions of all ranks run in virtual time.
 //!
-//! The links of [`engine`] modelled by what their ends take: a fold takes as long as its bytes, a
-//! message leaves when the ports it passes are free, and a rank sees it no sooner than it arrives.
+//! The links of [`engine`] are modelled by the costs at their ends. A fold takes a time per byte, a
+//! message leaves when the ports on its path are free, and a rank sees a message once it has
+//! arrived.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -12,25 +13,25 @@ use crate::execution::{Execution, Link, Message, Operand, Ports, Task};
 use crate::topology::Hosts;
 use crate::types::Rank;
 
-/// What a rank's processor takes, in nanoseconds.
+/// Costs of a rank's processor, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Processor {
-    /// To begin a collective and to end it.
+    /// Time to begin a collective and to end it, together.
     pub call_ns: f64,
-    /// For each fold, whatever its length.
+    /// Time for each fold, regardless of its length.
     pub fold_ns: f64,
-    /// For each byte that a fold reads or writes in a slot or in scratch, which stay in its cache.
+    /// Time for each byte that a fold reads or writes in a slot or in scratch, which stay in cache.
     pub slot_ns: f64,
-    /// For each byte of the caller's buffers, by how large these are: up to each of
+    /// Time for each byte of the caller's buffers, by the size of these buffers: up to each of
     /// [`NEAR_BYTES`], and beyond.
     pub memory_ns: [f64; 3],
 }
 
-/// Buffers of a rank that may stay in its own cache, and in one that processors share.
+/// Largest buffers of a rank that may stay in its own cache, and in a cache that processors share.
 pub const NEAR_BYTES: [usize; 2] = [1 << 20, 16 << 20];
 
 impl Processor {
-    /// A task, of so many bytes, where the buffers have so many.
+    /// Returns the time of a task of `bytes` bytes, in nanoseconds, with buffers of `buffer_bytes`.
     pub(super) fn fold(&self, task: &Task<'_>, bytes: f64, buffer_bytes: usize) -> f64 {
         let byte_ns = |operand: &Operand| {
             self.byte_ns(matches!(operand, Operand::Input(_) | Operand::Output(_)), buffer_bytes)
@@ -39,79 +40,79 @@ impl Processor {
         self.fold_ns + bytes * all.map(byte_ns).sum::<f64>()
     }
 
-    /// A byte that a fold reads or writes, in the caller's buffers, if these have so many, or in a
-    /// slot or in scratch.
+    /// Returns the time of a byte that a fold reads or writes: in the caller's buffers, which have
+    /// `buffer_bytes`, or in a slot or in scratch.
     pub(super) fn byte_ns(&self, is_user: bool, buffer_bytes: usize) -> f64 {
         let far = NEAR_BYTES.iter().filter(|near| buffer_bytes > **near).count();
         if is_user { self.memory_ns[far] } else { self.slot_ns }
     }
 }
 
-/// A way between two ranks.
+/// Costs of a connection between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hop {
-    /// What it takes the sender's processor to send a message, and the receiver's to take it.
+    /// Time of the sender's processor to send a message, and of the receiver's to accept it.
     pub message_ns: f64,
-    /// What it takes either for each byte of it.
+    /// Time of either processor for each byte of a message.
     pub byte_ns: f64,
-    /// From sent to seen, for the first byte.
+    /// Time until the first byte that is sent is seen.
     pub latency_ns: f64,
-    /// What a port carries, in one direction, in bytes per second.
+    /// Bandwidth of a port in one direction, in bytes per second.
     pub bytes_per_s: f64,
 }
 
-/// Who has ports.
+/// Owner of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// Each rank one.
+    /// One port for each rank.
     Rank,
-    /// Each host one, for all its ranks.
+    /// One port for each host, which all its ranks share.
     Host,
 }
 
-/// Ranks, and what joins them.
+/// Model of ranks and of the links between them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Model {
-    /// Of each rank.
+    /// Processor of each rank.
     pub processor: Processor,
-    /// Between ranks of a host.
+    /// Links between ranks of a host.
     pub within: Hop,
-    /// Between hosts.
+    /// Links between hosts.
     pub between: Hop,
-    /// Whose the ports between hosts are.
+    /// Owner of the ports between hosts.
     pub network_ports: Owner,
 }
 
-/// What came of it.
+/// Result of a walk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Walked {
-    /// Until the last rank is done, in nanoseconds.
+    /// Time until the last rank is done, in nanoseconds.
     pub time_ns: f64,
-    /// How long the processor that has most to do is busy.
+    /// Busy time of the busiest processor.
     pub processor_ns: f64,
-    /// How long the port within hosts that carries most is busy.
+    /// Busy time of the busiest port within hosts.
     pub within_ns: f64,
-    /// The same of the ports between hosts.
+    /// Busy time of the busiest port between hosts.
     pub between_ns: f64,
-    /// Messages of all ranks.
+    /// Number of messages of all ranks.
     pub messages: u64,
-    /// Their bytes that crossed between hosts.
+    /// Bytes of these messages that crossed between hosts.
     pub network_bytes: u64,
 }
 
-/// The ranks wait for each other in a circle, with so few slots.
+/// Error for ranks that wait for each other in a cycle, with so few slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("with {slots} slots the ranks wait for each other for ever")]
 pub struct Stuck {
     slots: u32,
 }
 
-/// Picoseconds: sums of many short times stay exact.
+/// Time in picoseconds: sums of many short times stay exact.
 type Time = u64;
 
-/// Four hours: what takes longer is not looked at more closely.
+/// Longest time of a single step, about five hours; longer ones are clamped.
 const PICOSECONDS_MAX: Time = 1 << 54;
-/// No link has more under way at once, so more slots make no difference.
+/// Most slots that are modelled; no link has more messages under way at once.
 const SLOTS_MAX: u32 = 1 << 12;
 
 fn picoseconds(ns: f64) -> Time {
@@ -122,9 +123,9 @@ fn picoseconds(ns: f64) -> Time {
 /// One direction of a link on a channel.
 #[derive(Debug, Default)]
 struct Pipe {
-    /// When what is under way arrives.
+    /// Arrival times of the messages under way.
     arriving: VecDeque<Time>,
-    /// When the slots that were given back can be filled again.
+    /// Times from which free slots can be filled.
     free: VecDeque<Time>,
 }
 
@@ -134,10 +135,10 @@ struct Port {
     busy: Time,
 }
 
-/// What happens at a time.
+/// An event of virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A rank looks what it can do.
+    /// A rank checks for work.
     Look(Rank),
     /// The first byte of a message reaches the receiver's port.
     Reach { from: Rank, to: Rank, channel: u32, bytes: usize },
@@ -148,31 +149,32 @@ struct World<'m> {
     scene: Scene<'m>,
     seen: &'m mut dyn FnMut(&Left),
     pipes: Vec<Pipe>,
-    /// Within hosts, out of and into each rank.
+    /// Ports within hosts, out of and into each rank.
     within: Vec<[Port; 2]>,
-    /// Between hosts, of each owner.
+    /// Ports between hosts, of each owner.
     between: Vec<[Port; 2]>,
     now: Vec<Time>,
     busy: Vec<Time>,
-    /// When each rank looks again because it was busy, if it is to.
+    /// Time at which each busy rank checks for work again, if that event is scheduled.
     again: Vec<Option<Time>>,
     is_done: Vec<bool>,
     events: BinaryHeap<Reverse<(Time, u64, Event)>>,
-    /// Events so far: those of one time happen in the order in which they came.
+    /// Number of events so far; events of the same time happen in the order of their creation.
     turn: u64,
     messages: u64,
     network_bytes: u64,
 }
 
-/// The world as one rank sees it, for one fold.
+/// View of the world from one rank, for one fold.
 struct RankPorts<'w, 'm> {
     world: &'w mut World<'m>,
     rank: Rank,
-    /// Whether it has folded: what else it may do, it does later than what others do meanwhile.
+    /// True if the rank has folded. The rank then does nothing more at this time, so that events in
+    /// the meantime come first.
     has_folded: bool,
 }
 
-/// What is walked through.
+/// Parameters of a walk.
 #[derive(Clone, Copy, Debug)]
 pub struct Scene<'a> {
     /// Parallel channels per pair of ranks.
@@ -183,28 +185,28 @@ pub struct Scene<'a> {
     pub element_bytes: usize,
     /// Bytes of a rank's larger buffer.
     pub buffer_bytes: usize,
-    /// Who is where.
+    /// Placement of the ranks on hosts.
     pub hosts: &'a Hosts,
 }
 
 /// A message that leaves its sender.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Left {
-    /// When it begins to, in nanoseconds.
+    /// Time at which the message starts to leave, in nanoseconds.
     pub at_ns: f64,
-    /// Whose it is.
+    /// Sender of the message.
     pub from: Rank,
-    /// For whom.
+    /// Receiver of the message.
     pub to: Rank,
-    /// Its payload.
+    /// Bytes of payload.
     pub bytes: usize,
 }
 
-/// Runs the started executions of all ranks to their end, and shows every message as it leaves.
+/// Runs the started executions of all ranks to their end, and reports every message as it leaves.
 ///
 /// # Errors
 ///
-/// If they cannot end.
+/// When the executions cannot end.
 pub fn walk(
     executions: &mut [Execution],
     scene: &Scene<'_>,
@@ -254,7 +256,7 @@ impl<'m> engine::World for World<'m> {
         RankPorts { world: self, rank, has_folded: false }
     }
 
-    /// What it did has taken time.
+    /// Schedules the rank's next check for work; its work has taken time.
     fn moved(&mut self, rank: Rank) -> bool {
         self.look_again(rank);
         false
@@ -310,7 +312,8 @@ impl<'m> World<'m> {
         self.events.push(Reverse((time, self.turn, event)));
     }
 
-    /// A rank looks once it is no longer busy: once, however much arrives until then.
+    /// Schedules a check for work when the rank is no longer busy: one check, for any number of
+    /// arrivals until then.
     fn look_again(&mut self, rank: Rank) {
         let time = self.now[rank as usize];
         if self.again[rank as usize] != Some(time) {
@@ -354,7 +357,8 @@ impl<'m> World<'m> {
         }
     }
 
-    /// The ports of a rank towards another: whether they are within its host, and whose they are.
+    /// Returns the ports of a rank towards another: whether they are within its host, and their
+    /// owner.
     fn owner(&self, rank: Rank, other: Rank) -> (bool, usize) {
         let within = self.is_within(rank, other);
         match self.model.network_ports {
@@ -363,8 +367,8 @@ impl<'m> World<'m> {
         }
     }
 
-    /// A message of so many bytes passes a port, not before this time. Returns when it begins to,
-    /// and when it has.
+    /// Lets a message pass a port for `ns`, not before `from`. Returns when it begins to pass and
+    /// when it has passed.
     fn pass(
         &mut self,
         (within, owner): (bool, usize),
@@ -380,7 +384,7 @@ impl<'m> World<'m> {
         [begins, port.free]
     }
 
-    /// A message leaves its sender.
+    /// Sends a message from its sender's port.
     fn leave(&mut self, from: Rank, link: Link, bytes: usize) {
         let Link { peer: to, channel } = link;
         let ns = bytes as f64 / self.hop(from, to).bytes_per_s * 1e9;
@@ -392,7 +396,7 @@ impl<'m> World<'m> {
         self.at(begins, Event::Reach { from, to, channel, bytes });
     }
 
-    /// It reaches the receiver's port, and will have arrived once it has passed that.
+    /// Lets a message pass the receiver's port; it arrives one latency later.
     fn reach(&mut self, time: Time, from: Rank, link: Link, bytes: usize) {
         let Link { peer: to, channel } = link;
         let hop = self.hop(from, to);

@@ -1,26 +1,27 @@
-//! A program bound to the numbers of one call: every expression evaluated, every loop unrolled,
+//! Program bound to the numbers of one call: every expression is evaluated and every loop unrolled,
 //! so that the hot loop only adds, compares and asks its ports.
 //!
-//! Binding again with the same numbers costs a comparison; with others it reuses the memory.
+//! Binding again with the same numbers costs one comparison; binding with other numbers reuses the
+//! memory.
 
 use crate::lower::{Fold, Instr, Location, Program, Strand};
 use crate::schedule::{Buffer, Counters, DEPTH, Layout, TERM};
 use crate::types::Rank;
 
-/// The numbers of one call.
+/// Numbers of one call.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CallParams {
-    /// Where the parts of the input lie.
+    /// Layout of the parts of the input.
     pub input: Layout,
-    /// Where the parts of the output lie.
+    /// Layout of the parts of the output.
     pub output: Layout,
     /// Bytes of one element.
     pub element_bytes: usize,
-    /// The longest payload of a message; it must hold [`Program::message_parts`] elements.
+    /// Longest payload of a message; it must hold [`Program::message_parts`] elements.
     pub slot_bytes: usize,
 }
 
-/// `clone_from` reuses memory, as that of [`Layout`] does.
+/// `clone_from` reuses memory, like that of [`Layout`].
 impl Clone for CallParams {
     fn clone(&self) -> CallParams {
         let CallParams { input, output, element_bytes, slot_bytes } = self;
@@ -36,13 +37,14 @@ impl Clone for CallParams {
 }
 
 impl CallParams {
-    /// Elements that a chunk takes of each part: as many as fit into a message, at least one.
+    /// Returns the elements that a chunk takes of each part: as many as fit into a message, at
+    /// least one.
     #[must_use]
     pub fn chunk_elements(&self, program: &Program) -> usize {
         self.elements_of(program.message_parts)
     }
 
-    /// The same for messages of so many parts.
+    /// Does what `chunk_elements` does, for messages of `message_parts` parts.
     pub(crate) fn elements_of(&self, message_parts: u32) -> usize {
         let width = self.element_bytes.max(1);
         let room = self.slot_bytes / width / message_parts.max(1) as usize;
@@ -50,12 +52,12 @@ impl CallParams {
         if room > line { room / line * line } else { room.max(1) }
     }
 
-    /// Bytes of one part of scratch: a chunk, in whole cache lines.
+    /// Returns the bytes of one part of scratch: a chunk, in whole cache lines.
     fn scratch_part_bytes(&self, program: &Program) -> usize {
         (self.chunk_elements(program) * self.element_bytes).next_multiple_of(64)
     }
 
-    /// Bytes of scratch that one channel needs.
+    /// Returns the bytes of scratch that one channel needs.
     #[must_use]
     pub fn scratch_bytes(&self, program: &Program) -> usize {
         let parts: usize = program.scratch_parts.iter().map(|parts| *parts as usize).sum();
@@ -67,7 +69,7 @@ impl CallParams {
     }
 }
 
-/// What an operand refers to.
+/// Memory that an operand refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
     /// The caller's input, from this byte on, plus the chunk's offset.
@@ -80,7 +82,7 @@ pub enum Operand {
     Slot(Rank),
 }
 
-/// Neighbouring elements, and what they are combined from and into.
+/// Run of neighbouring elements with its operands.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment {
     /// Elements over all chunks.
@@ -91,7 +93,7 @@ pub(super) struct Segment {
     pub(super) end: u32,
 }
 
-/// A fold whose links and segments are known.
+/// Fold whose links and segments are known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BoundFold {
     pub(super) segments: (u32, u32),
@@ -99,13 +101,13 @@ pub(super) struct BoundFold {
     pub(super) sends: (u32, u32),
     /// Elements over all chunks and segments.
     pub(super) whole: usize,
-    /// Which instruction of the strand, for reports.
+    /// Index of the instruction in the strand, for reports.
     pub(super) instr: u32,
     pub(super) last: bool,
-    /// Whether it only moves one message, whole, to memory and perhaps on: the memory may as well
-    /// be where the message arrives.
+    /// True if the fold only moves one message, whole, to memory and perhaps on. The message may
+    /// then arrive in that memory directly.
     pub(super) locations: bool,
-    /// Whether it may arrive there before its turn, too.
+    /// True if the message may also arrive there before its turn.
     pub(super) early: bool,
 }
 
@@ -117,7 +119,7 @@ pub(super) enum Step {
     Done { unit: u32 },
 }
 
-/// See the module's text.
+/// Bound program; see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Bound {
     pub(super) numbers: Option<CallParams>,
@@ -143,7 +145,7 @@ fn index(length: usize) -> u32 {
 }
 
 impl Bound {
-    /// Binds. Returns at once if the numbers are those of the last time.
+    /// Binds the program. Returns at once if the numbers are those of the previous call.
     pub(super) fn bind(&mut self, program: &Program, numbers: &CallParams) {
         if self.numbers.as_ref() == Some(numbers) {
             return;
@@ -316,8 +318,8 @@ impl Bound {
         }
     }
 
-    /// Joins the last segment of the fold that began at segment `first` with the one before it,
-    /// if there is one chunk only and they are neighbours in every operand.
+    /// Joins the last segment of the fold that began at segment `first` with the segment before it,
+    /// if there is only one chunk and the two are neighbours in every operand.
     fn merge(&mut self, first: u32) {
         let [.., before, last] = self.segments.as_slice() else { return };
         if self.segments.len() < first as usize + 2 || self.chunks != 1 {

@@ -1,21 +1,21 @@
-//! Looks at an execution from outside, for reports and for the verifier.
+//! Inspection of an execution from outside, for reports and for the verifier.
 
 use super::bound::{Step, range};
 use super::{Execution, Link};
 use crate::types::Rank;
 
-/// A direction of a link that a strand uses.
+/// Direction of a link that a strand uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkUse {
     /// The strand.
     pub strand: u32,
-    /// The other end.
+    /// Peer at the other end.
     pub peer: Rank,
-    /// Whether messages come from there.
+    /// True if the strand receives from the peer.
     pub receives: bool,
 }
 
-/// Where an unfinished strand stands.
+/// Position of an unfinished strand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// The strand.
@@ -24,35 +24,35 @@ pub struct Standing {
     pub channel: u32,
     /// The chunk that it works on.
     pub chunk: usize,
-    /// What comes next.
+    /// The next step.
     pub at: StandsAt,
 }
 
-/// The next step of a strand.
+/// Next step of a strand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StandsAt {
     /// A fold.
     Fold {
-        /// Which instruction of the strand.
+        /// Index of the instruction in the strand.
         instr: u32,
-        /// Peers of which it needs a message.
+        /// Peers from which the fold needs a message.
         recvs: Vec<Rank>,
-        /// Peers towards which it needs room.
+        /// Peers to which the fold needs a slot.
         sends: Vec<Rank>,
     },
-    /// Waiting for a unit.
+    /// Wait for a unit.
     Await {
         /// The unit.
         unit: u32,
         /// The number of chunks between that unit and the strand's own chunk.
         lag: u32,
     },
-    /// Something that never waits.
+    /// Step that never waits.
     Other,
 }
 
 impl Execution {
-    /// The links that each strand of the started run uses, each once per strand.
+    /// Returns the links that the strands of the started run use, each once per strand.
     #[must_use]
     pub fn link_uses(&self) -> Vec<LinkUse> {
         let mut uses = Vec::new();
@@ -72,7 +72,7 @@ impl Execution {
         uses
     }
 
-    /// Where every unfinished strand stands.
+    /// Returns the position of every unfinished strand.
     #[must_use]
     pub fn standings(&self) -> Vec<Standing> {
         let peers = |peers| self.bound.peers[range(peers)].to_vec();
@@ -91,7 +91,8 @@ impl Execution {
         self.unfinished().map(standing).collect()
     }
 
-    /// Each unfinished strand, its channel, its chunk, and its next step of that.
+    /// Returns each unfinished strand with its channel, its chunk, and its next step for that
+    /// chunk.
     fn unfinished(&self) -> impl Iterator<Item = (u32, u32, usize, Option<&Step>)> {
         let strands = self.program.strands.len();
         self.states.iter().enumerate().filter_map(move |(index, state)| {
@@ -103,16 +104,16 @@ impl Execution {
         })
     }
 
-    /// Folds of the whole started run, of which [`Execution::folds`] are done.
+    /// Returns the number of folds of the whole started run; [`Execution::folds`] of them are done.
     #[must_use]
     pub fn folds_in_all(&self) -> u64 {
         let folds = |step: &&Step| matches!(step, Step::Fold(_));
         self.bound.steps.iter().filter(folds).count() as u64 * self.bound.chunks as u64
     }
 
-    /// Finds the links that unfinished strands stand at, and whether to receive, receives first:
-    /// for the report on a stuck operation. What was in `waits` goes; its memory is used again, as
-    /// a call that waits for long asks often.
+    /// Finds the links that unfinished strands wait at, and whether to receive, receives first: for
+    /// the report on a stuck operation. The result replaces the content of `waits` and reuses its
+    /// memory, because a call that waits for long asks often.
     pub fn waits_for(&self, waits: &mut Vec<(Link, bool)>) {
         waits.clear();
         for (_, channel, _, step) in self.unfinished() {

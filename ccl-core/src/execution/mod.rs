@@ -1,9 +1,9 @@
-//! Carries out a program: a state machine that knows no clock, no memory and no wire.
+//! Execution of a program: a state machine without clock, memory or wire.
 //!
-//! [`Execution`] decides *what may happen now*; its [`Ports`] do it. The ports over mapped
-//! regions, over message lanes and over the simulator are driven by the same machine, so that the
-//! same plan gives the same bits everywhere. The type parameter keeps the decision and the deed
-//! in one piece of machine code: nothing virtual happens per chunk.
+//! [`Execution`] decides *what may happen now*, and its [`Ports`] perform it. The same machine
+//! drives the ports over mapped regions, over message lanes and over the simulator, so that the
+//! same schedule gives the same bits everywhere. The ports are a type parameter, so that the
+//! compiler inlines them: there is no virtual call per chunk.
 
 mod bound;
 mod inspect;
@@ -17,7 +17,7 @@ use crate::lower::Program;
 use crate::types::Rank;
 use bound::{Bound, BoundFold, Segment, Step, range};
 
-/// A link's other end and which of its parallel channels.
+/// One end of a link: the peer, and one of the parallel channels to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Link {
     /// The peer.
@@ -26,123 +26,124 @@ pub struct Link {
     pub channel: u32,
 }
 
-/// A fold of `elements` neighbouring elements, ready to be carried out.
+/// Fold of `elements` neighbouring elements, ready to be executed.
 #[derive(Clone, Copy, Debug)]
 pub struct Task<'a> {
-    /// What is combined, left to right.
+    /// Operands to combine, left to right.
     pub sources: &'a [Operand],
-    /// Where the result goes.
+    /// Operands that receive the result.
     pub targets: &'a [Operand],
-    /// How much of it.
+    /// Number of elements.
     pub elements: usize,
-    /// To be added to the offset of operands in the caller's memory, in bytes.
+    /// Offset of operands in the caller's memory, in bytes, to be added.
     pub chunk_offset: usize,
-    /// To be added to the offset of operands in scratch, in bytes.
+    /// Offset of operands in scratch, in bytes, to be added.
     pub scratch_offset: usize,
-    /// Where the task's part of its messages begins, in bytes.
+    /// Offset of the task's part in its messages, in bytes.
     pub slot_offset: usize,
     /// Payload of each message that the task's slots carry, in bytes.
     pub message_bytes: usize,
-    /// The channel of its links.
+    /// Channel of the task's links.
     pub channel: u32,
-    /// The strand that it belongs to.
+    /// Strand of the task.
     pub strand: u32,
-    /// Whether the result is complete.
+    /// True if the result is complete.
     pub last: bool,
-    /// Whether it may be there before its turn ([`Ports::prepost`]).
+    /// True if the message may be in its memory before its turn ([`Ports::prepost`]).
     pub early: bool,
 }
 
-/// One message: a chunk of what goes from one rank to another in one op.
+/// One message: a chunk of the data that one op sends from one rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Its payload.
+    /// Bytes of payload.
     pub bytes: usize,
-    /// All chunks of the op together: both ends must mean the same length, not only the same
-    /// first chunks.
+    /// Bytes of all chunks of the op together: both ends must mean the same length, not only the
+    /// same first chunks.
     pub whole_bytes: usize,
 }
 
-/// The world as an execution sees it: links with slots, and something that combines memory.
+/// Environment of an execution: links with slots, and memory that can be combined.
 pub trait Ports {
-    /// Whether the next message of the link has arrived. Cheap; asked again and again.
+    /// Returns whether the next message of the link has arrived. Cheap; called again and again.
     fn readable(&mut self, link: Link) -> bool;
-    /// Whether the link has a granted slot for the next message.
+    /// Returns whether the link has a credit for the next message.
     fn writable(&mut self, link: Link) -> bool;
-    /// The link's next message, which has not arrived, is waited for, and the task that takes it
-    /// only moves it to memory that nobody else touches any more: ports that can have it arrive
-    /// there. Cheap; asked again and again.
+    /// Announces that the link's next message, which has not arrived, is awaited. The task that
+    /// takes the message only moves it to memory that nothing else touches any more, so ports may
+    /// let it arrive there. Cheap; called again and again.
     #[inline]
     fn expect(&mut self, _link: Link, _task: &Task<'_>) {}
-    /// Whether messages that are not awaited yet are to be preposted.
+    /// Returns whether messages that are not awaited yet are to be preposted.
     #[inline]
     fn preposts(&self) -> bool {
         false
     }
-    /// Whether one more of the link's messages may be preposted, beyond those that are.
+    /// Returns whether one more message of the link may be preposted.
     fn may_prepost(&mut self, _link: Link) -> bool {
         false
     }
-    /// The link's next message that is not preposted yet is one that its task only moves to memory
-    /// that nobody touches before: ports that can have it arrive there. None for any other message.
+    /// Preposts the link's next message that is not preposted yet. A task is given if it only moves
+    /// the message to memory that nothing touches before, so ports may let the message arrive
+    /// there.
     fn prepost(&mut self, _link: Link, _task: Option<(&Task<'_>, Message)>) {}
-    /// Whether anything that is on its way is read from the caller's memory.
+    /// Returns whether any message on its way is read from the caller's memory.
     #[inline]
     fn has_zero_copy_sends(&self) -> bool {
         false
     }
-    /// Whether the memory that the task writes may be written: nothing that is on its way is read
-    /// from there. After a no it is asked again, when something may have changed.
+    /// Returns whether the memory that the task writes may be written: no message on its way is
+    /// read from it. After `false` the execution asks again, when something may have changed.
     #[inline]
     fn reclaim(&mut self, _task: &Task<'_>) -> bool {
         true
     }
-    /// Looks at the link's next message, which has arrived: whether it is the message of this call
-    /// that the schedule expects. After a no, nothing is read from it.
+    /// Checks the link's next message, which has arrived. Returns whether it is the message of this
+    /// call that the schedule expects; after `false`, nothing is read from it.
     fn accept(&mut self, link: Link, message: Message) -> bool;
-    /// Combines. Slots named by operands are readable or writable, as just asked.
+    /// Combines the operands. Slots named by operands are readable or writable, as just checked.
     fn fold(&mut self, task: &Task<'_>);
-    /// Sends what folds have put into the link's current slot.
+    /// Sends the content of the link's current slot, which folds have filled.
     fn publish(&mut self, link: Link, message: Message);
     /// Gives the link's current received slot back to its sender.
     fn release(&mut self, link: Link);
-    /// A strand has said that a unit is done. For checkers; ports that move data ignore it.
+    /// Reports that a unit is done. For checkers; ports that move data ignore it.
     #[inline]
     fn done(&mut self, _mark: Mark) {}
-    /// A strand goes on because a unit is done, in the turn that the mark names.
+    /// Reports that a strand continues because a unit is done, in the turn that the mark names.
     #[inline]
     fn awaited(&mut self, _mark: Mark) {}
 }
 
-/// A unit of a chunk, as one strand says or hears that it is done.
+/// Unit of a chunk, as one strand signals or observes its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// The channel.
     pub channel: u32,
-    /// The strand that speaks or listens.
+    /// The strand that signals or observes.
     pub strand: u32,
     /// The unit.
     pub unit: u32,
-    /// Which of the channel's chunks, from 0.
+    /// Index of the chunk among those of the channel, from 0.
     pub turn: usize,
 }
 
-/// What came of [`Execution::advance`].
+/// Result of [`Execution::advance`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Everything is done.
+    /// Every step is done.
     Done,
-    /// Something was done; more may be possible at once.
+    /// Some step was done; more may be possible at once.
     Moved,
-    /// Nothing can be done until a message or a credit arrives.
+    /// No step is possible until a message or a credit arrives.
     Blocked,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct StrandState {
-    /// The next step.
+    /// Index of the next step.
     step: u32,
-    /// Chunks of this channel done.
+    /// Number of chunks of this channel that are done.
     turn: usize,
     /// Step and turn up to which messages are preposted.
     scout: (u32, usize),
@@ -154,16 +155,16 @@ pub struct Execution {
     program: Arc<Program>,
     channels: u32,
     bound: Bound,
-    /// Of every strand, channel by channel.
+    /// State of every strand, channel by channel.
     states: Vec<StrandState>,
-    /// The number of chunks that each unit has done, channel by channel.
+    /// Number of chunks that each unit has done, channel by channel.
     units: Vec<usize>,
     running: usize,
     folds: u64,
 }
 
 impl Execution {
-    /// An execution of `program` whose chunks take turns on `channels` channels.
+    /// Returns an execution of `program` whose chunks take turns on `channels` channels.
     #[must_use]
     pub fn new(program: Arc<Program>, channels: u32) -> Execution {
         let channels = channels.max(1);
@@ -180,14 +181,14 @@ impl Execution {
         }
     }
 
-    /// The program.
+    /// Returns the program.
     #[must_use]
     pub fn program(&self) -> &Arc<Program> {
         &self.program
     }
 
-    /// Starts from the beginning with these numbers. Allocates nothing if they are those of the
-    /// last time, or need no more room.
+    /// Starts from the beginning with these numbers. Allocates nothing if the numbers are those of
+    /// the previous run, or need no more memory.
     pub fn start(&mut self, numbers: &CallParams) {
         self.bound.bind(&self.program, numbers);
         self.units.fill(0);
@@ -202,32 +203,33 @@ impl Execution {
         }
     }
 
-    /// Channels that have a chunk; those after them have nothing to do.
+    /// Returns the number of channels that have a chunk; the channels after them are idle.
     #[inline]
     fn channels_in_use(&self) -> u32 {
         u32::try_from(self.bound.chunks).unwrap_or(u32::MAX).min(self.channels)
     }
 
-    /// Bytes of scratch memory that the started run needs.
+    /// Returns the bytes of scratch memory that the started run needs.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
         self.bound.scratch_stride * self.channels as usize
     }
 
-    /// How often the program is repeated in the started run, and elements per part each time.
+    /// Returns how often the program is repeated in the started run, and the elements per part of
+    /// each repetition.
     #[must_use]
     pub fn chunks(&self) -> (usize, usize) {
         (self.bound.chunks, self.bound.chunk_elements)
     }
 
-    /// Folds done since the start: whether this grows is whether there is progress.
+    /// Returns the number of folds done since the start, which measures progress.
     #[must_use]
     pub fn folds(&self) -> u64 {
         self.folds
     }
 
-    /// Does what can be done now. Call again after `Moved`; after `Blocked` when something has
-    /// arrived.
+    /// Executes all steps that are possible now. Call again after `Moved`; after `Blocked`, call
+    /// again when something has arrived.
     #[inline]
     pub fn advance<P: Ports>(&mut self, ports: &mut P) -> Progress {
         let strands = self.program.strands.len();
@@ -250,7 +252,7 @@ impl Execution {
         }
     }
 
-    /// Preposts the messages that a strand will receive, as far as the ports let it.
+    /// Preposts the messages that a strand will receive, as far as the ports permit.
     #[inline(never)]
     fn look_ahead<P: Ports>(&mut self, index: usize, strand: usize, channel: u32, ports: &mut P) {
         let Execution { program, channels, bound, states, .. } = self;
@@ -290,7 +292,7 @@ impl Execution {
         }
     }
 
-    /// Runs one strand until it blocks or ends. Returns whether it did anything.
+    /// Runs one strand until it blocks or ends. Returns whether it executed any step.
     #[inline]
     fn run_strand<P: Ports>(
         &mut self,
@@ -368,7 +370,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Preposts the messages that the fold will take, if they all may be.
+    /// Preposts the messages that the fold will take, if all of them may be. Returns whether the
+    /// look ahead may continue.
     fn prepost<P: Ports>(&self, ports: &mut P) -> bool {
         let bound = self.bound;
         let segments = &bound.segments[range(self.fold.segments)];
@@ -393,7 +396,7 @@ impl Run<'_> {
         true
     }
 
-    /// Does the fold if all its links are ready. Returns whether the strand may go on.
+    /// Executes the fold if all its links are ready. Returns whether the strand may continue.
     #[inline]
     fn step<P: Ports>(&self, ports: &mut P) -> bool {
         let bound = self.bound;
@@ -436,7 +439,7 @@ impl Run<'_> {
         true
     }
 
-    /// Whether nothing on its way is read from the memory that the fold writes.
+    /// Returns whether no message on its way is read from the memory that the fold writes.
     #[inline(never)]
     fn reclaims<P: Ports>(
         &self,
@@ -450,7 +453,7 @@ impl Run<'_> {
         })
     }
 
-    /// What is to be done with a segment, `before` elements of whose message come first.
+    /// Returns the task for a segment; `before` elements of the message come before it.
     #[inline]
     fn task(
         &self,
@@ -475,7 +478,7 @@ impl Run<'_> {
         }
     }
 
-    /// Elements of a segment that belong to this chunk.
+    /// Returns the number of elements of a segment that belong to this chunk.
     #[inline]
     fn here(&self, elements: usize) -> usize {
         let before = (self.chunk * self.bound.chunk_elements).min(elements);

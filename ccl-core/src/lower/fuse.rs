@@ -1,9 +1,10 @@
-//! Turns ops into folds: messages are combined in their slots instead of being copied out first.
+//! Fusion of ops into folds: messages are combined in their slots instead of being copied out
+//! first.
 //!
-//! Two patterns cover all algorithms. *Deferring*: a run of receives into scratch that only the
-//! op right after the run reads becomes slot operands of that op. *Absorbing*: sends and copies
-//! of what an op has just written become further targets of it. Neither moves a message past
-//! another one of the same link.
+//! Two patterns cover all algorithms. *Deferring*: a run of receives into scratch that only the op
+//! right after the run reads becomes slot operands of that op. *Absorbing*: sends and copies of the
+//! result of an op become further targets of that op. Neither pattern moves a message past another
+//! one of the same link.
 
 use std::collections::BTreeMap;
 
@@ -27,10 +28,10 @@ pub(super) fn fuse(schedule: &RankSchedule, relay: bool) -> (Vec<Lowered>, Vec<u
     (nodes, scratch)
 }
 
-/// How often each scratch buffer is written and read in the text of the schedule.
+/// Number of writes and reads of each scratch buffer in the text of the schedule.
 struct Uses {
     scratch: BTreeMap<u8, (u32, u32)>,
-    /// Whether a fold may pass a message from slot to slot.
+    /// True if a fold may pass a message from slot to slot.
     relay: bool,
 }
 
@@ -71,7 +72,7 @@ impl Uses {
         }
     }
 
-    /// Whether the text writes this scratch buffer once and reads it `reads` times.
+    /// Returns whether the text writes this scratch buffer once and reads it `reads` times.
     fn only(&self, buffer: Buffer, reads: u32) -> bool {
         match buffer {
             Buffer::Scratch(id) => self.scratch.get(&id) == Some(&(1, reads)),
@@ -101,14 +102,14 @@ fn fuse_body(body: &[Node], depth: usize, uses: &Uses) -> Vec<Lowered> {
     out
 }
 
-/// A receive that can be read in its slot: where it would have gone, and the slot.
+/// Receive that can be read in its slot: the original target, and the slot.
 struct Deferred {
     buffer: Buffer,
     parts: Parts,
     source: Source,
 }
 
-/// The longest run of receives at the head of `body` whose targets nobody but the op right after
+/// Returns the longest run of receives at the head of `body` whose targets only the op right after
 /// the run reads; empty if there is none.
 fn deferrable_run(body: &[Node], depth: usize, uses: &Uses) -> Vec<Deferred> {
     let mut run: Vec<Deferred> = Vec::new();
@@ -124,7 +125,8 @@ fn deferrable_run(body: &[Node], depth: usize, uses: &Uses) -> Vec<Deferred> {
     Vec::new()
 }
 
-/// `Recv` into single-use scratch, alone or as the only op of a loop.
+/// Returns the deferred form of a `Recv` into single-use scratch, alone or as the only op of a
+/// loop.
 fn deferred(node: &Node, depth: usize, uses: &Uses) -> Option<Deferred> {
     match node {
         Node::Op(Op::Recv { peer, target }) if uses.only(target.buffer, 1) => Some(Deferred {
@@ -149,7 +151,7 @@ fn deferred(node: &Node, depth: usize, uses: &Uses) -> Option<Deferred> {
     }
 }
 
-/// Whether `op` reads every deferred receive, and no link twice.
+/// Returns whether `op` reads every deferred receive, and no link twice.
 fn reads_all(op: &Op, run: &[Deferred], relay: bool) -> bool {
     if matches!(op, Op::Send { .. }) && !relay {
         return false;
@@ -180,7 +182,7 @@ fn distinct_peers(run: &[Deferred]) -> bool {
     })
 }
 
-/// Evenly spaced ranks: all ranks of a loop are one or two series, however many they are.
+/// Evenly spaced ranks. The ranks of a loop are one or two series, regardless of their number.
 #[derive(Clone, Copy, Debug)]
 struct Series {
     least: u32,
@@ -189,7 +191,7 @@ struct Series {
 }
 
 impl Series {
-    /// The peers that `repeat` terms name; one that is named again is two of them.
+    /// Appends the peers that `repeat` terms name; a peer that is named again becomes two series.
     fn of(peer: &Affine, repeat: u32, into: &mut Vec<Series>) {
         let mut counters = [0; DEPTH];
         let mut first = 0;
@@ -211,7 +213,7 @@ impl Series {
         (self.least..=self.most).contains(&rank) && (rank - self.least).is_multiple_of(self.step)
     }
 
-    /// Whether a rank is in both.
+    /// Returns whether some rank is in both series.
     fn meets(&self, other: &Series) -> bool {
         let (few, many) = if self.step < other.step { (other, self) } else { (self, other) };
         let from = many.least.saturating_sub(few.least).div_ceil(few.step) * few.step + few.least;
@@ -228,7 +230,7 @@ fn sources_of(op: &Op) -> Vec<(Slice, u32)> {
     }
 }
 
-/// What an op leaves in memory for others to read.
+/// Returns the memory that an op writes for others to read.
 fn written(node: &Node) -> Option<Slice> {
     match node {
         Node::Op(Op::Recv { target, .. } | Op::Copy { target, .. } | Op::Reduce { target, .. }) => {
@@ -262,8 +264,8 @@ fn source(slice: &Slice, repeat: u32, run: &[Deferred]) -> Source {
         .map_or(Source { location: memory(slice), repeat }, |deferred| deferred.source)
 }
 
-/// Adds the sends and copies that follow a fold and read what it wrote to its targets, and drops
-/// the memory target if nobody else reads it. Returns the fold and where to go on.
+/// Adds to the targets of a fold the sends and copies that follow it and read its result, and drops
+/// the memory target if nothing else reads it. Returns the fold and the index of the next node.
 fn absorb(
     mut fold: Fold,
     written: Option<Slice>,
@@ -289,7 +291,7 @@ fn absorb(
     (fold, next)
 }
 
-/// The target that `node` adds if it only passes on what was `written`.
+/// Returns the target that `node` adds, if the node only forwards `written`.
 fn follower(node: &Node, written: &Slice, depth: usize) -> Option<Target> {
     match node {
         Node::Op(Op::Send { peer, source }) if same(source, written) => {
@@ -312,7 +314,8 @@ fn same(a: &Slice, b: &Slice) -> bool {
     a.buffer == b.buffer && a.parts == b.parts
 }
 
-/// Whether the fold already sends to a peer of `target`: one message per link and fold.
+/// Returns whether the fold already sends to a peer of `target`: a fold sends at most one message
+/// per link.
 fn sends_twice(fold: &Fold, target: &Target) -> bool {
     let peers = |target: &Target| {
         let mut peers = Vec::new();
@@ -325,7 +328,7 @@ fn sends_twice(fold: &Fold, target: &Target) -> bool {
     fold.targets.iter().flat_map(peers).any(|peers| new.iter().any(|new| peers.meets(new)))
 }
 
-/// Whether the target would make the fold pass a message from slot to slot.
+/// Returns whether the target would make the fold pass a message from slot to slot.
 fn relays(fold: &Fold, target: &Target) -> bool {
     let slot = |location: &Location| matches!(location, Location::Slot(_));
     slot(&target.location) && fold.sources.iter().any(|source| slot(&source.location))

@@ -1,14 +1,15 @@
-//! From a schedule to a program: fuses ops, infers dependencies, flattens loops.
+//! Lowering of a schedule to a program: fuses ops, infers dependencies, flattens loops.
 //!
-//! The one instruction that touches data is [`Fold`]: it reads one or more places, combines them
-//! from left to right, and writes the result to one or more places. A place is memory of the
-//! caller, scratch, or *the slot of a link itself*: a message that is reduced and passed on is
-//! read where it arrived and written where it leaves from, without a stop in between.
+//! The one instruction that touches data is [`Fold`]: it reads one or more locations, combines them
+//! from left to right, and writes the result to one or more locations. A location is memory of the
+//! caller, scratch, or *the slot of a link itself*: a message that is reduced and forwarded is read
+//! in the slot where it arrived and written to the slot that it leaves from, without an
+//! intermediate copy.
 //!
-//! A program consists of *strands*. Instructions of a strand run in order; strands run side by
-//! side. Everything that uses one direction of one link is in one strand, so that messages keep
-//! their order; what is left to order between strands is inferred from what they read and write
-//! and becomes [`Instr::Await`].
+//! A program consists of *strands*. Instructions of a strand run in order; strands run
+//! concurrently. All instructions that use one direction of one link are in one strand, so that
+//! messages keep their order. The remaining order between strands is inferred from the memory that
+//! they read and write, and becomes [`Instr::Await`].
 
 mod fuse;
 mod strands;
@@ -21,79 +22,79 @@ use crate::types::{Collective, Rank};
 pub(crate) use fuse::Lowered;
 pub use strands::Footprint;
 
-/// Where an operand of a fold is.
+/// Location of an operand of a fold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Location {
     /// Parts of a buffer.
     Memory(Buffer, Parts),
-    /// The next message of this peer, or room for the next message to it.
+    /// The next message from this peer, or the slot for the next message to it.
     Slot(Affine),
 }
 
-/// Something that a fold reads, `repeat` times along [`crate::schedule::TERM`].
+/// Operand that a fold reads, `repeat` times along [`crate::schedule::TERM`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Where from.
+    /// Location to read from.
     pub location: Location,
-    /// How many.
+    /// Number of repetitions.
     pub repeat: u32,
 }
 
-/// Something that a fold writes, `repeat` times along [`crate::schedule::TERM`].
+/// Operand that a fold writes, `repeat` times along [`crate::schedule::TERM`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Where to.
+    /// Location to write to.
     pub location: Location,
-    /// How many.
+    /// Number of repetitions.
     pub repeat: u32,
 }
 
-/// `targets[*] = sources[0] ⊕ sources[1] ⊕ …` for as many elements as the extent has in the
-/// chunk at hand; nothing at all, not even a message, if that is none.
+/// `targets[*] = sources[0] ⊕ sources[1] ⊕ …` for the elements that the extent has in the current
+/// chunk. A fold without elements does nothing and sends no message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fold {
-    /// What is combined, in order.
+    /// Operands to combine, in order.
     pub sources: Vec<Source>,
-    /// Where the result goes.
+    /// Targets of the result.
     pub targets: Vec<Target>,
-    /// How long it is.
+    /// Length of the result.
     pub extent: Extent,
-    /// Whether the result holds all contributions, so that an average is divided here.
+    /// True if the result holds all contributions, so that an average is divided here.
     pub last: bool,
-    /// Whether nothing before it in the schedule touches the memory that it writes: a message that
-    /// it only moves there may come there before its turn.
+    /// True if nothing before the fold in the schedule touches the memory that it writes. A message
+    /// that the fold only moves to this memory may arrive there before its turn.
     pub early: bool,
 }
 
 /// An instruction of a strand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Instr {
-    /// Waits for what it reads and for room where it sends, then combines.
+    /// Waits for the messages that it reads and for the slots that it writes, then combines.
     Fold(Fold),
     /// Sets the counter of `dimension` to zero.
     Loop {
-        /// Which counter.
+        /// Dimension of the counter.
         dimension: u8,
     },
     /// Adds one to the counter and goes back to `start` until it is `count`.
     Next {
-        /// Which counter.
+        /// Dimension of the counter.
         dimension: u8,
-        /// Iterations.
+        /// Number of iterations.
         count: u32,
-        /// The first instruction of the body.
+        /// Index of the first instruction of the body.
         start: u32,
     },
     /// Waits until `unit` of this chunk (`lag` 0) or of the chunk before it (`lag` 1) is done.
     Await {
-        /// Which.
+        /// The unit.
         unit: u32,
-        /// Chunks ago.
+        /// Age of the chunk, in chunks.
         lag: u32,
     },
-    /// Says that `unit` of this chunk is done.
+    /// Signals that `unit` of this chunk is done.
     Done {
-        /// Which.
+        /// The unit.
         unit: u32,
     },
 }
@@ -105,46 +106,47 @@ pub struct Strand {
     pub code: Vec<Instr>,
 }
 
-/// What one rank runs for every chunk of a collective.
+/// Program that one rank runs for every chunk of a collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Whose it is.
+    /// Rank that runs the program.
     pub rank: Rank,
-    /// Among how many.
+    /// Number of ranks.
     pub ranks: u32,
-    /// Into how many parts each block is cut.
+    /// Number of parts that each block is cut into.
     pub split: u32,
-    /// What runs side by side.
+    /// Strands, which run concurrently.
     pub strands: Vec<Strand>,
-    /// Units that [`Instr::Done`] and [`Instr::Await`] speak of.
+    /// Number of units that [`Instr::Done`] and [`Instr::Await`] refer to.
     pub units: u32,
     /// Parts of each scratch buffer that is still needed after fusing; 0 for the others.
     pub scratch_parts: Vec<u32>,
-    /// As [`RankSchedule::whole_messages`].
+    /// Copy of [`RankSchedule::whole_messages`].
     pub whole_messages: bool,
-    /// The most parts in one message.
+    /// Most parts in one message.
     pub message_parts: u32,
-    /// Peers that are sent to, ascending.
+    /// Peers that the rank sends to, ascending.
     pub send_peers: Vec<Rank>,
-    /// Peers that are received from, ascending.
+    /// Peers that the rank receives from, ascending.
     pub recv_peers: Vec<Rank>,
 }
 
-/// How the parts of input and output coincide when a collective runs in place: input part i is
-/// output part j when `i + input == j + output`.
+/// Overlap of input and output in a collective that runs in place: input part i is output part j
+/// when `i + input == j + output`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Alias {
-    /// Added to the number of an input part.
+    /// Number added to the index of an input part.
     pub input: u32,
-    /// Added to the number of an output part.
+    /// Number added to the index of an output part.
     pub output: u32,
 }
 
 impl Alias {
-    /// Input and output never coincide: no part numbers are that large.
+    /// Alias for input and output that never coincide: no part numbers are that large.
     pub const APART: Alias = Alias { input: 0, output: 1 << 31 };
 
-    /// NCCL's in-place forms: the smaller buffer is this rank's block of the larger one.
+    /// Returns the alias of NCCL's in-place forms: the smaller buffer is this rank's block of the
+    /// larger one.
     #[must_use]
     pub fn of(collective: Collective, rank: Rank, split: u32) -> Alias {
         match collective {
@@ -164,19 +166,19 @@ impl Alias {
     }
 }
 
-/// Makes a schedule ready to run over links with two slots or more. Dependencies are inferred as if
-/// input and output coincided as `alias` says: with [`Alias::of`] the result is right in place and
-/// out of place alike, with [`Alias::APART`] it waits for less and is right only out of place.
+/// Lowers a schedule to run over links with two slots or more. Dependencies are inferred for input
+/// and output that coincide as `alias` says. With [`Alias::of`] the result is right in place and
+/// out of place; with [`Alias::APART`] the program waits less and is right only out of place.
 #[must_use]
 pub fn lower(schedule: &RankSchedule, alias: Alias) -> Program {
     lower_for_slots(schedule, alias, 2)
 }
 
-/// As [`lower`], for links with so many slots.
+/// Does what [`lower`] does, for links with `slots` slots.
 ///
-/// A fold from one slot to another holds the first while it waits for the second. Around a ring
-/// all would wait so for each other if links had a single slot: there, what arrives is stored
-/// before it is sent on. The messages are the same.
+/// A fold from one slot to another holds the first while it waits for the second. Around a ring of
+/// links with a single slot, all ranks would wait for each other in this way. With a single slot,
+/// an arriving message is therefore stored before it is sent on. The messages are the same.
 #[must_use]
 pub fn lower_for_slots(schedule: &RankSchedule, alias: Alias, slots: u32) -> Program {
     let (mut nodes, scratch) = fuse::fuse(schedule, slots > 1);
@@ -184,13 +186,14 @@ pub fn lower_for_slots(schedule: &RankSchedule, alias: Alias, slots: u32) -> Pro
     strands::assemble(schedule, &nodes, scratch, alias)
 }
 
-/// The folds of a schedule over links with so many slots, in its order: for those who count them.
+/// Returns the folds of a schedule over links with `slots` slots, in its order: for code that
+/// counts them.
 pub(crate) fn fused(schedule: &RankSchedule, slots: u32) -> Vec<Lowered> {
     fuse::fuse(schedule, slots > 1).0
 }
 
 impl Location {
-    /// Whether it is memory of the caller.
+    /// Returns whether the location is memory of the caller.
     pub(crate) const fn is_user(&self) -> bool {
         matches!(self, Location::Memory(Buffer::Input | Buffer::Output, _))
     }

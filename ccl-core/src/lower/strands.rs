@@ -1,4 +1,4 @@
-//! Cuts a fused schedule into strands and infers what must wait for what between them.
+//! Division of a fused schedule into strands, and inference of the waits between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,14 +7,14 @@ use super::{Alias, Fold, Instr, Location, Program, Source, Strand};
 use crate::schedule::{Buffer, Counters, DEPTH, RankSchedule, TERM};
 use crate::types::Rank;
 
-/// A part of memory as dependencies see it: user buffers share one space (see [`Alias`]).
+/// Part of memory in dependencies: user buffers share one space (see [`Alias`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cell {
     User(u32),
     Scratch(u8, u32),
 }
 
-/// What a unit (a top-level fold or loop) touches.
+/// Links and memory that a unit (a top-level fold or loop) touches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
     sends: BTreeSet<Rank>,
@@ -92,14 +92,14 @@ fn cells(location: Location, at: &Counters, alias: Alias, into: &mut BTreeSet<Ce
     }
 }
 
-/// Finds the folds of one message whose memory nothing before them touches, in whatever iteration.
+/// Marks the folds of one message whose memory nothing before them touches, in any iteration.
 pub(super) fn mark_early(nodes: &mut [Lowered], alias: Alias) {
     nodes.iter_mut().for_each(begin);
     let mut touched = BTreeSet::new();
     nodes.iter_mut().for_each(|node| touch(node, 0, &mut [0; DEPTH], alias, &mut touched));
 }
 
-/// Before anything is touched.
+/// Marks every fold of one message as early, before anything is touched.
 fn begin(node: &mut Lowered) {
     match node {
         Lowered::Loop { body, .. } => body.iter_mut().for_each(begin),
@@ -179,7 +179,7 @@ fn number(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }
 
-/// The strand of each unit: units that share a direction of a link are in one.
+/// Returns the strand of each unit: units that share a direction of a link are in one strand.
 fn assign(units: &[Footprint]) -> Vec<usize> {
     let mut group: Vec<usize> = (0..units.len()).collect();
     for later in 0..units.len() {
@@ -207,8 +207,8 @@ fn assign(units: &[Footprint]) -> Vec<usize> {
         .collect()
 }
 
-/// For each unit the units of other strands that it waits for: earlier ones of the same chunk,
-/// and, where scratch is shared, later ones of the chunk before.
+/// Returns, for each unit, the units of other strands that it waits for: earlier units of the same
+/// chunk, and, if they share scratch, later units of the chunk before.
 fn infer(units: &[Footprint], strand_of: &[usize]) -> BTreeMap<usize, Vec<(usize, u32)>> {
     let mut awaits: BTreeMap<usize, Vec<(usize, u32)>> = BTreeMap::new();
     for later in 0..units.len() {
@@ -227,9 +227,9 @@ fn infer(units: &[Footprint], strand_of: &[usize]) -> BTreeMap<usize, Vec<(usize
     awaits
 }
 
-/// Leaves out what a strand knows already: strands run in order, so that a unit that is done says
-/// that those before it in its strand are, and any unit of this chunk that all of the chunk before
-/// are.
+/// Drops the waits that others imply. Strands run in order: a unit that is done implies that all
+/// units before it in its strand are done, and any unit of this chunk that is done implies that all
+/// units of the chunk before are done.
 fn needed(
     awaits: BTreeMap<usize, Vec<(usize, u32)>>,
     strand_of: &[usize],

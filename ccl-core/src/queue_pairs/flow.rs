@@ -1,32 +1,32 @@
-//! What an Ethernet fabric sees of queue pairs: flows, which it hashes onto links.
+//! Flows of queue pairs, which an Ethernet fabric hashes onto its links.
 
 use core::net::IpAddr;
 
 use serde::Serialize;
 
-/// One queue pair's flow.
+/// Flow of one queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Flow {
-    /// This side's address.
+    /// Address of this side.
     pub from: IpAddr,
-    /// The peer's.
+    /// Address of the peer.
     pub to: IpAddr,
-    /// The UDP port that it is sent from.
+    /// Source port in UDP.
     pub source_port: u16,
-    /// The UDP port that it is sent to.
+    /// Destination port in UDP.
     pub destination_port: u16,
     /// DSCP and ECN.
     pub traffic_class: u8,
-    /// The peer's queue pair, which some fabrics hash as well.
+    /// Queue pair of the peer, which some fabrics hash as well.
     pub queue_pair: u32,
 }
 
-/// Hashes that are tried: a fabric's own is not known.
+/// Number of hashes that are tried, because a fabric's own hash is not known.
 const HASHES: u64 = 64;
 
-/// How unevenly equal links are loaded by flows that carry the same: the most on one link over the
-/// mean, as fabrics hash addresses and ports onto links. The mean over hashes; 1 is even, `links`
-/// all on one. 0 where there are no flows or no links.
+/// Returns how unevenly flows of the same size load equal links if the fabric hashes addresses and
+/// ports: the largest load of a link over the mean load, averaged over hashes. The result is 1 if
+/// the load is even, `links` if all flows share one link, and 0 if there are no flows or no links.
 ///
 /// The measure is that of [Meta, SIGCOMM 2024], section 5.2.
 ///
@@ -48,8 +48,8 @@ pub fn max_to_mean(flows: &[Flow], links: usize) -> f64 {
 }
 
 impl Flow {
-    /// A hash of the fields that fabrics hash by default, and of the peer's queue pair where a
-    /// fabric is told to hash that as well; another for each `salt`, as each switch has its own.
+    /// Returns a hash of the fields that fabrics hash by default, and of the peer's queue pair if
+    /// `with_queue_pair`. Each `salt` gives another hash, as each switch has its own.
     #[must_use]
     pub fn hashed(&self, salt: u64, with_queue_pair: bool) -> u64 {
         let address = |address: IpAddr| match address {
@@ -64,7 +64,7 @@ impl Flow {
     }
 }
 
-/// The finalizer of SplitMix64: <https://prng.di.unimi.it/splitmix64.c>
+/// Returns the finalizer of SplitMix64: <https://prng.di.unimi.it/splitmix64.c>
 fn mixed(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -78,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    /// So many flows from each of so many hosts to one.
+    /// Returns `each` flows from each of `hosts` hosts to one.
     fn flows(hosts: u8, each: u16) -> Vec<Flow> {
         let flow = |host, number: u16| Flow {
             from: Ipv4Addr::new(10, 0, 0, host).into(),
@@ -98,7 +98,7 @@ mod tests {
         assert!((found / expected - 1.0).abs() < 0.08, "{flows} on {links}: {found}");
     }
 
-    /// What throwing balls into bins gives, recomputed for the paper's cases.
+    /// Compares the measure with balls thrown into bins, recomputed for the paper's cases.
     #[test]
     fn more_flows_are_spread_more_evenly() {
         is_about(&flows(100, 10), 16, 1.229);

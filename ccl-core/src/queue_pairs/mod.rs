@@ -1,14 +1,15 @@
-//! How messages are spread over the queue pairs of a link: a table of rules, read from text.
+//! Queue-pair policy: a table of rules, read from text, that spread messages over the queue pairs
+//! of a link.
 //!
 //! An Ethernet fabric hashes flows onto its links, and a collective has few flows: several queue
 //! pairs per peer give the hash more to spread ([Meta, SIGCOMM 2024], section 5: 16 for rings and
 //! trees, 4 where a rank has many peers already; whole messages in turn, because parts of one
 //! message end with the slowest of them). A fabric that spreads the packets of one queue pair by
-//! itself needs no more than one.
+//! itself needs only one.
 //!
-//! Only who sends follows a rule. The receiver counts parts as they come, in whatever number. All
-//! ranks have the same rules all the same, which are compared when they join: they say how many
-//! queue pairs there are, too.
+//! Only the sender follows a rule. The receiver counts the parts that arrive, in any number. All
+//! ranks nevertheless have the same rules, which are compared when ranks join, because the rules
+//! also set the number of queue pairs.
 //!
 //! [Meta, SIGCOMM 2024]: https://doi.org/10.1145/3651890.3672233
 
@@ -24,39 +25,40 @@ use crate::types::Collective;
 pub use flow::{Flow, max_to_mean};
 pub use text::PolicyError;
 
-/// The most queue pairs of one traffic class on a link.
+/// Most queue pairs of one traffic class on a link.
 pub const PAIRS_MAX: u32 = 64;
-/// The most parts of one message.
+/// Most parts of one message.
 pub const PARTS_MAX: u32 = 16;
 
-/// Which queue pair a message takes.
+/// Order in which messages take queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Every message over all, in equal parts.
+    /// Every message over all queue pairs, in equal parts.
     Split,
-    /// Whole messages in turn.
+    /// Whole messages over the queue pairs in turn.
     RoundRobin,
-    /// Whole messages, each to the one with the fewest bytes outstanding.
+    /// Whole messages, each over the queue pair with the fewest bytes outstanding.
     LoadAware,
 }
 
-/// How messages are spread.
+/// Spreading of messages over queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Striping {
-    /// Over how many queue pairs.
+    /// Number of queue pairs.
     pub pairs: u32,
-    /// By which order.
+    /// Order in which messages take them.
     pub order: Order,
-    /// The fewest bytes of a part, where messages are split.
+    /// Fewest bytes of a part, if messages are split.
     pub chunk_bytes: usize,
-    /// The most messages that a link has under way.
+    /// Most messages that a link has under way.
     pub in_flight: u32,
-    /// The most bytes under way from a port, over all its links, beyond which no message begins.
-    /// Each communicator may have its share of that under way, whatever others have. While one of
-    /// its messages waits for a small budget, those with a larger one wait behind it.
+    /// Most bytes under way from a port, over all its links; beyond them no message begins. Each
+    /// communicator may always have its share of the budget under way, regardless of other
+    /// communicators. While a message waits for a small budget, messages of the same communicator
+    /// with a larger budget wait behind it.
     pub budget_bytes: usize,
-    /// On the queue pairs of this traffic class; the transport's own where there is none.
+    /// Traffic class of the queue pairs; `None` for the transport's own.
     pub traffic_class: Option<u8>,
 }
 
@@ -73,33 +75,33 @@ impl Default for Striping {
     }
 }
 
-/// How far a peer is away.
+/// Distance of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tier {
-    /// On the same host.
+    /// Peer on the same host.
     Host,
-    /// On another.
+    /// Peer on another host.
     Network,
 }
 
-/// What rules look at.
+/// Situation that rules match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Situation {
     /// The collective.
     pub collective: Collective,
     /// Bytes of the call's larger buffer.
     pub bytes: usize,
-    /// Ranks that this one sends to in it.
+    /// Number of ranks that this rank sends to in the call.
     pub fan_out: u32,
-    /// Where the peer is.
+    /// Distance of the peer.
     pub tier: Tier,
 }
 
-/// What holds in some situations.
+/// Striping that applies in some situations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule {
-    /// Empty: in all.
+    /// Collectives that the rule applies to; empty for all.
     collectives: Vec<Collective>,
     bytes: RangeInclusive<usize>,
     fan_out: RangeInclusive<u32>,
@@ -117,23 +119,24 @@ impl Rule {
     }
 }
 
-/// Rules, of which the first that holds is followed. The last one always holds.
+/// Queue-pair policy: the first rule that matches applies. The last rule always matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     rules: Vec<Rule>,
 }
 
-/// Queue pairs of one traffic class, of each link.
+/// Queue pairs of one traffic class on each link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Group {
-    /// The class; the transport's own where there is none.
+    /// Traffic class; `None` for the transport's own.
     pub traffic_class: Option<u8>,
-    /// How many.
+    /// Number of queue pairs.
     pub pairs: u32,
 }
 
 impl Default for Policy {
-    /// Four queue pairs where a rank sends to all others, 16 elsewhere; whole messages in turn.
+    /// Returns four queue pairs for all-to-all collectives and 16 for all others; whole messages in
+    /// turn.
     fn default() -> Policy {
         let striping = Striping { pairs: 16, ..Striping::default() };
         let collectives = vec![Collective::AllToAll, Collective::AllToAllV];
@@ -150,38 +153,38 @@ impl Rule {
 }
 
 impl Policy {
-    /// One rule for everything.
+    /// Returns a policy with one rule for everything.
     #[must_use]
     pub fn always(striping: Striping) -> Policy {
         Policy { rules: vec![Rule::always(striping)] }
     }
 
-    /// One queue pair for everything, where the fabric spreads its packets over many paths by
-    /// itself: more of them take room on the device and spread nothing.
+    /// Returns a policy with one queue pair for everything, for fabrics that spread the packets of
+    /// a queue pair over many paths: more queue pairs take memory on the device and spread nothing.
     #[must_use]
     pub fn adaptive() -> Policy {
         Policy::always(Striping::default())
     }
 
-    /// What is done in a situation.
+    /// Returns the striping for a situation.
     #[must_use]
     pub fn choose(&self, situation: &Situation) -> Striping {
         self.rule(situation).map_or_else(Striping::default, |rule| rule.striping)
     }
 
-    /// The rule behind it, as it is written.
+    /// Returns the text of the rule that applies in a situation.
     #[must_use]
     pub fn reason(&self, situation: &Situation) -> String {
         self.rule(situation).map_or_else(String::new, ToString::to_string)
     }
 
-    /// What is done where no other rule holds.
+    /// Returns the striping if no other rule matches.
     #[must_use]
     pub fn otherwise(&self) -> Striping {
         self.rules.last().map_or_else(Striping::default, |rule| rule.striping)
     }
 
-    /// What is done anywhere.
+    /// Returns the striping of every rule.
     pub fn stripes(&self) -> impl Iterator<Item = Striping> + '_ {
         self.rules.iter().map(|rule| rule.striping)
     }
@@ -190,7 +193,8 @@ impl Policy {
         self.rules.iter().find(|rule| rule.holds(situation))
     }
 
-    /// The queue pairs that each link needs for all rules, in the order of their first rule.
+    /// Returns the queue pairs that each link needs for all rules, in the order of their first
+    /// rule.
     #[must_use]
     pub fn groups(&self) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
@@ -203,8 +207,8 @@ impl Policy {
         groups
     }
 
-    /// The first queue pairs that its rules need beyond those that a link has; none if it can be
-    /// followed with these.
+    /// Returns the first queue pairs that the policy needs beyond those that a link has; none if
+    /// these suffice.
     #[must_use]
     pub fn beyond(&self, made: &[Group]) -> Option<Group> {
         let has = |own: &Group| {

@@ -1,9 +1,9 @@
-//! Policies as text: `all_to_all: qps=4; bytes>=1M: qps=16 order=split; qps=16`.
+//! Queue-pair policies as text: `all_to_all: qps=4; bytes>=1M: qps=16 order=split; qps=16`.
 //!
-//! Rules are separated by `;`. What stands before a rule's `:` are its conditions: names of
-//! collectives, separated by `,`, and `bytes>=`, `bytes<`, `fan_out>=`, `fan_out<`, `tier=`; what
-//! stands behind it, or all of it, is what is done: `qps=`, `order=`, `chunk=`, `in_flight=`,
-//! `budget=`, `tc=`. A number alone is `qps=` for everything.
+//! Rules are separated by `;`. The words before a rule's `:` are its conditions: names of
+//! collectives, separated by `,`, and `bytes>=`, `bytes<`, `fan_out>=`, `fan_out<`, `tier=`. The
+//! words after the `:`, or all words if there is none, are the settings: `qps=`, `order=`,
+//! `chunk=`, `in_flight=`, `budget=`, `tc=`. A number alone is `qps=` for everything.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -12,13 +12,13 @@ use std::str::FromStr;
 use super::{Order, PAIRS_MAX, Policy, Rule, Striping, Tier};
 use crate::value::{Bytes, Value};
 
-/// A policy that cannot be read.
+/// Error for a policy that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{word:?} is {problem}, in a policy such as {EXAMPLE:?}")]
 pub struct PolicyError {
-    /// Where reading stopped.
+    /// Word at which reading stopped.
     pub word: String,
-    /// Why.
+    /// Reason.
     pub problem: &'static str,
 }
 

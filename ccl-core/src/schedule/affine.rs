@@ -1,4 +1,5 @@
-//! Numbers that depend on loop counters in the one way a schedule may: affinely, modulo the ranks.
+//! Numbers that are affine in loop counters, modulo the ranks: the only form that a schedule may
+//! use.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,15 +7,15 @@ use std::ops::Range;
 /// Deepest nest: two loops in the schedule, and the counter of a repeated operand inside an op.
 pub const DEPTH: usize = 3;
 
-/// The dimension that counts the repetitions of one operand (see [`super::Terms`]).
+/// Dimension that counts the repetitions of one operand (see [`super::Terms`]).
 pub const TERM: usize = 2;
 
-/// The values of the loop counters at one point of a run, outermost first.
+/// Values of the loop counters at one point of a run, outermost first.
 pub type Counters = [u32; DEPTH];
 
 /// `offset + (base + Σ steps[d] × counter[d]) mod modulus`; a modulus of 0 means none.
 ///
-/// Peers and block numbers are written so; a ring's "the block before the one before" is
+/// Peers and block numbers are such expressions; a ring's "the block before the one before" is
 /// `Affine::constant(r).step(0, -1).modulo(n)`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Affine {
@@ -25,7 +26,7 @@ pub struct Affine {
 }
 
 impl Affine {
-    /// The same value in every iteration.
+    /// Returns an expression with the same value in every iteration.
     #[must_use]
     pub const fn constant(value: u32) -> Affine {
         Affine { base: value as i64, steps: [0; DEPTH], modulus: 0, offset: 0 }
@@ -45,7 +46,7 @@ impl Affine {
         self
     }
 
-    /// Wraps what was said so far into `0..modulus`.
+    /// Wraps the expression so far into `0..modulus`.
     #[must_use]
     pub const fn modulo(mut self, modulus: u32) -> Affine {
         self.modulus = modulus;
@@ -62,7 +63,7 @@ impl Affine {
         self
     }
 
-    /// The value for these counters. A value below zero (only without a modulus) becomes 0.
+    /// Returns the value for these counters. A value below zero (only without a modulus) becomes 0.
     #[must_use]
     #[inline]
     pub fn eval(&self, counters: &Counters) -> u32 {
@@ -78,8 +79,8 @@ impl Affine {
         self.offset + u32::try_from(value).unwrap_or(0)
     }
 
-    /// The largest value while each counter stays below its count. Exact but for expressions that
-    /// wrap, whose bound is what they wrap at; nothing is enumerated.
+    /// Returns the largest value while each counter stays below its count, without enumeration. The
+    /// result is exact, except for expressions that wrap: their bound is the modulus.
     #[must_use]
     pub fn most(&self, counts: &Counters) -> u32 {
         let (mut least, mut most) = (self.base, self.base);
@@ -94,9 +95,9 @@ impl Affine {
         self.offset + u32::try_from(most).unwrap_or(0)
     }
 
-    /// How many values, from the one for these counters on, stay in `range`, in which that one is,
-    /// while the counter of `dimension` grows: without wrapping, so that every value in between is
-    /// there too.
+    /// Returns how many values, from the one for these counters on, stay in `range` while the
+    /// counter of `dimension` grows. The first value is in `range`. The values do not wrap, so that
+    /// every value in between is in the range too.
     #[must_use]
     pub fn stays(&self, counters: &Counters, dimension: usize, range: &Range<u32>) -> u32 {
         let modulus = i64::from(self.modulus);
@@ -116,13 +117,13 @@ impl Affine {
         u32::try_from(room.max(0) / step.abs() + 1).unwrap_or(u32::MAX)
     }
 
-    /// Whether no counter changes the value.
+    /// Returns whether no counter changes the value.
     #[must_use]
     pub fn is_constant(&self) -> bool {
         self.steps == [0; DEPTH]
     }
 
-    /// The same expression with the counter of `from` read from `to` instead.
+    /// Returns this expression with the counter of `from` read from `to` instead.
     #[must_use]
     pub fn rename(mut self, from: usize, to: usize) -> Affine {
         if from != to {

@@ -1,19 +1,19 @@
-//! How algorithms are written down: a few verbs that read like the textbook's pseudo-code.
+//! Notation for algorithms: a few verbs that read like the textbook's pseudo-code.
 
 use super::{Affine, Buffer, Extent, Node, Op, Parts, RankSchedule, Slice, TERM, Terms};
 use crate::types::Rank;
 
-/// Parts of the caller's input.
+/// Returns parts of the caller's input.
 pub fn input(parts: impl Into<Parts>) -> Slice {
     user(Buffer::Input, parts.into())
 }
 
-/// Parts of the caller's output.
+/// Returns parts of the caller's output.
 pub fn output(parts: impl Into<Parts>) -> Slice {
     user(Buffer::Output, parts.into())
 }
 
-/// Parts of a scratch buffer, as long as those of `like`.
+/// Returns parts of a scratch buffer, as long as those of `like`.
 pub fn scratch(id: u8, parts: impl Into<Parts>, like: Slice) -> Slice {
     Slice { buffer: Buffer::Scratch(id), parts: parts.into(), extent: like.extent }
 }
@@ -23,14 +23,14 @@ fn user(buffer: Buffer, parts: Parts) -> Slice {
 }
 
 impl Slice {
-    /// This slice `repeat` times along [`TERM`], as an operand of a reduction.
+    /// Returns this slice `repeat` times along [`TERM`], as an operand of a reduction.
     #[must_use]
     pub const fn repeat(self, repeat: u32) -> Terms {
         Terms { slice: self, repeat }
     }
 }
 
-/// Writes one rank's schedule.
+/// Builder of one rank's schedule.
 #[derive(Debug)]
 pub struct Builder {
     schedule: RankSchedule,
@@ -38,7 +38,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// An empty schedule whose blocks are cut into `split` parts.
+    /// Returns an empty schedule whose blocks are cut into `split` parts.
     #[must_use]
     pub fn new(rank: Rank, ranks: u32, split: u32) -> Builder {
         let schedule = RankSchedule {
@@ -59,20 +59,21 @@ impl Builder {
         self.schedule.whole_messages = true;
     }
 
-    /// Whose schedule this is.
+    /// Returns the rank of this schedule.
     #[must_use]
     pub fn rank(&self) -> Rank {
         self.schedule.rank
     }
 
-    /// A loop counter's expression for the loop that the next [`Builder::repeat`] opens.
+    /// Returns the dimension of the loop that the next [`Builder::repeat`] opens.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.open.len()
     }
 
-    /// Says how many parts the largest message *of any rank* has. Needed where messages have
-    /// different numbers of parts: all ranks must cut their parts into the same chunks.
+    /// Declares the number of parts of the largest message *of any rank*. A schedule needs this if
+    /// messages have different numbers of parts: all ranks must cut their parts into the same
+    /// chunks.
     pub fn widest_message(&mut self, parts: u32) {
         self.schedule.message_parts = self.schedule.message_parts.max(parts);
     }
@@ -87,23 +88,23 @@ impl Builder {
         self.push(Op::Recv { peer: peer.into().0, target });
     }
 
-    /// `target = source`.
+    /// Writes `target = source`.
     pub fn copy(&mut self, target: Slice, source: Slice) {
         self.push(Op::Copy { target, source });
     }
 
-    /// `target = terms[0] ⊕ terms[1] ⊕ …`: a partial result.
+    /// Writes `target = terms[0] ⊕ terms[1] ⊕ …`: a partial result.
     pub fn reduce(&mut self, target: Slice, terms: &[Terms]) {
         self.push(Op::Reduce { target, terms: present(terms), last: false });
     }
 
-    /// As [`Builder::reduce`], when every rank's contribution is in the result.
+    /// Does what [`Builder::reduce`] does, for a result that has every rank's contribution.
     pub fn reduce_last(&mut self, target: Slice, terms: &[Terms]) {
         self.push(Op::Reduce { target, terms: present(terms), last: true });
     }
 
-    /// Repeats what `body` writes `count` times. `body` is told the loop's dimension. A loop of
-    /// no iterations leaves no trace.
+    /// Writes a loop that executes the ops of `body` `count` times. `body` gets the loop's
+    /// dimension. A loop without iterations is dropped.
     pub fn repeat(&mut self, count: u32, body: impl FnOnce(&mut Builder, usize)) {
         let dimension = self.open.len();
         debug_assert!(dimension < TERM, "schedules nest two loops at most");
@@ -117,7 +118,7 @@ impl Builder {
         }
     }
 
-    /// The schedule as written.
+    /// Returns the finished schedule.
     #[must_use]
     pub fn finish(self) -> RankSchedule {
         self.schedule
@@ -138,7 +139,7 @@ impl Builder {
         self.nodes().push(Node::Op(op));
     }
 
-    /// Makes every scratch buffer large enough for what is used of it.
+    /// Enlarges every scratch buffer to the parts that the op uses.
     fn size_scratch(&mut self, op: &Op) {
         let mut slices: Vec<Terms> = Vec::new();
         match op {
@@ -164,7 +165,7 @@ impl Builder {
     }
 }
 
-/// One more than the largest part that `parts` names under these loops, or a little above.
+/// Returns one more than the largest part that `parts` names under these loops, or slightly more.
 fn bound(parts: &Parts, loops: &[u32], repeat: u32) -> u32 {
     let count = |dimension: usize| loops.get(dimension).copied().unwrap_or(1);
     let first = parts.first.most(&[count(0), count(1), repeat]);

@@ -1,4 +1,4 @@
-//! A schedule as text, for `explain` and for failing tests.
+//! Text form of a schedule, for `explain` and for failing tests.
 
 use std::fmt;
 

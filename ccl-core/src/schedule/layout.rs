@@ -1,12 +1,12 @@
-//! Where the blocks of a buffer lie: the one place that knows how counts become addresses.
+//! Layout of the blocks of a buffer: the one module that turns counts into addresses.
 
 use std::ops::Range;
 
-/// Where each block of a user's buffer begins and how many elements it has.
+/// First element and number of elements of each block of a user's buffer.
 ///
 /// A collective divides a buffer into *blocks* (one per rank for `all_gather`, a single one for
-/// `all_reduce`); an algorithm may cut every block further into `split` parts, which are what
-/// schedules number: part `s` of block `b` is number `b × split + s`.
+/// `all_reduce`). An algorithm may cut every block further into `split` parts. Schedules number the
+/// parts: part `s` of block `b` is number `b × split + s`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
     blocks: Blocks,
@@ -20,8 +20,8 @@ enum Blocks {
     Vector { starts: Vec<usize>, counts: Vec<usize> },
 }
 
-/// `clone_from` reuses memory: a call that differs from the last one in its counts binds without
-/// allocating.
+/// `clone_from` reuses memory: a call that differs from the previous one in its counts binds
+/// without allocating.
 impl Clone for Layout {
     fn clone(&self) -> Layout {
         Layout { blocks: self.blocks.clone(), split: self.split, grain: self.grain }
@@ -38,28 +38,29 @@ impl Clone for Layout {
 }
 
 impl Layout {
-    /// Blocks of `count` elements each, one after the other, each cut into `split` parts whose
-    /// length is a multiple of `grain` elements (the last ones take what is left, or nothing).
+    /// Returns the layout of blocks of `count` elements each, one after the other. Each block is
+    /// cut into `split` parts whose length is a multiple of `grain` elements; the last parts take
+    /// the rest, or nothing.
     #[must_use]
     pub fn even(count: usize, split: u32, grain: usize) -> Layout {
         Layout { blocks: Blocks::Even { count }, split: split.max(1), grain: grain.max(1) }
     }
 
-    /// Blocks of `counts[b]` elements that begin at element `starts[b]`.
+    /// Returns the layout of blocks of `counts[b]` elements that begin at element `starts[b]`.
     #[must_use]
     pub fn vector(counts: &[usize], starts: &[usize], split: u32, grain: usize) -> Layout {
         let blocks = Blocks::Vector { starts: starts.to_vec(), counts: counts.to_vec() };
         Layout { blocks, split: split.max(1), grain: grain.max(1) }
     }
 
-    /// Makes this what [`Layout::even`] would make. Does not allocate.
+    /// Sets this to the result of [`Layout::even`]. Does not allocate.
     pub fn set_even(&mut self, count: usize, split: u32, grain: usize) {
         (self.split, self.grain) = (split.max(1), grain.max(1));
         self.blocks = Blocks::Even { count };
     }
 
-    /// Makes this what [`Layout::vector`] would make; allocates only where it held fewer blocks
-    /// than that, or even ones.
+    /// Sets this to the result of [`Layout::vector`]. Allocates only if this layout held fewer
+    /// blocks, or even ones.
     pub fn set_vector(&mut self, counts: &[usize], starts: &[usize], split: u32, grain: usize) {
         (self.split, self.grain) = (split.max(1), grain.max(1));
         match &mut self.blocks {
@@ -79,7 +80,8 @@ impl Layout {
         }
     }
 
-    /// First element and number of elements of part `part`; a block that is not there is empty.
+    /// Returns the first element and the number of elements of part `part`; a missing block is
+    /// empty.
     #[must_use]
     #[inline]
     pub fn part(&self, part: u32) -> (usize, usize) {
@@ -96,7 +98,7 @@ impl Layout {
         (start + before, whole.min(count - before))
     }
 
-    /// Numbers of parts, this one among them, that all have as many elements.
+    /// Returns the numbers of parts, this one among them, that all have as many elements.
     #[must_use]
     pub(crate) fn alike(&self, part: u32) -> Range<u32> {
         let Blocks::Even { count } = self.blocks else { return part..part.saturating_add(1) };
@@ -105,7 +107,7 @@ impl Layout {
             return 0..u32::MAX;
         }
         let first = part - part % self.split;
-        // So many are whole, one may be shorter, and those after it are empty.
+        // The first parts are whole, one may be shorter, and those after it are empty.
         let end = |length: usize| u32::try_from(length).unwrap_or(u32::MAX).min(self.split);
         let (full, some) = (end(count / whole), end(count.div_ceil(whole)));
         let cuts = match part % self.split {
@@ -116,7 +118,8 @@ impl Layout {
         first.saturating_add(cuts.start)..first.saturating_add(cuts.end)
     }
 
-    /// Elements of the longest part among `parts` blocks, which decides the number of chunks.
+    /// Returns the elements of the longest part of any block, which determines the number of
+    /// chunks.
     #[must_use]
     pub fn longest_part(&self) -> usize {
         match &self.blocks {
@@ -127,7 +130,7 @@ impl Layout {
         }
     }
 
-    /// The elements of part `part` that belong to chunk `chunk`, when each chunk takes
+    /// Returns the elements of part `part` that belong to chunk `chunk`, if each chunk takes
     /// `chunk_elements` from every part.
     #[must_use]
     #[inline]
@@ -138,14 +141,15 @@ impl Layout {
         start + before..start + before + length
     }
 
-    /// The elements of a whole block; a block that is not there is empty.
+    /// Returns the elements of a whole block; a missing block is empty.
     #[must_use]
     pub fn block_elements(&self, block: u32) -> Range<usize> {
         let (start, count) = self.block(block);
         start..start + count
     }
 
-    /// Elements from the beginning of the buffer to the end of the last of `blocks` blocks.
+    /// Returns the elements from the beginning of the buffer to the end of the last of `blocks`
+    /// blocks.
     #[must_use]
     pub fn span(&self, blocks: u32) -> usize {
         (0..blocks).map(|block| self.block_elements(block).end).max().unwrap_or(0)

@@ -1,13 +1,13 @@
-//! A collective as data: what one rank sends, receives, reduces and copies.
+//! Collectives as data: the sends, receives, reductions and copies of one rank.
 //!
-//! An algorithm is a pure function that returns a [`RankSchedule`] (see [`crate::algorithm`]). It
-//! says nothing of slots, chunks, threads or dependencies: those are inferred from what each op
-//! reads and writes ([`crate::lower`]), proved ([`crate::verify`]) and carried out
-//! ([`crate::execution`]) from this one object.
+//! An algorithm is a pure function that returns a [`RankSchedule`] (see [`crate::algorithm`]). A
+//! schedule does not mention slots, chunks, threads or dependencies. The dependencies are inferred
+//! from the operands of each op ([`crate::lower`]), and the same object is verified
+//! ([`crate::verify`]) and executed ([`crate::execution`]).
 //!
 //! Lengths are symbolic. A schedule numbers the *parts* of the user's buffers ([`Layout`]) and
-//! describes the journey of one *chunk*, a bounded number of elements of every part. Execution
-//! repeats it until every part is done, so that a schedule's size depends neither on the length
+//! describes the path of one *chunk*, a bounded number of elements of every part. Execution repeats
+//! the schedule until every part is done, so that a schedule's size depends neither on the length
 //! nor on the number of chunks. An op whose extent is empty for some chunk does nothing, on both
 //! sides of a message.
 
@@ -26,70 +26,70 @@ use std::ops::Range;
 
 use crate::types::Rank;
 
-/// A buffer that ops read and write.
+/// Buffer that ops read and write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Buffer {
     /// The caller's input, never written unless it is also the output (in place).
     Input,
     /// The caller's output.
     Output,
-    /// Room for chunks under way, private to one operation; the number tells them apart.
+    /// Scratch memory for chunks on their way, private to one operation, with its number.
     Scratch(u8),
 }
 
-/// Some parts of a buffer: `total` of them in runs of `run`, the runs `period` apart, from
-/// `first`, wrapping at `wrap` (0: never).
+/// Set of parts of a buffer: `total` parts in runs of `run`, the runs `period` apart, from `first`,
+/// wrapping at `wrap` (0: never).
 ///
-/// A single part is a run of one; the parts whose number has bit k set are runs of 2^k at period
-/// 2^(k+1); a period of -1 modulo the wrap counts downwards; one of 0 names a run again and again.
+/// A single part is a run of one. The parts whose number has bit k set are runs of 2^k at period
+/// 2^(k+1). A period of -1 modulo the wrap counts downwards. A period of 0 repeats the same run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Parts {
     /// The first part.
     pub first: Affine,
-    /// Neighbouring parts in a run.
+    /// Number of neighbouring parts in a run.
     pub run: u32,
-    /// From the beginning of a run to the beginning of the next.
+    /// Distance from the beginning of a run to the beginning of the next.
     pub period: u32,
-    /// Parts in all.
+    /// Number of parts.
     pub total: u32,
-    /// Numbers wrap here; 0 for never.
+    /// Modulus of the part numbers; 0 for none.
     pub wrap: u32,
 }
 
 impl Parts {
-    /// One part.
+    /// Returns one part.
     #[must_use]
     pub const fn one(first: Affine) -> Parts {
         Parts { first, run: 1, period: 1, total: 1, wrap: 0 }
     }
 
-    /// `total` neighbouring parts, wrapping at `wrap`.
+    /// Returns `total` neighbouring parts, wrapping at `wrap`.
     #[must_use]
     pub const fn range(first: Affine, total: u32, wrap: u32) -> Parts {
         Parts { first, run: total, period: total, total, wrap }
     }
 
-    /// `total` parts in runs of `run`, each run `period` after the one before.
+    /// Returns `total` parts in runs of `run`, each run `period` after the one before.
     #[must_use]
     pub const fn runs(first: Affine, run: u32, period: u32, total: u32) -> Parts {
         Parts { first, run, period, total, wrap: 0 }
     }
 
-    /// The same part `total` times: the length of a message with that many equal parts, for a
+    /// Returns one part `total` times: the extent of a message with that many equal parts, for a
     /// rank whose own buffer has only one.
     #[must_use]
     pub const fn again(part: Affine, total: u32) -> Parts {
         Parts { first: part, run: 1, period: 0, total, wrap: 0 }
     }
 
-    /// The same, with numbers that wrap at `wrap`.
+    /// Returns these parts with numbers that wrap at `wrap`.
     #[must_use]
     pub const fn wrapping(mut self, wrap: u32) -> Parts {
         self.wrap = wrap;
         self
     }
 
-    /// The number of the `index`th of these parts.
+    /// Returns the number of the `index`th of these parts.
     #[must_use]
     #[inline]
     pub fn part(&self, index: u32, counters: &Counters) -> u32 {
@@ -104,8 +104,8 @@ impl Parts {
         u32::try_from(part).unwrap_or(u32::MAX)
     }
 
-    /// How many of these parts, from the `index`th on, which is `part`, are neighbours or evenly
-    /// spaced and in a range that it is in.
+    /// Returns how many of these parts, from the `index`th on, are neighbours or evenly spaced and
+    /// in `range`. The `index`th part is `part`, which is in `range`.
     #[must_use]
     pub(crate) fn stride(&self, index: u32, part: u32, range: &Range<u32>) -> u32 {
         let run = self.run.max(1);
@@ -133,28 +133,28 @@ impl From<Affine> for Parts {
     }
 }
 
-/// How many elements a slice has: as many as these parts of the input or output.
+/// Number of elements of a slice: as many as these parts of the input or output have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Extent {
     /// `Input` or `Output`.
     pub buffer: Buffer,
-    /// Which parts.
+    /// The parts.
     pub parts: Parts,
 }
 
-/// What an op reads or writes.
+/// Operand of an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slice {
-    /// Where.
+    /// Buffer that holds the parts.
     pub buffer: Buffer,
-    /// Which parts of it.
+    /// Parts of the buffer.
     pub parts: Parts,
-    /// How long each part is; for the input and the output their own parts.
+    /// Length of each part; for the input and the output, that of the parts themselves.
     pub extent: Extent,
 }
 
 impl Slice {
-    /// Gives a scratch slice its length: that of `other`.
+    /// Returns this scratch slice with the length of `other`.
     #[must_use]
     pub const fn like(mut self, other: Slice) -> Slice {
         self.extent = other.extent;
@@ -162,12 +162,12 @@ impl Slice {
     }
 }
 
-/// An operand of a reduction, possibly repeated: `repeat` slices along the counter [`TERM`].
+/// Operand of a reduction, possibly repeated: `repeat` slices along the counter [`TERM`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Terms {
     /// The slice; its expressions may step along [`TERM`].
     pub slice: Slice,
-    /// How many.
+    /// Number of repetitions.
     pub repeat: u32,
 }
 
@@ -177,38 +177,38 @@ impl From<Slice> for Terms {
     }
 }
 
-/// One thing that a rank does.
+/// Step of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// One message with the slice's parts, in their order.
+    /// Send of one message with the slice's parts, in their order.
     Send {
-        /// To whom.
+        /// Rank to send to.
         peer: Affine,
-        /// What.
+        /// Data to send.
         source: Slice,
     },
-    /// The next message of `peer`, which is exactly as long as the slice.
+    /// Receive of the next message of `peer`, which is exactly as long as the slice.
     Recv {
-        /// From whom.
+        /// Rank to receive from.
         peer: Affine,
-        /// Where to.
+        /// Memory to receive into.
         target: Slice,
     },
-    /// `target = terms[0] ⊕ terms[1] ⊕ …`, in that order, accumulated in the type's accumulator
-    /// and rounded once.
+    /// Reduction `target = terms[0] ⊕ terms[1] ⊕ …`, in that order, accumulated in the type's
+    /// accumulator and rounded once.
     Reduce {
-        /// Where to.
+        /// Memory for the result.
         target: Slice,
-        /// What, in order.
+        /// Operands, in order.
         terms: Vec<Terms>,
-        /// Whether the result is complete: all ranks' contributions are in it.
+        /// True if the result is complete: all ranks' contributions are in it.
         last: bool,
     },
-    /// `target = source`.
+    /// Copy `target = source`.
     Copy {
-        /// Where to.
+        /// Memory to copy to.
         target: Slice,
-        /// What.
+        /// Memory to copy from.
         source: Slice,
     },
 }
@@ -218,44 +218,45 @@ pub enum Op {
 pub enum Node {
     /// An op.
     Op(Op),
-    /// The body, `count` times; its counter has the dimension of the nesting depth.
+    /// Loop that executes the body `count` times; its counter has the dimension of the nesting
+    /// depth.
     Loop {
-        /// Iterations.
+        /// Number of iterations.
         count: u32,
-        /// What is repeated.
+        /// Body of the loop.
         body: Vec<Node>,
     },
 }
 
-/// What one rank does in a collective, for every chunk.
+/// Schedule of one rank in a collective, the same for every chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankSchedule {
-    /// Whose it is.
+    /// The rank.
     pub rank: Rank,
-    /// Among how many.
+    /// Number of ranks.
     pub ranks: u32,
-    /// Into how many parts each block of the user's buffers is cut.
+    /// Number of parts that each block of the user's buffers is cut into.
     pub split: u32,
-    /// Parts of each scratch buffer; a part holds one chunk.
+    /// Number of parts of each scratch buffer; a part holds one chunk.
     pub scratch_parts: Vec<u32>,
-    /// The largest number of parts in one message of *any* rank: a slot must hold that many
-    /// chunks, and ranks must agree on the size of a chunk.
+    /// Largest number of parts in one message of *any* rank: a slot must hold that many chunks, and
+    /// ranks must agree on the size of a chunk.
     pub message_parts: u32,
-    /// Whether all chunks of an op come before the next op of its link, instead of all ops of a
-    /// chunk before the next chunk: so that the two ends of a link need to agree on the order of
-    /// messages only, not on which of them are grouped.
+    /// True if all chunks of an op come before the next op of its link, instead of all ops of a
+    /// chunk before the next chunk. The two ends of a link then need to agree only on the order of
+    /// messages, not on their grouping.
     pub whole_messages: bool,
-    /// In program order.
+    /// Ops and loops, in program order.
     pub body: Vec<Node>,
 }
 
 impl RankSchedule {
-    /// Calls `visit` for every op in program order with the counters it runs under.
+    /// Calls `visit` for every op in program order, with the loop counters of that op.
     pub fn for_each(&self, visit: &mut dyn FnMut(&Op, &Counters)) {
         walk(&self.body, 0, &mut [0; DEPTH], visit);
     }
 
-    /// Ranks that this one sends to.
+    /// Returns the number of ranks that this one sends to.
     #[must_use]
     pub fn fan_out(&self) -> u32 {
         let mut peers = BTreeSet::new();
@@ -267,7 +268,7 @@ impl RankSchedule {
         peers.len() as u32
     }
 
-    /// Ops as written, loops counted once: the size of the schedule.
+    /// Returns the number of ops and loops as written, loop bodies counted once.
     #[must_use]
     pub fn size(&self) -> usize {
         fn count(nodes: &[Node]) -> usize {

@@ -1,19 +1,19 @@
-//! Which layouts a collective gives to the buffers of one rank: the one place where counts meet
-//! collectives. The communicator binds its calls with it and the verifier proves with it.
+//! Layouts that a collective gives to the buffers of one rank. The communicator binds its calls
+//! with this module, and the verifier proves with it.
 
 use super::Layout;
 use crate::types::{Collective, Rank};
 
-/// A rank's place in a collective.
+/// Position of a rank in a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat {
-    /// What is done.
+    /// The collective.
     pub collective: Collective,
-    /// Who.
+    /// The rank.
     pub rank: Rank,
-    /// Among how many.
+    /// Number of ranks.
     pub ranks: u32,
-    /// Who is singled out, where somebody is.
+    /// The root, if the collective has one.
     pub root: Rank,
 }
 
@@ -23,22 +23,23 @@ pub struct Seat {
 pub struct Blocks<'a> {
     /// Elements of each block.
     pub counts: &'a [usize],
-    /// Where in the buffer each block begins, in elements.
+    /// First element of each block in the buffer.
     pub starts: &'a [usize],
 }
 
-/// How many elements a call moves, as far as one rank has to know it.
+/// Numbers of elements of a call, as far as one rank has to know them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizes<'a> {
-    /// Every block has as many. For the collectives without a v; the barrier ignores it.
+    /// Elements of every block. For the collectives without a v; the barrier ignores the number.
     Even(usize),
-    /// A count per rank: `all_gather_v`, `reduce_scatter_v`, and the root of `gather_v` and
+    /// Count per rank: `all_gather_v`, `reduce_scatter_v`, and the root of `gather_v` and
     /// `scatter_v`.
     PerRank(Blocks<'a>),
-    /// This rank's own block: the others in `gather_v` and `scatter_v`.
+    /// Elements of this rank's own block: the ranks other than the root in `gather_v` and
+    /// `scatter_v`.
     Own(usize),
-    /// What goes to and what comes from each rank, for `all_to_all_v`; each send and each receive
-    /// of a group, for `send_recv`.
+    /// Blocks that go to and come from each rank, for `all_to_all_v`; blocks of each send and each
+    /// receive of a group, for `send_recv`.
     Pairs {
         /// The blocks of the input.
         send: Blocks<'a>,
@@ -47,17 +48,17 @@ pub enum Sizes<'a> {
     },
 }
 
-/// Sizes that do not fit the collective.
+/// Error for sizes that do not fit the collective.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
-    /// Another kind of sizes than the collective takes.
+    /// Sizes of another kind than the collective takes.
     #[error("{collective} on rank {rank} takes {expected}")]
     Kind {
-        /// What was called.
+        /// The collective.
         collective: Collective,
-        /// By whom.
+        /// Rank that called the collective.
         rank: Rank,
-        /// What it takes.
+        /// Description of the sizes that the collective takes.
         expected: &'static str,
     },
     /// Too few or too many blocks.
@@ -66,19 +67,20 @@ pub enum ShapeError {
          {counts} counts and {starts} starts were given"
     )]
     Length {
-        /// What was called.
+        /// The collective.
         collective: Collective,
-        /// Among how many.
+        /// Number of ranks.
         ranks: u32,
-        /// Counts given.
+        /// Number of counts given.
         counts: usize,
-        /// Starts given.
+        /// Number of starts given.
         starts: usize,
     },
 }
 
 impl Seat {
-    /// Blocks of the input and of the output; for `send_recv` there are as many as messages.
+    /// Returns the number of blocks of the input and of the output; for `send_recv`, whose blocks
+    /// are its messages, both are 0.
     #[must_use]
     pub const fn blocks(&self) -> (u32, u32) {
         use Collective as C;
@@ -91,8 +93,8 @@ impl Seat {
         }
     }
 
-    /// Whether the rank brings an input. A rank without one still knows its layout where all
-    /// counts are equal, so that a schedule may measure lengths by it.
+    /// Returns whether the rank has an input. A rank without one still knows the input's layout if
+    /// all counts are equal, so that a schedule may measure lengths by it.
     #[must_use]
     pub fn has_input(&self) -> bool {
         use Collective as C;
@@ -100,7 +102,8 @@ impl Seat {
         !only_root || self.rank == self.root
     }
 
-    /// Whether the rank gets an output; its layout is known as that of the input is.
+    /// Returns whether the rank has an output. A rank without one still knows the output's layout
+    /// if all counts are equal.
     #[must_use]
     pub fn has_output(&self) -> bool {
         use Collective as C;
@@ -108,8 +111,8 @@ impl Seat {
         !only_root || self.rank == self.root
     }
 
-    /// The layouts of input and output when every block is cut into `split` parts whose lengths
-    /// are multiples of `grain` elements.
+    /// Returns the layouts of input and output if every block is cut into `split` parts whose
+    /// lengths are multiples of `grain` elements.
     ///
     /// # Errors
     ///
@@ -125,11 +128,11 @@ impl Seat {
         Ok((input, output))
     }
 
-    /// As [`Seat::layouts`], in the memory of layouts that were used before.
+    /// Does what [`Seat::layouts`] does, in the memory of existing layouts.
     ///
     /// # Errors
     ///
-    /// As [`Seat::layouts`]; what the layouts are then is unspecified.
+    /// When [`Seat::layouts`] fails; the content of the layouts is then unspecified.
     pub fn bind(
         &self,
         sizes: Sizes<'_>,

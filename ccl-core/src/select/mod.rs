@@ -1,9 +1,9 @@
-//! Which algorithm a call takes: a function of what all ranks know alike.
+//! Choice of the algorithm of a call: a function of facts that all ranks know equally.
 //!
-//! What was measured on the machine at hand comes first, then the rules of its table ([`tuning`]).
+//! Measurements on this machine come first, then the rules of the tuning table ([`tuning`]).
 //! Without those the library's own rules decide ([`rules`]): measured defaults for ranks that share
-//! a host, and for several hosts what sends least between them. Where a model is given, it is asked
-//! whether another variant is faster than that of the rules.
+//! a host, and the fewest bytes between hosts if there are several. A model, if one is given, can
+//! replace the rules' variant by one that it predicts to be faster.
 
 pub mod rules;
 pub mod tuning;
@@ -16,73 +16,73 @@ use rules::Rule;
 use tuning::Tuning;
 use variant::{SlotFraction, Variant, VariantError};
 
-/// What the choice depends on; equal on all ranks.
+/// Facts that the choice depends on; equal on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Situation<'a> {
-    /// What is called.
+    /// The collective.
     pub collective: Collective,
-    /// Bytes of the larger buffer; 0 where the counts are not known to all ranks.
+    /// Bytes of the larger buffer; 0 if not all ranks know the counts.
     pub bytes: usize,
-    /// The ranks, and which of them share a host.
+    /// The ranks, and their placement on hosts.
     pub hosts: &'a Hosts,
-    /// Whether the bits may depend on nothing but the data.
+    /// True if the bits may depend on nothing but the data.
     pub deterministic: bool,
-    /// The most bytes in one message.
+    /// Largest number of bytes in one message.
     pub slot_bytes: usize,
-    /// The way that the call asks for.
+    /// Variant that the call requests.
     pub call: Option<&'a str>,
-    /// The way that the configuration asks for wherever there is an algorithm of that name or
-    /// family.
+    /// Variant that the configuration requests, by name or family; it applies to collectives that
+    /// have such an algorithm.
     pub configured: &'a str,
-    /// What was measured.
+    /// Tuning table with measurements.
     pub tuning: &'a Tuning,
-    /// How long ways take as a model has it, the fastest first; empty without a model.
+    /// Times of variants that a model predicts, the fastest first; empty without a model.
     pub predicted: &'a [(Variant, f64)],
 }
 
-/// A variant and why it was taken.
+/// A variant, and the reason for its choice.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice<'a> {
     /// The algorithm.
     pub algorithm: &'static Algorithm,
-    /// What slots are divided by.
+    /// Divisor of slots.
     pub slot_fraction: SlotFraction,
-    /// A half sentence for `explain`.
+    /// Reason in half a sentence, for `explain`.
     pub reason: &'a str,
-    /// The rule that says so, if one does.
+    /// Rule that decided, if one did.
     pub rule: Option<&'a Rule>,
 }
 
-/// Why an algorithm that was asked for is not taken.
+/// Error for a requested algorithm that is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChoiceError {
-    /// There is no such way.
+    /// A variant that does not exist.
     #[error(transparent)]
     Unknown(#[from] VariantError),
-    /// The configuration asks for one that no collective has.
+    /// An algorithm or family in the configuration that no collective has.
     #[error(
         "FERROCCL_ALGO={name}: no collective has such an algorithm or family; there are: {known}"
     )]
     Configured {
-        /// What was asked for.
+        /// Name that the configuration requests.
         name: String,
-        /// What there is.
+        /// Names that exist.
         known: String,
     },
-    /// It does not keep the order that the deterministic mode demands.
+    /// An algorithm that does not keep the order that the deterministic mode demands.
     #[error(
         "{collective} by \"{name}\" does not reduce in rank order, which \
          FERROCCL_DETERMINISTIC=1 demands; leave the choice to the library"
     )]
     Excluded {
-        /// What was called.
+        /// The collective.
         collective: Collective,
-        /// What was asked for.
+        /// Algorithm that the call requests.
         name: String,
     },
 }
 
-/// Chooses.
+/// Chooses the variant of a call.
 ///
 /// # Errors
 ///
@@ -141,7 +141,7 @@ fn variant_of(
     Ok((found, slot_fraction))
 }
 
-/// What the library's own rules say.
+/// Returns the choice of the library's own rules.
 fn by_rule<'a>(situation: &Situation<'a>) -> Result<Choice<'a>, ChoiceError> {
     let collective = situation.collective;
     let rule = rules::built_in().iter().find(|rule| rule.applies(situation));
@@ -166,12 +166,13 @@ fn by_rule<'a>(situation: &Situation<'a>) -> Result<Choice<'a>, ChoiceError> {
     })
 }
 
-/// Whether some collective has an algorithm of that name or family: what the configuration may ask
-/// for.
+/// Checks whether some collective has an algorithm of that name or family, so that the
+/// configuration may request it.
 ///
 /// # Errors
 ///
-/// If none has, then the error lists the names; or if slots cannot be divided like that.
+/// When no collective has one, in which case the error lists the names; or when slots cannot be
+/// divided like that.
 pub fn check_configured(text: &str) -> Result<(), ChoiceError> {
     let (name, _) = variant::split(text)?;
     let names = |algorithm: &Algorithm| [algorithm.name, family_name(algorithm.family)];
@@ -199,16 +200,16 @@ fn allowed(situation: &Situation<'_>, algorithm: &Algorithm) -> bool {
     !situation.deterministic || algorithm.order != Order::Unspecified
 }
 
-/// The least length of an algorithm's longest message, in bytes: an element of the widest type for
-/// each of its parts.
+/// Returns the least length of an algorithm's longest message, in bytes: an element of the widest
+/// type for each of its parts.
 #[must_use]
 pub fn message_bytes_min(algorithm: &Algorithm, hosts: &Hosts) -> usize {
     let params = Params { rank: 0, ranks: hosts.ranks(), root: 0, hosts };
     (algorithm.schedule)(&params).message_parts as usize * ELEMENT_BYTES_MAX
 }
 
-/// Whether its messages fit slots. Where ranks are so many that there is no room for an element of
-/// each of them, some do not.
+/// Returns whether the algorithm's messages fit slots. With very many ranks, a slot may lack space
+/// for an element of each of them.
 fn fits(situation: &Situation<'_>, algorithm: &Algorithm) -> bool {
     let parts_max = situation.hosts.ranks() as usize * PARTS_PER_RANK_MAX;
     parts_max * ELEMENT_BYTES_MAX <= situation.slot_bytes
@@ -217,13 +218,14 @@ fn fits(situation: &Situation<'_>, algorithm: &Algorithm) -> bool {
 
 /// Bytes of the widest type.
 const ELEMENT_BYTES_MAX: usize = 8;
-/// No algorithm cuts what a rank has into more parts than this, so few ranks need no look at them.
+/// Most parts per rank that any algorithm puts into a message; if ranks are few, no schedule needs
+/// to be examined.
 const PARTS_PER_RANK_MAX: usize = 4;
 
-/// What was fastest where it was measured, or is predicted to be.
+/// Returns the variant that was measured, or is predicted by the table, to be the fastest.
 fn tuned<'a>(situation: &Situation<'a>) -> Option<Choice<'a>> {
     let Situation { collective, bytes, hosts, tuning, .. } = *situation;
-    // Counts that not all ranks know; or nothing to do.
+    // Counts that not all ranks know, or an empty call.
     if bytes == 0 {
         return None;
     }
@@ -241,11 +243,11 @@ fn tuned<'a>(situation: &Situation<'a>) -> Option<Choice<'a>> {
     Some(Choice { algorithm, slot_fraction: fastest.slot_fraction, reason, rule: None })
 }
 
-/// A model has to say that another way takes less than this part of the time, for its errors are
-/// larger than what ways differ by that do much the same.
+/// Fraction of the rules' time that another variant must stay below to be chosen by a model: the
+/// errors of a model are larger than the differences between similar variants.
 const WORTH: f64 = 0.9;
 
-/// What a model says is faster than what the rules say.
+/// Returns the variant that a model predicts to be faster than that of the rules.
 fn faster<'a>(situation: &Situation<'a>, rule: &Choice<'a>) -> Option<Choice<'a>> {
     let own = Variant { algorithm: rule.algorithm.name, slot_fraction: rule.slot_fraction };
     let (_, own_ns) = situation.predicted.iter().find(|(fastest, _)| *fastest == own)?;
@@ -261,7 +263,8 @@ fn faster<'a>(situation: &Situation<'a>, rule: &Choice<'a>) -> Option<Choice<'a>
 }
 
 impl Situation<'_> {
-    /// Whether a model is to be asked how long ways take: there is one, and nothing else decides.
+    /// Returns whether a model decides: there is one, and neither the call, a measurement nor a
+    /// rule of the table does.
     #[must_use]
     pub fn is_open(&self) -> bool {
         let Situation { collective, bytes, hosts, tuning, .. } = *self;
@@ -349,7 +352,7 @@ mod tests {
         assert_eq!(taken(ordered).0, "direct_two_phase");
         let asked = Situation { predicted: &clear, call: Some("direct"), ..LARGE };
         assert_eq!(taken(asked).0, "direct");
-        // Of the rules' own way nothing is known.
+        // The time of the rules' own variant is unknown.
         assert_eq!(taken(Situation { predicted: &clear[..1], ..LARGE }), of_the_rule);
     }
 
@@ -384,7 +387,7 @@ mod tests {
         assert_eq!((halves.algorithm.name, halves.slot_fraction.number()), ("ring", 1));
     }
 
-    /// What each collective takes by itself, large and of 8 bytes per rank.
+    /// Returns the algorithms that the library chooses for a large call and for 8 bytes per rank.
     fn by_itself(ids: &[u32], collective: Collective) -> [&'static str; 2] {
         let hosts = Hosts::of(ids);
         let small = 8 * ids.len();
@@ -451,7 +454,7 @@ mod tests {
                 let hosts = &Hosts::of(hosts);
                 let situation = Situation { collective, bytes, hosts, ..LARGE };
                 let any = rules::built_in().iter().any(|rule| rule.applies(&situation));
-                // Of messages between pairs there is nothing to choose.
+                // Messages between pairs leave no choice.
                 assert!(any || collective == Collective::SendRecv, "{situation:?}");
             }
         }

@@ -1,15 +1,15 @@
-//! Rules of choice as data: a table of lines, of which the first that applies decides.
+//! Rules of choice as data: a table of lines; the first rule that applies decides.
 //!
 //! ```text
 //! rule all_reduce,reduce hosts>=2 host_ranks<=1 bytes<=8k: tree/2 (small, across hosts)
 //! ```
 //!
-//! A line names collectives, then bounds that must all hold, then the variant that is taken
-//! ([`super::variant`]) and, in parentheses, why. The bounds: `ranks`; `hosts`; `host_ranks`, the
-//! ranks of the host that has most, and `host_ranks_min`, of the one that has least; `bytes` of the
-//! larger buffer, `bytes_per_rank`, and `messages`, how many slots they fill; and the word
-//! `deterministic`, for that mode alone. The library's own rules are `rules.txt`; a table of
-//! `FERROCCL_TUNING` may have others, which come first.
+//! A line names collectives, then bounds that must all hold, then the variant ([`super::variant`])
+//! and, in parentheses, the reason. The bounds are: `ranks`; `hosts`; `host_ranks`, the ranks of
+//! the largest host, and `host_ranks_min`, those of the smallest; `bytes` of the larger buffer,
+//! `bytes_per_rank`, and `messages`, the number of slots that the bytes fill; and the word
+//! `deterministic`, for rules of that mode alone. The library's own rules are in `rules.txt`; a
+//! table of `FERROCCL_TUNING` may have further rules, which come first.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -19,7 +19,7 @@ use super::variant::{self, Variant};
 use crate::types::Collective;
 use crate::value::{Bytes, Value};
 
-/// The library's own rules, as text.
+/// Text of the library's own rules.
 pub const TEXT: &str = include_str!("rules.txt");
 
 static BUILT_IN: LazyLock<Vec<Rule>> = LazyLock::new(|| {
@@ -33,26 +33,26 @@ pub fn built_in() -> &'static [Rule] {
     &BUILT_IN
 }
 
-/// A rule: the variant that calls of some kind take.
+/// A rule: the variant for calls of some kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The collectives that it is for.
+    /// Collectives that the rule applies to.
     pub collectives: Vec<Collective>,
-    /// Whether it is for the deterministic mode alone.
+    /// True if the rule is for the deterministic mode alone.
     pub deterministic: bool,
     /// Bounds that must all hold.
     pub bounds: Vec<Bound>,
-    /// The variant that is taken; each of the collectives has its algorithm.
+    /// Variant that the rule chooses; each of the collectives has its algorithm.
     pub variant: Variant,
-    /// The reason, in half a sentence; may be empty.
+    /// Reason, in half a sentence; may be empty.
     pub reason: String,
 }
 
-/// A bound of a quantity.
+/// Bound on a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     quantity: Quantity,
-    /// Whether the quantity must be `number` or more; else that or less.
+    /// True if the quantity must be at least `number`; false if it must be at most `number`.
     at_least: bool,
     number: usize,
 }
@@ -94,7 +94,7 @@ impl Quantity {
 }
 
 impl Rule {
-    /// Returns whether the rule is for such a call.
+    /// Returns whether the rule applies to such a call.
     #[must_use]
     pub fn applies(&self, situation: &Situation<'_>) -> bool {
         let holds = |bound: &Bound| {
@@ -106,7 +106,7 @@ impl Rule {
             && self.bounds.iter().all(holds)
     }
 
-    /// Parses the text behind the word `rule`.
+    /// Parses the text after the word `rule`.
     pub(super) fn read(text: &str) -> Result<Rule, String> {
         let (conditions, taken) = text.split_once(':').ok_or(
             "it is not like `rule all_reduce ranks<=8 bytes<=8k: direct (few ranks)`: there is \
@@ -170,7 +170,7 @@ impl fmt::Display for Bound {
     }
 }
 
-/// As it is read, behind the word `rule`.
+/// Text form of a rule, as it is read after the word `rule`.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Rule { collectives, deterministic, bounds, variant, reason } = self;

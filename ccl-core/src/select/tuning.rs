@@ -1,4 +1,4 @@
-//! What is fastest where it was measured: a table that `ferroccl tune` writes.
+//! Tuning table of measured times, which `ferroccl tune` writes.
 //!
 //! ```text
 //! machine AMD EPYC 7B13, 2 processors
@@ -10,16 +10,16 @@
 //! all_reduce ranks=8 hosts=4 bytes=1048576 predicted: hierarchical=440 ring=610
 //! ```
 //!
-//! A line is a collective of so many bytes (of the larger buffer) among so many ranks on so many
-//! hosts, with the median time by each way ([`super::variant`]) in microseconds, and behind `~` by
-//! how much half of the measurements were off; or what a model predicts. A call takes the fastest
-//! at the size that is nearest to its own, of what was measured if there is any; ranks and hosts
-//! must be the same. `set` gives tunables the values that were the fastest, where nothing else
-//! does; in them `|` stands for `;`. `model` has the numbers of the model that comes nearest
-//! ([`crate::cost::figures`]), by which the choice goes where nothing was measured; without a
-//! number those are taken that are of the order of what this library's links take. `rule` lines
-//! ([`super::rules`]) decide where nothing was measured, before the library's own. Lines end with
-//! the line or with `;`.
+//! A line is a collective with its bytes (of the larger buffer), ranks and hosts, and the median
+//! time of each variant ([`super::variant`]) in microseconds; after `~` stands the deviation that
+//! half of the measurements do not exceed. A line with `predicted` has the times of a model. A call
+//! takes the fastest variant at the nearest size, from measurements if there are any; ranks and
+//! hosts must be equal. `set` gives tunables the values that were fastest, unless they are set
+//! elsewhere; in these values `|` stands for `;`. `model` has the parameters of the best-fitting
+//! model ([`crate::cost::figures`]), which decides if nothing was measured; parameters that are
+//! left out have defaults of the order of this library's links. `rule` lines ([`super::rules`])
+//! decide if nothing was measured, before the library's own rules. An entry ends with the line or
+//! with `;`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -32,7 +32,7 @@ use crate::cost::walk::Model;
 use crate::types::Collective;
 use crate::value::Value;
 
-/// What a table may set: what changes how fast a communicator is, and nothing else.
+/// Variables that a table may set: those that change only the speed of a communicator.
 pub const SETTABLE: [&str; 6] = [
     "FERROCCL_CHANNELS",
     "FERROCCL_SLOTS",
@@ -42,77 +42,77 @@ pub const SETTABLE: [&str; 6] = [
     "FERROCCL_IB_POLICY",
 ];
 
-/// A table.
+/// Tuning table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tuning {
-    /// Where it was measured.
+    /// Machine that was measured.
     pub machine: Option<String>,
-    /// Tunables, of [`SETTABLE`], and their values.
+    /// Tunables, from [`SETTABLE`], and their values.
     pub settings: Vec<(&'static str, String)>,
-    /// The numbers of the model that comes nearest to what was measured.
+    /// Parameters of the model that fits the measurements best.
     pub model: Option<Model>,
     /// Rules that come before the library's own.
     pub rules: Vec<Rule>,
-    /// What was measured.
+    /// Measurements and predictions.
     pub points: Vec<Point>,
 }
 
-/// Its numbers are read as such, so none is no number.
+/// The numbers of a table are parsed as numbers, so none is NaN.
 impl Eq for Tuning {}
 
-/// What was measured, or is predicted.
+/// Measurement or prediction of a collective at one size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
     /// The collective.
     pub collective: Collective,
-    /// Among so many ranks.
+    /// Number of ranks.
     pub ranks: u32,
-    /// On so many hosts.
+    /// Number of hosts.
     pub hosts: u32,
     /// Bytes of the larger buffer.
     pub bytes: usize,
-    /// Whether the times are a model's.
+    /// True if the times are predictions of a model.
     pub is_predicted: bool,
-    /// By way, in any order.
+    /// Times of the variants, in any order.
     pub times: Vec<Measured>,
 }
 
-/// How long a way took.
+/// Time of a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
-    /// Which.
+    /// The variant.
     pub variant: Variant,
-    /// The median, in nanoseconds.
+    /// Median time, in nanoseconds.
     pub median_ns: u64,
-    /// By how much half of the measurements were off, in nanoseconds.
+    /// Deviation that half of the measurements do not exceed, in nanoseconds.
     pub deviation_ns: u64,
 }
 
-/// A table that cannot be read.
+/// Error for a table that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct TuningError {
-    /// Which line, from 1.
+    /// Number of the line, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// Description of the problem.
     pub problem: String,
 }
 
-/// What became of a point from one table to another.
+/// Change of a point from one table to another.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// The point, as the newer table has it.
+    /// Point of the newer table.
     pub point: Point,
-    /// The fastest of the older table.
+    /// Fastest variant of the older table.
     pub old: Measured,
-    /// The fastest of the newer.
+    /// Fastest variant of the newer table.
     pub new: Measured,
-    /// Whether the newer is slower by more than was allowed and than both were off.
+    /// True if the newer time is slower by more than the allowed part plus both deviations.
     pub is_slower: bool,
 }
 
 impl Point {
-    /// The fastest of those that may be taken.
+    /// Returns the fastest of the variants that may be taken.
     pub fn fastest(&self, may: impl Fn(&str) -> bool) -> Option<&Measured> {
         let allowed = self.times.iter().filter(|time| may(time.variant.algorithm));
         allowed.min_by_key(|time| time.median_ns)
@@ -128,7 +128,7 @@ impl Point {
 }
 
 impl Tuning {
-    /// Nothing was measured.
+    /// Table without content.
     pub const NONE: Tuning = Tuning {
         machine: None,
         settings: Vec::new(),
@@ -137,7 +137,7 @@ impl Tuning {
         points: Vec::new(),
     };
 
-    /// What was measured with exactly so many bytes.
+    /// Returns the measurement with exactly this number of bytes.
     #[must_use]
     pub fn point(
         &self,
@@ -148,8 +148,8 @@ impl Tuning {
         self.measured().find(|point| point.key() == (collective, ranks, hosts, bytes))
     }
 
-    /// The fastest way for so many bytes, by algorithms that may be taken, and whether that is
-    /// predicted; none where nothing is known of as many ranks on as many hosts.
+    /// Returns the fastest variant for this number of bytes, among algorithms that may be taken,
+    /// and whether it is predicted; none if there is no point with these ranks and hosts.
     pub fn fastest(
         &self,
         collective: Collective,
@@ -170,9 +170,9 @@ impl Tuning {
         Some((point.fastest(may)?.variant, point.is_predicted))
     }
 
-    /// What became of the measured points that both tables have. The newer is slower where it is
-    /// by more than `allowed` (0.1: a tenth) and by more than half of either's measurements were
-    /// off: only what got worse counts, and not what is noise.
+    /// Returns the changes of the measured points that both tables have. A point is slower if the
+    /// newer time exceeds the older one by more than `allowed` (0.1: a tenth) plus both deviations:
+    /// noise does not count.
     #[must_use]
     pub fn changes(&self, newer: &Tuning, allowed: f64) -> Vec<Change> {
         let change = |point: &Point| {
@@ -186,7 +186,7 @@ impl Tuning {
         newer.measured().filter_map(change).collect()
     }
 
-    /// The points that are no predictions.
+    /// Returns the points that are no predictions.
     pub fn measured(&self) -> impl Iterator<Item = &Point> {
         self.points.iter().filter(|point| !point.is_predicted)
     }
@@ -221,13 +221,13 @@ impl Tuning {
         text
     }
 
-    /// The table, a line for each point.
+    /// Returns the table, with one line for each entry.
     #[must_use]
     pub fn lines(&self) -> String {
         self.text("\n")
     }
 
-    /// The same behind a line that says what it is: what goes into a file.
+    /// Returns the content of a file: the table after a comment line that describes it.
     #[must_use]
     pub fn file(&self) -> String {
         let head = "# What `ferroccl tune` has measured, in microseconds: the median, and by how \

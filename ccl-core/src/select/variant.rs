@@ -1,58 +1,59 @@
-//! An algorithm, and how long its messages may be: `ring`, or `ring/4` for a quarter of a slot.
+//! Variants: an algorithm and the length of its messages, such as `ring`, or `ring/4` for a quarter
+//! of a slot.
 //!
-//! Shorter messages fill a pipeline of several steps sooner, and cost more: which is better depends
-//! on the algorithm, the length of the call and the machine.
+//! Shorter messages fill a pipeline of several steps sooner, and cost more. The better choice
+//! depends on the algorithm, the length of the call and the machine.
 
 use std::fmt;
 
 use crate::algorithm::{self, Algorithm};
 use crate::types::Collective;
 
-/// What a slot is divided by: messages are no longer than that part of it.
+/// Divisor of slots: a message is at most that fraction of a slot long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SlotFraction(u8);
 
-/// An algorithm of some collective, and what slots are divided by.
+/// An algorithm of some collective, and the divisor of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
     /// The algorithm's name.
     pub algorithm: &'static str,
-    /// What slots are divided by.
+    /// Divisor of slots.
     pub slot_fraction: SlotFraction,
 }
 
-/// A way that is none.
+/// Error for a variant that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VariantError {
-    /// The collective has no such algorithm.
+    /// A name that no algorithm of the collective has.
     #[error(transparent)]
     Unknown(#[from] algorithm::UnknownAlgorithm),
-    /// What is behind the `/`.
+    /// A divisor after the `/` that is not possible.
     #[error("\"{0}\": behind the / stands what slots are divided by: 2, 4 or 8")]
     SlotFraction(String),
 }
 
 impl SlotFraction {
-    /// Messages as long as slots.
+    /// Whole slots: messages are as long as slots.
     pub const WHOLE: SlotFraction = SlotFraction(0);
-    /// All there are, the longest messages first.
+    /// All fractions, the longest messages first.
     pub const ALL: [SlotFraction; 4] =
         [SlotFraction(0), SlotFraction(1), SlotFraction(2), SlotFraction(3)];
 
-    /// Its place in [`SlotFraction::ALL`].
+    /// Returns the index of the fraction in [`SlotFraction::ALL`].
     #[must_use]
     pub const fn number(self) -> u8 {
         self.0
     }
 
-    /// That at a place of [`SlotFraction::ALL`]; of those beyond nothing is known.
+    /// Returns the fraction at an index of [`SlotFraction::ALL`]; none for an index beyond its end.
     #[must_use]
     pub const fn of_number(number: u8) -> Option<SlotFraction> {
         if number < 4 { Some(SlotFraction(number)) } else { None }
     }
 
-    /// The most payload of a message, in bytes, where slots have so many: whole cache lines, and
-    /// no less than `least`.
+    /// Returns the largest payload of a message, in bytes, for slots of `slot_bytes`: whole cache
+    /// lines, and at least `least`, as far as slots permit.
     #[must_use]
     pub fn bytes(self, slot_bytes: usize, least: usize) -> usize {
         let part = (slot_bytes >> self.0).max(least).next_multiple_of(64);
@@ -60,7 +61,7 @@ impl SlotFraction {
     }
 }
 
-/// Nothing, or what slots are divided by behind a `/`.
+/// Empty text for whole slots, otherwise `/` and the divisor.
 impl fmt::Display for SlotFraction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == SlotFraction::WHOLE { Ok(()) } else { write!(f, "/{}", 1 << self.0) }
@@ -73,11 +74,11 @@ impl fmt::Display for Variant {
     }
 }
 
-/// A name, and what slots are divided by.
+/// Splits a text into a name and the divisor of slots.
 ///
 /// # Errors
 ///
-/// If there is something behind a `/` that slots cannot be divided by.
+/// When the text after a `/` is no divisor of slots.
 pub fn split(text: &str) -> Result<(&str, SlotFraction), VariantError> {
     let Some((name, divisor)) = text.split_once('/') else {
         return Ok((text, SlotFraction::WHOLE));
@@ -91,11 +92,11 @@ pub fn split(text: &str) -> Result<(&str, SlotFraction), VariantError> {
     Ok((name, slot_fraction))
 }
 
-/// The algorithm that a text names, and what slots are divided by.
+/// Returns the algorithm that a text names, and the divisor of slots.
 ///
 /// # Errors
 ///
-/// If the collective has none of that name, or slots cannot be divided like that.
+/// When the collective has none of that name, or slots cannot be divided like that.
 pub fn find(
     collective: Collective,
     text: &str,

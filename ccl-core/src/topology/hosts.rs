@@ -1,15 +1,15 @@
-//! Which rank is on which host: what hierarchical algorithms and the choice of an algorithm go by.
+//! Placement of ranks on hosts, for hierarchical algorithms and the choice of an algorithm.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::types::Rank;
 
-/// The hosts of a communicator. They are numbered in the order of their lowest ranks; the ranks of
+/// The hosts of a communicator. Hosts are numbered in the order of their lowest ranks; the ranks of
 /// a host have *local indices* in rank order, from 0.
 ///
-/// Equal hosts whose ranks are neighbours, or that ranks are dealt to in turn, are four numbers
-/// however many ranks there are; anything else is a list.
+/// Equal hosts whose ranks are neighbours, or that get ranks in turn, are stored as four numbers
+/// for any number of ranks; any other placement is a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts {
     ranks: u32,
@@ -37,14 +37,15 @@ struct Listed {
 }
 
 impl Hosts {
-    /// Every rank on one host.
+    /// Returns the placement of all ranks on one host.
     #[must_use]
     pub const fn one(ranks: u32) -> Hosts {
         let kind = Kind::Even { hosts: 1, size: ranks, host_stride: ranks, local_stride: 1 };
         Hosts { ranks, kind }
     }
 
-    /// From what each rank, in rank order, calls its host: ranks that name the same are on one.
+    /// Returns the placement by the host id of each rank, in rank order: ranks with equal ids share
+    /// a host.
     #[must_use]
     pub fn of<Id: Ord>(ids: &[Id]) -> Hosts {
         let ranks = u32::try_from(ids.len()).unwrap_or(u32::MAX);
@@ -65,13 +66,13 @@ impl Hosts {
         Hosts { ranks, kind }
     }
 
-    /// Ranks in all.
+    /// Returns the number of ranks.
     #[must_use]
     pub const fn ranks(&self) -> u32 {
         self.ranks
     }
 
-    /// Hosts in all.
+    /// Returns the number of hosts.
     #[must_use]
     pub fn count(&self) -> u32 {
         match &self.kind {
@@ -80,7 +81,7 @@ impl Hosts {
         }
     }
 
-    /// The host of a rank, and its local index there.
+    /// Returns the host of a rank, and the rank's local index there.
     #[must_use]
     pub fn seat(&self, rank: Rank) -> (u32, u32) {
         match &self.kind {
@@ -91,7 +92,7 @@ impl Hosts {
         }
     }
 
-    /// How many ranks a host has.
+    /// Returns the number of ranks on a host.
     #[must_use]
     pub fn size(&self, host: u32) -> u32 {
         match &self.kind {
@@ -100,7 +101,7 @@ impl Hosts {
         }
     }
 
-    /// The rank with this local index, which must be below the host's size.
+    /// Returns the rank with this local index, which must be below the host's size.
     #[must_use]
     pub fn rank(&self, host: u32, local: u32) -> Rank {
         match &self.kind {
@@ -111,25 +112,25 @@ impl Hosts {
         }
     }
 
-    /// The ranks of a host, in order.
+    /// Returns the ranks of a host, in order.
     pub fn members(&self, host: u32) -> impl Iterator<Item = Rank> + '_ {
         (0..self.size(host)).map(move |local| self.rank(host, local))
     }
 
-    /// How many ranks the smallest host has.
+    /// Returns the number of ranks on the smallest host.
     #[must_use]
     pub fn smallest(&self) -> u32 {
         self.sizes().min().unwrap_or(0)
     }
 
-    /// How many ranks the largest host has.
+    /// Returns the number of ranks on the largest host.
     #[must_use]
     pub fn largest(&self) -> u32 {
         self.sizes().max().unwrap_or(0)
     }
 
-    /// By how much every rank of `other` is greater than the one with the same local index on
-    /// `host`; none if that differs, or if the hosts do.
+    /// Returns the difference between each rank of `other` and the rank with the same local index
+    /// on `host`; none if these differences vary, or if the hosts' sizes differ.
     #[must_use]
     pub fn shift(&self, host: u32, other: u32) -> Option<i64> {
         let by = |local| i64::from(self.rank(other, local)) - i64::from(self.rank(host, local));
@@ -139,8 +140,8 @@ impl Hosts {
         alike.then(|| by(0))
     }
 
-    /// Ranks around this one, and it, that are all on `host`, or all not. Not all of them, where
-    /// hosts take turns.
+    /// Returns ranks around `rank`, and `rank` itself, that are all on `host`, or all on other
+    /// hosts. The range need not contain all such ranks if hosts take turns.
     #[must_use]
     pub(crate) fn around(&self, host: u32, rank: Rank) -> Range<Rank> {
         let size = self.size(host);
@@ -154,7 +155,7 @@ impl Hosts {
         if last - first + 1 == size { first..last + 1 } else { rank..rank + 1 }
     }
 
-    /// How many ranks of a host are below this one.
+    /// Returns the number of ranks of a host that are below `rank`.
     fn first_from(&self, host: u32, rank: Rank) -> u32 {
         let (mut least, mut most) = (0, self.size(host));
         while least < most {
@@ -181,7 +182,7 @@ impl Listed {
         self.members.get(host as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// The compact form of the same, if there is one.
+    /// Returns the compact form of this placement, if there is one.
     fn even(&self) -> Option<Kind> {
         let (hosts, size) = (length(&self.members), length(self.on(0)));
         let same = |host_stride, local_stride| {

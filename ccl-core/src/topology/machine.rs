@@ -1,37 +1,38 @@
-//! What is inside of a machine: NUMA nodes, the PCIe tree below each, accelerators, NICs, and the
-//! links between accelerators.
+//! Model of a machine: NUMA nodes, the PCIe tree below each, accelerators, NICs, and the links
+//! between accelerators.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What something is.
+/// Kind of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Processors and the memory that is nearest to them. It is under nothing.
+    /// Processors and the memory that is nearest to them; the top of a tree.
     Numa,
-    /// Where a PCIe tree begins, at a processor.
+    /// Start of a PCIe tree, at a processor.
     HostBridge,
     /// A PCIe switch.
     PcieSwitch,
     /// An accelerator.
     Gpu,
-    /// What joins accelerators by links of their own.
+    /// Switch that joins accelerators by their own links.
     NvSwitch,
     /// A network card, or one port of one.
     Nic,
 }
 
-/// How fast something is, in one direction.
+/// Speed of a connection in one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wire {
     /// Bytes per second.
     pub bytes_per_s: f64,
-    /// For the first byte.
+    /// Latency of the first byte, in nanoseconds.
     pub latency_ns: f64,
 }
 
 impl Wire {
-    /// One after the other: as slow as the slower, as late as both.
+    /// Returns the speed of this connection followed by `next`: the smaller bandwidth, and the sum
+    /// of both latencies.
     #[must_use]
     pub fn then(self, next: Wire) -> Wire {
         Wire {
@@ -40,32 +41,33 @@ impl Wire {
         }
     }
 
-    /// What slows nothing.
+    /// Connection that slows nothing.
     pub const NONE: Wire = Wire { bytes_per_s: f64::INFINITY, latency_ns: 0.0 };
 }
 
 /// A part of a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
-    /// By which it is named, in this machine alone: `gpu0`, `mlx5_3`.
+    /// Name, unique in this machine: `gpu0`, `mlx5_3`.
     pub name: String,
-    /// What it is.
+    /// Kind of the part.
     pub kind: Kind,
-    /// Of the parts, the one that it is plugged into; none for a NUMA node, for a host bridge of
-    /// which nobody knows it, and for a switch that only accelerators' own links lead to.
+    /// Index of the part that this one is plugged into; none for a NUMA node, for a host bridge
+    /// whose NUMA node is unknown, and for a switch that only accelerators' own links lead to.
     pub under: Option<usize>,
-    /// Between it and what it is under.
+    /// Connection to the part that this one is plugged into.
     pub wire: Wire,
-    /// What a NIC sends to the network; nothing for anything else.
+    /// Connection of a NIC to the network; none for other parts.
     pub network: Option<Wire>,
-    /// Its PCI address, `0000:17:00.0`.
+    /// PCI address, `0000:17:00.0`.
     pub pci: Option<String>,
-    /// What NCCL's topology file says of it and this model does not keep, by NCCL's names.
+    /// Attributes of the part in NCCL's topology file that this model does not use, by NCCL's
+    /// names.
     pub nccl: BTreeMap<String, String>,
 }
 
 impl Part {
-    /// A part of which nothing more is known, under nothing.
+    /// Returns a part with nothing but a name and a kind, plugged into nothing.
     #[must_use]
     pub fn new(name: &str, kind: Kind) -> Part {
         let (name, nccl) = (name.to_owned(), BTreeMap::new());
@@ -73,51 +75,51 @@ impl Part {
     }
 }
 
-/// Of which make the links of accelerators are.
+/// Make of accelerators' own links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GpuLinkKind {
-    /// NVIDIA's.
+    /// NVLink, by NVIDIA.
     #[default]
     NvLink,
-    /// AMD's Infinity Fabric.
+    /// Infinity Fabric, by AMD.
     Xgmi,
 }
 
-/// Links of their own between two accelerators, or an accelerator and a switch for these.
+/// Direct links between two accelerators, or between an accelerator and a switch for such links.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuLink {
-    /// Both ends, of the parts.
+    /// Indices of the parts at both ends.
     pub ends: [usize; 2],
-    /// How many.
+    /// Number of links.
     pub links: u32,
-    /// Of one link.
+    /// Speed of one link.
     pub wire: Wire,
-    /// Of which make.
+    /// Make of the links.
     pub kind: GpuLinkKind,
 }
 
 /// A kind of machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
-    /// By which it is named.
+    /// Name of the machine.
     pub name: String,
-    /// Between any two NUMA nodes.
+    /// Connection between any two NUMA nodes.
     pub smp: Wire,
-    /// In any order.
+    /// Parts, in any order.
     pub parts: Vec<Part>,
-    /// In any order, each pair once.
+    /// Links of accelerators, in any order, each pair once.
     pub gpu_links: Vec<GpuLink>,
 }
 
-/// What lies between two places, nearest first, by the legend of `nvidia-smi topo -m`, and two of
-/// ours.
+/// Connection between two parts, nearest first, by the legend of `nvidia-smi topo -m`, and two
+/// classes of this library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// X: nothing, it is the same.
+    /// X: no connection, both are the same part.
     Same,
-    /// NV#: so many links of accelerators.
+    /// NV#: this number of links of accelerators.
     Nv(u32),
-    /// XG#: so many links of AMD's accelerators.
+    /// XG#: this number of links of AMD's accelerators.
     Xg(u32),
     /// PIX: at most one PCIe switch.
     Pix,
@@ -125,17 +127,17 @@ pub enum Class {
     Pxb,
     /// PHB: a PCIe host bridge, which is the CPU's.
     Phb,
-    /// NODE: what joins the host bridges of one NUMA node.
+    /// NODE: the interconnect between the host bridges of one NUMA node.
     Node,
-    /// SYS: what joins NUMA nodes.
+    /// SYS: the interconnect between NUMA nodes.
     Sys,
     /// SHM: memory, shared between processors.
     Shm,
-    /// NET: the network, they are on two hosts.
+    /// NET: the network, between two hosts.
     Net,
 }
 
-/// The legend, in the words of those who know `nvidia-smi`.
+/// The legend, in the terms of `nvidia-smi`.
 pub const LEGEND: &[(&str, &str)] = &[
     ("X", "itself"),
     ("SYS", "PCIe and what joins NUMA nodes (QPI, UPI, Infinity Fabric)"),
@@ -166,32 +168,33 @@ impl fmt::Display for Class {
     }
 }
 
-/// From one place to another.
+/// Path from one part to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Path {
-    /// What lies between.
+    /// Class of the path.
     pub class: Class,
-    /// How fast that is.
+    /// Speed of the path.
     pub wire: Wire,
 }
 
 impl Machine {
-    /// Parts of a kind, in their order.
+    /// Returns the parts of a kind, in their order.
     pub fn of(&self, kind: Kind) -> impl Iterator<Item = usize> + '_ {
         (0..self.parts.len()).filter(move |part| self.parts[*part].kind == kind)
     }
 
-    /// What processes compute on: its accelerators, or its NUMA nodes if it has none.
+    /// Returns the parts that processes compute on: the accelerators, or the NUMA nodes if there
+    /// are none.
     #[must_use]
     pub fn seats(&self) -> Vec<usize> {
         let gpus: Vec<usize> = self.of(Kind::Gpu).collect();
         if gpus.is_empty() { self.of(Kind::Numa).collect() } else { gpus }
     }
 
-    /// A part and what it is under, up to the top.
+    /// Returns a part, the part that it is plugged into, and so on up to the top.
     pub fn upwards(&self, part: usize) -> impl Iterator<Item = usize> + '_ {
         let mut at = self.parts.get(part).map(|_| part);
-        // No more steps than there are parts, should they lead in a circle.
+        // At most as many steps as there are parts, in case they form a circle.
         (0..self.parts.len()).map_while(move |_| {
             let here = at?;
             at = self.parts[here].under.filter(|above| *above < self.parts.len());
@@ -199,14 +202,14 @@ impl Machine {
         })
     }
 
-    /// The NUMA node that a part is of.
+    /// Returns the NUMA node of a part.
     #[must_use]
     pub fn numa(&self, part: usize) -> Option<usize> {
         self.upwards(part).find(|part| self.parts[*part].kind == Kind::Numa)
     }
 
-    /// Between two parts: by the accelerators' own links where there are some, else through what
-    /// they are plugged into.
+    /// Returns the path between two parts: by the accelerators' own links if there are some,
+    /// otherwise by the parts that they are plugged into.
     #[must_use]
     pub fn path(&self, from: usize, to: usize) -> Path {
         if from == to {
@@ -215,7 +218,7 @@ impl Machine {
         self.own_links(from, to).unwrap_or_else(|| self.plugged(from, to))
     }
 
-    /// Of accelerators, straight or through switches of their own.
+    /// Returns the path between accelerators by their own links, direct or through switches.
     fn own_links(&self, from: usize, to: usize) -> Option<Path> {
         let mut found: Option<(u32, GpuLinkKind, Wire)> = None;
         let mut add = |links: u32, kind, wire: Wire| {
@@ -245,14 +248,14 @@ impl Machine {
         Some(Path { class, wire })
     }
 
-    /// What all its NICs send to the network, in one direction.
+    /// Returns the bandwidth of all NICs to the network, in one direction, in bytes per second.
     #[must_use]
     pub fn network_bytes_per_s(&self) -> f64 {
         let networks = self.parts.iter().filter_map(|part| part.network);
         networks.map(|network| network.bytes_per_s).sum()
     }
 
-    /// The links of an accelerator, with their other ends.
+    /// Returns the links of an accelerator, with their other ends.
     fn links_of(&self, part: usize) -> impl Iterator<Item = (&GpuLink, usize)> {
         self.gpu_links.iter().filter_map(move |link| match link.ends {
             [one, other] if one == part => Some((link, other)),
@@ -261,8 +264,8 @@ impl Machine {
         })
     }
 
-    /// Returns the way between two parts without the links of accelerators: up to what both are
-    /// under, and down again.
+    /// Returns the path between two parts without the links of accelerators: up to a common part,
+    /// and down again.
     #[must_use]
     pub fn plugged(&self, from: usize, to: usize) -> Path {
         let mut up: Vec<usize> = self.upwards(from).collect();
@@ -279,7 +282,7 @@ impl Machine {
         let class = match top.map(|top| kind(&top)) {
             _ if kind(&from) == Kind::Numa && kind(&to) == Kind::Numa => Class::Shm,
             None => Class::Sys,
-            // The switch that joins them is on both ways.
+            // The common switch is on both paths.
             Some(Kind::PcieSwitch) if count(Kind::PcieSwitch) == 2 => Class::Pix,
             Some(Kind::PcieSwitch) => Class::Pxb,
             Some(Kind::Numa) if count(Kind::HostBridge) == 2 => Class::Node,
@@ -294,8 +297,9 @@ impl Machine {
         Path { class, wire: wire.then(between) }
     }
 
-    /// The NIC that is nearest to a part, the first of several; of `taken`, those that fewest have
-    /// taken come first, so that accelerators with as many NICs beside them take one each.
+    /// Returns the NIC that is nearest to a part. Of several, the NICs that are least used
+    /// according to `taken` come first, then the first one, so that accelerators with as many NICs
+    /// next to them get one each.
     #[must_use]
     pub fn nearest_nic(&self, part: usize, taken: &[u32]) -> Option<usize> {
         let used = |nic: &usize| taken.get(*nic).copied().unwrap_or(0);

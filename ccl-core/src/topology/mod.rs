@@ -1,5 +1,5 @@
-//! Which rank is on which host ([`Hosts`]); the parts of a machine and their links ([`machine`]),
-//! and how far two of them are apart ([`plugs`]).
+//! Placement of ranks on hosts ([`Hosts`]); the parts of a machine and their links ([`machine`]),
+//! and the distance between two devices ([`plugs`]).
 
 mod hosts;
 pub mod machine;

@@ -1,5 +1,5 @@
-//! From paths in sysfs to the tree of a machine's parts, and from that to how far two places are
-//! apart: the only reading of such paths.
+//! Conversion of paths in sysfs to the tree of a machine's parts, and of that to distances: the
+//! only code that interprets such paths.
 
 use super::machine::{Class, Kind, Machine, Part, Wire};
 use crate::transport::{Locality, pci_address};
@@ -7,25 +7,27 @@ use crate::transport::{Locality, pci_address};
 /// Parts that are plugged in one by one.
 #[derive(Clone, Debug, Default)]
 pub struct Plugs {
-    /// In the order in which they came.
+    /// Parts, in the order of their arrival.
     pub parts: Vec<Part>,
     /// Host bridges and switches, by their paths.
     bridges: Vec<(String, usize)>,
-    /// Devices, by the bus that they are on and their address there without the function.
+    /// Devices, by their bus and their address on that bus without the function.
     devices: Vec<(String, String, usize)>,
 }
 
 impl Plugs {
-    /// Puts a device into the tree that its path describes; what has no path is put under `node`.
+    /// Adds a device to the tree that its path describes; a device without a path is put under
+    /// `node`. Returns the index of the part.
     ///
     /// In a path, the component `pciDDDD:BB` is a root complex (the last one, if there are
-    /// several), what follows are PCI functions, and all of them but the last are bridges: a root
-    /// port, and two for each switch, its own and that of one of its ports. The host bridge of a
-    /// root complex is under `node`, if one is given when it is first met. What shares a bus behind
-    /// a root port or a port of a switch is one card, as are functions of one address on the bus of
-    /// a root complex: it is plugged into the one that came first.
+    /// several). The components after it are PCI functions, and all of them but the last are
+    /// bridges: a root port, and two for each switch, its own and that of one of its ports. The
+    /// host bridge of a root complex is put under `node`, if a node is given at the first path with
+    /// that root complex. Devices that share a bus behind a root port or a port of a switch are one
+    /// card, as are functions of one address on the bus of a root complex; such a device is plugged
+    /// into the first one of its card.
     ///
-    /// `wire` is asked for the link of a PCI function, by its path.
+    /// `wire` returns the link of a PCI function, by its path.
     pub fn plug(
         &mut self,
         locality: &Locality,
@@ -56,13 +58,13 @@ impl Plugs {
         number
     }
 
-    /// Adds a part as it is.
+    /// Adds a part unchanged. Returns its index.
     pub fn add(&mut self, part: Part) -> usize {
         self.parts.push(part);
         self.parts.len() - 1
     }
 
-    /// A host bridge or a switch, found again if it has been met.
+    /// Returns a host bridge or a switch, and adds it at its first use.
     fn bridge(
         &mut self,
         path: &str,
@@ -82,10 +84,10 @@ impl Plugs {
 }
 
 impl Locality {
-    /// How far it is from another place of the same host, by the tree of the parts that their paths
-    /// describe ([`Plugs::plug`]). Places on one root complex that have no bridge in common are
-    /// taken as far apart if their NUMA nodes are known to differ. Where a place has no path, such
-    /// as a device in software, NUMA nodes alone tell; [`Class::Sys`] if nothing does.
+    /// Returns the distance to another device of the same host, by the tree of the parts that their
+    /// paths describe ([`Plugs::plug`]). Devices on one root complex without a common bridge are
+    /// taken as far apart if their NUMA nodes are known to differ. If a device has no path, such as
+    /// a device in software, only the NUMA nodes count; without them the result is [`Class::Sys`].
     #[must_use]
     pub fn distance(&self, other: &Locality) -> Class {
         let same_node = self.numa_node.zip(other.numa_node).map(|(one, two)| one == two);
@@ -116,7 +118,7 @@ impl Locality {
 mod tests {
     use super::*;
 
-    /// Below a switch, as accelerators are in servers for them.
+    /// Device below a switch, as accelerators are in servers for them.
     const ACCELERATOR: &str =
         "/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1b:00.0";
 
@@ -124,14 +126,14 @@ mod tests {
         Locality { numa_node, pci_path: Some(path.to_owned()) }
     }
 
-    /// Between places on these nodes; both ways, which must be the same.
+    /// Returns the distance between devices on these nodes; it must be the same in both directions.
     fn between(one: (Option<u32>, &str), two: (Option<u32>, &str)) -> Class {
         let (one, two) = (locality(one.0, one.1), locality(two.0, two.1));
         assert_eq!(one.distance(&two), two.distance(&one), "{one:?} {two:?}");
         one.distance(&two)
     }
 
-    /// Of two places of which nothing but the paths is known.
+    /// Returns the distance between two devices of which only the paths are known.
     fn apart(one: &str, two: &str) -> Class {
         between((None, one), (None, two))
     }

@@ -1,5 +1,4 @@
-//! Lanes and devices that misbehave on request: what a broken transport, or a hostile peer, would
-//! do.
+//! Lanes and devices that misbehave on request, as a broken transport or a hostile peer would.
 
 use super::{
     Address, Caps, Connected, Connecting, Device, EndpointId, Event, Lane, Listener, LocalSlice,
@@ -12,11 +11,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What to do to work and events on their way through a [`FaultInjector`]. The defaults do
+/// Faults in work and events on their way through a [`FaultInjector`]. The default methods change
 /// nothing.
 pub trait Faults: Send + fmt::Debug {
-    /// Work on its way down: pushes what is to be posted instead onto `posted`, and what is to be
-    /// reported without being done onto `events`.
+    /// Changes work on its way down: pushes the work to post instead onto `posted`, and the events
+    /// to report without doing the work onto `events`.
     fn work(&mut self, work: WorkRequest, posted: &mut Vec<WorkRequest>, events: &mut Vec<Event>) {
         let _ = events;
         posted.push(work);
@@ -47,13 +46,13 @@ pub trait Faults: Send + fmt::Debug {
         true
     }
 
-    /// Another place for what a peer puts, on its way down ([`Lane::redirect`]): what to ask for
-    /// instead, nothing to ask for nothing.
+    /// Changes the place for what a peer puts, on its way down ([`Lane::redirect`]): returns what
+    /// to ask for instead, or `None` to ask for nothing.
     fn redirects(&mut self, into: Option<LocalSlice>) -> Option<Option<LocalSlice>> {
         Some(into)
     }
 
-    /// An event on its way up: pushes what is to be seen instead.
+    /// Changes an event on its way up: pushes the events to report instead onto `seen`.
     fn event(&mut self, event: Event, seen: &mut Vec<Event>) {
         seen.push(event);
     }
@@ -64,22 +63,22 @@ pub trait Faults: Send + fmt::Debug {
 pub struct FaultInjector<F> {
     lane: Box<dyn Lane>,
     faults: F,
-    /// Taken from above, not yet by the lane below.
+    /// Work taken from above, but not yet by the lane below.
     pending: Vec<WorkRequest>,
-    /// To be seen at the next poll.
+    /// Events to report at the next poll.
     events: Vec<Event>,
     below: Vec<Event>,
 }
 
 impl<F: Faults> FaultInjector<F> {
-    /// Around `lane`.
+    /// Puts faults around `lane`.
     #[must_use]
     pub fn new(lane: Box<dyn Lane>, faults: F) -> FaultInjector<F> {
         let (pending, events, below) = (Vec::new(), Vec::new(), Vec::new());
         FaultInjector { lane, faults, pending, events, below }
     }
 
-    /// The faults, to look at what they did.
+    /// Returns the faults, to look at what they did.
     #[must_use]
     pub fn faults(&self) -> &F {
         &self.faults
@@ -233,12 +232,12 @@ impl<F: Faults> Lane for FaultInjector<F> {
     }
 }
 
-/// The secret of devices that accept every one.
+/// Secret of devices that accept every secret.
 const ANY_SECRET: Secret = Secret([0; 32]);
 
-/// Wraps a lane in another one.
+/// Function that wraps a lane in another one.
 type Wrap = dyn Fn(Box<dyn Lane>) -> Box<dyn Lane> + Send + Sync;
-/// Refuses memory with its error.
+/// Function that refuses memory with its error.
 type Refuse = dyn Fn() -> Result<(), TransportError> + Send + Sync;
 
 /// A device around another, with faults in between. A new one has none.

@@ -1,4 +1,5 @@
-//! How two processes prove to each other that they know a secret, before anything else is read.
+//! Handshake by which two processes prove to each other that they know a secret, before anything
+//! else is read.
 //!
 //! ```text
 //! connector                         listener
@@ -9,13 +10,13 @@
 //! ```
 //!
 //! A proof is a keyed hash (HMAC-SHA256) over the protocol, the side, both nonces and the hello, so
-//! that no answer can be played back, on another connection or to its sender. The connector proves
+//! that no answer can be replayed, on another connection or to its sender. The connector proves
 //! first: a stranger who connects learns nothing but a nonce.
 //!
 //! Where an encrypted channel is put over the proved connection, both sides prove the secret once
-//! more, over keys that only the two ends of that channel share
-//! ([`Handshake::channel_proof`]): somebody in between, who passed the first proofs on, has
-//! another channel with each of the two.
+//! more, over keys that only the two ends of that channel share ([`Handshake::channel_proof`]). An
+//! attacker in between, who passed the first proofs on, has a different channel with each of the
+//! two.
 //!
 //! No I/O happens here: messages are handed in and out whole.
 
@@ -27,13 +28,14 @@ use super::Secret;
 /// A random number used once.
 pub type Nonce = [u8; 32];
 
-/// Exported from an encrypted channel: only its two ends have them, and another channel has others.
+/// Keys exported from an encrypted channel: only its two ends have them, and another channel has
+/// others.
 pub type ChannelKeys = [u8; 32];
 
-/// Proves the secret to the other end of an encrypted channel.
+/// Proof of the secret for the other end of an encrypted channel.
 pub type ChannelProof = [u8; 32];
 
-/// The longest message of a handshake whose hello has `hello` bytes.
+/// Returns the length of the longest message of a handshake whose hello has `hello` bytes.
 #[must_use]
 pub const fn message_bytes_max(hello: usize) -> usize {
     64 + 2 + 32 + hello
@@ -61,32 +63,32 @@ enum Stage {
     Proof,
 }
 
-/// What a transport says of itself: both sides must agree.
+/// Protocol of a transport: both sides must agree on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protocol {
-    /// Its name, at most 32 bytes: a proof for one protocol proves nothing in another.
+    /// Name, at most 32 bytes: a proof for one protocol proves nothing in another.
     pub name: &'static str,
-    /// Changes with every change of what the two sides send after the handshake.
+    /// Version, which changes with every change of what the two sides send after the handshake.
     pub version: u16,
     /// The longest hello, in bytes.
     pub hello_bytes_max: usize,
 }
 
-/// Why a peer is refused.
+/// Refusal of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// As the end of a sentence about the peer.
+    /// Reason, as the end of a sentence about the peer.
     pub reason: String,
-    /// To be sent before hanging up, so that the peer learns why.
+    /// Message to send before hanging up, so that the peer learns the reason.
     pub farewell: Option<Vec<u8>>,
 }
 
-/// What follows from a message.
+/// Answer to a message of the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// To be sent.
+    /// Message to send.
     pub send: Option<Vec<u8>>,
-    /// Whether both sides have proved the secret.
+    /// True if both sides have proved the secret.
     pub proved: bool,
 }
 
@@ -103,7 +105,7 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// The connecting side, and the message that it begins with.
+    /// Returns the connecting side, and the message that it begins with.
     #[must_use]
     pub fn connector(
         protocol: Protocol,
@@ -117,7 +119,7 @@ impl Handshake {
         (made, first)
     }
 
-    /// The listening side, which is spoken to first.
+    /// Returns the listening side, which waits for the first message.
     #[must_use]
     pub fn listener(protocol: Protocol, secret: &Secret, nonce: Nonce) -> Handshake {
         Handshake::new(protocol, Side::Listener, secret, nonce)
@@ -135,7 +137,8 @@ impl Handshake {
         }
     }
 
-    /// What the connecting side said of itself; not to be believed before it has proved.
+    /// Returns the hello of the connecting side, not to be believed before that side has proved the
+    /// secret.
     #[must_use]
     pub fn hello(&self) -> &[u8] {
         &self.hello
@@ -154,8 +157,8 @@ impl Handshake {
         }
     }
 
-    /// Why the peer has probably hung up, as the end of a sentence about it, and whether that is a
-    /// refusal of this side.
+    /// Returns the probable reason why the peer has hung up, as the end of a sentence about the
+    /// peer, and whether the peer has thereby refused this side.
     #[must_use]
     pub fn closed(&self) -> (&'static str, bool) {
         if self.side == Side::Connector && self.stage == Stage::Proof {
@@ -166,18 +169,19 @@ impl Handshake {
         ("it closed the connection before it had proved the secret", false)
     }
 
-    /// What this side says first in an encrypted channel over this connection, when both have
-    /// proved: the secret, over the channel's keys and all that the handshake's proofs are over.
+    /// Returns the message that this side sends first in an encrypted channel over this connection,
+    /// when both sides have proved the secret. The message proves the secret once more, over the
+    /// channel's keys and all that the handshake's proofs are over.
     #[must_use]
     pub fn channel_proof(&self, keys: &ChannelKeys) -> ChannelProof {
         self.proof_over_channel(self.side, keys).finalize().into_bytes().into()
     }
 
-    /// Takes what the peer says first in an encrypted channel.
+    /// Takes the message that the peer sends first in an encrypted channel.
     ///
     /// # Errors
     ///
-    /// When it has another channel than this side, or does not know the secret.
+    /// When the peer has another channel than this side, or does not know the secret.
     pub fn take_channel_proof(
         &self,
         keys: &ChannelKeys,
@@ -329,7 +333,7 @@ mod tests {
         assert!(connector.closed().1);
     }
 
-    /// A shorter one would be easier to guess.
+    /// A shorter proof would be easier to guess.
     #[test]
     fn a_proof_is_32_bytes_and_none_of_them_may_lack() {
         let (mut connector, mut listener, hello) = pair(b"", &SECRET);
@@ -354,7 +358,7 @@ mod tests {
         assert!(later.take(&proof).is_err(), "the proof of another connection");
     }
 
-    /// Two sides that have proved.
+    /// Returns two sides that have proved the secret.
     fn proved(hello: &[u8]) -> (Handshake, Handshake) {
         let (mut connector, mut listener, first) = pair(hello, &SECRET);
         let challenge = listener.take(&first).unwrap().send.unwrap();

@@ -1,21 +1,21 @@
-//! Where on its host something is. How far two places are apart is told by the tree of parts that
-//! their paths describe: `topology/plugs.rs`.
+//! Locality: the place of something on its host. The distance of two places follows from the tree
+//! of parts that their paths describe: `topology/plugs.rs`.
 
 use std::ops::RangeInclusive;
 
-/// Where on its host a device is, or an accelerator, or a process; by default, nobody knows.
+/// Place of a device, an accelerator or a process on its host; unknown by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Locality {
-    /// The memory that is nearest to it.
+    /// NUMA node of the nearest memory.
     pub numa_node: Option<u32>,
-    /// The canonical path of its PCI function in sysfs, such as
+    /// Canonical path of the PCI function in sysfs, such as
     /// `/sys/devices/pci0000:16/0000:16:01.0/0000:17:00.0/0000:18:00.0`.
     pub pci_path: Option<String>,
 }
 
 impl Locality {
-    /// The root complex, with what is before it, and the PCI functions from there on. What follows
-    /// them, such as `virtio0`, is a part of the last one.
+    /// Returns the root complex, with the parts before it, and the PCI functions from there on. The
+    /// parts that follow, such as `virtio0`, belong to the last function.
     pub(crate) fn path_parts(&self) -> Option<(Vec<&str>, Vec<&str>)> {
         let mut root: Vec<&str> = self.pci_path.as_deref()?.split('/').collect();
         let last = root.iter().rposition(|part| is_root_complex(part))?;
@@ -26,7 +26,7 @@ impl Locality {
     }
 }
 
-/// A PCI address as sysfs writes it, `0000:17:00.0`, from one with its domain, as sysfs,
+/// Returns a PCI address as sysfs writes it, `0000:17:00.0`, from one with its domain, as sysfs,
 /// `lspci -D` or `nvidia-smi` (with eight digits of the domain) write it.
 #[must_use]
 pub fn pci_address(text: &str) -> Option<String> {
@@ -39,7 +39,7 @@ pub fn pci_address(text: &str) -> Option<String> {
     Some(format!("{domain:04x}:{bus:02x}:{device:02x}.{function}"))
 }
 
-/// Whether a component of a path is `pciDDDD:BB`.
+/// Returns whether a component of a path is `pciDDDD:BB`.
 fn is_root_complex(part: &str) -> bool {
     let numbers = part.strip_prefix("pci").and_then(|numbers| numbers.split_once(':'));
     numbers.is_some_and(|(domain, bus)| {
@@ -47,7 +47,7 @@ fn is_root_complex(part: &str) -> bool {
     })
 }
 
-/// A number of so many digits.
+/// Reads a hexadecimal number of so many digits.
 fn hexadecimal(text: &str, digits: RangeInclusive<usize>) -> Option<u32> {
     let plain = text.bytes().all(|digit| digit.is_ascii_hexdigit());
     if !plain || !digits.contains(&text.len()) {

@@ -12,64 +12,64 @@ use super::{
 
 /// A peer's memory as a transport keeps it.
 pub trait Imported {
-    /// Its bytes.
+    /// Returns the length of the memory, in bytes.
     fn bytes(&self) -> u64;
 }
 
-/// What one lane knows of registrations (with what the transport keeps with each, `T`), and the
-/// memory that its peers have shared with it (`R`).
+/// Registrations that one lane knows (with what the transport keeps with each, `T`), and the memory
+/// that the lane's peers have shared with it (`R`).
 #[derive(Debug)]
 pub struct NamedMemory<T, R> {
     registry: Arc<Registry<T>>,
     caps: Caps,
-    /// In order of keys, valid while `withdrawals` is up to date. A list, because it keeps its
-    /// memory when it is emptied.
+    /// Registrations in order of keys, valid while `withdrawals` is up to date. A list, because it
+    /// keeps its memory when it is emptied.
     local: Vec<(MrKey, Registration<T>)>,
-    /// Where in that what was asked for last is: mostly it is asked for again.
+    /// Index in `local` of the entry that was asked for last; mostly it is asked for again.
     recent: usize,
     withdrawals: u64,
     remote: Vec<Option<(EndpointId, R)>>,
-    /// Numbers of memory that was given back one by one, to be used again.
+    /// Numbers of memory that was given back, to be used again.
     vacant: Vec<usize>,
 }
 
-/// Bytes of registered memory; they lie inside.
+/// Bytes of registered memory; they lie inside the registration.
 #[derive(Debug)]
 pub struct Slice<'n, T> {
-    /// Of what.
+    /// Registration of the memory.
     pub registration: &'n Registration<T>,
-    /// The first byte.
+    /// Offset of the first byte.
     pub offset: usize,
-    /// How many.
+    /// Number of bytes.
     pub bytes: usize,
 }
 
 impl<T> Slice<'_, T> {
-    /// The same, as a region.
+    /// Returns the bytes as a region.
     ///
     /// # Errors
     ///
-    /// None: it lies inside.
+    /// Never: the bytes lie inside the registration.
     pub fn region(&self) -> Result<Region, TransportError> {
         self.registration.region.part(self.offset, self.bytes).map_err(out_of_range)
     }
 }
 
-/// A put whose names are understood, and whose bytes lie inside what they name.
+/// A put whose keys are resolved, and whose bytes lie inside the memory that the keys stand for.
 #[derive(Debug)]
 pub struct Understood<'n, T, R> {
-    /// What is put.
+    /// Bytes that are put.
     pub source: Slice<'n, T>,
-    /// What follows it.
+    /// Bytes that follow `source`.
     pub tail: Option<Slice<'n, T>>,
     /// The peer's memory.
     pub to: &'n R,
-    /// The bytes of both.
+    /// Number of bytes of `source` and `tail` together.
     pub bytes: usize,
 }
 
 impl<T: Clone, R: Imported> NamedMemory<T, R> {
-    /// For a lane of the device with these registrations.
+    /// Returns the memory of a lane of the device with these registrations.
     #[must_use]
     pub fn new(registry: Arc<Registry<T>>, caps: Caps) -> NamedMemory<T, R> {
         NamedMemory {
@@ -83,14 +83,14 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
         }
     }
 
-    /// The device's registrations.
+    /// Returns the device's registrations.
     #[must_use]
     pub fn registry(&self) -> &Registry<T> {
         &self.registry
     }
 
-    /// Forgets registrations if any has been withdrawn; returns whether that is so. Before puts of
-    /// a call, and before what came for withdrawn memory is written.
+    /// Forgets registrations if any has been withdrawn; returns whether that is so. Must be called
+    /// before the puts of a call, and before what came for withdrawn memory is written.
     pub fn refresh(&mut self) -> bool {
         let withdrawals = self.registry.withdrawals();
         let changed = withdrawals != self.withdrawals;
@@ -101,17 +101,17 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
         changed
     }
 
-    /// Bytes of registered memory.
+    /// Returns bytes of registered memory.
     ///
     /// # Errors
     ///
-    /// When it is not registered, or has not so many.
+    /// When the memory is not registered, or has not so many bytes.
     pub fn local(&mut self, slice: LocalSlice) -> Result<Slice<'_, T>, TransportError> {
         let at = self.remember(slice.key)?;
         self.remembered(at, slice)
     }
 
-    /// Has a registration in the list; returns where.
+    /// Puts a registration into the list if it is missing there; returns its index.
     fn remember(&mut self, key: MrKey) -> Result<usize, TransportError> {
         if self.local.get(self.recent).is_none_or(|(recent, _)| *recent != key) {
             let found = self.local.binary_search_by_key(&key, |(key, _)| *key);
@@ -134,11 +134,11 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
         Ok(Slice { registration, offset, bytes })
     }
 
-    /// The memory that a peer has shared.
+    /// Returns the memory that a peer has shared.
     ///
     /// # Errors
     ///
-    /// When it is not that peer's.
+    /// When the memory is not that peer's.
     pub fn remote(&self, at: EndpointId, mr: RemoteMr) -> Result<&R, TransportError> {
         let RemoteMr(number) = mr;
         let index = usize::try_from(number).unwrap_or(usize::MAX);
@@ -151,7 +151,7 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
         }
     }
 
-    /// The peer's memory that is meant, if it has been imported.
+    /// Returns the peer's memory that is meant, if it has been imported.
     pub fn known(&self, at: EndpointId, is_meant: impl Fn(&R) -> bool) -> Option<RemoteMr> {
         let known = |entry: &Option<(EndpointId, R)>| {
             entry.as_ref().is_some_and(|(owner, memory)| *owner == at && is_meant(memory))
@@ -178,7 +178,7 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
         self.vacant.extend(taken.map(|_| index));
     }
 
-    /// Forgets what a peer has shared.
+    /// Forgets all memory that a peer has shared.
     pub fn forget(&mut self, at: EndpointId) {
         for (number, entry) in self.remote.iter_mut().enumerate() {
             let taken = entry.take_if(|(owner, _)| *owner == at);
@@ -186,11 +186,11 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
         }
     }
 
-    /// What a put names.
+    /// Resolves the keys of a put.
     ///
     /// # Errors
     ///
-    /// When it names memory or a range that there is not, or is too long.
+    /// When the put names memory or a range that does not exist, or is too long.
     pub fn understand(
         &mut self,
         request: &WorkRequest,
@@ -224,7 +224,7 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
         let tail_at = tail.map(|tail| self.remember(tail.key)).transpose()?;
         let known = self.local.len();
         let at = self.remember(local.key)?;
-        // A new one moves those behind it.
+        // A new entry moves the entries behind it.
         let moved = usize::from(self.local.len() > known);
         let tail_at = tail_at.map(|tail_at| if tail_at < at { tail_at } else { tail_at + moved });
         let to = self.range_of(endpoint, remote, remote_offset, bytes)?;
@@ -233,7 +233,7 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
         Ok(Understood { source, tail, to, bytes })
     }
 
-    /// The peer's memory, of which this range is meant.
+    /// Returns the peer's memory, after checking that the memory has this range.
     fn range_of(
         &self,
         at: EndpointId,
@@ -257,13 +257,13 @@ fn out_of_range(error: RegionError) -> TransportError {
     TransportError::Usage(format!("a put out of range: {error}"))
 }
 
-/// Has a lane take work in order, as [`Lane::post`](super::Lane::post) says: `put` takes one
-/// request, or returns no if its endpoint takes no more.
+/// Makes a lane take work in order, as [`Lane::post`](super::Lane::post) says: `put` takes one
+/// request, or returns false if its endpoint takes no more.
 ///
 /// # Errors
 ///
-/// `put`'s, if it is the first request's. What is wrong with a later one is said when it comes
-/// first.
+/// Returns the error of `put`, if it is the first request's. The error of a later request is
+/// returned when that request comes first.
 pub fn take(
     work: &[WorkRequest],
     mut put: impl FnMut(&WorkRequest) -> Result<bool, TransportError>,

@@ -13,7 +13,7 @@ use super::{MrKey, TransportError};
 pub struct Registration<T> {
     /// The memory.
     pub region: Region,
-    /// The transport's own.
+    /// The transport's own data for this memory.
     pub with: T,
 }
 
@@ -33,7 +33,7 @@ impl<T: Clone> Default for Registry<T> {
 }
 
 impl<T: Clone> Registry<T> {
-    /// An empty one, of a new device.
+    /// Returns an empty registry of a new device.
     #[must_use]
     pub fn new() -> Registry<T> {
         static DEVICES: AtomicU64 = AtomicU64::new(0);
@@ -45,23 +45,24 @@ impl<T: Clone> Registry<T> {
         }
     }
 
-    /// Tells this device's connections from another's.
+    /// Returns a number that tells this device's connections from another's.
     #[must_use]
     pub fn device(&self) -> u64 {
         self.device
     }
 
-    /// Grows with every deregistration: what a lane remembers from before is void.
+    /// Returns a number that grows with every deregistration: what a lane remembers from before is
+    /// void.
     #[must_use]
     pub fn withdrawals(&self) -> u64 {
         self.withdrawals.load(Ordering::Acquire)
     }
 
-    /// What a key stands for.
+    /// Returns the registration of a key.
     ///
     /// # Errors
     ///
-    /// When it is not registered, or no longer.
+    /// When the key is not registered, or no longer.
     pub fn find(&self, key: MrKey) -> Result<Registration<T>, TransportError> {
         self.lock().get(&key).cloned().ok_or_else(|| unknown(key))
     }
@@ -77,7 +78,7 @@ impl<T: Clone> Registry<T> {
     ///
     /// # Errors
     ///
-    /// When it is not registered.
+    /// When the key is not registered.
     pub fn remove(&self, key: MrKey) -> Result<(), TransportError> {
         self.lock().remove(&key).ok_or_else(|| unknown(key))?;
         self.withdrawals.fetch_add(1, Ordering::Release);

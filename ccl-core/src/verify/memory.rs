@@ -1,16 +1,16 @@
-//! The memory of one rank, element by element: what it holds, and who touched it last.
+//! Memory of one rank, element by element: the values, and the latest accesses.
 
 use super::spec::Setup;
 use super::value::{Exprs, GARBAGE, NOTHING, Value};
 use crate::execution::{Operand, Task};
 use crate::schedule::Buffer;
 
-/// An access: which strand of which channel, and which of its tasks.
+/// Identity of an access: the strand and channel, and the task among those of that strand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     /// `channel × strands + strand`.
     pub(super) thread: u32,
-    /// The task's number in its strand, from 1; 0 for nobody.
+    /// Number of the task in its strand, from 1; 0 for no access.
     pub(super) epoch: u32,
 }
 
@@ -20,18 +20,19 @@ const NOBODY: Stamp = Stamp { thread: 0, epoch: 0 };
 struct Cell {
     value: Value,
     writer: Stamp,
-    /// The last read of each strand since the beginning; ordered before any write that is right.
+    /// The latest read of each strand since the beginning. A correct write is ordered after all of
+    /// them.
     readers: Vec<Stamp>,
 }
 
-/// Neighbouring cells.
+/// Run of neighbouring cells.
 #[derive(Clone, Copy, Debug, Default)]
 struct Region {
     base: usize,
     elements: usize,
 }
 
-/// Two accesses that nothing orders.
+/// Two accesses that are not ordered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unordered {
     pub(super) cell: usize,
@@ -39,19 +40,19 @@ pub(super) struct Unordered {
     pub(super) earlier_writes: bool,
 }
 
-/// See the module's text.
+/// Memory of one rank; see the module documentation.
 #[derive(Clone, Debug)]
 pub(super) struct Memory {
     cells: Vec<Cell>,
     input: Region,
     output: Region,
     scratch: Region,
-    /// Whether the input is also (part of) the output, so that it may be written.
+    /// True if the input is also (part of) the output, so that it may be written.
     in_place: bool,
 }
 
 impl Memory {
-    /// The memory before the collective begins.
+    /// Returns the memory before the collective begins.
     pub(super) fn new(setup: &Setup, scratch_elements: usize, exprs: &Exprs) -> Memory {
         let in_place = setup.in_place && setup.has_input && setup.has_output;
         let (inputs, outputs) = setup.elements();
@@ -76,7 +77,8 @@ impl Memory {
         Memory { cells, input, output, scratch, in_place }
     }
 
-    /// The first cell of an operand, or how many elements its buffer has if it sticks out.
+    /// Returns the first cell of an operand, or, if the operand exceeds its buffer, the number of
+    /// elements of that buffer as an error.
     pub(super) fn locate(
         &self,
         operand: Operand,
@@ -94,7 +96,7 @@ impl Memory {
         if inside { Ok(region.base + first) } else { Err(region.elements) }
     }
 
-    /// Which buffer's which element a cell is.
+    /// Returns the buffer of a cell, and its element there.
     pub(super) fn name(&self, cell: usize) -> (Buffer, usize) {
         let named = [
             (Buffer::Scratch(0), self.scratch),
@@ -115,21 +117,21 @@ impl Memory {
         self.cells[self.output.base + element].value
     }
 
-    /// Output elements for which `ours` is false and that were written.
+    /// Returns the first output element that was written although `ours` is false for it.
     pub(super) fn touched(&self, mut ours: impl FnMut(usize) -> bool) -> Option<usize> {
         (0..self.output.elements).find(|&element| {
             self.cells[self.output.base + element].writer != NOBODY && !ours(element)
         })
     }
 
-    /// Notes a read. `ordered` says whether an earlier access happens before this one.
+    /// Records a read. `ordered` tells whether an earlier access happens before this one.
     pub(super) fn read(
         &mut self,
         cells: std::ops::Range<usize>,
         stamp: Stamp,
         ordered: impl Fn(Stamp) -> bool,
     ) -> Result<(), Unordered> {
-        // Nothing may write the input out of place, so its readers need not be remembered.
+        // The input is never written out of place, so its readers need not be recorded.
         let constant = !self.in_place && cells.start < self.input.elements;
         for cell in cells {
             let Cell { writer, readers, .. } = &mut self.cells[cell];
@@ -147,7 +149,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Writes, noting it as [`Memory::read`] does.
+    /// Writes values, and records the write as [`Memory::read`] does a read.
     pub(super) fn write(
         &mut self,
         first: usize,

@@ -1,41 +1,41 @@
-//! Proves that schedules are right: all ranks together, on the programs that really run.
+//! Verification that schedules are right: all ranks together, on the programs that really run.
 //!
-//! [`check`] lowers the schedules of all ranks and hands the programs to [`check_programs`], which
-//! runs the real [`Execution`] of each rank on ports into a symbolic world: links are FIFOs with as
-//! many slots as the case says, and every element of memory holds not a number but the formula by
-//! which it came about. What is proved holds for the numbers of the case (lengths, chunks, slots,
-//! channels) and for **every** order in which strands and messages may be timed:
+//! [`check`] lowers the schedules of all ranks and passes the programs to [`check_programs`], which
+//! runs the real [`Execution`] of each rank on ports into a symbolic world. Links are FIFOs with
+//! the case's number of slots, and every element of memory holds the formula that produced it
+//! instead of a number. The proof holds for the numbers of the case (lengths, chunks, slots,
+//! channels) and for **every** timing of strands and messages:
 //!
 //! * **Matching**: each message has the length of the receive that takes it and fits into a slot;
 //!   at the end no message is left.
 //! * **No cyclic wait**. One run is enough. A direction of a link has one reading and one writing
-//!   strand (checked first), strands are sequential and never choose, and what a strand waits for
-//!   (a message, a free slot, a unit) can only be taken away by the strand itself. So whatever can
-//!   happen next stays possible until it happens, steps of different strands commute, and every
-//!   maximal run consists of the same steps: if this run ends, all do; if it gets stuck, all do, at
-//!   the same place.
-//! * **More slots never hurt**. Suppose a run completes with one slot per link and another run,
-//!   with more slots handed out in whatever way but one always kept for each link, is stuck. Take
-//!   the first step of the complete run that the stuck run did not do. All steps before it were
-//!   done there too, so its messages and units are there, and of each link it sends on all earlier
-//!   messages were taken out and no later one was put in, because one strand writes it in order:
-//!   the kept slot is free and the step is possible. Hence a receiver's byte budget, from which
-//!   further slots are granted in any order, is safe if it holds one slot per active sender
-//!   ([`Violation::Budget`]) and the program completes with one.
+//!   strand (checked first), strands are sequential and never choose, and only the strand itself
+//!   can take away the event that it waits for (a message, a free slot, a unit). A possible step
+//!   therefore stays possible until it happens, steps of different strands commute, and every
+//!   maximal run consists of the same steps: if this run ends, all runs do; if it gets stuck, all
+//!   runs do, at the same step.
+//! * **More slots never hurt**. Suppose that a run completes with one slot per link, and that
+//!   another run, with more slots granted in any way but one always kept for each link, is stuck.
+//!   Take the first step of the complete run that the stuck run did not do. The stuck run did all
+//!   steps before it, so the messages and units that the step needs are there. On each link that
+//!   the step sends on, all earlier messages were taken out and no later one was put in, because
+//!   one strand writes the link in order: the kept slot is free and the step is possible. Hence a
+//!   receiver's byte budget, from which further slots are granted in any order, is safe if it holds
+//!   one slot per active sender ([`Violation::Budget`]) and the program completes with one.
 //!   By the same argument fewer waits never hurt: ranks whose programs infer dependencies for the
-//!   in-place form and ranks whose programs do not ([`Alias::APART`]) get on with each other.
-//! * **No race**. A vector clock per strand says which earlier tasks certainly happened before:
+//!   in-place form work together with ranks whose programs do not ([`Alias::APART`]).
+//! * **No race**. A vector clock per strand records which earlier tasks certainly happened before:
 //!   those of the same strand, those before a unit that was awaited *in the turn that was awaited*,
-//!   and those before a message that was read. Slots coming back order nothing here: that would be
-//!   timing. Two accesses to a cell, one of them a write, that are unordered by the clocks are a
-//!   race. As all runs have the same steps and messages, they have the same clocks.
+//!   and those before a message that was read. Returned slots order nothing here: their order would
+//!   depend on timing. Two accesses to a cell, one of them a write, that are unordered by the
+//!   clocks are a race. As all runs have the same steps and messages, they have the same clocks.
 //! * **Results**. Without races every run computes the same formulas. At the end each output
-//!   element must hold exactly what the collective says: each contribution once, of the right
-//!   element, and, for reductions, through exactly one fold marked last. Reading garbage, writing
-//!   the input, leaving a buffer, operands that overlap in part and touching memory between the
-//!   blocks are found on the way. With [`Case::rank_order`] each result must be one fold over the
-//!   ranks in ascending order, whatever the length: what deterministic mode promises.
-//! * **Barriers** are judged by the clocks: at its end every rank has heard of every other.
+//!   element must hold exactly the value that the collective defines: each contribution once, of
+//!   the right element, and, for reductions, through exactly one fold marked last. The run also
+//!   finds reads of garbage, writes to the input, accesses outside a buffer, operands that overlap
+//!   in part, and writes to memory between the blocks. With [`Case::rank_order`] each result must
+//!   be one fold over the ranks in ascending order, for any length, as deterministic mode promises.
+//! * **Barriers** are checked by the clocks: at the end every rank has heard of every other.
 
 mod memory;
 mod placements;
@@ -57,7 +57,7 @@ use value::Mode;
 pub use violation::{Access, Misfold, Reason, Spot, Violation, Waiting};
 use world::{Member, RankPorts, World};
 
-/// How many elements the collective moves.
+/// Numbers of elements that the collective moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Counts {
     /// Elements of every block.
@@ -66,17 +66,17 @@ pub enum Counts {
     PerRank(Vec<usize>),
     /// Elements from each rank (row) to each rank (column), for `all_to_all_v`.
     Pairs(Vec<Vec<usize>>),
-    /// Each rank's sends and receives in order, for `send_recv`: the peer, and how many elements.
+    /// Sends and receives of each rank in order, for `send_recv`: peers and numbers of elements.
     Messages {
-        /// What each rank sends, and to whom.
+        /// Sends of each rank: the receiver, and the number of elements.
         sends: Vec<Vec<(Rank, usize)>>,
-        /// What each rank receives, and of whom.
+        /// Receives of each rank: the sender, and the number of elements.
         recvs: Vec<Vec<(Rank, usize)>>,
     },
 }
 
 impl Counts {
-    /// Elements of the longest block.
+    /// Returns the elements of the longest block.
     #[must_use]
     pub fn longest(&self) -> usize {
         match self {
@@ -90,38 +90,38 @@ impl Counts {
     }
 }
 
-/// The numbers for which schedules are checked.
+/// Numbers for which schedules are checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// What the schedules are meant to do.
+    /// Collective that the schedules implement.
     pub collective: Collective,
-    /// The root, where there is one.
+    /// The root, if the collective has one.
     pub root: Rank,
-    /// How much.
+    /// Numbers of elements.
     pub counts: Counts,
     /// Elements of untouchable memory around blocks of different lengths.
     pub gap: usize,
     /// Bytes of one element.
     pub element_bytes: usize,
-    /// Parts are multiples of so many elements.
+    /// Number of elements that the lengths of parts are multiples of.
     pub grain: usize,
-    /// The longest payload of a message; it decides the number of chunks.
+    /// Longest payload of a message; it determines the number of chunks.
     pub slot_bytes: usize,
     /// Slots per link and channel.
     pub slots: u32,
     /// Channels that chunks take turns on.
     pub channels: u32,
-    /// What a receiver grants to all senders together; `None` for no limit.
+    /// Bytes that a receiver admits from all senders together; `None` for no limit.
     pub budget_bytes: Option<usize>,
-    /// Whether input and output coincide, where a rank has both.
+    /// True if input and output coincide on ranks that have both.
     pub in_place: bool,
-    /// Whether every result must be one fold in rank order.
+    /// True if every result must be one fold in rank order.
     pub rank_order: bool,
 }
 
 impl Case {
-    /// A case with one slot, one channel, no budget, out of place, 4-byte elements, and slots that
-    /// hold a whole kilobyte.
+    /// Returns a case with one slot, one channel, no budget, out of place, 4-byte elements, and
+    /// slots of 1024 bytes.
     #[must_use]
     pub fn new(collective: Collective, root: Rank, counts: Counts) -> Case {
         Case {
@@ -141,22 +141,22 @@ impl Case {
     }
 }
 
-/// What a correct run looked like.
+/// Report of a correct run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The most chunks of any rank.
+    /// Largest number of chunks of any rank.
     pub chunks: usize,
-    /// Folds of all ranks.
+    /// Number of folds of all ranks.
     pub folds: u64,
-    /// Messages of all ranks.
+    /// Number of messages of all ranks.
     pub messages: u64,
-    /// Their payload.
+    /// Payload of all messages, in bytes.
     pub message_bytes: u64,
-    /// The most bytes that were under way to one rank in this run.
+    /// Most bytes that were under way to one rank in this run.
     pub in_flight_bytes_max: usize,
 }
 
-/// Lowers the schedules of all ranks, in rank order, for the slots that each link is sure to have,
+/// Lowers the schedules of all ranks, in rank order, for the slots that each link is guaranteed,
 /// and checks the programs.
 ///
 /// # Errors
@@ -177,8 +177,9 @@ pub fn check(case: &Case, schedules: &[RankSchedule]) -> Result<Report, Violatio
     }
 }
 
-/// The slots that every link of these programs is sure to have within the case's budget; one if
-/// the budget does not even hold that, which [`check_programs`] refuses.
+/// Returns the number of slots that every link of these programs is guaranteed within the case's
+/// budget. The result is 1 if the budget is too small even for that; [`check_programs`] then
+/// refuses the case.
 #[must_use]
 pub fn sure_slots(case: &Case, programs: &[Arc<Program>]) -> u32 {
     let least = |program: &Arc<Program>| {
@@ -267,7 +268,8 @@ fn check_links(executions: &[Execution]) -> Result<(), Violation> {
     Ok(())
 }
 
-/// What each rank brings; its slots are what the budget leaves to each sender, at least one.
+/// Returns the resources of each rank. A rank has as many slots per sender as the budget permits,
+/// at least one.
 fn members(case: &Case, executions: &[Execution]) -> Result<Vec<Member>, Violation> {
     let channels = case.channels.max(1);
     let member = |(rank, execution): (usize, &Execution)| {
@@ -301,7 +303,8 @@ fn members(case: &Case, executions: &[Execution]) -> Result<Vec<Member>, Violati
     executions.iter().enumerate().map(member).collect()
 }
 
-/// Runs until all are done, nobody can move, or something is wrong. Returns whether it got stuck.
+/// Runs until all ranks are done, no rank can move, or a violation is found. Returns the world, and
+/// whether the run got stuck.
 fn run(mut world: World, executions: &mut [Execution]) -> (World, bool) {
     let mut done = vec![false; executions.len()];
     loop {
@@ -323,7 +326,7 @@ fn run(mut world: World, executions: &mut [Execution]) -> (World, bool) {
     }
 }
 
-/// Tells a race with the texts of its folds: runs once more and listens for them.
+/// Adds the texts of the folds to a race: runs once more and records them.
 fn with_texts(
     violation: Violation,
     found: &World,

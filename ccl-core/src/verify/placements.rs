@@ -1,13 +1,14 @@
-//! The ways to place ranks on hosts that an algorithm must be right for.
+//! Placements of ranks on hosts that every algorithm must support.
 
 use crate::topology::Hosts;
 
-/// All on one host, one on each, two hosts, dealt in turn to three, hosts of different sizes, and
-/// hosts whose ranks lie anyhow; each once.
+/// Returns the placements: all ranks on one host, one rank on each host, two hosts, ranks dealt in
+/// turn to three hosts, hosts of different sizes, and hosts with irregular ranks; each placement
+/// once.
 #[must_use]
 pub fn placements(ranks: u32) -> Vec<Hosts> {
     let on_hosts = |host: &dyn Fn(u32) -> u32| Hosts::of(&(0..ranks).map(host).collect::<Vec<_>>());
-    // Hosts of 3, 5 and 1 ranks, again and again.
+    // Hosts of 3, 5 and 1 ranks, repeated.
     let uneven = |rank: u32| rank / 9 * 3 + [0, 0, 0, 1, 1, 1, 1, 1, 2][rank as usize % 9];
     let anyhow = |rank: u32| (rank * rank + rank / 3) % 7 % 4;
     let all = [

@@ -1,4 +1,4 @@
-//! What each collective must do: the buffers that a rank has, and what its output must hold.
+//! Specification of each collective: the buffers of a rank, and the required content of its output.
 
 use super::value::Mode;
 use super::violation::Violation;
@@ -7,35 +7,35 @@ use crate::execution::CallParams;
 use crate::schedule::shape::{Blocks, Seat, Sizes};
 use crate::types::{Collective, Rank};
 
-/// One rank's part in a case.
+/// Part of one rank in a case.
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
     pub(super) rank: Rank,
     pub(super) collective: Collective,
     pub(super) root: Rank,
     pub(super) numbers: CallParams,
-    /// Blocks of input and output.
+    /// Number of blocks of input and output.
     pub(super) blocks: (u32, u32),
     pub(super) has_input: bool,
     pub(super) has_output: bool,
     pub(super) in_place: bool,
     /// Elements of the longest block of any rank.
     longest: usize,
-    /// Of `send_recv`: the rank and input block that each output block comes from.
+    /// Rank and input block that each output block of `send_recv` comes from.
     matches: Vec<(Rank, u32)>,
 }
 
-/// What an output element must hold.
+/// Required content of an output element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Expected {
-    /// Whose contribution; none for the fold over all ranks.
+    /// Rank whose contribution is required; none for the fold over all ranks.
     pub(super) of: Option<Rank>,
-    /// The block of their inputs that it is in.
+    /// Block of the inputs that holds the contribution.
     pub(super) block: u32,
 }
 
 impl Setup {
-    /// The part of `rank` among `ranks` whose schedule cuts blocks into `split` parts.
+    /// Returns the part of `rank` among `ranks` whose schedule cuts blocks into `split` parts.
     pub(super) fn new(case: &Case, rank: Rank, ranks: u32, split: u32) -> Result<Setup, Violation> {
         let seat = Seat { collective: case.collective, rank, ranks, root: case.root };
         let (input, output) = with_sizes(case, &seat, |sizes| {
@@ -62,14 +62,14 @@ impl Setup {
         })
     }
 
-    /// Elements of the input's and the output's memory.
+    /// Returns the number of elements of the input's and the output's memory.
     pub(super) fn elements(&self) -> (usize, usize) {
         let input = if self.has_input { self.numbers.input.span(self.blocks.0) } else { 0 };
         let output = if self.has_output { self.numbers.output.span(self.blocks.1) } else { 0 };
         (input, output)
     }
 
-    /// In place: where input and output begin in their common memory.
+    /// Returns the first elements of input and output in their common memory, for an in-place case.
     pub(super) fn bases(&self) -> (usize, usize) {
         use Collective as C;
         match self.collective {
@@ -83,17 +83,17 @@ impl Setup {
         }
     }
 
-    /// Elements of the longest block of any rank.
+    /// Returns the elements of the longest block of any rank.
     pub(super) fn longest(&self) -> usize {
         self.longest.max(1)
     }
 
-    /// The name of an element of an input block.
+    /// Returns the name of an element of an input block.
     pub(super) fn element(&self, block: u32, index: usize) -> u32 {
         u32::try_from(block as usize * self.longest() + index).unwrap_or(u32::MAX)
     }
 
-    /// What block `block` of the output must hold.
+    /// Returns the required content of block `block` of the output.
     pub(super) fn expected(&self, block: u32) -> Expected {
         use Collective as C;
         match self.collective {
@@ -113,7 +113,7 @@ impl Setup {
     }
 }
 
-/// How folds of the collective are judged.
+/// Returns the rule by which folds of the collective are checked.
 pub(super) fn mode(collective: Collective) -> Mode {
     match collective {
         Collective::Barrier => Mode::Barrier,
@@ -129,8 +129,8 @@ fn blocks(case: &Case, seat: &Seat) -> (u32, u32) {
     (of(sends), of(recvs))
 }
 
-/// The rank and input block that each receive of `rank` is matched with: the k-th receive of a peer
-/// with the k-th send there.
+/// Returns the rank and input block that each receive of `rank` is matched with: the k-th receive
+/// from a peer with the k-th send of that peer.
 fn matches(case: &Case, rank: Rank) -> Result<Vec<(Rank, u32)>, Violation> {
     let Counts::Messages { sends, recvs } = &case.counts else { return Ok(Vec::new()) };
     let own = recvs.get(rank as usize).map_or(&[][..], Vec::as_slice);
@@ -146,7 +146,7 @@ fn matches(case: &Case, rank: Rank) -> Result<Vec<(Rank, u32)>, Violation> {
     own.iter().enumerate().map(matched).collect()
 }
 
-/// Calls `with` with what the seat's rank knows of the counts.
+/// Calls `with` with the counts that the seat's rank knows.
 fn with_sizes<T>(
     case: &Case,
     seat: &Seat,

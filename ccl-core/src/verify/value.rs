@@ -1,4 +1,4 @@
-//! Symbolic values: where an element comes from and how it was combined.
+//! Symbolic values: the origin of an element, and the way it was combined.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,38 +6,38 @@ use std::fmt::Write as _;
 use super::violation::Misfold;
 use crate::types::Rank;
 
-/// A number for an expression over ranks; equal expressions have equal numbers.
+/// Number of an expression over ranks; equal expressions have equal numbers.
 pub(super) type Expr = u32;
 
-/// Nothing was ever written here.
+/// Expression of memory that was never written.
 pub(super) const GARBAGE: Expr = 0;
 
-/// What one element of memory holds.
+/// Content of one element of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Value {
-    /// Which element of the initial contributions: block × the longest block + index.
+    /// Element of the initial contributions: block × the longest block + index.
     pub(super) element: u32,
-    /// Of whom, and how combined.
+    /// Ranks of the contributions, and the way they were combined.
     pub(super) expr: Expr,
 }
 
-/// Nothing.
+/// Value of memory that was never written.
 pub(super) const NOTHING: Value = Value { element: 0, expr: GARBAGE };
 
-/// How folds of a collective are judged.
+/// Rule by which folds of a collective are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     /// Contributions of all ranks, each once.
     Reduce,
-    /// Nothing is combined.
+    /// No combination at all.
     Move,
-    /// What is combined does not matter, only who was heard.
+    /// Any combination; only the ranks that were heard matter.
     Barrier,
 }
 
 #[derive(Clone, Debug)]
 struct Node {
-    /// Whose contributions are in it.
+    /// Set of the ranks whose contributions are in the expression.
     ranks: Box<[u64]>,
     sources: Vec<Expr>,
     last: bool,
@@ -46,9 +46,9 @@ struct Node {
 
 /// All expressions of a run.
 ///
-/// Garbage is 0. `raw(r)` is rank r's contribution lying untouched in its input, `leaf(r)` the
-/// same once it was read from there: only then is it scaled in a premultiplied sum, so the two
-/// are told apart.
+/// Garbage is 0. `raw(r)` is rank r's contribution, untouched in its input; `leaf(r)` is the same
+/// contribution once it was read from there. Only the read scales it in a premultiplied sum, so the
+/// two are different expressions.
 #[derive(Clone, Debug)]
 pub(super) struct Exprs {
     ranks: u32,
@@ -87,7 +87,8 @@ impl Exprs {
         1 + self.ranks + rank
     }
 
-    /// A raw contribution becomes a leaf by being read as input; anything else is not input.
+    /// Converts a raw contribution to a leaf when it is read as input; none for any other
+    /// expression.
     pub(super) fn read_as_input(&self, expr: Expr) -> Option<Expr> {
         self.is_raw(expr).then(|| expr + self.ranks)
     }
@@ -96,7 +97,7 @@ impl Exprs {
         expr != GARBAGE && expr <= self.ranks
     }
 
-    /// The fold of `sources`, none of which is garbage.
+    /// Returns the fold of `sources`, none of which is garbage.
     pub(super) fn fold(&mut self, sources: &[Expr], last: bool) -> Result<Expr, Misfold> {
         if self.mode != Mode::Reduce {
             return match sources {
@@ -142,25 +143,25 @@ impl Exprs {
         Ok(Node { ranks, sources: sources.to_vec(), last, complete: last })
     }
 
-    /// Whether every rank's contribution is in it.
+    /// Returns whether the expression has every rank's contribution.
     pub(super) fn holds_all(&self, expr: Expr) -> bool {
         let set = &self.nodes[expr as usize].ranks;
         set.iter().map(|word| word.count_ones()).sum::<u32>() == self.ranks
     }
 
-    /// Whether it passed through a last fold.
+    /// Returns whether the expression passed through a last fold.
     pub(super) fn is_complete(&self, expr: Expr) -> bool {
         self.nodes[expr as usize].complete
     }
 
-    /// Whether it is one fold over all ranks' contributions in ascending order.
+    /// Returns whether the expression is one fold over all ranks' contributions in ascending order.
     pub(super) fn in_rank_order(&self, expr: Expr) -> bool {
         let sources = &self.nodes[expr as usize].sources;
         sources.len() == self.ranks as usize
             && (0..self.ranks).zip(sources).all(|(rank, source)| *source == self.leaf(rank))
     }
 
-    /// As a formula over ranks.
+    /// Returns the expression as a formula over ranks.
     pub(super) fn text(&self, expr: Expr) -> String {
         let mut text = String::new();
         self.write(expr, &mut text);

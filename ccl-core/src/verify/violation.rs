@@ -1,18 +1,18 @@
-//! What can be wrong with schedules, said so that the author of one can find the place.
+//! Violations that verification can find in schedules, with the facts that locate them.
 
 use std::fmt;
 
 use crate::schedule::Buffer;
 use crate::types::Rank;
 
-/// Something in a rank's memory that a strand did.
+/// Access of a strand to a rank's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The strand.
     pub strand: u32,
     /// The channel.
     pub channel: u32,
-    /// Whether it wrote.
+    /// True if the access is a write.
     pub write: bool,
     /// The fold, with elements instead of parts; empty if unknown.
     pub fold: String,
@@ -21,18 +21,18 @@ pub struct Access {
 /// One element of a rank's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spot {
-    /// Whose.
+    /// The rank.
     pub rank: Rank,
-    /// Which buffer; scratch buffers are not told apart (`Scratch(0)`).
+    /// The buffer; scratch buffers are not distinguished (`Scratch(0)`).
     pub buffer: Buffer,
-    /// Which element of it.
+    /// Index of the element in the buffer.
     pub element: usize,
 }
 
-/// A strand that cannot go on.
+/// Strand that cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Whose.
+    /// The rank.
     pub rank: Rank,
     /// The strand.
     pub strand: u32,
@@ -40,81 +40,82 @@ pub struct Waiting {
     pub channel: u32,
     /// The chunk.
     pub chunk: usize,
-    /// The instruction that it stands at.
+    /// The instruction at which the strand waits.
     pub instruction: String,
-    /// What it waits for.
+    /// Reason of the wait.
     pub reason: Reason,
 }
 
-/// What a strand waits for.
+/// Reason of a strand's wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// A message of this rank.
+    /// A message from this rank.
     Message(Rank),
     /// A free slot towards this rank.
     Room(Rank),
-    /// A unit of the strand.
+    /// A unit of another strand of the rank.
     Unit(u32),
 }
 
-/// Why a fold makes no sense.
+/// Reason why a fold is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Misfold {
-    /// There is nothing to combine.
+    /// A fold without sources.
     Nothing,
     /// Elements that do not belong together.
     Mixed,
-    /// The collective combines nothing.
+    /// A fold in a collective that combines nothing.
     NotReduction,
-    /// A rank's contribution is in more than one operand.
+    /// The contribution of this rank in more than one operand.
     CountedTwice(Rank),
-    /// Said to be the last one while this rank's contribution is missing.
+    /// A fold marked last although this rank's contribution is missing.
     LastTooEarly(Rank),
-    /// An operand was completed by a last fold before: an average would be divided again.
+    /// An operand that a last fold has completed before: an average would be divided again.
     AlreadyComplete,
 }
 
-/// The first thing found wrong.
+/// The first violation found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// The question makes no sense.
+    /// A case that cannot be checked.
     #[error("the case cannot be checked: {0}")]
     Case(String),
-    /// A message to or from a rank that does not exist, or to oneself.
+    /// A message to or from a rank that does not exist, or to the rank itself.
     #[error("rank {rank}, strand {strand}: there is no link with rank {peer}")]
     NoSuchPeer {
-        /// Whose.
+        /// The rank.
         rank: Rank,
         /// The strand.
         strand: u32,
         /// The peer.
         peer: Rank,
     },
-    /// Two strands use one direction of a link, so that the order of messages is left to chance.
+    /// Two strands that use one direction of a link, so that the order of messages depends on
+    /// timing.
     #[error(
         "rank {rank}: strands {} and {} both {} rank {peer}; one direction of a link belongs to \
          one strand", strands.0, strands.1,
         if *receives { "receive from" } else { "send to" }
     )]
     SharedLink {
-        /// Whose.
+        /// The rank.
         rank: Rank,
-        /// The other end.
+        /// Peer at the other end.
         peer: Rank,
-        /// Which direction.
+        /// True for the direction from the peer.
         receives: bool,
-        /// Who.
+        /// The strands.
         strands: (u32, u32),
     },
-    /// A fold sends or receives twice on one link.
+    /// A fold that sends or receives twice on one link.
     #[error(
         "rank {rank}: one fold has two messages on the link with rank {peer} (channel {channel}); \
          the second needs a fold of its own"
     )]
     TwoMessages {
-        /// Whose.
+        /// The rank.
         rank: Rank,
-        /// The other end.
+        /// Peer at the other end.
         peer: Rank,
         /// The channel.
         channel: u32,
@@ -131,14 +132,14 @@ pub enum Violation {
         to: Rank,
         /// The channel.
         channel: u32,
-        /// How many messages of the link came before.
+        /// Number of earlier messages of the link.
         number: usize,
         /// Bytes sent.
         sent: usize,
         /// Bytes expected.
         expected: usize,
     },
-    /// A message longer than a slot.
+    /// A message that is longer than a slot.
     #[error("rank {from} sends {bytes} B to rank {to} at once; a slot holds {slot_bytes} B")]
     TooLong {
         /// Sender.
@@ -150,7 +151,7 @@ pub enum Violation {
         /// Bytes of a slot.
         slot_bytes: usize,
     },
-    /// Messages that nobody receives.
+    /// Messages that no receive takes.
     #[error(
         "{messages} messages from rank {from} to rank {to} (channel {channel}) stay unreceived"
     )]
@@ -161,7 +162,7 @@ pub enum Violation {
         to: Rank,
         /// The channel.
         channel: u32,
-        /// How many.
+        /// Number of these messages.
         messages: usize,
     },
     /// Strands that wait for each other, each for the next, the last for the first.
@@ -169,46 +170,46 @@ pub enum Violation {
     Deadlock {
         /// Slots of each link in this run.
         slots: u32,
-        /// Who waits.
+        /// Strands of the cycle.
         cycle: Vec<Waiting>,
     },
-    /// A strand that waits for something that never comes, and those that wait for it.
+    /// A strand that waits for an event that never comes, and the strands that wait for it.
     #[error("nobody answers: {}", sentence(chain))]
     Starved {
-        /// Who waits; the last one waits for something that never happens.
+        /// Strands of the chain; the last one waits for an event that never comes.
         chain: Vec<Waiting>,
     },
-    /// Less than one slot per active sender.
+    /// A budget of less than one slot per active sender.
     #[error(
         "rank {rank} has {senders} active senders on {channels} channels and needs {needed_bytes} \
          B for one slot each; its budget is {budget_bytes} B: raise the budget or use smaller slots"
     )]
     Budget {
-        /// Whose.
+        /// The rank.
         rank: Rank,
-        /// Peers that send to it.
+        /// Number of peers that send to the rank.
         senders: usize,
-        /// Channels.
+        /// Number of channels.
         channels: u32,
-        /// What it needs.
+        /// Bytes of one slot per sender and channel.
         needed_bytes: usize,
-        /// What it has.
+        /// Bytes of the rank's budget.
         budget_bytes: usize,
     },
-    /// Conflicting accesses whose order is left to chance.
+    /// Conflicting accesses whose order depends on timing.
     #[error("race at {spot}: {first} and {second} are not ordered")]
     Race {
-        /// Where.
+        /// The element.
         spot: Spot,
-        /// Seen first.
+        /// Access that was seen first.
         first: Box<Access>,
-        /// Seen second.
+        /// Access that was seen second.
         second: Box<Access>,
     },
-    /// Operands of one fold that overlap without being the same.
+    /// Operands of one fold that overlap without being the same memory.
     #[error("rank {rank}, strand {strand}: operands of one fold overlap in part: {fold}")]
     Overlap {
-        /// Whose.
+        /// The rank.
         rank: Rank,
         /// The strand.
         strand: u32,
@@ -218,31 +219,31 @@ pub enum Violation {
     /// An access outside the buffer, or to a buffer that the rank does not have.
     #[error("rank {rank}, strand {strand}: outside of the buffer ({elements} elements): {fold}")]
     OutOfBounds {
-        /// Whose.
+        /// The rank.
         rank: Rank,
         /// The strand.
         strand: u32,
-        /// What the buffer has.
+        /// Number of elements of the buffer.
         elements: usize,
         /// The fold.
         fold: String,
     },
-    /// The input is written.
+    /// A write to the input.
     #[error("rank {rank}, strand {strand}: the input is written: {fold}")]
     InputWritten {
-        /// Whose.
+        /// The rank.
         rank: Rank,
         /// The strand.
         strand: u32,
         /// The fold.
         fold: String,
     },
-    /// Garbage is read.
+    /// A read of memory that was never written.
     #[error("{spot} is read before anything was written there, by strand {strand}: {fold}")]
     Uninitialised {
-        /// Where.
+        /// The element.
         spot: Spot,
-        /// By which strand.
+        /// Strand that accesses the element.
         strand: u32,
         /// The fold.
         fold: String,
@@ -254,56 +255,56 @@ pub enum Violation {
         from: Rank,
         /// Receiver.
         to: Rank,
-        /// Which element.
+        /// Index of the element in the message.
         element: usize,
     },
-    /// In place: the input is read when a result has already taken its place.
+    /// A read of an in-place input after a result has overwritten it.
     #[error("{spot} is read as input by strand {strand} after it was overwritten: {fold}")]
     InputGone {
-        /// Where.
+        /// The element.
         spot: Spot,
-        /// By which strand.
+        /// Strand that accesses the element.
         strand: u32,
         /// The fold.
         fold: String,
     },
-    /// In place: an input is read as output, which out of place would be garbage, and which a
-    /// premultiplied sum would not scale.
+    /// A read of an in-place input as output. Out of place the read would be garbage, and a
+    /// premultiplied sum would not scale the value.
     #[error("{spot} is read as output by strand {strand} while it still is the input: {fold}")]
     InputAsOutput {
-        /// Where.
+        /// The element.
         spot: Spot,
-        /// By which strand.
+        /// Strand that accesses the element.
         strand: u32,
         /// The fold.
         fold: String,
     },
-    /// A fold that makes no sense.
+    /// A fold that is wrong.
     #[error("rank {rank}, strand {strand}: {misfold} in {fold} ({operands})")]
     Misfold {
-        /// Whose.
+        /// The rank.
         rank: Rank,
         /// The strand.
         strand: u32,
-        /// Why.
+        /// Reason.
         misfold: Misfold,
         /// The fold.
         fold: String,
-        /// What its operands hold.
+        /// Content of the operands.
         operands: String,
     },
     /// An output element that does not hold what it must.
     #[error("{spot} (block {block}, element {index}) holds {found}, not {expected}")]
     Wrong {
-        /// Where.
+        /// The element.
         spot: Spot,
-        /// Which block.
+        /// Block of the element.
         block: u32,
-        /// Which element of the block.
+        /// Index of the element in the block.
         index: usize,
-        /// What it holds.
+        /// Content of the element.
         found: String,
-        /// What it must hold.
+        /// Required content of the element.
         expected: String,
     },
     /// A complete reduction that did not pass through a last fold.
@@ -311,31 +312,31 @@ pub enum Violation {
         "{spot} holds {found}: complete, but no fold was marked last, so no average is divided"
     )]
     NeverLast {
-        /// Where.
+        /// The element.
         spot: Spot,
-        /// What it holds.
+        /// Content of the element.
         found: String,
     },
-    /// Memory that is nobody's output was changed.
+    /// A change of memory that lies in no block of the output.
     #[error("{spot} lies in no block of the output but was changed")]
     Touched {
-        /// Where.
+        /// The element.
         spot: Spot,
     },
     /// A reduction that is not one fold in rank order.
     #[error("{spot} holds {found}: not one fold over the ranks in ascending order")]
     NotInRankOrder {
-        /// Where.
+        /// The element.
         spot: Spot,
-        /// What it holds.
+        /// Content of the element.
         found: String,
     },
-    /// A rank can leave a barrier before another one entered.
+    /// A rank that can leave a barrier before another one has entered.
     #[error("rank {rank} may leave the barrier before rank {unheard} has entered it")]
     Barrier {
-        /// Who leaves.
+        /// Rank that may leave.
         rank: Rank,
-        /// Who may be late.
+        /// Rank that may not have entered.
         unheard: Rank,
     },
 }

@@ -1,4 +1,4 @@
-//! Why nobody moves: who waits for whom.
+//! Explanation of a stuck world: the chain of strands that wait for each other.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use crate::types::Rank;
 /// A strand of a rank on a channel.
 type Position = (Rank, u32, u32);
 
-/// Follows the waits of a world in which nobody can move, from the first stuck strand to a cycle
-/// or to something that never comes.
+/// Follows the waits of a stuck world, from the first stuck strand to a cycle or to an event that
+/// never comes.
 pub(super) fn explain(world: &World, executions: &[Execution], slots: u32) -> Violation {
     let mut stuck: BTreeMap<Position, Standing> = BTreeMap::new();
     for (rank, execution) in executions.iter().enumerate() {
@@ -35,7 +35,7 @@ pub(super) fn explain(world: &World, executions: &[Execution], slots: u32) -> Vi
     Violation::Starved { chain: chain.into_iter().map(|(_, waiting)| waiting).collect() }
 }
 
-/// What a stuck strand waits for, and the strand that should bring it about.
+/// Returns the reason for which a stuck strand waits, and the strand that should end the wait.
 fn step(
     world: &World,
     executions: &[Execution],
@@ -73,7 +73,7 @@ fn text_of(program: &Program, strand: u32, instr: u32) -> String {
     code.and_then(|code| code.get(instr as usize)).map(Instr::to_string).unwrap_or_default()
 }
 
-/// The strand of an execution that receives from, or sends to, `peer`.
+/// Returns the strand of an execution that receives from, or sends to, `peer`.
 fn user_of(execution: &Execution, peer: Rank, receives: bool) -> Option<u32> {
     let uses = execution.link_uses();
     uses.iter().find(|l| l.peer == peer && l.receives == receives).map(|link| link.strand)

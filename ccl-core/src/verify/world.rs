@@ -1,5 +1,4 @@
-//! All ranks' memory and links as one symbolic world, and the ports through which executions
-//! act on it.
+//! Symbolic world of all ranks' memory and links, and the ports through which executions act on it.
 
 use std::collections::VecDeque;
 
@@ -10,7 +9,7 @@ use super::violation::{Access, Misfold, Spot, Violation};
 use crate::execution::{self, Link, Mark, Operand, Ports, Task};
 use crate::types::Rank;
 
-/// For each strand of all ranks, of one channel: how many of its tasks happened before.
+/// Number of tasks that happened before, for each strand of all ranks, of one channel.
 type Clock = Vec<u32>;
 
 /// A message under way.
@@ -23,37 +22,37 @@ struct Message {
 /// One direction of a link on one channel.
 #[derive(Debug, Default)]
 struct Pipe {
-    /// Sent and not yet released: each takes a slot.
+    /// Messages that are sent and not yet released; each takes a slot.
     queue: VecDeque<Message>,
-    /// Being written.
+    /// Message that is being written.
     staged: Option<Message>,
-    /// Whether the head has been read.
+    /// True if the head of the queue has been read.
     read: bool,
     received: usize,
 }
 
-/// What a rank's strands know and have.
+/// Knowledge and memory of a rank's strands.
 #[derive(Debug)]
 pub(super) struct RankState {
     pub(super) memory: Memory,
     /// First strand of this rank in clocks.
     base: usize,
     strands: usize,
-    /// Of each thread: channel × strands + strand.
+    /// Clock of each thread: channel × strands + strand.
     clocks: Vec<Clock>,
-    /// Of each channel and unit: the clock when it was done, per turn.
+    /// Clocks when each unit of each channel was done, per turn.
     units: Vec<Vec<Clock>>,
     units_per_channel: usize,
-    /// Slots that each link towards this rank has.
+    /// Number of slots of each link towards this rank.
     slots: usize,
-    /// The strand of the task just done.
+    /// Thread of the latest task.
     thread: usize,
     in_flight_bytes: usize,
-    /// The most bytes that were sent to this rank and not yet released at any time.
+    /// Most bytes that were sent to this rank and not yet released at any time.
     pub(super) in_flight_bytes_max: usize,
 }
 
-/// What a rank brings into a world.
+/// Resources of a rank in a world.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member {
     pub(super) strands: usize,
@@ -62,7 +61,7 @@ pub(super) struct Member {
     pub(super) slots: usize,
 }
 
-/// See the module's text.
+/// Symbolic world; see the module documentation.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) ranks: Vec<RankState>,
@@ -72,19 +71,19 @@ pub(super) struct World {
     channels: u32,
     element_bytes: usize,
     slot_bytes: usize,
-    /// The first thing found; nothing moves after it.
+    /// The first violation found; nothing moves after it.
     pub(super) violation: Option<Violation>,
     pub(super) messages: u64,
     pub(super) message_bytes: u64,
     /// Accesses whose folds are wanted as text: rank and stamp.
     pub(super) sought: Vec<(Rank, Stamp)>,
-    /// The texts of `sought`, where they came by.
+    /// Texts of `sought`, if these accesses occurred.
     pub(super) texts: Vec<String>,
-    /// The race found, to be told with texts.
+    /// The race found, to be reported with texts.
     pub(super) race: Option<(Rank, Stamp, Stamp)>,
 }
 
-/// Where an operand lies.
+/// Location of an operand.
 #[derive(Clone, Copy, Debug)]
 enum Location {
     Cells { first: usize, input: bool, output: bool },
@@ -143,17 +142,17 @@ impl World {
         (from as usize * ranks + to as usize) * self.channels as usize + channel as usize
     }
 
-    /// Messages that were sent and not received.
+    /// Returns the number of messages that were sent and not received.
     pub(super) fn waiting(&self, from: Rank, to: Rank, channel: u32) -> usize {
         self.pipes[self.pipe_index(from, to, channel)].queue.len()
     }
 
-    /// Free slots.
+    /// Returns the number of free slots.
     pub(super) fn room(&self, from: Rank, to: Rank, channel: u32) -> usize {
         self.ranks[to as usize].slots.saturating_sub(self.waiting(from, to, channel))
     }
 
-    /// A link with messages that nobody received.
+    /// Returns a link with messages that were not received.
     pub(super) fn unreceived(&self) -> Option<Violation> {
         let ranks = self.ranks.len() as u32;
         for (index, pipe) in self.pipes.iter().enumerate() {
@@ -171,7 +170,7 @@ impl World {
         None
     }
 
-    /// A rank of which nothing happened before the end of `rank`'s strands, but itself.
+    /// Returns another rank none of whose tasks happened before the end of `rank`'s strands.
     pub(super) fn unheard(&self, rank: Rank) -> Option<Rank> {
         let heard = |other: &RankState| {
             let strands = other.base..other.base + other.strands;
@@ -191,7 +190,7 @@ impl World {
         Spot { rank, buffer, element }
     }
 
-    /// A task with elements instead of parts.
+    /// Returns a task as text, with elements instead of parts.
     fn text(&self, task: &Task<'_>) -> String {
         let operand = |operand: &Operand| {
             let (name, bytes) = match *operand {
@@ -271,7 +270,7 @@ impl World {
         self.store(rank, task, targets, &values, stamp);
     }
 
-    /// Advances the strand's clock past what it is about to read.
+    /// Advances the strand's clock past the messages that the task reads.
     fn tick(&mut self, rank: Rank, task: &Task<'_>, sources: &[Location]) -> Stamp {
         let state = &mut self.ranks[rank as usize];
         state.thread = task.channel as usize * state.strands + task.strand as usize;
@@ -331,7 +330,7 @@ impl World {
         Some(values)
     }
 
-    /// The sources' expressions for one element into `row`; returns the element's name.
+    /// Writes the sources' expressions for one element to `row`. Returns the element's name.
     fn gather(
         &mut self,
         rank: Rank,
@@ -406,7 +405,7 @@ impl World {
         for target in targets {
             match *target {
                 Location::Cells { first, output, .. } => {
-                    // What may come before its turn comes, at the worst, before everything.
+                    // In the worst case, an early message comes before every other access.
                     let early = task.early && output;
                     let outcome = self.access(rank, stamp, |memory, ordered| {
                         memory.write(first, values, stamp, |other| !early && ordered(other))
@@ -432,7 +431,7 @@ impl World {
         }
     }
 
-    /// Runs an access to memory with the order that the strand's clock knows of.
+    /// Runs an access to memory with the order that the strand's clock knows.
     fn access<T>(
         &mut self,
         rank: Rank,
@@ -544,7 +543,7 @@ fn join(clock: &mut Clock, other: &Clock) {
     }
 }
 
-/// Whether a target overlaps another operand without being the same.
+/// Returns whether a target overlaps another operand without being the same.
 fn overlaps(sources: &[Location], targets: &[Location], elements: usize) -> bool {
     let cells = |location: &Location| match *location {
         Location::Cells { first, .. } => Some(first),
@@ -556,7 +555,7 @@ fn overlaps(sources: &[Location], targets: &[Location], elements: usize) -> bool
     })
 }
 
-/// One rank's ports into the world.
+/// Ports of one rank into the world.
 #[derive(Debug)]
 pub(super) struct RankPorts<'a> {
     pub(super) world: &'a mut World,

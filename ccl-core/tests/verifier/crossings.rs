@@ -1,4 +1,4 @@
-//! What crosses between hosts, counted from the schedules: no other algorithm moves less.
+//! Messages that cross between hosts, counted from the schedules: no other algorithm moves less.
 
 use std::collections::BTreeMap;
 
@@ -86,7 +86,7 @@ fn all_reduce_sends_the_buffer_once_each_way_between_two_hosts() {
     assert!(flat.values().all(|elements| *elements > 3 << 20), "{flat:?}");
 }
 
-/// How often each block crosses, by the block and `host` of each crossing.
+/// Counts how often each block crosses, by the block and `host` of each crossing.
 fn times(crossings: &[Crossing], host: fn(&Crossing) -> u32) -> BTreeMap<(u32, u32), u32> {
     let mut times = BTreeMap::new();
     for crossing in crossings {

@@ -10,7 +10,7 @@ mod numbers;
 mod planted;
 mod suite;
 
-/// Whether the long run was asked for.
+/// Returns whether the long run was asked for.
 fn full() -> bool {
     std::env::var_os("FERROCCL_TEST_FULL").is_some_and(|value| value != "0")
 }

@@ -229,7 +229,7 @@ struct Tally {
     /// Accepted by all cases of the suite.
     redundant: u32,
     examples: Vec<String>,
-    /// How often each violation was the first one found.
+    /// Number of times that each violation was the first one found.
     violations: BTreeMap<String, u32>,
 }
 
@@ -278,7 +278,7 @@ fn try_kind(algorithm: &'static Algorithm, kind: Kind, wanted: u32, seed: u64) -
     tally
 }
 
-/// What a barrier's messages hold is nobody's concern, so that changing it breaks nothing.
+/// Returns whether a change can break anything: nobody reads what a barrier's messages hold.
 fn matters(algorithm: &Algorithm, kind: Kind) -> bool {
     let data = matches!(kind, Kind::DropSource | Kind::DropTarget | Kind::ShiftPart);
     algorithm.collective != Collective::Barrier || !data

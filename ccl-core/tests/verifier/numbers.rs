@@ -91,7 +91,7 @@ pub(crate) fn lower_all(
     schedules.iter().map(lowered).collect()
 }
 
-/// Where ranks may be: for algorithms that mind it, in every way that matters.
+/// Returns placements of ranks on hosts: for algorithms that depend on them, all that matter.
 pub(crate) fn hosts(algorithm: &Algorithm, ranks: u32) -> Vec<Hosts> {
     match algorithm.family {
         Family::Hierarchical => placements(ranks),
@@ -123,11 +123,11 @@ fn lengths(collective: Collective, ranks: u32) -> Vec<usize> {
     lengths
 }
 
-/// What varies besides lengths.
+/// Setting that varies besides lengths.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     slots: u32,
-    /// Whether receivers have only one slot per sender to give.
+    /// True if receivers have only one slot per sender to give.
     tight: bool,
     channels: u32,
     in_place: bool,

@@ -139,7 +139,7 @@ fn a_race_between_strands_is_told_with_both_folds() {
     assert!(first.fold.contains("scratch[0..4]") && second.fold.contains("scratch[0..4]"));
 }
 
-/// In place, a rank sends from the memory that its last message comes to.
+/// A rank, in place, sends from the memory that its last message comes to.
 #[test]
 fn a_message_that_may_come_too_early_is_told() {
     let schedules = pair(|b, rank, other| {

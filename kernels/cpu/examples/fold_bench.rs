@@ -1,12 +1,12 @@
-//! How fast two terms become one, for each type: `cargo run --release --example fold_bench`.
-//! GB/s of one operand, so that memory traffic is three times as much.
+//! Benchmark of folds of two terms, for each type: `cargo run --release --example fold_bench`. The
+//! figures are GB/s of one operand; the memory traffic is three times as much.
 
 use std::time::Instant;
 
 use ccl_core::types::{DataType, ReduceOp};
 use ccl_kernels_cpu::{Kernel, Scalar, SimdLevel, Term, copy_streaming};
 
-/// The best of some rounds, in nanoseconds per call.
+/// Returns the best of seven rounds, in nanoseconds per call.
 fn time(mut work: impl FnMut(), calls: u32) -> f64 {
     work();
     let round = |_| {
@@ -19,7 +19,7 @@ fn time(mut work: impl FnMut(), calls: u32) -> f64 {
     (0..7).map(round).fold(f64::INFINITY, f64::min)
 }
 
-/// GB/s of `terms` operands of `bytes` bytes each.
+/// Returns the GB/s of one operand in a fold of `terms` operands of `bytes` bytes each.
 fn bandwidth(kernel: &Kernel, data_type: DataType, bytes: usize, terms: usize, place: bool) -> f64 {
     // The same few values everywhere: sums of small numbers in any type.
     // Each begins on a line of its own, at another distance from its page.

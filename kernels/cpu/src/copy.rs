@@ -1,6 +1,6 @@
 //! Plain and streaming copies.
 
-/// Below this many bytes streaming costs more than it saves.
+/// Smallest number of bytes for which streaming saves more than it costs.
 #[cfg(target_arch = "x86_64")]
 const STREAM_BYTES_MIN: usize = 4096;
 
@@ -20,12 +20,13 @@ pub unsafe fn copy(dsts: &[*mut u8], src: *const u8, bytes: usize) {
 }
 
 /// Copies `bytes` bytes past the caches where the processor can (x86): for a destination that is
-/// larger than the cache, or that this core will not read soon. Measure before use: where the last
-/// cache is large, [`copy`] is faster (`fold_bench` prints both). Elsewhere, and for short ones, a
-/// plain copy. All is visible to whoever synchronises with this thread afterwards.
+/// larger than the cache, or that this core will not read soon. Short copies, and copies on other
+/// processors, are plain. Measure before use: where the last-level cache is large, [`copy`] is
+/// faster (`fold_bench` prints both). All bytes are visible to a thread that synchronises with this
+/// one afterwards.
 ///
 /// # Safety
-/// As [`copy`], for one destination.
+/// The requirements of [`copy`], for one destination.
 pub unsafe fn copy_streaming(dst: *mut u8, src: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     if bytes >= STREAM_BYTES_MIN && !std::ptr::eq(dst, src) {
@@ -36,10 +37,10 @@ pub unsafe fn copy_streaming(dst: *mut u8, src: *const u8, bytes: usize) {
     unsafe { copy(&[dst], src, bytes) };
 }
 
-/// Lines of 64 bytes by non-temporal stores, the rest by plain ones.
+/// Copies lines of 64 bytes by non-temporal stores, the rest by plain ones.
 ///
 /// # Safety
-/// As [`copy`], for one destination that is not `src`.
+/// The requirements of [`copy`], for one destination that is not `src`.
 #[cfg(target_arch = "x86_64")]
 unsafe fn stream(dst: *mut u8, src: *const u8, bytes: usize) {
     use std::arch::x86_64::_mm_sfence;
@@ -61,7 +62,7 @@ unsafe fn stream(dst: *mut u8, src: *const u8, bytes: usize) {
     unsafe { std::ptr::copy_nonoverlapping(src, dst, bytes - done) };
 }
 
-/// One line of 64 bytes.
+/// Copies one line of 64 bytes by non-temporal stores.
 ///
 /// # Safety
 /// `src` is valid for reading and `dst`, a multiple of 16, for writing 64 bytes; the caller

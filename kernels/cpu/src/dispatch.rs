@@ -1,4 +1,4 @@
-//! From a type, an operator and a SIMD level to the functions that do it.
+//! Dispatch from a type, an operator and a SIMD level to the functions that fold.
 
 use std::sync::OnceLock;
 
@@ -9,9 +9,9 @@ use crate::number::{Max, Mean, Min, Op, Prod, ScaledSum, Sum};
 use crate::unit::{Brain, E4m3, E5m2, Half, Native, Unit, Word};
 use crate::{SimdLevel, Term};
 
-/// Two terms, one destination that may be the first term.
+/// Function for two terms and one destination, which may be the first term.
 type Pair = unsafe fn(&Parameters, *mut u8, [Term; 2], usize);
-/// Any number of both.
+/// Function for any number of terms and destinations.
 type Many = unsafe fn(&Parameters, &[*mut u8], &[Term], usize);
 
 /// The loops of one type, operator and level.
@@ -21,7 +21,7 @@ pub(crate) struct Loops {
     pub(crate) many: Many,
 }
 
-/// The same two functions once per level: `$features` is all that differs.
+/// Defines the two functions of one level; levels differ in `$features` alone.
 macro_rules! level {
     ($pair:ident, $many:ident $(, $features:literal)?) => {
         $(#[target_feature(enable = $features)])?
@@ -54,7 +54,7 @@ level!(pair_avx2, many_avx2, "avx2,f16c");
 #[cfg(target_arch = "x86_64")]
 level!(pair_avx512, many_avx512, "avx512f,avx512bw,avx512vl,avx512dq,avx2,f16c");
 
-/// The best level of this processor; found once.
+/// Returns the best level of this processor, which is detected once.
 pub(crate) fn best_level() -> SimdLevel {
     static BEST: OnceLock<SimdLevel> = OnceLock::new();
     *BEST.get_or_init(detect)
@@ -101,8 +101,8 @@ fn of_op<U: Unit>(op: ReduceOp, finish: bool, level: SimdLevel) -> Loops {
     }
 }
 
-/// The loops of a reduction, whose last fold is `finish`ed. `level` must be one that the
-/// processor has.
+/// Returns the loops of a reduction; `finish` selects those that complete it. The processor must
+/// have `level`.
 pub(crate) fn find(data_type: DataType, op: ReduceOp, finish: bool, level: SimdLevel) -> Loops {
     match data_type {
         DataType::Int8 => of_op::<Native<i8>>(op, finish, level),

@@ -8,12 +8,12 @@ use crate::Term;
 use crate::number::{Number, Op};
 use crate::unit::Unit;
 
-/// What a loop knows beside its operands.
+/// Parameters of a loop beside its operands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parameters {
     /// The factor of scaled terms, as an element.
     pub(crate) scalar: [u8; 8],
-    /// What an average is divided by.
+    /// Divisor of an average.
     pub(crate) count: u32,
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct Parameters {
 #[repr(C, packed)]
 struct Packed<T: Copy>(T);
 
-/// Units to read.
+/// Returns the units at `data`, to read.
 ///
 /// # Safety
 /// `data` is valid for reading `count` units for as long as the slice is used, and nobody
@@ -33,7 +33,7 @@ unsafe fn source<'a, U: Unit>(data: *const u8, count: usize) -> &'a [Packed<U::R
     unsafe { std::slice::from_raw_parts(data.cast(), count) }
 }
 
-/// Units to write.
+/// Returns the units at `data`, to write.
 ///
 /// # Safety
 /// `data` is valid for reading and writing `count` units for as long as the slice is used, and
@@ -44,14 +44,14 @@ unsafe fn target<'a, U: Unit>(data: *mut u8, count: usize) -> &'a mut [Packed<U:
     unsafe { std::slice::from_raw_parts_mut(data.cast(), count) }
 }
 
-/// What a term is multiplied by.
+/// Returns the factor of a term, if the term is scaled.
 #[inline(always)]
 fn factor<U: Unit>(parameters: &Parameters, term: Term) -> Option<U::Acc> {
     term.scaled.then(|| U::broadcast(parameters.scalar))
 }
 
-/// A product is rounded to the type at once: the peers get it stored, and all ranks must add the
-/// same number.
+/// Reads one unit and scales it. A product is rounded to the type at once: the peers get it stored,
+/// and all ranks must add the same number.
 #[inline(always)]
 fn read<U: Unit, O: Op>(raw: Packed<U::Raw>, factor: Option<U::Acc>) -> U::Acc {
     let value = U::widen(raw.0);
@@ -66,7 +66,7 @@ fn write<U: Unit, O: Op>(acc: U::Acc, count: u32) -> Packed<U::Raw> {
     Packed(U::narrow(O::finish(acc, count)))
 }
 
-/// `dst = left ⊕ right`, where `dst` is neither.
+/// Computes `dst = left ⊕ right`, where `dst` is neither.
 #[inline(always)]
 fn join<U: Unit, O: Op>(
     dst: &mut [Packed<U::Raw>],
@@ -80,7 +80,7 @@ fn join<U: Unit, O: Op>(
     }
 }
 
-/// `dst = dst ⊕ right`.
+/// Computes `dst = dst ⊕ right`.
 #[inline(always)]
 fn join_in_place<U: Unit, O: Op>(
     (dst, left_factor): (&mut [Packed<U::Raw>], Option<U::Acc>),
@@ -93,10 +93,10 @@ fn join_in_place<U: Unit, O: Op>(
     }
 }
 
-/// Two terms, one destination: one pass.
+/// Folds two terms into one destination, in one pass.
 ///
 /// # Safety
-/// As [`crate::Kernel::fold`], and `dst` may be the first term but not the second.
+/// The requirements of [`crate::Kernel::fold`], and `dst` may be the first term but not the second.
 #[inline(always)]
 pub(crate) unsafe fn pair<U: Unit, O: Op>(
     parameters: &Parameters,
@@ -116,7 +116,7 @@ pub(crate) unsafe fn pair<U: Unit, O: Op>(
     unsafe { pair_of::<U::Tail, O>(parameters, dst.wrapping_add(offset), terms, rest) };
 }
 
-/// [`pair`], of whole units.
+/// Does what [`pair`] does, for whole units.
 #[inline(always)]
 unsafe fn pair_of<U: Unit, O: Op>(
     parameters: &Parameters,
@@ -139,22 +139,22 @@ unsafe fn pair_of<U: Unit, O: Op>(
     join::<U, O>(dst, left, right, parameters.count);
 }
 
-/// Bytes of accumulators that are worked on at once: they stay in the first-level cache.
+/// Bytes of accumulators that are worked on at once; they stay in the first-level cache.
 const BLOCK_BYTES: usize = 4096;
 
 /// Room for the accumulators of one block.
 #[repr(C, align(64))]
 struct Room(MaybeUninit<[u8; BLOCK_BYTES]>);
 
-/// Accumulators of one block, lane by lane: all first lanes, then all second ones. So a vector of
-/// them is one load, whatever the unit.
+/// Accumulators of one block, lane by lane: all first lanes, then all second ones. A vector of
+/// accumulators is therefore one load, whatever the unit.
 struct Accumulators<'a, N: Number> {
     lanes: *mut N::Lane,
     room: PhantomData<&'a mut Room>,
 }
 
 impl<'a, N: Number> Accumulators<'a, N> {
-    /// Units that there is room for.
+    /// Number of units that fit.
     const CAPACITY: usize = BLOCK_BYTES / size_of::<N::Lane>() / N::LANES;
 
     #[inline(always)]
@@ -185,11 +185,11 @@ impl<'a, N: Number> Accumulators<'a, N> {
     }
 }
 
-/// Any number of terms and destinations, block by block: each term is read from memory once and
-/// each destination written once.
+/// Folds any number of terms into any number of destinations, block by block. Each term is read
+/// from memory once and each destination is written once.
 ///
 /// # Safety
-/// As [`crate::Kernel::fold`].
+/// The requirements of [`crate::Kernel::fold`].
 #[inline(always)]
 pub(crate) unsafe fn many<U: Unit, O: Op>(
     parameters: &Parameters,
@@ -225,10 +225,10 @@ pub(crate) unsafe fn many<U: Unit, O: Op>(
     }
 }
 
-/// The units of one block, from a byte `offset` on, of a count that is in elements.
+/// Folds the units of one block, from a byte `offset` on; the count is in elements.
 ///
 /// # Safety
-/// As [`crate::Kernel::fold`], and there is room for as many units.
+/// The requirements of [`crate::Kernel::fold`], and `room` holds that many units.
 #[inline(always)]
 unsafe fn block<U: Unit, O: Op>(
     parameters: &Parameters,

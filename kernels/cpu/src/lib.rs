@@ -5,10 +5,10 @@
 //! [`Kernel`] is a fold made ready for a type, an operator and this processor; [`copy()`] and
 //! [`copy_streaming`] move bytes without looking at them.
 //!
-//! # What the numbers are
+//! # Arithmetic
 //!
 //! The same operands give the same bits on every path: any [`SimdLevel`], any alignment, any
-//! split into blocks, in place or not. [`mod@reference`] is the slow, plain statement of it.
+//! split into blocks, in place or not. [`mod@reference`] is the slow, plain specification.
 //!
 //! * **Integers** wrap in sums and products. An average is the (wrapped) sum divided by the number
 //!   of ranks, rounded towards zero.
@@ -50,34 +50,34 @@ use fold::Parameters;
 /// One operand of a fold.
 #[derive(Clone, Copy, Debug)]
 pub struct Term {
-    /// Where its elements begin; any alignment.
+    /// Address of the first element; any alignment.
     pub data: *const u8,
-    /// Whether each element is multiplied by this rank's scalar as it is read: for raw inputs of
-    /// a [`ReduceOp::PremulSum`]. Without meaning for other operators.
+    /// True if each element is multiplied by this rank's scalar as it is read: for raw inputs of a
+    /// [`ReduceOp::PremulSum`]. Other operators ignore this field.
     pub scaled: bool,
 }
 
 impl Term {
-    /// A term that is taken as it is.
+    /// Makes a term that is taken as it is.
     #[must_use]
     pub const fn new(data: *const u8) -> Self {
         Term { data, scaled: false }
     }
 
-    /// A term that is multiplied by this rank's scalar.
+    /// Makes a term that is multiplied by this rank's scalar.
     #[must_use]
     pub const fn scaled(data: *const u8) -> Self {
         Term { data, scaled: true }
     }
 
-    /// Its first element.
+    /// Returns the address of the first element.
     #[inline]
     #[must_use]
     pub const fn data(&self) -> *const u8 {
         self.data
     }
 
-    /// The same term, some bytes further on.
+    /// Returns the term that begins `bytes` bytes later.
     #[inline(always)]
     fn at(self, bytes: usize) -> Self {
         Term { data: self.data.wrapping_add(bytes), ..self }
@@ -90,10 +90,11 @@ impl Term {
 pub struct Scalar(pub [u8; 8]);
 
 impl Scalar {
-    /// For operators that have no scalar.
+    /// Scalar of operators that use none.
     pub const NONE: Scalar = Scalar([0; 8]);
 
-    /// The element whose bytes these are; what is missing of 8 is zero, what is more is ignored.
+    /// Makes a scalar from the bytes of one element. Missing bytes are zero; bytes after the eighth
+    /// are ignored.
     #[must_use]
     pub fn from_element(element: &[u8]) -> Scalar {
         let mut bytes = [0; 8];
@@ -107,34 +108,34 @@ impl Scalar {
 /// The vector instructions that a kernel may use. All levels give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SimdLevel {
-    /// What the target always has (x86-64: SSE2; AArch64: NEON).
+    /// Instructions that the target always has (x86-64: SSE2; AArch64: NEON).
     Plain,
     /// AVX2 and F16C.
     Avx2,
-    /// AVX-512 F, BW, VL and DQ, and the level before.
+    /// AVX-512 F, BW, VL and DQ, with AVX2 and F16C.
     Avx512,
 }
 
 impl SimdLevel {
-    /// The best level that this processor has.
+    /// Returns the best level that this processor has.
     #[must_use]
     pub fn best() -> SimdLevel {
         dispatch::best_level()
     }
 
-    /// Every level that this processor has.
+    /// Iterates over all levels that this processor has.
     pub fn available() -> impl Iterator<Item = SimdLevel> {
         let all = [SimdLevel::Plain, SimdLevel::Avx2, SimdLevel::Avx512];
         all.into_iter().filter(|&level| level <= SimdLevel::best())
     }
 }
 
-/// A fold made ready: chosen once per call of a collective, cheap to copy, `Send` and `Sync`.
+/// Prepared fold: chosen once per call of a collective, cheap to copy, `Send` and `Sync`.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
-    /// For folds that leave something to be done.
+    /// Loops for folds that leave the reduction incomplete.
     partial: Loops,
-    /// For folds that complete the reduction.
+    /// Loops for folds that complete the reduction.
     last: Loops,
     parameters: Parameters,
     element_bytes: usize,
@@ -143,7 +144,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The fold of a type and operator with the best instructions of this processor.
+    /// Returns the fold of a type and operator with the best instructions of this processor.
     ///
     /// `scalar` is this rank's factor in a premultiplied sum; `ranks` divides an average (0 counts
     /// as 1). Other operators ignore them.
@@ -152,7 +153,7 @@ impl Kernel {
         Kernel::select_with(data_type, op, scalar, ranks, SimdLevel::best())
     }
 
-    /// As [`Kernel::select`], with instructions of at most `level`.
+    /// Does what [`Kernel::select`] does, with instructions of at most `level`.
     #[must_use]
     pub fn select_with(
         data_type: DataType,
@@ -172,14 +173,14 @@ impl Kernel {
         }
     }
 
-    /// Bytes of an element.
+    /// Returns the bytes of an element.
     #[inline]
     #[must_use]
     pub fn element_bytes(&self) -> usize {
         self.element_bytes
     }
 
-    /// Whether a fold of this one term changes nothing but the place.
+    /// Returns whether a fold of this single term is a plain copy.
     #[inline]
     #[must_use]
     pub fn copies(&self, only: Term, finish: bool) -> bool {
@@ -188,7 +189,7 @@ impl Kernel {
 
     /// Stores `terms[0] ⊕ terms[1] ⊕ …`, element by element, to each of `dsts`. `finish` says that
     /// this fold completes the reduction: an average is divided here. Without terms or destinations
-    /// nothing happens.
+    /// the fold does nothing.
     ///
     /// # Safety
     /// Each term is valid for reading and each destination for reading and writing `elements`

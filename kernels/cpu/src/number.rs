@@ -1,30 +1,31 @@
-//! What an accumulator can do. Every implementation of one element type gives the same bits for
-//! the same values, whatever its width: that is what makes all SIMD levels agree.
+//! Arithmetic of accumulators. All implementations of one element type give the same bits for the
+//! same values, whatever their width: all SIMD levels therefore agree.
 
 /// An accumulator: one number, or several side by side that are treated alike.
 pub(crate) trait Number: Copy + 'static {
-    /// What is side by side.
+    /// Type of one lane.
     type Lane: Copy + 'static;
-    /// How many of them there are.
+    /// Number of lanes.
     const LANES: usize;
-    /// One of them.
+    /// Returns one lane.
     fn lane(self, lane: usize) -> Self::Lane;
-    /// All of them, by their index.
+    /// Makes an accumulator from its lanes, by index.
     fn from_lanes(lane: impl FnMut(usize) -> Self::Lane) -> Self;
-    /// Sum; integers wrap.
+    /// Returns the sum; integers wrap.
     fn add(self, other: Self) -> Self;
-    /// Product; integers wrap.
+    /// Returns the product; integers wrap.
     fn mul(self, other: Self) -> Self;
-    /// The smaller one; −0 is smaller than +0, and NaN wins over everything.
+    /// Returns the smaller one; −0 is smaller than +0, and NaN wins over everything.
     fn min(self, other: Self) -> Self;
-    /// The larger one; +0 is larger than −0, and NaN wins over everything.
+    /// Returns the larger one; +0 is larger than −0, and NaN wins over everything.
     fn max(self, other: Self) -> Self;
-    /// The quotient by a count: correctly rounded for floats, towards zero for integers.
+    /// Returns the quotient by a count: correctly rounded for floats, towards zero for integers.
     fn div(self, count: u32) -> Self;
 }
 
-/// `$wide` holds every value of the type exactly, and its quotient by a count, rounded once, never
-/// reaches the next integer: the distance to it is at least `1 / count`, far above one rounding.
+/// Implements `Number` for integers. `$wide` holds every value of the type exactly. A quotient by a
+/// count, rounded once, never reaches the next integer: the distance is at least `1 / count`, far
+/// above one rounding.
 macro_rules! integers {
     ($($int:ty => $wide:ty;)*) => {$(
         impl Number for $int {
@@ -71,9 +72,9 @@ integers! {
     u64 => u64;
 }
 
-/// Minimum and maximum are written as selections between bit patterns:
-/// equal operands differ at most in the sign of zero, so that OR (minimum) and AND (maximum) of
-/// the signs settle the tie, and an unordered pair falls through to the operand that is NaN.
+/// Implements `Number` for floats. Minimum and maximum are selections between bit patterns: equal
+/// operands differ at most in the sign of zero, so that OR (minimum) and AND (maximum) of the signs
+/// settle the tie, and an unordered pair falls through to the operand that is NaN.
 macro_rules! floats {
     ($($float:ty)*) => {$(
         impl Number for $float {
@@ -152,13 +153,13 @@ impl<N: Number, const LANES: usize> Number for [N; LANES] {
     }
 }
 
-/// How two accumulators become one, and what happens to the last one.
+/// Operator: combines two accumulators, and finishes the last one.
 pub(crate) trait Op: 'static {
-    /// Whether terms are multiplied as they are read.
+    /// True if scaled terms are multiplied as they are read.
     const SCALES: bool = false;
-    /// `a ⊕ b`. Commutative down to the bits, once NaN is canonical.
+    /// Returns `a ⊕ b`. Commutative down to the bits, once NaN is canonical.
     fn combine<N: Number>(a: N, b: N) -> N;
-    /// What is rounded and stored.
+    /// Returns the value that is rounded and stored.
     #[inline(always)]
     fn finish<N: Number>(sum: N, _count: u32) -> N {
         sum

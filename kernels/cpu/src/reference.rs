@@ -1,5 +1,5 @@
-//! What a fold means, said as plainly as possible and without regard to speed: one element after
-//! the other, conversions by searching for the nearest number. The kernels are tested against it.
+//! Plain specification of a fold, without regard to speed: one element after the other, and
+//! conversions by searching for the nearest number. The kernels are tested against this module.
 
 use std::cmp::Ordering;
 
@@ -18,8 +18,8 @@ enum Value {
     Double(f64),
 }
 
-/// The bytes that [`crate::Kernel::fold`] stores to each destination. All terms are of the same
-/// length, a multiple of the element's; `None` without terms.
+/// Returns the bytes that [`crate::Kernel::fold`] stores to each destination; `None` without terms.
+/// All terms have the same length, a multiple of the element's.
 #[must_use]
 pub fn fold(
     data_type: DataType,
@@ -99,7 +99,7 @@ fn divide(value: Value, count: u32) -> Value {
     }
 }
 
-/// What the type holds of a value.
+/// Returns a value as the type stores it: integers wrap.
 fn wrap(data_type: DataType, value: Value) -> Value {
     match value {
         Value::Integer(_) => decode(data_type, &encode(data_type, value)),
@@ -107,7 +107,7 @@ fn wrap(data_type: DataType, value: Value) -> Value {
     }
 }
 
-/// The element at the start of `bytes`.
+/// Decodes the element at the start of `bytes`.
 fn decode(data_type: DataType, bytes: &[u8]) -> Value {
     let mut all = [0; 8];
     for (byte, &given) in all.iter_mut().zip(&bytes[..data_type.bytes()]) {
@@ -132,7 +132,7 @@ fn decode(data_type: DataType, bytes: &[u8]) -> Value {
     }
 }
 
-/// The element in the first bytes.
+/// Encodes an element into the first bytes of the result.
 fn encode(data_type: DataType, value: Value) -> [u8; 8] {
     let bits = match value {
         Value::Integer(value) => value as u64,
@@ -160,8 +160,8 @@ pub(crate) struct Narrow {
     mantissa_bits: u32,
     /// The magnitude of infinity, for types that have one.
     infinity: Option<u32>,
-    /// The magnitude that is stored for everything too large. Where that is infinity, it stands in
-    /// its place on the number line: at the next power of two.
+    /// The magnitude that is stored for everything too large. Where that is infinity, its value on
+    /// the number line is the next power of two.
     pub(crate) largest: u32,
     nan: u32,
 }
@@ -176,7 +176,7 @@ pub(crate) const FLOAT8_E5M2: Narrow =
     Narrow { bits: 8, mantissa_bits: 2, infinity: Some(0x7c), largest: 0x7b, nan: 0x7f };
 
 impl Narrow {
-    /// The number that a magnitude stands for.
+    /// Returns the number that a magnitude stands for.
     pub(crate) fn value(&self, magnitude: u32) -> f64 {
         let exponent_bits = self.bits - 1 - self.mantissa_bits;
         let bias = (1 << (exponent_bits - 1)) - 1;
@@ -200,7 +200,7 @@ impl Narrow {
         if code & sign_bit == 0 { value } else { -value }
     }
 
-    /// The nearest magnitude, the even one of two, and the sign.
+    /// Returns the code of the nearest magnitude, ties to even, with the sign of `value`.
     pub(crate) fn encode(&self, value: f32) -> u32 {
         if value.is_nan() {
             return self.nan;

@@ -1,30 +1,30 @@
-//! How elements lie in memory, how they become accumulators and how they are rounded back.
+//! Units of elements: their layout in memory, and their conversion to accumulators and back.
 
 use std::convert::identity;
 use std::marker::PhantomData;
 
 use crate::number::Number;
 
-/// What one turn of a loop reads and writes: one element, or a few neighbours at once.
+/// The elements that one turn of a loop reads and writes: one element, or a few neighbours at once.
 pub(crate) trait Unit: 'static {
     /// The bits in memory, at any address.
     type Raw: Copy + 'static;
     /// The type in which the unit is reduced.
     type Acc: Number;
-    /// The unit for the elements that do not fill one of these; holds one element.
+    /// The unit for elements that do not fill one of these; holds one element.
     type Tail: Unit;
-    /// Elements of one unit.
+    /// Number of elements in one unit.
     const ELEMENTS: usize;
-    /// Exact.
+    /// Converts a unit to an accumulator, exactly.
     fn widen(raw: Self::Raw) -> Self::Acc;
-    /// Rounds to nearest, ties to even. Every NaN becomes the same one: what the hardware makes
-    /// of the operands' payloads differs between instructions and operand orders.
+    /// Rounds to nearest, ties to even. Every NaN becomes the same one: the payload that the
+    /// hardware makes of its operands differs between instructions and operand orders.
     fn narrow(acc: Self::Acc) -> Self::Raw;
-    /// One element, in the first bytes of `scalar`, for every lane.
+    /// Returns an accumulator with the element in the first bytes of `scalar` in every lane.
     fn broadcast(scalar: [u8; 8]) -> Self::Acc;
 }
 
-/// A type that is reduced in itself.
+/// Unit for a type that is reduced in itself.
 pub(crate) struct Native<T>(PhantomData<T>);
 
 macro_rules! native {
@@ -68,19 +68,19 @@ pub(crate) trait Format: 'static {
     type Bits: Copy + 'static;
     /// Bits of one element.
     const WIDTH: u32;
-    /// Stored bits of the significand.
+    /// Number of stored bits of the significand.
     const MANTISSA: u32;
-    /// What is added to the exponent.
+    /// Bias of the exponent.
     const BIAS: u32;
     /// The first magnitude that is not a finite number.
     const SPECIAL: u32;
-    /// The magnitude of everything too large: infinity, or the largest finite number.
+    /// The magnitude that stands for everything too large: infinity, or the largest finite number.
     const OVERFLOW: u32;
     /// The code of NaN.
     const NAN: u32;
-    /// A code from the stored bits.
+    /// Returns the code of stored bits.
     fn code(bits: Self::Bits) -> u32;
-    /// The stored bits from a code.
+    /// Returns the stored bits of a code.
     fn bits(code: u32) -> Self::Bits;
 }
 
@@ -123,12 +123,12 @@ formats! {
     E5m2: u8, mantissa 2, bias 15, special 0x7c, overflow 0x7b, nan 0x7f;
 }
 
-/// How far float32's exponent field is from the format's, for the same number.
+/// Returns the difference between float32's exponent field and the format's, for the same number.
 const fn rebias<F: Format>() -> u32 {
     (127 - F::BIAS) << 23
 }
 
-/// The exact value of a code. NaN stays NaN, with any payload.
+/// Returns the exact value of a code. NaN stays NaN, with any payload.
 #[inline(always)]
 fn decode<F: Format>(code: u32) -> f32 {
     let sign = (code >> (F::WIDTH - 1)) << 31;
@@ -147,7 +147,7 @@ fn decode<F: Format>(code: u32) -> f32 {
     f32::from_bits(sign | if magnitude >= F::SPECIAL { special } else { finite })
 }
 
-/// The nearest code, ties to even.
+/// Returns the nearest code, ties to even.
 #[inline(always)]
 fn encode<F: Format>(value: f32) -> u32 {
     let sign = (value.to_bits() >> 31) << (F::WIDTH - 1);
@@ -198,8 +198,8 @@ impl<F: Format> Unit for Single<F> {
     }
 }
 
-/// A `u32` that holds `LANES` narrow floats: they are taken apart and put together by shifts
-/// within the lane of a vector, which is what makes these loops vectorise well.
+/// A `u32` that holds `LANES` narrow floats. Shifts within the lane of a vector take the floats
+/// apart and put them together, so that these loops vectorise well.
 pub(crate) struct Word<F, const LANES: usize>(PhantomData<F>);
 
 impl<F: Format, const LANES: usize> Unit for Word<F, LANES> {
@@ -240,8 +240,8 @@ mod tests {
         }
     }
 
-    /// Every code; the middle between every two neighbours, and what lies next to it; and a walk
-    /// over all float32.
+    /// Checks every code; the middle between every two neighbours, and the values next to it; and a
+    /// walk over all float32.
     fn check_format<F: Format>(narrow: &Narrow) {
         for code in 0..1 << F::WIDTH {
             let (value, expected) = (decode::<F>(code), narrow.decode(code));

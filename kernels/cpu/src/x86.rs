@@ -1,5 +1,5 @@
-//! float16 by the processor's own conversions (F16C), eight at a time: the one type for which
-//! the compiler makes no good vector code out of plain loops.
+//! float16 by the processor's own conversions (F16C), eight at a time. float16 is the one type for
+//! which the compiler makes no good vector code out of plain loops.
 
 use std::arch::asm;
 use std::arch::x86_64::{
@@ -12,11 +12,11 @@ use std::arch::x86_64::{
 use crate::number::Number;
 use crate::unit::{Half, Single, Unit};
 
-/// Becomes the float16 NaN that is stored.
+/// The float32 NaN that converts to the float16 NaN that is stored.
 const NAN: f32 = f32::from_bits(0x7fc0_0000);
 
-/// Eight float32. Made and used only inside functions of [`crate::dispatch`] that enable F16C
-/// and AVX2, which are taken only where the processor has both: each `unsafe` below rests on it.
+/// Eight float32. Made and used only inside functions of [`crate::dispatch`] that enable F16C and
+/// AVX2, which run only where the processor has both: each `unsafe` below relies on that.
 #[derive(Clone, Copy)]
 pub(crate) struct Eight(__m256);
 
@@ -33,7 +33,7 @@ fn max(a: __m256, b: __m256) -> __m256 {
     settle(a, _mm256_max_ps(a, b), _mm256_and_ps(a, b), _mm256_cmp_ps::<_CMP_EQ_OQ>(a, b))
 }
 
-/// `chosen`, but `tie` where the operands are equal, and `a` where that is NaN.
+/// Returns `chosen`, but `tie` where the operands are equal, and `a` where `a` is NaN.
 #[inline]
 #[target_feature(enable = "avx")]
 fn settle(a: __m256, chosen: __m256, tie: __m256, equal: __m256) -> __m256 {

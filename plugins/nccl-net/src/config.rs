@@ -6,7 +6,7 @@ use nccl_net_abi::NcclResult;
 
 use crate::error::NetError;
 
-/// Reads it.
+/// Reads the configuration.
 pub(crate) fn read() -> Result<Config, NetError> {
     let lookup = |name: &str| {
         // NCCL chooses algorithms: a table of ours, which may be a file's name, is not looked at.

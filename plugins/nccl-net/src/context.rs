@@ -1,4 +1,4 @@
-//! What NCCL says of a communicator of its own: the traffic class, and what it is about to do.
+//! Context of a communicator of NCCL: its traffic class, and what it is about to do.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,7 +8,8 @@ use nccl_net_abi::{Attributes, UNDEFINED};
 
 use crate::table::Id;
 
-/// By NCCL's number for it (`ncclFunc_t`); what is behind them goes from one rank to another.
+/// Collectives by NCCL's number for them (`ncclFunc_t`); higher numbers go from one rank to
+/// another.
 const COLLECTIVES: [Collective; 5] = [
     Collective::Broadcast,
     Collective::Reduce,
@@ -17,24 +18,24 @@ const COLLECTIVES: [Collective; 5] = [
     Collective::AllReduce,
 ];
 
-/// Its place there: what is assumed where NCCL names no operation.
+/// Number of the all-reduce, which is assumed where NCCL names no operation.
 const ALL_REDUCE: u32 = 4;
 
-/// What a call names, or brings instead.
+/// Context of a call, by its number or as a value.
 #[derive(Debug)]
 pub(crate) enum Known {
-    /// A context that was made before.
+    /// Number of a context that was made before.
     By(Id),
-    /// What it says itself; interfaces before 11 have no contexts.
+    /// Context made for the call; interfaces before 11 have no contexts.
     Here(Context),
 }
 
-/// A communicator of NCCL's.
+/// State of a communicator of NCCL.
 #[derive(Debug)]
 pub(crate) struct Context {
-    /// Of what it sends, if it wants one of its own.
+    /// Traffic class of the communicator's packets, if it wants one of its own.
     pub(crate) traffic_class: Option<u8>,
-    /// The collective's number, and above it how many peers it sends to.
+    /// Number of the collective, and in the upper 32 bits the number of peers that it sends to.
     doing: AtomicU64,
 }
 
@@ -44,7 +45,7 @@ impl Context {
         Context { traffic_class, doing: AtomicU64::new(u64::from(ALL_REDUCE) | 1 << 32) }
     }
 
-    /// What comes next.
+    /// Records what the communicator is about to do.
     pub(crate) fn hint(&self, attributes: &Attributes) {
         // A mask of one operation names it. Of none, of several and of all (which is how NCCL says
         // that it is undefined) the usual one is assumed.
@@ -58,7 +59,7 @@ impl Context {
         self.doing.store(doing, Ordering::Relaxed);
     }
 
-    /// How a message of so many bytes is to be spread now.
+    /// Returns how a message of so many bytes is to be spread now.
     pub(crate) fn striping(&self, policy: &Policy, bytes: usize) -> Striping {
         let doing = self.doing.load(Ordering::Relaxed);
         let known = COLLECTIVES.get((doing & 0xff) as usize).copied();

@@ -1,4 +1,4 @@
-//! The devices that NCCL is told of.
+//! Devices that NCCL is told of.
 
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -16,12 +16,12 @@ use sha2::{Digest, Sha256};
 use crate::error::NetError;
 use crate::handle::HostTag;
 
-/// How long the link of a port may be away, and how long if there are others.
+/// Longest time that the link of a port may be away; the second value holds if there are others.
 const LINK_WITHIN: Duration = Duration::from_secs(3);
 const LINK_WITHIN_OF_SEVERAL: Duration = Duration::from_millis(500);
-/// What NCCL assumes of a card of which nothing is known.
+/// Speed that NCCL assumes of a card of which nothing is known.
 const SPEED_MBPS: i32 = 10_000;
-/// The most devices that are one for NCCL.
+/// Most devices that are one for NCCL.
 const PARTS_MAX: usize = 8;
 
 /// Returns a listener's address with less in it; none if it cannot be any shorter with so many
@@ -42,28 +42,27 @@ pub(crate) struct NetDevice {
     pub(crate) kind: &'static TransportKind,
     pub(crate) name: CString,
     pub(crate) pci_path: Option<CString>,
-    /// The same for all ports of a card.
+    /// Identifier of the card, the same for all its ports.
     pub(crate) guid: u64,
     pub(crate) port: i32,
     pub(crate) speed_mbps: i32,
     pub(crate) latency_us: f32,
-    /// [`UNDEFINED`] unless somebody has said.
+    /// Number of the rail; [`UNDEFINED`] unless it is known.
     pub(crate) rail: i16,
     pub(crate) plane: i16,
     layer: Option<LinkLayer>,
-    /// The numbers of those that it is made of: its own, mostly.
+    /// Numbers of the devices that this one is made of; mostly its own.
     pub(crate) parts: Vec<i32>,
     ids: Vec<DeviceId>,
     description: String,
     transport: Arc<dyn Transport>,
     opened: Mutex<Option<Arc<dyn Device>>>,
-    /// What reaches processes of the same host, if that is another one, and how this host is called
-    /// among those that are one machine.
+    /// Identifier of this host, and another device that reaches its processes, if there is one.
     pub(crate) near: Option<(HostTag, Arc<dyn Device>)>,
 }
 
 impl NetDevice {
-    /// The device, opened when it is first asked for.
+    /// Returns the device, opened when it is first asked for.
     pub(crate) fn open(&self) -> Result<Arc<dyn Device>, NetError> {
         let mut opened = lock(&self.opened);
         if let Some(device) = &*opened {
@@ -78,7 +77,7 @@ impl NetDevice {
         Ok(device)
     }
 
-    /// Those of the parts that can be opened now, at least one: a port may have no link.
+    /// Opens the parts that can be opened now, at least one: a port may have no link.
     fn open_parts(&self, ids: &[DeviceId]) -> Result<Vec<Named>, NetError> {
         let (mut opened, mut failed) = (Vec::new(), None);
         for id in ids {
@@ -96,7 +95,7 @@ impl NetDevice {
         }
     }
 
-    /// Its name and what it is, for people.
+    /// Returns the name of the device and its description, for people.
     pub(crate) fn title(&self) -> String {
         format!("{} ({})", self.name(), self.description)
     }
@@ -106,11 +105,11 @@ impl NetDevice {
     }
 }
 
-/// All of them: those that were found, and then those that NCCL has had made of several.
+/// All devices: those that were found, and then those that NCCL has had made of several.
 #[derive(Debug)]
 pub(crate) struct Devices {
     found: Vec<Arc<NetDevice>>,
-    /// With it those are opened that are parts of one.
+    /// Transport that opens the parts of a made device.
     together: Option<Arc<dyn Transport>>,
     made: Mutex<Made>,
 }
@@ -118,9 +117,9 @@ pub(crate) struct Devices {
 /// Devices that are made of others.
 #[derive(Debug, Default)]
 struct Made {
-    /// Those that NCCL knows of now.
+    /// Devices that NCCL knows of now.
     known: Vec<Arc<NetDevice>>,
-    /// All that there ever were: their names must stay.
+    /// Devices that were ever made: their names must stay.
     all: Vec<Arc<NetDevice>>,
 }
 
@@ -129,7 +128,8 @@ impl Devices {
         self.found.len() + lock(&self.made).known.len()
     }
 
-    /// NCCL begins anew: it counts on those that were found, and has others made again.
+    /// Forgets the made devices: NCCL begins anew, counts on those that were found, and has others
+    /// made again.
     pub(crate) fn forget_made(&self) {
         lock(&self.made).known.clear();
     }
@@ -138,7 +138,7 @@ impl Devices {
         self.found.iter().map(|device| device.name()).collect()
     }
 
-    /// The device of that number.
+    /// Returns the device of that number.
     pub(crate) fn get(&self, number: i32) -> Result<Arc<NetDevice>, NetError> {
         let made = lock(&self.made);
         let at = usize::try_from(number).ok();
@@ -149,8 +149,8 @@ impl Devices {
         })
     }
 
-    /// Makes one device of those of these numbers, of which each message takes one; the same for
-    /// the same ones. Returns its number.
+    /// Makes one device of the devices with these numbers; each message takes one of them. The same
+    /// numbers give the same device. Returns its number.
     pub(crate) fn make(&self, parts: &[i32]) -> Result<i32, NetError> {
         let usage = |text: String| Err(NetError::new(NcclResult::INVALID_USAGE, text));
         if !(1..=PARTS_MAX).contains(&parts.len()) {
@@ -191,12 +191,12 @@ impl Devices {
     }
 }
 
-/// Locks what nothing can leave half changed.
+/// Locks data that a panic cannot leave half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Several, at least one, as one.
+/// Joins several devices, at least one, to one.
 fn several(parts: &[&Arc<NetDevice>], numbers: &[i32], with: &Arc<dyn Transport>) -> NetDevice {
     let first = parts[0];
     let joined = |of: fn(&NetDevice) -> &str, between: &str| {
@@ -228,8 +228,8 @@ fn several(parts: &[&Arc<NetDevice>], numbers: &[i32], with: &Arc<dyn Transport>
     }
 }
 
-/// The devices that `FERROCCL_TRANSPORT` asks for; by default, the best that there are. With them,
-/// why they are these; none is no error.
+/// Returns the devices that `FERROCCL_TRANSPORT` asks for; by default, the best that there are. The
+/// text says why they are these. An empty list is no error.
 pub(crate) fn find(config: &Config) -> Result<(Devices, String), NetError> {
     let asked = config.transport.as_str();
     if asked != AUTO {
@@ -263,7 +263,7 @@ pub(crate) fn find(config: &Config) -> Result<(Devices, String), NetError> {
     Ok((none, reasons.join("; ")))
 }
 
-/// The devices of a transport, and why there are none.
+/// Returns the devices of a transport, and the reason if there are none.
 fn of(kind: &'static TransportKind, config: &Config) -> Result<(Devices, String), NetError> {
     let make = |link_within| -> Result<Arc<dyn Transport>, NetError> {
         let setup = Setup {
@@ -301,7 +301,7 @@ fn of(kind: &'static TransportKind, config: &Config) -> Result<(Devices, String)
     Ok((Devices { found, together, made: Mutex::default() }, lacks))
 }
 
-/// A device's name without its port, and the port.
+/// Returns a device's name without its port, and the port.
 fn card(DeviceId(id): &DeviceId) -> (&str, &str) {
     id.rsplit_once(':').unwrap_or((id, "1"))
 }
@@ -344,7 +344,7 @@ fn describe(
     })
 }
 
-/// What joins processes of this host, unless a transport is asked for.
+/// Returns the device that joins processes of this host, unless a transport is asked for.
 fn near(config: &Config) -> Option<(HostTag, Arc<dyn Device>)> {
     let kind = transports::of_reach(Reach::Host).into_iter().next()?;
     if config.transport != AUTO {
@@ -356,8 +356,8 @@ fn near(config: &Config) -> Option<(HostTag, Arc<dyn Device>)> {
     Some((*digest.first_chunk()?, device))
 }
 
-/// The PCI function of the fastest interface that TCP tells its peers of, and its megabits per
-/// second, as far as they are known.
+/// Returns the PCI function of the fastest interface that TCP tells its peers of, and its megabits
+/// per second, as far as they are known.
 fn interface(filter: &str) -> (Option<String>, Option<i32>) {
     let names = ccl_socket::interfaces(filter).unwrap_or_default();
     let speed = |name: &String| {
@@ -374,7 +374,7 @@ fn interface(filter: &str) -> (Option<String>, Option<i32>) {
     (path, fastest.and_then(speed))
 }
 
-/// A text for C, or none.
+/// Returns a text for C, or null.
 pub(crate) fn pointer(text: Option<&CStr>) -> *const std::ffi::c_char {
     text.map_or(std::ptr::null(), CStr::as_ptr)
 }

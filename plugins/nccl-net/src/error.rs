@@ -1,4 +1,4 @@
-//! What can go wrong, as NCCL sees it: a result, and a sentence for its log.
+//! Errors as NCCL sees them: a result, and a sentence for its log.
 
 use std::fmt;
 
@@ -17,12 +17,12 @@ impl NetError {
         NetError { result, text: text.into() }
     }
 
-    /// An argument that means nothing.
+    /// Creates an error for an argument that means nothing.
     pub(crate) fn argument(text: impl Into<String>) -> NetError {
         NetError::new(NcclResult::INVALID_ARGUMENT, text)
     }
 
-    /// The peer's doing.
+    /// Creates an error that the peer has caused.
     pub(crate) fn remote(text: impl Into<String>) -> NetError {
         NetError::new(NcclResult::REMOTE_ERROR, text)
     }

@@ -1,13 +1,13 @@
-//! What is fuzzed of this crate: what the two ends of a connection tell each other, and handles. As
-//! in `ccl_core::fuzzing`.
+//! Fuzz targets of this crate: messages between the two ends of a connection, and handles. The
+//! targets follow the rules of `ccl_core::fuzzing`.
 
 use nccl_net_abi::HANDLE_BYTES;
 
 use crate::comm::wire::{HEADER_BYTES, Header, Immediate, Note, RECORD_BYTES, Record};
 use crate::handle::Handle;
 
-/// By the first byte a record, a header, an immediate, a note or a handle: what is read is read
-/// again from what is written.
+/// Checks, by the first byte, a record, a header, an immediate, a note or a handle: a decoded one
+/// is the same after encoding.
 pub fn nccl_net(data: &[u8]) {
     let Some((kind, data)) = data.split_first() else { return };
     match kind % 5 {

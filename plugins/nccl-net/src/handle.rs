@@ -1,5 +1,5 @@
-//! The handle: what a listener is found by. NCCL carries it from rank to rank, and hands the same
-//! bytes to each call of `connect`, so that it also remembers the attempt.
+//! The handle, by which a listener is found. NCCL carries it from rank to rank, and hands the same
+//! bytes to each call of `connect`, so that the handle also remembers the attempt.
 
 use ccl_core::transport::{Address, Secret};
 use nccl_net_abi::HANDLE_BYTES;
@@ -9,33 +9,34 @@ use crate::error::NetError;
 use crate::table::{Id, Kind};
 
 const MAGIC: [u8; 4] = *b"fccl";
-/// Of the handle, and of everything that the two ends of a connection tell each other.
+/// Version of the handle, and of all messages between the two ends of a connection.
 pub(crate) const VERSION: u8 = 3;
 const SEED_BYTES: usize = 16;
 const ATTEMPT: usize = 8;
 const SEED: usize = 16;
 const ADDRESS: usize = SEED + SEED_BYTES;
 
-/// What the secret of a listener is made of; random.
+/// Random bytes from which the secret of a listener is made.
 pub(crate) type Seed = [u8; SEED_BYTES];
 
-/// What tells hosts apart that are one machine.
+/// Identifier of a host, which tells whether two processes run on one machine.
 pub(crate) type HostTag = [u8; 4];
 
-/// A handle, understood.
+/// A decoded handle.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Handle {
     pub(crate) transport: u8,
     pub(crate) seed: Seed,
     pub(crate) address: Address,
-    /// Where processes of the same host find it; with what that host is called.
+    /// Address at which processes of the same host find the listener, with the identifier of that
+    /// host.
     pub(crate) near: Option<(HostTag, Address)>,
-    /// The attempt to connect that was begun with it.
+    /// Attempt to connect that was begun with the handle.
     pub(crate) attempt: Option<Id>,
 }
 
 impl Handle {
-    /// What both ends prove to know.
+    /// Returns the secret that both ends prove to know.
     pub(crate) fn secret(&self) -> Secret {
         let mut hash = Sha256::new();
         hash.update(b"ferroccl nccl-net");
@@ -44,8 +45,8 @@ impl Handle {
         Secret(hash.finalize().into())
     }
 
-    /// As bytes, if need be with less in the address. Two devices matter more than the way within
-    /// the host: one of them may have no link now.
+    /// Encodes the handle, if need be with less in the address. Two devices matter more than the
+    /// path within the host: one of them may have no link now.
     pub(crate) fn fit(
         &mut self,
         shorten: impl Fn(&Address, usize) -> Option<Address>,
@@ -64,7 +65,7 @@ impl Handle {
         }
     }
 
-    /// As bytes; none if the addresses are too long.
+    /// Encodes the handle; none if the addresses are too long.
     pub(crate) fn encode(&self) -> Option<[u8; HANDLE_BYTES]> {
         let mut bytes = [0; HANDLE_BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -88,7 +89,7 @@ impl Handle {
         Some(bytes)
     }
 
-    /// From bytes.
+    /// Decodes a handle.
     pub(crate) fn decode(bytes: &[u8; HANDLE_BYTES]) -> Result<Handle, NetError> {
         let no_handle = "these 128 bytes are no handle of ferroccl's: do all ranks use this plugin \
                          (NCCL_NET_PLUGIN, NCCL_NET)?";
@@ -125,7 +126,7 @@ mod tests {
     use crate::device::shorten;
     use crate::table::{self, Table};
 
-    /// Bytes of an address that fit.
+    /// Most bytes of an address that fit.
     const ADDRESS_BYTES_MAX: usize = HANDLE_BYTES - ADDRESS;
 
     fn handle(address: usize) -> Handle {

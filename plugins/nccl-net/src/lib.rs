@@ -1,15 +1,16 @@
 //! `libnccl-net-ferroccl.so`: ferroccl's transports as a network plugin of NCCL.
 //!
 //! ```text
-//! exports/   what NCCL calls, version by version: pointers become numbers, slices and regions
-//! plugin.rs  the same without C
-//! meeting.rs listening, connecting, accepting
-//! comm/      one direction of one connection: CTS, slots, requests
-//! progress.rs the thread that goes on when NCCL does not call
+//! exports/       functions that NCCL calls, by version: pointers become numbers, slices, regions
+//! plugin.rs      the same functions without C
+//! rendezvous.rs  listening, connecting, accepting
+//! comm/          one direction of one connection: CTS, slots, requests
+//! progress.rs    the thread that makes progress when NCCL does not call
 //! ```
 //!
-//! The devices, lanes and policies are those of the transports; here is only how NCCL's requests
-//! become puts. What NCCL holds are numbers (`table.rs`): no pointer of its can lead astray.
+//! The devices, lanes and policies are those of the transports; this crate only turns NCCL's
+//! requests into puts. The plugin's objects are numbers for NCCL (`table.rs`): they look like
+//! pointers, and are never followed.
 
 mod comm;
 mod config;

@@ -1,4 +1,4 @@
-//! NCCL's log: what this plugin and its transports have to say goes there.
+//! NCCL's log, to which the messages of this plugin and its transports go.
 
 use std::ffi::{CString, c_ulong};
 use std::io;
@@ -11,15 +11,14 @@ use tracing_subscriber::fmt::MakeWriter;
 /// The logger that NCCL gave last: it is the same for all communicators.
 static LOGGER: RwLock<Logger> = RwLock::new(None);
 
-/// Sends the log there from now on.
+/// Sends the log to this logger from now on.
 pub(crate) fn direct(logger: Logger) {
     if let Ok(mut current) = LOGGER.write() {
         *current = logger;
     }
 }
 
-/// Begins to log what the transports say; `finer` says whether that is to be more than NCCL shows
-/// people.
+/// Begins to log the messages of the transports; with `finer`, more than NCCL shows people.
 pub(crate) fn start(finer: bool) {
     let level = if finer { Level::DEBUG } else { Level::INFO };
     let format = tracing_subscriber::fmt().with_max_level(level).with_writer(Lines);
@@ -48,10 +47,10 @@ pub(crate) fn line(level: LogLevel, subsystems: c_ulong, text: &str) {
     }
 }
 
-/// Makes lines of NCCL's log from those of `tracing`.
+/// Writer that makes lines of NCCL's log from those of `tracing`.
 struct Lines;
 
-/// One of them.
+/// One line of the log.
 struct Line {
     level: LogLevel,
     bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Memory of the caller's that is registered.
+//! Registered memory of the caller.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -13,7 +13,7 @@ pub(crate) struct Mr {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) key: MrKey,
     region: Region,
-    /// Until it is withdrawn: then the caller may free that memory.
+    /// True until the memory is withdrawn: then the caller may free it.
     is_there: RwLock<bool>,
 }
 
@@ -23,7 +23,7 @@ impl Mr {
         Ok(Mr { device: Arc::clone(device), key, region, is_there: RwLock::new(true) })
     }
 
-    /// Where in it something begins that is so long.
+    /// Returns the offset in the memory of `bytes` bytes at `address`.
     pub(crate) fn offset(&self, address: usize, bytes: usize) -> Result<usize, NetError> {
         let start = self.region.start().addr();
         let offset = address.wrapping_sub(start);
@@ -37,7 +37,7 @@ impl Mr {
         )))
     }
 
-    /// Does something with the memory while it is there.
+    /// Does something with the memory; an error once it is withdrawn.
     pub(crate) fn with(
         &self,
         work: impl FnOnce(&Region) -> Result<(), RegionError>,
@@ -50,12 +50,12 @@ impl Mr {
         work(&self.region).map_err(|error| NetError::argument(error.to_string()))
     }
 
-    /// From now on nothing is begun with it.
+    /// Withdraws the memory: nothing is begun with it any more.
     pub(crate) fn withdraw(&self) {
         *self.is_there.write().unwrap_or_else(PoisonError::into_inner) = false;
     }
 
-    /// The opposite of registering: when it returns, nothing is written there any more.
+    /// Deregisters the memory. When this returns, nothing is written there any more.
     pub(crate) fn deregister(&self) -> Result<(), NetError> {
         Ok(self.device.deregister(self.key)?)
     }

@@ -27,17 +27,17 @@ use crate::table::{Id, Kind, RequestId, Table};
 use crate::{config, log};
 
 /// Longest wait of `closeSend` and `deregMr` for memory that is still being sent, which NCCL has
-/// only when it aborts. Its thread that waits here serves other communicators too.
+/// only when it aborts. NCCL's thread that waits here serves other communicators too.
 const RELEASE_WITHIN: Duration = Duration::from_millis(10);
 
-/// Everything that there is in this process.
+/// State of the plugin in this process.
 #[derive(Debug)]
 pub(crate) struct Plugin {
     pub(crate) devices: Devices,
     connect_options: ConnectOptions,
-    /// Which process of a family of forks this is.
+    /// Number of this process in a family of forks.
     generation: u32,
-    /// Communicators of NCCL that have been initialised and not finalised.
+    /// Number of communicators of NCCL that have been initialised and not finalised.
     users: AtomicU32,
     contexts: Table<Arc<Context>>,
     pub(crate) progress: Progress,
@@ -49,10 +49,10 @@ pub(crate) struct Plugin {
 }
 
 static PLUGIN: OnceLock<Plugin> = OnceLock::new();
-/// Initialising and finalising: between them is the life of the thread.
+/// Lock for initialising and finalising: between them is the life of the thread.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// What slots may hold.
+/// Bytes that a slot may hold.
 const SLOT_BYTES: RangeInclusive<usize> = 64..=16 << 20;
 
 /// A request that has been tested.
@@ -62,10 +62,10 @@ pub(crate) struct Tested {
     pub(crate) sizes: Sizes,
 }
 
-/// A registration, and what C knows it by.
+/// A registration, and the number by which C knows it.
 type Found = (Id, Arc<Mr>);
 
-/// The plugin, once it has been initialised; an error in the child of a fork.
+/// Returns the plugin, once it has been initialised; an error in the child of a fork.
 pub(crate) fn plugin() -> Result<&'static Plugin, NetError> {
     let uninitialised =
         || NetError::new(NcclResult::INVALID_USAGE, "init() has not been called, or has failed");
@@ -146,7 +146,7 @@ impl Plugin {
         })
     }
 
-    /// One more communicator of NCCL, of which this is known.
+    /// Adds a communicator of NCCL, with its context.
     pub(crate) fn add_context(&self, context: Context) -> Result<Id, NetError> {
         self.contexts.add(Box::new(Arc::new(context))).ok_or_else(too_many)
     }
@@ -159,13 +159,13 @@ impl Plugin {
         self.contexts.with(id, |context| Arc::clone(context)).ok_or_else(|| gone("a context"))
     }
 
-    /// What a communicator is about to do.
+    /// Records what a communicator is about to do.
     pub(crate) fn hint(&self, id: Id, attributes: &Attributes) -> Result<(), NetError> {
         self.context(Known::By(id))?.hint(attributes);
         Ok(())
     }
 
-    /// One communicator of NCCL is over; with the last one, the thread ends.
+    /// Ends one communicator of NCCL; with the last one, the thread ends.
     pub(crate) fn finalize(&self, context: Id) -> Result<(), NetError> {
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         self.contexts.remove(context).ok_or_else(|| gone("a context"))?;
@@ -179,7 +179,7 @@ impl Plugin {
         Ok(())
     }
 
-    /// Listens: a handle for peers, and the listening communicator.
+    /// Listens. Returns a handle for peers, and the listening communicator.
     pub(crate) fn listen(
         &self,
         known: Known,
@@ -202,7 +202,8 @@ impl Plugin {
         Ok((bytes, id))
     }
 
-    /// Goes on connecting to whom the handle is of; the sending communicator, once it is ready.
+    /// Advances a connection to the listener of the handle. Returns the sending communicator, once
+    /// it is ready.
     pub(crate) fn connect(
         &'static self,
         known: Known,
@@ -242,7 +243,7 @@ impl Plugin {
         }
     }
 
-    /// The next receiving communicator, once there is one.
+    /// Returns the next receiving communicator, once there is one.
     pub(crate) fn accept(&'static self, listener: Id) -> Result<Option<Id>, NetError> {
         let accepted = self.listeners.with(listener, |listening| listening.accept(now()));
         let Some(receiver) = accepted.ok_or_else(|| gone("a listening communicator"))?? else {
@@ -271,7 +272,7 @@ impl Plugin {
         self.memory.add(Box::new(mr)).ok_or_else(too_many)
     }
 
-    /// The opposite.
+    /// Deregisters memory.
     pub(crate) fn deregister(&self, comm: Id, mr: Id) -> Result<(), NetError> {
         self.device_of(comm)?;
         let found = self.memory.remove(mr).ok_or_else(|| gone("a registration"))?;
@@ -292,7 +293,7 @@ impl Plugin {
         device.ok_or_else(|| gone("a communicator"))
     }
 
-    /// The registration of so many bytes, and where they lie in it; none is needed for nothing.
+    /// Returns the registration of so many bytes, and their offset in it. Zero bytes need none.
     fn locate(
         &self,
         mr: Option<Id>,
@@ -309,7 +310,7 @@ impl Plugin {
         Ok((Some((id, mr)), offset))
     }
 
-    /// Sends; none if there are too many requests already.
+    /// Sends a message. Returns none if there are too many requests already.
     pub(crate) fn isend(
         &self,
         comm: Id,
@@ -333,7 +334,7 @@ impl Plugin {
         sent
     }
 
-    /// Receives; none if there are too many requests already.
+    /// Receives messages. Returns none if there are too many requests already.
     pub(crate) fn irecv(
         &self,
         comm: Id,
@@ -360,7 +361,7 @@ impl Plugin {
         received
     }
 
-    /// Whether a request is done.
+    /// Tests a request. Returns its sizes, once it is done.
     pub(crate) fn test(&self, comm: Id, request: RequestId) -> Result<Option<Tested>, NetError> {
         let missing = || gone("the communicator of a request");
         if comm.kind == Kind::Sender {
@@ -418,7 +419,7 @@ fn too_many() -> NetError {
     NetError::new(NcclResult::SYSTEM_ERROR, "there are more than 2^20 of that kind already")
 }
 
-/// What C has given for something of the plugin's: which of which kind, and which request of it.
+/// Reads the number that C has given: that of an object, and which request of it, if any.
 pub(crate) fn read(pointer: *mut c_void) -> Option<(Id, Option<RequestId>)> {
     Id::read(pointer.addr() as u64)
 }

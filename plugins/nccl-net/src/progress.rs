@@ -1,5 +1,5 @@
-//! The thread that does what nobody asks for: communicators with something to do make progress
-//! also when NCCL does not call, and what is closed is drained. One for the process.
+//! The progress thread: communicators with something to do make progress also when NCCL does not
+//! call, and closed communicators are drained. There is one thread for the process.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,15 +14,15 @@ use crate::comm::receiver::Receiver;
 use crate::comm::sender::Sender;
 use crate::plugin::Plugin;
 
-/// Communicators that were looked at so lately need no other look.
+/// Time after a poll in which a communicator needs no other poll.
 const PUMP_AFTER: Duration = Duration::from_micros(500);
-/// How often those are looked at that have nothing to do: a break is mended by both sides.
+/// Interval between polls of communicators that have nothing to do: both sides mend a break.
 const IDLE_EVERY: Duration = Duration::from_millis(100);
-/// Without anything to do for so long, the thread sleeps until it is woken.
+/// Time without anything to do after which the thread sleeps until it is woken.
 const AWAKE: Duration = Duration::from_millis(50);
-/// How long what is closed may take to reach the peer.
+/// Longest time that a closed communicator may take to reach the peer.
 const DRAIN_WITHIN: Duration = Duration::from_secs(4);
-/// A closed receiver discards what still comes for this long, unless its peer closes too.
+/// Time for which a closed receiver discards what still comes, unless its peer closes too.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// A communicator that NCCL has closed.
@@ -30,7 +30,7 @@ const LINGER: Duration = Duration::from_secs(1);
 struct Closed {
     comm: Comm,
     since: Instant,
-    /// True once all of it is handed over and farewell is being said.
+    /// True once everything is handed over and the farewell is being said.
     leaves: bool,
 }
 
@@ -52,8 +52,8 @@ impl Closed {
         }
     }
 
-    /// Goes on with it; in haste, a receiver waits for no messages to discard. Returns whether it
-    /// may be dropped, which then takes no time.
+    /// Advances a closed communicator; in haste, a receiver waits for no messages to discard.
+    /// Returns whether the communicator may be dropped, which then takes no time.
     fn is_over(&mut self, now: Instant, in_haste: bool) -> bool {
         if now.since(self.since) >= DRAIN_WITHIN {
             self.line().cut("it did not take in time what was sent before this side closed");
@@ -75,7 +75,7 @@ impl Closed {
     }
 }
 
-/// The thread, and what it is told.
+/// The progress thread, and its state.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     closed: Mutex<Vec<Closed>>,
@@ -111,7 +111,7 @@ impl Progress {
         let _ = handle.join();
     }
 
-    /// There is something to do.
+    /// Wakes the thread if it sleeps: there is something to do.
     #[inline]
     pub(crate) fn wake(&self) {
         if self.sleeps.load(Ordering::Relaxed)
@@ -157,7 +157,7 @@ impl Progress {
         }
     }
 
-    /// Looks after what is closed. Returns whether there is any.
+    /// Advances the closed communicators. Returns whether there are any.
     pub(crate) fn drain(&self, now: Instant) -> bool {
         // Farewells are said together: none of them holds up another, nor those who still work.
         let mut closed = lock(&self.closed);
@@ -170,7 +170,7 @@ impl Progress {
     }
 }
 
-/// Looks after communicators that nobody else does. Returns whether any has something to do.
+/// Polls communicators that nobody else polls. Returns whether any has something to do.
 fn look(plugin: &Plugin, now: Instant) -> bool {
     let mut busy = false;
     let mut is_late = |line: &mut Line, works: bool| {

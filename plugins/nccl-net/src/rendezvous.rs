@@ -1,4 +1,4 @@
-//! How two sides find each other: listening, connecting, and joining over what was connected.
+//! Rendezvous of two sides: listening, connecting, and joining over the connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,40 +19,40 @@ use crate::device::NetDevice;
 use crate::error::NetError;
 use crate::handle::{Handle, VERSION};
 
-/// What the connecting side says first.
+/// Hello of the connecting side.
 const HELLO: [u8; 5] = [b'n', b'c', b'c', b'l', VERSION];
 
-/// How the way between processes of one host is called.
+/// Name of the path between processes of one host.
 const SHARED_MEMORY: &str = "shared memory";
 
-/// What is to be said of GPUs.
+/// Text about GPUs for the log.
 const HOST_MEMORY: &str = "; GPUDirect is off: this plugin offers memory of the host";
 
-/// What all connections have in common.
+/// Options that all connections have in common.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectOptions {
     pub(crate) settings: Settings,
-    /// How messages are spread over queue pairs.
+    /// Policy by which messages are spread over queue pairs.
     pub(crate) policy: Arc<Policy>,
     /// True if the environment sets a traffic class for RDMA, which there overrides that of a
     /// communicator.
     pub(crate) has_class: bool,
-    /// How long the two sides may take.
+    /// Longest time that joining may take.
     pub(crate) join_within: Duration,
-    /// This process, for its peers.
+    /// Name of this process, for its peers.
     pub(crate) who: String,
 }
 
 /// A listening communicator.
 #[derive(Debug)]
 pub(crate) struct Listening {
-    /// With what each is listened, and how that is called.
+    /// Listeners, each with its settings and its name.
     listeners: Vec<(LineSettings, String, Box<dyn Listener>)>,
     options: ConnectOptions,
     joining: Vec<(Instant, String, Box<Receiver>)>,
-    /// Since when NCCL asks for a connection that has not come; none before it asks.
+    /// Time since which NCCL asks for a connection that has not come; none before it asks.
     asked: Option<Instant>,
-    /// Strangers that have been told of.
+    /// Number of strangers that have been reported.
     told: u64,
 }
 
@@ -161,7 +161,7 @@ impl Listening {
         Ok(None)
     }
 
-    /// Those that had come and were not taken.
+    /// Returns the connections that had come and were not taken.
     pub(crate) fn into_joining(self) -> impl Iterator<Item = Box<Receiver>> {
         self.joining.into_iter().map(|(.., receiver)| receiver)
     }
@@ -186,7 +186,7 @@ pub(crate) struct Attempt {
     candidates: Vec<(LineSettings, String, Address)>,
     context: Arc<Context>,
     secret: Secret,
-    /// Over the last of the ways.
+    /// Connection in the making, over the last of the candidates.
     connecting: Option<Box<dyn Connecting>>,
     sender: Option<Box<Sender>>,
     options: ConnectOptions,
@@ -223,7 +223,7 @@ impl Attempt {
         Ok(Attempt { candidates, context, secret, connecting, sender, options, began: now })
     }
 
-    /// Goes on connecting, over the next way if one leads nowhere.
+    /// Advances the connection. Goes on with the next candidate if one leads nowhere.
     fn connect(&mut self, now: Instant) -> Result<Option<Connected>, TransportError> {
         let until = self.began + self.options.join_within;
         loop {
@@ -255,7 +255,7 @@ impl Attempt {
         }
     }
 
-    /// Whether nobody has asked for it for long.
+    /// Returns whether the attempt is so old that nobody asks for it any more.
     pub(crate) fn is_forgotten(&self, now: Instant) -> bool {
         now.since(self.began) > 2 * self.options.join_within
     }

@@ -1,5 +1,5 @@
-//! What C holds of this plugin: numbers that look like pointers, and are never followed. A number
-//! of something that is gone, or never was, is known as such.
+//! Tables of what C holds of this plugin: numbers that look like pointers, and are never followed.
+//! The table recognises the number of something that is gone or never was.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,7 +14,7 @@ const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
 const REQUEST: u32 = 1 << 19;
 const REQUEST_GENERATIONS: u32 = 1 << 11;
 
-/// What a number is of.
+/// Kind of object that a number stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -26,7 +26,7 @@ pub(crate) enum Kind {
     Context = 6,
 }
 
-/// Names something in a table.
+/// Number of an object in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Id {
     pub(crate) kind: Kind,
@@ -34,7 +34,8 @@ pub(crate) struct Id {
     generation: u32,
 }
 
-/// Names a request of a communicator: its slot, and how often that was used before, modulo 2^11.
+/// Number of a request of a communicator: its slot, and how often the slot was used before, modulo
+/// 2^11.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestId {
     pub(crate) slot: u8,
@@ -42,7 +43,7 @@ pub(crate) struct RequestId {
 }
 
 impl RequestId {
-    /// The next turn of the same slot.
+    /// Returns the next turn of the same slot.
     pub(crate) fn next(self) -> RequestId {
         let turn = (u32::from(self.turn) + 1) % REQUEST_GENERATIONS;
         RequestId { turn: turn as u16, ..self }
@@ -50,25 +51,26 @@ impl RequestId {
 }
 
 impl Id {
-    /// As a number that C can hold.
+    /// Returns the number that C can hold.
     pub(crate) fn number(self) -> u64 {
         (self.kind as u64) << 60
             | u64::from(self.generation) << (2 * INDEX_BITS)
             | u64::from(self.index) << INDEX_BITS
     }
 
-    /// As a pointer that leads nowhere.
+    /// Returns the number as a pointer that leads nowhere.
     pub(crate) fn pointer(self) -> *mut c_void {
         std::ptr::without_provenance_mut(self.number() as usize)
     }
 
-    /// One of its requests, likewise.
+    /// Returns the number of a request of this communicator, as a pointer that leads nowhere.
     pub(crate) fn request(self, request: RequestId) -> *mut c_void {
         let low = REQUEST | u32::from(request.turn) << 8 | u32::from(request.slot);
         std::ptr::without_provenance_mut((self.number() | u64::from(low)) as usize)
     }
 
-    /// The opposite of both. None for what this plugin has never given out.
+    /// Reads the number of an object, or of one of its requests. Returns none for a number that
+    /// this plugin never gives out.
     pub(crate) fn read(number: u64) -> Option<(Id, Option<RequestId>)> {
         let kind = match number >> 60 {
             1 => Kind::Listener,
@@ -102,12 +104,12 @@ struct Entry<T> {
 
 type Slot<T> = Mutex<Entry<T>>;
 
-/// Things by number, each behind a lock of its own.
+/// Objects by number, each behind a lock of its own.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     kind: Kind,
     chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS],
-    /// Slots that were ever in use.
+    /// Number of slots that were ever in use.
     used: AtomicU32,
     vacant: Mutex<Vec<u32>>,
 }
@@ -127,7 +129,7 @@ impl<T> Table<T> {
         chunk.get(index as usize % CHUNK)
     }
 
-    /// Takes something in; none if there are too many.
+    /// Adds an object; none if there are too many.
     pub(crate) fn add(&self, value: Box<T>) -> Option<Id> {
         let mut vacant = lock(&self.vacant);
         let index = match vacant.pop() {
@@ -150,7 +152,7 @@ impl<T> Table<T> {
         Some(Id { kind: self.kind, index, generation: entry.generation })
     }
 
-    /// Does something with a thing while nobody else does; none if it is gone.
+    /// Does something with an object while nobody else does; none if the object is gone.
     pub(crate) fn with<R>(&self, id: Id, work: impl FnOnce(&mut T) -> R) -> Option<R> {
         let mut entry = lock(self.slot(id.index).filter(|_| id.kind == self.kind)?);
         if entry.generation != id.generation {
@@ -159,7 +161,7 @@ impl<T> Table<T> {
         entry.value.as_deref_mut().map(work)
     }
 
-    /// Takes a thing out: its number means nothing from now on.
+    /// Removes an object: its number means nothing from now on.
     pub(crate) fn remove(&self, id: Id) -> Option<Box<T>> {
         let mut entry = lock(self.slot(id.index).filter(|_| id.kind == self.kind)?);
         if entry.generation != id.generation {
@@ -172,7 +174,7 @@ impl<T> Table<T> {
         Some(value)
     }
 
-    /// Does something with each thing, one after the other.
+    /// Does something with each object, one after the other.
     pub(crate) fn for_each(&self, mut work: impl FnMut(&mut T)) {
         for index in 0..self.used.load(Ordering::Acquire) {
             let Some(slot) = self.slot(index) else { return };
@@ -182,7 +184,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Does something with each thing that nobody else is busy with.
+    /// Does something with each object that nobody else is busy with.
     pub(crate) fn for_each_idle(&self, mut work: impl FnMut(Id, &mut T)) {
         for index in 0..self.used.load(Ordering::Acquire) {
             let Some(slot) = self.slot(index) else { return };

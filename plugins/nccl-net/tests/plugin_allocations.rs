@@ -1,4 +1,5 @@
-//! Once messages like them have passed, others allocate nothing, in no thread of the process.
+//! Tests that messages allocate nothing in any thread of the process, once others like them have
+//! passed.
 
 #[cfg(test)]
 #[path = "abi/pair.rs"]
@@ -37,10 +38,11 @@ mod tests {
     use super::pair::{self, NET, Pair, both, ok};
 
     const SIZES: [usize; 6] = [0, 8, 5000, 20_000, 300_000, 2 << 20];
-    /// The fewest of so many rounds count: whoever waits for long looks around.
+    /// Number of rounds, of which the one with the fewest allocations counts: a thread that waits
+    /// for long looks around.
     const ROUNDS: usize = 5;
 
-    /// One receive and one send, without a thing but the plugin's own calls.
+    /// Passes one message with the plugin's own calls and nothing else.
     fn message(pair: &mut Pair, bytes: usize) {
         let (mut wanted, mut sent): (*mut c_void, *mut c_void) = (null_mut(), null_mut());
         let (mut into, from) = (pair.into.as_mut_ptr().cast(), pair.from.as_mut_ptr().cast());

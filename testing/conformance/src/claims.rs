@@ -1,4 +1,4 @@
-//! What a device says of itself.
+//! Claims of a device in its capabilities.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! Who gets in, who does not, and how long that may take.
+//! Connecting: peers that are accepted, peers that are refused, and deadlines.
 
 use std::any::Any;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn long_hello(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Polls both until connecting ends, and says how.
+/// Polls both sides until connecting ends, and returns its result; the listener must accept nobody.
 fn outcome(
     fixture: &dyn Fixture,
     listener: &mut dyn Listener,
@@ -56,7 +56,7 @@ fn outcome(
     Err("connecting does not end".to_owned())
 }
 
-/// A good peer still gets in.
+/// Checks that a good peer is still accepted.
 fn still_open(fixture: &dyn Fixture, listener: &mut dyn Listener) -> Result<(), String> {
     let deadline = fixture.now() + fixture.patience();
     let device = fixture.device(1);
@@ -108,7 +108,7 @@ fn strangers(fixture: &dyn Fixture) -> Outcome {
 }
 
 fn deadline(fixture: &dyn Fixture) -> Outcome {
-    // The listener is there, but nobody polls it.
+    // The listener exists, but is never polled.
     let listener = fixture.device(0).listen(&SECRET).map_err(failed("listening"))?;
     let deadline = fixture.now() + Duration::from_millis(50);
     let connecting = fixture.device(1).connect(&listener.address(), &SECRET, b"", deadline);

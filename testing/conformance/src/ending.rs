@@ -1,4 +1,4 @@
-//! How connections end: nothing is written afterwards, and the other side learns of it.
+//! Ends of connections: nothing is written afterwards, and the other side learns of the end.
 
 use ccl_core::transport::{Event, LocalSlice};
 
@@ -6,7 +6,7 @@ use crate::late::NOT_CLAIMED;
 use crate::pair::{End, Pair, bytes_of, join, pattern};
 use crate::{Fixture, Outcome, PASSED, Point, ensure, failed};
 
-/// What nothing was written over.
+/// Fill byte of memory that must not be written.
 const UNTOUCHED: u8 = 0xA5;
 
 pub(crate) const POINTS: &[Point] = &[
@@ -22,7 +22,7 @@ pub(crate) const POINTS: &[Point] = &[
     },
 ];
 
-/// Puts that differ from what lies there, all that one call takes.
+/// Posts puts that differ from the memory's content, as many as one call takes.
 fn flood(fixture: &dyn Fixture, pair: &mut Pair, byte: u8) -> Result<(), String> {
     let size = pair.ends[0].source.bytes();
     pair.ends[0].source.write(0, &vec![byte; size]).map_err(failed("writing"))?;
@@ -70,7 +70,7 @@ fn farewell(fixture: &dyn Fixture) -> Outcome {
     pair.until(fixture, "the other side is told", |pair| pair.ends[0].lost() > 0)?;
     pair.settle(fixture)?;
     ensure!(pair.ends[0].lost() == 1, "it is told {} times", pair.ends[0].lost());
-    // Both may be repeated without harm.
+    // Both detachments are idempotent.
     pair.ends[1].lane.detach(endpoint);
     let endpoint = pair.ends[0].endpoint;
     pair.ends[0].lane.detach(endpoint);
@@ -149,12 +149,12 @@ fn withdrawn(fixture: &dyn Fixture) -> Outcome {
     let device = fixture.device(0);
     let caps = device.caps();
     if caps.mapped {
-        // It is the sender that writes; memory that it has mapped stays as long as it does.
+        // Here the sender writes; the mapping of the memory lives as long as the sender.
         return NOT_CLAIMED;
     }
     let bytes = BYTES.min(caps.message_bytes_max);
     let text = pattern(1, bytes);
-    // Of memory that is shared, and of memory that is named in its place.
+    // Deregisters the shared memory, or the memory that was named in its place.
     for (elsewhere, polls) in (0..6).flat_map(|polls| [(false, polls), (true, polls)]) {
         if elsewhere && !caps.redirects {
             continue;
@@ -182,7 +182,7 @@ fn withdrawn(fixture: &dyn Fixture) -> Outcome {
         pair.settle(fixture)?;
         let clean = bytes_of(&memory)?.iter().all(|byte| *byte == UNTOUCHED);
         ensure!(clean, "after {polls} polls, elsewhere: {elsewhere}: written to afterwards");
-        // What the peer wanted elsewhere, and then nowhere, it has had.
+        // A put whose redirected memory is deregistered counts as received.
         if caps.acknowledged && !elsewhere && !had_come {
             let (done, told) = (pair.ends[0].done(), pair.ends[1].arrived(endpoint));
             ensure!(done.is_empty(), "after {polls} polls: done, and the peer never had it");

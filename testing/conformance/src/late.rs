@@ -1,4 +1,4 @@
-//! Puts from two places and to two places, and memory that changes while puts are under way.
+//! Puts with two sources and two destinations, and memory that changes while puts are under way.
 
 use ccl_core::transport::{LocalSlice, WorkRequest};
 
@@ -21,7 +21,7 @@ fn claimed(fixture: &dyn Fixture) -> bool {
     fixture.device(0).caps().redirects
 }
 
-/// A put of a head from the beginning of the source and a tail from `at`, to the same place.
+/// Returns a put of a head from the start of the source and a tail from `at`, to the same place.
 fn put(end: &End, at: usize, bytes: usize, id: u32) -> WorkRequest {
     let WorkRequest::Put { endpoint, local, remote, .. } = end.put(HEAD, None, 0);
     WorkRequest::Put {
@@ -40,13 +40,13 @@ fn source(end: &End, offset: usize, bytes: usize) -> LocalSlice {
     LocalSlice { key: end.source_key, offset, bytes }
 }
 
-/// The receiver's inbox behind the head.
+/// Returns the receiver's inbox behind the head.
 fn slot(end: &End, bytes: usize) -> LocalSlice {
     LocalSlice { key: end.inbox_key, offset: HEAD, bytes }
 }
 
-/// Memory of so many bytes on both sides, none of it touched but the sender's, which has a
-/// pattern.
+/// Returns a pair with `room` bytes of memory on both sides. The sender's source has a pattern; the
+/// receiver's memory is untouched.
 fn fresh(fixture: &dyn Fixture, room: usize) -> Result<(Pair, Vec<u8>), String> {
     let pair = Pair::new(fixture, room)?;
     let text = pattern(7, room);
@@ -145,7 +145,7 @@ fn redirected(fixture: &dyn Fixture) -> Outcome {
         let (clean, at) = (vec![UNTOUCHED; ROOM], ROOM - bytes);
         pair.ends[1].inbox.write(0, &clean).map_err(failed("writing"))?;
         pair.ends[1].source.write(0, &clean).map_err(failed("writing"))?;
-        // The last place is longer than what comes.
+        // In the last round the redirected range is longer than the put.
         let room = if round == 5 { bytes + 7 } else { bytes };
         let (from, into) = (slot(&pair.ends[1], room), source(&pair.ends[1], 33, room));
         let found = pair.ends[1].lane.redirect(peer, from, Some(into));
@@ -159,7 +159,7 @@ fn redirected(fixture: &dyn Fixture) -> Outcome {
         let around = there[..33].iter().chain(&there[33 + bytes..]).chain(&here[HEAD..]);
         ensure!(around.into_iter().all(|byte| *byte == UNTOUCHED), "{bytes} bytes: not only there");
         ensure!(here[..HEAD] == text[..HEAD], "{bytes} bytes: the head is wrong");
-        // Only once.
+        // The redirection applies to one put only.
         let work = [put(&pair.ends[0], at, bytes, id + 1)];
         pair.post(fixture, 0, &work)?;
         arrives(fixture, &mut pair, id + 1, HEAD + bytes)?;
@@ -183,7 +183,7 @@ fn taken_back(fixture: &dyn Fixture) -> Outcome {
     let bytes = BYTES.min(fixture.device(0).caps().message_bytes_max - HEAD);
     let (mut pair, text) = fresh(fixture, HEAD + bytes)?;
     let peer = pair.ends[1].endpoint;
-    // At every stage of the put's way: before it is sent, and after so many polls.
+    // At every stage of the put: before it is sent, and after each number of polls.
     for polls in 0..12u32 {
         let clean = vec![UNTOUCHED; HEAD + bytes];
         pair.ends[1].inbox.write(0, &clean).map_err(failed("writing"))?;

@@ -1,8 +1,8 @@
-//! One suite of tests over every transport: what the traits of [`ccl_core::transport`] promise,
-//! and what a device claims in its capabilities, point by point.
+//! Conformance suite for every transport: it checks what the traits of [`ccl_core::transport`]
+//! promise, and what a device claims in its capabilities, point by point.
 //!
-//! A transport's tests implement [`Fixture`] (two devices that can reach each other, a clock, and
-//! a way to let time pass), call [`run()`] and assert [`Report::passed`]:
+//! A transport's tests implement [`Fixture`] (two devices that can reach each other, a clock, and a
+//! way to let time pass), call [`run()`] and assert [`Report::passed`]:
 //!
 //! ```no_run
 //! # fn fixture() -> Box<dyn ccl_conformance::Fixture> { unimplemented!() }
@@ -10,8 +10,7 @@
 //! assert!(report.passed(), "{report}");
 //! ```
 //!
-//! Every point has a fixture of its own and is given the patience of the fixture's clock; nothing
-//! waits longer.
+//! Every point has a fixture of its own, and waits no longer than the fixture's patience.
 
 #![forbid(unsafe_code)]
 
@@ -36,18 +35,18 @@ use std::time::Duration;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Device, Lane};
 
-/// What the suite needs of a transport.
+/// Requirements of the suite on a transport.
 pub trait Fixture {
-    /// The device of side 0 or 1. The sides can reach each other; they may be one device.
+    /// Returns the device of side 0 or 1. The sides can reach each other; they may be one device.
     fn device(&self, side: usize) -> Arc<dyn Device>;
 
-    /// The time that deadlines are told in.
+    /// Returns the time on the clock of all deadlines.
     fn now(&self) -> Instant;
 
-    /// Lets a little time pass; what is under way makes progress.
+    /// Lets a little time pass, in which work under way makes progress.
     fn idle(&self);
 
-    /// How long the suite waits for what must happen.
+    /// Returns how long the suite waits for an expected event.
     fn patience(&self) -> Duration {
         Duration::from_secs(10)
     }
@@ -58,8 +57,8 @@ pub trait Fixture {
         lane
     }
 
-    /// Connects to a listener as a stranger would, sends these bytes and hangs up. Returns false
-    /// if the transport has nothing that strangers could reach.
+    /// Connects to a listener as a stranger would, sends these bytes and hangs up. Returns false if
+    /// the transport has nothing that strangers could reach.
     fn stranger(&self, address: &Address, bytes: &[u8]) -> bool {
         let _ = (address, bytes);
         false
@@ -73,18 +72,18 @@ pub trait Fixture {
     }
 }
 
-/// A clock for fixtures in real time.
+/// Clock for fixtures in real time.
 #[derive(Clone, Copy, Debug)]
 pub struct WallClock(std::time::Instant);
 
 impl WallClock {
-    /// A clock that starts now.
+    /// Returns a clock that starts now.
     #[must_use]
     pub fn start() -> WallClock {
         WallClock(std::time::Instant::now())
     }
 
-    /// Time since the start.
+    /// Returns the time since the start.
     #[must_use]
     pub fn now(&self) -> Instant {
         Instant::ZERO + self.0.elapsed()
@@ -96,45 +95,45 @@ impl WallClock {
     }
 }
 
-/// What became of a point of the suite.
+/// Result of a point of the suite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It holds.
+    /// The point holds.
     Passed,
-    /// It does not apply, and why.
+    /// The point does not apply, for this reason.
     Skipped(&'static str),
-    /// It does not hold, and what was seen.
+    /// The point does not hold; the text says what was seen.
     Failed(String),
 }
 
-/// How a point says what became of it: an error is what was seen instead.
+/// Result of a point's check; an error says what was seen instead.
 pub(crate) type Outcome = Result<Verdict, String>;
 
 pub(crate) const PASSED: Outcome = Ok(Verdict::Passed);
 
-/// A point of the suite.
+/// Point of the suite.
 #[derive(Clone, Copy)]
 struct Point {
     name: &'static str,
     check: fn(&dyn Fixture) -> Outcome,
 }
 
-/// What became of every point.
+/// Results of all points.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Name and verdict, in the order of the suite.
+    /// Names and verdicts, in the order of the suite.
     pub points: Vec<(&'static str, Verdict)>,
 }
 
 impl Report {
-    /// Whether no point failed, and some passed.
+    /// Returns whether no point failed and some passed.
     #[must_use]
     pub fn passed(&self) -> bool {
         self.failures().is_empty()
             && self.points.iter().any(|(_, verdict)| *verdict == Verdict::Passed)
     }
 
-    /// The names of the points that failed.
+    /// Returns the names of the points that failed.
     #[must_use]
     pub fn failures(&self) -> Vec<&'static str> {
         let failed = |verdict: &Verdict| matches!(verdict, Verdict::Failed(_));
@@ -184,7 +183,7 @@ macro_rules! ensure {
 }
 pub(crate) use ensure;
 
-/// An error as a point's failure, with what was being done.
+/// Returns a function that formats an error as a point's failure, with the action that failed.
 pub(crate) fn failed<E: fmt::Display>(what: &'static str) -> impl Fn(E) -> String {
     move |error| format!("{what}: {error}")
 }

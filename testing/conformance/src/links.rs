@@ -1,4 +1,4 @@
-//! The message links of [`ccl_core::admission`] over a transport's lanes.
+//! Message links of [`ccl_core::admission`] over a transport's lanes.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ const CONFIG: Config = Config {
     registered_bytes_max: 0,
 };
 
-/// Links of ranks 0 and 1, which are not connected.
+/// Returns links of ranks 0 and 1 that are not connected.
 fn apart(fixture: &dyn Fixture, config: Config) -> Result<[MessageLinks; 2], String> {
     let mut all = Vec::new();
     for side in [0, 1] {
@@ -43,7 +43,7 @@ fn apart(fixture: &dyn Fixture, config: Config) -> Result<[MessageLinks; 2], Str
     all.try_into().map_err(|_| "there are not two sides".to_owned())
 }
 
-/// Links between ranks 0 and 1.
+/// Returns connected links between ranks 0 and 1.
 fn pair(fixture: &dyn Fixture, config: Config) -> Result<[MessageLinks; 2], String> {
     let mut all = apart(fixture, config)?;
     let [accepted, connected] = join(fixture, b"links")?;
@@ -54,7 +54,7 @@ fn pair(fixture: &dyn Fixture, config: Config) -> Result<[MessageLinks; 2], Stri
     Ok(all)
 }
 
-/// Length and tag of message `number` of a channel.
+/// Returns length and tag of message `number` of a channel.
 fn message(number: u64, channel: u32) -> (usize, u64) {
     let length = number as usize * 37 % (CONFIG.slot_bytes + 1);
     (length, number << 8 | u64::from(channel))
@@ -64,7 +64,7 @@ fn carry(fixture: &dyn Fixture) -> Outcome {
     carry_over(fixture, pair(fixture, CONFIG)?)
 }
 
-/// One side knows the other's slots long before the other knows its own.
+/// One side knows the other's slots long before the other side knows its own.
 fn early(fixture: &dyn Fixture) -> Outcome {
     let mut all = apart(fixture, CONFIG)?;
     let [accepted, connected] = join(fixture, b"early")?;
@@ -86,7 +86,7 @@ fn early(fixture: &dyn Fixture) -> Outcome {
     ensure!(all[0].head(links[0]) == (5, 77), "it is {:?}", all[0].head(links[0]));
     all[0].release(links[0]);
     all[0].import(1, &second).map_err(failed("importing"))?;
-    // From there on as if nothing had been: the first is a message less.
+    // From here on the links behave as usual; the first side has one message less.
     let granted = CONFIG.slots as usize;
     let room = (0..granted).all(|_| {
         let writable = all[0].writable(links[0]);
@@ -97,7 +97,7 @@ fn early(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Polls both sides until something is so.
+/// Polls both sides until the condition is true.
 fn until(
     fixture: &dyn Fixture,
     all: &mut [MessageLinks; 2],
@@ -115,11 +115,11 @@ fn until(
     Ok(())
 }
 
-/// A receiver that takes its time, and a sender that says how much.
+/// The sender's statistics say how long it waited for a slow receiver.
 fn waits(fixture: &dyn Fixture) -> Outcome {
     let mut all = pair(fixture, CONFIG)?;
     let (sending, receiving) = (Link { peer: 1, channel: 2 }, Link { peer: 0, channel: 2 });
-    // What links know of the time is what they were told last.
+    // Links only know the time of their last poll.
     let told = fixture.now();
     all[0].poll(told).map_err(failed("polling"))?;
     let bytes = u64::from(CONFIG.slots) * (50 + HEADER_BYTES as u64);
@@ -154,7 +154,7 @@ fn waits(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// The side that dials comes much later, and then the other way round.
+/// The dialing side comes much later than the other one; each side dials once.
 fn on_demand(fixture: &dyn Fixture) -> Outcome {
     if fixture.device(0).caps().mapped {
         return Ok(Verdict::Skipped("memory is mapped, which links by messages do without"));
@@ -221,8 +221,8 @@ fn carry_over(fixture: &dyn Fixture, mut all: [MessageLinks; 2]) -> Outcome {
     PASSED
 }
 
-/// Messages of the sender's memory into the receiver's; every fifth is wanted nowhere, and of every
-/// seventh another one.
+/// Messages go from the sender's memory directly to the receiver's. Every fifth prepost names no
+/// memory, and every seventh expects another message.
 fn transfers(fixture: &dyn Fixture) -> Outcome {
     const MESSAGES: u64 = 300;
     const ROOM: usize = 300_000;
@@ -248,13 +248,13 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
         let [sender, receiver] = &mut all;
         while preposted < MESSAGES && receiver.may_prepost(receiving) {
             let (at, bytes) = location(preposted);
-            // Another message is expected now and then.
+            // Some preposts expect another message.
             let tag = preposted + u64::from(preposted % 7 == 3);
             let placement = Placement { address: into + at, bytes, tag };
             receiver.prepost(receiving, (preposted % 5 > 0).then_some(placement));
             preposted += 1;
         }
-        // Now and then a message is sent before its credit can have come.
+        // Some messages are sent before their credit can have come.
         while sent < (taken / 40 + 1) * 40 && sent < MESSAGES && sender.writable(sending) {
             let (at, bytes) = location(sent);
             ensure!(sender.send_from(sending, from + at, bytes), "{bytes} bytes are not taken");
@@ -294,8 +294,8 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// A budget of seven messages for three links of three slots: each has two for itself, and one is
-/// for who asks.
+/// A budget of seven messages for three links of three slots: each link has two reserved slots, and
+/// one slot is in the pool.
 fn pool(fixture: &dyn Fixture) -> Outcome {
     const MESSAGES: u64 = 100;
     let budget_bytes = 7 * (HEADER_BYTES + CONFIG.slot_bytes);
@@ -303,7 +303,7 @@ fn pool(fixture: &dyn Fixture) -> Outcome {
     let link = |peer, channel| Link { peer, channel };
     let (mut preposted, mut sent, mut taken) = ([0; 3], [0; 3], [0; 3]);
     let end = fixture.now() + fixture.patience();
-    // Mostly nothing is taken, so that the sender comes to use all that it has.
+    // In most rounds nothing is taken, so that the sender uses up its credits.
     let mut rounds = (0..8).cycle();
     while taken.iter().any(|&taken| taken < MESSAGES) {
         ensure!(fixture.now() < end, "sent {sent:?}, taken {taken:?}");
@@ -338,7 +338,7 @@ fn pool(fixture: &dyn Fixture) -> Outcome {
     until(fixture, &mut all, |all| all.iter().all(MessageLinks::is_idle))?;
     let counters = all.each_ref().map(MessageLinks::counters);
     ensure!(counters[1].pool_credits >= 10 && counters[1].refused == 0, "{counters:?}");
-    // Nothing is preposted any more: nothing of the pool is left with anybody.
+    // Nothing is preposted any more, so that nobody holds a credit of the pool.
     for channel in 0..CONFIG.channels {
         let mut granted = 0;
         while all[0].writable(link(1, channel)) {

@@ -1,4 +1,4 @@
-//! Memory: allocated, registered, shared, imported, given back.
+//! Memory: allocation, registration, sharing, import and release.
 
 use ccl_core::transport::{EndpointId, MrKey, RemoteKey};
 use ccl_memory::Region;

@@ -1,4 +1,4 @@
-//! What peers write to each other before they can put anything.
+//! Notes: messages between peers before they can put anything.
 
 use ccl_core::transport::{Event, NOTE_BYTES_MAX};
 

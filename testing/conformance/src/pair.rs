@@ -13,35 +13,35 @@ use crate::{Fixture, failed};
 
 pub(crate) const SECRET: Secret = Secret([0x5e; 32]);
 
-/// How often time passes before "nothing more happens" is believed.
+/// Number of polls after which the suite assumes that nothing more happens.
 const SETTLED: usize = 400;
 
-/// One end of the connection.
+/// End of the connection.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) lane: Box<dyn Lane>,
     pub(crate) endpoint: EndpointId,
-    /// What the other end puts into.
+    /// Memory that the other end puts into.
     pub(crate) inbox: Region,
     pub(crate) inbox_key: MrKey,
-    /// What this end puts from.
+    /// Memory that this end puts from.
     pub(crate) source: Region,
     pub(crate) source_key: MrKey,
-    /// The other end's inbox.
+    /// Inbox of the other end.
     pub(crate) remote: RemoteMr,
-    /// Everything that has happened here, oldest first.
+    /// All events of this end, oldest first.
     pub(crate) events: Vec<Event>,
 }
 
 impl End {
-    /// The requests that are done, in the order in which they were.
+    /// Returns the completed requests in the order of completion.
     pub(crate) fn done(&self) -> Vec<u64> {
         let id = |event: &Event| if let Event::Done { id } = event { Some(*id) } else { None };
         self.events.iter().filter_map(id).collect()
     }
 
-    /// Immediate and length of what has arrived at an endpoint.
+    /// Returns immediate and length of each arrival at an endpoint.
     pub(crate) fn arrived(&self, at: EndpointId) -> Vec<(u32, usize)> {
         let arrival = |event: &Event| match event {
             Event::Arrived { endpoint, immediate, bytes } if *endpoint == at => {
@@ -52,18 +52,18 @@ impl End {
         self.events.iter().filter_map(arrival).collect()
     }
 
-    /// How often this end was told that the other one is lost.
+    /// Returns how often this end was told that the other one is lost.
     pub(crate) fn lost(&self) -> usize {
         let lost = |event: &&Event| matches!(event, Event::Lost { .. });
         self.events.iter().filter(lost).count()
     }
 
-    /// A put of the source's first bytes into the beginning of the other end's inbox.
+    /// Returns a put of the source's first bytes to the start of the other end's inbox.
     pub(crate) fn put(&self, bytes: usize, immediate: Option<u32>, id: u64) -> WorkRequest {
         self.put_at(0, 0, bytes, immediate, id)
     }
 
-    /// A put from an offset of the source to an offset of the other end's inbox.
+    /// Returns a put from an offset of the source to an offset of the other end's inbox.
     pub(crate) fn put_at(
         &self,
         offset: usize,
@@ -85,20 +85,20 @@ impl End {
     }
 }
 
-/// Both ends; end 0 has listened.
+/// Both ends of a connection; end 0 was the listener.
 #[derive(Debug)]
 pub(crate) struct Pair {
     pub(crate) ends: [End; 2],
 }
 
-/// Bytes of a region.
+/// Returns the bytes of a region.
 pub(crate) fn bytes_of(region: &Region) -> Result<Vec<u8>, String> {
     let mut bytes = vec![0; region.bytes()];
     region.read(0, &mut bytes).map_err(failed("reading memory"))?;
     Ok(bytes)
 }
 
-/// A pattern that no other number has.
+/// Returns a pattern that is unique to its number.
 pub(crate) fn pattern(number: u64, bytes: usize) -> Vec<u8> {
     let mix = |at: usize| {
         let z = (number << 32 ^ at as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -107,7 +107,7 @@ pub(crate) fn pattern(number: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(mix).collect()
 }
 
-/// Polls both sides until the connection stands: the accepting side's end, then the other's.
+/// Polls both sides until they are connected; returns the accepting side's end, then the other's.
 pub(crate) fn meet(
     fixture: &dyn Fixture,
     listener: &mut dyn Listener,
@@ -132,12 +132,12 @@ pub(crate) fn meet(
     Err("two willing sides do not find together".to_owned())
 }
 
-/// Makes one more connection between the two sides, whose listener is gone then: that side's end
+/// Makes another connection between the two sides and drops the listener; the listening side's end
 /// comes first.
 ///
 /// # Errors
 ///
-/// When they do not find each other in the fixture's patience.
+/// Returns an error if the sides do not connect within the fixture's patience.
 pub fn join(fixture: &dyn Fixture, hello: &[u8]) -> Result<[Connected; 2], String> {
     let deadline = fixture.now() + fixture.patience();
     let mut listener = fixture.device(0).listen(&SECRET).map_err(failed("listening"))?;
@@ -145,7 +145,7 @@ pub fn join(fixture: &dyn Fixture, hello: &[u8]) -> Result<[Connected; 2], Strin
     meet(fixture, &mut *listener, &mut *connecting.map_err(failed("connecting"))?)
 }
 
-/// Memory of this many bytes for puts to be made from.
+/// Returns memory of this many bytes for puts to be made from.
 fn source(device: &dyn Device, bytes: usize) -> Result<(Region, MrKey), String> {
     let region = Region::private(bytes).part(0, bytes).map_err(failed("cutting memory"))?;
     let key = device.register(&region).map_err(failed("registering"))?;
@@ -186,7 +186,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Tells each end where the other's inbox is.
+    /// Gives each end the key of the other's inbox.
     fn introduce(&mut self) -> Result<(), String> {
         for from in [0, 1] {
             let (endpoint, key) = (self.ends[from].endpoint, self.ends[from].inbox_key);
@@ -204,7 +204,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Polls both ends until `done`, or fails saying that `what` did not happen.
+    /// Polls both ends until `done`; fails with `what` if that does not happen.
     pub(crate) fn until(
         &mut self,
         fixture: &dyn Fixture,
@@ -225,7 +225,7 @@ impl Pair {
         }
     }
 
-    /// Posts all of this from one end, however often that takes.
+    /// Posts all requests from one end, with as many calls as necessary.
     pub(crate) fn post(
         &mut self,
         fixture: &dyn Fixture,
@@ -249,7 +249,7 @@ impl Pair {
         }
     }
 
-    /// Lets what is still under way happen.
+    /// Polls until everything under way has happened.
     pub(crate) fn settle(&mut self, fixture: &dyn Fixture) -> Result<(), String> {
         for _ in 0..SETTLED {
             self.poll(fixture.now())?;

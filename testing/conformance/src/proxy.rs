@@ -1,4 +1,4 @@
-//! A proxy between two peers, which breaks their connections.
+//! Proxy between two peers that breaks their connections.
 #![expect(clippy::unwrap_used, reason = "it serves tests, which fail with it")]
 
 use std::io::{ErrorKind, Read, Write};
@@ -11,10 +11,10 @@ use std::time::Duration;
 use ccl_core::transport::{Address, TransportError};
 use ccl_socket::Location;
 
-/// A proxy between the peers that connect to it and a listener.
+/// Proxy between the peers that connect to it and a listener.
 #[derive(Debug)]
 pub struct Proxy {
-    /// Its address.
+    /// Address of the proxy.
     pub address: SocketAddr,
     state: Arc<State>,
     thread: Option<JoinHandle<()>>,
@@ -26,17 +26,17 @@ struct State {
     refuses: AtomicBool,
     ends: AtomicBool,
     made: AtomicU64,
-    /// Bytes that are passed on before a connection is cut; 0 never.
+    /// Number of bytes that are forwarded before a connection is cut; 0 means never.
     cut_after: AtomicU64,
-    /// Bytes that are passed on before one bit is changed, once; 0 never.
+    /// Number of bytes that are forwarded before one bit is changed, once; 0 means never.
     spoil_after: AtomicU64,
     records: AtomicBool,
-    /// What was passed on while that was recorded.
+    /// Bytes that were forwarded during recording.
     record: Mutex<Vec<u8>>,
 }
 
 impl Proxy {
-    /// Begins to pass connections on.
+    /// Starts to forward connections to `to`.
     #[must_use]
     pub fn new(to: SocketAddr) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -65,12 +65,12 @@ impl Proxy {
         self.state.cut();
     }
 
-    /// Breaks each connection, from now on, after about so many bytes.
+    /// Breaks each connection, from now on, after about `bytes` bytes.
     pub fn cut_after(&self, bytes: u64) {
         self.state.cut_after.store(bytes, Ordering::Relaxed);
     }
 
-    /// Hangs up at once on everybody who connects, or no longer.
+    /// Sets whether the proxy hangs up at once on new connections.
     pub fn refuse(&self, refuses: bool) {
         self.state.refuses.store(refuses, Ordering::Relaxed);
     }
@@ -81,35 +81,35 @@ impl Proxy {
         self.state.made.load(Ordering::Relaxed)
     }
 
-    /// Returns the address of a listener with the proxy's in place of its own.
+    /// Returns the address of a listener with the proxy's address in place of its own.
     ///
     /// # Errors
-    /// It is no address of TCP.
+    /// Returns an error if the address is not one of TCP.
     pub fn instead_of(&self, address: &Address) -> Result<Address, TransportError> {
         instead_of(address, self.address)
     }
 }
 
-/// Returns the address of a listener of TCP, or beside RDMA, with another place in it.
+/// Returns the address of a listener of TCP, or beside RDMA, with another location in it.
 ///
 /// # Errors
-/// It is no such address.
+/// Returns an error if the address is no such address.
 pub fn instead_of(address: &Address, other: SocketAddr) -> Result<Address, TransportError> {
     let Location { token, .. } = Location::decode(address)?;
     Ok(Location { token, addresses: vec![other] }.encode())
 }
 
-/// Returns the first place in the address of a listener of TCP, or beside RDMA.
+/// Returns the first location in the address of a listener of TCP, or beside RDMA.
 ///
 /// # Errors
-/// It is no such address.
+/// Returns an error if the address is no such address.
 pub fn first_location(address: &Address) -> Result<SocketAddr, TransportError> {
     Ok(Location::decode(address)?.addresses[0])
 }
 
 /// Attacks that encryption guards against.
 impl Proxy {
-    /// Changes one bit, when a connection has passed on about so many bytes.
+    /// Changes one bit once a connection has forwarded about `bytes` bytes.
     pub fn spoil_after(&self, bytes: u64) {
         self.state.spoil_after.store(bytes, Ordering::Relaxed);
     }
@@ -120,12 +120,12 @@ impl Proxy {
         self.state.spoil_after.load(Ordering::Relaxed) == 0
     }
 
-    /// Records what is passed on from now on.
+    /// Records forwarded bytes from now on.
     pub fn record(&self) {
         self.state.records.store(true, Ordering::Relaxed);
     }
 
-    /// Returns what was recorded.
+    /// Returns the recorded bytes.
     #[must_use]
     pub fn recorded(&self) -> Vec<u8> {
         self.state.record.lock().unwrap().clone()
@@ -186,7 +186,7 @@ impl State {
             self.listen_in(&mut buffer[..count], passed);
             let most = self.cut_after.load(Ordering::Relaxed);
             let cut = most > 0 && passed > most;
-            // Some of it gets through all the same.
+            // Half of the bytes still get through.
             let through = if cut { count / 2 } else { count };
             if into.write_all(&buffer[..through]).is_err() || cut {
                 break;

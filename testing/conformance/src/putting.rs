@@ -1,4 +1,4 @@
-//! Puts: what they write, when that is seen, and what is refused.
+//! Puts: the bytes that they write, when the peer sees them, and which puts are refused.
 
 use ccl_core::transport::{EndpointId, IMMEDIATE_MAX, LocalSlice, MrKey, RemoteMr, WorkRequest};
 
@@ -20,10 +20,10 @@ pub(crate) const POINTS: &[Point] = &[
     Point { name: "many endpoints on one lane are kept apart", check: many_endpoints },
 ];
 
-/// The most that one put is tried with.
+/// Most bytes of a tested put.
 const LARGE: usize = 4 << 20;
 
-/// The content of memory where nothing has been put.
+/// Fill byte of memory where nothing has been put.
 const BLANK: u8 = 0x77;
 
 fn sizes(fixture: &dyn Fixture) -> Outcome {
@@ -47,7 +47,7 @@ fn sizes(fixture: &dyn Fixture) -> Outcome {
             ensure!(from.done() == [5], "done: {:?}", from.done());
             let arrived = to.arrived(to.endpoint);
             ensure!(arrived == [(9, bytes)], "{bytes} bytes arrived as {arrived:?}");
-            // What is near, now; what is far, at the end: that is where the time would go.
+            // Only the neighbourhood is checked now, for speed; the rest is checked at the end.
             let near = remote_offset.saturating_sub(128)..(remote_offset + bytes + 128).min(room);
             let mut seen = vec![0; near.len()];
             to.inbox.read(near.start, &mut seen).map_err(failed("reading"))?;
@@ -91,7 +91,7 @@ fn immediates(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Puts into the same slots round after round; each is looked at as soon as it is announced.
+/// Puts fill the same slots round after round; each slot is read as soon as its put is announced.
 fn bytes_first(fixture: &dyn Fixture) -> Outcome {
     const SLOTS: usize = 4;
     let bytes = fixture.device(0).caps().message_bytes_max.min(3000);
@@ -138,7 +138,7 @@ fn done_means_done(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Whatever follows them, and however they are posted together.
+/// Puts complete whatever follows them, and however they are posted together.
 fn mixed(fixture: &dyn Fixture) -> Outcome {
     let long = fixture.device(0).caps().message_bytes_max.min(8192);
     let pair = &mut Pair::new(fixture, long)?;
@@ -153,7 +153,7 @@ fn mixed(fixture: &dyn Fixture) -> Outcome {
             expected.extend(ids);
             pair.post(fixture, 0, &work)?;
         }
-        // Not after every post: what is quiet must not stay so.
+        // No polling after each post: requests without a completion must complete all the same.
         let all = |pair: &Pair| pair.ends[0].done().len() == expected.len();
         pair.until(fixture, "all are done", all)?;
     }
@@ -186,7 +186,7 @@ fn duplex(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Nothing of what was refused has moved: a good put arrives, and it alone.
+/// Checks that no refused put had any effect: a good put arrives, and nothing else.
 fn nothing_moved(fixture: &dyn Fixture, pair: &mut Pair) -> Result<(), String> {
     let put = pair.ends[0].put(1, Some(42), 42);
     pair.post(fixture, 0, &[put])?;
@@ -205,7 +205,7 @@ fn out_of_range(fixture: &dyn Fixture) -> Outcome {
     let room = if most < LARGE { most + 64 } else { 4096 };
     let pair = &mut Pair::new(fixture, room)?;
     pair.ends[0].source.write(0, &vec![0xbb; room]).map_err(failed("writing"))?;
-    // Devices may round allocations up; what is beyond the region itself is certainly out.
+    // Devices may round allocations up; offsets beyond the region itself are certainly outside.
     let size = pair.ends[1].inbox.bytes();
     let tops = usize::MAX;
     let mut bad = vec![
@@ -271,7 +271,7 @@ fn good_and_bad(fixture: &dyn Fixture) -> Outcome {
     let size = pair.ends[1].inbox.bytes();
     let good = pair.ends[0].put(8, Some(1), 1);
     let bad = pair.ends[0].put_at(0, size, 8, Some(2), 2);
-    // An error says that nothing was taken.
+    // An error means that nothing was taken.
     let posted = pair.ends[0].lane.post(fixture.now(), &[good, bad, good]);
     let taken = posted.unwrap_or(0);
     ensure!(taken <= 1, "{taken} of good, bad, good were taken");

@@ -1,4 +1,4 @@
-//! Packets on a link, as tcpdump writes them down, and what RoCE says in them.
+//! Capture of the packets on a link with tcpdump, and a decoder for their RoCE v2 headers.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,44 +12,44 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Of the file and of each packet in it, by pcap-savefile(5).
+/// Lengths of the file header and of each packet's header, from pcap-savefile(5).
 const FILE_HEADER: usize = 24;
 const PACKET_HEADER: usize = 16;
-/// The opcode of an acknowledgement.
+/// Opcode of an acknowledgement.
 const ACKNOWLEDGEMENT: u8 = 0x11;
-/// UDP's port of RoCE v2.
+/// UDP port of RoCE v2.
 const ROCE: u16 = 4791;
 
-/// A watched interface.
+/// Running capture on one interface.
 #[derive(Debug)]
 pub struct Capture {
     tcpdump: Child,
     file: PathBuf,
 }
 
-/// A RoCE packet; the numbers are those of the InfiniBand specification's base transport header.
+/// RoCE packet; its numbers are those of the InfiniBand specification's base transport header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// When it passed.
+    /// Time of capture.
     pub time: Duration,
-    /// Its sender.
+    /// Address of the sender.
     pub from: Ipv4Addr,
-    /// Its traffic class, without the bits of ECN.
+    /// Traffic class, without the ECN bits.
     pub dscp: u8,
-    /// The port of UDP that it was sent from.
+    /// UDP source port.
     pub source_port: u16,
-    /// The operation of InfiniBand's base header.
+    /// Opcode of the InfiniBand base transport header.
     pub opcode: u8,
-    /// The queue pair that it is for.
+    /// Number of the destination queue pair.
     pub pair: u32,
-    /// Its number in its queue pair.
+    /// Packet sequence number in its queue pair.
     pub number: u32,
-    /// Bytes for memory.
+    /// Payload bytes.
     pub payload: usize,
 }
 
 impl Packet {
-    /// An Ethernet frame without VLAN, if it is one of RoCE v2 over IPv4.
+    /// Decodes an Ethernet frame without VLAN tag; returns `None` unless it is RoCE v2 over IPv4.
     fn read(time: Duration, frame: &[u8]) -> Option<Packet> {
         let word = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
         let wide = |at: usize| Some(u32::from_be_bytes(*frame.get(at..)?.first_chunk()?));
@@ -58,7 +58,7 @@ impl Packet {
         }
         let from = Ipv4Addr::from(wide(26)?);
         let (opcode, pad) = (*frame.get(42)?, usize::from(frame.get(43)? >> 4 & 3));
-        // What follows the header of 12 bytes: where to write, and the immediate.
+        // After the 12 bytes of the base header come the address to write to and the immediate.
         let extended = match opcode {
             0x06 | 0x0a => 16,
             0x0b => 20,
@@ -72,22 +72,23 @@ impl Packet {
         Some(Packet { time, from, dscp, source_port, opcode, pair, number, payload })
     }
 
-    /// Whether it says nothing to the peer's program: an acknowledgement, or a write of nothing
-    /// without immediate, by which a link sees that all before it has come.
+    /// Returns whether the packet carries nothing for the peer's program: an acknowledgement, or an
+    /// empty write without immediate, with which a link flushes the writes before it.
     pub fn is_mute(&self) -> bool {
         self.opcode == ACKNOWLEDGEMENT || (self.opcode == 0x0a && self.payload == 0)
     }
 }
 
 impl Capture {
-    /// Of the interface behind an RDMA device, which is named with its port: `rxa:1`.
+    /// Starts a capture on the interface of an RDMA device, given with its port: `rxa:1`.
     pub fn start(device: &str) -> Capture {
         let (device, port) = device.split_once(':').unwrap();
         let name = format!("/sys/class/infiniband/{device}/ports/{port}/gid_attrs/ndevs/0");
         let interface = fs::read_to_string(name).unwrap();
         let file = std::env::temp_dir().join(format!("ferroccl-{}.pcap", std::process::id()));
         let mut tcpdump = Command::new("tcpdump")
-            // At once, since what the kernel gathers for a second would be lost at the end.
+            // Immediate mode, since packets that the kernel buffers for a second would be lost at
+            // the end.
             .args(["-i", interface.trim(), "--immediate-mode", "-U", "-B", "16384"])
             .args(["-s", "96", "-Z", "root", "-w"])
             .arg(&file)
@@ -106,9 +107,9 @@ impl Capture {
         Capture { tcpdump, file }
     }
 
-    /// All packets since the start, each once however often it was sent.
+    /// Stops the capture and returns its packets; a retransmitted packet appears once.
     pub fn end(mut self) -> Vec<Packet> {
-        // What has passed has to get from the kernel to tcpdump.
+        // The kernel needs time to hand the last packets to tcpdump.
         std::thread::sleep(Duration::from_millis(500));
         kill_process(Pid::from_child(&self.tcpdump), Signal::INT).unwrap();
         let deadline = Instant::now() + PATIENCE;
@@ -119,7 +120,8 @@ impl Capture {
         let bytes = fs::read(&self.file).unwrap();
         let mut seen = BTreeSet::new();
         let packets = packets(&bytes).into_iter();
-        // An acknowledgement has the number of what it acknowledges, in the other side's count.
+        // An acknowledgement carries the sequence number that it acknowledges, of the other
+        // direction.
         let key = |packet: &Packet| {
             (packet.from, packet.pair, packet.number, packet.opcode == ACKNOWLEDGEMENT)
         };
@@ -135,7 +137,7 @@ impl Drop for Capture {
     }
 }
 
-/// Those in a file of this machine's byte order.
+/// Decodes a capture file in this machine's byte order.
 fn packets(file: &[u8]) -> Vec<Packet> {
     let mut packets = Vec::new();
     let mut rest = file.get(FILE_HEADER..).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The command `ferroccl`, and what its help and its pages say of it.
+//! The command `ferroccl`, and checks of its help and its documentation pages.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -11,27 +11,27 @@ pub fn program() -> PathBuf {
     program
 }
 
-/// What it does with these arguments.
+/// Runs the program with these arguments, separated by white space.
 pub fn ferroccl(arguments: &str) -> Output {
     let mut command = Command::new(program());
     command.args(arguments.split_whitespace()).output().unwrap()
 }
 
-/// What it prints; it must succeed.
+/// Returns the standard output of a run; panics if the run fails.
 pub fn said(arguments: &str) -> String {
     let Output { status, stdout, stderr } = ferroccl(arguments);
     assert!(status.success(), "{arguments}: {}", String::from_utf8_lossy(&stderr));
     String::from_utf8(stdout).unwrap()
 }
 
-/// What it says when it fails; it must, with this status.
+/// Returns the standard error of a run; panics unless the run fails with status `code`.
 pub fn refused(arguments: &str, code: i32) -> String {
     let Output { status, stderr, .. } = ferroccl(arguments);
     assert_eq!(status.code(), Some(code), "{arguments}");
     String::from_utf8(stderr).unwrap()
 }
 
-/// The examples of a command's help are so many, and each prints something.
+/// Checks that a command's help has `count` examples and that each of them prints something.
 pub fn examples_of_its_help_work(command: &str, count: usize) {
     let help = said(&format!("{command} --help"));
     let examples: Vec<_> =
@@ -42,7 +42,7 @@ pub fn examples_of_its_help_work(command: &str, count: usize) {
     }
 }
 
-/// The commands of this program that a page shows, without its name and what is said of them.
+/// Returns the `ferroccl` commands in a page's `sh` blocks, without program name and comments.
 pub fn commands_of(page: &str) -> Vec<&str> {
     let blocks = page.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
     let parts = blocks.flat_map(|block| block.lines().flat_map(|line| line.split("&&")));
@@ -50,7 +50,8 @@ pub fn commands_of(page: &str) -> Vec<&str> {
     bare.filter_map(|part| part.trim().strip_prefix("ferroccl ")).map(str::trim).collect()
 }
 
-/// What follows a command on a page is what it prints, at least so often.
+/// Checks that each command on a page prints the text below it, and that the page has at least
+/// `least` such examples.
 pub fn page_shows_what_it_says(page: &str, least: usize) {
     let mut examples = 0;
     for part in page.split("```sh\nferroccl ").skip(1) {

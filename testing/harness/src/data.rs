@@ -1,35 +1,35 @@
-//! Inputs that leave nothing to rounding, and what each rank must have in the end: computed one
-//! block after the other, without a schedule.
+//! Inputs whose results are exact, and the expected outputs of each rank, computed block by block
+//! without a schedule.
 
 use ccl_core::types::{Collective, DataType, ReduceOp};
 use ccl_kernels_cpu::{Scalar, reference};
 use ferroccl::Communicator;
 use ferroccl::communicator::{Blocks, Call, Sizes};
 
-/// What out-of-place outputs hold before a call, and between their blocks ever after.
+/// Byte that fills out-of-place outputs before a call; the gaps between blocks must keep it.
 const UNTOUCHED: u8 = 0xa5;
 
-/// One call that all ranks make.
+/// Parameters of one call that all ranks make.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// Which collective.
+    /// Collective to call.
     pub collective: Collective,
-    /// Of which elements.
+    /// Type of the elements.
     pub data_type: DataType,
-    /// The operator, where there is one.
+    /// Reduction operator, for collectives that reduce.
     pub op: ReduceOp,
-    /// The root, where there is one.
+    /// Root rank, for collectives that have one.
     pub root: u32,
-    /// Elements of a block; about so many where blocks differ.
+    /// Elements of a block; collectives with uneven blocks vary around this number.
     pub count: usize,
-    /// The algorithm, if the planner does not choose.
+    /// Algorithm, or `None` to let the planner choose.
     pub algorithm: Option<&'static str>,
-    /// Whether input and output coincide.
+    /// True if input and output share memory.
     pub in_place: bool,
 }
 
 impl Case {
-    /// Returns a case of float32 sums out of place.
+    /// Returns a case of int32 sums out of place.
     pub fn new(collective: Collective, count: usize) -> Case {
         let (data_type, op) = (DataType::Int32, ReduceOp::Sum);
         Case { collective, data_type, op, root: 0, count, algorithm: None, in_place: false }
@@ -39,7 +39,7 @@ impl Case {
 /// First element and elements of each block.
 type Places = Vec<(usize, usize)>;
 
-/// A rank's place among others, for one case.
+/// Rank of a communicator, for one case.
 #[derive(Clone, Copy)]
 struct Seat<'a> {
     case: &'a Case,
@@ -47,7 +47,7 @@ struct Seat<'a> {
     ranks: usize,
 }
 
-/// Blocks of uneven lengths, the last one first, with gaps.
+/// Returns blocks of uneven lengths, the last one first, with gaps between them.
 fn scattered(counts: Vec<usize>) -> Places {
     let mut end = 0;
     let mut places: Places = counts
@@ -74,7 +74,8 @@ impl Seat<'_> {
         self.case.count * (kind % 4) / 2
     }
 
-    /// Blocks of the input and of the output, whether this rank has them or not.
+    /// Returns the blocks of the input and of the output, including those that this rank does not
+    /// have.
     fn places(&self) -> (Places, Places) {
         use Collective as C;
         let Seat { rank, ranks, .. } = *self;
@@ -112,7 +113,7 @@ impl Seat<'_> {
         !matches!(self.case.collective, C::Reduce | C::Gather | C::GatherV) || self.is_root()
     }
 
-    /// What block `block` of this rank's output must hold.
+    /// Returns the bytes that block `block` of this rank's output must hold.
     fn expected(&self, block: usize, count: usize) -> Vec<u8> {
         use Collective as C;
         let (case, root) = (self.case, self.case.root as usize);
@@ -127,7 +128,7 @@ impl Seat<'_> {
     }
 }
 
-/// Well mixed bits, another for each element of each block of each rank.
+/// Returns well mixed bits, different for each element of each block of each rank.
 pub fn bits(rank: usize, block: usize, index: usize) -> u64 {
     let seed = (rank as u64) << 48 ^ (block as u64) << 40 ^ index as u64;
     let mixed = (seed ^ 0x2545_f491_4f6c_dd1d).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -135,7 +136,7 @@ pub fn bits(rank: usize, block: usize, index: usize) -> u64 {
     mixed ^ mixed >> 32
 }
 
-/// A block of a rank's input.
+/// Returns a block of a rank's input.
 fn content(case: &Case, rank: usize, block: usize, count: usize) -> Vec<u8> {
     let width = case.data_type.bytes();
     let elements = (0..count).map(|index| element(case, rank, block, index));
@@ -162,11 +163,11 @@ fn element(case: &Case, rank: usize, block: usize, index: usize) -> [u8; 8] {
         _ if case.data_type == D::Float16 => (bits % 33) as f64,
         _ => (bits % 2001) as f64,
     };
-    // Zero has one sign here: which one a sum of both has depends on the order.
+    // No negative zeros: the sign of a sum of +0 and -0 depends on the order.
     encode(case.data_type, if magnitude == 0.0 { 0.0 } else { sign * magnitude })
 }
 
-/// A small number that every type holds exactly.
+/// Encodes a small number that every type represents exactly.
 fn encode(data_type: DataType, value: f64) -> [u8; 8] {
     use DataType as D;
     let sign = if value < 0.0 { 0x80 } else { 0 };
@@ -191,12 +192,12 @@ fn encode(data_type: DataType, value: f64) -> [u8; 8] {
     all
 }
 
-/// A rank's factor in premultiplied sums.
+/// Returns a rank's factor in premultiplied sums.
 fn factor(case: &Case, rank: usize) -> [u8; 8] {
     encode(case.data_type, (rank % 2 + 1) as f64)
 }
 
-/// Block `block` of all ranks, combined.
+/// Returns block `block` of all ranks, reduced.
 fn folded(case: &Case, ranks: usize, block: usize, count: usize) -> Vec<u8> {
     let terms: Vec<Vec<u8>> = (0..ranks)
         .map(|rank| {
@@ -222,7 +223,7 @@ fn put(into: &mut [u8], width: usize, start: usize, bytes: &[u8]) {
     into[start * width..][..bytes.len()].copy_from_slice(bytes);
 }
 
-/// Makes the call of a case on this rank and compares what comes out with what must.
+/// Makes a case's call on this rank and compares the output with the expected one.
 pub fn check(communicator: &mut Communicator, case: &Case) {
     let (rank, ranks) = (communicator.rank() as usize, communicator.ranks() as usize);
     let seat = Seat { case, rank, ranks };
@@ -282,7 +283,7 @@ fn run_apart(
     (output, wanted)
 }
 
-/// Returns what the output's blocks hold, and what they must.
+/// Runs a case in place; returns the actual and the expected bytes of the output's blocks.
 fn run_in_place(
     communicator: &mut Communicator,
     call: &Call<'_>,
@@ -290,8 +291,8 @@ fn run_in_place(
     (mut sends, mut recvs): (Places, Places),
 ) -> (Vec<u8>, Vec<u8>) {
     let width = seat.case.data_type.bytes();
-    // The smaller buffer is this rank's block of the larger one; without knowing the others'
-    // counts, that block is all there is.
+    // The smaller buffer is this rank's block of the larger one. If the rank does not know the
+    // other ranks' counts, the larger buffer has that block only.
     match (sends.len(), recvs.len(), call.sizes) {
         (1, _, Sizes::Own(_)) => recvs = sends.clone(),
         (_, 1, Sizes::Own(_)) => sends = recvs.clone(),

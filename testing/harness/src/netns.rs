@@ -1,8 +1,9 @@
-//! Networks to test with: hosts that are network namespaces, joined by links that can be cut,
-//! counted and, in the guest, made lossy.
+//! Test networks: hosts are network namespaces, joined by links that can be cut, counted and, in
+//! the guest, made lossy.
 //!
-//! A namespace has no name: a process that waits for the end of its input keeps it alive, and the
-//! test holds the other end. So everything is gone when the test is, however it ends.
+//! A namespace has no name. A process that waits for the end of its input keeps the namespace
+//! alive, and the test holds the other end of that pipe: the network is gone when the test ends,
+//! however it ends.
 
 use super::skip;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -13,24 +14,24 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The network interface of every host.
+/// Network interface of every host.
 const INTERFACE: &str = "net0";
 const WITHIN: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Bytes that an interface has sent and received, with the headers of links.
+/// Bytes that an interface has sent and received, including link-layer headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes that came.
+    /// Received bytes.
     pub received_bytes: u64,
-    /// Bytes that went.
+    /// Sent bytes.
     pub sent_bytes: u64,
 }
 
-/// The state of a socket that listens, as the system numbers them.
+/// State of a listening socket, in the numbering of /proc/net/tcp.
 const LISTEN: &str = "0A";
 
-/// A TCP socket, as the system lists it.
+/// TCP socket, as listed by the system.
 struct Socket {
     port: u16,
     state: String,
@@ -38,7 +39,7 @@ struct Socket {
 }
 
 impl Socket {
-    /// Of a line such as `0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 ...`.
+    /// Parses a line such as `0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 ...`.
     fn parse(line: &str) -> Option<Socket> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let (_, port) = words.get(1)?.rsplit_once(':')?;
@@ -51,7 +52,7 @@ impl Socket {
     }
 }
 
-/// A network namespace, alive as long as this.
+/// Network namespace that exists until this value is dropped.
 #[derive(Debug)]
 struct Namespace {
     keeper: Child,
@@ -77,8 +78,8 @@ impl Namespace {
         format!("/proc/{}/ns/net", self.keeper.id())
     }
 
-    /// The same command, but in this namespace, and it dies with the thread that starts it.
-    /// Standard input, output and errors are to be set anew.
+    /// Returns the same command for this namespace; its process dies with the thread that starts
+    /// it. The caller sets standard input, output and error again.
     fn enter(&self, command: &Command) -> Command {
         let mut inside = Command::new("setpriv");
         inside.args(["--pdeathsig", "KILL", "--", "nsenter"]);
@@ -101,7 +102,7 @@ impl Namespace {
         self.run(&format!("ip {arguments}")).unwrap();
     }
 
-    /// Runs a command of a line in this namespace.
+    /// Runs a command line in this namespace.
     fn run(&self, line: &str) -> Result<String, String> {
         let mut words = line.split_whitespace();
         let mut command = Command::new(words.next().unwrap());
@@ -125,7 +126,7 @@ impl Drop for Namespace {
     }
 }
 
-/// One machine of a [`Network`].
+/// Machine of a [`Network`].
 #[derive(Debug)]
 pub struct Host {
     namespace: Namespace,
@@ -139,29 +140,29 @@ impl Host {
         host
     }
 
-    /// Its address on the network, in 10.77.0.0/24.
+    /// Returns the host's address on the network, in 10.77.0.0/24.
     pub fn ipv4(&self) -> IpAddr {
         Ipv4Addr::new(10, 77, 0, self.index + 1).into()
     }
 
-    /// Its address on the network, in fd77::/64.
+    /// Returns the host's address on the network, in fd77::/64.
     pub fn ipv6(&self) -> IpAddr {
         Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, u16::from(self.index) + 1).into()
     }
 
-    /// What identifies its namespace, as the links of /proc/PID/ns/net read.
+    /// Returns the identity of the namespace, as the link /proc/PID/ns/net reads.
     pub fn namespace(&self) -> String {
         fs::read_link(self.namespace.path()).unwrap().to_string_lossy().into_owned()
     }
 
-    /// The same command, but on this host, and it dies with the thread that starts it. Standard
-    /// input, output and errors are to be set anew.
+    /// Returns the same command for this host; its process dies with the thread that starts it. The
+    /// caller sets standard input, output and error again.
     pub fn enter(&self, command: &Command) -> Command {
         self.namespace.enter(command)
     }
 
-    /// Runs `body` on a thread of this process that is on this host: sockets made there are the
-    /// host's, also when they go to other threads.
+    /// Runs `body` on a thread of this process that is in the host's namespace. Sockets made there
+    /// belong to the host, also when other threads use them.
     pub fn spawn<T: Send + 'static>(
         &self,
         body: impl FnOnce() -> T + Send + 'static,
@@ -174,24 +175,24 @@ impl Host {
         })
     }
 
-    /// Cuts its link: nothing comes or goes, and both ends lose their carrier.
+    /// Cuts the host's link: no packet passes, and both ends lose their carrier.
     pub fn link_down(&self) {
         self.ip(&format!("link set {INTERFACE} down"));
     }
 
-    /// Joins it again, with its addresses.
+    /// Restores the host's link and its addresses.
     pub fn link_up(&self) {
         self.ip(&format!("link set {INTERFACE} up"));
-        // IPv6 addresses went with the link.
+        // The link took the IPv6 addresses with it.
         self.ip(&format!("addr replace {}/64 dev {INTERFACE} nodad", self.ipv6()));
     }
 
-    /// What its link has carried so far.
+    /// Returns the traffic of the host's link so far.
     pub fn traffic(&self) -> Traffic {
         self.traffic_of(INTERFACE)
     }
 
-    /// What one of its interfaces has carried so far.
+    /// Returns the traffic of one of the host's interfaces so far.
     pub fn traffic_of(&self, interface: &str) -> Traffic {
         let path = format!("/proc/{}/net/dev", self.namespace.keeper.id());
         let table = fs::read_to_string(path).unwrap();
@@ -201,27 +202,28 @@ impl Host {
         Traffic { received_bytes: numbers[0], sent_bytes: numbers[8] }
     }
 
-    /// Spoils what this host sends, as in `delay 50ms 10ms loss 1% reorder 25%`; an empty text
-    /// ends that. An error says that this kernel cannot: the guest's can.
+    /// Degrades this host's outgoing traffic, as in `delay 50ms 10ms loss 1% reorder 25%`; an empty
+    /// text ends the degradation. Returns an error if this kernel has no `netem`; the guest's
+    /// kernel has it.
     pub fn netem(&self, how: &str) -> Result<(), String> {
-        // Or 64 KiB at once would be one packet, lost as a whole.
+        // Otherwise 64 KiB at once would be one packet, lost as a whole.
         self.ip(&format!("link set {INTERFACE} gso_max_segs 1"));
         let line = format!("tc qdisc replace dev {INTERFACE} root netem limit 100000 {how}");
         self.namespace.run(&line).map(|_| ())
     }
 
-    /// What `tc` says that it has done to what this host sent.
+    /// Returns the statistics of `tc` for this host's outgoing traffic.
     pub fn netem_statistics(&self) -> String {
         self.namespace.run(&format!("tc -s qdisc show dev {INTERFACE}")).unwrap()
     }
 
-    /// Sets a tunable of its network, by its path below /proc/sys.
+    /// Sets a network tunable of the host by its path below /proc/sys.
     pub fn tune(&self, path: &str, value: &str) {
         let (path, value) = (format!("/proc/sys/{path}"), value.to_owned());
         self.spawn(move || fs::write(&path, value).unwrap()).join().unwrap();
     }
 
-    /// Its TCP ports at which somebody listens.
+    /// Returns the TCP ports on which the host listens.
     pub fn listening(&self) -> Vec<u16> {
         let listens = |socket: &Socket| socket.state == LISTEN;
         let mut ports: Vec<u16> =
@@ -231,14 +233,15 @@ impl Host {
         ports
     }
 
-    /// The most bytes that any of its TCP connections has taken and not got rid of.
+    /// Returns the largest send queue of the host's TCP connections, in bytes.
     pub fn send_queue_bytes(&self) -> u64 {
         let connections = self.sockets().into_iter().filter(|socket| socket.state != LISTEN);
         connections.map(|socket| socket.send_queue_bytes).max().unwrap_or(0)
     }
 
-    /// Resets its TCP connections that have sent or received at least so many bytes; returns how
-    /// many these were, and how many are gone: none if the kernel lacks `INET_DIAG_DESTROY`.
+    /// Resets the host's TCP connections that have sent or received at least `bytes_min` bytes.
+    /// Returns the number of such connections and the number of those reset; the latter is 0 if the
+    /// kernel lacks `INET_DIAG_DESTROY`.
     pub fn reset_connections(&self, bytes_min: u64) -> (usize, usize) {
         let carried = |word: &str| {
             let count = word.strip_prefix("bytes_sent:").or(word.strip_prefix("bytes_received:"));
@@ -272,25 +275,25 @@ impl Host {
         self.namespace.ip(arguments);
     }
 
-    /// Gives the interface its addresses, and sets it up.
+    /// Assigns the interface its addresses and sets it up.
     fn address(&self) {
         self.ip(&format!("addr add {}/24 dev {INTERFACE}", self.ipv4()));
         self.link_up();
     }
 }
 
-/// Hosts that reach each other, and nothing else; all of it is gone when this is dropped.
+/// Hosts that reach each other and nothing else; dropping the network removes all of them.
 #[derive(Debug)]
 pub struct Network {
-    /// Its hosts.
+    /// Hosts of the network.
     pub hosts: Vec<Host>,
-    /// Where the bridge is, if there is one.
+    /// Namespace of the bridge, if the network has one.
     switch: Option<Namespace>,
 }
 
 impl Network {
-    /// Two hosts with one link between them. `None` where that is not possible, which is said: the
-    /// test is to return.
+    /// Returns two hosts with one link between them. Returns `None` and prints the reason where
+    /// networks cannot be made: the test returns then.
     pub fn back_to_back() -> Option<Network> {
         if !possible() {
             return None;
@@ -301,8 +304,8 @@ impl Network {
         Some(Network { hosts, switch: None })
     }
 
-    /// Gives two hosts that are back to back a second link, with addresses in 10.78.0.0/24
-    /// (`fast0`), and each an interface that leads nowhere, in 10.79.0.0/24 (`dead0`).
+    /// Gives two back-to-back hosts a second link, with addresses in 10.78.0.0/24 (`fast0`), and
+    /// gives each an interface that leads nowhere, in 10.79.0.0/24 (`dead0`).
     pub fn lay_more(&self) {
         let [one, other] = &self.hosts[..] else { panic!("there are not two hosts") };
         let there = other.namespace.keeper.id();
@@ -318,9 +321,9 @@ impl Network {
         }
     }
 
-    /// `n` hosts in two halves, each with a switch of its own; what one half sends to the other
-    /// goes over one link of so many Mbit/s each way. `None` as above, or if this kernel has no
-    /// `tc tbf`.
+    /// Returns `n` hosts in two halves, each with its own switch. The halves share one link with
+    /// `mbit_per_s` Mbit/s in each direction. Returns `None` where networks cannot be made, or if
+    /// this kernel has no `tc tbf`.
     pub fn tapered(n: u8, mbit_per_s: u32) -> Option<Network> {
         let network = Network::switched(n)?;
         let switch = network.switch.as_ref()?;
@@ -328,7 +331,7 @@ impl Network {
         switch.ip("link set bridge2 up");
         switch.ip("link add up1 type veth peer name up2");
         for (end, bridge) in [("up1", "bridge"), ("up2", "bridge2")] {
-            // Or 64 KiB at once would be one packet, longer than the bucket.
+            // Otherwise 64 KiB at once would be one packet, longer than the bucket.
             switch.ip(&format!("link set {end} gso_max_segs 1"));
             switch.ip(&format!("link set {end} master {bridge} up"));
             let how = format!("rate {mbit_per_s}mbit burst 64k latency 20ms");
@@ -344,8 +347,8 @@ impl Network {
         Some(network)
     }
 
-    /// `n` hosts, at most 250, each linked to a bridge that has a namespace of its own: cutting one
-    /// link takes the carrier from one host alone. `None` as above.
+    /// Returns `n` hosts, at most 250, each linked to a bridge that has its own namespace: cutting
+    /// one link takes the carrier from one host only. Returns `None` where networks cannot be made.
     pub fn switched(n: u8) -> Option<Network> {
         if !possible() {
             return None;
@@ -364,13 +367,14 @@ impl Network {
     }
 }
 
-/// Lays a link from an interface of `from`, by that name, to the host's own.
+/// Creates a link between an interface `name` of `from` and the host's own interface.
 fn join(from: &Namespace, name: &str, to: &Host) {
     let there = to.namespace.keeper.id();
     from.ip(&format!("link add {name} type veth peer name {INTERFACE} netns {there}"));
 }
 
-/// Whether networks can be made here; says why not. What fails after this is a defect.
+/// Returns whether networks can be made here; prints the reason if not. Any later failure is a
+/// defect.
 fn possible() -> bool {
     let try_out = |program: &str, arguments: &[&str]| match Command::new(program)
         .args(arguments)

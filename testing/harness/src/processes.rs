@@ -1,4 +1,4 @@
-//! Ranks as processes: this test binary again, which then runs one named case as one rank.
+//! Ranks as processes: each process runs this test binary again, with one named case as one rank.
 
 use ferroccl::Error;
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 const CASE: &str = "FERROCCL_TEST_CASE";
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What a rank that is a process does, by name.
+/// Name and body of a case that a rank's process runs.
 pub type Case = (&'static str, fn() -> Result<(), Error>);
 
-/// Runs one rank, in the process that [`Processes`] starts; returns at once everywhere else.
+/// Runs one rank in a process that [`Processes`] started; returns at once in any other process.
 #[expect(clippy::exit, reason = "it stands for a program, whose status is not that of a test")]
 pub fn rank(cases: &[&[Case]]) {
     let Ok(name) = std::env::var(CASE) else { return };
@@ -36,20 +36,19 @@ pub fn say(line: &str) {
     std::io::stderr().write_all(format!("\n{line}\n").as_bytes()).unwrap();
 }
 
-/// A command that runs a case: one rank, if it is told which.
+/// Returns a command that runs a case as one rank; the caller adds the rank to the environment.
 pub fn command(case: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(arguments()).env(CASE, case).stdin(Stdio::null());
     command
 }
 
-/// What makes this test binary run the case that its environment names.
+/// Returns the arguments with which this test binary runs the case named by its environment.
 pub fn arguments() -> [&'static str; 3] {
     ["--exact", "rank", "--nocapture"]
 }
 
-/// A loopback address where nobody listens, outside the range of ports that the system gives to
-/// others meanwhile.
+/// Returns a free loopback address outside the range of ports that the system assigns.
 pub fn free_address() -> String {
     let first = 10_000 + (std::process::id() * 61 + rand()) % 20_000;
     let free = |port: &u32| TcpListener::bind(("127.0.0.1", *port as u16)).is_ok();
@@ -62,17 +61,17 @@ fn rand() -> u32 {
     u32::from_le_bytes([bytes[0], bytes[1], 0, 0])
 }
 
-/// How a process ended.
+/// Exit status and output of a process that has ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// How.
+    /// Exit status.
     pub status: ExitStatus,
-    /// Standard output and standard error, mixed.
+    /// Standard output and standard error, interleaved.
     pub output: String,
 }
 
 impl Ended {
-    /// The line after `error: `, if the case ended with one.
+    /// Returns the rest of the first line that starts with `error: `, or an empty text.
     pub fn error(&self) -> &str {
         let error = self.output.lines().find_map(|line| line.strip_prefix("error: "));
         error.unwrap_or_default()
@@ -86,12 +85,12 @@ struct Process {
     readers: Vec<JoinHandle<()>>,
 }
 
-/// Running processes; killed when dropped.
+/// Running processes; dropping them kills them.
 #[derive(Debug)]
 pub struct Processes(Vec<Process>);
 
 impl Processes {
-    /// `n` ranks without a launcher: each is told its place by its environment.
+    /// Starts `n` ranks without a launcher: the environment of each names its rank.
     pub fn ranks(n: u32, case: &str, change: impl Fn(u32, &mut Command)) -> Processes {
         Processes::ranks_at(&free_address(), n, case, |rank, mut command| {
             change(rank, &mut command);
@@ -99,7 +98,7 @@ impl Processes {
         })
     }
 
-    /// The same, and rank 0 listens at `address`.
+    /// Starts `n` ranks without a launcher, of which rank 0 listens at `address`.
     pub fn ranks_at(
         address: &str,
         n: u32,
@@ -117,7 +116,7 @@ impl Processes {
         }))
     }
 
-    /// Any commands.
+    /// Starts a process for each command.
     pub fn start(commands: impl IntoIterator<Item = Command>) -> Processes {
         let mut all = Processes(Vec::new());
         for mut command in commands {
@@ -131,17 +130,17 @@ impl Processes {
         all
     }
 
-    /// Returns the number of a process.
+    /// Returns the id of a process.
     pub fn id(&self, index: usize) -> u32 {
         self.0[index].child.id()
     }
 
-    /// What a process has written so far.
+    /// Returns the output of a process so far.
     pub fn output(&self, index: usize) -> String {
         String::from_utf8_lossy(&self.0[index].output.lock().unwrap()).into_owned()
     }
 
-    /// Returns when a process has written `text`.
+    /// Waits until a process has written `text`; panics after `within`.
     pub fn await_text(&self, index: usize, text: &str, within: Duration) {
         let start = Instant::now();
         while !self.output(index).contains(text) {
@@ -155,7 +154,7 @@ impl Processes {
         kill_process(Pid::from_child(&self.0[index].child), signal).unwrap();
     }
 
-    /// Waits for all; who has not ended in time is killed, and the test fails with all outputs.
+    /// Waits for all processes; if one has not ended in time, the test fails with all outputs.
     pub fn end(mut self, within: Duration) -> Vec<Ended> {
         let deadline = Instant::now() + within;
         let mut statuses = Vec::new();
@@ -206,7 +205,7 @@ fn read(mut from: impl Read + Send + 'static, to: &Arc<Mutex<Vec<u8>>>) -> JoinH
     })
 }
 
-/// Whether a process was ended by SIGKILL.
+/// Returns whether SIGKILL ended a process.
 pub fn was_killed(ended: &Ended) -> bool {
     ended.status.signal() == Some(9)
 }

@@ -1,5 +1,5 @@
-//! Strangers: connections to a service of ours by somebody who does not keep to its protocol.
-//! Run them on a host of a network with [`Host::spawn`], or anywhere else.
+//! Strangers: connections to a service that do not keep to its protocol. [`Host::spawn`] runs them
+//! on a host of a network.
 
 use super::netns::Host;
 use rustix::net::sockopt::{set_socket_linger, set_socket_recv_buffer_size};
@@ -7,22 +7,23 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// How long a stranger tries to connect, and waits for an answer in a single call.
+/// Longest time that a stranger waits for a connection, and for an answer in a single call.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What came of random connections.
+/// Counts of a series of random connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Noise {
-    /// Connections that were accepted.
+    /// Accepted connections.
     pub connected: u32,
-    /// Connections that were not.
+    /// Refused connections.
     pub refused: u32,
-    /// Bytes handed to the connections; less may have been read.
+    /// Bytes handed to the connections; the service may have read fewer.
     pub sent_bytes: u64,
 }
 
-/// Makes `count` connections one after the other, each with up to `bytes_max` random bytes and one
-/// of several ends: closed at once, half closed and read from, reset. The same seed does the same.
+/// Makes `count` connections, one after the other. Each sends up to `bytes_max` random bytes, then
+/// is closed at once, half closed and read from, or reset. The same seed gives the same
+/// connections.
 pub fn random(address: SocketAddr, count: u32, bytes_max: usize, seed: u64) -> Noise {
     let mut random = Random(seed.wrapping_mul(2).wrapping_add(1));
     let mut noise = Noise::default();
@@ -50,9 +51,9 @@ pub fn random(address: SocketAddr, count: u32, bytes_max: usize, seed: u64) -> N
     noise
 }
 
-/// Connections whose far side is gone without a word, until the host's link is set up again: no
-/// end, no reset, no answer ever comes. It takes the link of `from` down, so let that host do
-/// nothing else. What the stranger says before is `says`.
+/// Makes connections whose far side vanishes: no FIN, reset or answer comes until the host's link
+/// is set up again. Each connection sends `says` first. The function takes the link of `from` down,
+/// so use that host for nothing else.
 pub fn half_open(from: &Host, addresses: &[SocketAddr], says: &[u8]) -> Vec<TcpStream> {
     let (addresses, says) = (addresses.to_vec(), says.to_vec());
     let connect = from.spawn(move || {
@@ -68,8 +69,8 @@ pub fn half_open(from: &Host, addresses: &[SocketAddr], says: &[u8]) -> Vec<TcpS
     streams
 }
 
-/// Connects, says `says`, then reads one byte per `pause` through the smallest buffer there is, for
-/// `duration` or until the other side ends it. Returns how many bytes it has read.
+/// Connects, sends `says`, then reads one byte per `pause` through the smallest receive buffer, for
+/// `duration` or until the other side ends the connection. Returns the number of bytes read.
 pub fn slow_reader(address: SocketAddr, says: &[u8], pause: Duration, duration: Duration) -> u64 {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap();
     set_socket_recv_buffer_size(&stream, 1).unwrap();
@@ -89,7 +90,7 @@ pub fn slow_reader(address: SocketAddr, says: &[u8], pause: Duration, duration: 
     read_bytes
 }
 
-/// CallParams by xorshift: the same from the same seed.
+/// Random numbers by xorshift; the same seed gives the same numbers.
 struct Random(u64);
 
 impl Random {

@@ -7,19 +7,19 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a test's ranks may take together: far more than they need on a busy machine.
+/// Longest time that a test's ranks may take: far more than they need on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A configuration with which a defect ends as an error long before [`PATIENCE`].
+/// Returns a configuration with which a defect ends as an error long before [`PATIENCE`].
 pub fn config() -> Config {
     let mut config = Config::default();
     config.timeout = Duration::from_secs(60);
     config
 }
 
-/// Runs `run` on every rank of a communicator of `n` threads; returns what they return, by rank.
-/// It begins when all have joined: whoever fails at once fails those, too, who have yet to learn
-/// that all are there.
+/// Runs `run` on every rank of a communicator of `n` threads; returns the results by rank. The
+/// ranks start `run` when all have joined, because a rank that fails earlier also fails the ranks
+/// that are still joining.
 pub fn ranks_with<T: Send + 'static>(
     n: u32,
     config: Config,
@@ -39,7 +39,7 @@ pub fn ranks_with<T: Send + 'static>(
     joining(n, move |_| config.clone(), run)
 }
 
-/// Joins `n` threads, each with its own configuration, and hands each what came of it.
+/// Joins `n` threads, each with its own configuration; returns the results of `run` by rank.
 pub fn joining<T: Send + 'static>(
     n: u32,
     config: impl Fn(u32) -> Config + Send + Sync + 'static,
@@ -57,7 +57,7 @@ pub fn joining<T: Send + 'static>(
             let body = move || {
                 let (config, run) = &*shared;
                 let result = run(Communicator::join_with(how, config(rank)));
-                // Nobody listens any more if the test has failed already.
+                // The receiver is gone if the test has failed already.
                 let _ = sender.send((rank, result));
             };
             thread::Builder::new().name(format!("rank {rank}")).spawn(body).unwrap()
@@ -65,7 +65,7 @@ pub fn joining<T: Send + 'static>(
         .collect();
     drop(sender);
     let mut results: Vec<Option<T>> = (0..n).map(|_| None).collect();
-    // The deep tier has tests of minutes.
+    // The deep tier has tests that take minutes.
     let patience =
         if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 5 * PATIENCE } else { PATIENCE };
     let deadline = Instant::now() + patience;
@@ -75,7 +75,7 @@ pub fn joining<T: Send + 'static>(
         results[rank as usize] = Some(result);
     }
     for (rank, thread) in threads.into_iter().enumerate() {
-        // Who panicked has let go of its sender, but may still be unwinding.
+        // A thread that panicked has dropped its sender, but may still be unwinding.
         while !thread.is_finished() {
             assert!(Instant::now() < deadline, "rank {rank} hangs");
             thread::sleep(Duration::from_millis(1));

@@ -1,20 +1,20 @@
-//! What the environment says; read once, when the plugin is first used.
+//! Configuration from the environment, read once when the plugin is first used.
 
 use std::env;
 
 use crate::fault::Fault;
 
-/// What can be set.
+/// Configuration of the plugin.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Config {
-    /// `NCCL_SOCKET_IFNAME`: names of interfaces to use, or their beginnings.
+    /// `NCCL_SOCKET_IFNAME`: names or name prefixes of the interfaces to use.
     pub(crate) interfaces: String,
-    /// `REFERENCE_NET_FAULT`: what is done wrong.
+    /// `REFERENCE_NET_FAULT`: planted fault, if any.
     pub(crate) fault: Option<Fault>,
 }
 
 impl Config {
-    /// Of this process.
+    /// Reads the configuration from the environment of this process.
     pub(crate) fn read() -> Config {
         let value = |name| env::var(name).unwrap_or_default();
         Config {

@@ -1,5 +1,5 @@
-//! What C calls: pointers become values, errors and panics become results. In the signatures of
-//! version 12; older ones are in `older.rs`.
+//! Functions that C calls, with the signatures of version 12: they convert pointers to values, and
+//! errors and panics to results. `older.rs` has the older signatures.
 
 use core::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ use crate::fault::Fault;
 use crate::handle::Handle;
 use crate::plugin::{GROUP_MAX, Outcome, Plugin};
 
-/// The handle of a device side that is not there.
+/// Device handle that [`Fault::DeviceHandle`] returns; there is no device side behind it.
 const DEVICE_SIDE: DeviceHandle = DeviceHandle {
     device_type: DEVICE_UNPACK,
     device_version: DEVICE_UNPACK_VERSION,
@@ -25,7 +25,7 @@ const DEVICE_SIDE: DeviceHandle = DeviceHandle {
     needs_proxy_progress: 0,
 };
 
-/// Does the work of a call.
+/// Runs the body of a call and converts its error or panic to a result.
 pub(crate) fn entry(work: impl FnOnce(&'static Plugin) -> Outcome<()>) -> NcclResult {
     match catch_unwind(AssertUnwindSafe(|| work(Plugin::of_process()))) {
         Ok(Ok(())) => NcclResult::SUCCESS,
@@ -34,7 +34,7 @@ pub(crate) fn entry(work: impl FnOnce(&'static Plugin) -> Outcome<()>) -> NcclRe
     }
 }
 
-/// Does the work of a call on a communicator, request or context.
+/// Runs the body of a call on a communicator, request or context.
 fn on(handle: *mut c_void, work: impl FnOnce(&'static Plugin) -> Outcome<()>) -> NcclResult {
     entry(|plugin| {
         if handle.is_null() && plugin.has(Fault::WrongResultOnNull) {
@@ -44,21 +44,21 @@ fn on(handle: *mut c_void, work: impl FnOnce(&'static Plugin) -> Outcome<()>) ->
     })
 }
 
-/// Where a result goes.
+/// Returns the place that a result is written to, or an error if the pointer is null.
 ///
 /// # Safety
 ///
-/// There is room for one, unless the pointer is null.
+/// The pointer is null or points to room for one `T`.
 pub(crate) unsafe fn place<'a, T>(pointer: *mut T) -> Outcome<&'a mut MaybeUninit<T>> {
-    // SAFETY: as above; it need not have been written before.
+    // SAFETY: as above; the place may be uninitialized.
     unsafe { pointer.cast::<MaybeUninit<T>>().as_mut() }.ok_or(NcclResult::INVALID_ARGUMENT)
 }
 
-/// So many values.
+/// Returns `count` values, or an error if the pointer is null.
 ///
 /// # Safety
 ///
-/// There are so many, unless the pointer is null.
+/// The pointer is null or points to `count` values.
 unsafe fn values<'a, T>(pointer: *const T, count: usize) -> Outcome<&'a [T]> {
     if pointer.is_null() {
         return Err(NcclResult::INVALID_ARGUMENT);
@@ -67,7 +67,7 @@ unsafe fn values<'a, T>(pointer: *const T, count: usize) -> Outcome<&'a [T]> {
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 
-/// A number as the pointer that C knows it by; null for none.
+/// Returns an object's number as the pointer that C sees; null for `None`.
 fn pointer(number: Option<u64>) -> *mut c_void {
     number.map_or(null_mut(), |number| without_provenance_mut(number as usize))
 }
@@ -133,11 +133,11 @@ pub(crate) unsafe extern "C" fn listen(
     })
 }
 
-/// Without a context.
+/// Listens without checking a context.
 ///
 /// # Safety
 ///
-/// As for the pointers of `listen`.
+/// The pointers are as for `listen`.
 pub(crate) unsafe fn listen_anywhere(
     plugin: &Plugin,
     device: c_int,
@@ -169,11 +169,11 @@ pub(crate) unsafe extern "C" fn connect(
     })
 }
 
-/// Without a context.
+/// Connects without checking a context.
 ///
 /// # Safety
 ///
-/// As for the pointers of `connect`.
+/// The pointers are as for `connect`.
 pub(crate) unsafe fn connect_anywhere(
     plugin: &Plugin,
     device: c_int,
@@ -226,7 +226,7 @@ pub(crate) unsafe extern "C" fn register(
     })
 }
 
-/// Refuses, as the properties say: sockets do not reach memory of devices.
+/// Refuses every registration, as the properties announce: sockets cannot reach device memory.
 pub(crate) unsafe extern "C" fn register_dma_buf(
     comm: *mut c_void,
     data: *mut c_void,
@@ -238,7 +238,7 @@ pub(crate) unsafe extern "C" fn register_dma_buf(
 ) -> NcclResult {
     let plugin = Plugin::of_process();
     if plugin.has(Fault::ClosesDescriptor) && descriptor >= 0 {
-        // SAFETY: it is open. That it is the caller's is the fault.
+        // SAFETY: the descriptor is open. Closing the caller's descriptor is the planted fault.
         drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
     }
     if !plugin.has(Fault::AnyDescriptor) {
@@ -255,7 +255,7 @@ pub(crate) unsafe extern "C" fn deregister(
     on(comm, |plugin| plugin.deregister(number(comm), number(registration)))
 }
 
-/// Refuses: there is no device side that it could be for.
+/// Refuses every call: the plugin has no device side.
 pub(crate) unsafe extern "C" fn device_registration(
     comm: *mut c_void,
     _registration: *mut c_void,
@@ -268,7 +268,7 @@ pub(crate) unsafe extern "C" fn device_registration(
     })
 }
 
-/// Does with an event for the profiler what a fault says; nothing without one.
+/// Does to an event of the profiler what the planted fault says; without a fault it does nothing.
 fn look_at(plugin: &Plugin, event: *mut c_void) -> Outcome<()> {
     if plugin.has(Fault::RefusesEvents) && !event.is_null() {
         return Err(NcclResult::INVALID_ARGUMENT);

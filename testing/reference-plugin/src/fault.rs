@@ -1,71 +1,71 @@
-//! Violations of the contract, planted for the tester of plugins to find.
+//! Violations of NCCL's plugin contract, planted for the plugin tester to find.
 
-/// What is done wrong, and how it shows to a caller.
+/// Violation that the plugin commits, and its effect on a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// `connect` waits for the other's `accept`.
+    /// `connect` blocks until the peer's `accept`.
     BlockingConnect,
-    /// `accept` waits for the other's `connect`.
+    /// `accept` blocks until the peer's `connect`.
     BlockingAccept,
-    /// `connect` and `accept` never have a communicator.
+    /// `connect` and `accept` never return a communicator.
     NeverConnects,
-    /// Messages go to receives in the order in which these were posted, whatever the tags.
+    /// Messages match receives in posting order and ignore tags.
     TagOrder,
-    /// Without `test` nothing moves.
+    /// Only `test` makes progress.
     ProgressOnlyInTest,
-    /// Closing resets the connection: what was in flight is lost.
+    /// Closing resets the connection: data in flight is lost.
     ResetOnClose,
-    /// Receives report a byte more than there was.
+    /// Receives report one byte more than the message had.
     WrongSize,
-    /// While another thread registers or deregisters, no registration is found: requests fail.
+    /// No registration is found while another thread registers or deregisters: requests fail.
     RegistrationRace,
     /// `finalize` leaves its thread behind.
     LeakThreads,
     /// Closing a listener leaves a descriptor open.
     LeakDescriptors,
-    /// There is room for eight requests only.
+    /// The plugin has room for only eight requests.
     FewRequests,
     /// A message that is longer than its receive breaks the connection.
     NoTruncation,
     /// A stranger's connection makes `accept` fail.
     StrangerKills,
-    /// A message that arrives completes the receive behind its own, too.
+    /// An arriving message also completes the receive behind its own.
     DoubleCompletion,
-    /// Messages without bytes are never done.
+    /// Messages without bytes never complete.
     ZeroHang,
-    /// A bit of a long message is flipped, once in a while.
+    /// Some long messages arrive with one bit flipped.
     Corrupt,
-    /// A listener accepts once.
+    /// A listener accepts only one connection.
     HandleReuse,
     /// Calls with null for a communicator or a request succeed.
     WrongResultOnNull,
-    /// A device that is made of several says that it is one.
+    /// A virtual device of several devices reports itself as a single device.
     ForgetsParts,
-    /// `connect` gives a device handle, though there is no device side.
+    /// `connect` returns a device handle, though the plugin has no device side.
     DeviceHandle,
-    /// `irecvConsumed` ends the request that has the place of the one that is done.
+    /// `irecvConsumed` ends the request that took over the slot of the completed request.
     ConsumedFrees,
-    /// `iflush` gives a request that is never done.
+    /// `iflush` returns a request that never completes.
     FlushHangs,
-    /// Memory that a descriptor names is registered, whatever the descriptor.
+    /// Registration of a DMA-BUF descriptor always succeeds, whatever the descriptor.
     AnyDescriptor,
-    /// The descriptor of memory that is to be registered is closed.
+    /// Registration of a DMA-BUF descriptor closes the caller's descriptor.
     ClosesDescriptor,
-    /// Devices have a device side, says the plugin, but it gives nothing to it.
+    /// Devices claim a device side, but the plugin provides no handle for it.
     ClaimsDevice,
-    /// Devices say by a bus id, and not by a path, where they are.
+    /// Devices report a bus id where a PCI path is required.
     BusIdAsPath,
-    /// Requests that come with an event for the profiler are refused.
+    /// Requests with a profiler event are refused.
     RefusesEvents,
-    /// The profiler is told of every send, whether it came with an event or not.
+    /// The profiler callback is called for every send, with or without an event.
     StrayEvents,
-    /// There is no device, which is no violation.
+    /// The plugin has no device, which is no violation.
     NoDevices,
-    /// Misspelt: `init` fails, for nothing is worse than a test without its fault.
+    /// Unknown fault name: `init` fails, so that no test runs without its fault.
     Unknown,
 }
 
-/// As `REFERENCE_NET_FAULT` has them.
+/// Names of the faults in `REFERENCE_NET_FAULT`.
 const NAMES: [(&str, Fault); 29] = [
     ("blocking_connect", Fault::BlockingConnect),
     ("blocking_accept", Fault::BlockingAccept),
@@ -99,7 +99,7 @@ const NAMES: [(&str, Fault); 29] = [
 ];
 
 impl Fault {
-    /// The fault of that name; none for an empty one.
+    /// Returns the fault of that name; `None` for an empty name.
     pub(crate) fn parse(name: &str) -> Option<Fault> {
         let found = NAMES.iter().find(|(other, _)| *other == name);
         let fault = found.map_or(Fault::Unknown, |(_, fault)| *fault);

@@ -1,18 +1,18 @@
-//! What precedes a message: size, tag, and its first bytes. Always as long, so that a short message
-//! is one write and one read.
+//! Frame that precedes a message: its size, tag and first bytes. Every frame has the same length,
+//! so that a short message takes one write and one read.
 
 use nccl_net_abi::TRANSFER_BYTES_MAX;
 
 const HEAD_BYTES: usize = 16;
-/// The most bytes of a message that go with its frame.
+/// Most bytes of a message that its frame carries.
 pub(crate) const INLINE_BYTES: usize = 128;
-/// Of a frame on the wire.
+/// Length of a frame on the wire.
 pub(crate) const FRAME_BYTES: usize = HEAD_BYTES + INLINE_BYTES;
 
-/// As it is on the wire.
+/// Frame on the wire.
 pub(crate) type Frame = [u8; FRAME_BYTES];
 
-/// The frame of a message.
+/// Returns the frame of a message.
 pub(crate) fn encode(tag: i32, bytes: usize, inline: &[u8]) -> Frame {
     let mut frame = [0; FRAME_BYTES];
     frame[..8].copy_from_slice(&(bytes as u64).to_le_bytes());
@@ -21,7 +21,8 @@ pub(crate) fn encode(tag: i32, bytes: usize, inline: &[u8]) -> Frame {
     frame
 }
 
-/// Tag, bytes of the message, and those of them that came along; `None` if no sender says so.
+/// Returns the tag, the message's length and the bytes in the frame; `None` if the frame is
+/// invalid.
 pub(crate) fn decode(frame: &Frame) -> Option<(i32, usize, &[u8])> {
     let bytes = u64::from_le_bytes(*frame.first_chunk()?);
     let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= TRANSFER_BYTES_MAX)?;
@@ -29,7 +30,7 @@ pub(crate) fn decode(frame: &Frame) -> Option<(i32, usize, &[u8])> {
     Some((tag, bytes, &frame[HEAD_BYTES..HEAD_BYTES + inline(bytes)]))
 }
 
-/// How many bytes of a message go with its frame.
+/// Returns the number of a message's bytes that its frame carries.
 pub(crate) fn inline(bytes: usize) -> usize {
     bytes.min(INLINE_BYTES)
 }

@@ -1,5 +1,5 @@
-//! How a listener is found: the 128 bytes that NCCL carries to the rank that is to connect, and
-//! what that rank says first.
+//! Handle of a listener: the 128 bytes that NCCL carries to the connecting rank, and the hello that
+//! this rank sends first.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -11,13 +11,13 @@ const PORT: usize = 24;
 const TOKEN: usize = 32;
 const ATTEMPT: usize = 64;
 
-/// What only those know who have the handle.
+/// Secret that proves possession of the handle.
 pub(crate) type Token = [u8; 16];
 
-/// The first bytes on a connection.
+/// First bytes on a connection.
 pub(crate) type Hello = [u8; 24];
 
-/// What proves that the handle is known.
+/// Returns the hello that proves possession of the handle.
 pub(crate) fn hello(token: &Token) -> Hello {
     let mut hello = [0; 24];
     hello[..8].copy_from_slice(&MAGIC);
@@ -25,13 +25,13 @@ pub(crate) fn hello(token: &Token) -> Hello {
     hello
 }
 
-/// A handle, in memory of the caller or as a copy of it.
+/// Handle in the caller's memory, or a copy of it.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct Handle([u8; HANDLE_BYTES]);
 
 impl Handle {
-    /// Of a listener.
+    /// Returns the handle of a listener.
     pub(crate) fn new(address: SocketAddr, token: &Token) -> Handle {
         let ip = match address.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -45,7 +45,7 @@ impl Handle {
         Handle(bytes)
     }
 
-    /// Where the listener is, and its token; `None` if it is none of ours.
+    /// Returns the listener's address and token; `None` if the handle is not from this plugin.
     pub(crate) fn target(&self) -> Option<(SocketAddr, Token)> {
         if self.0[..8] != MAGIC {
             return None;
@@ -55,13 +55,13 @@ impl Handle {
         Some((SocketAddr::new(ip, port), *self.0.get(TOKEN..)?.first_chunk()?))
     }
 
-    /// The attempt to connect that was begun with it; 0 for none.
+    /// Returns the number of the connection attempt that the handle began; 0 for none.
     pub(crate) fn attempt(&self) -> u64 {
         let bytes = self.0.get(ATTEMPT..).and_then(|rest| rest.first_chunk());
         bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// Notes an attempt, for the next call with it.
+    /// Stores the number of a connection attempt for the next call with this handle.
     pub(crate) fn set_attempt(&mut self, attempt: u64) {
         self.0[ATTEMPT..ATTEMPT + 8].copy_from_slice(&attempt.to_le_bytes());
     }

@@ -1,28 +1,28 @@
-//! A network plugin for NCCL in the manner of its built-in one: plain sockets, one for each
-//! communicator. It is no transport of ferroccl: benchmarks compare with it, and the tester of
-//! plugins is tested on it.
+//! Network plugin for NCCL in the manner of NCCL's socket transport: plain sockets, one for each
+//! communicator. It is no transport of ferroccl: benchmarks compare with it, and the plugin tester
+//! is tested on it.
 //!
-//! # On the wire
+//! # Wire format
 //!
-//! Who connects first sends a hello: the listener's random token. Then come
-//! messages, one after the other, each a frame of fixed length with size, tag and the first bytes,
-//! and the rest of it if it is longer (`frame.rs`). Nothing goes back.
+//! The connecting side first sends a hello: the listener's random token. Then come messages, one
+//! after the other. Each message is a frame of fixed length with size, tag and first bytes,
+//! followed by the remaining bytes if there are any (`frame.rs`). The receiver sends nothing back.
 //!
-//! # Who moves data
+//! # Progress
 //!
-//! Whoever calls `isend`, `irecv` or `test` moves what it can without waiting. Communicators that
-//! nobody calls for are driven by one thread per process (`plugin.rs`), which also finishes what
-//! was in flight when a communicator was closed.
+//! A call to `isend`, `irecv` or `test` moves the data that it can move without waiting. One thread
+//! per process makes progress for communicators that nobody calls for (`plugin.rs`). The thread
+//! also finishes what was in flight when a communicator was closed.
 //!
 //! # Tags
 //!
-//! The sender sends in order, whatever the tags. The k-th message of a tag belongs to the k-th
-//! receive posted for it. A message that nobody waits for stays in the socket, unless a receive for
-//! another tag waits behind it: then it is put aside (`receiver.rs`).
+//! The sender sends in posting order, whatever the tags. The k-th message of a tag belongs to the
+//! k-th receive posted for the tag. A message that no receive waits for stays in the socket, unless
+//! a receive for another tag waits behind it: then the message is put aside (`receiver.rs`).
 //!
 //! # Faults
 //!
-//! `REFERENCE_NET_FAULT` names a violation of NCCL's contract (`fault.rs`) that is then committed.
+//! `REFERENCE_NET_FAULT` names a violation of NCCL's contract (`fault.rs`) that the plugin commits.
 
 mod config;
 mod exports;

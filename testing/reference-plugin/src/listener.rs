@@ -1,5 +1,5 @@
-//! Connections before they carry messages: listeners, whom strangers cannot disturb, and attempts
-//! to connect. Nothing here waits.
+//! Connections before they carry messages: listeners, which strangers cannot disturb, and
+//! connection attempts. Nothing here waits.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -15,17 +15,17 @@ use crate::fault::Fault;
 use crate::handle::{Handle, Hello, Token, hello};
 use crate::plugin::Outcome;
 
-/// Who has connected has so long for its hello.
+/// Deadline for the hello of an accepted connection.
 const HELLO_DEADLINE: Duration = Duration::from_secs(5);
-/// The most connections that may be without a hello; the oldest go first.
+/// Most accepted connections without a hello; the oldest are dropped first.
 const STRANGERS_MAX: usize = 256;
-/// The most connections that one call takes.
+/// Most connections that one call accepts.
 const TAKEN_MAX: usize = 64;
 
-/// For so long [`Fault::BlockingConnect`] and [`Fault::BlockingAccept`] block.
+/// Longest time that [`Fault::BlockingConnect`] and [`Fault::BlockingAccept`] block.
 const BLOCKED: Duration = Duration::from_secs(3);
 
-/// A connection that has not proved yet that it knows the handle.
+/// Connection that has not yet proved possession of the handle.
 #[derive(Debug)]
 struct Stranger {
     socket: TcpStream,
@@ -34,7 +34,7 @@ struct Stranger {
     since: Instant,
 }
 
-/// What a stranger turned out to be.
+/// State of a stranger's hello.
 enum Seen {
     Peer,
     Unknown,
@@ -61,7 +61,7 @@ impl Stranger {
     }
 }
 
-/// A listening communicator.
+/// Listening communicator.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: TcpListener,
@@ -72,7 +72,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Listens at an address, with the handle that leads to it.
+    /// Listens at an address; also returns the handle of the listener.
     pub(crate) fn open(ip: IpAddr, fault: Option<Fault>) -> Outcome<(Listener, Handle)> {
         let mut token: Token = [0; 16];
         let random = getrandom(&mut token, GetRandomFlags::empty());
@@ -85,7 +85,7 @@ impl Listener {
         Ok((listener, Handle::new(address, &token)))
     }
 
-    /// A connection whose hello is right, if there is one.
+    /// Returns a connection whose hello is right, if there is one.
     pub(crate) fn accept(&mut self) -> Outcome<Option<TcpStream>> {
         if self.has_accepted && self.fault == Some(Fault::HandleReuse) {
             return Err(NcclResult::INVALID_USAGE);
@@ -108,7 +108,7 @@ impl Listener {
         Ok(None)
     }
 
-    /// Waits a while for a connection.
+    /// Waits for a connection for at most [`BLOCKED`].
     pub(crate) fn accept_blocking(&mut self) -> Outcome<Option<TcpStream>> {
         let since = Instant::now();
         loop {
@@ -120,7 +120,7 @@ impl Listener {
         }
     }
 
-    /// A descriptor that nobody closes.
+    /// Leaks a descriptor.
     pub(crate) fn leak(&self) {
         let _: Option<RawFd> = self.socket.try_clone().ok().map(IntoRawFd::into_raw_fd);
     }
@@ -130,7 +130,7 @@ impl Listener {
             let socket = match self.socket.accept() {
                 Ok((socket, _)) => socket,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // It went away before it was taken.
+                // The peer closed it before it was accepted.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(_) => return Err(NcclResult::SYSTEM_ERROR),
@@ -148,17 +148,17 @@ impl Listener {
     }
 }
 
-/// A connection that is being made.
+/// Connection attempt.
 #[derive(Debug)]
 pub(crate) struct Attempt {
-    /// Until it is connected.
+    /// Socket of the attempt; `None` once it is connected and handed over.
     socket: Option<TcpStream>,
     hello: Hello,
     written: usize,
 }
 
 impl Attempt {
-    /// Begins to connect to a listener that knows the token.
+    /// Begins to connect to the listener at an address with its token.
     pub(crate) fn begin(address: SocketAddr, token: &Token) -> Outcome<Attempt> {
         let socket = connect(address).or(Err(NcclResult::REMOTE_ERROR))?;
         let socket = TcpStream::from(socket);
@@ -166,16 +166,16 @@ impl Attempt {
         Ok(Attempt { socket: Some(socket), hello: hello(token), written: 0 })
     }
 
-    /// Whether it begins with that token.
+    /// Returns whether the attempt is for that token.
     pub(crate) fn is_for(&self, token: &Token) -> bool {
         self.hello == hello(token)
     }
 
-    /// Goes on with it; the socket if it is done.
+    /// Makes progress; returns the socket once the attempt is done.
     pub(crate) fn advance(&mut self) -> Outcome<Option<TcpStream>> {
         while self.written < self.hello.len() {
             let Some(mut socket) = self.socket.as_ref() else { break };
-            // While it is not connected, nothing can be written.
+            // A socket that is not yet connected accepts no bytes.
             match socket.write(&self.hello[self.written..]) {
                 Ok(written) => self.written += written,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
@@ -202,22 +202,22 @@ fn prepare(socket: &TcpStream) -> std::io::Result<()> {
     socket.set_nodelay(true)
 }
 
-/// Waits a while for what [`admit`] says.
+/// Waits at most [`BLOCKED`] for the byte that [`admit`] sends.
 pub(crate) fn wait_for_admission(socket: &TcpStream) -> std::io::Result<()> {
     socket.set_nonblocking(false)?;
     socket.set_read_timeout(Some(BLOCKED))?;
     let mut reader = socket;
-    // If nothing came, it goes on as if it had.
+    // If nothing came, the connection goes on as if it had.
     let _ = reader.read(&mut [0]);
     socket.set_nonblocking(true)
 }
 
-/// Tells the peer that it was accepted.
+/// Tells the peer that its connection was accepted.
 pub(crate) fn admit(mut socket: &TcpStream) -> std::io::Result<()> {
     socket.write(&[1]).map(|_| ())
 }
 
-/// Has the end of the socket reset its connection.
+/// Makes closing the socket reset its connection.
 pub(crate) fn reset(socket: &TcpStream) {
     let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
 }

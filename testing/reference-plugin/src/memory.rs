@@ -1,10 +1,10 @@
-//! Memory of the caller: what was registered, and the part of it that a request reads or writes.
+//! Memory of the caller: registrations, and the part of one that a request reads or writes.
 
 use std::ops::Range;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 use std::sync::Arc;
 
-/// What was registered. Sockets have no use for that; it is checked that transfers lie inside.
+/// Registered range of memory. Sockets do not need it; transfers are checked to lie inside.
 #[derive(Debug)]
 pub(crate) struct Registration {
     start: usize,
@@ -16,14 +16,14 @@ impl Registration {
         Registration { start, bytes }
     }
 
-    /// Whether a range lies inside.
+    /// Returns whether a range lies inside the registration.
     pub(crate) fn covers(&self, start: usize, bytes: usize) -> bool {
         let end = start.checked_add(bytes);
         start >= self.start && end.is_some_and(|end| end <= self.start.saturating_add(self.bytes))
     }
 }
 
-/// A buffer of a request.
+/// Buffer of a request.
 #[derive(Debug)]
 pub(crate) struct Span {
     start: *mut u8,
@@ -31,16 +31,16 @@ pub(crate) struct Span {
     registration: Option<Arc<Registration>>,
 }
 
-// SAFETY: an address and a length; the caller gave the bytes away for the time of the request, to
+// SAFETY: an address and a length; the caller gave the bytes to the request until it ends, for
 // whatever thread moves them.
 unsafe impl Send for Span {}
 
 impl Span {
-    /// A buffer, with the registration that it lies in; without one it must be empty.
+    /// Creates a buffer inside a registration; a buffer without a registration must be empty.
     ///
     /// # Safety
     ///
-    /// The bytes are valid, and nobody else's, until the span is dropped.
+    /// The bytes are valid, and nobody else uses them, until the span is dropped.
     pub(crate) unsafe fn new(
         start: *mut u8,
         bytes: usize,
@@ -53,12 +53,12 @@ impl Span {
         self.bytes
     }
 
-    /// Whether it lies in that registration.
+    /// Returns whether the buffer lies in that registration.
     pub(crate) fn is_of(&self, registration: &Arc<Registration>) -> bool {
         self.registration.as_ref().is_some_and(|own| Arc::ptr_eq(own, registration))
     }
 
-    /// A part to read; empty if it does not lie inside.
+    /// Returns a part to read; an empty slice if the part does not lie inside.
     pub(crate) fn readable(&self, part: Range<usize>) -> &[u8] {
         if part.is_empty() || part.end > self.bytes {
             return &[];
@@ -67,7 +67,7 @@ impl Span {
         unsafe { from_raw_parts(self.start.wrapping_add(part.start), part.len()) }
     }
 
-    /// A part to write; empty if it does not lie inside.
+    /// Returns a part to write; an empty slice if the part does not lie inside.
     pub(crate) fn writable(&mut self, part: Range<usize>) -> &mut [u8] {
         if part.is_empty() || part.end > self.bytes {
             return &mut [];

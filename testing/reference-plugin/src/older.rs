@@ -1,4 +1,4 @@
-//! Functions whose signatures were others in older versions.
+//! Functions whose signatures differ in older versions.
 
 use core::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -8,7 +8,7 @@ use nccl_net_abi::{CommConfig, DeviceHandle, Logger, NcclResult, Profiler};
 use crate::exports::{connect_anywhere, entry, irecv, isend, listen_anywhere};
 use crate::plugin::GROUP_MAX;
 
-/// Nobody finalizes: what is begun lasts as long as the process.
+/// Initializes the plugin; these versions have no `finalize`, so the context lasts for the process.
 pub(crate) unsafe extern "C" fn init_v10(_logger: Logger, profiler: Profiler) -> NcclResult {
     entry(|plugin| {
         plugin.set_profiler(profiler);

@@ -1,4 +1,4 @@
-//! The plugin: what was handed out, and the thread that moves data if nobody calls.
+//! State of the plugin: all objects of the caller, and the thread that makes progress.
 
 use std::net::{IpAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,29 +22,29 @@ use crate::registry::Registry;
 use crate::sender::Sender;
 use crate::slots::Ticket;
 
-/// The most buffers of one receive.
+/// Most buffers of one receive.
 pub(crate) const GROUP_MAX: usize = 8;
-/// One call moves about so much, then others have their turn.
+/// Approximate limit of the bytes that one call moves, so that other communicators have their turn.
 pub(crate) const CALL_BYTES_MAX: usize = 4 << 20;
 
-/// Requests that [`Fault::FewRequests`] has room for.
+/// Number of requests that [`Fault::FewRequests`] leaves room for.
 pub(crate) const FEW: usize = 8;
-/// So long [`Fault::RegistrationRace`] finds no registration when there is another one.
+/// Time for which [`Fault::RegistrationRace`] finds no registration after each change.
 const REBUILDING: Duration = Duration::from_millis(1);
 
-/// How often the thread looks whether there is something to do.
+/// Interval at which the thread looks for work.
 const TICK: Duration = Duration::from_millis(1);
-/// How often it looks for peers that are gone, in ticks.
+/// Interval, in ticks, at which the thread looks for dead peers.
 const PEERS_TICKS: u64 = 100;
-/// A closed communicator has so long to finish.
+/// Longest time that a closed communicator takes to finish.
 const LINGER: Duration = Duration::from_secs(10);
-/// And so long once the plugin is finalized.
+/// Longest time that a closed communicator takes to finish after the plugin is finalized.
 const LAST_LINGER: Duration = Duration::from_secs(2);
 
-/// What a call comes to.
+/// Result of a call.
 pub(crate) type Outcome<T> = Result<T, NcclResult>;
 
-/// A side of a connection.
+/// Side of a connection.
 #[derive(Debug)]
 pub(crate) enum Side {
     Send(Sender),
@@ -74,12 +74,12 @@ impl Side {
     }
 }
 
-/// A communicator that carries messages.
+/// Communicator that carries messages.
 #[derive(Debug)]
 struct Link {
-    /// None once it is closed.
+    /// Side of this process; `None` once the communicator is closed.
     side: Mutex<Option<Side>>,
-    /// Counts calls; and how many there were when the thread looked.
+    /// Number of calls so far; `seen` is that number when the thread last looked.
     calls: AtomicU64,
     seen: AtomicU64,
 }
@@ -90,7 +90,7 @@ impl Link {
         Link { side: Mutex::new(Some(side)), calls, seen }
     }
 
-    /// Whether nobody has called since this was asked last.
+    /// Returns whether no call was made since the last call of this function.
     fn is_alone(&self) -> bool {
         let calls = self.calls.load(Ordering::Relaxed);
         self.seen.swap(calls, Ordering::Relaxed) == calls
@@ -102,10 +102,10 @@ impl Link {
     }
 }
 
-/// What was received, or sent, by each part of a request that is done.
+/// Number of parts of a completed request, and the bytes sent or received by each part.
 pub(crate) type Done = (usize, Sizes);
 
-/// A closed communicator that has something to finish.
+/// Closed communicator that still has something to finish.
 #[derive(Debug)]
 struct Lingering {
     side: Side,
@@ -113,7 +113,7 @@ struct Lingering {
 }
 
 impl Lingering {
-    /// Goes on; whether that is needed again.
+    /// Makes progress; returns whether more is needed.
     fn advance(&mut self) -> bool {
         let unfinished = match &mut self.side {
             Side::Send(sender) => {
@@ -126,7 +126,7 @@ impl Lingering {
     }
 }
 
-/// The thread, as long as somebody wants it.
+/// Helper thread, and the number of contexts that need it.
 #[derive(Debug, Default)]
 struct Helper {
     wanted: usize,
@@ -134,7 +134,7 @@ struct Helper {
     thread: Option<JoinHandle<()>>,
 }
 
-/// All that there is in a process.
+/// State of the plugin in a process.
 #[derive(Debug)]
 pub(crate) struct Plugin {
     config: Config,
@@ -145,19 +145,19 @@ pub(crate) struct Plugin {
     links: Registry<Link>,
     registrations: Registry<Registration>,
     is_rebuilding: AtomicBool,
-    /// What the last `init` was given.
+    /// Profiler callback of the last `init`.
     profiler: Mutex<Profiler>,
-    /// Whether the two devices have been made one, too.
+    /// True once the virtual device of both devices has been made.
     has_made: AtomicBool,
     lingering: Mutex<Vec<Lingering>>,
     helper: Mutex<Helper>,
 }
 
-/// Devices that are there: both are the same sockets.
+/// Number of physical devices: both are the same sockets.
 const DEVICES: i32 = 2;
 
 impl Plugin {
-    /// How many devices there are, with the one that is made of both.
+    /// Returns the number of devices, including the virtual one.
     pub(crate) fn devices(&self) -> i32 {
         match self.has(Fault::NoDevices) {
             true => 0,
@@ -181,7 +181,7 @@ impl Plugin {
         }
     }
 
-    /// Makes one device of several: these can only be the two that there are.
+    /// Makes a virtual device; its parts can only be the two physical devices.
     pub(crate) fn make_device(&self, parts: &[i32]) -> Outcome<i32> {
         match parts {
             [0, 1] => self.has_made.store(true, Ordering::Release),
@@ -190,7 +190,7 @@ impl Plugin {
         Ok(DEVICES)
     }
 
-    /// What a device is made of.
+    /// Returns the physical devices that a device consists of.
     pub(crate) fn parts(&self, device: &i32) -> &'static [i32] {
         match device {
             0 => &[0],
@@ -217,18 +217,18 @@ impl Plugin {
         }
     }
 
-    /// The one that C calls.
+    /// Returns the plugin of this process, which the exported functions use.
     pub(crate) fn of_process() -> &'static Plugin {
         static PLUGIN: OnceLock<Plugin> = OnceLock::new();
         PLUGIN.get_or_init(|| Plugin::new(Config::read()))
     }
 
-    /// Whether that is to be done wrong.
+    /// Returns whether that fault is planted.
     pub(crate) fn has(&self, fault: Fault) -> bool {
         self.config.fault == Some(fault)
     }
 
-    /// A context.
+    /// Creates a context.
     pub(crate) fn init(&'static self) -> Outcome<u64> {
         if self.has(Fault::Unknown) {
             return Err(NcclResult::INVALID_USAGE);
@@ -246,17 +246,17 @@ impl Plugin {
         Ok(self.contexts.insert(()))
     }
 
-    /// Takes what is told of events.
+    /// Stores the profiler callback.
     pub(crate) fn set_profiler(&self, profiler: Profiler) {
         *lock(&self.profiler) = profiler;
     }
 
-    /// Returns what is told of events, if anything is.
+    /// Returns the profiler callback, if there is one.
     pub(crate) fn profiler(&self) -> Profiler {
         *lock(&self.profiler)
     }
 
-    /// The end of a context; with the last one, of the thread.
+    /// Ends a context; the end of the last context also ends the thread.
     pub(crate) fn finalize(&self, context: u64) -> Outcome<()> {
         self.contexts.remove(context).ok_or(NcclResult::INVALID_ARGUMENT)?;
         let mut helper = lock(&self.helper);
@@ -274,7 +274,7 @@ impl Plugin {
         Ok(())
     }
 
-    /// Whether there is such a context.
+    /// Checks that the context exists.
     pub(crate) fn check_context(&self, context: u64) -> Outcome<()> {
         self.contexts.find(context).map(|_| ()).ok_or(NcclResult::INVALID_ARGUMENT)
     }
@@ -287,20 +287,21 @@ impl Plugin {
         self.address.get_or_init(find).ok_or(NcclResult::SYSTEM_ERROR)
     }
 
-    /// A listening communicator, with its handle.
+    /// Creates a listening communicator; also returns its handle.
     pub(crate) fn listen(&self) -> Outcome<(u64, Handle)> {
         let (listener, handle) = Listener::open(self.address()?, self.config.fault)?;
         Ok((self.listeners.insert(Mutex::new(listener)), handle))
     }
 
-    /// A sending communicator, once it is connected; to be called again with the same handle.
+    /// Returns a sending communicator once it is connected; until then the caller calls again with
+    /// the same handle.
     pub(crate) fn connect(&self, handle: &mut Handle) -> Outcome<Option<u64>> {
         let (address, token) = handle.target().ok_or(NcclResult::INVALID_ARGUMENT)?;
         if self.has(Fault::NeverConnects) {
             return Ok(None);
         }
         let begun = self.attempts.find(handle.attempt());
-        // The number may be that of another process which had the handle before.
+        // The number may come from another process that had the handle before.
         let attempt = match begun.filter(|attempt| lock(attempt).is_for(&token)) {
             Some(attempt) => attempt,
             None => {
@@ -322,7 +323,7 @@ impl Plugin {
         Ok(Some(self.links.insert(Link::new(side))))
     }
 
-    /// A receiving communicator, once somebody has connected who knows the handle.
+    /// Returns a receiving communicator once a peer with the handle has connected.
     pub(crate) fn accept(&self, listener: u64) -> Outcome<Option<u64>> {
         let listener = self.listeners.find(listener).ok_or(NcclResult::INVALID_ARGUMENT)?;
         if self.has(Fault::NeverConnects) {
@@ -341,7 +342,7 @@ impl Plugin {
         Ok(Some(self.links.insert(Link::new(side))))
     }
 
-    /// A registration of memory of the host.
+    /// Registers host memory.
     pub(crate) fn register(
         &self,
         comm: u64,
@@ -357,7 +358,8 @@ impl Plugin {
         Ok(self.registrations.insert(Registration::new(start, bytes)))
     }
 
-    /// With the fault, transfers of other threads fail meanwhile.
+    /// Makes transfers of other threads fail for a while, if [`Fault::RegistrationRace`] is
+    /// planted.
     fn rebuild(&self) {
         if self.has(Fault::RegistrationRace) {
             self.is_rebuilding.store(true, Ordering::Relaxed);
@@ -366,12 +368,13 @@ impl Plugin {
         }
     }
 
-    /// Ends a registration. Its memory is left alone from here on, whatever is in flight.
+    /// Ends a registration. The plugin does not touch its memory any more, even for requests in
+    /// flight.
     pub(crate) fn deregister(&self, comm: u64, registration: u64) -> Outcome<()> {
         self.links.find(comm).ok_or(NcclResult::INVALID_ARGUMENT)?;
         let gone = self.registrations.remove(registration).ok_or(NcclResult::INVALID_ARGUMENT)?;
         self.rebuild();
-        // Requests hold on to the registration that their memory lies in.
+        // Requests hold a reference to the registration of their memory.
         if Arc::strong_count(&gone) > 1 {
             for link in self.links.select(|_| true) {
                 match lock(&link.side).as_mut() {
@@ -384,12 +387,12 @@ impl Plugin {
         Ok(())
     }
 
-    /// A buffer of a request.
+    /// Returns a buffer of a request.
     ///
     /// # Safety
     ///
-    /// The bytes are valid, and nobody else's, until the request is done, or its registration or
-    /// its communicator gone.
+    /// The bytes are valid, and nobody else uses them, until the request is done or its
+    /// registration or communicator is gone.
     pub(crate) unsafe fn span(
         &self,
         start: *mut u8,
@@ -408,11 +411,11 @@ impl Plugin {
             }
             _ => return Err(NcclResult::INVALID_ARGUMENT),
         };
-        // SAFETY: as above; spans are dropped or detached at these three.
+        // SAFETY: as above; spans are dropped or detached in these three cases.
         Ok(unsafe { Span::new(start, bytes, within) })
     }
 
-    /// A request to send; `None` if it cannot be taken now.
+    /// Posts a send; returns `None` if there is no room for it now.
     pub(crate) fn send(&self, comm: u64, span: Span, tag: i32) -> Outcome<Option<u64>> {
         let ticket = self.link(comm)?.call(|side| match side {
             Side::Send(sender) => sender.post(span, tag),
@@ -421,7 +424,8 @@ impl Plugin {
         Ok(ticket.map(|ticket| request(comm, ticket)))
     }
 
-    /// A request to receive into buffers, each with its tag; `None` if it cannot be taken now.
+    /// Posts a receive into buffers, each with its tag; returns `None` if there is no room for it
+    /// now.
     pub(crate) fn receive(&self, comm: u64, pieces: Vec<(Span, i32)>) -> Outcome<Option<u64>> {
         let ticket = self.link(comm)?.call(|side| match side {
             Side::Receive(receiver) => receiver.post(pieces),
@@ -430,8 +434,8 @@ impl Plugin {
         Ok(ticket.map(|ticket| request(comm, ticket)))
     }
 
-    /// Checks that there is such a receiving communicator. There is nothing to flush, and no
-    /// request for it.
+    /// Checks that the receiving communicator exists. Sockets need no flush, so there is no
+    /// request.
     pub(crate) fn flush(&self, comm: u64) -> Outcome<Option<u64>> {
         let ticket = self.link(comm)?.call(|side| match side {
             Side::Receive(receiver) if self.has(Fault::FlushHangs) => Ok(receiver.never_done()),
@@ -441,7 +445,7 @@ impl Plugin {
         Ok(ticket.map(|ticket| request(comm, ticket)))
     }
 
-    /// What a request has come to, once; `None` if it is not done.
+    /// Returns a request's result once; `None` if the request is not done.
     pub(crate) fn test(&self, request: u64) -> Outcome<Option<Done>> {
         let ticket = Ticket::of(request as u32);
         self.link(request >> 32)?.call(|side| match side {
@@ -453,7 +457,7 @@ impl Plugin {
         })
     }
 
-    /// Takes note that a receive was consumed: nothing was kept for it.
+    /// Accepts that the caller has consumed a receive; the plugin keeps nothing for it.
     pub(crate) fn consumed(&self, comm: u64, request: u64) -> Outcome<()> {
         self.link(comm)?.call(|side| match side {
             Side::Receive(receiver) => {
@@ -470,7 +474,7 @@ impl Plugin {
         self.links.find(comm).ok_or(NcclResult::INVALID_ARGUMENT)
     }
 
-    /// Ends a listening communicator.
+    /// Closes a listening communicator.
     pub(crate) fn close_listen(&self, listener: u64) -> Outcome<()> {
         let listener = self.listeners.remove(listener).ok_or(NcclResult::INVALID_ARGUMENT)?;
         if self.has(Fault::LeakDescriptors) {
@@ -479,12 +483,12 @@ impl Plugin {
         Ok(())
     }
 
-    /// Ends a sending communicator. What was posted is sent.
+    /// Closes a sending communicator. Posted messages are still sent.
     pub(crate) fn close_send(&self, comm: u64) -> Outcome<()> {
         self.close(comm, |side| matches!(side, Side::Send(_)))
     }
 
-    /// Ends a receiving communicator.
+    /// Closes a receiving communicator.
     pub(crate) fn close_receive(&self, comm: u64) -> Outcome<()> {
         self.close(comm, |side| matches!(side, Side::Receive(_)))
     }
@@ -510,7 +514,7 @@ impl Plugin {
         Ok(())
     }
 
-    /// The thread.
+    /// Runs the loop of the helper thread until `stop` is set.
     fn run(&self, stop: &AtomicBool) {
         let mut ticks = 0;
         while !stop.load(Ordering::Relaxed) {
@@ -530,14 +534,14 @@ impl Plugin {
         }
     }
 
-    /// Moves data of communicators that nobody calls for; whether there was any.
+    /// Makes progress for communicators that nobody calls for; returns whether any data moved.
     fn drive(&self, looks_for_peers: bool) -> bool {
         let mut moved = false;
         if self.has(Fault::ProgressOnlyInTest) {
             return moved;
         }
         for link in self.links.select(Link::is_alone) {
-            // Who is in a call moves data.
+            // A caller that holds the lock makes progress itself.
             let Ok(mut side) = link.side.try_lock() else { continue };
             let Some(side) = side.as_mut() else { continue };
             if side.is_busy() {
@@ -553,7 +557,7 @@ impl Plugin {
     }
 }
 
-/// The number of a request: its communicator's, which fits 32 bits, and its ticket's.
+/// Returns the number of a request: its communicator's number, which fits 32 bits, and its ticket.
 fn request(comm: u64, ticket: Ticket) -> u64 {
     comm << 32 | u64::from(ticket.number())
 }

@@ -1,4 +1,4 @@
-//! What there is to know of the device, in each version's words.
+//! Properties of the devices, in the layout of each version.
 
 use core::ffi::{CStr, c_char, c_int};
 
@@ -8,22 +8,22 @@ use crate::exports::{check_device, entry, place};
 use crate::fault::Fault;
 use crate::plugin::{GROUP_MAX, Outcome, Plugin};
 
-/// By number; the last one is made of the others.
+/// Names of the devices by number; the last one is the virtual device.
 const NAMES: [&CStr; 3] = [c"reference0", c"reference1", c"reference0+reference1"];
-/// The port of the first device is a card of its own, as is that of the next one.
+/// GUID of the first device, each of whose ports is a card of its own.
 const GUID: u64 = 0x7265_662d_6e65_7430;
-/// Nobody asks a socket how fast it is.
+/// Nominal speed, since a socket has no fixed one.
 const SPEED_MBPS: c_int = 10_000;
 const COMMS_MAX: c_int = 65_536;
 
-/// Of a device that is there.
+/// Returns the name of a device, or an error if there is no such device.
 fn name(plugin: &Plugin, device: c_int) -> Outcome<&'static CStr> {
     check_device(plugin, device)?;
     let at = usize::try_from(device).ok();
     at.and_then(|at| NAMES.get(at)).copied().ok_or(NcclResult::INVALID_ARGUMENT)
 }
 
-/// Returns nothing without a fault: sockets are on no bus.
+/// Returns the PCI path: null, since sockets are on no bus, unless a fault is planted.
 fn pci_path(plugin: &Plugin) -> *const c_char {
     match plugin.has(Fault::BusIdAsPath) {
         true => c"0000:3b:00.0".as_ptr(),

@@ -1,5 +1,5 @@
-//! The receiving side of a connection: messages as they come, each to the first receive that was
-//! posted for its tag.
+//! Receiving side of a connection: each arriving message goes to the first receive that was posted
+//! for its tag.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read};
@@ -15,22 +15,22 @@ use crate::memory::{Registration, Span};
 use crate::plugin::{CALL_BYTES_MAX, FEW, GROUP_MAX, Outcome};
 use crate::slots::{Slots, Ticket};
 
-/// Bytes that nobody wants are read in pieces of so many.
+/// Chunk size for reading bytes that are discarded.
 const WASTE_BYTES: usize = 64 << 10;
 
-/// [`Fault::Corrupt`] leaves shorter messages alone.
+/// Length of the shortest message that [`Fault::Corrupt`] changes.
 const CORRUPT_BYTES_MIN: usize = 64 << 10;
 
 /// Bytes received by each part of a request.
 pub(crate) type Sizes = [usize; GROUP_MAX];
 
-/// A request: some buffers that are received into.
+/// Request: one or more buffers to receive into.
 #[derive(Debug)]
 struct Group {
     parts: usize,
     missing: usize,
     sizes: Sizes,
-    /// Its memory was deregistered before it was done.
+    /// True if memory of the request was deregistered before the request was done.
     is_cancelled: bool,
 }
 
@@ -40,7 +40,7 @@ struct Entry {
     ticket: Ticket,
     part: usize,
     tag: i32,
-    /// None once the caller wants its memory back.
+    /// Memory of the buffer; `None` once it is deregistered.
     span: Option<Span>,
 }
 
@@ -50,11 +50,11 @@ impl Entry {
     }
 }
 
-/// Where a message goes.
+/// Destination of a message.
 #[derive(Debug)]
 enum Target {
     Entry(Entry),
-    /// Nobody has asked for it yet.
+    /// Copy of a message that no receive has been posted for yet.
     Aside(Vec<u8>),
 }
 
@@ -66,7 +66,7 @@ impl Target {
         }
     }
 
-    /// Room for the bytes from `at` on; none for what is cut off.
+    /// Returns the room for bytes `at..end` of a message; truncated bytes have none.
     fn rest(&mut self, at: usize, end: usize) -> &mut [u8] {
         let part = at..end.min(self.room());
         match self {
@@ -78,33 +78,33 @@ impl Target {
     }
 }
 
-/// A message that is being read.
+/// Message that is being read.
 #[derive(Debug)]
 struct Incoming {
     tag: i32,
     bytes: usize,
-    /// Bytes read of it.
+    /// Bytes of the message that have been read.
     at: usize,
     target: Target,
 }
 
-/// What comes next on the wire.
+/// Next item on the wire.
 #[derive(Debug)]
 enum Reading {
-    /// A frame, of which so many bytes have been read.
+    /// Frame, with the number of its bytes that have been read.
     Frame(usize),
-    /// The rest of a message.
+    /// Remaining bytes of a message.
     Message(Incoming),
 }
 
-/// A receiving communicator.
+/// Receiving communicator.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     socket: TcpStream,
     requests: Slots<Group>,
-    /// Buffers that no message has been found for, in the order in which they were posted.
+    /// Buffers without a message so far, in the order in which they were posted.
     posted: VecDeque<Entry>,
-    /// Whole messages that nobody has asked for yet.
+    /// Complete messages that no receive has been posted for yet.
     aside: VecDeque<(i32, Vec<u8>)>,
     frame: Frame,
     reading: Reading,
@@ -113,7 +113,7 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    /// Over a socket that does not block, on which the hello was read.
+    /// Creates a communicator over a non-blocking socket whose hello has been read.
     pub(crate) fn new(socket: TcpStream, fault: Option<Fault>) -> Receiver {
         let room = if fault == Some(Fault::FewRequests) { FEW } else { REQUESTS_MAX };
         Receiver {
@@ -128,7 +128,7 @@ impl Receiver {
         }
     }
 
-    /// Posts a group of buffers with their tags; `None` if there are too many.
+    /// Posts a group of buffers with their tags; returns `None` if there are too many requests.
     pub(crate) fn post(&mut self, pieces: Vec<(Span, i32)>) -> Outcome<Option<Ticket>> {
         self.broken.filter(|_| self.aside.is_empty()).map_or(Ok(()), Err)?;
         let parts = pieces.len();
@@ -151,7 +151,8 @@ impl Receiver {
         Ok(Some(ticket))
     }
 
-    /// How many parts a request had and what each of them received; `None` if it is not done.
+    /// Returns the number of a request's parts and the bytes that each received; `None` if the
+    /// request is not done.
     pub(crate) fn test(&mut self, ticket: Ticket) -> Outcome<Option<(usize, Sizes)>> {
         if !self.is_done(ticket)? {
             self.progress();
@@ -167,14 +168,14 @@ impl Receiver {
         if group.is_cancelled { Err(NcclResult::INVALID_USAGE) } else { Ok(group.missing == 0) }
     }
 
-    /// Progress without a `test`.
+    /// Makes progress outside of `test`.
     fn progress_unasked(&mut self) {
         if self.fault != Some(Fault::ProgressOnlyInTest) {
             self.progress();
         }
     }
 
-    /// Reads what can be read without waiting; whether that was anything.
+    /// Reads what can be read without waiting; returns whether any bytes were read.
     pub(crate) fn progress(&mut self) -> bool {
         let mut moved = 0;
         while self.broken.is_none() && moved < CALL_BYTES_MAX {
@@ -187,10 +188,11 @@ impl Receiver {
         moved > 0
     }
 
-    /// One read, or what can be done without; the bytes read, `None` if there is nothing to do.
+    /// Does one step, with at most one read; returns the bytes read, or `None` if there is nothing
+    /// to do.
     fn step(&mut self) -> Outcome<Option<usize>> {
         match &mut self.reading {
-            // Nobody asks: it can as well stay where it is.
+            // No receive is posted: the data can stay in the socket.
             Reading::Frame(_) if self.posted.is_empty() => Ok(None),
             Reading::Frame(FRAME_BYTES) => self.begin().map(|()| Some(0)),
             Reading::Frame(got) => {
@@ -217,7 +219,7 @@ impl Receiver {
         }
     }
 
-    /// A frame was read, and somebody waits: finds out where its message goes.
+    /// Finds the destination of a message whose frame was read.
     fn begin(&mut self) -> Outcome<()> {
         let (tag, bytes, inline) = frame::decode(&self.frame).ok_or(NcclResult::REMOTE_ERROR)?;
         let mut target = match self.wanted(tag) {
@@ -234,19 +236,19 @@ impl Receiver {
         Ok(())
     }
 
-    /// The receive that a message of that tag is for.
+    /// Returns the index of the receive that a message of that tag is for.
     fn wanted(&self, tag: i32) -> Option<usize> {
         let takes_any = self.fault == Some(Fault::TagOrder);
         self.posted.iter().position(|entry| takes_any || entry.tag == tag)
     }
 
-    /// A message was read.
+    /// Completes a message that was read.
     fn finish(&mut self) {
         let reading = std::mem::replace(&mut self.reading, Reading::Frame(0));
         let Reading::Message(message) = reading else { return };
         match message.target {
             Target::Entry(entry) => self.complete(entry, message.bytes),
-            // Somebody may have asked meanwhile.
+            // A receive may have been posted meanwhile.
             Target::Aside(copy) => match self.wanted(message.tag) {
                 Some(at) => {
                     if let Some(entry) = self.posted.remove(at) {
@@ -258,7 +260,7 @@ impl Receiver {
         }
     }
 
-    /// Hands over a message that was put aside.
+    /// Copies a message that was put aside to its receive.
     fn deliver(&mut self, mut entry: Entry, message: &[u8]) {
         let bytes = message.len().min(entry.room());
         if let Some(span) = &mut entry.span {
@@ -289,26 +291,26 @@ impl Receiver {
         }
     }
 
-    /// A request for nothing, which nothing completes.
+    /// Creates an empty request that never completes.
     pub(crate) fn never_done(&mut self) -> Option<Ticket> {
         let (sizes, is_cancelled) = ([0; GROUP_MAX], false);
         self.requests.insert(Group { parts: 1, missing: 1, sizes, is_cancelled })
     }
 
-    /// Ends whatever request has the place that this one had.
+    /// Ends whatever request now has the slot of this ticket's request.
     pub(crate) fn forget(&mut self, ticket: Ticket) {
         if let Some(successor) = self.requests.successor(ticket) {
             self.requests.remove(successor);
         }
     }
 
-    /// Whether somebody waits.
+    /// Returns whether a receive or a partly read message waits for data.
     pub(crate) fn is_busy(&self) -> bool {
         let reads = matches!(self.reading, Reading::Message(_));
         (reads || !self.posted.is_empty()) && self.broken.is_none()
     }
 
-    /// Leaves memory alone that is deregistered; what should have gone there is cancelled.
+    /// Stops using deregistered memory and cancels the requests that receive into it.
     pub(crate) fn release(&mut self, registration: &Arc<Registration>) {
         let current = match &mut self.reading {
             Reading::Message(Incoming { target: Target::Entry(entry), .. }) => Some(entry),
@@ -328,8 +330,8 @@ impl Receiver {
         &self.socket
     }
 
-    /// Reads on and forgets it; the peer must not be told of a reset while it sends. Whether that
-    /// is to be gone on with.
+    /// Reads and discards data, so that the peer sees no reset while it sends. Returns whether the
+    /// caller is to call again.
     pub(crate) fn drain(&mut self) -> bool {
         let mut waste = [0; WASTE_BYTES];
         let mut moved = 0;
@@ -344,7 +346,7 @@ impl Receiver {
     }
 }
 
-/// Flips a bit of every fourth message that is long, among those of the process.
+/// Flips one bit in every fourth long message of the process.
 fn corrupt(entry: &mut Entry, bytes: usize) {
     static LONG: AtomicUsize = AtomicUsize::new(0);
     let is_long = bytes >= CORRUPT_BYTES_MIN;
@@ -356,10 +358,10 @@ fn corrupt(entry: &mut Entry, bytes: usize) {
     }
 }
 
-/// The bytes read; `None` if there are none yet.
+/// Returns the number of bytes read; `None` if no data is available.
 fn read(mut socket: &TcpStream, into: &mut [u8]) -> Outcome<Option<usize>> {
     match socket.read(into) {
-        // No message ends like that: the peer has closed, or is gone.
+        // The peer has closed the connection or is gone; no message ends like that.
         Ok(0) => Err(NcclResult::REMOTE_ERROR),
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
@@ -368,7 +370,7 @@ fn read(mut socket: &TcpStream, into: &mut [u8]) -> Outcome<Option<usize>> {
     }
 }
 
-/// Room for a message that nobody has asked for yet; `None` if there is none.
+/// Returns room for a message without a receive; `None` if memory is short.
 fn aside(bytes: usize) -> Option<Vec<u8>> {
     let mut room = Vec::new();
     room.try_reserve_exact(bytes).ok()?;

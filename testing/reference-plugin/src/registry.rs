@@ -1,15 +1,15 @@
-//! What was handed out to the caller: numbers in the place of pointers, which are looked up and
-//! never followed. A wrong one is an error, not a crash.
+//! Objects handed out to the caller as numbers instead of pointers. Numbers are looked up, so that
+//! a wrong one is an error, not a crash.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Many locks, so that communicators do not wait for each other.
+/// Number of locks; many, so that communicators do not wait for each other.
 const SHARDS: usize = 64;
 
-/// CallParams are unlike in all registries: a handle of the wrong kind is found nowhere. Small ones
-/// have a meaning of their own.
+/// Next number. Numbers are unique across registries, so that no registry finds a handle of the
+/// wrong kind. Small numbers have a meaning of their own.
 static NEXT: AtomicU64 = AtomicU64::new(4096);
 
 type Shard<T> = BTreeMap<u64, Arc<T>>;
@@ -25,7 +25,7 @@ impl<T> Registry<T> {
         Registry { shards: std::array::from_fn(|_| RwLock::new(BTreeMap::new())) }
     }
 
-    /// Its number.
+    /// Inserts an object and returns its number.
     pub(crate) fn insert(&self, object: T) -> u64 {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         self.write(id).insert(id, Arc::new(object));
@@ -36,12 +36,12 @@ impl<T> Registry<T> {
         read(self.shard(id)).get(&id).cloned()
     }
 
-    /// The object, for the first who asks.
+    /// Removes an object and returns it; later calls return `None`.
     pub(crate) fn remove(&self, id: u64) -> Option<Arc<T>> {
         self.write(id).remove(&id)
     }
 
-    /// Those that are wanted.
+    /// Returns the objects that `wanted` accepts.
     pub(crate) fn select(&self, wanted: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut found = Vec::new();
         for shard in &self.shards {

@@ -1,5 +1,4 @@
-//! The sending side of a connection: messages in the order in which they were posted, one at a
-//! time.
+//! Sending side of a connection: messages in the order in which they were posted, one at a time.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -14,32 +13,32 @@ use crate::memory::{Registration, Span};
 use crate::plugin::{CALL_BYTES_MAX, FEW, GROUP_MAX, Outcome};
 use crate::slots::{Slots, Ticket};
 
-/// Every buffer of the peer's requests may be waited for by a request of its own.
+/// Most sends; each buffer of the peer's requests may have a request of its own here.
 const SENDS_MAX: usize = REQUESTS_MAX * GROUP_MAX;
 
-/// What the caller may ask about.
+/// Request of a send.
 #[derive(Debug)]
 struct Send {
     bytes: usize,
     is_done: bool,
 }
 
-/// Where the bytes of a message lie.
+/// Location of a message's bytes.
 #[derive(Debug)]
 enum Source {
     Caller(Span),
-    /// A copy: the caller wants its memory back.
+    /// Copy of the message, made when the caller took its memory back.
     Own(Vec<u8>),
 }
 
-/// A message that is not, or not wholly, written.
+/// Message that is not completely written yet.
 #[derive(Debug)]
 struct Outgoing {
     ticket: Ticket,
     frame: Frame,
     source: Source,
     bytes: usize,
-    /// Bytes on the wire, the frame's among them.
+    /// Bytes written, including the frame's.
     written: usize,
 }
 
@@ -59,7 +58,7 @@ impl Outgoing {
         }
     }
 
-    /// Leaves the caller's memory alone from here on.
+    /// Copies the message, so that the caller's memory is not used any more.
     fn detach(&mut self) {
         if let Source::Caller(span) = &self.source {
             self.source = Source::Own(span.readable(0..self.bytes).to_vec());
@@ -67,7 +66,7 @@ impl Outgoing {
     }
 }
 
-/// A sending communicator.
+/// Sending communicator.
 #[derive(Debug)]
 pub(crate) struct Sender {
     socket: TcpStream,
@@ -78,14 +77,14 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// Over a socket that does not block, on which the hello was sent.
+    /// Creates a communicator over a non-blocking socket on which the hello was sent.
     pub(crate) fn new(socket: TcpStream, fault: Option<Fault>) -> Sender {
         let room = if fault == Some(Fault::FewRequests) { FEW } else { SENDS_MAX };
         let requests = Slots::new(room);
         Sender { socket, requests, queue: VecDeque::new(), broken: None, fault }
     }
 
-    /// Posts a message; `None` if there are too many.
+    /// Posts a message; returns `None` if there are too many.
     pub(crate) fn post(&mut self, span: Span, tag: i32) -> Outcome<Option<Ticket>> {
         self.broken.map_or(Ok(()), Err)?;
         let bytes = span.bytes();
@@ -103,7 +102,7 @@ impl Sender {
         Ok(Some(ticket))
     }
 
-    /// The bytes of a message that is on its way; `None` if it is not yet.
+    /// Returns the length of a message once it is completely written; `None` before.
     pub(crate) fn test(&mut self, ticket: Ticket) -> Outcome<Option<usize>> {
         if !self.is_done(ticket)? {
             self.progress();
@@ -119,14 +118,14 @@ impl Sender {
         Ok(send.is_done)
     }
 
-    /// Progress without a `test`.
+    /// Makes progress outside of `test`.
     fn progress_unasked(&mut self) {
         if self.fault != Some(Fault::ProgressOnlyInTest) {
             self.progress();
         }
     }
 
-    /// Writes what can be written without waiting; whether that was anything.
+    /// Writes what can be written without waiting; returns whether any bytes were written.
     pub(crate) fn progress(&mut self) -> bool {
         let mut moved = 0;
         while let Some(head) = self.queue.front_mut()
@@ -152,13 +151,13 @@ impl Sender {
         moved > 0
     }
 
-    /// Whether messages wait.
+    /// Returns whether messages wait to be written.
     pub(crate) fn is_busy(&self) -> bool {
         !self.queue.is_empty() && self.broken.is_none()
     }
 
-    /// Sees whether the peer is still there. Nothing ever comes from it but its end, or what a
-    /// fault has it say: bytes that are left unread would make closing a reset.
+    /// Checks whether the peer is still connected. The peer sends nothing except the byte of a
+    /// fault; that byte is read because closing a socket with unread bytes resets the connection.
     pub(crate) fn look_for_peer(&mut self) {
         match (&self.socket).read(&mut [0]) {
             Ok(1..) => {}
@@ -173,7 +172,7 @@ impl Sender {
         &self.socket
     }
 
-    /// Leaves memory alone that is deregistered, or all of it.
+    /// Stops using deregistered memory, or all memory of the caller for `None`.
     pub(crate) fn release(&mut self, registration: Option<&Arc<Registration>>) {
         for message in &mut self.queue {
             let Source::Caller(span) = &message.source else { continue };

@@ -1,9 +1,9 @@
-//! The requests of a communicator: so many at most, each known by a ticket that is good once.
+//! Table of a communicator's requests: bounded, and each ticket is valid for one request only.
 
-/// Generations of a slot before its tickets come again.
+/// Number of uses of a slot after which its tickets repeat.
 const GENERATIONS: u32 = 1 << 24;
 
-/// A request: its slot, and how often the slot had been used before.
+/// Ticket of a request: its slot, and the number of earlier uses of the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
     slot: u8,
@@ -11,18 +11,18 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// As 32 bits.
+    /// Returns the ticket as 32 bits.
     pub(crate) fn number(self) -> u32 {
         self.generation << 8 | u32::from(self.slot)
     }
 
-    /// Of [`number`](Ticket::number).
+    /// Returns the ticket of a [`number`](Ticket::number).
     pub(crate) fn of(number: u32) -> Ticket {
         Ticket { slot: number as u8, generation: number >> 8 }
     }
 }
 
-/// A table of requests.
+/// Table of requests.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     slots: Vec<(u32, Option<T>)>,
@@ -30,13 +30,13 @@ pub(crate) struct Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// For `count` requests, at most 256.
+    /// Creates a table for `count` requests, at most 256.
     pub(crate) fn new(count: usize) -> Slots<T> {
         let free: Vec<u8> = (0..=u8::MAX).take(count).rev().collect();
         Slots { slots: free.iter().map(|_| (0, None)).collect(), free }
     }
 
-    /// A ticket for it; `None` if there is no room.
+    /// Inserts a request and returns its ticket; `None` if the table is full.
     pub(crate) fn insert(&mut self, request: T) -> Option<Ticket> {
         let slot = self.free.pop()?;
         let (generation, place) = self.slots.get_mut(usize::from(slot))?;
@@ -49,13 +49,13 @@ impl<T> Slots<T> {
         place.as_mut().filter(|_| *generation == ticket.generation)
     }
 
-    /// The ticket that is good for the same slot now.
+    /// Returns the ticket that is valid now for the same slot.
     pub(crate) fn successor(&self, ticket: Ticket) -> Option<Ticket> {
         let (generation, _) = self.slots.get(usize::from(ticket.slot))?;
         Some(Ticket { generation: *generation, ..ticket })
     }
 
-    /// The ticket is good for nothing from here on.
+    /// Removes a request; its ticket becomes invalid.
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<T> {
         self.find(ticket)?;
         let (generation, place) = self.slots.get_mut(usize::from(ticket.slot))?;

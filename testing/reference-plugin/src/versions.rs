@@ -1,4 +1,4 @@
-//! The tables that NCCL looks for, one for each version of its interface.
+//! Plugin tables that NCCL looks for, one for each version of its interface.
 
 use core::ffi::CStr;
 
@@ -16,7 +16,7 @@ use crate::properties::{properties_v8, properties_v9, properties_v11, properties
 
 const NAME: &CStr = c"Reference";
 
-/// A table, as a symbol of the library.
+/// Plugin table as a symbol of the library.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct Exported<T>(pub T);
@@ -24,7 +24,7 @@ pub struct Exported<T>(pub T);
 // SAFETY: tables are never written; the names in them live as long as the process.
 unsafe impl<T> Sync for Exported<T> {}
 
-/// Version 12.
+/// Table of version 12.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the name is NCCL's")]
 pub static ncclNetPlugin_v12: Exported<v12::Net> = Exported(v12::Net {
@@ -52,7 +52,7 @@ pub static ncclNetPlugin_v12: Exported<v12::Net> = Exported(v12::Net {
     set_attributes: Some(set_attributes),
 });
 
-/// Version 11.
+/// Table of version 11.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the name is NCCL's")]
 pub static ncclNetPlugin_v11: Exported<v11::Net> = Exported(v11::Net {
@@ -80,7 +80,7 @@ pub static ncclNetPlugin_v11: Exported<v11::Net> = Exported(v11::Net {
     set_attributes: Some(set_attributes),
 });
 
-/// Version 10.
+/// Table of version 10.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the name is NCCL's")]
 pub static ncclNetPlugin_v10: Exported<v10::Net> = Exported(v10::Net {
@@ -106,7 +106,7 @@ pub static ncclNetPlugin_v10: Exported<v10::Net> = Exported(v10::Net {
     make_device: Some(make_device::<4>),
 });
 
-/// Version 9.
+/// Table of version 9.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the name is NCCL's")]
 pub static ncclNetPlugin_v9: Exported<v9::Net> = Exported(v9::Net {
@@ -132,7 +132,7 @@ pub static ncclNetPlugin_v9: Exported<v9::Net> = Exported(v9::Net {
     make_device: Some(make_device::<4>),
 });
 
-/// Version 8.
+/// Table of version 8.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the name is NCCL's")]
 pub static ncclNetPlugin_v8: Exported<v8::Net> = Exported(v8::Net {

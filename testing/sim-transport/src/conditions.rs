@@ -1,23 +1,23 @@
-//! What the wires of a world are like.
+//! Conditions on the wires of a world.
 
 use std::time::Duration;
 
 use ccl_core::time::Instant;
 
-/// A time in which some ranks do not reach the others, nor these them: what is transmitted
-/// meanwhile is lost.
+/// Period in which some ranks and the other ranks do not reach each other: transmissions between
+/// them are lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// The ranks on one side.
+    /// Ranks on one side.
     pub ranks: Vec<u32>,
-    /// When it begins.
+    /// Beginning of the cut.
     pub from: Instant,
-    /// When it is over.
+    /// End of the cut, exclusive.
     pub until: Instant,
 }
 
 impl Cut {
-    /// Whether what is transmitted at that time between these two is lost.
+    /// Returns whether a transmission between two ranks at that time is lost.
     #[must_use]
     pub fn parts(&self, a: u32, b: u32, at: Instant) -> bool {
         let crosses = self.ranks.contains(&a) != self.ranks.contains(&b);
@@ -25,51 +25,53 @@ impl Cut {
     }
 }
 
-/// The conditions of a world; probabilities are per put.
+/// Conditions of a world; probabilities are per put.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conditions {
-    /// One way, without load.
+    /// One-way latency without load.
     pub latency: Duration,
-    /// Up to this much is added at random to each put.
+    /// Largest random delay that is added to each put.
     pub jitter: Duration,
-    /// Of each link, in each direction.
+    /// Bandwidth of each link in each direction.
     pub bandwidth_bytes_per_s: f64,
-    /// A transmission is lost, and repeated after [`Conditions::retransmit_after`].
+    /// Probability that a transmission is lost; it is repeated after
+    /// [`Conditions::retransmit_after`].
     pub loss: f64,
-    /// A put arrives twice.
+    /// Probability that a put arrives twice.
     pub duplication: f64,
-    /// A put is held back by up to [`Conditions::spike`], so that others overtake it.
+    /// Probability that a put is delayed by up to [`Conditions::spike`], so that others overtake
+    /// it.
     pub reordering: f64,
-    /// A put is held back by all of [`Conditions::spike`].
+    /// Probability that a put is delayed by all of [`Conditions::spike`].
     pub delay_spikes: f64,
-    /// How long puts are held back.
+    /// Longest additional delay of a put.
     pub spike: Duration,
-    /// Doubled at each repetition.
+    /// Timeout of the first retransmission; it doubles with each repetition.
     pub retransmit_after: Duration,
-    /// After so many repetitions the peer is lost.
+    /// Most retransmissions; after them the peer is lost.
     pub retransmissions_max: u32,
-    /// How long an idle connection takes to notice that its peer is dead.
+    /// Time until an idle connection detects a dead peer.
     pub keepalive: Duration,
-    /// Whether crashed ranks are never noticed by the transport.
+    /// True if the transport never detects crashed ranks.
     pub silent_crashes: bool,
-    /// Whether the places of puts may change while they are under way, as the capability then
-    /// says.
+    /// True if the memory of a put may change while the put is under way; sets the capability.
     pub redirects: bool,
-    /// Whether puts of one endpoint arrive in order, as the capability then says.
+    /// True if the puts of one endpoint arrive in order; sets the capability.
     pub ordered: bool,
-    /// The most bytes of one put.
+    /// Most bytes of one put.
     pub message_bytes_max: usize,
-    /// The most puts outstanding on one endpoint.
+    /// Most outstanding puts of one endpoint.
     pub depth_max: usize,
-    /// Ranks whose links are this many times slower, and which look at their lanes that many
-    /// latencies late.
+    /// Slow ranks, each with its factor: its links are slower by the factor, and it looks at its
+    /// lanes later by (factor - 1) latencies.
     pub slow: Vec<(u32, u32)>,
-    /// When some ranks are cut off from the others.
+    /// Cut between some ranks and the others, if any.
     pub cut: Option<Cut>,
 }
 
 impl Default for Conditions {
-    /// A quiet network of a machine room, where puts overtake each other by jitter only.
+    /// Returns the quiet network of a machine room, where only jitter makes puts overtake each
+    /// other.
     fn default() -> Conditions {
         Conditions {
             latency: Duration::from_micros(5),
@@ -95,7 +97,7 @@ impl Default for Conditions {
 }
 
 impl Conditions {
-    /// A bad day: everything that can happen to a packet happens to some.
+    /// Returns conditions in which everything that can happen to a packet happens to some.
     #[must_use]
     pub fn hostile() -> Conditions {
         Conditions {
@@ -109,7 +111,7 @@ impl Conditions {
         }
     }
 
-    /// How many times slower a rank is than it should be.
+    /// Returns the factor by which a rank is slower than usual.
     #[must_use]
     pub fn slowness(&self, rank: u32) -> u32 {
         let slow = self.slow.iter().find(|(slow, _)| *slow == rank);

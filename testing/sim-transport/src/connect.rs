@@ -1,4 +1,4 @@
-//! Listening and connecting: one question, one answer, each a latency long.
+//! Listening and connecting: one request and one answer, each of which takes one latency.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -98,7 +98,7 @@ impl Side {
 }
 
 impl State {
-    /// Whoever is not of this world neither listens nor connects.
+    /// Checks that a rank belongs to this world, as listening and connecting require.
     fn check_rank(&self, rank: u32) -> Result<(), TransportError> {
         let ranks = self.ranks.len();
         if (rank as usize) < ranks {
@@ -211,7 +211,7 @@ impl Drop for SimConnecting {
     }
 }
 
-/// One side of a connection that no lane has taken over yet.
+/// Side of a connection that no lane has attached yet.
 #[derive(Debug)]
 pub(crate) struct SimInner {
     world: World,
@@ -225,7 +225,7 @@ impl SimInner {
         Box::new(SimInner { world: world.clone(), link, side, taken: false })
     }
 
-    /// Connection and side, now the caller's.
+    /// Returns the connection and the side, which the caller owns from here on.
     pub(crate) fn take(mut self) -> (usize, usize) {
         self.taken = true;
         (self.link, self.side)

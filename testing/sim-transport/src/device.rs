@@ -1,4 +1,4 @@
-//! The transport and the device of one rank.
+//! Transport and device of one rank.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::lane::SimLane;
 use crate::state::Memory;
 use crate::world::World;
 
-/// The transport `sim` of one rank.
+/// Transport `sim` of one rank.
 #[derive(Clone, Debug)]
 pub struct SimTransport {
     world: World,
@@ -77,7 +77,7 @@ impl Transport for SimTransport {
     }
 }
 
-/// The device of one rank.
+/// Device of one rank.
 #[derive(Debug)]
 pub(crate) struct SimDevice {
     world: World,

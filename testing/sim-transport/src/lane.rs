@@ -1,4 +1,4 @@
-//! A rank's lane.
+//! Lane of one rank.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -55,7 +55,8 @@ impl State {
         found.ok_or_else(|| usage(format!("there is no endpoint {} on this lane", at.0)))
     }
 
-    /// The share that a peer's key names, if it is memory of the other side of this connection.
+    /// Returns the share that a peer's key names, if its memory is on the other side of this
+    /// connection.
     fn share_of(&self, link: usize, side: usize, number: u64) -> Result<&Share, TransportError> {
         let share = usize::try_from(number).ok().and_then(|index| self.shares.get(index));
         share
@@ -63,7 +64,7 @@ impl State {
             .ok_or_else(|| usage("the key is not one that this endpoint's peer has shared"))
     }
 
-    /// What a request becomes, if everything in it is there.
+    /// Checks a request and returns its flight.
     fn check(
         &self,
         lane: usize,
@@ -122,7 +123,7 @@ impl State {
         }
     }
 
-    /// That a slice lies in memory that the rank has registered.
+    /// Checks that a slice lies in memory that the rank has registered.
     pub(crate) fn check_local(&self, rank: u32, slice: LocalSlice) -> Result<(), TransportError> {
         let LocalSlice { key, offset, bytes } = slice;
         let memory = self.memory.get(&key.0).filter(|memory| memory.rank == rank);
@@ -162,7 +163,7 @@ impl State {
     fn detach(&mut self, lane: usize, at: EndpointId) {
         let Ok((link, side)) = self.endpoint(lane, at) else { return };
         self.lanes[lane].endpoints[at.0 as usize] = None;
-        // What was not looked at will not be any more.
+        // The owner does not see events that it has not polled so far.
         self.lanes[lane].events.retain(|event| match event {
             Event::Arrived { endpoint, .. }
             | Event::Note { endpoint, .. }
@@ -180,7 +181,7 @@ impl State {
         self.schedule(self.now + late, Happening::Closed { link, side: 1 - side });
     }
 
-    /// Sends a note off; it gets there whatever it takes, unless an end is gone.
+    /// Sends a note; it always arrives, unless one end is gone.
     fn note(&mut self, lane: usize, at: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
         let (link, side) = self.endpoint(lane, at)?;
         if bytes.len() > NOTE_BYTES_MAX {
@@ -190,7 +191,7 @@ impl State {
         let (from, to) = (connection.sides[side].rank, connection.sides[1 - side].rank);
         if connection.open && !self.has_crashed(from) {
             let arrives = self.now + self.latency(from, to);
-            // The next one waits for it.
+            // Notes keep their order.
             let arrives = arrives.max(self.links[link].sides[side].last_note);
             self.links[link].sides[side].last_note = arrives;
             let bytes = bytes.to_vec();
@@ -199,7 +200,7 @@ impl State {
         Ok(())
     }
 
-    /// A note gets there: once that side has taken the connection over.
+    /// Delivers a note, once that side's lane has attached the connection.
     pub(crate) fn noted(&mut self, link: usize, side: usize, bytes: Vec<u8>) {
         let connection = &self.links[link];
         if !connection.open || self.has_crashed(connection.sides[side].rank) {
@@ -214,7 +215,7 @@ impl State {
         }
     }
 
-    /// A side learns that the other one has closed.
+    /// Tells a side that the other one has closed.
     pub(crate) fn closed(&mut self, link: usize, side: usize) {
         if let Some((lane, endpoint)) = self.links[link].sides[side].lane {
             let reason = "it closed the connection".to_owned();

@@ -1,4 +1,4 @@
-//! Memory of puts that changes while they are under way.
+//! Changes of a put's memory while the put is under way.
 
 use std::collections::BTreeMap;
 
@@ -6,26 +6,26 @@ use ccl_core::transport::{LocalSlice, TransportError};
 
 use crate::state::{Flight, State};
 
-/// Another place for the bytes of one put.
+/// Redirection of one put's bytes.
 #[derive(Debug)]
 struct Redirect {
     link: usize,
-    /// The receiver's.
+    /// Side of the receiver.
     side: usize,
     from: LocalSlice,
     into: LocalSlice,
 }
 
-/// A put whose bytes are written and whose immediate is still to come.
+/// Put whose bytes are written and whose immediate has not arrived yet.
 #[derive(Debug)]
 struct Written {
     link: usize,
-    /// The receiver's.
+    /// Side of the receiver.
     side: usize,
     key: u64,
     offset: usize,
     bytes: usize,
-    /// From which byte of the put on they went elsewhere.
+    /// First byte of the put that was redirected, and the memory it went to.
     diverted: Option<(usize, LocalSlice)>,
 }
 
@@ -36,30 +36,31 @@ impl Written {
     }
 }
 
-/// What was changed.
+/// Changes so far.
 #[derive(Debug, Default)]
 pub(crate) struct Late {
     redirects: Vec<Redirect>,
-    /// By the number of the flight.
+    /// Written puts, by the number of the flight.
     written: BTreeMap<u64, Written>,
-    /// Where the tails of puts lie now, by connection, the sender's side and the request.
+    /// Current memory of the tails of puts, by connection, the sender's side and the request.
     tails: BTreeMap<(usize, usize, u64), LocalSlice>,
 }
 
 impl Late {
-    /// What a put sends, one after the other.
+    /// Returns the slices that a put sends, in order.
     pub(crate) fn sources(&self, flight: &Flight) -> [Option<LocalSlice>; 2] {
         let [head, tail] = flight.local;
         let moved = self.tails.get(&(flight.link, flight.side, flight.id)).copied();
         [head, tail.map(|tail| moved.unwrap_or(tail))]
     }
 
-    /// A put begins, whose number an older one may have had.
+    /// Begins a put; drops the changes of an older put with the same request number.
     pub(crate) fn begin(&mut self, flight: &Flight) {
         self.tails.remove(&(flight.link, flight.side, flight.id));
     }
 
-    /// A put's bytes are about to be written. Returns from which of them on they go elsewhere.
+    /// Notes that a put's bytes are about to be written. Returns the first byte that is redirected,
+    /// with its new memory, if any.
     pub(crate) fn write(&mut self, flight: &Flight, key: u64) -> Option<(usize, LocalSlice)> {
         let (link, side, bytes) = (flight.link, 1 - flight.side, flight.bytes());
         let offset = flight.remote_offset;
@@ -79,7 +80,7 @@ impl Late {
         diverted
     }
 
-    /// The immediate has come.
+    /// Ends a put whose immediate has arrived.
     pub(crate) fn arrive(&mut self, flight: &Flight) {
         self.written.remove(&flight.number);
     }
@@ -136,7 +137,7 @@ impl State {
         else {
             return;
         };
-        // Both ranges were checked when they were named.
+        // Both ranges were checked earlier.
         let _ = slot.region.copy_from(from.offset, &source.region, into.offset, bytes);
     }
 }

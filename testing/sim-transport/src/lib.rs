@@ -1,17 +1,17 @@
-//! A transport whose wires are a data structure and whose clock is a number.
+//! Transport over simulated wires in virtual time.
 //!
 //! A [`World`] joins a few ranks by links with latency, bandwidth, jitter, loss, duplication,
 //! reordering and delay spikes, all drawn from one seed; ranks can be slow, and crash. Each rank
 //! has a [`Device`](ccl_core::transport::Device) of its own, whose lanes move real bytes. Time
-//! passes only from one event to the next, so that a run of many virtual seconds takes real
-//! microseconds, and the same seed gives the same run.
+//! advances only from one event to the next: a run of many virtual seconds takes real microseconds,
+//! and the same seed gives the same run.
 //!
-//! What a reliable transport hides stays hidden: a lost put is sent again after a timeout and
-//! arrives late, a duplicate is thrown away. What it does not hide is shown: puts overtake each
-//! other (unless [`Conditions::ordered`]), peers vanish, and the local bytes of a put are read as
-//! late as they may be, so that whoever changes them too early is found out.
+//! A reliable transport hides loss and duplication, and so does this one: a lost put is sent again
+//! after a timeout and arrives late, and a duplicate is dropped. Other effects are visible: puts
+//! overtake each other (unless [`Conditions::ordered`]), peers vanish, and the local bytes of a put
+//! are read as late as the contract allows, which exposes a caller that changes them too early.
 //!
-//! [`run()`] carries out one operation on all ranks in virtual time, with a deadline.
+//! [`run()`] executes one operation on all ranks in virtual time, with a deadline.
 
 #![forbid(unsafe_code)]
 

@@ -10,12 +10,12 @@ use crate::world::World;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Connects every rank with every other and lets them exchange their slots. `wrap` may put
-/// middleware around each rank's lane.
+/// Connects every rank with every other rank and exchanges the locations of their slots. `wrap` may
+/// put middleware around each rank's lane.
 ///
 /// # Errors
 ///
-/// When the sizes do not fit, or a rank dies meanwhile.
+/// Returns an error if the sizes do not fit, or if a rank dies meanwhile.
 pub fn mesh(
     world: &World,
     config: Config,
@@ -48,7 +48,7 @@ pub fn mesh(
     Ok(all)
 }
 
-/// Lets time pass until both sides have their end: the asking one and the accepting one.
+/// Advances time until both sides have their end; returns the listener's end and the dialer's end.
 fn meet(
     world: &World,
     listener: &mut dyn Listener,

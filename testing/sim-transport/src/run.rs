@@ -1,4 +1,4 @@
-//! Carries out an operation on all ranks of a world, one after the other, in virtual time.
+//! Execution of an operation on all ranks of a world, in turn and in virtual time.
 
 use std::time::Duration;
 
@@ -8,52 +8,52 @@ use ccl_core::time::Instant;
 
 use crate::world::World;
 
-/// What a rank's process did when it was given a turn.
+/// Result of one turn of a rank's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Something; it can go on at once.
+    /// Progress; the process can go on at once.
     Moved,
-    /// Nothing; it waits for an event.
+    /// No progress; the process waits for an event.
     Waiting,
-    /// It has ended, with a result or an error.
+    /// End of the process, with a result or an error.
     Ended(Result<(), String>),
 }
 
-/// What runs on a rank.
+/// Process that runs on a rank.
 pub trait Process {
-    /// Does what can be done now.
+    /// Does the work that can be done now.
     fn step(&mut self, now: Instant) -> Step;
-    /// What it says when its deadline passes.
+    /// Returns the result of a process whose deadline has passed.
     fn give_up(&mut self, now: Instant) -> Result<(), String>;
 }
 
-/// How an operation ended on a rank.
+/// End of an operation on a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// With a result.
+    /// Success.
     Done {
-        /// When.
+        /// Time of the end.
         at: Instant,
     },
-    /// With an error.
+    /// Failure with an error.
     Failed {
-        /// When.
+        /// Time of the end.
         at: Instant,
-        /// Which.
+        /// Text of the error.
         error: String,
     },
-    /// The rank crashed.
+    /// Crash of the rank.
     Crashed,
 }
 
-/// One call of a collective on one rank: an execution and ports over message links.
+/// Call of a collective on one rank: an execution, and ports over message links.
 pub struct Operation<P> {
     execution: Execution,
     ports: P,
     links: fn(&mut P) -> &mut MessageLinks,
     mismatch: fn(&P) -> Option<String>,
     done: bool,
-    /// Whether the caller has its buffers back.
+    /// True if the caller has its buffers back.
     closed: bool,
 }
 
@@ -64,8 +64,8 @@ impl<P> std::fmt::Debug for Operation<P> {
 }
 
 impl<P: Ports> Operation<P> {
-    /// A started execution over ports whose links `links` finds; `mismatch` tells of a message that
-    /// was not what the schedule expects.
+    /// Creates a started execution over ports. `links` finds the ports' links; `mismatch` describes
+    /// a message that is not what the schedule expects.
     #[must_use]
     pub fn new(
         execution: Execution,
@@ -76,14 +76,14 @@ impl<P: Ports> Operation<P> {
         Operation { execution, ports, links, mismatch, done: false, closed: false }
     }
 
-    /// The ports, for another operation: of this one's buffers they know nothing any more.
+    /// Returns the ports for another operation, without any reference to this operation's buffers.
     #[must_use]
     pub fn into_ports(mut self) -> P {
         self.links().close();
         self.ports
     }
 
-    /// The links.
+    /// Returns the message links.
     pub fn links(&mut self) -> &mut MessageLinks {
         (self.links)(&mut self.ports)
     }
@@ -100,7 +100,8 @@ impl<P: Ports> Operation<P> {
             return Ok(Step::Waiting);
         }
         if self.done {
-            // A peer that dies now does not take the result away, and cannot be told anything.
+            // From here on, a dying peer does not take the result away, and no peer can be told
+            // anything.
             return Ok(if flushed.unwrap_or(true) { Step::Ended(Ok(())) } else { Step::Waiting });
         }
         polled.map_err(|error| error.to_string())?;
@@ -144,8 +145,8 @@ impl<P: Ports> Process for Operation<P> {
     }
 }
 
-/// Runs a process per rank until all have ended or `deadline` is over, and says how each did.
-/// Ranks that have something to do at the same time take turns in an order drawn from the seed.
+/// Runs a process per rank until all have ended or `deadline` has passed; returns how each ended.
+/// Ranks that are due at the same time take turns in an order drawn from the seed.
 pub fn run<P: Process>(world: &World, processes: &mut [P], deadline: Duration) -> Vec<Outcome> {
     let end = world.now() + deadline;
     let mut outcomes: Vec<Option<Outcome>> = vec![None; processes.len()];
@@ -194,7 +195,7 @@ fn outcome(result: Result<(), String>, at: Instant) -> Outcome {
     }
 }
 
-/// The ranks, in this round's order.
+/// Returns the ranks in this round's order.
 fn order(world: &World, ranks: usize) -> impl Iterator<Item = usize> {
     let first = world.state().random.below(ranks as u64) as usize;
     (0..ranks).map(move |index| (first + index) % ranks)
@@ -229,7 +230,7 @@ fn bury(world: &World, outcomes: &mut [Option<Outcome>]) {
     }
 }
 
-/// Gives a turn to every rank that something has happened to; slow ones have it later.
+/// Schedules a turn for every rank with a new event; slow ranks have theirs later.
 fn wake(world: &World, wakes: &mut [Option<Instant>]) {
     let now = world.now();
     let conditions = world.conditions();

@@ -1,4 +1,4 @@
-//! Everything there is in a world, and the one queue of what will happen.
+//! State of a world, and its single queue of future events.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -11,32 +11,32 @@ use crate::conditions::Conditions;
 use crate::late::Late;
 use ccl_core::random::Random;
 
-/// What has happened in a world.
+/// Counters of a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Puts taken from lanes.
     pub puts: u64,
-    /// Transmissions that were lost, each of which was repeated.
+    /// Lost transmissions, each of which was repeated.
     pub lost: u64,
-    /// Second copies that were thrown away.
+    /// Duplicates that were dropped.
     pub duplicates: u64,
     /// Puts that arrived before one posted earlier on the same endpoint.
     pub overtakings: u64,
-    /// Puts that came to nothing because an end was gone.
+    /// Puts that were dropped because an end was gone.
     pub void: u64,
-    /// Puts whose local bytes were changed before they were done, which nobody may do: had the
-    /// acknowledgement been lost, other bytes would have been sent again.
+    /// Puts whose local bytes changed before they were done, which the contract forbids: a
+    /// retransmission after a lost acknowledgement would have sent other bytes.
     pub changed: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct RankState {
     pub(crate) crashed: Option<Instant>,
-    /// Crashes when this many more things have happened to it.
+    /// Number of further posts and events after which the rank crashes.
     pub(crate) crash_after: Option<u64>,
-    /// Whether it has events that it has not looked at.
+    /// True if the rank has events that it has not looked at.
     pub(crate) dirty: bool,
-    /// Under way towards it.
+    /// Bytes under way towards the rank.
     pub(crate) towards_bytes: usize,
     pub(crate) towards_bytes_max: usize,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Memory {
 #[derive(Debug)]
 pub(crate) struct Share {
     pub(crate) link: usize,
-    /// Which side's memory it is.
+    /// Side that owns the memory.
     pub(crate) side: usize,
     pub(crate) key: u64,
     pub(crate) bytes: usize,
@@ -59,17 +59,17 @@ pub(crate) struct Share {
 #[derive(Debug)]
 pub(crate) struct Side {
     pub(crate) rank: u32,
-    /// Which lane has taken it over, and under which name.
+    /// Lane and endpoint that the connection is attached to.
     pub(crate) lane: Option<(usize, EndpointId)>,
-    /// Puts taken, not yet done.
+    /// Puts that were taken and are not done yet.
     pub(crate) outstanding: usize,
-    /// When the wire is free for the next put from here.
+    /// Time at which the wire is free for the next put from this side.
     pub(crate) busy_until: Instant,
-    /// When the latest put from here arrives.
+    /// Arrival time of the latest put from this side.
     pub(crate) last_arrival: Instant,
-    /// When the latest note from here arrives.
+    /// Arrival time of the latest note to the other side.
     pub(crate) last_note: Instant,
-    /// The latest put from here that has arrived.
+    /// Number of the latest put from this side that has arrived.
     pub(crate) last_number: u64,
 }
 
@@ -83,35 +83,35 @@ pub(crate) struct Connection {
 pub(crate) struct LaneState {
     pub(crate) rank: u32,
     pub(crate) events: VecDeque<Event>,
-    /// Connection and side of each endpoint; none once it is detached.
+    /// Connection and side of each endpoint; `None` once the endpoint is detached.
     pub(crate) endpoints: Vec<Option<(usize, usize)>>,
 }
 
-/// A put on its way.
+/// Put under way.
 #[derive(Clone, Debug)]
 pub(crate) struct Flight {
     pub(crate) link: usize,
-    /// The sender's side.
+    /// Side of the sender.
     pub(crate) side: usize,
     pub(crate) number: u64,
-    /// What is sent, one after the other.
+    /// Slices that are sent, in order.
     pub(crate) local: [Option<LocalSlice>; 2],
     pub(crate) share: u64,
     pub(crate) remote_offset: usize,
     pub(crate) is_control: bool,
     pub(crate) immediate: Option<u32>,
     pub(crate) id: u64,
-    /// When the transmission that arrives was sent.
+    /// Start of the transmission that arrives.
     pub(crate) departs: Instant,
 }
 
 impl Flight {
-    /// Bytes that its receiver has to admit.
+    /// Returns the bytes that the receiver has to admit.
     pub(crate) fn admitted_bytes(&self) -> usize {
         if self.is_control { 0 } else { self.bytes() }
     }
 
-    /// Its length.
+    /// Returns the length of the put.
     pub(crate) fn bytes(&self) -> usize {
         self.local.iter().flatten().map(|slice| slice.bytes).sum()
     }
@@ -119,7 +119,7 @@ impl Flight {
 
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// None for a stranger's bytes.
+    /// Request of a peer; `None` for the bytes of a stranger.
     pub(crate) from: Option<(u64, u32, Secret)>,
     pub(crate) hello: Vec<u8>,
 }
@@ -137,28 +137,28 @@ pub(crate) enum Attempt {
     Refused { reason: &'static str },
 }
 
-/// What will happen.
+/// Future event.
 #[derive(Debug)]
 pub(crate) enum Happening {
     /// The bytes of a put are written.
     Deliver(u64),
     /// The receiver learns of a put.
     Arrive { flight: Box<Flight> },
-    /// The sender learns of it.
+    /// The sender learns that a put is done.
     Acknowledge { flight: Box<Flight>, digest: u64 },
-    /// A second copy comes in.
+    /// A duplicate arrives.
     Duplicate(u64),
     /// A connection breaks.
     Fail { link: usize, reason: &'static str },
     /// A side learns that the other one has closed.
     Closed { link: usize, side: usize },
-    /// A side gets a note.
+    /// A side receives a note.
     Note { link: usize, side: usize, bytes: Vec<u8> },
     /// A rank dies.
     Crash { rank: u32 },
-    /// A peer asks to connect.
+    /// A peer requests a connection.
     Ask { listener: u64, request: Box<Request> },
-    /// A peer is answered.
+    /// A peer receives the answer to its request.
     Answer { attempt: u64, answer: Attempt },
 }
 
@@ -189,7 +189,7 @@ impl Ord for Entry {
     }
 }
 
-/// See the module's text.
+/// State of a world.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) conditions: Conditions,
@@ -206,7 +206,7 @@ pub(crate) struct State {
     pub(crate) listeners: BTreeMap<u64, ListenerState>,
     pub(crate) attempts: BTreeMap<u64, Attempt>,
     pub(crate) stats: Stats,
-    /// Bytes on their way from one region to another.
+    /// Buffer for bytes that are copied from one region to another.
     pub(crate) buffer: Vec<u8>,
     pub(crate) late: Late,
 }
@@ -233,7 +233,7 @@ impl State {
         }
     }
 
-    /// A number that nothing else in this world has.
+    /// Returns a number that nothing else in this world has.
     pub(crate) fn fresh(&mut self) -> u64 {
         self.number += 1;
         self.number
@@ -248,7 +248,7 @@ impl State {
         self.queue.peek().map(|Reverse(entry)| entry.at)
     }
 
-    /// Lets everything happen that happens until `to`.
+    /// Executes all events until `to`.
     pub(crate) fn advance(&mut self, to: Instant) {
         while self.next_event().is_some_and(|at| at <= to) {
             if let Some(Reverse(entry)) = self.queue.pop() {
@@ -265,7 +265,7 @@ impl State {
             Happening::Arrive { flight } => self.arrive(&flight),
             Happening::Acknowledge { flight, digest } => self.acknowledge(&flight, digest),
             Happening::Duplicate(flight) => {
-                // Whoever is told apart by number is not delivered twice.
+                // Flights are identified by number, so that none is delivered twice.
                 debug_assert!(!self.flights.contains_key(&flight));
                 self.stats.duplicates += 1;
             }
@@ -286,7 +286,7 @@ impl State {
         self.ranks.get(rank as usize).is_none_or(|rank| rank.crashed.is_some())
     }
 
-    /// Something happens to a rank that it should look at.
+    /// Marks a rank as having an event to look at.
     pub(crate) fn touch(&mut self, rank: u32) {
         if let Some(state) = self.ranks.get_mut(rank as usize) {
             state.dirty = true;
@@ -294,7 +294,7 @@ impl State {
         self.count(rank);
     }
 
-    /// Counts something that a rank does or that happens to it; it may be the last thing.
+    /// Counts a post or an event of a rank; the rank crashes if this is the last one left to it.
     pub(crate) fn count(&mut self, rank: u32) {
         let Some(state) = self.ranks.get_mut(rank as usize) else { return };
         if let Some(left) = &mut state.crash_after {
@@ -305,7 +305,7 @@ impl State {
         }
     }
 
-    /// The rank's lanes go silent. Its peers learn it, if at all, from their own side.
+    /// Crashes a rank: its lanes go silent. Peers can only detect the crash from their own side.
     pub(crate) fn crash(&mut self, rank: u32) {
         let now = self.now;
         let Some(state) = self.ranks.get_mut(rank as usize) else { return };
@@ -328,7 +328,7 @@ impl State {
         }
     }
 
-    /// Breaks a connection; both sides are told, if they are there.
+    /// Breaks a connection and tells the sides that are attached.
     pub(crate) fn fail(&mut self, link: usize, reason: &str) {
         let Some(connection) = self.links.get_mut(link) else { return };
         if !std::mem::replace(&mut connection.open, false) {
@@ -358,7 +358,7 @@ impl State {
         }
     }
 
-    /// Puts an event before a lane's owner.
+    /// Appends an event for a lane's owner.
     pub(crate) fn tell(&mut self, lane: usize, event: Event) {
         let Some(state) = self.lanes.get_mut(lane) else { return };
         let rank = state.rank;

@@ -1,4 +1,4 @@
-//! Puts on their way.
+//! Puts under way.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use ccl_core::transport::Event;
 use crate::state::{Flight, Happening, State};
 
 impl State {
-    /// A random time of at most the jitter.
+    /// Returns a random time of at most the jitter.
     pub(crate) fn jitter(&mut self) -> Duration {
         let most = self.conditions.jitter.as_nanos() as u64;
         Duration::from_nanos(self.random.below(most.saturating_add(1)))
     }
 
-    /// The latency between two ranks.
+    /// Returns the latency between two ranks.
     pub(crate) fn latency(&self, a: u32, b: u32) -> Duration {
         let slowness = self.conditions.slowness(a).max(self.conditions.slowness(b));
         self.conditions.latency.saturating_mul(slowness)
     }
 
-    /// Sends a put off: draws everything that will happen to it.
+    /// Launches a put and draws everything that will happen to it.
     pub(crate) fn launch(&mut self, mut flight: Flight) {
         self.late.begin(&flight);
         let (link, side) = (flight.link, flight.side);
@@ -60,7 +60,7 @@ impl State {
         }
     }
 
-    /// When the transmission that gets through is sent, and whether there is one.
+    /// Returns the start of the last transmission, and whether that transmission arrives.
     fn transmissions(&mut self, from: u32, to: u32, first: Instant) -> (Instant, bool) {
         let (mut at, mut wait) = (first, self.conditions.retransmit_after);
         for _ in 0..=self.conditions.retransmissions_max {
@@ -75,7 +75,7 @@ impl State {
         (at, false)
     }
 
-    /// How long a put is held back beyond the latency.
+    /// Returns the additional delay of a put beyond the latency.
     fn hold(&mut self) -> Duration {
         let mut hold = self.jitter();
         let spike = self.conditions.spike;
@@ -117,7 +117,7 @@ impl State {
         side.last_number = side.last_number.max(flight.number);
         let at_once = flight.immediate.is_none() || self.conditions.ordered;
         let late = if at_once { Duration::ZERO } else { self.jitter() };
-        // What is acknowledged, the receiver has.
+        // The acknowledgement comes after the arrival at the receiver.
         let back = self.now + late + self.latency(from, to) + self.hold();
         let (acknowledged, digest) = (Box::new(flight.clone()), digest(&self.buffer));
         self.schedule(back, Happening::Acknowledge { flight: acknowledged, digest });
@@ -150,7 +150,7 @@ impl State {
         target.region.write(flight.remote_offset, here).map_err(|_| gone)
     }
 
-    /// Reads a put's bytes into the buffer. Returns whether they are still there.
+    /// Reads a put's bytes into the buffer. Returns whether their memory still exists.
     fn gather(&mut self, flight: &Flight) -> bool {
         let State { buffer, memory, late, .. } = self;
         buffer.clear();
@@ -162,7 +162,7 @@ impl State {
         })
     }
 
-    /// The sender repeats what nobody acknowledges, and then gives up.
+    /// Schedules the failure of a connection whose sender gives up after all retransmissions.
     fn give_up(&mut self, link: usize) {
         if !self.conditions.silent_crashes {
             let doublings = (1u32 << self.conditions.retransmissions_max.min(16)) - 1;
@@ -200,7 +200,7 @@ impl State {
     }
 }
 
-/// A number that is another one for almost all other bytes.
+/// Returns a hash of the bytes.
 fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |digest, byte| {
         (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

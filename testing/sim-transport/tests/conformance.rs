@@ -1,5 +1,5 @@
-//! The simulated transport passes the conformance suite, in order and out of order, in good
-//! weather and bad; transports that break a promise do not.
+//! Conformance of the simulated transport, ordered and unordered, under quiet and hostile
+//! conditions; the suite detects transports that break a promise.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use ccl_core::transport::{
 };
 use ccl_transport_sim::{Conditions, World};
 
-/// A world of two ranks.
+/// World of two ranks.
 struct Simulated {
     world: World,
     wrap: fn(Box<dyn Lane>) -> Box<dyn Lane>,
@@ -69,32 +69,32 @@ fn the_simulator_conforms() {
                 assert!(report.passed(), "seed {seed}, {conditions:?}\n{report}");
                 let skipped =
                     report.points.iter().filter(|(_, v)| matches!(v, Verdict::Skipped(_)));
-                // Order and four points on late changes there, CTS here.
+                // Skipped: order and four points on late changes if unordered, CTS if ordered.
                 assert_eq!(skipped.count(), if ordered { 1 } else { 5 }, "{report}");
             }
         }
     }
 }
 
-/// What the suite says of a world whose lanes go through `wrap`.
+/// Returns the report of the suite on a world whose lanes go through `wrap`.
 fn report_of(wrap: fn(Box<dyn Lane>) -> Box<dyn Lane>) -> Report {
     run(|| Box::new(Simulated { wrap, ..Simulated::new(Conditions::default(), 1) }))
 }
 
-/// The suite notices these faults, and says so at a point whose name contains `point`.
+/// Checks that the suite fails at a point whose name contains `point`.
 fn is_noticed(report: &Report, point: &str) {
     let found = report.failures().iter().any(|name| name.contains(point));
     assert!(found, "no failure at {point:?}:\n{report}");
 }
 
-/// Lanes with faults of this kind.
+/// Report of the suite on lanes with these faults.
 macro_rules! with {
     ($faults:expr) => {
         report_of(|lane| Box::new(FaultInjector::new(lane, $faults)))
     };
 }
 
-/// Loses every `.0`th event of a kind.
+/// Fault that loses every `.0`th event of a kind.
 #[derive(Debug)]
 struct Losing(u32, fn(&Event) -> bool, u32);
 
@@ -131,7 +131,7 @@ fn lost_and_doubled_events_are_noticed() {
     is_noticed(&report, "a dead peer is told of once");
 }
 
-/// Changes every request in one way.
+/// Fault that changes every request in one way.
 #[derive(Debug)]
 struct Changing(fn(WorkRequest, &mut Vec<WorkRequest>));
 
@@ -272,7 +272,7 @@ fn lying(device: Arc<dyn Device>, change: fn(&mut FaultyDevice)) -> Arc<dyn Devi
     Arc::new(lying)
 }
 
-/// What the suite says of a world whose devices are dressed so.
+/// Returns the report of the suite on a world whose devices are wrapped by `dress`.
 fn report_of_devices(dress: fn(Arc<dyn Device>) -> Arc<dyn Device>) -> Report {
     run(|| Box::new(Simulated { dress, ..Simulated::new(Conditions::default(), 1) }))
 }

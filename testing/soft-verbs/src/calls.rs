@@ -1,4 +1,4 @@
-//! The functions, as libibverbs has them.
+//! Functions with the signatures of libibverbs.
 
 use std::collections::VecDeque;
 use std::ptr::null_mut;
@@ -11,12 +11,12 @@ use crate::objects::{
     self, Context, bell, hand_out, hear, load, opened, places, refuse, take_back,
 };
 
-/// Only one port, whose number is this.
+/// Number of the only port.
 const PORT: u8 = 1;
-/// Partition keys: the default one.
+/// Partition keys: only the default one.
 const PARTITIONS: [u16; 1] = [0xffff];
 
-/// The functions of all devices that there are.
+/// Returns the function table for all soft devices.
 #[must_use]
 pub fn functions() -> &'static Functions {
     static FUNCTIONS: Functions = Functions {
@@ -53,7 +53,7 @@ pub fn functions() -> &'static Functions {
     &FUNCTIONS
 }
 
-/// Devices are numbers: nobody may look behind the pointer.
+/// Returns the device's number, which its pointer encodes; callers must not dereference it.
 fn device_of(device: *mut ibv_device) -> u32 {
     device.addr() as u32
 }
@@ -166,7 +166,7 @@ unsafe extern "C" fn query_port(
     0
 }
 
-/// A row of the table of addresses: nothing if it has not so many, or a gap.
+/// Returns a row of the GID table; `None` if the table is shorter, `Some(None)` for a gap.
 fn gid(network: &Network, device: u32, row: u32) -> Option<Option<([u8; 16], u32)>> {
     network.devices.get(&device)?.limits.gids.get(row as usize).copied()
 }
@@ -359,7 +359,7 @@ unsafe extern "C" fn get_cq_event(
     let rung = lock().rung.get_mut(&bell).and_then(VecDeque::pop_front);
     let Some(rung) = rung else { return -1 };
     let rung = std::ptr::with_exposed_provenance_mut::<ibv_cq>(rung);
-    // SAFETY: a queue is not ended before its events were taken in.
+    // SAFETY: a queue is not destroyed before its events were acknowledged.
     let own = unsafe { (*rung).cq_context };
     // SAFETY: the caller wants the queue there.
     unsafe { queue.write(rung) };
@@ -428,7 +428,7 @@ unsafe extern "C" fn create_qp(domain: *mut ibv_pd, init: *mut ibv_qp_init_attr)
     made
 }
 
-/// What each state needs to be told, and from which it is reached.
+/// Returns the state that a transition starts from and the attributes that it requires.
 fn step(to: ibv_qp_state) -> (ibv_qp_state, c_int) {
     match to {
         IBV_QPS_INIT => (IBV_QPS_RESET, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
@@ -577,11 +577,11 @@ unsafe extern "C" fn post_send(
     0
 }
 
-/// A request, understood.
+/// Decodes a send request.
 ///
 /// # Safety
 ///
-/// Its list has as many places as it says.
+/// The request's list has as many entries as the request says.
 unsafe fn send(request: &ibv_send_wr) -> Option<Send> {
     let immediate = match request.opcode {
         IBV_WR_RDMA_WRITE => None,

@@ -1,12 +1,12 @@
-//! RDMA devices that are none: behind the functions of libibverbs, within one process, with faults
-//! on demand. What a kernel's soft device cannot show is shown here: queue pairs that overtake each
-//! other, devices without room, ports that go away without a word.
+//! Software RDMA devices behind the functions of libibverbs, within one process, with faults on
+//! demand. They show what Soft-RoCE cannot: queue pairs that overtake each other, devices without
+//! room, and ports that go away silently.
 //!
-//! [`functions`] is a table like the library's. A [`SoftDevice`] is found in it, by its name, for
-//! as long as it lives. Writes travel when somebody polls a completion queue, of any device: some
-//! of them, from queue pairs drawn by the seed, in order only within a queue pair. A queue has room
-//! for as many requests as it was made with, and requests without a completion of their own take
-//! that room until one after them has completed, as with real devices.
+//! [`functions`] is a table like the library's. It lists a [`SoftDevice`] by its name until the
+//! device is dropped. Writes travel when a completion queue is polled, on any device: the seed
+//! draws the queue pairs that send, and only writes of the same queue pair stay in order. A queue
+//! has room for the number of requests that it was created with. A request without a completion of
+//! its own occupies that room until a later request completes, as with real devices.
 
 mod calls;
 mod network;
@@ -18,32 +18,32 @@ use rdma_sys::{IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, ibv_event_type, ib
 pub use calls::functions;
 use network::Fault;
 pub use network::Traffic;
-/// Names of the statuses and events that a device can be told to have.
+/// Names of the statuses and events that a test can give a device.
 pub use rdma_sys as sys;
 
-/// What a device is like.
+/// Properties of a device.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Queue pairs.
+    /// Most queue pairs.
     pub pairs: usize,
-    /// Bytes that may be registered.
+    /// Most bytes that may be registered.
     pub memory_bytes: usize,
-    /// Requests that a queue pair may have, each way.
+    /// Most requests of a queue pair in each direction.
     pub requests: u32,
-    /// The longest request that is taken when it is posted.
+    /// Most bytes of an inline request.
     pub inline_bytes: u32,
-    /// Completions that a queue may hold.
+    /// Most completions that a queue may hold.
     pub completions: u32,
-    /// The table of addresses, each with its kind (`IBV_GID_TYPE_...`); none where it has a gap.
+    /// GID table, each entry with its type (`IBV_GID_TYPE_...`); `None` is a gap.
     pub gids: Vec<Option<([u8; 16], u32)>>,
-    /// `IBV_LINK_LAYER_...`.
+    /// Link layer, as `IBV_LINK_LAYER_...`.
     pub link_layer: u8,
-    /// Draws who goes first.
+    /// Seed that draws which queue pair sends next.
     pub seed: u64,
 }
 
 impl Default for Limits {
-    /// A RoCE device with room for everything, and an address that no other has.
+    /// Returns a RoCE device with room for everything and a unique address.
     fn default() -> Limits {
         Limits {
             pairs: 1 << 16,
@@ -58,14 +58,15 @@ impl Default for Limits {
     }
 }
 
-/// A device; gone from the table when dropped. What was opened meanwhile stays until it is closed.
+/// Software device; dropping it removes it from the table. Opened contexts stay until they are
+/// closed.
 #[derive(Debug)]
 pub struct SoftDevice {
     id: u32,
 }
 
 impl SoftDevice {
-    /// A device of this kind. Without addresses it is given one: `10.78.x.y`, over RoCE v2.
+    /// Creates a device. A device without GIDs gets one: `10.78.x.y`, over RoCE v2.
     #[must_use]
     pub fn new(mut limits: Limits) -> SoftDevice {
         let mut network = network::lock();
@@ -79,53 +80,53 @@ impl SoftDevice {
         SoftDevice { id }
     }
 
-    /// Its name in the list of devices.
+    /// Returns the device's name in the list of devices.
     #[must_use]
     pub fn name(&self) -> String {
         network::device_name(self.id)
     }
 
-    /// Takes its link away, or gives it back: what is under way waits. Who has the device open
-    /// hears of it.
+    /// Takes the device's link down or up: requests under way wait. Open contexts get an event.
     pub fn set_link(&self, up: bool) {
         network::lock().set_link(self.id, up);
     }
 
-    /// Gives it another table of addresses, without a word.
+    /// Replaces the device's GID table without an event.
     pub fn set_gids(&self, gids: Vec<Option<([u8; 16], u32)>>) {
         network::lock().set_gids(self.id, gids);
     }
 
-    /// The next write of this device fails so: nothing of it arrives.
+    /// Makes the next write of this device fail: none of its bytes arrive.
     pub fn fail_next(&self, status: ibv_wc_status) {
         network::lock().fail_next(self.id, Fault { status, arrives: false });
     }
 
-    /// The same of a write that has arrived: what is lost is that the peer says so.
+    /// Makes the next write of this device fail after its arrival, as if the acknowledgement were
+    /// lost.
     pub fn fail_next_late(&self, status: ibv_wc_status) {
         network::lock().fail_next(self.id, Fault { status, arrives: true });
     }
 
-    /// Tells those who have it open of an event: of each of its queue pairs, which fail with that,
-    /// or else of the whole port or device.
+    /// Raises an event for all open contexts: for each queue pair of the device, which fails with
+    /// it, or else for the whole port or device.
     pub fn raise(&self, event: ibv_event_type) {
         network::lock().raise(self.id, event);
     }
 
-    /// What each of its queue pairs, also those that are gone, has sent, in the order of their
-    /// making.
+    /// Returns the traffic of each queue pair of the device, also of destroyed ones, in order of
+    /// creation.
     #[must_use]
     pub fn traffic(&self) -> Vec<Traffic> {
         network::lock().traffic(self.id)
     }
 
-    /// Bytes that it was given to send and that have not arrived.
+    /// Returns the bytes of posted writes that have not arrived.
     #[must_use]
     pub fn under_way(&self) -> usize {
         network::lock().under_way(self.id)
     }
 
-    /// Queue pairs and registrations that there are just now.
+    /// Returns the current numbers of queue pairs and registrations.
     #[must_use]
     pub fn in_use(&self) -> (usize, usize) {
         network::lock().in_use(self.id)

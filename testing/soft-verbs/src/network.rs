@@ -1,4 +1,4 @@
-//! Everything there is: devices, memory, queues, and what is under way. One lock for all.
+//! State of all devices, memory, queues and writes under way, behind one lock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::CString;
@@ -9,35 +9,35 @@ use rdma_sys::*;
 
 use crate::Limits;
 
-/// What a queue pair has sent.
+/// Traffic of a queue pair.
 #[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
-    /// Its number.
+    /// Number of the queue pair.
     pub number: u32,
-    /// What it was connected with.
+    /// Traffic class of the connection.
     pub traffic_class: u8,
-    /// What it was connected with.
+    /// Flow label of the connection.
     pub flow_label: u32,
-    /// The longest payload of its packets, as `IBV_MTU_...`.
+    /// Path MTU, as `IBV_MTU_...`.
     pub mtu: u32,
-    /// How often a receiver that is not ready is asked again.
+    /// Number of retries if the receiver is not ready.
     pub not_ready_retries: u8,
     /// Writes that have arrived.
     pub writes: u64,
-    /// Their bytes.
+    /// Bytes of the writes that have arrived.
     pub bytes: u64,
 }
 
-/// How a write fails.
+/// Failure of a write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) status: ibv_wc_status,
-    /// True if the peer has it nevertheless.
+    /// True if the write has arrived nevertheless.
     pub(crate) arrives: bool,
 }
 
-/// An event, and the number and the address of the queue pair that it is of; without one it is of
-/// the port or the device.
+/// Event with the number and the address of its queue pair; without a queue pair it concerns the
+/// port or the device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Raised {
     pub(crate) event: ibv_event_type,
@@ -48,15 +48,14 @@ pub(crate) struct Raised {
 pub(crate) struct Device {
     pub(crate) name: CString,
     pub(crate) limits: Limits,
-    /// Found in the list of devices.
+    /// True if the device is in the list of devices.
     pub(crate) listed: bool,
     pub(crate) link: bool,
-    /// How its next write fails.
+    /// Failure of the next write.
     pub(crate) fails: Option<Fault>,
-    /// Contexts that have it open: what they have not heard of yet, and the descriptor that says
-    /// so.
+    /// Open contexts by id, each with its unread events and the descriptor that signals them.
     pub(crate) opened: BTreeMap<u32, (c_int, VecDeque<Raised>)>,
-    /// Pairs that are gone.
+    /// Traffic of destroyed queue pairs.
     past: Vec<Traffic>,
 }
 
@@ -69,19 +68,19 @@ pub(crate) struct Memory {
     pub(crate) access: c_int,
 }
 
-/// A completion queue.
+/// Completion queue.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) device: u32,
     pub(crate) room: usize,
-    /// Completions, and how many requests of which pair each of them frees.
+    /// Completions, each with its queue pair and the number of requests whose room it frees.
     pub(crate) completions: VecDeque<(ibv_wc, u32, usize)>,
-    /// The next completion is to be told, to this channel, as of this queue.
+    /// True if the next completion signals the channel.
     pub(crate) armed: bool,
     pub(crate) channel: Option<(c_int, usize)>,
 }
 
-/// A request to send.
+/// Send request.
 #[derive(Debug)]
 pub(crate) struct Send {
     pub(crate) id: u64,
@@ -92,12 +91,12 @@ pub(crate) struct Send {
     pub(crate) what: Payload,
 }
 
-/// What is sent.
+/// Payload of a send request.
 #[derive(Debug)]
 pub(crate) enum Payload {
-    /// Taken when it was posted.
+    /// Bytes that were copied when the request was posted.
     Taken(Vec<u8>),
-    /// Read when it is sent.
+    /// Memory that is read when the request is sent.
     At(Vec<ibv_sge>),
 }
 
@@ -110,27 +109,27 @@ impl Payload {
     }
 }
 
-/// A queue pair.
+/// Queue pair.
 #[derive(Debug)]
 pub(crate) struct Pair {
     pub(crate) device: u32,
-    /// Who has made it.
+    /// Context that created the queue pair.
     pub(crate) context: u32,
     pub(crate) domain: u32,
     pub(crate) number: u32,
-    /// Where its maker knows it.
+    /// Address of the caller's queue pair object.
     pub(crate) address: usize,
     pub(crate) send_queue: u32,
     pub(crate) recv_queue: u32,
     pub(crate) cap: ibv_qp_cap,
     pub(crate) attr: ibv_qp_attr,
     pub(crate) sends: VecDeque<Send>,
-    /// Requests whose room is not free yet, those of `sends` among them.
+    /// Requests whose room is not free yet, including those of `sends`.
     pub(crate) taken: usize,
-    /// Those of them that are done and free with the next completion.
+    /// Completed requests of `taken` whose room the next completion frees.
     pub(crate) done: usize,
     pub(crate) recvs: VecDeque<u64>,
-    /// How often the peer was not ready for the first of `sends`.
+    /// Number of times that the peer was not ready for the first of `sends`.
     pub(crate) tries: u32,
     pub(crate) traffic: Traffic,
 }
@@ -143,7 +142,7 @@ pub(crate) struct Network {
     pub(crate) memory: BTreeMap<u32, Memory>,
     pub(crate) queues: BTreeMap<u32, Queue>,
     pub(crate) pairs: BTreeMap<u32, Pair>,
-    /// By channel: the queues that have woken it.
+    /// Completion queues that have signaled each channel.
     pub(crate) rung: BTreeMap<c_int, VecDeque<usize>>,
 }
 
@@ -158,7 +157,7 @@ static NETWORK: Mutex<Network> = Mutex::new(Network {
 });
 
 pub(crate) fn lock() -> MutexGuard<'static, Network> {
-    // A test that has failed must not fail all others.
+    // One failed test must not fail all others.
     NETWORK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -173,7 +172,7 @@ impl Network {
         sends.map(|send| send.what.bytes()).sum()
     }
 
-    /// Names everything: devices, keys, queues and pairs.
+    /// Returns a new number for a device, key, queue or queue pair.
     pub(crate) fn next_id(&mut self) -> u32 {
         self.last_id += 1;
         self.last_id
@@ -194,7 +193,7 @@ impl Network {
         self.forget(id);
     }
 
-    /// A device that nobody has any more goes.
+    /// Removes a device that is neither listed nor open.
     pub(crate) fn forget(&mut self, id: u32) {
         let unused = |device: &Device| !device.listed && device.opened.is_empty();
         if self.devices.get(&id).is_some_and(unused) {
@@ -236,7 +235,7 @@ impl Network {
         }
     }
 
-    /// Tells of an event those who have the device open.
+    /// Sends an event to the open contexts of a device for which `whom` is true.
     fn tell(&mut self, id: u32, whom: impl Fn(u32) -> bool, raised: Raised) {
         let Some(device) = self.devices.get_mut(&id) else { return };
         let opened = device.opened.iter_mut().filter(|(context, _)| whom(**context));
@@ -264,7 +263,7 @@ impl Network {
         let Some(pair) = self.pairs.remove(&number) else { return };
         if let Some(device) = self.devices.get_mut(&pair.device) {
             device.past.push(pair.traffic);
-            // Nobody hears of one that is gone.
+            // A destroyed queue pair has no events.
             let is_other = |raised: &Raised| raised.pair.is_none_or(|(of, _)| of != number);
             device.opened.values_mut().for_each(|(_, events)| events.retain(is_other));
         }
@@ -275,7 +274,7 @@ impl Network {
         }
     }
 
-    /// A number below `below`, which is not 0.
+    /// Returns a random number below `below`, which is not 0.
     pub(crate) fn draw(&mut self, below: usize) -> usize {
         // xorshift64*: https://en.wikipedia.org/wiki/Xorshift
         self.random ^= self.random >> 12;

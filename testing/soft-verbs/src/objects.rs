@@ -1,4 +1,4 @@
-//! What is handed to callers, and the memory that is theirs. All that touches raw memory is here.
+//! Objects of callers, and accesses to their memory. All accesses to raw memory are in this module.
 
 use std::os::raw::c_void;
 
@@ -7,42 +7,42 @@ use rdma_sys::{ibv_context, ibv_sge};
 
 use crate::network::Memory;
 
-/// An opened device, and which.
+/// Opened device.
 #[repr(C)]
 pub(crate) struct Context {
     pub(crate) base: ibv_context,
     pub(crate) device: u32,
-    /// Tells it from others of the same device.
+    /// Identifier among the contexts of the same device.
     pub(crate) id: u32,
 }
 
-/// Hands an object out.
+/// Hands an object out to the caller.
 pub(crate) fn hand_out<T>(object: T) -> *mut T {
     Box::into_raw(Box::new(object))
 }
 
-/// Takes an object back that was handed out.
+/// Takes back an object that was handed out.
 ///
 /// # Safety
 ///
-/// It was, as this type, and nobody uses it any more.
+/// The object was handed out as this type, and nobody uses it any more.
 pub(crate) unsafe fn take_back<T>(object: *mut T) {
     // SAFETY: the caller keeps the contract.
     drop(unsafe { Box::from_raw(object) });
 }
 
-/// Which device a context is of, and which context it is.
+/// Returns the device and the id of a context.
 ///
 /// # Safety
 ///
-/// It was handed out as a [`Context`], and is open.
+/// The context was handed out as a [`Context`], and is open.
 pub(crate) unsafe fn opened(context: *mut ibv_context) -> (u32, u32) {
     // SAFETY: the caller keeps the contract.
     let context = unsafe { &*context.cast::<Context>() };
     (context.device, context.id)
 }
 
-/// Says why a call returns nothing.
+/// Sets `errno` and returns null.
 pub(crate) fn refuse<T>(error: c_int) -> *mut T {
     // SAFETY: the call takes nothing.
     let own = unsafe { libc::__errno_location() };
@@ -51,64 +51,64 @@ pub(crate) fn refuse<T>(error: c_int) -> *mut T {
     std::ptr::null_mut()
 }
 
-/// A descriptor that counts how often it was woken.
+/// Returns an event descriptor that counts how often it was signaled.
 pub(crate) fn bell() -> c_int {
     // SAFETY: the call takes no memory.
     unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) }
 }
 
-/// Makes a bell readable once more.
+/// Adds one to a descriptor's count.
 pub(crate) fn wake(bell: c_int) {
     let once = 1u64;
     // SAFETY: it reads eight bytes that are there.
     unsafe { libc::write(bell, (&raw const once).cast::<c_void>(), 8) };
 }
 
-/// Takes one of a bell's counts; waits for it, unless the descriptor was made not to block. No if
-/// there is none.
+/// Takes one off a descriptor's count, waiting for it unless the descriptor is non-blocking.
+/// Returns false if there is none.
 pub(crate) fn hear(bell: c_int) -> bool {
     let mut once = 0u64;
     // SAFETY: it writes eight bytes to where eight are.
     unsafe { libc::read(bell, (&raw mut once).cast::<c_void>(), 8) == 8 }
 }
 
-/// Closes a bell.
+/// Closes an event descriptor.
 pub(crate) fn close(bell: c_int) {
     // SAFETY: it is ours, and closed once.
     unsafe { libc::close(bell) };
 }
 
 impl Memory {
-    /// Whether it holds all of these bytes.
+    /// Returns whether the registration covers all of these bytes.
     pub(crate) fn holds(&self, address: u64, bytes: usize) -> bool {
         let offset = (address as usize).checked_sub(self.address);
         offset.and_then(|offset| offset.checked_add(bytes)).is_some_and(|end| end <= self.bytes)
     }
 }
 
-/// Appends bytes that lie in registered memory, or that a caller wants taken at once.
+/// Appends bytes of registered memory, or of memory that the caller posts inline.
 pub(crate) fn load(address: u64, bytes: usize, into: &mut Vec<u8>) {
     let start = into.len();
     into.resize(start + bytes, 0);
     let from = std::ptr::with_exposed_provenance::<u8>(address as usize);
-    // SAFETY: who registered or posted it vouches for it until it is deregistered or taken, which
-    // needs the lock that is held.
+    // SAFETY: the caller that registered or posted the memory vouches for it until it is
+    // deregistered or taken, which needs the lock that is held.
     unsafe { from.copy_to_nonoverlapping(into.as_mut_ptr().wrapping_add(start), bytes) };
 }
 
 /// Writes bytes to registered memory.
 pub(crate) fn store(address: u64, bytes: &[u8]) {
     let to = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
-    // SAFETY: who registered it vouches for it until it is deregistered, which needs the lock that
-    // is held.
+    // SAFETY: the caller that registered the memory vouches for it until it is deregistered, which
+    // needs the lock that is held.
     unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
 }
 
-/// The entries of a list of places.
+/// Returns the entries of a scatter-gather list.
 ///
 /// # Safety
 ///
-/// There are so many.
+/// The list has `count` entries.
 pub(crate) unsafe fn places(list: *const ibv_sge, count: c_int) -> Vec<ibv_sge> {
     // SAFETY: the caller keeps the contract.
     (0..count as usize).map(|at| unsafe { list.wrapping_add(at).read() }).collect()

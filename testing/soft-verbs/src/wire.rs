@@ -1,31 +1,31 @@
-//! How requests travel.
+//! Progress of posted requests.
 
 use rdma_sys::*;
 
 use crate::network::{Network, Pair, Payload, Send};
 use crate::objects;
 
-/// Requests that travel at most while a queue is polled.
+/// Most steps of progress for each poll of a queue.
 const STEPS: usize = 8;
-/// A receiver that is not ready is asked so often for each retry.
+/// Number of attempts for each retry if the receiver is not ready.
 const ASKS_PER_RETRY: u32 = 64;
-/// A retry count that means for ever.
+/// Retry count that means to retry forever.
 const FOR_EVER: u8 = 7;
 
-/// What became of the first request of a pair.
+/// Result of trying the first request of a queue pair.
 enum Outcome {
-    /// It has arrived, with so many bytes.
+    /// The request has arrived, with this many bytes.
     Arrived(u64),
-    /// It waits.
+    /// The request waits.
     Waits,
-    /// It failed.
+    /// The request failed.
     Failed(ibv_wc_status),
-    /// It failed at the peer, whose pair fails too.
+    /// The request failed at the peer, whose queue pair fails too.
     Refused(ibv_wc_status),
 }
 
 impl Network {
-    /// Some requests travel.
+    /// Makes progress on a random number of requests.
     pub(crate) fn travel(&mut self) {
         for _ in 0..self.draw(STEPS + 1) {
             let loaded: Vec<u32> =
@@ -110,7 +110,7 @@ impl Network {
         Outcome::Arrived(bytes.len() as u64)
     }
 
-    /// The pair at the other end, if it listens to this one.
+    /// Returns the peer's queue pair, if it is ready and connected to this one.
     fn peer(&self, pair: &Pair) -> Option<u32> {
         let peer = self.pairs.get(&pair.attr.dest_qp_num)?;
         let to = &pair.attr.ah_attr.grh.dgid.raw;
@@ -159,7 +159,7 @@ impl Network {
         self.complete(queue, completion, 0);
     }
 
-    /// Completes a request to send, if it is to have a completion.
+    /// Completes a send request, if it is to have a completion.
     fn sent(&mut self, pair: &mut Pair, send: &Send, status: ibv_wc_status) {
         pair.done += 1;
         if !send.signaled && status == IBV_WC_SUCCESS {
@@ -176,7 +176,7 @@ impl Network {
         self.complete(pair.send_queue, completion, frees);
     }
 
-    /// A pair carries nothing any more: all that it has is flushed.
+    /// Puts a queue pair into the error state and flushes all of its requests.
     pub(crate) fn fail(&mut self, pair: &mut Pair) {
         pair.attr.qp_state = IBV_QPS_ERR;
         while let Some(send) = pair.sends.pop_front() {

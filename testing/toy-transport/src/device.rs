@@ -1,4 +1,4 @@
-//! The device: memory, listening and connecting.
+//! Device: memory registration, listening and connecting.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,28 +26,28 @@ pub(crate) const CAPS: Caps = Caps {
     latency_ns: 10_000,
 };
 
-/// The listeners of this process, by number, with the calls that wait.
+/// Listeners of this process by number, with their waiting connection requests.
 static LISTENERS: Mutex<BTreeMap<u64, VecDeque<Call>>> = Mutex::new(BTreeMap::new());
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// A side that wants to connect.
+/// Connection request.
 #[derive(Debug)]
 struct Call {
     secret: Secret,
     hello: Vec<u8>,
-    /// To the caller, and from it.
+    /// Queues to the caller and from it.
     queues: [Arc<Queue>; 2],
     answer: Arc<Answer>,
 }
 
-/// The answer of the listener.
+/// Answer of the listener.
 #[derive(Debug, Default)]
 struct Answer {
     accepted: AtomicBool,
     refused: AtomicBool,
 }
 
-/// An opened device.
+/// Opened device.
 #[derive(Debug)]
 pub struct ToyDevice {
     registry: Arc<Registry<()>>,

@@ -1,4 +1,4 @@
-//! The lane: puts are copied into the peer's queue, and into its memory when it polls.
+//! Lane: puts are copied into the peer's queue, and into the peer's memory when the peer polls.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use ccl_memory::Region;
 
 use crate::queue::{Frame, ToyInner, lock};
 
-/// Begins a key of shared memory.
+/// First bytes of a key of shared memory.
 const MAGIC: u64 = u64::from_le_bytes(*b"toy key1");
 
 /// Memory of the peer.
@@ -38,7 +38,7 @@ struct Endpoint {
     is_lost: bool,
 }
 
-/// Moves bytes between threads.
+/// Lane that moves bytes between threads.
 #[derive(Debug)]
 pub(crate) struct ToyLane {
     memory: NamedMemory<(), Shared>,
@@ -64,7 +64,7 @@ impl ToyLane {
         endpoint.ok_or_else(|| TransportError::Usage(format!("there is no endpoint {}", id.0)))
     }
 
-    /// Writes what a put brings; no if the peer may not write there.
+    /// Writes a put's bytes; returns false if the peer may not write there.
     fn write(&self, endpoint: &Endpoint, key: MrKey, offset: usize, bytes: &[u8]) -> bool {
         let registration = self.device.find(key).ok();
         let allowed = registration.filter(|_| endpoint.shared.contains(&key));
@@ -83,7 +83,7 @@ impl Lane for ToyLane {
 
     fn detach(&mut self, endpoint: EndpointId) {
         if let Some(entry) = self.endpoints.get_mut(endpoint.0 as usize) {
-            // Its end closes both queues.
+            // Dropping the connection closes both queues.
             *entry = None;
         }
         self.memory.forget(endpoint);
@@ -144,7 +144,7 @@ impl Lane for ToyLane {
                 Err(_) if taken > 0 => return Ok(taken),
                 Err(error) => return Err(error),
             };
-            // Nothing that is posted to a lost peer is ever done.
+            // A put to a lost peer is never done.
             if is_lost {
                 continue;
             }
@@ -173,7 +173,7 @@ impl Lane for ToyLane {
         for number in 0..self.endpoints.len() {
             let Some(mut endpoint) = self.endpoints[number].take() else { continue };
             let id = EndpointId(number as u32);
-            // Looked at first: what was sent before the end is there then.
+            // Read `closed` first: frames sent before the end are in the queue then.
             let closed = endpoint.connection.0[1].closed.load(Ordering::Acquire);
             let frames = std::mem::take(&mut *lock(&endpoint.connection.0[1].frames));
             let mut broken = None;
@@ -210,7 +210,7 @@ impl Lane for ToyLane {
     }
 
     fn sleep(&mut self, longest: Duration) {
-        // Nothing wakes it.
+        // There is no wake-up.
         std::thread::sleep(longest.min(Duration::from_micros(50)));
     }
 }

@@ -1,5 +1,5 @@
-//! A toy transport: two queues between two threads of one process. It is the least that a transport
-//! has to bring, and a place to begin for a new one.
+//! Toy transport: two queues between two threads of one process. It is the smallest complete
+//! transport, and a starting point for new ones.
 
 mod device;
 mod lane;
@@ -12,7 +12,7 @@ use ccl_core::transport::{Device, DeviceId, DeviceInfo, Fabric, Transport, Trans
 
 pub use device::ToyDevice;
 
-/// The transport as a value, for a registry.
+/// Kind of the transport, for a registry.
 pub const KIND: TransportKind = TransportKind {
     name: "toy",
     id: 255,
@@ -30,7 +30,7 @@ pub const KIND: TransportKind = TransportKind {
 
 const DEVICE: &str = "toy0";
 
-/// Queues between threads.
+/// Transport by queues between threads.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ToyTransport;
 

@@ -1,4 +1,4 @@
-//! A connection: a queue in each direction.
+//! Connection: a queue in each direction.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -7,19 +7,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ccl_core::transport::{Inner, MrKey};
 
-/// Locks what nothing can leave half changed.
+/// Locks data that a panic cannot leave half changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A message from one side to the other.
+/// Message from one side to the other.
 #[derive(Debug)]
 pub(crate) enum Frame {
     Put { key: MrKey, offset: usize, bytes: Vec<u8>, immediate: Option<u32> },
     Note(Vec<u8>),
 }
 
-/// One direction of a connection.
+/// Direction of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) frames: Mutex<VecDeque<Frame>>,
@@ -27,13 +27,13 @@ pub(crate) struct Queue {
 }
 
 impl Drop for ToyInner {
-    /// A connection that no lane has taken over ends for the peer as well.
+    /// Ends a connection that no lane has attached, for the peer as well.
     fn drop(&mut self) {
         self.0.iter().for_each(|queue| queue.closed.store(true, Ordering::Release));
     }
 }
 
-/// A connection that no lane has taken over yet: to the peer, and from it.
+/// Connection that no lane has attached yet: the queues to the peer and from it.
 #[derive(Debug)]
 pub(crate) struct ToyInner(pub(crate) [Arc<Queue>; 2]);
 

@@ -1,4 +1,4 @@
-//! The suite that every transport passes.
+//! Conformance of the toy transport.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Every tunable.
+//! The `config` subcommand: every tunable.
 
 use std::error::Error;
 use std::io::Write;

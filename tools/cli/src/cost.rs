@@ -1,4 +1,4 @@
-//! What communication costs.
+//! The `cost` subcommand: cost formulas of communication.
 
 use std::error::Error;
 use std::io::Write;
@@ -14,9 +14,9 @@ Examples:
   ferroccl cost data_parallel flops=990T bandwidth=400GB/s experts=128 k=4
   ferroccl cost training parameters=70B tokens=15T accelerators=4096 flops=990T --json")]
 pub(crate) struct Cost {
-    /// Which
+    /// Question to answer
     question: Option<String>,
-    /// What must be known for it, as NAME=VALUE
+    /// Inputs of the formula, as NAME=VALUE
     inputs: Vec<String>,
     /// Print JSON
     #[arg(long)]

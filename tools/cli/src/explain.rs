@@ -1,4 +1,4 @@
-//! The plan of a collective.
+//! The `explain` subcommand: the plan of a collective.
 
 use std::error::Error;
 use std::io::Write;
@@ -19,7 +19,8 @@ Examples:
   ferroccl explain all_gather --bytes 256k --ranks 6 --hosts 3 --algo ring/4 --json
   ferroccl explain --rules")]
 pub(crate) struct Explain {
-    /// all_reduce all_gather reduce_scatter broadcast reduce gather scatter all_to_all barrier
+    /// Collective: all_reduce all_gather reduce_scatter broadcast reduce gather scatter all_to_all
+    /// barrier
     #[arg(required_unless_present = "rules")]
     collective: Option<Collective>,
     /// Print the rules by which algorithms are chosen where nothing was measured
@@ -28,17 +29,17 @@ pub(crate) struct Explain {
     /// Bytes of the larger buffer
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "1M")]
     bytes: usize,
-    /// Ranks
+    /// Number of ranks
     #[arg(short = 'n', long, default_value_t = 2,
           value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: u32,
     /// Hosts that the ranks are spread over, each with as many as the next
     #[arg(long, default_value_t = 1)]
     hosts: u32,
-    /// The rank whose schedule is shown
+    /// Rank whose schedule is shown
     #[arg(long, default_value_t = 0)]
     rank: Rank,
-    /// The root, where there is one
+    /// Root, where there is one
     #[arg(long, default_value_t = 0)]
     root: Rank,
     /// Element type
@@ -89,7 +90,7 @@ pub(crate) fn show(arguments: &Explain) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The ranks in their order, as many on each host as on the next.
+/// Returns the hosts of the ranks in their order, as many on each host as on the next.
 fn hosts(arguments: &Explain) -> Result<Hosts, Box<dyn Error>> {
     let Explain { ranks, hosts, .. } = *arguments;
     if hosts == 0 || !ranks.is_multiple_of(hosts) {

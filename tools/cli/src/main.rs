@@ -1,5 +1,5 @@
-//! The `ferroccl` command: what the library would do, and why; what machines lack for it; and what
-//! plugins do wrong. A subcommand is a file.
+//! The `ferroccl` command: it explains what the library would do, and why; what machines lack for
+//! it; and what plugins do wrong. Each subcommand is a file.
 
 mod config;
 mod cost;
@@ -47,29 +47,32 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// The plan of a collective: algorithm, reason, schedule, program, memory
+    /// Explain the plan of a collective: algorithm, reason, schedule, program, memory
     Explain(explain::Explain),
-    /// How long communication takes, by formulas, and what that means for training
+    /// Compute communication times by formulas, and what they mean for training
     Cost(cost::Cost),
-    /// How long a collective would take on a cluster, by each algorithm
+    /// Predict how long a collective takes on a cluster, by each algorithm
     Plan(plan::Plan),
-    /// Which rank should be on which host, so that little crosses racks and zones
+    /// Choose the host of each rank, so that little traffic crosses racks and zones
     Place(place::Place),
-    /// Recorded jobs and planned collectives as execution traces, and replayed on other clusters
+    /// Export recorded jobs and planned collectives as execution traces, and replay them on
+    /// clusters
     Trace(trace::Trace),
-    /// How long collectives take on a fabric of switches: experiments with flows, routing, queues
+    /// Simulate collectives on a fabric of switches: experiments with flows, routing, queues
     Sim(ccl_sim::Arguments),
-    /// What joins GPUs, NICs and hosts: of this machine, of a file, or of a cluster known by name
+    /// Show the topology of GPUs, NICs and hosts: of this machine, a file, or a cluster known by
+    /// name
     Topo(topo::Topo),
-    /// Which algorithm is the fastest on this machine: a table that later runs load
+    /// Find the fastest algorithm on this machine: writes a table that later runs load
     Tune(tune::Tune),
-    /// What the ranks of this user on this machine are doing, and who holds up the others
+    /// Show what the ranks of this user on this machine are doing, and who holds up the others
     Status(status::Status),
-    /// What of this machine keeps collectives from being fast, or from working, and what to do
+    /// Find what of this machine keeps collectives from being fast, or from working, and what to do
     Doctor(doctor::Doctor),
-    /// Whether a network plugin for NCCL keeps the contract, point by point, and how fast it is
+    /// Check whether a network plugin for NCCL keeps the contract, point by point, and how fast it
+    /// is
     Netcheck(ccl_netcheck::Arguments),
-    /// Every tunable: its variable, value, default and meaning
+    /// List every tunable: its variable, value, default and meaning
     Config {
         /// Print JSON
         #[arg(long)]

@@ -1,4 +1,4 @@
-//! Which rank should be on which host.
+//! The `place` subcommand: which rank should be on which host.
 
 use std::error::Error;
 use std::io::Write;
@@ -18,20 +18,20 @@ Examples:
   ferroccl place all_reduce --on meta-24576 --hosts 0,384,1,385 --algo hierarchical -b 64M
   ferroccl place all_gather --on superpod-256 --hosts 31,0-3,17 --json")]
 pub(crate) struct Place {
-    /// What the ranks do most: all_reduce all_gather reduce_scatter broadcast reduce all_to_all …
+    /// Most frequent collective: all_reduce all_gather reduce_scatter broadcast reduce all_to_all …
     #[arg(required_unless_present = "traffic")]
     collective: Option<Collective>,
-    /// Or what they sent each other: a file of `ferroccl trace traffic`, `ferroccl plan --traffic`,
-    /// or a perf program's --traffic
+    /// Traffic of the ranks instead of a collective: a file of `ferroccl trace traffic`, `ferroccl
+    /// plan --traffic`, or a perf program's --traffic
     #[arg(long, value_name = "FILE", conflicts_with_all = ["collective", "algorithm", "bytes"])]
     traffic: Option<String>,
     /// A topology: a name of `ferroccl topo --list`, or a file
     #[arg(long)]
     on: String,
-    /// Its hosts that the job has, by number, in the order of the ranks: 0,384,8-11
+    /// Numbers of the hosts that the job has, in the order of the ranks: 0,384,8-11
     #[arg(long, value_name = "LIST", value_parser = hosts)]
     hosts: HostList,
-    /// By which algorithm, instead of a ring where there is one
+    /// Algorithm, instead of a ring where there is one
     #[arg(long = "algo")]
     algorithm: Option<String>,
     /// Bytes of the larger buffer
@@ -42,11 +42,11 @@ pub(crate) struct Place {
     json: bool,
 }
 
-/// CallParams of hosts.
+/// Numbers of hosts.
 #[derive(Clone, Debug)]
 struct HostList(Vec<u32>);
 
-/// No list is longer.
+/// Most hosts that a list can name.
 const HOSTS_MAX: usize = 1 << 16;
 
 fn hosts(text: &str) -> Result<HostList, String> {

@@ -1,4 +1,4 @@
-//! What a collective would take on a cluster.
+//! The `plan` subcommand: the expected time of a collective on a cluster.
 
 use std::error::Error;
 use std::io::Write;
@@ -24,14 +24,15 @@ Examples:
 pub(crate) struct Plan {
     #[command(flatten)]
     asked: Asked,
-    /// Write who sends how much to whom, by the fastest algorithm, to a file that `ferroccl sim`
-    /// and others read (docs/exchange.md); - is standard output, in place of the plan
+    /// Write a matrix of who sends how much to whom, by the fastest algorithm, to a file that
+    /// `ferroccl sim` and others read (docs/exchange.md); - is standard output, in place of the
+    /// plan
     #[arg(long, value_name = "FILE")]
     traffic: Option<String>,
-    /// The traffic by this algorithm
+    /// Algorithm of the traffic
     #[arg(long = "algo", value_name = "NAME", requires = "traffic")]
     algorithm: Option<String>,
-    /// The traffic in intervals of so many seconds; without it in one
+    /// Length of the intervals of the traffic in seconds; one interval if not given
     #[arg(long, value_name = "SECONDS", requires = "traffic")]
     interval: Option<f64>,
     /// Print JSON
@@ -42,7 +43,7 @@ pub(crate) struct Plan {
 /// A collective on a cluster.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Asked {
-    /// all_reduce all_gather reduce_scatter broadcast reduce gather scatter all_to_all
+    /// Collective: all_reduce all_gather reduce_scatter broadcast reduce gather scatter all_to_all
     collective: Collective,
     /// A topology: a name of `ferroccl topo --list`, or a file
     #[arg(long)]
@@ -50,7 +51,7 @@ pub(crate) struct Asked {
     /// Bytes of the larger buffer
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "1M")]
     bytes: usize,
-    /// On so many of its hosts, from the first on
+    /// Number of hosts to use, from the first on
     #[arg(long)]
     hosts: Option<u32>,
     /// Element type

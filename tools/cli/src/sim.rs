@@ -1,4 +1,4 @@
-//! Experiments on fabrics of switches: what these need to be read from files.
+//! The `sim` subcommand: experiments on fabrics of switches, with the readers of their files.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! What running ranks do.
+//! The `status` subcommand: what running ranks do.
 
 use std::error::Error;
 use std::io::Write;
@@ -11,7 +11,7 @@ Examples:
   ferroccl status --json
   ferroccl status --pid 4711")]
 pub(crate) struct Status {
-    /// Only the ranks of this process
+    /// Show only the ranks of this process
     #[arg(long)]
     pid: Option<u32>,
     /// Print JSON, with the last operations of each rank

@@ -1,4 +1,4 @@
-//! What joins ranks.
+//! The `topo` subcommand: what connects ranks.
 
 use std::error::Error;
 use std::io::Write;
@@ -21,13 +21,13 @@ Examples:
 pub(crate) struct Topo {
     /// A name of --list, or a file
     topology: Option<String>,
-    /// What is printed
+    /// Output format
     #[arg(long = "as", value_name = "FORM", default_value = "all")]
     form: Form,
-    /// The machine whose / is this directory: a mounted image, or a copy of /sys and /proc
+    /// Machine whose / is this directory: a mounted image, or a copy of /sys and /proc
     #[arg(long, value_name = "DIR", default_value = "/", conflicts_with = "topology")]
     root: PathBuf,
-    /// The topologies that are known by name
+    /// List the topologies that are known by name
     #[arg(long, conflicts_with = "topology")]
     list: bool,
 }
@@ -36,21 +36,21 @@ pub(crate) struct Topo {
 enum Form {
     /// Tree and matrix
     All,
-    /// What lies between any two GPUs and NICs, as `nvidia-smi topo -m` prints it
+    /// Connection between any two GPUs and NICs, as `nvidia-smi topo -m` prints it
     Matrix,
-    /// From the switches at the top down to the parts of a host
+    /// Tree from the switches at the top down to the parts of a host
     Tree,
-    /// A picture
+    /// Picture as SVG
     Svg,
-    /// For Graphviz
+    /// Graph for Graphviz
     Dot,
-    /// For Mermaid
+    /// Graph for Mermaid
     Mermaid,
-    /// The text form, which can be edited and read again
+    /// Text form, which can be edited and read again
     Toml,
-    /// The same, for programs
+    /// Content of the text form as JSON, for programs
     Json,
-    /// NCCL_TOPO_FILE, of the first kind of machine
+    /// NCCL_TOPO_FILE of the first kind of machine
     NcclXml,
 }
 

@@ -29,34 +29,34 @@ pub(crate) struct Trace {
 
 #[derive(Debug, clap::Subcommand)]
 enum Step {
-    /// Traces of what ranks recorded: of files of FERROCCL_TRACE, or dumps as JSON
+    /// Write traces of what ranks recorded: from files of FERROCCL_TRACE, or dumps as JSON
     Export {
         /// Recordings of all ranks
         #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
         recorder: Vec<String>,
-        /// How the names of the traces begin
+        /// Prefix of the names of the traces
         #[arg(long, value_name = "PREFIX")]
         out: String,
     },
-    /// Traces of a planned collective: its sends, receives and reductions, rank by rank
+    /// Write traces of a planned collective: its sends, receives and reductions, rank by rank
     Plan {
         #[command(flatten)]
         asked: Asked,
-        /// By which algorithm; without it by the fastest
+        /// Algorithm; the fastest if not given
         #[arg(long = "algo", value_name = "NAME")]
         algorithm: Option<String>,
-        /// How the names of the traces begin
+        /// Prefix of the names of the traces
         #[arg(long, value_name = "PREFIX")]
         out: String,
     },
-    /// What the ranks of a job called
+    /// Show what the ranks of a job called
     Show {
         #[command(flatten)]
         given: Given,
         #[command(flatten)]
         printed: Printed,
     },
-    /// How long its calls would take on a topology, side by side with what they took
+    /// Predict how long a job's calls take on a topology, side by side with the recorded times
     Replay {
         #[command(flatten)]
         given: Given,
@@ -65,37 +65,37 @@ enum Step {
         #[command(flatten)]
         printed: Printed,
     },
-    /// Who would send how much to whom on a topology: a matrix that a simulator replays
+    /// Write who would send how much to whom on a topology: a matrix that a simulator replays
     Traffic {
         #[command(flatten)]
         given: Given,
         #[command(flatten)]
         there: There,
-        /// In intervals of so many seconds; without it in one
+        /// Length of the intervals in seconds; one interval if not given
         #[arg(long, value_name = "SECONDS")]
         interval: Option<f64>,
-        /// The file: JSON if it ends in .json, else lines; - is standard output
+        /// Output file: JSON if its name ends in .json, else lines; - is standard output
         #[arg(long, value_name = "FILE")]
         out: String,
     },
 }
 
-/// Where the calls of a job are made again.
+/// Topology and algorithm with which the calls of a job are predicted.
 #[derive(Debug, clap::Args)]
 struct There {
     /// A topology: a name of `ferroccl topo --list`, or a file
     #[arg(long)]
     on: String,
-    /// By this algorithm or family, where a collective has it; else the library chooses
+    /// Algorithm or family, where a collective has it; else the library chooses
     #[arg(long = "algo", value_name = "NAME")]
     algorithm: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
 struct Given {
-    /// How the names of the traces begin, or the directory they are in
+    /// Prefix of the names of the traces, or the directory that holds them
     prefix: String,
-    /// Who is in which group, as JSON: {"1": [0, 1]}; without it PREFIX.groups.json
+    /// Ranks of each group, as JSON: {"1": [0, 1]}; PREFIX.groups.json if not given
     #[arg(long, value_name = "FILE")]
     groups: Option<String>,
 }
@@ -114,7 +114,7 @@ impl Given {
 }
 
 impl Printed {
-    /// Prints it as it was asked for.
+    /// Prints `shown` in the form that was asked for: JSON or text.
     fn print<T: std::fmt::Display + serde::Serialize>(
         &self,
         shown: &T,
@@ -128,7 +128,7 @@ impl Printed {
 }
 
 fn print(text: &str) {
-    // Whoever has closed it wants no more.
+    // A reader that has closed the pipe wants no more.
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 

@@ -1,4 +1,4 @@
-//! Which algorithm is the fastest here.
+//! The `tune` subcommand: the fastest algorithms on this machine.
 
 use std::fs;
 use std::io::Write;
@@ -28,52 +28,52 @@ Examples:
   ferroccl tune -g 2 -b 64k -e 64k --collectives all_gather --rounds 3 --try FERROCCL_SLOTS=4
   ferroccl tune --compare /dev/null /dev/null")]
 pub(crate) struct Tune {
-    /// Start so many ranks on this machine
+    /// Start this many ranks on this machine
     #[arg(short = 'g', long = "local-ranks", value_name = "N")]
     local_ranks: Option<u32>,
-    /// Which collectives, separated by commas
+    /// Collectives to measure, separated by commas
     #[arg(long, value_delimiter = ',', value_parser = even,
         default_value = "all_reduce,all_gather,reduce_scatter,\
         broadcast,reduce,all_to_all"
     )]
     collectives: Vec<Collective>,
-    /// The least size
+    /// Smallest size
     #[arg(short = 'b', long, value_name = "SIZE", value_parser = parse_size, default_value = "8")]
     min_bytes: usize,
-    /// The greatest size
+    /// Largest size
     #[arg(short = 'e', long, value_name = "SIZE", value_parser = parse_size, default_value = "16M")]
     max_bytes: usize,
-    /// Each size is so many times the one before
+    /// Ratio of each size to the one before
     #[arg(short = 'f', long, default_value_t = 4,
           value_parser = clap::value_parser!(u32).range(2..))]
     factor: u32,
-    /// How often each algorithm has its turn
+    /// Number of turns of each algorithm
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Try a value of a tunable before, such as FERROCCL_SLOTS=4, or usual ones (may be repeated)
+    /// Try a value of a tunable first, such as FERROCCL_SLOTS=4, or usual ones (may be repeated)
     #[arg(long = "try", value_name = "VARIABLE=VALUE|usual", value_parser = attempt)]
     tried: Vec<Attempt>,
-    /// Predict for so many ranks, by the model that the table has
+    /// Predict for this many ranks, by the model that the table has
     #[arg(long, value_name = "RANKS", requires = "table", conflicts_with = "local_ranks")]
     predict: Option<u32>,
-    /// On so many hosts, with --predict
+    /// Number of hosts, with --predict
     #[arg(long, default_value_t = 1, requires = "predict")]
     hosts: u32,
-    /// The table that predictions are made from and added to
+    /// Table that predictions are made from and added to
     #[arg(long, value_name = "FILE", requires = "predict")]
     table: Option<PathBuf>,
-    /// Where the table goes; to standard output, if none is given
+    /// File of the table; standard output if not given
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Compare an older table with a newer one
     #[arg(long, num_args = 2, value_names = ["OLD", "NEW"], conflicts_with = "out")]
     compare: Option<Vec<PathBuf>>,
-    /// By how many percent the newer may be slower
+    /// Percent by which the newer table may be slower
     #[arg(long, default_value_t = 10.0, value_name = "PERCENT", value_parser = percent)]
     allowed: f64,
 }
 
-/// What is to be tried.
+/// Values of tunables to try: the usual ones, or one that is given.
 #[derive(Clone, Debug)]
 enum Attempt {
     Usual,
@@ -128,7 +128,7 @@ fn predict(arguments: &Tune, ranks: u32, table: &Path) -> Result<ExitCode, Failu
     Ok(ExitCode::SUCCESS)
 }
 
-/// To the file, or to standard output.
+/// Writes the table to the file, or to standard output.
 fn write(out: Option<&Path>, table: &str) -> Result<(), Failure> {
     match out {
         Some(path) => {

@@ -1,4 +1,5 @@
-//! What the sources say, and the line in which `ferroccl` says it: docs/acceptance.md is made here.
+//! Numbers of the sources, and the lines in which `ferroccl` prints them; this test also writes
+//! docs/acceptance.md.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,28 +8,28 @@ use ccl_harness::command::said;
 
 /// A number that a source prints, or that its formula gives.
 struct Claim {
-    /// What the number is of.
+    /// Quantity that the number measures.
     what: &'static str,
-    /// The arguments that ask for it.
+    /// Arguments of the command that prints the number.
     command: &'static str,
-    /// How the line begins that has it.
+    /// Beginning of the line that has the number.
     line: &'static str,
     /// The number; the line must say the same, to as many digits.
     expected: &'static str,
-    /// Where the number is from.
+    /// Basis of the number: printed, computed, or printed online.
     basis: &'static str,
-    /// By how much the line may differ.
+    /// Largest difference that the line may have.
     slack: Slack,
 }
 
-/// By how much a line may differ from the number expected.
+/// Largest difference between a line and the number expected.
 #[derive(Clone, Copy)]
 enum Slack {
-    /// By less than half of the last digit.
+    /// Less than half of the last digit.
     Rounded,
-    /// By less than the last digit: the source left out the digits behind it.
+    /// Less than the last digit: the source left out the digits behind it.
     Cut,
-    /// By so many percent: the number is a measurement.
+    /// This many percent: the number is a measurement.
     Percent(f64),
 }
 
@@ -66,7 +67,7 @@ const fn from(basis: &'static str, claim: Claim) -> Claim {
     Claim { basis, ..claim }
 }
 
-/// The sources, with what they say.
+/// Sources and their claims.
 const CLAIMS: &[(&str, &[Claim])] = &[
     (
         "How to Scale Your Model, the chapter on GPUs",
@@ -489,7 +490,8 @@ const CLAIMS: &[(&str, &[Claim])] = &[
     ),
 ];
 
-/// The number that a text begins with, what stands behind it, and how many digits follow its point.
+/// Returns the number that a text begins with, the text behind it, and the number of digits after
+/// its point.
 fn number(text: &str) -> (f64, &str, i32) {
     let text = text.strip_prefix("1:").unwrap_or(text);
     let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
@@ -498,7 +500,7 @@ fn number(text: &str) -> (f64, &str, i32) {
     (digits.parse().unwrap_or(f64::NAN), unit.trim(), places)
 }
 
-/// In the smallest unit of its kind.
+/// Returns the size of a unit in the base unit of its kind.
 fn scale(unit: &str) -> f64 {
     match unit.split_whitespace().next().unwrap_or_default().trim_end_matches(',') {
         "µs" => 1e-6,
@@ -510,7 +512,7 @@ fn scale(unit: &str) -> f64 {
     }
 }
 
-/// What the line says, and by how many percent that differs from what is expected.
+/// Returns what the line says, and by how many percent that differs from the expected number.
 fn answer(claim: &Claim) -> (String, f64) {
     let text = said(claim.command);
     let line = text.lines().find(|line| line.trim_start_matches("└─ ").starts_with(claim.line));

@@ -1,4 +1,4 @@
-//! The command `ferroccl`, with its pages: what they show is what it says.
+//! The command `ferroccl`, with its pages: they show what the command prints.
 
 #[cfg(test)]
 mod acceptance;

@@ -12,7 +12,7 @@ fn its_page_shows_what_it_says() {
     page_shows_what_it_says(include_str!("../../../docs/placement.md"), 2);
 }
 
-/// Two pairs that are torn apart by how hosts were dealt out come together.
+/// Two pairs that the order of the hosts separates come together.
 #[test]
 fn what_was_counted_is_placed() {
     let name = std::env::temp_dir().join(format!("ferroccl-{}-place.csv", std::process::id()));

@@ -1,4 +1,4 @@
-//! `ferroccl sim`, as its help says. What it shows is tested in its crate, `sim`.
+//! `ferroccl sim`, as its help says. The results are tested in the crate `sim`.
 
 use std::fs;
 use std::process::Command;
@@ -10,7 +10,7 @@ fn the_examples_of_its_help_work() {
     examples_of_its_help_work("sim", 8);
 }
 
-/// All but what the page itself is made of.
+/// All commands of the page run, except the ones that the page itself is made of.
 #[test]
 fn the_commands_of_its_page_work() {
     let folder = std::env::temp_dir().join(format!("ferroccl-{}-sim-page", std::process::id()));

@@ -24,7 +24,7 @@ fn its_page_shows_what_it_says() {
     assert!(tree.contains("8 × leaf, 400 GB/s to each host\n"), "{tree}");
 }
 
-/// The instances on the page are those of the tree on the page.
+/// The instances on the page give the tree on the page.
 #[test]
 fn instances_of_a_provider_are_a_tree() {
     let (_, rest) = PAGE.split_once("```json\n").unwrap();
@@ -51,7 +51,7 @@ fn instances_of_a_provider_are_a_tree() {
     std::fs::remove_dir_all(&place).unwrap();
 }
 
-/// The text form of everything that is known by name, read from a file.
+/// The text form of every topology that is known by name is written and read again.
 #[test]
 fn what_it_writes_it_reads() {
     for line in said("topo --list").lines() {
@@ -95,7 +95,7 @@ fn what_is_not_there_is_said() {
     assert!(refused("topo /", 2).contains("/: "));
 }
 
-/// Not how fast it is, but that nothing in it grows with the ranks.
+/// Nothing in the description grows with the ranks; its speed is not the point.
 #[test]
 fn the_largest_is_described_at_once() {
     let begin = Instant::now();

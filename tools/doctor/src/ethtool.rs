@@ -1,4 +1,4 @@
-//! The counters of an interface's driver, as `ethtool -S` shows them.
+//! Counters of an interface's driver, as `ethtool -S` shows them.
 
 use std::os::fd::AsRawFd;
 
@@ -9,12 +9,12 @@ const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSTATS: u32 = 0x1d;
 const ETH_SS_STATS: u32 = 1;
-/// Of `struct ethtool_drvinfo`, and where in it the number of counters is.
+/// Bytes of `struct ethtool_drvinfo`; `INFO_COUNT` is the offset of the number of counters.
 const INFO_BYTES: usize = 196;
 const INFO_COUNT: usize = 180;
 const NAME_BYTES: usize = 32;
-/// The kernel writes as many as the driver has at that moment, whatever it was told: room for those
-/// that come about between two calls, and no belief in absurd numbers.
+/// Spare room for counters that appear between two calls: the kernel writes as many as the driver
+/// has at that moment, whatever it was told. `COUNT_MAX` rejects absurd numbers.
 const MORE: usize = 4096;
 const COUNT_MAX: usize = 65_536;
 
@@ -26,7 +26,7 @@ struct Request {
     rest: [u64; 2],
 }
 
-/// All counters of an interface; none if its driver has none, or it is not to be asked.
+/// Returns all counters of an interface; none if its driver has none, or refuses.
 pub(super) fn counters(interface: &str) -> Vec<(String, u64)> {
     read(interface).unwrap_or_default()
 }
@@ -57,7 +57,7 @@ fn number(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
-/// Sends a command with these first words; what comes back, of so many bytes.
+/// Sends a command with these first words, and returns the answer, of `bytes` bytes.
 fn ask(interface: &str, words: &[u32], bytes: usize) -> Option<Vec<u8>> {
     let mut request = Request { name: [0; 16], data: std::ptr::null_mut(), rest: [0; 2] };
     // The last byte stays zero.

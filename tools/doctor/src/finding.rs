@@ -1,27 +1,27 @@
-//! What a check has found.
+//! Findings of checks.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// As it should be.
+    /// All is well.
     Ok,
-    /// It cannot be seen from here.
+    /// The state cannot be seen from here.
     Unknown,
-    /// It may be so on purpose.
+    /// The state may be intended.
     Advice,
-    /// It works, more slowly or less safely than it could.
+    /// The machine works, more slowly or less safely than it could.
     Warning,
     /// Something does not work, or will not.
     Fault,
 }
 
 impl Verdict {
-    /// The order of a report: the worst first.
+    /// Returns the place in a report: the worst first.
     pub(super) fn rank(self) -> u8 {
         match self {
             Verdict::Fault => 0,
@@ -45,25 +45,25 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What a check has found.
+/// A finding of a check.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// The check's name.
+    /// Name of the check.
     pub check: &'static str,
-    /// How bad it is.
+    /// Severity of the finding.
     pub verdict: Verdict,
-    /// What it is about, such as a device; empty if that is what the check's name says.
+    /// Subject of the finding, such as a device; empty if the check's name says it.
     pub subject: String,
-    /// What was seen, and where.
+    /// Evidence: what was seen, and where.
     pub evidence: String,
-    /// What to do; nothing if all is well.
+    /// Action to take; `None` if all is well.
     pub remedy: Option<String>,
 }
 
-/// The most characters of what was seen: files of a planted tree may hold anything.
+/// Most characters of evidence: files of a planted tree may hold anything.
 const TEXT_MAX: usize = 2000;
 
-/// One line, not too long.
+/// Returns the text as one line of at most `TEXT_MAX` characters.
 fn line(text: &str) -> String {
     let mut chars = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     let mut line: String = chars.by_ref().take(TEXT_MAX).collect();
@@ -81,7 +81,7 @@ impl Finding {
         remedy: Option<String>,
     ) -> Finding {
         let [subject, evidence] = [subject.into(), evidence.into()].map(|text| line(&text));
-        // Its check's name is written on it by who runs the check.
+        // The caller that runs the check fills in the check's name.
         Finding { check: "", verdict, subject, evidence, remedy }
     }
 

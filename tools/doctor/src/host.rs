@@ -1,4 +1,4 @@
-//! What the doctor looks at: a machine's files, and what is to run there.
+//! Input of the doctor: a machine's files, and the job that is to run there.
 
 use std::io;
 use std::ops::Deref;
@@ -12,23 +12,23 @@ use ferroccl::launch;
 use ferroccl::tools::setting;
 use ferroccl::transports;
 
-/// What ranks started from here would be told, and what was asked of the doctor.
+/// Environment that ranks started from here would get, and the arguments of the doctor.
 #[derive(Debug, Default)]
 pub struct Job {
     /// The tunables; the default of each that cannot be read.
     pub config: Config,
-    /// What cannot be read of them.
+    /// Error messages of the tunables that cannot be read.
     pub config_problems: Vec<String>,
-    /// `LD_LIBRARY_PATH`.
+    /// Value of `LD_LIBRARY_PATH`.
     pub library_path: String,
-    /// `NCCL_NET_PLUGIN`.
+    /// Value of `NCCL_NET_PLUGIN`.
     pub net_plugin: String,
-    /// Whom to reach.
+    /// Peer to reach.
     pub peer: Option<Endpoint>,
 }
 
 impl Job {
-    /// What this process's environment says.
+    /// Reads this process's environment.
     #[must_use]
     pub fn from_environment() -> Job {
         let variable = |name| launch::variable(name).ok().flatten().unwrap_or_default();
@@ -43,7 +43,7 @@ impl Job {
     }
 }
 
-/// The tunables that can be read, and what is wrong with the others.
+/// Returns the tunables that can be read, and what is wrong with the others.
 fn readable() -> (Config, Vec<String>) {
     let (mut problems, mut wrong) = (Vec::new(), Vec::new());
     let tables = transports::tables();
@@ -55,7 +55,7 @@ fn readable() -> (Config, Vec<String>) {
             }
         }
     }
-    // Each round finds one that is wrong, and leaves it out from then on.
+    // Each round finds one wrong tunable, and leaves it out from then on.
     loop {
         let lookup = |name: &str| match wrong.iter().any(|known| known == name) {
             true => None,
@@ -72,16 +72,16 @@ fn readable() -> (Config, Vec<String>) {
     }
 }
 
-/// A machine.
+/// A machine, and the job that is to run on it.
 #[derive(Debug)]
 pub struct Host {
     files: Files,
-    /// What is to run on it.
+    /// Job that is to run on the machine.
     pub(super) job: Job,
 }
 
 impl Host {
-    /// The machine whose `/` is this directory.
+    /// Opens the machine whose `/` is this directory.
     ///
     /// # Errors
     ///

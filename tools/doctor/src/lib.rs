@@ -1,5 +1,5 @@
-//! `ferroccl doctor`: what of this machine keeps collectives from being fast, or from working at
-//! all; each finding with its evidence and its remedy.
+//! `ferroccl doctor`: it finds what of a machine keeps collectives from being fast, or from working
+//! at all; each finding has its evidence and its remedy.
 //!
 //! A check is a function in `checks` from a [`Host`] to findings, and a line in [`CHECKS`]. It only
 //! reads. Everything of the machine is read through [`Host`], so that a machine can be a copied
@@ -22,30 +22,30 @@ pub use checks::CHECKS;
 pub use finding::{Finding, Verdict};
 pub use host::{Host, Job};
 
-/// What reads files is done long before. What waits for a device that does not answer, or for the
-/// peer that was asked for, ends here.
+/// Time after which a check is given up. Checks that read files end long before; a check that waits
+/// for a device that does not answer, or for the peer that was asked for, ends here.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// What to look at.
+/// A check: a name, and a function from a machine to findings.
 #[derive(Debug)]
 pub struct Check {
-    /// Its name, as findings bear it.
+    /// Name, as findings bear it.
     pub name: &'static str,
-    /// What it looks at.
+    /// Description of what the check looks at.
     pub looks_at: &'static str,
     run: fn(&Host) -> Vec<Finding>,
 }
 
-/// What was found.
+/// Result of all checks on a machine.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// The version of ferroccl.
+    /// Version of ferroccl.
     version: &'static str,
-    /// Where the machine's `/` was read.
+    /// Directory that was read as the machine's `/`.
     root: String,
-    /// The worst of all findings that say something.
+    /// The worst verdict of all findings; `Unknown` counts as `Ok`.
     verdict: Verdict,
-    /// What was looked at, the worst first.
+    /// Findings, the worst first.
     findings: Vec<Finding>,
 }
 
@@ -61,8 +61,8 @@ pub fn examine(host: Host) -> Report {
     Report { version: env!("CARGO_PKG_VERSION"), root, verdict, findings }
 }
 
-/// Runs checks, each on a thread of its own: one that gets no answer from a device costs no other
-/// its turn, and is left behind.
+/// Runs checks, each on a thread of its own: a check that gets no answer from a device does not
+/// delay the others, and is left behind.
 fn findings(host: &Arc<Host>, checks: &'static [Check], deadline: Duration) -> Vec<Finding> {
     let until = Instant::now() + deadline;
     let start = |check: &'static Check| {
@@ -108,19 +108,19 @@ fn collect(answer: &Receiver<Vec<Finding>>, until: Instant, deadline: Duration) 
 }
 
 impl Report {
-    /// Whether something is wrong. Advice is not, nor is what cannot be seen.
+    /// Returns whether there is a fault or a warning; advice and unknown states do not count.
     #[must_use]
     pub fn is_wrong(&self) -> bool {
         self.verdict >= Verdict::Warning
     }
 
-    /// What was found, the worst first.
+    /// Returns the findings, the worst first.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
-    /// Only what is wrong.
+    /// Keeps only faults and warnings.
     #[must_use]
     pub fn only_wrong(mut self) -> Report {
         self.findings.retain(|finding| finding.verdict >= Verdict::Warning);
@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// One that answers, one that gets no answer, one that is broken, and one after them.
+    /// A check that answers, one that gets no answer, one that is broken, and one after them.
     const ODD: &[Check] = &[
         Check { name: "a", looks_at: "", run: |_| vec![Finding::ok("", "x")] },
         Check {

@@ -1,4 +1,4 @@
-//! Network devices and GPUs of a machine, as sysfs has them.
+//! Network devices and GPUs of a machine, as sysfs describes them.
 
 use ccl_core::transport::{Locality, pci_address};
 
@@ -7,11 +7,11 @@ use super::Files;
 /// A device of the PCI bus, or one in software.
 #[derive(Clone, Debug)]
 pub struct Device {
-    /// As people know it: `mlx5_0`, `eth0`, `GPU 0000:17:00.0`.
+    /// Name as people know it: `mlx5_0`, `eth0`, `GPU 0000:17:00.0`.
     pub name: String,
-    /// Its directory in sysfs, all links followed; of a device in software it has no PCI functions.
+    /// Directory in sysfs, all links followed; that of a device in software has no PCI functions.
     pub path: String,
-    /// Where it is.
+    /// Place of the device: NUMA node and PCI path.
     pub locality: Locality,
 }
 
@@ -24,34 +24,34 @@ impl Device {
         Some(Device { name, path, locality })
     }
 
-    /// One that somebody else has found, where that is known.
+    /// Returns a device that somebody else has found, with its place where that is known.
     pub fn known(name: &str, locality: &Locality) -> Device {
         let path = locality.pci_path.clone().unwrap_or_default();
         Device { name: name.to_owned(), path, locality: locality.clone() }
     }
 
-    /// The PCI device of this address.
+    /// Returns the PCI device of this address.
     pub fn at(host: &Files, address: &str) -> Option<Device> {
         Device::new(host, address.to_owned(), &format!("/sys/bus/pci/devices/{address}"))
     }
 
-    /// Its PCI address, if it has one.
+    /// Returns the device's PCI address, if it has one.
     pub fn address(&self) -> Option<&str> {
         function(&self.path)?.rsplit('/').next()
     }
 
-    /// The directory of its PCI function, which may be above it.
+    /// Returns the directory of the PCI function that the device is, or that is above it.
     pub fn function(&self) -> Option<&str> {
         function(&self.path)
     }
 
-    /// The directory of the function by which its card is plugged in: that of the card's own
-    /// switch, if it has one, else its own.
+    /// Returns the directory of the function by which the device's card is plugged in: that of the
+    /// card's own switch, if it has one, else the device's function.
     pub fn card(&self) -> Option<&str> {
         self.locality.pci_path.as_deref().and_then(function)
     }
 
-    /// Addresses of the bridges above its card, the nearest last.
+    /// Returns the addresses of the bridges above the device's card, the nearest last.
     pub fn bridges(&self) -> Vec<&str> {
         let parts = self.card().unwrap_or_default().split('/');
         let functions = parts.filter(|part| pci_address(part).is_some());
@@ -61,14 +61,14 @@ impl Device {
     }
 }
 
-/// The part of a path that ends with its last PCI function.
+/// Returns the part of a path that ends with its last PCI function.
 fn function(path: &str) -> Option<&str> {
     let address = path.rsplit('/').find(|part| pci_address(part).is_some())?;
     path.get(..path.rfind(address)? + address.len())
 }
 
-/// Where a card begins: above a GPU of AMD lie the bridges of a switch on the same card. (Its root
-/// ports have another vendor's number than its GPUs.)
+/// Returns the directory where a GPU's card begins: above a GPU of AMD lie the bridges of a switch
+/// on the same card. (Its root ports have another vendor's number than its GPUs.)
 fn card(host: &Files, gpu: &str) -> String {
     let mut top = gpu;
     while let Some((above, _)) = top.rsplit_once('/') {
@@ -83,10 +83,10 @@ fn card(host: &Files, gpu: &str) -> String {
     top.to_owned()
 }
 
-/// The class of bridges between PCI buses.
+/// Class of bridges between PCI buses.
 pub const BRIDGE: &str = "0x0604";
 
-/// Who made a GPU.
+/// Manufacturer of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Maker {
     /// NVIDIA.
@@ -95,7 +95,7 @@ pub enum Maker {
     Amd,
 }
 
-/// GPUs: display controllers and accelerators of those who make GPUs to compute with.
+/// Returns the GPUs: display controllers and accelerators of the makers in `Maker`.
 pub fn gpus(host: &Files) -> Vec<(Device, Maker)> {
     let gpu = |address: String| {
         let link = format!("/sys/bus/pci/devices/{address}");
@@ -116,7 +116,7 @@ pub fn gpus(host: &Files) -> Vec<(Device, Maker)> {
     host.names("/sys/bus/pci/devices").into_iter().filter_map(gpu).collect()
 }
 
-/// RDMA devices. One in software has its interface's place, or none.
+/// Returns the RDMA devices. A device in software has the PCI path of its interface, or none.
 pub fn rdma(host: &Files) -> Vec<Device> {
     let device = |name: String| {
         let link = format!("/sys/class/infiniband/{name}/device");
@@ -126,7 +126,7 @@ pub fn rdma(host: &Files) -> Vec<Device> {
     host.names("/sys/class/infiniband").into_iter().filter_map(device).collect()
 }
 
-/// The ports of an RDMA device, from 1.
+/// Returns the ports of an RDMA device, numbered from 1.
 pub fn ports(host: &Files, device: &Device) -> Vec<Port> {
     let directory = format!("/sys/class/infiniband/{}/ports", device.name);
     let port = |name: String| {
@@ -144,44 +144,44 @@ pub fn ports(host: &Files, device: &Device) -> Vec<Port> {
 /// A port of an RDMA device.
 #[derive(Clone, Debug)]
 pub struct Port {
-    /// `mlx5_0:1`.
+    /// Name, such as `mlx5_0:1`.
     pub name: String,
-    /// The RDMA device that has it.
+    /// RDMA device that has the port.
     pub device: Device,
-    /// From 1.
+    /// Number of the port, from 1.
     pub number: u8,
-    /// Its directory in sysfs.
+    /// Directory of the port in sysfs.
     pub path: String,
 }
 
 impl Port {
-    /// One of its files.
+    /// Returns the text of one of the port's files.
     pub fn text(&self, host: &Files, name: &str) -> Option<String> {
         host.text(&format!("{}/{name}", self.path))
     }
 
-    /// Whether it is of Ethernet.
+    /// Returns whether the port's link layer is Ethernet.
     pub fn is_ethernet(&self, host: &Files) -> bool {
         self.text(host, "link_layer").as_deref() == Some("Ethernet")
     }
 
-    /// Whether it carries something: `4: ACTIVE`.
+    /// Returns whether the port is active: `4: ACTIVE`.
     pub fn is_active(&self, host: &Files) -> bool {
         self.text(host, "state").is_some_and(|state| state.starts_with('4'))
     }
 
-    /// Whether it is known to carry nothing.
+    /// Returns whether the port is known to be inactive.
     pub fn is_down(&self, host: &Files) -> bool {
         self.text(host, "state").is_some() && !self.is_active(host)
     }
 
-    /// The interface behind a port of RoCE.
+    /// Returns the interface behind a RoCE port.
     pub fn interface(&self, host: &Files) -> Option<String> {
         let rows = host.names(&format!("{}/gid_attrs/ndevs", self.path));
         rows.iter().find_map(|row| self.text(host, &format!("gid_attrs/ndevs/{row}")))
     }
 
-    /// What it carries, in bits: `400 Gb/sec (4X NDR)`.
+    /// Returns the port's rate in Gbit/s: 400 for `400 Gb/sec (4X NDR)`.
     pub fn gigabits(&self, host: &Files) -> Option<f64> {
         let text = self.text(host, "rate")?;
         let rate: f64 = text.split_whitespace().next()?.parse().ok()?;
@@ -192,37 +192,37 @@ impl Port {
 /// A network interface.
 #[derive(Clone, Debug)]
 pub struct Interface {
-    /// Its name, such as `eth0`.
+    /// Name, such as `eth0`.
     pub name: String,
-    /// Whether a device is behind it, and not software.
+    /// Device behind the interface; `None` if it is software.
     pub device: Option<Device>,
-    /// Whether it joins interfaces of this host, as those of container engines do.
+    /// True if the interface joins interfaces of this host, as bridges of container engines do.
     pub is_bridge: bool,
-    /// Whether it is up.
+    /// True if the interface is up.
     pub is_up: bool,
-    /// Whether its packets are Ethernet's, and not InfiniBand's.
+    /// True if its packets are Ethernet, and not InfiniBand.
     pub is_ethernet: bool,
-    /// The longest packet, in bytes, if the kernel tells.
+    /// MTU: the longest packet, in bytes, if the kernel tells.
     pub mtu: Option<u32>,
-    /// Mb/s, where the driver knows.
+    /// Speed in Mbit/s, where the driver knows.
     pub megabits: Option<u32>,
 }
 
 impl Interface {
-    /// Returns whether it leads back to this machine.
+    /// Returns whether the interface leads back to this machine.
     pub fn is_loopback(&self) -> bool {
         self.name == "lo"
     }
 }
 
-/// All network interfaces.
+/// Returns all network interfaces.
 pub fn interfaces(host: &Files) -> Vec<Interface> {
     let interface = |name: String| {
         let path = format!("/sys/class/net/{name}");
         let state = host.text(&format!("{path}/operstate"));
         let state = state.as_deref().unwrap_or("unknown");
         let carrier = host.number::<u8>(&format!("{path}/carrier"));
-        // Interfaces in software do not know whether they are up: they are.
+        // Interfaces in software do not report whether they are up: they count as up.
         let is_up = state == "up" || (state == "unknown" && carrier != Some(0));
         Interface {
             device: Device::new(host, name.clone(), &format!("{path}/device")),
@@ -240,7 +240,7 @@ pub fn interfaces(host: &Files) -> Vec<Interface> {
     host.names("/sys/class/net").into_iter().filter(is_interface).map(interface).collect()
 }
 
-/// What a device on the PCI bus is for.
+/// Kind of a device on the PCI bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A GPU.
@@ -251,8 +251,8 @@ pub enum Kind {
     Ethernet,
 }
 
-/// GPUs and network devices on the PCI bus, each once: the interface of an RDMA device is named as
-/// that device.
+/// Returns the GPUs and network devices on the PCI bus, each once: the interface of an RDMA device
+/// is named as that device.
 pub fn on_bus(host: &Files) -> Vec<(Device, Kind)> {
     let gpus = gpus(host).into_iter().map(|(gpu, _)| (gpu, Kind::Gpu));
     let rdma = rdma(host).into_iter().map(|device| (device, Kind::Rdma));

@@ -1,9 +1,9 @@
-//! The machine, as files: below `/`, or below another directory that has the files of one.
+//! The files of a machine: below `/`, or below another directory that has the files of one.
 //!
-//! Nothing here trusts what it reads: files are read up to a length, of regular files only (opening
-//! a pipe would wait), directories up to a number of names, and links lead to where they lead on
-//! that machine, which is never out of the tree. Text is made printable: a device's name must not
-//! move a terminal's cursor.
+//! Nothing here trusts what it reads. Files are read up to a length, and regular files only
+//! (opening a pipe would wait). Directories are read up to a number of names. Links lead to where
+//! they lead on that machine, which is never out of the tree. Text is made printable: a device's
+//! name must not move a terminal's cursor.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -11,13 +11,13 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
-/// The longest that is read is a kernel's configuration.
+/// Most bytes of a text file; the longest one read is a kernel's configuration.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 const NAMES_MAX: usize = 8192;
-/// As many links as Linux follows.
+/// Most links that are followed, as in Linux.
 const LINKS_MAX: u32 = 40;
 
-/// The files of a machine.
+/// Files of a machine.
 #[derive(Debug)]
 pub struct Files {
     root: PathBuf,
@@ -25,7 +25,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// The machine whose `/` is this directory.
+    /// Opens the machine whose `/` is this directory.
     ///
     /// # Errors
     ///
@@ -39,19 +39,19 @@ impl Files {
         Ok(Files { root, lives })
     }
 
-    /// Where its `/` is.
+    /// Returns the directory that is the machine's `/`.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Whether it is the machine that this runs on, so that more than files can be asked.
+    /// Returns whether this is the running machine, so that more than files can be asked.
     pub fn lives(&self) -> bool {
         self.lives
     }
 
-    /// Where a file is for this process, all links followed as the machine would: its `/` is the
-    /// root, above which nothing leads.
+    /// Returns the path of a file for this process, all links followed as the machine would: its
+    /// `/` is the root, above which nothing leads.
     fn file(&self, path: &str) -> io::Result<PathBuf> {
         let relative = path.trim_start_matches('/');
         if self.lives {
@@ -81,7 +81,8 @@ impl Files {
             }
             let mut target = next.read_link()?;
             if target.is_absolute() {
-                // Trees that were made where they lie may have links by the way to there.
+                // A tree that was made in its present directory may have links by the path of that
+                // directory.
                 if let Ok(inside) = target.strip_prefix(&self.root) {
                     target = inside.to_owned();
                 }
@@ -92,7 +93,7 @@ impl Files {
         Ok(real)
     }
 
-    /// The first bytes of a file.
+    /// Returns the first bytes of a file, at most `most`.
     pub fn bytes(&self, path: &str, most: usize) -> io::Result<Vec<u8>> {
         let mut options = OpenOptions::new();
         let file: File =
@@ -105,24 +106,24 @@ impl Files {
         Ok(bytes)
     }
 
-    /// The text of a file, without what surrounds it.
+    /// Returns the text of a file, without surrounding white space and NULs.
     pub fn read(&self, path: &str) -> io::Result<String> {
         let bytes = self.bytes(path, TEXT_BYTES_MAX)?;
         let text = String::from_utf8_lossy(&bytes);
         Ok(printable(text.trim_matches(|c: char| c.is_whitespace() || c == '\0')))
     }
 
-    /// The same, if there is any.
+    /// Returns the text of a file as `Files::read` does, or `None` if there is none.
     pub fn text(&self, path: &str) -> Option<String> {
         self.read(path).ok().filter(|text| !text.is_empty())
     }
 
-    /// The number that a file holds.
+    /// Returns the number that a file holds.
     pub fn number<T: std::str::FromStr>(&self, path: &str) -> Option<T> {
         self.text(path)?.parse().ok()
     }
 
-    /// What is in a directory, in order; those with digits at their ends by these.
+    /// Returns the names in a directory, in order; names that end in digits are ordered by these.
     pub fn names(&self, path: &str) -> Vec<String> {
         let Ok(entries) = self.file(path).and_then(std::fs::read_dir) else { return Vec::new() };
         let named = |name: &OsStr| name.to_str().map(str::to_owned);
@@ -139,12 +140,12 @@ impl Files {
         names
     }
 
-    /// Whether there is something.
+    /// Returns whether the path exists.
     pub fn has(&self, path: &str) -> bool {
         self.file(path).is_ok()
     }
 
-    /// The machine's own path of something, all links followed.
+    /// Returns the machine's own path of a file, all links followed.
     pub fn real(&self, path: &str) -> Option<String> {
         let real = self.file(path).ok()?;
         let inside = real.strip_prefix(&self.root).ok()?;
@@ -153,7 +154,7 @@ impl Files {
     }
 }
 
-/// The names in a path, the first one last; `..` is one.
+/// Returns the names in a path, the first one last; `..` is one.
 fn names(path: &Path) -> Vec<OsString> {
     let name = |part: Component<'_>| match part {
         Component::Normal(name) => Some(name.to_owned()),
@@ -163,7 +164,7 @@ fn names(path: &Path) -> Vec<OsString> {
     path.components().rev().filter_map(name).collect()
 }
 
-/// Text without what controls a terminal.
+/// Returns text without what controls a terminal.
 fn printable(text: &str) -> String {
     let keep = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
     text.chars().map(|c| if keep(c) { c } else { '?' }).collect()

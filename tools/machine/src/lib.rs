@@ -1,5 +1,5 @@
-//! This machine, or another whose files are at hand, as the kernel's files have it: what `ferroccl
-//! topo` and `ferroccl doctor` look at.
+//! The files of this machine, or of a copy of another one, as the kernel lays them out: `ferroccl
+//! topo` and `ferroccl doctor` read them.
 
 pub mod devices;
 mod files;

@@ -1,4 +1,4 @@
-//! What is fuzzed of this crate: what other tools write. As in `ccl_core::fuzzing`.
+//! Fuzz targets of this crate: files of other tools. See `ccl_core::fuzzing`.
 
 pub use crate::exchange::{chakra::fuzzed as chakra_trace, recorded::fuzzed as recorded_calls};
 

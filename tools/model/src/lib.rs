@@ -1,5 +1,5 @@
-//! Models of machines and networks, for everything that plans or predicts: topologies, what
-//! communication costs, plans, placement, and the traces that other tools write and read.
+//! Models of machines and networks, for planning and prediction: topologies, cost of communication,
+//! plans, placement, and the traces that other tools write and read.
 
 pub mod cost;
 pub mod exchange;
@@ -8,7 +8,7 @@ pub mod plan;
 pub mod quantity;
 pub mod topology;
 
-/// What is fuzzed of this crate, as in `ccl_core::fuzzing`.
+/// Fuzz targets of this crate, as in `ccl_core::fuzzing`.
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;

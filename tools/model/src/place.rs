@@ -1,4 +1,4 @@
-//! Which rank should be on which host, so that little crosses zones, racks and hosts.
+//! Placement of ranks on hosts that minimizes the traffic between zones, racks and hosts.
 
 use std::fmt;
 
@@ -13,63 +13,63 @@ use serde::Serialize;
 
 use crate::quantity;
 
-/// Of more ranks the order is not looked for.
+/// Most ranks for which an order is searched.
 const RANKS_MAX: usize = 1 << 14;
-/// Nor where more pairs of them send each other something.
+/// Most pairs of ranks with traffic for which an order is searched.
 const PAIRS_MAX: usize = 1 << 22;
 
-/// What the ranks send each other.
+/// Traffic between the ranks.
 #[derive(Clone, Copy, Debug)]
 pub enum Sends<'a> {
-    /// What a collective of so many bytes (of the larger buffer) does by an algorithm.
+    /// Traffic of a collective, by the bytes of the larger buffer and an algorithm.
     Collective {
-        /// Which.
+        /// Kind of collective.
         collective: Collective,
-        /// How much.
+        /// Bytes of the larger buffer.
         bytes: usize,
-        /// By which algorithm; if none is given, by a ring, or what there is.
+        /// Name of the algorithm; if none is given, `ring`, or `direct` if there is no ring.
         algorithm: Option<&'a str>,
     },
-    /// What was counted.
+    /// Traffic that was counted.
     Counted {
-        /// By source and destination.
+        /// Bytes by source and destination.
         bytes: &'a Bytes,
-        /// Where that comes from.
+        /// Source of the counts.
         name: &'a str,
     },
 }
 
-/// An order of ranks, and what it saves.
+/// Order of ranks, and the traffic that it saves.
 #[derive(Clone, Debug, Serialize)]
 pub struct Placement {
     what: String,
     topology: String,
     ranks: usize,
     hosts: usize,
-    /// The highest groups first, hosts last.
+    /// Traffic between groups, the highest groups first, hosts last.
     crossings: Vec<Crossed>,
-    /// Place by place, host after host as they were given: the rank that should be there.
+    /// Rank for each place, host after host in the given order.
     order: Vec<Rank>,
 }
 
-/// What crosses between groups of a kind.
+/// Traffic between the groups of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Crossed {
-    /// Which groups: zones, racks, hosts.
+    /// Kind of group: zones, racks, hosts.
     pub between: String,
-    /// Bytes, with the ranks in order.
+    /// Bytes with the ranks in order.
     pub before_bytes: u64,
-    /// Bytes, with the ranks as they should be.
+    /// Bytes with the ranks as placed.
     pub after_bytes: u64,
 }
 
-/// Looks for an order of the ranks on these hosts of a topology, which have their ranks one after
-/// the other in the order in which the hosts are given.
+/// Searches an order of the ranks on these hosts of a topology. The hosts have consecutive ranks,
+/// in the order in which the hosts are given.
 ///
 /// # Errors
 ///
 /// When there are no such hosts, or one is given twice; when the collective or the algorithm is
-/// none, or there are more ranks in what was counted than places.
+/// unknown; when the counted traffic has more ranks than the hosts have places.
 pub fn find(sends: &Sends<'_>, topology: &Topology, given: &[u32]) -> Result<Placement, String> {
     let hosts = places(topology, given)?;
     let (bytes, what) = match sends {
@@ -94,7 +94,7 @@ pub fn find(sends: &Sends<'_>, topology: &Topology, given: &[u32]) -> Result<Pla
     let mut order = place(&bytes, &hosts, fabric);
     let before = crossing(&bytes, &hosts, fabric);
     let moved = moved(&order, &hosts);
-    // What a collective sends may depend on who is where.
+    // The traffic of a collective may depend on the placement.
     let bytes = if matches!(sends, Sends::Counted { .. }) { bytes } else { sent(sends, &moved)? };
     let mut after = crossing(&bytes, &moved, fabric);
     if !after.is_less_than(&before) {
@@ -110,7 +110,7 @@ pub fn find(sends: &Sends<'_>, topology: &Topology, given: &[u32]) -> Result<Pla
     })
 }
 
-/// The host of each place.
+/// Returns the host of each place.
 fn places(topology: &Topology, given: &[u32]) -> Result<Vec<u32>, String> {
     let (mut hosts, mut known) = (Vec::new(), std::collections::BTreeSet::new());
     for host in given {
@@ -129,14 +129,14 @@ fn places(topology: &Topology, given: &[u32]) -> Result<Vec<u32>, String> {
     Ok(hosts)
 }
 
-/// The host of each rank.
+/// Returns the host of each rank.
 fn moved(order: &[Rank], hosts: &[u32]) -> Vec<u32> {
     let mut of: Vec<(Rank, u32)> = order.iter().copied().zip(hosts.iter().copied()).collect();
     of.sort_unstable();
     of.into_iter().map(|(_, host)| host).collect()
 }
 
-/// The algorithm that is asked for; else the first of those that bandwidth asks for.
+/// Returns the algorithm of that name; without a name `ring`, or `direct` if there is no ring.
 fn taken(collective: Collective, asked: Option<&str>) -> Result<&'static Algorithm, String> {
     let found = match asked {
         Some(name) => algorithm::find(collective, name).map_err(|error| error.to_string()),
@@ -147,7 +147,7 @@ fn taken(collective: Collective, asked: Option<&str>) -> Result<&'static Algorit
     found.map_err(|error| format!("{error}; name one with --algo"))
 }
 
-/// What the collective sends with its ranks on these hosts.
+/// Returns the traffic of the collective with its ranks on these hosts.
 fn sent(sends: &Sends<'_>, hosts: &[u32]) -> Result<Bytes, String> {
     let Sends::Collective { collective, bytes, algorithm } = *sends else {
         return Ok(Bytes::new());
@@ -186,7 +186,7 @@ fn crossings(topology: &Topology, before: &Crossing, after: &Crossing) -> Vec<Cr
             after_bytes: *after,
         })
         .collect();
-    // All hosts are in one group of the highest.
+    // All hosts are in one of the highest groups.
     let is_crossed = |of: &Crossed| of.before_bytes > 0 || of.after_bytes > 0;
     let first = all.iter().position(is_crossed).unwrap_or(all.len());
     all.drain(..first);
@@ -196,20 +196,20 @@ fn crossings(topology: &Topology, before: &Crossing, after: &Crossing) -> Vec<Cr
 }
 
 impl Placement {
-    /// What crosses, the highest groups first.
+    /// Returns the traffic between groups, the highest groups first.
     #[must_use]
     pub fn crossings(&self) -> &[Crossed] {
         &self.crossings
     }
 
-    /// Place by place, the rank that should be there.
+    /// Returns the rank for each place.
     #[must_use]
     pub fn order(&self) -> &[Rank] {
         &self.order
     }
 }
 
-/// Ranks in a row as `0-7`.
+/// Formats ranks; consecutive ranks are written as `0-7`.
 fn rows(order: &[Rank]) -> String {
     let mut rows: Vec<(Rank, Rank)> = Vec::new();
     for rank in order {

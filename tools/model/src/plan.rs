@@ -1,4 +1,4 @@
-//! How long a collective would take on a cluster, by each algorithm and protocol.
+//! Predicted times of a collective on a cluster, by algorithm and protocol.
 
 use std::fmt;
 
@@ -14,26 +14,26 @@ use serde::Serialize;
 
 use crate::quantity;
 
-/// Of each link, as NCCL's and our own have.
+/// Slots of each link, as in NCCL and in ferroccl.
 const SLOTS: u32 = 8;
 const RANKS_MAX: usize = 1 << 18;
 
-/// A collective on a cluster.
+/// Collective on a cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// What is done.
+    /// Kind of collective.
     pub collective: Collective,
     /// Bytes of the larger buffer.
     pub bytes: usize,
-    /// Of which type.
+    /// Type of the elements.
     pub data_type: DataType,
-    /// Where.
+    /// Cluster on which the collective runs.
     pub topology: &'a Topology,
-    /// On so many of its hosts, from the first on; on all, if none is given.
+    /// Number of hosts, from the first on; none for all.
     pub hosts: Option<u32>,
 }
 
-/// What it would take, the fastest way first.
+/// Predicted times of a collective, the fastest algorithm first.
 #[derive(Debug, Serialize)]
 pub struct Plan {
     collective: String,
@@ -41,35 +41,35 @@ pub struct Plan {
     topology: String,
     ranks: u32,
     hosts: u32,
-    /// What slows it that is not in the times.
+    /// Bottleneck of the network that the times do not include.
     note: Option<String>,
     ways: Vec<Estimate>,
 }
 
-/// One way to do it.
+/// Prediction for one algorithm.
 #[derive(Clone, Debug, Serialize)]
 pub struct Estimate {
-    /// The algorithm.
+    /// Name of the algorithm.
     pub algorithm: String,
-    /// The protocol.
+    /// Name of the protocol that is fastest for the algorithm.
     pub protocol: String,
-    /// In seconds.
+    /// Time in seconds.
     pub time_s: f64,
-    /// Bytes per second: of the buffer.
+    /// Algorithm bandwidth: bytes per second of the buffer.
     pub algbw: f64,
-    /// And of the links.
+    /// Bus bandwidth: bytes per second of the links.
     pub busbw: f64,
-    /// What most of the time is.
+    /// Name of the part that takes most of the time.
     pub bound_by: String,
     /// Bytes that cross between hosts, of all ranks together.
     pub network_bytes: f64,
 }
 
-/// What it would take.
+/// Predicts the times of a collective.
 ///
 /// # Errors
 ///
-/// When it is no collective of equal blocks, or the cluster has not so many hosts.
+/// When the collective has no blocks of equal length, or the cluster has fewer hosts.
 pub fn plan(wanted: &Wanted<'_>) -> Result<Plan, String> {
     let Wanted { collective, bytes, data_type, topology, .. } = *wanted;
     let scene = Scene::of(topology, wanted.hosts)?;
@@ -91,7 +91,7 @@ pub fn plan(wanted: &Wanted<'_>) -> Result<Plan, String> {
             }
         }))
     };
-    // Long calls are long walks, and those of one algorithm do not need those of another.
+    // Long calls are long walks, and those of different algorithms are independent.
     let asked = std::thread::scope(|scope| {
         let way = &way;
         let start = |algorithm| {
@@ -117,26 +117,26 @@ pub fn plan(wanted: &Wanted<'_>) -> Result<Plan, String> {
     })
 }
 
-/// Ranks on hosts, and what they can send by.
+/// Ranks on hosts, with the protocols that they can take.
 pub(crate) struct Scene {
-    /// Who is where.
+    /// Placement of the ranks on hosts.
     pub(crate) hosts: Hosts,
     protocols: Vec<Protocol>,
 }
 
-/// A call as it moves: whole blocks.
+/// Sizes of a call, which moves whole blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sized {
-    /// Elements of a block.
+    /// Number of elements of a block.
     pub(crate) count: usize,
-    /// Bytes of one.
+    /// Bytes of an element.
     pub(crate) element_bytes: usize,
-    /// Of the larger buffer.
+    /// Bytes of the larger buffer.
     pub(crate) bytes: usize,
 }
 
 impl Sized {
-    /// Parts begin at cache lines.
+    /// Returns the number of elements in a cache line: each part begins at a multiple of it.
     pub(crate) fn grain(&self) -> usize {
         predict::grain(self.element_bytes)
     }
@@ -162,7 +162,7 @@ impl Sized {
 }
 
 impl Scene {
-    /// The first so many hosts of a topology; all, if none is given.
+    /// Creates the scene of the first `hosts` hosts of a topology; of all, if none is given.
     pub(crate) fn of(topology: &Topology, hosts: Option<u32>) -> Result<Scene, String> {
         let hosts = hosts.unwrap_or(topology.hosts());
         if hosts == 0 || hosts > topology.hosts() {
@@ -172,18 +172,18 @@ impl Scene {
         Ok(Scene { hosts: placed(topology, hosts)?, protocols })
     }
 
-    /// The same for some of the ranks only.
+    /// Returns the scene of some of the ranks only.
     pub(crate) fn among(&self, members: &[Rank]) -> Scene {
         let ids: Vec<u32> = members.iter().map(|rank| self.hosts.seat(*rank).0).collect();
         Scene { hosts: Hosts::of(&ids), protocols: self.protocols.clone() }
     }
 
-    /// What all ranks run.
+    /// Returns the programs that all ranks run.
     pub(crate) fn programs(&self, algorithm: &'static Algorithm, root: Rank) -> Programs {
         Programs::new(algorithm, root, self.hosts.clone(), SLOTS)
     }
 
-    /// A call of these programs, by one protocol.
+    /// Returns a call of these programs, by one protocol.
     pub(crate) fn call<'a>(programs: &'a Programs, sized: &Sized, protocol: &Protocol) -> Call<'a> {
         Call {
             programs,
@@ -195,7 +195,7 @@ impl Scene {
         }
     }
 
-    /// What a call takes by the protocol that is fastest for it; none if there is no protocol.
+    /// Predicts a call by the protocol that is fastest for it; none if there is no protocol.
     pub(crate) fn fastest(
         &self,
         programs: &Programs,
@@ -212,7 +212,8 @@ impl Scene {
         let mut best: Option<(&Protocol, Prediction)> = None;
         for (least_ns, protocol) in least {
             let best_ns = best.map_or(f64::INFINITY, |(_, seen)| seen.time_ns);
-            // What cannot be faster need not be walked; these are the longest walks.
+            // A protocol whose lower bound is above the best time is not walked; these are the
+            // longest walks.
             if least_ns > best_ns {
                 break;
             }
@@ -226,7 +227,7 @@ impl Scene {
     }
 }
 
-/// Ranks on the first so many hosts, which fill one host after the other.
+/// Places ranks on the first `hosts` hosts, filling one host after the other.
 fn placed(topology: &Topology, hosts: u32) -> Result<Hosts, String> {
     let (mut ids, mut left) = (Vec::new(), hosts);
     for run in &topology.hosts {
@@ -245,7 +246,8 @@ fn placed(topology: &Topology, hosts: u32) -> Result<Hosts, String> {
     Ok(Hosts::of(&ids))
 }
 
-/// The first tier that these hosts need and that carries less than comes from below.
+/// Returns a note about the lowest tier that carries less than comes from below, if these hosts
+/// need that tier.
 fn note(topology: &Topology, hosts: u32) -> Option<String> {
     let fabric = &topology.fabric;
     let top = fabric.meeting(0, hosts - 1)?;

@@ -1,4 +1,4 @@
-//! CallParams with units, as text.
+//! Numbers with units, as text.
 
 use crate::cost::questions::Unit;
 
@@ -27,14 +27,14 @@ const DECIMAL: [(&str, f64); 8] = [
 const SECONDS: [(&str, f64); 6] =
     [("", 1.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("µs", 1e-6), ("ns", 1e-9)];
 
-/// A number of a unit: `4GB`, `64KiB`, `450GB/s`, `400Gb/s` (bits), `990T`, `16k`, `45%`.
+/// Reads a number of a unit: `4GB`, `64KiB`, `450GB/s`, `400Gb/s` (bits), `990T`, `16k`, `45%`.
 ///
 /// # Errors
 ///
-/// When it is none, with those that there are.
+/// When the text is no number of the unit; the error names units that are valid.
 pub(crate) fn parse(text: &str, unit: Unit) -> Result<f64, String> {
     let wrong = |advice: &str| format!("{text:?} is no such number: {advice}");
-    // The longest part that is a number: what follows is its unit.
+    // The longest prefix that is a number: the rest is its unit.
     let ends = (1..=text.len()).rev().filter(|end| text.is_char_boundary(*end));
     let number = ends.map(|end| text.split_at(end)).find_map(|(number, rest)| {
         let is_digit = number.ends_with(|last: char| last.is_ascii_digit() || last == '.');
@@ -67,7 +67,7 @@ pub(crate) fn parse(text: &str, unit: Unit) -> Result<f64, String> {
     Ok(value * factor)
 }
 
-/// Bytes per second, of bytes or of bits.
+/// Returns the factor of a unit of bytes or bits per second, in bytes per second.
 fn rate(suffix: &str, of: &impl Fn(&[(&str, f64)], &str) -> Option<f64>) -> Option<f64> {
     if suffix.is_empty() {
         return Some(1.0);
@@ -80,7 +80,7 @@ fn rate(suffix: &str, of: &impl Fn(&[(&str, f64)], &str) -> Option<f64>) -> Opti
     }
 }
 
-/// Five digits, without zeros behind the last that says something.
+/// Formats a number with five digits, without trailing zeros after the decimal point.
 fn digits(value: f64) -> String {
     let magnitude = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
     if !(-5..12).contains(&magnitude) {
@@ -93,14 +93,14 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// The greatest of these units that a number has one of, or the least.
+/// Formats a number in the largest of these units that does not exceed it, or in the smallest.
 fn scaled(value: f64, units: &[(&str, f64)]) -> String {
     let unit = units.iter().rev().find(|(_, factor)| value.abs() >= *factor * 0.99999);
     let (name, factor) = unit.or(units.first()).copied().unwrap_or(("", 1.0));
     format!("{} {name}", digits(value / factor))
 }
 
-/// A number of a unit, for people.
+/// Formats a number of a unit, for people.
 #[must_use]
 pub(crate) fn show(value: f64, unit: Unit) -> String {
     if value.is_nan() {

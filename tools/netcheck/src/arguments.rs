@@ -1,4 +1,4 @@
-//! What the user wants.
+//! Arguments of the user.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,7 +10,8 @@ use crate::points::Point;
 /// Seconds that a point may take on a machine that is as fast as most.
 const USUAL_SECONDS: &str = "20";
 
-/// Does a network plugin keep NCCL's contract? Drives it from two processes, and tells.
+/// Checks whether a network plugin keeps NCCL's contract: drives it from two processes, and
+/// reports.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(after_help = "\
 Host memory only; no NCCL and no GPU is needed. The exit status is 0 if nothing failed, 1 if a point
@@ -24,31 +25,31 @@ Examples:
   ferroccl netcheck ./libnccl-net-x.so --skip-performance --contract-only --json -
   ferroccl netcheck --list")]
 pub struct Arguments {
-    /// The plugin
+    /// File of the plugin
     #[arg(required_unless_present = "list")]
     library: Option<PathBuf>,
-    /// The version of the interface, instead of the newest that it has
+    /// Version of the interface, instead of the newest that the plugin has
     #[arg(long)]
     pub(crate) api: Option<Api>,
-    /// Only these points (see --list)
+    /// Run only these points (see --list)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
     /// Print the points and what each demands
     #[arg(long)]
     pub(crate) list: bool,
-    /// Seconds that a point may take; some may take a multiple. More than these say that the
-    /// machine is slow: what must be prompt gets as much more
+    /// Seconds that a point may take; some may take a multiple. A higher number than the default
+    /// says that the machine is slow: all other time limits grow in proportion
     #[arg(long, value_name = "SECONDS", default_value = USUAL_SECONDS,
           value_parser = parse_seconds)]
     timeout: Duration,
-    /// The device of the plugin, on both sides; 0+1 for one that is made of these two
+    /// Device of the plugin, on both sides; 0+1 for one that is made of these two
     #[arg(long, value_name = "NUMBER", default_value = "0", value_delimiter = '+',
           value_parser = clap::value_parser!(i32).range(0..))]
     pub(crate) device: Vec<i32>,
     /// Leave out what NCCL itself never does
     #[arg(long)]
     pub(crate) contract_only: bool,
-    /// Longer: 1 GiB in one message, 10,000 listeners
+    /// Check more: 1 GiB in one message, 10,000 listeners
     #[arg(long)]
     pub(crate) full: bool,
     /// Measure nothing
@@ -64,34 +65,34 @@ pub struct Arguments {
     /// Print JSON to a file, or to standard output (-) in place of the table
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// This process is one of the two of a point
+    /// Role of this process, which is one of the two of a point
     #[arg(long, hide = true)]
     pub(crate) side: Option<Role>,
 }
 
 impl Arguments {
-    /// The plugin; nothing only where the points are listed.
+    /// Returns the path of the plugin; empty only where the points are listed.
     pub(crate) fn library(&self) -> &Path {
         self.library.as_deref().unwrap_or(Path::new(""))
     }
 
-    /// How long that point may take.
+    /// Returns the time that the point may take.
     pub(crate) fn timeout(&self, point: &Point) -> Duration {
         self.timeout * point.patience
     }
 
-    /// What must not take longer than that on most machines may take so long on this one.
+    /// Returns the time limit on this machine, given the one on most machines.
     pub(crate) fn on_this_machine(&self, time: Duration) -> Duration {
         time.mul_f64(self.slowness())
     }
 
-    /// How much slower than most the user says that this machine is, at least 1.
+    /// Returns how much slower than most machines the user says that this one is, at least 1.
     pub(crate) fn slowness(&self) -> f64 {
         let usual = USUAL_SECONDS.parse().unwrap_or(f64::INFINITY);
         (self.timeout.as_secs_f64() / usual).max(1.0)
     }
 
-    /// The arguments of a process that runs a side of that point.
+    /// Returns the arguments of a process that runs a side of that point.
     pub(crate) fn of_side(&self, point: &Point, role: Role) -> Vec<std::ffi::OsString> {
         let sizes: Vec<String> = self.sizes.iter().map(usize::to_string).collect();
         let mut arguments = vec![
@@ -124,7 +125,7 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "write seconds from 0.1 to 86400, such as 20".to_owned())
 }
 
-/// Bytes, with `k`, `M` or `G` for powers of 1024.
+/// Parses a number of bytes, with `k`, `M` or `G` for powers of 1024.
 fn parse_size(text: &str) -> Result<usize, String> {
     let (number, shift) = match text.trim_end_matches(|c: char| c.is_ascii_alphabetic()) {
         number if number.len() == text.len() => (number, 0),

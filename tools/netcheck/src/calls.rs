@@ -1,8 +1,8 @@
 //! The functions of a plugin, the same for all versions of the interface: where versions differ,
-//! there is an enum of their signatures, and here is what is made of the arguments.
+//! there is an enum of their signatures, and the arguments are converted here.
 //!
 //! What a plugin hands out (contexts, communicators, registrations, requests) goes through here as
-//! numbers that nobody looks into. Whether a plugin survives what it is given is what this program
+//! numbers that nobody dereferences. Whether a plugin survives its arguments is what this program
 //! finds out, in a process that was started for it: that is why these functions are safe to call.
 
 use std::ffi::{c_char, c_int, c_void};
@@ -20,25 +20,25 @@ use crate::log::logger;
 use crate::memory::Memory;
 use crate::properties::{Describe, Properties, text};
 
-/// Whatever a plugin hands out.
+/// A pointer that a plugin hands out, as a number.
 pub(crate) type Opaque = usize;
 
-/// Groups are no longer than this: NCCL's own limit of operations that share one.
+/// Most parts of a group: NCCL's own limit of operations that share one.
 pub(crate) const GROUP_MAX: usize = 64;
 
-/// A handle, and behind it bytes that must stay as they are.
+/// A handle, followed by as many bytes that must stay as they are.
 pub(crate) type HandleBuffer = [u8; 2 * HANDLE_BYTES];
 
-/// What one call of `irecv` or `isend` is told of a buffer.
+/// A buffer of a call of `irecv` or `isend`, and what the call says of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    /// The buffer.
+    /// Memory of the buffer.
     pub(crate) memory: Memory,
-    /// Its registration.
+    /// Registration of the memory.
     pub(crate) registration: Opaque,
-    /// Which send belongs to which receive.
+    /// Tag that matches sends to receives.
     pub(crate) tag: i32,
-    /// The profiler's event for it, or 0; not known before version 10.
+    /// Profiler event of the transfer, or 0; not known before version 10.
     pub(crate) event: Opaque,
 }
 
@@ -78,7 +78,7 @@ enum Irecv {
 
 type MakeDevice<const N: usize> = unsafe extern "C" fn(*mut c_int, *mut Parts<N>) -> NcclResult;
 
-/// With room for how many parts.
+/// `makeVDevice`, by the number of parts that its argument has room for.
 #[derive(Clone, Copy, Debug)]
 enum Make {
     Of8(MakeDevice<8>),
@@ -118,7 +118,8 @@ unsafe impl Send for Calls {}
 // SAFETY: likewise; and a plugin's functions may be called from any thread.
 unsafe impl Sync for Calls {}
 
-/// From the table of one version, whose own signatures are named.
+/// Defines the constructor of `Calls` from the table of one version, whose own signatures are
+/// named.
 macro_rules! from_table {
     (@contexts with, $table:ident) => {
         (Some(needed($table.finalize, "finalize")?), $table.set_attributes)
@@ -137,7 +138,7 @@ macro_rules! from_table {
     };
     ($version:ident, $init:ident, $properties:ident, $listen:ident, $connect:ident, $send:ident,
      $receive:ident, $contexts:ident, $make:ident) => {
-        /// Of that version, or the sentence that a function is missing.
+        /// Reads the table of that version, or returns a sentence that a function is missing.
         pub(crate) fn $version(table: &$version::Net) -> Result<Calls, String> {
             let (finalize, set_attributes) = from_table!(@contexts $contexts, table);
             Ok(Calls {
@@ -180,17 +181,19 @@ impl Calls {
     from_table!(v9, V9, V9, V10, V9, V9, V9, without, Of4);
     from_table!(v8, V9, V8, V10, V9, V8, V8, without, none);
 
-    /// Its name, before anything is called.
+    /// Returns the plugin's name, before anything is called.
     pub(crate) fn name(&self) -> Option<String> {
         text(self.name)
     }
 
-    /// Whether it has contexts, which `init` makes and `finalize` ends: from version 11 on.
+    /// Returns whether the plugin has contexts, which `init` makes and `finalize` ends: from
+    /// version 11 on.
     pub(crate) fn has_contexts(&self) -> bool {
         self.finalize.is_some()
     }
 
-    /// The context, if it has any, else 0. Before version 10 there is no profiler.
+    /// Calls `init` and returns the context, if there are contexts, else 0. Before version 10 there
+    /// is no profiler.
     pub(crate) fn init(
         &self,
         hash: u64,
@@ -212,7 +215,7 @@ impl Calls {
         (result, number(context))
     }
 
-    /// How many.
+    /// Returns the number of devices.
     pub(crate) fn devices(&self) -> (NcclResult, i32) {
         let mut count = -1;
         // SAFETY: the place lives on the stack for the length of the call.
@@ -220,13 +223,13 @@ impl Calls {
         (result, count)
     }
 
-    /// Of one device.
+    /// Returns the properties of one device.
     pub(crate) fn properties(&self, device: i32) -> Result<Properties, NcclResult> {
         self.properties.of(device)
     }
 
     /// Makes one device of several; `None` if the plugin cannot, or the interface has no room for
-    /// so many.
+    /// that many.
     pub(crate) fn make_device(&self, parts: &[i32]) -> Option<(NcclResult, i32)> {
         let mut made = -1;
         let make = self.make_device?;
@@ -252,7 +255,7 @@ impl Calls {
         Some((result, made))
     }
 
-    /// Writes the handle, and gives the listening communicator.
+    /// Calls `listen`, which writes the handle, and returns the listening communicator.
     pub(crate) fn listen(
         &self,
         context: Opaque,
@@ -272,8 +275,8 @@ impl Calls {
         (result, number(listener))
     }
 
-    /// The sending communicator and its device handle, or 0 for what is not there (yet). To be
-    /// called again with the same handle, in which plugins keep what they are at.
+    /// Returns the sending communicator and its device handle, or 0 for what is not there (yet).
+    /// Callers call this again with the same handle, in which plugins keep their state.
     pub(crate) fn connect(
         &self,
         context: Opaque,
@@ -301,7 +304,7 @@ impl Calls {
         (result, number(comm), number(device_handle.cast()))
     }
 
-    /// The receiving communicator and its device handle, or 0 for what is not there (yet).
+    /// Returns the receiving communicator and its device handle, or 0 for what is not there (yet).
     pub(crate) fn accept(&self, listener: Opaque) -> (NcclResult, Opaque, Opaque) {
         let (mut comm, mut device_handle) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the places live on the stack for the length of the call.
@@ -310,7 +313,7 @@ impl Calls {
         (result, number(comm), number(device_handle.cast()))
     }
 
-    /// The registration of memory of that kind.
+    /// Registers memory of that kind and returns the registration.
     pub(crate) fn register(&self, comm: Opaque, memory: Memory, kind: i32) -> (NcclResult, Opaque) {
         let mut registration = ptr::null_mut();
         let (address, bytes) = (memory.address(), memory.len());
@@ -320,8 +323,8 @@ impl Calls {
         (result, number(registration))
     }
 
-    /// Registers memory of that kind that a descriptor names, from its beginning on; `None` if
-    /// there is no such function.
+    /// Registers memory of that kind that a descriptor names, at offset 0; `None` if there is no
+    /// such function.
     pub(crate) fn register_dma_buf(
         &self,
         comm: Opaque,
@@ -338,7 +341,7 @@ impl Calls {
         Some((result, number(registration)))
     }
 
-    /// Asks what the device side knows a registration by; `None` if there is no such function.
+    /// Returns the device side's name of a registration; `None` if there is no such function.
     pub(crate) fn device_registration(
         &self,
         comm: Opaque,
@@ -357,7 +360,7 @@ impl Calls {
         unsafe { (self.deregister)(pointer(comm), pointer(registration)) }
     }
 
-    /// The request, or 0 if it cannot be taken now.
+    /// Sends a part and returns the request, or 0 if the plugin cannot take it now.
     pub(crate) fn isend(&self, comm: Opaque, part: &Part) -> (NcclResult, Opaque) {
         let (address, bytes, tag) = (part.memory.address(), part.memory.len(), part.tag);
         let (comm, registration) = (pointer(comm), pointer(part.registration));
@@ -378,8 +381,8 @@ impl Calls {
         (result, number(request))
     }
 
-    /// The request, or 0 if it cannot be taken now. Before the call, its place holds `preset`.
-    /// At most [`GROUP_MAX`] parts.
+    /// Receives a group and returns the request, or 0 if the plugin cannot take it now. Before the
+    /// call, the place of the request holds `preset`. At most [`GROUP_MAX`] parts are used.
     pub(crate) fn irecv(
         &self,
         comm: Opaque,
@@ -423,8 +426,8 @@ impl Calls {
         (result, number(request))
     }
 
-    /// The request that makes what was received visible to a device, or 0 if there is nothing to
-    /// do. At most [`GROUP_MAX`] parts.
+    /// Returns the request that makes received data visible to a device, or 0 if there is nothing
+    /// to do. At most [`GROUP_MAX`] parts are used.
     pub(crate) fn iflush(&self, comm: Opaque, parts: &[Part]) -> (NcclResult, Opaque) {
         let parts = &parts[..parts.len().min(GROUP_MAX)];
         let count = parts.len() as c_int;
@@ -445,7 +448,7 @@ impl Calls {
         (result, number(request))
     }
 
-    /// Whether it is done, and then the bytes of each part where they are asked for.
+    /// Returns whether the request is done; fills in the bytes of each part if `sizes` is given.
     pub(crate) fn test(
         &self,
         request: Opaque,
@@ -463,8 +466,8 @@ impl Calls {
         self.consumed.is_some()
     }
 
-    /// Says that what a receive of so many parts got was consumed; `None` if the plugin does not
-    /// want to know.
+    /// Reports that the data of a receive of `parts` parts was consumed; `None` if the plugin does
+    /// not want to know.
     pub(crate) fn consumed(
         &self,
         comm: Opaque,
@@ -503,7 +506,7 @@ impl Calls {
         }
     }
 
-    /// Says what is about to be done; `None` if the plugin does not want to know.
+    /// Announces the operations that follow; `None` if the plugin does not want to know.
     pub(crate) fn set_attributes(
         &self,
         context: Opaque,
@@ -515,7 +518,7 @@ impl Calls {
     }
 }
 
-/// Reads type and version of a device handle; `None` for 0.
+/// Returns the type and the version of a device handle; `None` for 0.
 pub(crate) fn device_side(handle: Opaque) -> Option<(i32, i32)> {
     // SAFETY: the plugin says that there is a device handle, as long as its communicator lives.
     let handle = unsafe { pointer(handle).cast::<DeviceHandle>().as_ref() }?;

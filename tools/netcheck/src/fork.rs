@@ -1,4 +1,4 @@
-//! A child that does nothing, as programs fork to run a command.
+//! Forking a child that does nothing, as programs fork to run a command.
 
 use crate::stop::{Outcome, failed};
 

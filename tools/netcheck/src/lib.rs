@@ -1,10 +1,10 @@
-//! Does a network plugin for NCCL keep the contract? `ferroccl netcheck libnccl-net-x.so` opens any
-//! plugin as NCCL does, drives it as NCCL does, and prints which point of the contract it keeps and
-//! which it breaks, and how fast it is.
+//! Checks whether a network plugin for NCCL keeps the contract. `ferroccl netcheck
+//! libnccl-net-x.so` opens any plugin as NCCL does, drives it as NCCL does, and prints which point
+//! of the contract it keeps and which it breaks, and how fast it is.
 //!
 //! Each point is a function in `points` that reads as its documentation, and runs in two fresh
 //! processes: the *receiver*, which listens, and the *sender*, which connects. A crash, a hang or a
-//! leak spoils one point and no other. What happens to a point, from the outside in:
+//! leak spoils one point and no other. The modules, from the outside in:
 //!
 //! * `session`: runs the points one after another, prints and counts
 //! * `pair`: starts the two processes, carries messages between them, ends them at the deadline

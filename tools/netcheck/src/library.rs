@@ -1,5 +1,5 @@
-//! Opening a plugin as NCCL does: by path, with all its symbols resolved and none of them visible
-//! to others, and the newest interface that it exports.
+//! Opens a plugin as NCCL does: by path, with all its symbols resolved and none of them visible to
+//! others, and the newest interface that it exports.
 
 use std::fmt;
 use std::path::Path;
@@ -21,10 +21,10 @@ pub(crate) enum Api {
 }
 
 impl Api {
-    /// In the order in which NCCL looks for them.
+    /// All versions, in the order in which NCCL looks for them.
     pub(crate) const NEWEST_FIRST: [Api; 5] = [Api::V12, Api::V11, Api::V10, Api::V9, Api::V8];
 
-    /// As it stands behind the name of the symbol.
+    /// Returns the suffix in the name of the version's symbol.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Api::V8 => "v8",
@@ -46,19 +46,18 @@ impl fmt::Display for Api {
 #[derive(Debug)]
 pub(crate) struct Plugin {
     library: Library,
-    /// Its functions, of the version that was taken.
+    /// Functions of the version that was taken.
     pub(crate) calls: Calls,
-    /// All versions that it exports, newest first.
+    /// All versions that the plugin exports, newest first.
     pub(crate) exported: Vec<Api>,
-    /// The one that was taken.
+    /// Version that was taken.
     pub(crate) api: Api,
 }
 
 impl Plugin {
-    /// Opens it and takes that version, or the newest that it has.
+    /// Opens a plugin and takes the version `wanted`, or the newest that it has.
     ///
-    /// # Errors
-    /// A sentence about what is missing.
+    /// # Errors A sentence about what is missing.
     pub(crate) fn open(path: &Path, wanted: Option<Api>) -> Result<Plugin, String> {
         // SAFETY: the plugin's initialisers are what the user asked to be run.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
@@ -79,13 +78,13 @@ impl Plugin {
         Ok(Plugin { library, calls, exported, api })
     }
 
-    /// Closes the library: its code may be unmapped.
+    /// Closes the library, whose code may then be unmapped.
     pub(crate) fn close(self) -> Result<(), String> {
         self.library.close().map_err(|error| format!("dlclose failed: {error}"))
     }
 }
 
-/// The functions under the symbol of that version, if it is exported.
+/// Returns the functions under the symbol of that version, if it is exported.
 fn table(library: &Library, api: Api) -> Option<Result<Calls, String>> {
     /// Finds the symbol of a version and reads the table there.
     macro_rules! read {

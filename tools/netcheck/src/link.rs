@@ -1,5 +1,5 @@
-//! A connection in one direction, its memory, and how NCCL drives it: what cannot be taken now is
-//! tried again while what is in flight is tested.
+//! A connection in one direction, its memory, and how NCCL drives it: a request that the plugin
+//! cannot take now is tried again while the requests in flight are tested.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -11,29 +11,29 @@ use crate::net::{Comm, Net, Sizes};
 use crate::side::Side;
 use crate::stop::{Outcome, Refusal, failed};
 
-/// The tag where tags do not matter.
+/// Tag of messages where tags do not matter.
 pub(crate) const TAG: i32 = 3;
 
 /// One end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link<'a> {
-    /// The process that has it.
+    /// Side that has this end.
     pub(crate) side: &'a Side,
-    /// What the plugin made.
+    /// Communicator that the plugin made.
     pub(crate) comm: Comm,
 }
 
 /// Memory and its registration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Registered {
-    /// The memory.
+    /// Memory that is registered.
     pub(crate) memory: Memory,
-    /// The plugin's name for it.
+    /// Registration that the plugin returned.
     pub(crate) registration: Opaque,
 }
 
 impl Registered {
-    /// Some of it, as a buffer for a transfer.
+    /// Returns a part of the memory, as a buffer for a transfer.
     pub(crate) fn part(&self, start: usize, bytes: usize, tag: i32) -> Part {
         let memory = self.memory.part(start..start + bytes);
         Part { memory, registration: self.registration, tag, event: 0 }
@@ -41,7 +41,7 @@ impl Registered {
 }
 
 impl<'a> Link<'a> {
-    /// One connection, from the sender to the receiver.
+    /// Opens one connection, from the sender to the receiver.
     pub(crate) fn open(side: &'a Side, net: &Net) -> Outcome<Link<'a>> {
         match side.role {
             Role::Receiver => Link::receiving(side, net),
@@ -49,7 +49,8 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// The end that listens: as NCCL, it closes the listener as soon as it has the connection.
+    /// Opens the end that listens: as NCCL does, it closes the listener as soon as it has the
+    /// connection.
     pub(crate) fn receiving(side: &'a Side, net: &Net) -> Outcome<Link<'a>> {
         side.step("listening");
         let (listener, handle) = net.listen()?;
@@ -60,13 +61,13 @@ impl<'a> Link<'a> {
         Ok(Link { side, comm })
     }
 
-    /// The end that connects, to the handle that the peer tells.
+    /// Opens the end that connects, to the handle that the peer tells.
     pub(crate) fn sending(side: &'a Side, net: &Net) -> Outcome<Link<'a>> {
         let handle: Vec<u8> = side.hear()?;
         Link::to(side, net, &handle)
     }
 
-    /// The end that connects, to that handle.
+    /// Opens the end that connects, to that handle.
     pub(crate) fn to(side: &'a Side, net: &Net, handle: &[u8]) -> Outcome<Link<'a>> {
         side.step("connecting");
         let mut dial = net.dial(handle);
@@ -75,7 +76,7 @@ impl<'a> Link<'a> {
         Ok(Link { side, comm })
     }
 
-    /// New memory, registered.
+    /// Allocates memory and registers it.
     pub(crate) fn memory(&self, bytes: usize) -> Outcome<Registered> {
         self.registered(Memory::new(bytes))
     }
@@ -85,7 +86,7 @@ impl<'a> Link<'a> {
         Ok(Registered { memory, registration: self.comm.register(memory)? })
     }
 
-    /// Sends, as soon as the plugin takes it.
+    /// Sends a part, as soon as the plugin takes it.
     pub(crate) fn post_send(&self, part: &Part, what: impl Display) -> Outcome<Opaque> {
         self.side.until(format_args!("isend to take {what}"), || Ok(self.comm.isend(part)?))
     }
@@ -95,34 +96,34 @@ impl<'a> Link<'a> {
         self.side.until(format_args!("irecv to take {what}"), || Ok(self.comm.irecv(parts)?))
     }
 
-    /// Tests until it is done.
+    /// Tests the request until it is done.
     pub(crate) fn finish(&self, request: Opaque, what: impl Display) -> Outcome<Sizes> {
         self.side.until(format_args!("test to say that {what} is done"), || {
             Ok(self.comm.net.test(request)?)
         })
     }
 
-    /// Sends one message, to its end.
+    /// Sends one message, and waits until it is done.
     pub(crate) fn send(&self, part: &Part, what: impl Display) -> Outcome {
         let request = self.post_send(part, &what)?;
         self.finish(request, what).map(|_| ())
     }
 
-    /// Receives one message, to its end; its bytes.
+    /// Receives one message, waits until it is done, and returns its bytes.
     pub(crate) fn receive(&self, part: Part, what: impl Display) -> Outcome<usize> {
         let request = self.post_receive(&[part], &what)?;
         let sizes = self.finish(request, &what)?;
         received(&sizes, 0, what)
     }
 
-    /// Closes it.
+    /// Closes the connection.
     pub(crate) fn close(self) -> Outcome {
         self.side.step("closing");
         Ok(self.comm.close()?)
     }
 }
 
-/// The bytes that `test` reports for a part of a receive.
+/// Returns the bytes that `test` reports for a part of a receive.
 pub(crate) fn received(sizes: &Sizes, part: usize, what: impl Display) -> Outcome<usize> {
     usize::try_from(sizes[part]).or_else(|_| match sizes[part] {
         i32::MIN => failed(format!(
@@ -140,17 +141,17 @@ pub(crate) struct Flight<'a> {
 }
 
 impl<'a> Flight<'a> {
-    /// Nothing yet.
+    /// Makes an empty queue of requests.
     pub(crate) fn new(link: Link<'a>) -> Flight<'a> {
         Flight { link, requests: VecDeque::new() }
     }
 
-    /// How many are in flight, or done and not asked for.
+    /// Returns how many requests are in flight, or done and not taken.
     pub(crate) fn len(&self) -> usize {
         self.requests.len()
     }
 
-    /// Makes a call until it gives a request, and tests the others meanwhile, as NCCL does.
+    /// Makes a call until it returns a request, and tests the others meanwhile, as NCCL does.
     pub(crate) fn post(
         &mut self,
         what: impl Display,
@@ -162,7 +163,7 @@ impl<'a> Flight<'a> {
         })
     }
 
-    /// Makes a call, and says whether it gave a request; if not, tests the others.
+    /// Makes a call, and returns whether it gave a request; if not, tests the others.
     pub(crate) fn try_post(
         &mut self,
         call: impl FnOnce(&Comm) -> Result<Option<Opaque>, Refusal>,
@@ -175,13 +176,13 @@ impl<'a> Flight<'a> {
         Ok(request.is_some())
     }
 
-    /// Whether all are done.
+    /// Returns whether all requests are done.
     pub(crate) fn is_done(&mut self) -> Outcome<bool> {
         self.test_all()?;
         Ok(self.requests.iter().all(|(_, done)| done.is_some()))
     }
 
-    /// The sizes of the oldest, as soon as it is done.
+    /// Removes the oldest request as soon as it is done, and returns its sizes.
     pub(crate) fn finish_oldest(&mut self, what: impl Display) -> Outcome<Sizes> {
         let side = self.link.side;
         side.until(format_args!("test to say that {what} is done"), || {
@@ -195,7 +196,7 @@ impl<'a> Flight<'a> {
         })
     }
 
-    /// Tests each that is not known to be done, the newest first: any order is allowed.
+    /// Tests each request that is not known to be done, the newest first: any order is allowed.
     fn test_all(&mut self) -> Outcome {
         for (request, done) in self.requests.iter_mut().rev().filter(|(_, done)| done.is_none()) {
             *done = self.link.comm.net.test(*request)?;

@@ -1,24 +1,24 @@
-//! NCCL's logger, as a plugin sees it: what it warns of goes into the report of the point.
+//! NCCL's logger, as a plugin sees it: its warnings go into the report of the point.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong};
 use std::sync::OnceLock;
 
 use nccl_net_abi::{LogLevel, Logger};
 
-/// Where warnings go.
+/// Receiver of warnings.
 type Sink = Box<dyn Fn(String) + Send + Sync>;
 
 static SINK: OnceLock<Sink> = OnceLock::new();
 
-/// Sends warnings there from now on; only the first call counts.
+/// Sends warnings to `sink` from now on; only the first call counts.
 pub(crate) fn to(sink: Sink) {
     let _ = SINK.set(sink);
 }
 
-/// How many arguments behind the format are looked at.
+/// Most arguments behind the format that are read.
 const ARGUMENTS_MAX: usize = 8;
 
-/// The logger without the dots at its end, which Rust cannot define.
+/// Type of the logger without the dots at its end, which Rust cannot define.
 type Fixed = unsafe extern "C" fn(
     LogLevel,
     c_ulong,
@@ -35,7 +35,7 @@ type Fixed = unsafe extern "C" fn(
     usize,
 );
 
-/// What is given to `init`.
+/// Returns the logger that is given to `init`.
 pub(crate) fn logger() -> Logger {
     // SAFETY: where the arguments behind the format are integers and pointers, x86-64 and aarch64
     // pass them in the same places whether there are dots or not. Those that were not passed are
@@ -80,8 +80,8 @@ unsafe extern "C" fn log(
     }
 }
 
-/// The text of a format with integers and strings in it. Widths and precisions are left out.
-/// `None` if there is something else in it, or too much.
+/// Formats a text with integers and strings. Widths and precisions are left out. Returns `None` if
+/// the format has other conversions, or too many.
 fn expand(format: &str, arguments: [usize; ARGUMENTS_MAX]) -> Option<String> {
     let mut text = String::new();
     let mut arguments = arguments.into_iter();

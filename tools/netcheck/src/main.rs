@@ -1,4 +1,4 @@
-//! `netcheck PLUGIN`: the same as `ferroccl netcheck`, without the rest.
+//! `netcheck PLUGIN`: the command `ferroccl netcheck` as a program of its own.
 
 use std::process::ExitCode;
 

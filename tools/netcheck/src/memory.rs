@@ -1,7 +1,7 @@
-//! Memory that a plugin reads and writes, and patterns to tell whether it did so rightly.
+//! Memory that a plugin reads and writes, with patterns that show whether it did so correctly.
 //!
-//! It is made of atomics, because a plugin with a defect writes to it when it should not, and is
-//! never freed, because such a plugin does so late. A process lives for one point only.
+//! The memory is made of atomics, because a plugin with a defect writes to it when it should not,
+//! and is never freed, because such a plugin does so late. A process lives for one point only.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -9,12 +9,12 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::stop::{Outcome, failed};
 
-/// In memory that nothing has been received in.
+/// Value of bytes in memory that nothing was received in.
 const UNTOUCHED: u8 = 0xA5;
-/// Bytes behind every place where something is received, which must stay untouched.
+/// Bytes behind each receive buffer, which must stay untouched.
 pub(crate) const GUARD: usize = 64;
 
-/// All of it: for tools that look for leaks, it is none.
+/// All memory: reachable from here, so that leak detectors do not report it.
 static KEPT: Mutex<Vec<&'static [AtomicU8]>> = Mutex::new(Vec::new());
 
 /// Some bytes, for as long as the process lives.
@@ -22,7 +22,7 @@ static KEPT: Mutex<Vec<&'static [AtomicU8]>> = Mutex::new(Vec::new());
 pub(crate) struct Memory(&'static [AtomicU8]);
 
 impl Memory {
-    /// So many bytes, untouched.
+    /// Allocates `bytes` untouched bytes.
     pub(crate) fn new(bytes: usize) -> Memory {
         let memory: Vec<AtomicU8> = (0..bytes).map(|_| AtomicU8::new(UNTOUCHED)).collect();
         let memory = memory.leak();
@@ -30,17 +30,17 @@ impl Memory {
         Memory(memory)
     }
 
-    /// How many bytes.
+    /// Returns the number of bytes.
     pub(crate) fn len(self) -> usize {
         self.0.len()
     }
 
-    /// Some of it. The range must lie within.
+    /// Returns a part of the memory. The range must lie within.
     pub(crate) fn part(self, range: Range<usize>) -> Memory {
         Memory(&self.0[range])
     }
 
-    /// Where it is.
+    /// Returns the address.
     pub(crate) fn address(self) -> *mut std::ffi::c_void {
         self.0.as_ptr().cast_mut().cast()
     }
@@ -54,17 +54,18 @@ impl Memory {
         }
     }
 
-    /// Forgets what was in it.
+    /// Makes all bytes untouched again.
     pub(crate) fn clear(self) {
         self.0.iter().for_each(|byte| byte.store(UNTOUCHED, Ordering::Relaxed));
     }
 
-    /// Whether it holds the message of that seed.
+    /// Returns whether the memory holds the message of that seed.
     pub(crate) fn holds(self, seed: u64) -> bool {
         self.first_wrong(seed).is_none()
     }
 
-    /// Expects the message of that seed in its first `sent` bytes, and nothing behind `posted`.
+    /// Expects the message of that seed in the first `sent` bytes, and nothing written behind
+    /// `posted`.
     pub(crate) fn verify(self, seed: u64, sent: usize, posted: usize) -> Outcome {
         if let Some((at, expected, found)) = self.part(0..sent).first_wrong(seed) {
             let what = if found == UNTOUCHED { "as if nothing had arrived" } else { "other data" };
@@ -81,7 +82,8 @@ impl Memory {
         }
     }
 
-    /// Where it differs from the message of that seed, what should be there, and what is.
+    /// Returns the first byte that differs from the message of that seed: its index, the expected
+    /// value, and the value found.
     fn first_wrong(self, seed: u64) -> Option<(usize, u8, u8)> {
         self.0.chunks(8).enumerate().find_map(|(index, bytes)| {
             let pairs = bytes.iter().zip(word(seed, index)).enumerate();
@@ -93,8 +95,8 @@ impl Memory {
     }
 }
 
-/// Eight bytes of the message of that seed: a counter whose bits are stirred, so that neighbours
-/// have nothing in common.
+/// Returns eight bytes of the message of that seed: a counter whose bits are mixed, so that
+/// neighbours have nothing in common.
 fn word(seed: u64, index: usize) -> [u8; 8] {
     let mut bits = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(index as u64 + 1);
     for _ in 0..2 {

@@ -1,21 +1,20 @@
-//! What the processes of a point and the one that started them write to each other, a line of JSON
-//! each.
+//! Messages between the processes of a point and the one that started them, a line of JSON each.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Which of the two processes.
+/// Role of a process of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Role {
-    /// Listens and accepts, and what it gets is received.
+    /// Process that listens, accepts and receives.
     Receiver,
-    /// Connects, and sends.
+    /// Process that connects and sends.
     Sender,
 }
 
 impl Role {
-    /// The other.
+    /// Returns the other role.
     pub(crate) fn other(self) -> Role {
         match self {
             Role::Receiver => Role::Sender,
@@ -23,7 +22,7 @@ impl Role {
         }
     }
 
-    /// For people, and as the argument of a process.
+    /// Returns the name, for people and as the argument of a process.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Role::Receiver => "receiver",
@@ -32,67 +31,67 @@ impl Role {
     }
 }
 
-/// From a process of a point.
+/// Message from a process of a point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Up {
-    /// What it does from now on.
+    /// Step that the process begins.
     Step(String),
-    /// For its peer.
+    /// Value for its peer.
     Tell(Value),
-    /// The plugin wrote this to NCCL's log.
+    /// Line that the plugin wrote to NCCL's log.
     Log(String),
-    /// Something to show beside the outcome.
+    /// Text to show beside the outcome.
     Note(String),
-    /// Something measured.
+    /// Measured performance.
     Measured(Row),
-    /// The memory that a connection takes in this process, in bytes.
+    /// Memory that a connection takes in this process, in bytes.
     Held(Role, usize),
-    /// It is about to be killed, on purpose.
+    /// The process is about to be killed, on purpose.
     Doomed,
-    /// The end.
+    /// Verdict; the last message.
     Done(Verdict),
 }
 
-/// To a process of a point.
+/// Message to a process of a point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Down {
-    /// From its peer.
+    /// Value from its peer.
     Heard(Value),
-    /// It has no peer any more.
+    /// The process has no peer any more.
     PeerEnded,
 }
 
-/// What became of a point in one of its processes.
+/// Verdict on a point in one of its processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Verdict {
-    /// It kept the contract.
+    /// The plugin kept the contract.
     Passed,
-    /// The point says nothing about this plugin, and why.
+    /// The point says nothing about this plugin, for this reason.
     Skipped(String),
-    /// It broke the contract, and how.
+    /// The plugin broke the contract, in this way.
     Failed(String),
-    /// It waited for its peer, which knows more.
+    /// The process waited for its peer, which knows the reason.
     PeerEnded,
 }
 
-/// How fast messages of one size go.
+/// Latency and bandwidth of messages of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
-    /// The size.
+    /// Bytes of each message.
     pub(crate) bytes: usize,
-    /// Half of a round trip, the median.
+    /// Median of half of a round trip, in microseconds.
     pub(crate) latency_us: f64,
-    /// The same, of 99 in 100.
+    /// 99th percentile of half of a round trip, in microseconds.
     pub(crate) latency_p99_us: f64,
-    /// 10^9 bytes a second, one way, with 8 in flight.
+    /// Bandwidth one way, in 10^9 bytes per second, with 8 messages in flight.
     pub(crate) bandwidth_gbps: f64,
 }
 
-/// The memory that a connection takes, in bytes.
+/// Memory that a connection takes, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Held {
-    /// At its receiver.
+    /// Bytes at the receiver.
     pub(crate) receiver: usize,
-    /// At its sender.
+    /// Bytes at the sender.
     pub(crate) sender: usize,
 }

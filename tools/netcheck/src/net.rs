@@ -1,8 +1,8 @@
-//! A plugin after `init`, and the communicators that it makes: what NCCL does with them, with
+//! A plugin after `init`, and the communicators that it makes: the calls that NCCL makes, with
 //! refusals as errors.
 //!
-//! Nothing here is closed by itself, and everything can be copied: some points close what others
-//! still use, or use what is closed.
+//! Nothing here closes itself, and everything can be copied: some points close what others still
+//! use, or use what is closed.
 
 use std::ffi::c_int;
 use std::os::fd::RawFd;
@@ -14,19 +14,19 @@ use crate::memory::Memory;
 use crate::properties::Properties;
 use crate::stop::{Outcome, Refusal, failed};
 
-/// Behind a handle, where a plugin must not write.
+/// Value of the bytes behind a handle, where a plugin must not write.
 const CANARY: u8 = 0x5C;
 
-/// What finds a listener.
+/// Handle of a listener, by which peers connect to it.
 pub(crate) type Handle = Vec<u8>;
 
 /// A plugin after `init`, and one of its devices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Net {
-    /// Its functions.
+    /// Functions of the plugin.
     pub(crate) calls: Calls,
     context: Opaque,
-    /// What listens and connects.
+    /// Number of the device that listens and connects.
     pub(crate) device: i32,
 }
 
@@ -39,31 +39,31 @@ impl Net {
         Ok(Net { calls, context, device: 0 })
     }
 
-    /// The same plugin on another device.
+    /// Returns the same plugin on another device.
     pub(crate) fn on(self, device: i32) -> Net {
         Net { device, ..self }
     }
 
-    /// How many devices there are.
+    /// Returns the number of devices.
     pub(crate) fn devices(&self) -> Result<i32, Refusal> {
         let (result, count) = self.calls.devices();
         accepted("devices", result).map(|()| count)
     }
 
-    /// Has the plugin make one device of several: its number, or what it says instead; `None` if
-    /// it cannot.
+    /// Makes one device of several and returns its number, or the plugin's refusal; `None` if the
+    /// plugin cannot.
     pub(crate) fn make_device(&self, parts: &[i32]) -> Option<Result<i32, Refusal>> {
         let (result, made) = self.calls.make_device(parts)?;
         Some(accepted("makeVDevice", result).map(|()| made))
     }
 
-    /// Of the device.
+    /// Returns the properties of the device.
     pub(crate) fn properties(&self) -> Result<Properties, Refusal> {
         let properties = self.calls.properties(self.device);
         properties.map_err(|result| Refusal { call: "getProperties", result })
     }
 
-    /// The listener, and what finds it.
+    /// Returns a listener and its handle.
     pub(crate) fn listen(&self) -> Outcome<(Listener, Handle)> {
         let mut buffer = [CANARY; 2 * HANDLE_BYTES];
         let (result, raw) = self.calls.listen(self.context, self.device, &mut buffer);
@@ -75,7 +75,7 @@ impl Net {
         Ok((Listener { net: *self, raw }, buffer[..HANDLE_BYTES].to_vec()))
     }
 
-    /// What connects to the listener with that handle. To be polled.
+    /// Returns a connection attempt to the listener with that handle, which the caller polls.
     pub(crate) fn dial(&self, handle: &[u8]) -> Dial {
         let mut buffer = [CANARY; 2 * HANDLE_BYTES];
         for (place, byte) in buffer[..HANDLE_BYTES].iter_mut().zip(handle) {
@@ -84,7 +84,7 @@ impl Net {
         Dial { net: *self, buffer }
     }
 
-    /// Whether the request is done, and then the bytes of its parts.
+    /// Returns the bytes of the request's parts if it is done, else `None`.
     pub(crate) fn test(&self, request: Opaque) -> Result<Option<Sizes>, Refusal> {
         let mut sizes = [c_int::MIN; GROUP_MAX];
         let (result, done) = self.calls.test(request, Some(&mut sizes));
@@ -92,7 +92,7 @@ impl Net {
         Ok((done != 0).then_some(sizes))
     }
 
-    /// Says what is about to be done; `None` if the plugin does not want to know.
+    /// Announces the operations that follow; `None` if the plugin does not want to know.
     pub(crate) fn set_attributes(&self, attributes: Attributes) -> Option<NcclResult> {
         self.calls.set_attributes(self.context, attributes)
     }
@@ -103,7 +103,7 @@ impl Net {
     }
 }
 
-/// The bytes of each part of a request; the least integer where the plugin wrote nothing.
+/// Bytes of each part of a request; the least integer where the plugin wrote nothing.
 pub(crate) type Sizes = [c_int; GROUP_MAX];
 
 /// A listening communicator.
@@ -114,20 +114,20 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// The next connection, if it is there.
+    /// Returns the next connection, if it is there.
     pub(crate) fn accept(&self) -> Result<Option<Comm>, Refusal> {
         let (result, raw, device_handle) = self.net.calls.accept(self.raw);
         accepted("accept", result)?;
         Ok((raw != 0).then_some(Comm { net: self.net, raw, device_handle, way: Way::Receives }))
     }
 
-    /// Closes it.
+    /// Closes the listener.
     pub(crate) fn close(self) -> Result<(), Refusal> {
         accepted("closeListen", self.net.calls.close_listen(self.raw))
     }
 }
 
-/// A connection that is being made.
+/// A connection attempt.
 #[derive(Debug)]
 pub(crate) struct Dial {
     net: Net,
@@ -140,7 +140,8 @@ impl Dial {
         Ok(self.try_poll()?.map_or_else(Err, Ok)?)
     }
 
-    /// The same, with the plugin's refusal told from a handle that it wrote behind.
+    /// Calls `connect` once more, and keeps a refusal of the plugin apart from a failure of the
+    /// point: a write behind the handle.
     pub(crate) fn try_poll(&mut self) -> Outcome<Result<Option<Comm>, Refusal>> {
         let net = self.net;
         let (result, raw, device_handle) =
@@ -151,7 +152,7 @@ impl Dial {
     }
 }
 
-/// Which way data goes.
+/// Direction of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Sends,
@@ -163,9 +164,9 @@ enum Way {
 pub(crate) struct Comm {
     /// The plugin that made it.
     pub(crate) net: Net,
-    /// What the plugin calls it.
+    /// The plugin's pointer to the communicator.
     pub(crate) raw: Opaque,
-    /// For the device side, or 0.
+    /// Device handle, for the device side, or 0.
     pub(crate) device_handle: Opaque,
     way: Way,
 }
@@ -188,7 +189,7 @@ impl Comm {
         Some(accepted("regMrDmaBuf", result).map(|()| registration))
     }
 
-    /// Asks what the device side knows a registration by; `None` if the plugin cannot say.
+    /// Returns the device side's name of a registration; `None` if the plugin cannot tell.
     pub(crate) fn device_registration(
         &self,
         registration: Opaque,
@@ -202,19 +203,19 @@ impl Comm {
         accepted("deregMr", self.net.calls.deregister(self.raw, registration))
     }
 
-    /// Sends, if it can be taken now.
+    /// Sends a part, if the plugin can take it now.
     pub(crate) fn isend(&self, part: &Part) -> Result<Option<Opaque>, Refusal> {
         let (result, request) = self.net.calls.isend(self.raw, part);
         accepted("isend", result)?;
         Ok((request != 0).then_some(request))
     }
 
-    /// Receives a group, if it can be taken now.
+    /// Receives a group, if the plugin can take it now.
     pub(crate) fn irecv(&self, parts: &[Part]) -> Result<Option<Opaque>, Refusal> {
         self.irecv_over(parts, 0)
     }
 
-    /// The same, with something in the place where the request goes.
+    /// Receives a group as `Comm::irecv` does, with `preset` in the place of the request.
     pub(crate) fn irecv_over(
         &self,
         parts: &[Part],
@@ -225,20 +226,20 @@ impl Comm {
         Ok((request != 0).then_some(request))
     }
 
-    /// Makes what was received visible to a device: a request, if there is anything to do.
+    /// Makes received data visible to a device: returns a request, if there is anything to do.
     pub(crate) fn iflush(&self, parts: &[Part]) -> Result<Option<Opaque>, Refusal> {
         let (result, request) = self.net.calls.iflush(self.raw, parts);
         accepted("iflush", result)?;
         Ok((request != 0).then_some(request))
     }
 
-    /// Says that what a receive of one part got was consumed, if the plugin wants to know.
+    /// Reports that the data of a receive of one part was consumed, if the plugin wants to know.
     pub(crate) fn consumed(&self, request: Opaque) -> Result<(), Refusal> {
         let result = self.net.calls.consumed(self.raw, 1, request);
         result.map_or(Ok(()), |result| accepted("irecvConsumed", result))
     }
 
-    /// Closes it.
+    /// Closes the communicator.
     pub(crate) fn close(self) -> Result<(), Refusal> {
         match self.way {
             Way::Sends => accepted("closeSend", self.net.calls.close_send(self.raw)),
@@ -247,7 +248,7 @@ impl Comm {
     }
 }
 
-/// Success, or the refusal of that call.
+/// Returns the refusal of that call unless the result is success.
 pub(crate) fn accepted(call: &'static str, result: NcclResult) -> Result<(), Refusal> {
     if result == NcclResult::SUCCESS { Ok(()) } else { Err(Refusal { call, result }) }
 }

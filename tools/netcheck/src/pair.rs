@@ -13,31 +13,32 @@ use crate::arguments::Arguments;
 use crate::messages::{Down, Held, Role, Row, Up, Verdict};
 use crate::points::{Act, Point};
 
-/// How long the others may take on most machines when one has failed: they may have seen something
+/// Time that the other process has on most machines when one has failed: it may have seen something
 /// too.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
-/// How long a process may take there to exit, and to notice itself that it has taken too long.
+/// Time that a process has on most machines to exit, and to notice itself that it has taken too
+/// long.
 const EXIT: Duration = Duration::from_secs(3);
-/// Lines of a process that died which are shown.
+/// Most lines of standard error that are shown of a process that died.
 const LAST_WORDS: usize = 4;
 
-/// What came of a point.
+/// Result of a point.
 #[derive(Debug)]
 pub(crate) struct Report {
-    /// All sides together.
+    /// Verdict of all sides together.
     pub(crate) verdict: Verdict,
-    /// Shown beside it.
+    /// Texts that are shown beside the verdict.
     pub(crate) notes: Vec<String>,
-    /// What the plugin warned of.
+    /// Warnings of the plugin.
     pub(crate) log: Vec<String>,
-    /// What was measured.
+    /// Measured performance.
     pub(crate) rows: Vec<Row>,
     pub(crate) held: Option<Held>,
-    /// How long it took.
+    /// Duration of the point.
     pub(crate) took: Duration,
 }
 
-/// What happens to a process.
+/// Event of a process.
 enum Event {
     Message(Up),
     Closed,
@@ -48,17 +49,16 @@ struct Process {
     child: Child,
     step: String,
     verdict: Option<Verdict>,
-    /// Its end, as soon as it is known.
+    /// Exit status, as soon as it is known.
     status: Option<ExitStatus>,
-    /// It kills itself, and its peer says what becomes of the point.
+    /// True if the process kills itself, so that its peer alone decides the point.
     is_doomed: bool,
     words: Arc<Mutex<VecDeque<String>>>,
 }
 
 /// Runs a point in fresh processes. `again` are the arguments that lead this program here.
 ///
-/// # Errors
-/// When no process can be started.
+/// # Errors When no process can be started.
 pub(crate) fn run(point: &Point, arguments: &Arguments, again: &[&str]) -> std::io::Result<Report> {
     let start = Instant::now();
     let roles: &[Role] = match point.act {
@@ -96,13 +96,13 @@ struct Pair {
     processes: Vec<Process>,
     report: Report,
     deadline: Instant,
-    /// [`GRACE`] and [`EXIT`] on this machine.
+    /// Limits [`GRACE`] and [`EXIT`], scaled to this machine.
     grace: Duration,
     exit: Duration,
 }
 
 impl Pair {
-    /// Until all have ended, or the deadline.
+    /// Carries messages until all processes have ended, or until the deadline.
     fn carry(&mut self, events: &Receiver<(Role, Event)>) {
         while self.processes.iter().any(|process| process.status.is_none()) {
             let left = self.deadline.saturating_duration_since(Instant::now());
@@ -153,7 +153,7 @@ impl Pair {
         }
     }
 
-    /// The other knows that it has no peer, and gets a moment.
+    /// Tells the other process that it has no peer, and gives it `GRACE` to end.
     fn ended_early(&mut self, at: usize) {
         self.send_to_other(at, &Down::PeerEnded);
         self.end_within(self.grace);
@@ -168,12 +168,12 @@ impl Pair {
         let other = self.processes.iter_mut().find(|process| process.role == role);
         let Some(stdin) = other.and_then(|process| process.child.stdin.as_mut()) else { return };
         if let Ok(line) = serde_json::to_string(message) {
-            // If it has ended, that will be seen.
+            // A process that has ended is seen elsewhere.
             let _ = stdin.write_all((line + "\n").as_bytes());
         }
     }
 
-    /// Kills what has not ended, and says what came of all.
+    /// Kills the processes that have not ended, and sets the verdict of all.
     fn end(&mut self, timeout: Duration) {
         let is_pair = self.processes.len() > 1;
         let has_failed = self.processes.iter().any(|process| {
@@ -266,7 +266,7 @@ impl Process {
         self.verdict.is_some() || self.is_doomed
     }
 
-    /// Takes its status as soon as it has one.
+    /// Waits for the process to exit, at most until the deadline, and takes its status.
     fn reap(&mut self, deadline: Instant) {
         while self.status.is_none() && Instant::now() < deadline {
             self.status = self.child.try_wait().ok().flatten();
@@ -276,7 +276,7 @@ impl Process {
         }
     }
 
-    /// What came of it, now that it has ended.
+    /// Returns the verdict on the process, now that it has ended.
     fn judge(
         &self,
         was_killed: bool,
@@ -319,7 +319,7 @@ impl Process {
     }
 }
 
-/// How a process ended.
+/// Describes how a process ended.
 fn death(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(signal), _) => {
@@ -338,7 +338,7 @@ fn death(status: ExitStatus) -> String {
     }
 }
 
-/// Hands on each line, and an empty one at the end.
+/// Hands each line to `take` in a thread of its own, and an empty one at the end.
 fn in_lines(
     pipe: impl Read + Send + 'static,
     mut take: impl FnMut(&[u8]) + Send + 'static,

@@ -1,5 +1,5 @@
-//! How fast messages go, between two processes of one machine: a guide when a plugin changes, and
-//! no word about a network.
+//! Performance of messages between two processes of one machine: a guide when a plugin changes, and
+//! no statement about a network.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::process::share_of_memory_bytes;
 use crate::side::Side;
 use crate::stop::{Outcome, skipped};
 
-/// Looks like a point, but demands nothing.
+/// A point that demands nothing, and measures.
 pub(crate) const POINT: Point = Point {
     name: "performance",
     demand: "Messages of all sizes arrive, in both directions.",
@@ -22,13 +22,13 @@ pub(crate) const POINT: Point = Point {
     act: Act::Pair { receive: measure, send: measure },
 };
 
-/// As many as NCCL has in flight.
+/// Number of messages that NCCL has in flight.
 const IN_FLIGHT: usize = 8;
-/// The bytes that are moved for one figure, as far as the number of messages allows.
+/// Bytes that are moved for one figure, as far as the number of messages allows.
 const LATENCY_BYTES: usize = 64 << 20;
 const BANDWIDTH_BYTES: usize = 512 << 20;
-/// Connections whose memory is measured, the bytes of each message on them, and how long a receive
-/// comes after its message.
+/// Connections whose memory is measured, the bytes of each message on them, and the time by which a
+/// receive comes after its message.
 const CONNECTIONS: usize = 16;
 const EARLY_BYTES: usize = 64 << 10;
 const LATE: Duration = Duration::from_millis(5);
@@ -62,7 +62,8 @@ fn measure(side: &Side) -> Outcome {
     both.back.close()
 }
 
-/// Finds what a connection takes in this process, once messages have come before their receives.
+/// Measures the memory that a connection takes in this process, once messages have come before
+/// their receives.
 fn measure_memory(side: &Side, net: &Net) -> Outcome {
     let memory = Memory::new(IN_FLIGHT * EARLY_BYTES);
     memory.fill(1);
@@ -111,7 +112,7 @@ fn exchange_early(link: &Link<'_>, memory: &Registered) -> Outcome {
 
 /// A connection in each direction, and its memory.
 struct Both<'a> {
-    /// From the sender to the receiver.
+    /// Connection from the sender to the receiver.
     there: Link<'a>,
     back: Link<'a>,
     memory_there: Registered,
@@ -131,7 +132,7 @@ impl<'a> Both<'a> {
         Ok(Both { there, back, memory_there, memory_back })
     }
 
-    /// Half of each of several round trips.
+    /// Returns the one-way times of several messages: half of each round trip.
     fn round_trips(&self, bytes: usize) -> Outcome<Vec<Duration>> {
         let rounds = (LATENCY_BYTES / bytes).clamp(20, 2000);
         let there = self.memory_there.part(0, bytes, TAG);
@@ -158,7 +159,7 @@ impl<'a> Both<'a> {
         Ok(times)
     }
 
-    /// 10^9 bytes a second, once some have passed.
+    /// Returns the bandwidth in 10^9 bytes per second, after a warm-up.
     fn stream(&self, bytes: usize) -> Outcome<f64> {
         let messages = (BANDWIDTH_BYTES / bytes).clamp(16, 4000);
         self.send_all(messages / 8, bytes)?;
@@ -167,7 +168,7 @@ impl<'a> Both<'a> {
         Ok((messages * bytes) as f64 / start.elapsed().as_secs_f64() / 1e9)
     }
 
-    /// So many messages, some at a time; over when all have arrived.
+    /// Sends this many messages, at most `IN_FLIGHT` at a time; returns when all have arrived.
     fn send_all(&self, messages: usize, bytes: usize) -> Outcome {
         let mut flight = Flight::new(self.there);
         // Next to each other, as NCCL's are: far apart, they would share the same lines of caches.

@@ -1,4 +1,4 @@
-//! What a process holds: to see whether a plugin gives back what it took.
+//! Resources that a process holds, to see whether a plugin gives back what it took.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ const MEMORY_SLACK_BYTES: usize = 16 << 20;
 /// Time for a plugin to release what it holds until the peer closes.
 const MOMENT: Duration = Duration::from_secs(4);
 
-/// What this process holds.
+/// Resources that this process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holdings {
     descriptors: usize,
@@ -23,7 +23,7 @@ pub(crate) struct Holdings {
 }
 
 impl Holdings {
-    /// Now.
+    /// Returns what this process holds now.
     pub(crate) fn now() -> Holdings {
         Holdings {
             descriptors: entries("/proc/self/fd"),
@@ -32,7 +32,7 @@ impl Holdings {
         }
     }
 
-    /// Expects that no more is held than now, after a moment for what ends by itself.
+    /// Expects that the process holds no more than `self`, after a moment for what ends by itself.
     pub(crate) fn demand_no_growth(self, side: &Side, after: &str) -> Outcome {
         let mut growth = self.growth();
         let until = Instant::now() + side.arguments.on_this_machine(MOMENT);
@@ -58,12 +58,12 @@ impl Holdings {
     }
 }
 
-/// How many threads there are.
+/// Returns the number of threads.
 pub(crate) fn threads() -> usize {
     entries("/proc/self/task")
 }
 
-/// The time that all threads of this process have computed.
+/// Returns the CPU time of all threads of this process.
 pub(crate) fn computed() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
@@ -73,8 +73,8 @@ fn entries(directory: &str) -> usize {
     fs::read_dir(directory).map_or(0, Iterator::count)
 }
 
-/// This process's share of the memory that is there for it, in bytes: what others map too counts
-/// in parts, and programs and libraries do not count.
+/// Returns this process's proportional share (PSS) of its memory, in bytes: pages that others map
+/// too count in parts, and programs and libraries do not count.
 pub(crate) fn share_of_memory_bytes() -> usize {
     let smaps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     let (mut counts, mut kib) = (false, 0);

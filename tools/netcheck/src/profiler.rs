@@ -1,5 +1,5 @@
-//! NCCL's profiler, as a plugin sees it: whatever it is told has to belong to an event that came
-//! with a request.
+//! NCCL's profiler, as a plugin sees it: everything that a plugin tells it has to belong to an
+//! event that came with a request.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -11,14 +11,13 @@ use crate::calls::Opaque;
 use crate::memory::Memory;
 use crate::stop::{Outcome, failed};
 
-/// The first and the last thing that a plugin says of an event: it begins, it ends, there is news,
-/// or both of these.
+/// First and last value of the event types: begin, end, update, or begin and end.
 const BEGINS: c_int = 0;
 const LAST: c_int = 3;
 
-/// The event that comes with requests. Nobody but NCCL looks into it.
+/// Event that comes with requests. Only NCCL looks into it.
 static EVENT: OnceLock<Memory> = OnceLock::new();
-/// The first thing that a plugin told wrongly.
+/// First wrong report of a plugin.
 static WRONG: Mutex<Option<String>> = Mutex::new(None);
 
 /// Returns the event that comes with a request that NCCL profiles.
@@ -31,7 +30,7 @@ pub(crate) fn profiler() -> Profiler {
     Some(observe)
 }
 
-/// Expects that nothing was told wrongly, and that the event is as it was.
+/// Expects that the plugin reported nothing wrong, and left the event as it was.
 pub(crate) fn verify() -> Outcome {
     if let Some(wrong) = WRONG.lock().unwrap_or_else(PoisonError::into_inner).take() {
         return failed(wrong);
@@ -39,7 +38,7 @@ pub(crate) fn verify() -> Outcome {
     EVENT.get().map_or(Ok(()), |event| event.verify(0, 0, 0))
 }
 
-/// Stands for NCCL: gives every event that begins a name, which those that follow have to bear.
+/// Stands for NCCL: names every event that begins; the reports that follow must bear that name.
 unsafe extern "C" fn observe(
     name: *mut *mut c_void,
     what: c_int,

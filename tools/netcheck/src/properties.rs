@@ -1,4 +1,4 @@
-//! What a device says of itself, the same for all versions of the interface.
+//! Properties of a device, the same for all versions of the interface.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
@@ -6,8 +6,8 @@ use std::ptr;
 
 use nccl_net_abi::{NcclResult, v8, v9, v11, v12};
 
-/// What there is to know of a device. A field that a version does not have is what NCCL takes in
-/// its place.
+/// Properties of a device. A field that a version does not have holds the value that NCCL assumes
+/// for it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Properties {
     pub(crate) name: Option<String>,
@@ -23,7 +23,7 @@ pub(crate) struct Properties {
     pub(crate) receives_max: i32,
     pub(crate) device_type: i32,
     pub(crate) device_version: i32,
-    /// How many there are, and the first ones that there is room for.
+    /// Number of parts, and the first ones that there is room for.
     pub(crate) parts: (i32, Vec<i32>),
     pub(crate) transfer_bytes_max: usize,
     pub(crate) rail: i16,
@@ -40,7 +40,7 @@ pub(crate) enum Describe {
 }
 
 impl Describe {
-    /// Of one device.
+    /// Returns the properties of one device.
     pub(crate) fn of(self, device: i32) -> Result<Properties, NcclResult> {
         match self {
             Describe::V12(describe) => of_v12(filled(|place| {
@@ -66,7 +66,7 @@ impl Describe {
     }
 }
 
-/// A string of the plugin.
+/// Reads a string of the plugin.
 pub(crate) fn text(address: *const c_char) -> Option<String> {
     if address.is_null() {
         return None;
@@ -75,7 +75,7 @@ pub(crate) fn text(address: *const c_char) -> Option<String> {
     Some(unsafe { CStr::from_ptr(address) }.to_string_lossy().into_owned())
 }
 
-/// What a call writes; where it writes nothing, there are odd bytes and not zeros.
+/// Returns what a call writes; bytes that it does not write are odd, and not zeros.
 fn filled<T: Copy>(call: impl FnOnce(*mut T) -> NcclResult) -> Result<T, NcclResult> {
     let mut place = MaybeUninit::<T>::uninit();
     // SAFETY: as many bytes as it has.
@@ -87,7 +87,7 @@ fn filled<T: Copy>(call: impl FnOnce(*mut T) -> NcclResult) -> Result<T, NcclRes
     }
 }
 
-/// The fields that all versions have, and those that not all have.
+/// Makes `Properties` of the fields that all versions have, and the others that are given.
 macro_rules! properties {
     ($from:ident, $($more:tt)*) => {
         Ok(Properties {

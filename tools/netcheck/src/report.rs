@@ -1,4 +1,4 @@
-//! The outcome for people and for programs.
+//! The outcome, as text for people and as JSON for programs.
 
 use std::fmt::Write as _;
 
@@ -8,9 +8,9 @@ use crate::messages::{Held, Row, Verdict};
 use crate::pair::Report;
 use crate::points::{self, Kind, Point};
 
-/// Warnings of the plugin that are shown of a failed point.
+/// Most warnings of the plugin that are shown of a failed point.
 const WARNINGS_SHOWN: usize = 5;
-/// Where the second column begins.
+/// Column where the second column of the table begins.
 const NAME_COLUMNS: usize = 38;
 
 /// One line of the table.
@@ -19,7 +19,7 @@ pub(crate) struct Line {
     point: &'static str,
     demand: &'static str,
     kind: &'static str,
-    /// `passed`, `failed`, `skipped` or `not_tried`.
+    /// Outcome: `passed`, `failed`, `skipped` or `not_tried`.
     outcome: &'static str,
     why: Option<String>,
     notes: Vec<String>,
@@ -28,7 +28,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Of a point that was run.
+    /// Makes the line of a point that was run.
     pub(crate) fn of(point: &Point, report: &Report) -> Line {
         let (outcome, why) = match &report.verdict {
             Verdict::Passed | Verdict::PeerEnded => ("passed", None),
@@ -47,7 +47,7 @@ impl Line {
         }
     }
 
-    /// Of a point that was not run because of one that it rests on.
+    /// Makes the line of a point that was not run because of one that it rests on.
     pub(crate) fn not_tried(point: &Point, base: &Line) -> Line {
         Line {
             point: point.name,
@@ -75,18 +75,18 @@ impl Line {
         None
     }
 
-    /// Says why what rests on it was not tried.
+    /// Returns the reason why points that rest on this one were not tried.
     pub(crate) fn as_reason(&self) -> String {
         let became = if self.has_failed() { "failed" } else { "was skipped" };
         format!("rests on {}, which {became}", self.point)
     }
 
-    /// Whether the contract is broken.
+    /// Returns whether the contract is broken.
     pub(crate) fn has_failed(&self) -> bool {
         self.outcome == "failed"
     }
 
-    /// For people; of a failed point, also what is demanded and what the plugin warned of.
+    /// Returns the line for people; for a failed point, also the demand and the plugin's warnings.
     pub(crate) fn text(&self) -> String {
         let name = self.point;
         let mut text = format!("{name:<NAME_COLUMNS$} ");
@@ -113,30 +113,30 @@ impl Line {
     }
 }
 
-/// All that came out.
+/// All results.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Summary {
-    /// The file of the plugin.
+    /// File of the plugin.
     pub(crate) library: String,
-    /// One for each point.
+    /// One line for each point.
     pub(crate) points: Vec<Line>,
-    /// One for each size.
+    /// One row for each size.
     pub(crate) performance: Vec<Row>,
-    /// The memory of a connection.
+    /// Memory of a connection.
     pub(crate) connection_bytes: Option<Held>,
-    /// The failure that kept it from being measured.
+    /// Failure that kept the performance from being measured.
     pub(crate) performance_failed: Option<String>,
-    /// The reason why there is nothing to measure.
+    /// Reason why there is nothing to measure.
     pub(crate) performance_skipped: Option<String>,
 }
 
 impl Summary {
-    /// Whether anything is wrong.
+    /// Returns whether a point or the measurement failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.performance_failed.is_some() || self.points.iter().any(Line::has_failed)
     }
 
-    /// The last line.
+    /// Returns the last line: the number of points by outcome.
     pub(crate) fn verdict(&self) -> String {
         let count = |outcome| self.points.iter().filter(|line| line.outcome == outcome).count();
         let (passed, failed, skipped) = (count("passed"), count("failed"), count("skipped"));
@@ -148,7 +148,7 @@ impl Summary {
     }
 }
 
-/// Above the rows of what was measured.
+/// Returns the header of the rows of measurements.
 pub(crate) fn columns() -> String {
     format!(
         "{:>12}  {:>12}  {:>12}  {:>12}\n{:>12}  {:>12}  {:>12}  {:>12}\n",
@@ -156,20 +156,20 @@ pub(crate) fn columns() -> String {
     )
 }
 
-/// One size.
+/// Returns the row of one size.
 pub(crate) fn row(row: &Row) -> String {
     let Row { bytes, latency_us, latency_p99_us, bandwidth_gbps } = row;
     format!("{bytes:>12}  {latency_us:>12.2}  {latency_p99_us:>12.2}  {bandwidth_gbps:>12.3}\n")
 }
 
-/// The memory of a connection.
+/// Describes the memory of a connection.
 pub(crate) fn held(held: Held) -> String {
     let Held { receiver, sender } = held;
     let [receiver, sender] = [receiver, sender].map(|bytes| bytes.div_ceil(1 << 10));
     format!("\nA connection takes {sender} KiB at its sender and {receiver} KiB at its receiver.\n")
 }
 
-/// The points, and what each demands.
+/// Lists the points, and what each demands.
 pub(crate) fn list(points: &[Point]) -> String {
     let mut text = String::new();
     for point in points {

@@ -1,4 +1,4 @@
-//! The points one after another, what is printed of them, and the exit status.
+//! A session: the points one after another, the output, and the exit status.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -9,8 +9,8 @@ use crate::points::{self, Kind, Point};
 use crate::report::{self, Line, Summary};
 use crate::{pair, performance, side};
 
-/// Checks a plugin and prints what came out. `again` are the arguments by which this program, when
-/// it is started again, comes here: none, or a subcommand.
+/// Checks a plugin and prints the results. `again` are the arguments by which this program, when it
+/// is started again, comes here: none, or a subcommand.
 #[must_use]
 pub fn run(arguments: &Arguments, again: &[&str]) -> ExitCode {
     let chosen = match choose(arguments) {
@@ -47,7 +47,7 @@ pub fn run(arguments: &Arguments, again: &[&str]) -> ExitCode {
     }
 }
 
-/// The points that are to be run.
+/// Returns the points to run.
 fn choose(arguments: &Arguments) -> Result<Vec<&'static Point>, String> {
     let by_name = |name: &String| {
         let mut known = points::ALL.iter().chain([&performance::POINT]);
@@ -126,13 +126,13 @@ fn check(
     Ok(summary)
 }
 
-/// A reader that has seen enough (head) is no error.
+/// Prints text; a reader that has seen enough (head) is no error.
 fn print(text: &str) {
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// What is being done, where a person is looking.
+/// Shows the current point, if standard error is a terminal.
 fn progress(what: &str) {
     let mut err = std::io::stderr();
     if err.is_terminal() {

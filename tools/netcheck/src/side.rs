@@ -23,31 +23,31 @@ use crate::points::{Act, Point};
 use crate::stop::{Outcome, Stop, demand, failed, skipped};
 use crate::watch::Watch;
 
-/// On most machines, calls that must not block return within this. One slower one is forgiven: the
-/// machine may have had other things to do.
+/// Time within which calls that must not block return on most machines. One slower call is
+/// forgiven: the machine may have had other things to do.
 const PROMPT: Duration = Duration::from_millis(100);
-/// Longer than any of them may take on such a machine, if only it ends.
+/// Time that no call that must not block may exceed on such a machine.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
-/// So often a wait looks without giving up its processor.
+/// Number of polls that a wait makes before it sleeps between them.
 const EAGER_POLLS: u32 = 2000;
 /// Libraries that stay open for the life of the process.
 static OPEN: Mutex<Vec<Plugin>> = Mutex::new(Vec::new());
 
-/// This process.
+/// One of the two processes of a point: this one.
 #[derive(Debug)]
 pub(crate) struct Side {
-    /// Which of the two it is.
+    /// Role of this process.
     pub(crate) role: Role,
-    /// What the user wants.
+    /// Arguments of the user.
     pub(crate) arguments: Arguments,
-    /// What it does, and until when it may.
+    /// Current step, and the deadline.
     pub(crate) watch: Arc<Watch>,
     up: Arc<Mutex<File>>,
     inbox: Mutex<Receiver<Down>>,
     slow_calls: Mutex<u32>,
 }
 
-/// Runs a point's part in this process, and tells the process that started it what came of it.
+/// Runs a point's part in this process, and reports the verdict to the process that started it.
 pub(crate) fn run(point: &Point, role: Role, arguments: &Arguments) -> ExitCode {
     let side = match Side::new(point, role, arguments) {
         Ok(side) => side,
@@ -115,7 +115,7 @@ impl Side {
         self.net_with(None)
     }
 
-    /// The same with a profiler for `init`.
+    /// Does what `Side::net` does, with a profiler for `init`.
     pub(crate) fn net_with(&self, profiler: Profiler) -> Outcome<Net> {
         let plugin = self.plugin()?;
         let net = self.init_with(&plugin, profiler);
@@ -154,13 +154,13 @@ impl Side {
         Ok(net.on(device))
     }
 
-    /// From now on it does this. For whoever reads why it failed.
+    /// Begins a step, whose name is reported if the point fails.
     pub(crate) fn step(&self, step: &str) {
         self.watch.step(step);
         self.write(&Up::Step(step.to_owned()));
     }
 
-    /// Shows something beside the outcome.
+    /// Shows a text beside the outcome.
     pub(crate) fn note(&self, note: String) {
         self.write(&Up::Note(note));
     }
@@ -173,7 +173,7 @@ impl Side {
         failed(format!("this process could not be killed: {killed:?}"))
     }
 
-    /// Tells the peer something.
+    /// Sends a value to the peer.
     pub(crate) fn tell(&self, what: &impl Serialize) -> Outcome {
         let value = serde_json::to_value(what);
         let value = value.map_err(|error| Stop::Failed(format!("cannot tell: {error}")))?;
@@ -181,7 +181,7 @@ impl Side {
         Ok(())
     }
 
-    /// What the peer tells.
+    /// Waits for a value from the peer.
     pub(crate) fn hear<T: DeserializeOwned>(&self) -> Outcome<T> {
         let inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         match inbox.recv_timeout(self.watch.left()) {
@@ -198,7 +198,7 @@ impl Side {
         self.hear()
     }
 
-    /// Polls until there is something, or the time is over.
+    /// Polls until there is a result, or the time is over.
     pub(crate) fn until<T>(
         &self,
         what: impl Display,
@@ -220,7 +220,7 @@ impl Side {
         failed(self.watch.too_long(&what.to_string()))
     }
 
-    /// Polls for so long, whatever comes of it.
+    /// Polls for `time` or until `poll` returns true, and returns whether it did.
     pub(crate) fn poll_for(
         &self,
         time: Duration,
@@ -260,7 +260,7 @@ impl Side {
         Ok(result)
     }
 
-    /// Writes to the process that started this one.
+    /// Writes a message to the process that started this one.
     pub(crate) fn write(&self, message: &Up) {
         write(&self.up, message);
     }
@@ -274,7 +274,7 @@ fn write(up: &Mutex<File>, message: &Up) {
 }
 
 /// Reads what the peer tells, so that waiting for it can have a deadline. When the pipe ends, the
-/// process that started this one has ended, and this one does.
+/// process that started this one has ended, and this one kills itself.
 fn read_in_background() -> std::io::Result<Receiver<Down>> {
     let (to_inbox, inbox) = channel();
     std::thread::Builder::new().name("netcheck inbox".to_owned()).spawn(move || {

@@ -1,27 +1,27 @@
-//! Why a point ends before its end.
+//! Reasons why a point ends early.
 
 use nccl_net_abi::NcclResult;
 
-/// What a point comes to.
+/// Result of a point or of a step.
 pub(crate) type Outcome<T = ()> = Result<T, Stop>;
 
-/// Not passed.
+/// Reason why a point has not passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// The plugin breaks the contract: what was expected, what happened.
     Failed(String),
     /// The point says nothing about this plugin, and why.
     Skipped(String),
-    /// The other process has ended early or is late: it has the reason.
+    /// The other process has ended early or is late, and has the reason.
     PeerEnded,
 }
 
 /// A call that did not return success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// The function.
+    /// Name of the function.
     pub(crate) call: &'static str,
-    /// What it returned.
+    /// Result that it returned.
     pub(crate) result: NcclResult,
 }
 
@@ -37,23 +37,23 @@ impl From<Refusal> for Stop {
     }
 }
 
-/// The contract is broken.
+/// Returns the error of a broken contract.
 pub(crate) fn failed<T>(why: impl Into<String>) -> Outcome<T> {
     Err(Stop::Failed(why.into()))
 }
 
-/// The point says nothing about this plugin.
+/// Returns the error that the point says nothing about this plugin.
 pub(crate) fn skipped<T>(why: impl Into<String>) -> Outcome<T> {
     Err(Stop::Skipped(why.into()))
 }
 
-/// Fails with a reason unless it is so.
+/// Fails with a reason unless `holds` is true.
 pub(crate) fn demand(holds: bool, why: impl FnOnce() -> String) -> Outcome {
     if holds { Ok(()) } else { failed(why()) }
 }
 
 impl Stop {
-    /// A failure of that message, which may hold the data of another.
+    /// Returns the failure with the name of its message, which may hold the data of another.
     pub(crate) fn of(self, message: &str, other: Option<String>) -> Stop {
         match (self, other) {
             (Stop::Failed(_), Some(other)) => {

@@ -1,33 +1,33 @@
-//! Many messages over one connection, each with a content of its own.
+//! Streams of many messages over one connection, each with a content of its own.
 
 use crate::link::{Flight, Link, Registered, TAG, received};
 use crate::memory::GUARD;
 use crate::stop::{Outcome, demand};
 
-/// What is sent, known to both sides.
+/// A stream of messages, known to both sides.
 #[derive(Clone, Debug)]
 pub(crate) struct Stream {
-    /// The bytes of each message.
+    /// Bytes of each message.
     pub(crate) sizes: Vec<usize>,
-    /// How many at once.
+    /// Number of messages in flight.
     pub(crate) in_flight: usize,
-    /// Where the contents begin.
+    /// Seed of the first message's content; each further message adds one.
     pub(crate) seed: u64,
 }
 
 impl Stream {
-    /// So many messages of so many bytes, 8 at once as NCCL does.
+    /// Returns a stream of messages of equal size, 8 at once as in NCCL.
     pub(crate) fn of(messages: usize, bytes: usize) -> Stream {
         Stream { sizes: vec![bytes; messages], in_flight: 8, seed: 1 }
     }
 
-    /// Messages of odd sizes up to that one.
+    /// Returns a stream of messages of odd sizes from 0 to `bytes_max`.
     pub(crate) fn of_odd_sizes(messages: usize, bytes_max: usize, seed: u64) -> Stream {
         let size = |index: usize| (index.wrapping_mul(7919) + 13 * index * index) % (bytes_max + 1);
         Stream { sizes: (0..messages).map(size).collect(), in_flight: 8, seed }
     }
 
-    /// Sends all, from new memory.
+    /// Sends all messages, from new memory.
     pub(crate) fn send(&self, link: &Link) -> Outcome {
         let ring = link.memory(self.stride() * self.in_flight)?;
         link.side.step("sending");
@@ -35,7 +35,7 @@ impl Stream {
         Ok(link.comm.deregister(ring.registration)?)
     }
 
-    /// Receives all into new memory, and expects what was sent.
+    /// Receives all messages into new memory, and verifies them.
     pub(crate) fn receive(&self, link: &Link) -> Outcome {
         let ring = link.memory(self.stride() * self.in_flight)?;
         link.side.step("receiving");
@@ -43,12 +43,12 @@ impl Stream {
         Ok(link.comm.deregister(ring.registration)?)
     }
 
-    /// Bytes from one slot to the next.
+    /// Returns the bytes from one slot to the next.
     pub(crate) fn stride(&self) -> usize {
         (self.room() + GUARD).next_multiple_of(64)
     }
 
-    /// Sends all from that memory.
+    /// Sends all messages from that memory.
     pub(crate) fn send_from(&self, link: &Link, ring: &Registered) -> Outcome {
         let mut flight = Flight::new(*link);
         let mut ended = 0;
@@ -67,7 +67,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Receives all into that memory, and expects what was sent.
+    /// Receives all messages into that memory, and verifies them.
     pub(crate) fn receive_into(&self, link: &Link, ring: &Registered) -> Outcome {
         let mut flight = Flight::new(*link);
         let mut ended = 0;

@@ -1,30 +1,30 @@
-//! What a process does, and until when it may.
+//! The current step of a process, and its deadline.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a step may take to report after the deadline, also on a busy machine.
+/// Time that a step has to report after the deadline, also on a busy machine.
 const REPORT_WITHIN: Duration = Duration::from_secs(2);
 
-/// What it does now, and the deadline.
+/// Current step, current call, and the deadline.
 #[derive(Debug)]
 pub(crate) struct Watch {
     doing: Mutex<Doing>,
     timeout: Duration,
-    /// Longer than any call may take that must not block.
+    /// Time that no call that must not block may exceed.
     call_timeout: Duration,
 }
 
 #[derive(Debug)]
 struct Doing {
     step: String,
-    /// A call that must return soon, and when it was made.
+    /// Call that must return soon, and when it was made.
     call: Option<(&'static str, Instant)>,
     deadline: Instant,
 }
 
 impl Watch {
-    /// A watch that begins now.
+    /// Makes a watch whose time begins now.
     pub(crate) fn new(timeout: Duration, call_timeout: Duration) -> Watch {
         let deadline = Instant::now() + timeout;
         Watch {
@@ -34,7 +34,7 @@ impl Watch {
         }
     }
 
-    /// From now on it does this.
+    /// Sets the current step.
     pub(crate) fn step(&self, step: &str) {
         step.clone_into(&mut self.lock().step);
     }
@@ -47,17 +47,17 @@ impl Watch {
         result
     }
 
-    /// Whether the time is over.
+    /// Returns whether the deadline has passed.
     pub(crate) fn is_over(&self) -> bool {
         Instant::now() >= self.lock().deadline
     }
 
-    /// What is left of it.
+    /// Returns the time until the deadline.
     pub(crate) fn left(&self) -> Duration {
         self.lock().deadline.saturating_duration_since(Instant::now())
     }
 
-    /// What to say of a wait that was too long.
+    /// Describes a wait that was too long.
     pub(crate) fn too_long(&self, what: &str) -> String {
         let doing = self.lock();
         format!(
@@ -67,7 +67,7 @@ impl Watch {
         )
     }
 
-    /// A reason, with the step if it does not name it.
+    /// Returns a reason, with the step if the reason does not name it.
     pub(crate) fn with_step(&self, why: String) -> String {
         if why.contains("last step: ") {
             return why;
@@ -75,7 +75,8 @@ impl Watch {
         format!("{why}; last step: {}", self.lock().step)
     }
 
-    /// What is wrong if nobody can say it because the process is stuck in a call of the plugin.
+    /// Returns what is wrong if the process is stuck in a call of the plugin, so that its thread
+    /// cannot say so.
     pub(crate) fn stuck(&self) -> Option<String> {
         let doing = self.lock();
         if let Some((name, since)) = doing.call

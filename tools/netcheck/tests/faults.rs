@@ -1,4 +1,5 @@
-//! The tester finds nothing wrong with the reference plugin, and each fault that is planted in it.
+//! Tests that netcheck finds nothing wrong with the reference plugin, and finds each fault that is
+//! planted in it.
 
 #[cfg(test)]
 mod faults {
@@ -12,10 +13,10 @@ mod faults {
     use rustix::process::{Pid, Signal, kill_process};
     use serde_json::Value;
 
-    /// The variable that plants a fault.
+    /// Variable that plants a fault.
     const FAULT: &str = "REFERENCE_NET_FAULT";
 
-    /// The reference plugin, which lies where cargo puts libraries: beside the tests.
+    /// Returns the path of the reference plugin, which cargo puts beside the tests.
     fn plugin() -> PathBuf {
         let test = std::env::current_exe().unwrap();
         let plugin = test.parent().unwrap().join("libnccl_net_reference.so");
@@ -32,7 +33,7 @@ mod faults {
         String::from_utf8_lossy(bytes).into_owned()
     }
 
-    /// What failed, with the reason; everything else passed or was skipped.
+    /// Returns the points that failed, with the reasons; all others passed or were skipped.
     fn failures(plugin: &Path, fault: &str, arguments: &[&str]) -> Vec<(String, String)> {
         let arguments = [arguments, &["--skip-performance", "--json", "-"]].concat();
         let output = netcheck(plugin, fault, &arguments);
@@ -188,7 +189,7 @@ mod faults {
             Running(command.stdout(Stdio::piped()).spawn().unwrap())
         }
 
-        /// Its two processes, when they have begun.
+        /// Returns its two processes, when they have begun.
         fn processes(&self) -> Vec<Pid> {
             let path = format!("/proc/{0}/task/{0}/children", self.0.id());
             let start = Instant::now();
@@ -210,7 +211,7 @@ mod faults {
         }
     }
 
-    /// Whether it is one of the two of a point, and has not ended.
+    /// Returns whether a process is one of the two of a point, and has not ended.
     fn has_begun(id: &str) -> bool {
         let line = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
         text(&line).contains("--side")

@@ -1,5 +1,6 @@
-//! A communicator of threads in one process, for tests: moves and reduces real data in the plainest
-//! way, with code of its own, so that the perf programs' ideas are not tested against themselves.
+//! A communicator of threads in one process, for tests. It moves and reduces real data in the
+//! simplest way, with code of its own, so that the perf programs are not tested against their own
+//! code.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -12,10 +13,10 @@ use super::subject::{Buffers, Peer, Plan, Request, Shape, Subject, SubjectError}
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A mistake to make.
+/// Fault to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
     /// One bit of this byte of the output flips in every call on this rank.
     Flip { rank: Rank, byte: usize },
@@ -23,8 +24,8 @@ pub(super) enum Fault {
     LoseContribution { rank: Rank },
     /// Calls on this rank fail.
     Fail { rank: Rank },
-    /// Nothing; but messages between two ranks take a time that is drawn, by a clock of their own:
-    /// skewed, and so many percent longer from this rank to that one.
+    /// No fault, but messages between two ranks take a random time by a simulated clock. The
+    /// distribution is skewed, and messages of the slow pair take `percent` percent longer.
     Timed { seed: u64, slow: (Rank, Rank), percent: u32 },
 }
 
@@ -46,13 +47,13 @@ pub(super) struct Fake {
     rank: Rank,
     ranks: u32,
     shared: Arc<Shared>,
-    /// When it began, and what has passed by the clock of [`Fault::Timed`].
+    /// Start of the rank, and the time passed by the clock of [`Fault::Timed`].
     start: Instant,
     passed: Duration,
     random: Random,
 }
 
-/// Runs `body` on every rank, each in its thread, and returns what they return, in rank order.
+/// Runs `body` on every rank, each in its thread, and returns the results in rank order.
 pub(super) fn with_ranks<T: Send>(
     ranks: u32,
     fault: Fault,
@@ -81,7 +82,7 @@ pub(super) fn with_ranks<T: Send>(
 }
 
 impl Fake {
-    /// Everybody brings bytes, everybody gets all of them.
+    /// Exchanges bytes: each rank gives its own and gets those of all.
     fn exchange(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>, SubjectError> {
         if self.shared.fault == (Fault::Fail { rank: self.rank }) {
             return Err("planted failure".into());
@@ -107,7 +108,7 @@ impl Fake {
         if wait.unwrap().1.timed_out() { Err("a rank is missing".into()) } else { Ok(()) }
     }
 
-    /// Lets the time pass that messages between two ranks take.
+    /// Advances the clock by the time that messages between two ranks take.
     fn pass(&mut self, shape: Shape<'_>) {
         let Fault::Timed { slow, percent, .. } = self.shared.fault else { return };
         let Shape::Pair { from, to, messages, .. } = shape else { return };
@@ -148,7 +149,7 @@ impl Fake {
                 Some(all[from as usize].repeat(messages))
             }
             Shape::Vector { .. } => {
-                // Inputs arrive with their counts before them; see `run`.
+                // Inputs come with their counts before them; see `run`.
                 let mut output = Vec::new();
                 for input in all {
                     let (counts, data) = input.split_at(8 * self.ranks as usize);
@@ -165,7 +166,7 @@ impl Fake {
         }
     }
 
-    /// Rank by rank, beginning with a different one on each rank, rounding after each.
+    /// Reduces rank by rank, beginning with a different one on each rank, rounding after each.
     fn reduced(&self, request: &Request<'_>, all: &[Vec<u8>]) -> Vec<u8> {
         let mut output = Vec::new();
         let size = request.data_type.bytes();
@@ -190,8 +191,8 @@ impl Fake {
     }
 }
 
-/// Only the caller's own scalar is known here: ranks alternate between 1 and 2 as nccl-tests has
-/// it.
+/// Multiplies an element by its rank's scalar. A rank knows only its own scalar; those of
+/// nccl-tests alternate between 1 and 2.
 fn scaled(request: &Request<'_>, rank: Rank, bits: u64) -> u64 {
     match (request.op, FloatFormat::of(request.data_type)) {
         (ReduceOp::PremulSum, _) if rank.is_multiple_of(2) => bits,
@@ -211,7 +212,7 @@ fn combine_floats(op: ReduceOp, format: FloatFormat, values: &[u64], ranks: u32)
         _ => round(a + b),
     });
     let combined = combined.unwrap();
-    // As a vector kernel would: times the rounded reciprocal.
+    // A vector kernel multiplies by the rounded reciprocal.
     let scale = f64::from(1.0 / ranks as f32);
     let scale = if format.mantissa_bits == 52 { 1.0 / f64::from(ranks) } else { scale };
     format.encode(if op == ReduceOp::Avg { combined * scale } else { combined })

@@ -1,37 +1,37 @@
-//! What a size means for each collective: counts, buffers, where in-place halves lie, and the
-//! factors of the bus bandwidth. All of it as nccl-tests has it, so that numbers compare.
+//! Shape of a call by size and collective: counts, buffers, offsets in place, and the factors of
+//! the bus bandwidth. All are as in nccl-tests, so that numbers compare.
 
 use ccl_core::types::{Collective, DataType, Rank};
 
 use super::subject::Shape;
 
-/// One call's shape with its own memory; see [`Shape`].
+/// Shape of one call with its own memory; see [`Shape`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Counts {
-    /// [`Shape::Even`].
+    /// Equal counts; see [`Shape::Even`].
     Even(usize),
-    /// [`Shape::Vector`].
+    /// A count for each pair; see [`Shape::Vector`].
     Vector {
-        /// To each rank.
+        /// Elements to each rank.
         send: Vec<usize>,
-        /// From each rank.
+        /// Elements from each rank.
         recv: Vec<usize>,
     },
-    /// [`Shape::Pair`].
+    /// Messages between two ranks; see [`Shape::Pair`].
     Pair {
-        /// The sender.
+        /// Rank that sends.
         from: Rank,
-        /// The receiver.
+        /// Rank that receives.
         to: Rank,
-        /// So many times.
+        /// Number of messages.
         messages: usize,
-        /// Elements of a message.
+        /// Number of elements of a message.
         count: usize,
     },
 }
 
 impl Counts {
-    /// The borrowed form that goes into a request.
+    /// Returns the borrowed form that goes into a request.
     #[must_use]
     pub fn shape(&self) -> Shape<'_> {
         match self {
@@ -44,21 +44,21 @@ impl Counts {
     }
 }
 
-/// Elements of the buffers that one rank brings to one call, and where they lie in place.
+/// Sizes of the buffers of one rank in one call, and their offsets in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Elements of the input.
+    /// Number of elements of the input.
     pub input: usize,
-    /// Elements of the output.
+    /// Number of elements of the output.
     pub output: usize,
-    /// Where the input begins in the in-place buffer, elements.
+    /// Offset of the input in the in-place buffer, in elements.
     pub input_offset: usize,
-    /// Where the output begins in the in-place buffer, elements.
+    /// Offset of the output in the in-place buffer, in elements.
     pub output_offset: usize,
 }
 
 impl Layout {
-    /// The layout of `counts` for `rank` of `ranks`.
+    /// Returns the layout of `counts` for `rank` of `ranks`.
     #[must_use]
     pub fn of(collective: Collective, counts: &Counts, rank: Rank, ranks: u32) -> Layout {
         let (rank, ranks) = (rank as usize, ranks as usize);
@@ -99,20 +99,20 @@ impl Layout {
         layout
     }
 
-    /// Elements of the in-place buffer.
+    /// Returns the number of elements of the in-place buffer.
     #[must_use]
     pub fn whole(&self) -> usize {
         self.input.max(self.output)
     }
 }
 
-/// Whether the call has an in-place form. All-to-all and send/recv have none in NCCL.
+/// Returns whether the call has an in-place form. All-to-all and send/recv have none in NCCL.
 #[must_use]
 pub fn has_in_place(collective: Collective) -> bool {
     !matches!(collective, Collective::AllToAll | Collective::AllToAllV | Collective::SendRecv)
 }
 
-/// Whether the size is shared out among the ranks.
+/// Returns whether the size is divided among the ranks.
 fn is_divided(collective: Collective) -> bool {
     matches!(
         collective,
@@ -125,8 +125,8 @@ fn is_divided(collective: Collective) -> bool {
     )
 }
 
-/// The counts of one row: `bytes` is the larger of the two buffers. A size that is shared out is
-/// cut down to whole blocks of 16 bytes, as in nccl-tests, unless `exact`.
+/// Returns the counts of one row: `bytes` is the larger of the two buffers. A size that is divided
+/// is cut down to whole blocks of 16 bytes, as in nccl-tests, unless `exact`.
 #[must_use]
 pub fn counts_of_size(
     collective: Collective,
@@ -153,9 +153,9 @@ pub fn counts_of_size(
     }
 }
 
-/// Elements from one rank to another when each rank sends `elements` in all: proportional to how
-/// far ahead the receiver is, counting oneself as one step. Every rank sends and receives the same
-/// total, and can work out its row and its column by itself.
+/// Returns the elements from one rank to another when each rank sends `elements` in all. The count
+/// is proportional to the receiver's distance ahead, with the sender itself as one step. Every rank
+/// sends and receives the same total, and can compute its row and its column by itself.
 #[must_use]
 pub fn skewed_count(
     elements: usize,
@@ -165,12 +165,12 @@ pub fn skewed_count(
 ) -> usize {
     let steps = u128::from((to + ranks - from) % ranks + 1);
     let all_steps = u128::from(ranks) * u128::from(ranks + 1) / 2;
-    // At most `elements`, so it fits again.
+    // The share is at most `elements`, so the conversion is lossless.
     let share = (elements as u128 * steps / all_steps) as usize;
     share - share % quantum
 }
 
-/// The `count` column: what is given to the call; for `all_to_all_v` the mean of a block.
+/// Returns the `count` column: the count of the call; for `all_to_all_v` the mean of a block.
 #[must_use]
 pub fn count_column(counts: &Counts) -> usize {
     match counts {

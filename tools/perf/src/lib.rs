@@ -1,9 +1,9 @@
 //! The perf programs: nccl-tests' flags and columns over ferroccl's collectives.
 //!
-//! Each program in `examples/` is one call of [`main_with`]. What is measured stands behind
-//! [`subject::Subject`]; [`open`] is the only place that knows how to get one. The parts, in the
-//! order in which a run meets them: [`options`] and [`sizes`], [`geometry`] (what a size means for
-//! a collective), [`memory`], [`data`] and [`trial`] (inputs with known results, and the check),
+//! Each program in `examples/` is one call of [`main_with`]. The programs measure a
+//! [`subject::Subject`]; [`open`] is the only module that creates one. A run uses the modules in
+//! this order: [`options`] and [`sizes`], [`geometry`] (the shape of a call by size and
+//! collective), [`memory`], [`data`] and [`trial`] (inputs with known results, and the check),
 //! [`timing`], [`table`] and [`report`].
 
 pub mod data;

@@ -1,32 +1,32 @@
-//! The buffers of a run: allocated once for the largest size, aligned, with guard bytes behind.
+//! Buffers of a run: allocated once for the largest size, aligned, with guard bytes behind.
 
 use std::ops::{Deref, DerefMut};
 
 use super::data::pattern::POISON;
 use ferroccl::communicator::Registered;
 
-/// Buffers begin on a cache line, which also suits every element type.
+/// Alignment of buffers: a cache line, which also suits every element type.
 const ALIGNMENT_BYTES: usize = 64;
 
-/// Watched bytes behind each buffer.
+/// Number of guard bytes behind each buffer.
 const GUARD_BYTES: usize = 64;
 
-/// What the watched bytes hold.
+/// Value of the guard bytes.
 const GUARD: u8 = 0x6B;
 
-/// There is no such much memory.
+/// Error for a buffer that cannot be allocated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot allocate a buffer of {bytes} bytes; choose a smaller -e, or fewer ranks (-g)")]
 pub struct OutOfMemory {
     bytes: usize,
 }
 
-/// Where a buffer's bytes lie.
+/// Memory of a buffer.
 #[derive(Debug)]
 pub enum Storage {
-    /// As any program's.
+    /// Ordinary memory.
     Plain(Vec<u8>),
-    /// Registered for the time of the run.
+    /// Memory that is registered for the time of the run.
     Registered(Registered<u8>),
 }
 
@@ -56,7 +56,7 @@ impl DerefMut for Storage {
     }
 }
 
-/// One buffer that is used at many lengths.
+/// Buffer that is used at many lengths.
 #[derive(Debug, Default)]
 pub struct GuardedBuffer {
     storage: Storage,
@@ -64,10 +64,11 @@ pub struct GuardedBuffer {
 }
 
 impl GuardedBuffer {
-    /// A buffer for up to `bytes` bytes. The pages are touched here, not while the clock runs.
+    /// Allocates a buffer for up to `bytes` bytes. The pages are touched here, not during
+    /// measurements.
     ///
     /// # Errors
-    /// [`OutOfMemory`] if the machine refuses.
+    /// [`OutOfMemory`] when the allocation fails.
     pub fn new(bytes: usize) -> Result<GuardedBuffer, OutOfMemory> {
         let total =
             bytes.checked_add(ALIGNMENT_BYTES + GUARD_BYTES).ok_or(OutOfMemory { bytes })?;
@@ -78,10 +79,10 @@ impl GuardedBuffer {
         Ok(GuardedBuffer { storage: Storage::Plain(storage), start })
     }
 
-    /// The same bytes, where `register` puts them.
+    /// Moves the bytes to the memory that `register` returns.
     ///
     /// # Errors
-    /// Its own.
+    /// The error of `register`.
     pub fn register<E>(
         &mut self,
         register: impl FnOnce(Vec<u8>) -> Result<Storage, E>,
@@ -92,24 +93,24 @@ impl GuardedBuffer {
         Ok(())
     }
 
-    /// The first `bytes` bytes.
+    /// Returns the first `bytes` bytes.
     #[must_use]
     pub fn bytes(&self, bytes: usize) -> &[u8] {
         &self.storage[self.start..self.start + bytes]
     }
 
-    /// The first `bytes` bytes, to write.
+    /// Returns the first `bytes` bytes, to write.
     pub fn bytes_mut(&mut self, bytes: usize) -> &mut [u8] {
         &mut self.storage[self.start..self.start + bytes]
     }
 
-    /// Sets up the watched bytes behind the first `bytes` bytes.
+    /// Sets up the guard bytes behind the first `bytes` bytes.
     pub fn arm(&mut self, bytes: usize) {
         let end = self.start + bytes;
         self.storage[end..end + GUARD_BYTES].fill(GUARD);
     }
 
-    /// How many watched bytes were overwritten since [`arm`](Self::arm).
+    /// Returns the number of guard bytes that were overwritten since [`arm`](Self::arm).
     #[must_use]
     pub fn overrun(&self, bytes: usize) -> u64 {
         let end = self.start + bytes;
@@ -121,17 +122,17 @@ impl GuardedBuffer {
 /// Input and output of one rank.
 #[derive(Debug, Default)]
 pub struct Memory {
-    /// The input; not used in place.
+    /// Input buffer; not used in place.
     pub input: GuardedBuffer,
-    /// The output; in place the whole buffer.
+    /// Output buffer; in place the whole buffer.
     pub output: GuardedBuffer,
 }
 
 impl Memory {
-    /// Memory for inputs and in-place buffers of up to these bytes.
+    /// Allocates memory for inputs and in-place buffers of up to these bytes.
     ///
     /// # Errors
-    /// [`OutOfMemory`] if the machine refuses.
+    /// [`OutOfMemory`] when the allocation fails.
     pub fn new(input_bytes: usize, whole_bytes: usize) -> Result<Memory, OutOfMemory> {
         Ok(Memory {
             input: GuardedBuffer::new(input_bytes)?,

@@ -1,10 +1,10 @@
-//! The JSON file of nccl-tests (`-J`), key for key as version 2.19.6 writes it (`src/util.cu`, file
-//! version 3), so that whatever reads one reads the other.
+//! JSON file of nccl-tests (`-J`), key for key as version 2.19.6 writes it (`src/util.cu`, file
+//! version 3), so that tools for the one also read the other.
 //!
-//! Where it tells of GPUs and of NCCL, this tells of ranks on processors and of this library: its
-//! version stands where NCCL's would, in the same encoding. Of the environment there is only what
-//! differs from the defaults of this library's own variables. Truth is `"true"` and `"false"`, as
-//! text; a number that is none is `"nan"`; what was not measured is `null`.
+//! Fields about GPUs and NCCL describe ranks on processors and this library: the library's version
+//! is in the place of NCCL's, in the same encoding. The environment has only those of this
+//! library's variables that differ from the defaults. Booleans are `"true"` and `"false"`, as text;
+//! NaN is `"nan"`; a value that was not measured is `null`.
 
 use ccl_core::config::Config;
 use ferroccl::transports;
@@ -16,27 +16,27 @@ use super::report::{Half, Origin, Row, average_bus_gbps, iso_8601, now};
 use super::sizes::Step;
 use super::table::RankLine;
 
-/// Of the form.
+/// Version of the file format.
 const FILE_VERSION: u32 = 3;
 
-/// What came of a sweep, for one who reads nccl-tests' files.
+/// Results of a sweep, for nccl-tests' file.
 #[derive(Debug)]
 pub struct Report<'a> {
-    /// What was asked for.
+    /// Options of the run.
     pub options: &'a Options,
-    /// Where it ran.
+    /// Origin of the results.
     pub origin: &'a Origin,
-    /// On which ranks.
+    /// Ranks that took part.
     pub ranks: &'a [RankLine],
-    /// When it began, in seconds since 1970.
+    /// Time at which the run began, in seconds since 1970.
     pub began_s: u64,
-    /// The words of the command line.
+    /// Words of the command line.
     pub arguments: Vec<String>,
-    /// With what configuration.
+    /// Configuration of the library.
     pub config: Config,
-    /// What was measured.
+    /// Measurements.
     pub rows: &'a [Row],
-    /// Measurements with wrong elements.
+    /// Number of measurements with wrong elements.
     pub failed: u64,
 }
 
@@ -146,29 +146,29 @@ impl Serialize for Number {
     }
 }
 
-/// As nccl-tests writes times.
+/// Formats a time as nccl-tests does.
 fn date(seconds: u64) -> String {
     iso_8601(seconds).replace('T', " ").replace('Z', "")
 }
 
-/// A version as NCCL counts its own since 2.9: 22809 is 2.28.9.
+/// Returns a version in the encoding that NCCL has used since 2.9: 22809 is 2.28.9.
 fn version(of: &str) -> u32 {
     let mut parts = of.split('.').map(|part| part.parse().unwrap_or(0));
     let mut next = || parts.next().unwrap_or(0);
     next() * 10_000 + next() * 100 + next()
 }
 
-/// What of the configuration is not as it would be by itself.
+/// Returns the variables of the configuration that differ from their defaults.
 fn env(config: &Config) -> Vec<String> {
     let all = config.list(&transports::tables()).unwrap_or_default();
     let changed = all.into_iter().filter(|tunable| tunable.value != tunable.default);
     changed.map(|tunable| format!("{}={}", tunable.variable, tunable.value)).collect()
 }
 
-/// The file's text.
+/// Returns the text of the file.
 ///
 /// # Errors
-/// None in practice: every key is a string.
+/// No error in practice: every key is a string.
 pub fn json(report: &Report<'_>) -> Result<String, serde_json::Error> {
     let Report { options, origin, ranks, rows, failed, .. } = *report;
     let row = |row: &Row| Measured {
@@ -207,7 +207,7 @@ fn settings(options: &Options, origin: &Origin, ranks: &[RankLine]) -> Settings 
         Step::Bytes(bytes) => (None, Some(bytes)),
     };
     let device = |(rank, line): (usize, &RankLine)| {
-        // Ranks on processors are counted within their host, as devices are.
+        // Ranks on processors are numbered within their host, as devices are.
         let before = ranks.iter().take(rank).filter(|other| other.host == line.host);
         Device {
             rank,
@@ -248,8 +248,8 @@ mod tests {
     use super::super::timing::Times;
     use super::*;
 
-    /// Keys that `src/util.cu` of nccl-tests 2.19.6 writes, by the object that they are in: read
-    /// there, in `jsonOutputInit` and the functions after it, without those of `-I 1`.
+    /// Keys that `src/util.cu` of nccl-tests 2.19.6 writes, by the object that contains them: those
+    /// of `jsonOutputInit` and the functions after it, without those of `-I 1`.
     const KEYS: [(&str, &str); 7] = [
         (
             "",

@@ -1,6 +1,6 @@
-//! CallParams for people.
+//! Numbers for people.
 
-/// A number as C's `%g` writes it: six significant digits, no zeros at the end.
+/// Formats a number as C's `%g` does: six significant digits, no trailing zeros.
 #[must_use]
 pub fn general(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {

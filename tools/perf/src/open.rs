@@ -1,4 +1,4 @@
-//! Where a perf program gets its communicator from.
+//! Creation of the communicator of a perf program.
 
 use std::process::ExitCode;
 
@@ -11,9 +11,9 @@ use super::subject::{Buffers, Peer, Plan, Request, Shape, Subject, SubjectError}
 use ferroccl::communicator::{self, Blocks, Call, Communicator, Sizes};
 use ferroccl::launch;
 
-/// Starts the ranks of `-g` on this machine. `Some` in the process that started them, once all have
-/// ended: the exit status of the run. `None` in a process that is a rank itself and goes on: one
-/// that this function started, or one of another launcher.
+/// Starts the ranks of `-g` on this machine. In the process that starts them, it returns the exit
+/// status of the run once all ranks have ended. In a process that is a rank, started by this
+/// function or by another launcher, it returns `None`.
 ///
 /// # Errors
 /// When a rank cannot be started.
@@ -43,7 +43,7 @@ pub fn open(options: &Options) -> Result<Box<dyn Subject>, SubjectError> {
     Ok(Box::new(Communicator::from_environment_with(config)?))
 }
 
-/// First elements of blocks that lie one behind the other.
+/// Returns the first elements of consecutive blocks.
 fn starts(counts: &[usize]) -> Vec<usize> {
     let add = |sum: &mut usize, &count: &usize| {
         let start = *sum;
@@ -88,7 +88,7 @@ fn exchange(
     let Buffers::OutOfPlace { input, output } = buffers else {
         return Err("send_recv has no in-place form".into());
     };
-    // Who only sends brings no output, and who only receives no input.
+    // A rank that only sends has no output, and one that only receives has no input.
     let short = || SubjectError::from("send_recv: the buffers are shorter than the count");
     let mut group = communicator.group();
     if let Some(peer) = to {

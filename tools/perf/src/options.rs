@@ -1,4 +1,4 @@
-//! The flags of nccl-tests, and a few more.
+//! Flags of nccl-tests, and a few more.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,20 +9,20 @@ use clap::builder::TypedValueParser as _;
 use super::sizes::{Step, parse_size};
 use ferroccl::launch::LOCAL_RANKS_MAX;
 
-/// The most iterations, and calls in one: each timed iteration keeps a sample.
+/// Most iterations, and most calls in one iteration: each timed iteration keeps a sample.
 const COUNT_MAX: i64 = 10_000_000;
 
-/// A choice of one, or of all of them (`all`).
+/// Choice of one value, or of all values (`all`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice<T> {
-    /// This one.
+    /// One value.
     One(T),
-    /// Every one, one after the other.
+    /// All values, one after the other.
     All,
 }
 
 impl<T: Copy> Choice<T> {
-    /// The chosen ones among `all`.
+    /// Returns the chosen values among `all`.
     pub fn among(self, all: impl IntoIterator<Item = T>) -> Vec<T> {
         match self {
             Choice::One(value) => vec![value],
@@ -53,16 +53,16 @@ fn seconds(text: &str) -> Result<Duration, String> {
     if time.is_zero() { Err(advice()) } else { Ok(time) }
 }
 
-/// How the times of the ranks become one time (`-a`).
+/// Method that combines the times of the ranks into one time (`-a`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Average {
-    /// The time of rank 0.
+    /// Time of rank 0.
     RankZero,
-    /// The mean over ranks.
+    /// Mean over ranks.
     Mean,
-    /// The fastest rank's.
+    /// Time of the fastest rank.
     Min,
-    /// The slowest rank's.
+    /// Time of the slowest rank.
     Max,
 }
 
@@ -76,7 +76,7 @@ fn average(text: &str) -> Result<Average, String> {
     }
 }
 
-/// What every perf program understands. Long names and defaults are those of nccl-tests.
+/// Flags of every perf program. Long names and defaults are those of nccl-tests.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// Smallest size: bytes of the larger buffer; k, M, G are powers of 1024
@@ -139,7 +139,7 @@ pub struct Options {
     #[arg(short = 'g', long = "ngpus", value_name = "RANKS",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(LOCAL_RANKS_MAX)))]
     pub local_ranks: Option<u32>,
-    /// Do it all so often; 0 means until interrupted
+    /// Repeat everything this many times; 0 means until interrupted
     #[arg(short = 'N', long = "run_cycles", value_name = "COUNT", default_value_t = 1)]
     pub cycles: u64,
     /// Transport, such as shm; without it the library chooses
@@ -154,11 +154,11 @@ pub struct Options {
     /// Write every row with its percentiles and plan to this file
     #[arg(long, value_name = "FILE", value_parser = file_name())]
     pub json: Option<PathBuf>,
-    /// Write the JSON file of nccl-tests, key for key, in the place of one that is there
+    /// Write the JSON file of nccl-tests, key for key; an existing file is replaced
     #[arg(short = 'J', long, value_name = "FILE.json", value_parser = json_name)]
     pub output_file: Option<PathBuf>,
-    /// Write what ranks sent to each other over devices, headers and all, as a matrix for
-    /// simulators (docs/exchange.md); what passes through memory that they share is not in it
+    /// Write the bytes that ranks sent to each other over devices, headers included, as a matrix
+    /// for simulators (docs/exchange.md); bytes that pass through shared memory are not in it
     #[arg(long, value_name = "FILE", value_parser = real_file_name)]
     pub traffic: Option<PathBuf>,
     /// Draw time and bus bandwidth against size into this file
@@ -169,10 +169,10 @@ pub struct Options {
     pub timeout: Option<Duration>,
 }
 
-/// A number of percent that is not below 0.
+/// Reads a percentage that is not below 0.
 ///
 /// # Errors
-/// What to give instead.
+/// Advice on a valid value.
 pub fn percent(text: &str) -> Result<f64, String> {
     let value = text.parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0);
     value.ok_or_else(|| "give a number that is not less than 0".to_owned())
@@ -188,7 +188,7 @@ fn json_name(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// A file's name, where standard output has the table.
+/// Reads the name of a file, for files that cannot go to standard output, which has the table.
 fn real_file_name(text: &str) -> Result<PathBuf, String> {
     match text {
         "" | "-" => Err("give a file's name; the table goes to standard output".to_owned()),
@@ -196,44 +196,44 @@ fn real_file_name(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// A file's name.
+/// Returns the parser of a file's name.
 pub fn file_name() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
     clap::builder::NonEmptyStringValueParser::new().map(PathBuf::from)
 }
 
-/// Flags that do not go together, or not with the number of ranks.
+/// Error for flags that contradict each other, or the number of ranks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
-    /// The sweep is empty.
+    /// Sweep that is empty.
     #[error("-b {min} is over -e {max}; give a smallest size that is not above the largest")]
     MinOverMax {
-        /// Bytes of `-b`.
+        /// Number of bytes of `-b`.
         min: usize,
-        /// Bytes of `-e`.
+        /// Number of bytes of `-e`.
         max: usize,
     },
-    /// The sweep would not move.
+    /// Factor by which the sweep would not advance.
     #[error("-f {0} does not go anywhere; give 2 or more, or -i for a fixed step")]
     Factor(usize),
-    /// The sweep would not move.
+    /// Step by which the sweep would not advance.
     #[error("-i 0 does not go anywhere; give a step of 1 byte or more, or -f for a factor")]
     Step,
-    /// A report that would never be written.
+    /// Report that would never be written.
     #[error("-N 0 never ends, so {0} would never be written; give a number of cycles")]
     Endless(&'static str),
-    /// No such rank.
+    /// Root that is no rank.
     #[error("-r {root} is out of range: there are {ranks} ranks, so give 0 to {last}, or all",
             last = ranks.saturating_sub(1))]
     Root {
-        /// What was asked for.
+        /// Root that was given.
         root: Rank,
-        /// All ranks.
+        /// Number of ranks.
         ranks: u32,
     },
 }
 
 impl Options {
-    /// Checks what can be checked before there is a communicator.
+    /// Checks the flags, as far as that is possible without a communicator.
     ///
     /// # Errors
     /// [`OptionsError`] for flags that contradict each other.
@@ -268,7 +268,7 @@ impl Options {
     /// Checks the root against the number of ranks.
     ///
     /// # Errors
-    /// [`OptionsError::Root`] if there is no such rank.
+    /// [`OptionsError::Root`] when there is no such rank.
     pub fn validate_root(&self, ranks: u32) -> Result<(), OptionsError> {
         match self.root {
             Choice::One(root) if root >= ranks => Err(OptionsError::Root { root, ranks }),
@@ -276,7 +276,7 @@ impl Options {
         }
     }
 
-    /// How the sweep moves.
+    /// Returns the step of the sweep.
     #[must_use]
     pub fn step(&self) -> Step {
         match (self.step_factor, self.step_bytes) {
@@ -286,18 +286,18 @@ impl Options {
     }
 }
 
-/// The whole command line: common flags and those of one program.
+/// Whole command line: common flags and those of one program.
 #[derive(clap::Parser, Clone, Debug)]
 pub struct CommandLine<Extra: clap::Args> {
-    /// The common flags.
+    /// Common flags.
     #[command(flatten)]
     pub options: Options,
-    /// The program's own.
+    /// Flags of the program.
     #[command(flatten)]
     pub extra: Extra,
 }
 
-/// For programs without flags of their own.
+/// Flags of a program that has none of its own.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct NoExtra {}
 

@@ -1,4 +1,4 @@
-//! From `main` to a measurement and an exit status.
+//! Entry of the perf programs: from `main` to a measurement and an exit status.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -16,7 +16,7 @@ use super::setup::Refused;
 use super::subject::{Subject, SubjectError};
 use super::sweep;
 
-/// The programs.
+/// The perf programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     /// `all_reduce_perf`
@@ -47,7 +47,7 @@ pub enum Program {
     TrainingBuckets,
 }
 
-/// What a program does.
+/// Kind of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Sweep(Collective),
@@ -57,7 +57,8 @@ enum Kind {
 }
 
 impl Kind {
-    /// Flags that mean nothing to the program: they are left out of its help, and refused.
+    /// Returns the flags that mean nothing to the program: its help hides them, and they are
+    /// refused.
     const fn meaningless(self) -> &'static [&'static str] {
         match self {
             Kind::Sweep(_) => &[],
@@ -99,7 +100,7 @@ impl Kind {
         }
     }
 
-    /// Defaults of its own.
+    /// Returns the defaults that differ from the common ones.
     const fn defaults(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Kind::Sweep(_) => &[],
@@ -110,19 +111,19 @@ impl Kind {
     }
 }
 
-/// A failed or wrong measurement, or one that is worse than what it is compared with.
+/// Exit status of a failed or wrong measurement, or of one that is worse than the baseline.
 const FAILED: u8 = 1;
-/// Bad input.
+/// Exit status of bad input.
 const USAGE: u8 = 2;
 
 impl Program {
-    /// The name of the executable.
+    /// Returns the name of the executable.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.description().0
     }
 
-    /// Name, kind, and what `--help` says first.
+    /// Returns name, kind, and the first line of `--help`.
     const fn description(self) -> (&'static str, Kind, &'static str) {
         match self {
             Program::AllReduce => (
@@ -194,15 +195,15 @@ impl Program {
     }
 }
 
-/// A program's whole `main`: parses the command line, starts or joins the ranks, measures, prints.
-/// The status is 0 for a run without wrong elements (and not slower than a baseline, if one is
-/// given), 2 for bad input, else 1.
+/// Runs a program from start to end: parses the command line, starts or joins the ranks, measures,
+/// prints. The status is 0 for a run without wrong elements (and not slower than a baseline, if one
+/// is given), 2 for bad input, else 1.
 #[must_use]
 pub fn main_with(program: Program) -> ExitCode {
     start(program, std::env::args_os(), open::open)
 }
 
-/// Opens a subject for the given options.
+/// Function that opens a subject for the given options.
 pub(super) type Open = fn(&Options) -> Result<Box<dyn Subject>, SubjectError>;
 
 pub(super) fn start(
@@ -241,7 +242,7 @@ pub(super) fn start(
     status.unwrap_or_else(|status| status)
 }
 
-/// Parses the command line, then runs `measure` with what it says.
+/// Parses the command line and runs `measure` with it.
 fn with_flags<E: clap::Args>(
     program: Program,
     arguments: impl IntoIterator<Item = OsString>,
@@ -278,7 +279,7 @@ fn parse<E: clap::Args>(
             CommandLine::<E>::from_arg_matches(&matches)
         })
         .map_err(|error| {
-            // Help goes to standard output and is no failure. Nobody is told if printing fails.
+            // Help goes to standard output and is no failure. A failure to print is ignored.
             let _ = error.print();
             if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS }
         })?;
@@ -337,12 +338,12 @@ fn examples(name: &str, kind: Kind) -> String {
 }
 
 fn complain(name: &str, error: &dyn std::fmt::Display, status: ExitCode) -> ExitCode {
-    // If standard error is closed there is nobody to tell.
+    // A closed standard error is ignored.
     let _ = writeln!(std::io::stderr(), "{name}: {error}");
     status
 }
 
-/// Starts or joins the ranks and runs `measure`, which says how many measurements were wrong.
+/// Starts or joins the ranks and runs `measure`, which returns the number of wrong measurements.
 fn run(
     program: Program,
     options: &Options,

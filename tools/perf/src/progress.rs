@@ -1,17 +1,17 @@
-//! The progress bar: on standard error, on rank 0, and only if a person is looking.
+//! Progress bar: on standard error, on rank 0, and only on a terminal.
 
 use std::io::IsTerminal as _;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A bar, or nothing.
+/// Progress bar, or none.
 #[derive(Debug)]
 pub struct Progress {
     bar: Option<ProgressBar>,
 }
 
 impl Progress {
-    /// A bar of `steps` steps if `wanted` and standard error is a terminal.
+    /// Creates a bar of `steps` steps if `wanted` and standard error is a terminal.
     #[must_use]
     pub fn new(steps: u64, wanted: bool) -> Progress {
         let visible = wanted && std::io::stderr().is_terminal();
@@ -24,7 +24,7 @@ impl Progress {
         Progress { bar }
     }
 
-    /// One more step is done; `next` says what comes.
+    /// Advances by one step; `next` describes the next one.
     pub fn step(&self, next: String) {
         if let Some(bar) = &self.bar {
             bar.inc(1);
@@ -32,7 +32,7 @@ impl Progress {
         }
     }
 
-    /// Runs something that prints, with the bar out of the way.
+    /// Runs a function that prints, with the bar hidden.
     pub fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
         match &self.bar {
             Some(bar) => bar.suspend(print),

@@ -1,4 +1,4 @@
-//! The measured rows, and the JSON file made of them.
+//! Measured rows, and the JSON file of a sweep.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,13 +15,13 @@ pub struct Half {
     /// Times of one call.
     #[serde(flatten)]
     pub times: Times,
-    /// Size over time, 10^9 bytes a second.
+    /// Size over time, 10^9 bytes per second.
     #[serde(rename = "algbw_gbps")]
     pub algorithm_gbps: f64,
-    /// The same times the bus factor.
+    /// Size over time, multiplied by the bus factor.
     #[serde(rename = "busbw_gbps")]
     pub bus_gbps: f64,
-    /// Wrong elements on all ranks; `None` where nothing was checked.
+    /// Number of wrong elements on all ranks; `None` if nothing was checked.
     pub wrong: Option<u64>,
 }
 
@@ -30,24 +30,24 @@ pub struct Half {
 pub struct Row {
     /// Bytes of the larger buffer.
     pub size_bytes: usize,
-    /// Elements given to the call.
+    /// Number of elements of the call.
     pub count: usize,
-    /// The type's name.
+    /// Name of the type.
     pub data_type: String,
-    /// The operator's name, or `none`.
+    /// Name of the operator, or `none`.
     pub op: String,
-    /// The root, or -1.
+    /// Root rank, or -1.
     pub root: i64,
-    /// The plan taken, if somebody will read it.
+    /// Plan of the call, if a reader needs it.
     pub plan: Option<Plan>,
-    /// Input and output apart.
+    /// Measurement with separate input and output.
     pub out_of_place: Half,
-    /// Input within output; `None` if there is no such form.
+    /// Measurement with the input within the output; `None` if there is no such form.
     pub in_place: Option<Half>,
 }
 
 impl Row {
-    /// The halves that were measured.
+    /// Returns the halves that were measured.
     pub fn halves(&self) -> impl Iterator<Item = &Half> {
         std::iter::once(&self.out_of_place).chain(&self.in_place)
     }
@@ -74,7 +74,7 @@ impl Serialize for Row {
     }
 }
 
-/// The mean bus bandwidth over everything measured, 10^9 bytes a second; 0 for nothing.
+/// Returns the mean bus bandwidth over all measurements, 10^9 bytes per second; 0 for none.
 #[must_use]
 pub fn average_bus_gbps(rows: &[Row]) -> f64 {
     let (sum, count) = rows
@@ -84,29 +84,29 @@ pub fn average_bus_gbps(rows: &[Row]) -> f64 {
     sum / f64::from(count.max(1))
 }
 
-/// Where and with what the rows were measured.
+/// Machine, version and transport that the rows were measured with.
 #[derive(Clone, Debug, Serialize)]
 pub struct Origin {
-    /// The program's name.
+    /// Name of the program.
     pub program: String,
-    /// The library's version.
+    /// Version of the library.
     pub version: &'static str,
-    /// The commit it was built from.
+    /// Commit of the library.
     pub commit: &'static str,
-    /// When, UTC, ISO 8601.
+    /// Date of the run, UTC, ISO 8601.
     pub date: String,
-    /// Rank 0's machine.
+    /// Host name of rank 0.
     pub host: String,
-    /// Its processor.
+    /// Processor of rank 0's host.
     pub cpu: String,
-    /// The transport.
+    /// Name of the transport.
     pub transport: String,
-    /// How many ranks.
+    /// Number of ranks.
     pub ranks: u32,
 }
 
 impl Origin {
-    /// Of this process, now.
+    /// Returns the origin of measurements by this process, now.
     #[must_use]
     pub fn here(program: &str, transport: String, ranks: u32) -> Origin {
         Origin {
@@ -122,18 +122,18 @@ impl Origin {
     }
 }
 
-/// Since 1970.
+/// Returns the time since 1970.
 pub(super) fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO)
 }
 
-/// Links to the next tier, as switches have them.
+/// Usual numbers of links from a switch to the next tier.
 const LINKS: [usize; 4] = [4, 8, 16, 32];
 
-/// The JSON text of a sweep.
+/// Returns the JSON text of a sweep.
 ///
 /// # Errors
-/// None in practice: every key is a string. NaN and infinity become `null`.
+/// No error in practice: every key is a string. NaN and infinity become `null`.
 pub fn sweep_json(
     origin: &Origin,
     rows: &[Row],
@@ -145,25 +145,25 @@ pub fn sweep_json(
         origin: &'a Origin,
         rows: &'a [Row],
         average_busbw_gbps: f64,
-        /// Of rank 0, over all of the program's run.
+        /// Statistics of rank 0's peers, over the whole run.
         peers: &'a [Peer],
-        /// How evenly a fabric spreads what it sends.
+        /// Evenness of the flows of rank 0 over the links of a fabric.
         evenness: Vec<Evenness>,
     }
     let (average_busbw_gbps, evenness) = (average_bus_gbps(rows), evenness(peers));
     serde_json::to_string_pretty(&Report { origin, rows, average_busbw_gbps, peers, evenness })
 }
 
-/// How evenly equal links of a fabric are loaded by a rank's flows.
+/// Evenness of the load that a rank's flows put on equal links of a fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Evenness {
-    /// How many links.
+    /// Number of links.
     pub links: usize,
-    /// The most on one of them over the mean: [`max_to_mean`].
+    /// Largest load of a link, divided by the mean: [`max_to_mean`].
     pub max_to_mean: f64,
 }
 
-/// That of some usual numbers of links; empty if there are no flows.
+/// Returns the evenness for some usual numbers of links; empty if there are no flows.
 #[must_use]
 pub fn evenness(peers: &[Peer]) -> Vec<Evenness> {
     let flows: Vec<Flow> = peers.iter().flat_map(|peer| peer.flows.iter().copied()).collect();
@@ -172,13 +172,13 @@ pub fn evenness(peers: &[Peer]) -> Vec<Evenness> {
     links.iter().map(of).collect()
 }
 
-/// The machine's name.
+/// Returns the name of the machine.
 #[must_use]
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Seconds since 1970 as a date and time, by the calendar of 400 years beginning in March.
+/// Formats seconds since 1970 as a date and time, by the calendar of 400 years beginning in March.
 pub(super) fn iso_8601(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
     let (era, day) = (days / 146_097, days % 146_097);

@@ -1,5 +1,5 @@
-//! What every program does before and between its measurements: agreeing that all ranks are ready,
-//! learning who they are, and checking one call.
+//! Steps that every program does before and between its measurements: agreement that all ranks are
+//! ready, exchange of their names, and one checked call.
 
 use std::fs::File;
 use std::path::Path;
@@ -13,14 +13,14 @@ use super::subject::{Buffers, Request, Shape, Subject, SubjectError};
 use super::table::RankLine;
 use super::trial::Trial;
 
-/// Input that cannot be used, known once the ranks have met: the program ends as for a bad flag,
-/// and not as for a failed measurement.
+/// Error for input that turns out to be unusable once the ranks have joined. The program ends as
+/// for a bad flag, and not as for a failed measurement.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Refused(pub String);
 
-/// Tells all ranks whether this one could do something on its own, so that nobody waits for a rank
-/// that has given up.
+/// Tells all ranks whether this rank's step succeeded, so that no rank waits for one that has given
+/// up.
 ///
 /// # Errors
 /// This rank's error, or one that names the ranks that failed.
@@ -43,8 +43,8 @@ pub fn agree<T>(
     }
 }
 
-/// Memory for buffers of up to `bytes` on every rank, and files that can be written on rank 0:
-/// better known before the measurement than after it.
+/// Allocates memory for buffers of up to `bytes` on every rank, and checks that rank 0 can write
+/// the files: an error before the measurement is better than one after it.
 ///
 /// # Errors
 /// This rank's error, or one that names the ranks that failed.
@@ -73,30 +73,30 @@ pub fn ready(
 /// Writes a report.
 ///
 /// # Errors
-/// One that names the file and the reason.
+/// An error that names the file and the reason.
 pub fn write_file(path: &Path, text: &str) -> Result<(), SubjectError> {
     std::fs::write(path, text).map_err(|error| cannot_write(path, &error))
 }
 
-/// What to say of a file that cannot be written.
+/// Returns the error for a file that cannot be written.
 pub fn cannot_write(path: &Path, error: &std::io::Error) -> SubjectError {
     format!("cannot write {}: {error}", path.display()).into()
 }
 
-/// Process and machine of every rank, in rank order.
+/// Returns process and host of every rank, in rank order.
 ///
 /// # Errors
-/// Whatever the communicator reports.
+/// Errors of the communicator.
 pub fn rank_lines(subject: &mut dyn Subject) -> Result<Vec<RankLine>, SubjectError> {
     let line = |(pid, host)| RankLine { pid, host };
     let texts = records(subject, std::process::id(), &super::report::host_name())?;
     Ok(texts.into_iter().map(line).collect())
 }
 
-/// A number and a text of each rank, in rank order; of a long text, the beginning.
+/// Exchanges a number and a text of each rank, in rank order; a long text is cut.
 ///
 /// # Errors
-/// Whatever the communicator reports.
+/// Errors of the communicator.
 pub fn records(
     subject: &mut dyn Subject,
     number: u32,
@@ -126,7 +126,7 @@ pub fn records(
     Ok(records.chunks_exact(RECORD_BYTES).map(read).collect())
 }
 
-/// What this rank has sent to each so far, over devices.
+/// Returns the bytes that this rank has sent to each peer so far, over devices.
 pub fn sent(subject: &dyn Subject) -> Vec<u64> {
     let mut sent = vec![0; subject.ranks() as usize];
     for peer in subject.peers() {
@@ -137,16 +137,17 @@ pub fn sent(subject: &dyn Subject) -> Vec<u64> {
     sent
 }
 
-/// What all ranks have sent since each had sent this much, as one interval of so many seconds.
+/// Returns the bytes that all ranks have sent since `before`, as one interval of `interval_s`
+/// seconds.
 ///
 /// # Errors
-/// Whatever the communicator reports.
+/// Errors of the communicator.
 pub fn traffic(
     subject: &mut dyn Subject,
     before: &[u64],
     interval_s: f64,
 ) -> Result<Traffic, SubjectError> {
-    // What is asked now counts no more.
+    // The exchange below does not count.
     let own = sent(subject);
     let mut bytes = Bytes::new();
     for (to, (now, before)) in (0..).zip(own.iter().zip(before)) {
@@ -157,10 +158,10 @@ pub fn traffic(
     Ok(Traffic { ranks: subject.ranks(), interval_s, intervals: vec![bytes] })
 }
 
-/// One checked call: the wrong elements on all ranks together.
+/// Makes one checked call, and returns the number of wrong elements on all ranks together.
 ///
 /// # Errors
-/// Whatever the communicator reports.
+/// Errors of the communicator.
 pub fn checked_call(
     subject: &mut dyn Subject,
     trial: &Trial<'_>,
@@ -169,7 +170,8 @@ pub fn checked_call(
     in_place: bool,
 ) -> Result<u64, SubjectError> {
     trial.prepare(memory, repetition, in_place);
-    // A rank that is still preparing must not look like a slow transport, nor be overtaken.
+    // The barrier keeps a rank that is still preparing from looking like a slow transport, or from
+    // being overtaken.
     subject.barrier()?;
     trial.run(subject, memory, in_place)?;
     let wrong = trial.wrong(memory, repetition, in_place);

@@ -1,42 +1,43 @@
-//! Whether times got longer: the U test of Mann and Whitney, and Holm's correction for many tests.
+//! Tests of longer times: the U test of Mann and Whitney, and Holm's correction for many tests.
 //!
-//! Times are skewed, with a few far off, so means and the normal distribution say little of them.
+//! Times are skewed, with a few outliers, so means and the normal distribution say little of them.
 //! The U test asks only which of two times is the longer one (Mann and Whitney, "On a test of
 //! whether one of two random variables is stochastically larger than the other", 1947). For few
-//! samples its distribution is counted, with ties as they are (Streitberg and Röhmel, "Exact
-//! distributions for permutation and rank tests", 1986); for many it is the normal one, corrected
-//! for ties and for continuity (Lehmann, "Nonparametrics", 1975, section 1.4). Holm, "A simple
-//! sequentially rejective multiple test procedure", 1979, keeps the chance of any false alarm among
-//! all tests below the level that was chosen, however they depend on each other.
+//! samples its distribution is counted, ties included (Streitberg and Röhmel, "Exact distributions
+//! for permutation and rank tests", 1986); for many it is the normal one, corrected for ties and
+//! for continuity (Lehmann, "Nonparametrics", 1975, section 1.4). Holm, "A simple sequentially
+//! rejective multiple test procedure", 1979, keeps the probability of any false alarm among all
+//! tests below the chosen level, with any dependence between the tests.
 
-/// With more samples on both sides together, the normal distribution is taken. Up to here every
-/// count of the exact one is a whole number below 2^53.
+/// Most samples on both sides together for the exact distribution; more samples take the normal
+/// one. Up to this number every count of the exact distribution is a whole number below 2^53.
 const EXACT_MAX: usize = 50;
 
-/// The U test. It keeps the last distribution that it has counted: without ties it depends on the
-/// numbers of samples alone.
+/// U test. It caches the last distribution that it has counted: without ties the distribution
+/// depends only on the numbers of samples.
 #[derive(Debug, Default)]
 pub struct RankTest {
-    /// Ranks times two (those of ties are halves), in order, and how many of them are of the new
-    /// samples.
+    /// Key of the cached distribution: ranks times two (those of ties are halves), in order, and
+    /// the number of new samples.
     counted: (Vec<usize>, usize),
-    /// The probability that the sum of the new samples' ranks times two is so much at least.
+    /// Probability, by index, that the sum of the new samples' ranks times two is at least the
+    /// index.
     at_least: Vec<f64>,
 }
 
-/// The pooled samples in order.
+/// Pooled samples in order.
 struct Pooled {
-    /// The rank of each times two, in order; the first is 1.
+    /// Rank of each sample times two, in order; the first rank is 1.
     ranks: Vec<usize>,
-    /// The sum of those of the new samples.
+    /// Sum of the ranks of the new samples, times two.
     sum: usize,
-    /// Over all groups of equal samples, t^3 - t for t of them.
+    /// Sum of t^3 - t over all groups of equal samples, t of them in a group.
     ties: f64,
 }
 
 impl RankTest {
-    /// The probability of new samples that are so much longer than the old ones, or more, if
-    /// nothing has changed: one-sided. 1 if there are none on a side.
+    /// Returns the one-sided probability of new samples that are so much longer than the old ones,
+    /// or more, if nothing has changed. It is 1 if a side has no samples.
     #[must_use]
     pub fn longer(&mut self, old: &[f64], new: &[f64]) -> f64 {
         if old.is_empty() || new.is_empty() {
@@ -65,7 +66,7 @@ fn pool(old: &[f64], new: &[f64]) -> Pooled {
     all.sort_by(|one, other| one.0.total_cmp(&other.0));
     let mut pooled = Pooled { ranks: Vec::with_capacity(all.len()), sum: 0, ties: 0.0 };
     for equal in all.chunk_by(|one, other| one.0 == other.0) {
-        // Of ranks first..=last, the mean times two.
+        // Mean of the ranks first..=last, times two.
         let first = pooled.ranks.len() + 1;
         let rank = 2 * first + equal.len() - 1;
         pooled.ranks.extend(equal.iter().map(|_| rank));
@@ -76,9 +77,9 @@ fn pool(old: &[f64], new: &[f64]) -> Pooled {
     pooled
 }
 
-/// For each sum: which share of all choices of so many ranks have it, or more.
+/// Returns, by sum, the share of all choices of `chosen` ranks that have that sum or more.
 fn distribution(ranks: &[usize], chosen: usize) -> Vec<f64> {
-    // The greatest ones, which are the last.
+    // The largest ranks are the last.
     let most: usize = ranks.iter().rev().take(chosen).sum();
     let mut ways = vec![vec![0.0; most + 1]; chosen + 1];
     ways[0][0] = 1.0;
@@ -102,7 +103,7 @@ fn distribution(ranks: &[usize], chosen: usize) -> Vec<f64> {
 
 fn normal(pooled: &Pooled, old: f64, new: f64) -> f64 {
     let all = old + new;
-    // U is the sum of ranks without what it is at least.
+    // U is the sum of ranks minus its least value.
     let u = pooled.sum as f64 / 2.0 - new * (new + 1.0) / 2.0;
     let variance = old * new / 12.0 * (all + 1.0 - pooled.ties / (all * (all - 1.0)));
     if variance <= 0.0 {
@@ -112,7 +113,7 @@ fn normal(pooled: &Pooled, old: f64, new: f64) -> f64 {
     libm::erfc(deviations / std::f64::consts::SQRT_2) / 2.0
 }
 
-/// The least probability that [`RankTest::longer`] can come to with so many samples.
+/// Returns the least probability that [`RankTest::longer`] can return for these numbers of samples.
 #[must_use]
 pub fn least(old: usize, new: usize) -> f64 {
     let numbers = |from: usize, count: usize| (from..from + count).map(|number| number as f64);
@@ -120,8 +121,8 @@ pub fn least(old: usize, new: usize) -> f64 {
         .longer(&numbers(0, old).collect::<Vec<_>>(), &numbers(old, new).collect::<Vec<_>>())
 }
 
-/// Probabilities of many tests, corrected: those not above a level are alarms, and the chance of
-/// any false one among them is not above that level.
+/// Corrects the probabilities of many tests: those not above a level are alarms, and the
+/// probability of any false alarm among them is not above that level.
 #[must_use]
 pub fn holm(probabilities: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..probabilities.len()).collect();
@@ -136,8 +137,8 @@ pub fn holm(probabilities: &[f64]) -> Vec<f64> {
     corrected
 }
 
-/// How many times as long the new samples are: the median of all ratios of a new to an old one,
-/// which is what Hodges and Lehmann's estimate is for ratios. 1 if there are none.
+/// Returns the ratio of new to old samples: the median of all ratios of a new to an old one, which
+/// is Hodges and Lehmann's estimate for ratios. It is 1 if there are no samples.
 #[must_use]
 pub fn ratio(old: &[f64], new: &[f64]) -> f64 {
     let mut all: Vec<f64> =
@@ -159,7 +160,7 @@ mod tests {
         RankTest::default().longer(old, new)
     }
 
-    /// Samples without ties in which U is so much, for the side that is second.
+    /// Returns samples without ties in which U has this value, for the second side.
     fn samples(old: usize, new: usize, u: usize) -> (Vec<f64>, Vec<f64>) {
         let mut left = u;
         let news = (0..new).rev().map(|number| {
@@ -173,8 +174,8 @@ mod tests {
 
     #[test]
     fn few_samples_as_mann_and_whitney_have_them() {
-        // Their table I, to three digits: the probability that U is so much at most; U of the one
-        // is n m - U of the other.
+        // Their table I, to three digits: the probability that U is at most this value; U of one
+        // side is n m - U of the other.
         let tables: [(usize, usize, &[f64]); 4] = [
             (3, 3, &[0.050, 0.100, 0.200, 0.350, 0.500, 0.650]),
             (4, 3, &[0.028, 0.057, 0.114, 0.200, 0.314, 0.429, 0.571]),
@@ -192,7 +193,7 @@ mod tests {
 
     #[test]
     fn critical_values_of_the_tables_in_textbooks() {
-        // One-sided; Siegel, "Nonparametric statistics", 1956, table K.
+        // One-sided values; Siegel, "Nonparametric statistics", 1956, table K.
         for (n, m, level, u) in [
             (10, 10, 0.05, 27),
             (10, 10, 0.025, 23),
@@ -240,7 +241,7 @@ mod tests {
         assert_eq!(26.0 * 26.0 - (pooled.sum as f64 / 2.0 - 26.0 * 27.0 / 2.0), 127.5);
     }
 
-    /// By all choices, one after the other.
+    /// Counts all choices, one after the other.
     fn counted(old: &[f64], new: &[f64]) -> f64 {
         let all: Vec<f64> = old.iter().chain(new).copied().collect();
         let u = |is_new: &dyn Fn(usize) -> bool| {
@@ -314,7 +315,7 @@ mod tests {
         assert_eq!(ratio(&[1.0, 1.0, 100.0], &[2.0, 2.0, 2.0]), 2.0);
     }
 
-    /// As times are: many near each other, some far above.
+    /// Returns times with a realistic distribution: many near each other, some far above.
     fn times(random: &mut Random, count: usize) -> Vec<f64> {
         let draw = |_| {
             let normal: f64 = (0..12).map(|_| random.unit()).sum::<f64>() - 6.0;
@@ -338,7 +339,8 @@ mod tests {
             plain += u32::from(all.iter().any(|p| *p <= level));
             corrected += u32::from(holm(&all).iter().any(|p| *p <= level));
         }
-        // 1 % of them, by chance up to four deviations more; uncorrected, one in nine.
+        // The expected number is 1 %; chance adds up to four deviations. Uncorrected it is one in
+        // nine.
         assert!((5..=30 + 22).contains(&corrected), "{corrected} of {families}");
         assert!(plain > 250, "{plain} of {families}");
     }

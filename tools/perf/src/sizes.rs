@@ -1,12 +1,12 @@
 //! Sizes as people write them (`8`, `32k`, `16M`, `1.5G`), and the series of sizes of a sweep.
 
-/// A size that cannot be used.
+/// Error for a size that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
-    /// Not a number with an optional unit.
+    /// Text that is not a number with an optional unit.
     #[error("\"{0}\" is not a size; write bytes with an optional unit, such as 8, 32k, 16M or 1G")]
     Malformed(String),
-    /// More bytes than can be addressed.
+    /// Size with more bytes than can be addressed.
     #[error(
         "\"{0}\" is more than this machine can address; the limit is {max} bytes",
         max = isize::MAX
@@ -14,11 +14,12 @@ pub enum SizeError {
     Overflow(String),
 }
 
-/// Bytes from text: a decimal number, then nothing or K, M, G or T in either case, optionally
-/// followed by `B` or `iB`. Units are powers of 1024, fractions are cut off, as nccl-tests has it.
+/// Reads a number of bytes: a decimal number, then nothing or K, M, G or T in either case,
+/// optionally followed by `B` or `iB`. Units are powers of 1024, fractions are cut off, as in
+/// nccl-tests.
 ///
 /// # Errors
-/// [`SizeError`] when it is no size, or one that no buffer can have.
+/// [`SizeError`] when the text is no size, or one that no buffer can have.
 pub fn parse_size(text: &str) -> Result<usize, SizeError> {
     let malformed = || SizeError::Malformed(text.to_owned());
     let trimmed = text.trim();
@@ -51,7 +52,7 @@ fn unit_shift(unit: &str) -> Option<u32> {
     }
 }
 
-/// How a sweep goes from one size to the next.
+/// Step of a sweep from one size to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Adds this many bytes, at least 1.
@@ -61,8 +62,8 @@ pub enum Step {
 }
 
 impl Step {
-    /// The size after `bytes`; `None` past the end of the address space. A factor would never leave
-    /// zero: from there it goes to 8 bytes, where every type has an element.
+    /// Returns the size after `bytes`; `None` past the end of the address space. A factor would
+    /// never leave zero: from zero it goes to 8 bytes, where every type has an element.
     #[must_use]
     pub fn after(self, bytes: usize) -> Option<usize> {
         match self {
@@ -74,7 +75,7 @@ impl Step {
 }
 
 impl Step {
-    /// How many sizes [`sweep`] gives, without going through them.
+    /// Returns the number of sizes of [`sweep`]; fixed steps need no iteration.
     #[must_use]
     pub fn count(self, min: usize, max: usize) -> u64 {
         match self {
@@ -85,7 +86,7 @@ impl Step {
     }
 }
 
-/// The sizes from `min` to `max`, both included, where the step meets them.
+/// Returns the sizes from `min` to `max`, both included if the step meets them.
 pub fn sweep(min: usize, max: usize, step: Step) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(min), move |&bytes| step.after(bytes))
         .take_while(move |&bytes| bytes <= max)

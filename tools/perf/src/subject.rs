@@ -1,5 +1,5 @@
-//! What the perf programs need of a communicator: a handful of calls, so that everything above them
-//! is tested against an in-process fake.
+//! Interface between the perf programs and a communicator: a handful of calls, so that all code
+//! above them is tested with an in-process fake.
 
 use std::error::Error;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::memory::Storage;
 
-/// Any failure of the thing being measured; its text is shown to the user as it is.
+/// Any failure of the measured subject; its text is shown to the user as it is.
 pub type SubjectError = Box<dyn Error + Send + Sync>;
 
 /// One rank of a communicator, as the perf programs see it. Every method but [`rank`](Self::rank),
@@ -20,143 +20,145 @@ pub type SubjectError = Box<dyn Error + Send + Sync>;
 /// [`transport`](Self::transport) and [`peers`](Self::peers) is called by all ranks in the same
 /// order.
 pub trait Subject {
-    /// This rank.
+    /// Returns the number of this rank.
     fn rank(&self) -> Rank;
 
-    /// How many ranks there are, at least 1.
+    /// Returns the number of ranks, at least 1.
     fn ranks(&self) -> u32;
 
-    /// Runs one collective to its end.
+    /// Runs one collective until it is done.
     ///
     /// # Errors
-    /// Whatever the communicator reports; the program then ends.
+    /// Errors of the communicator; the program then ends.
     fn run(&mut self, request: &Request<'_>, buffers: Buffers<'_>) -> Result<(), SubjectError>;
 
     /// Returns when every rank has called it.
     ///
     /// # Errors
-    /// Whatever the communicator reports.
+    /// Errors of the communicator.
     fn barrier(&mut self) -> Result<(), SubjectError>;
 
-    /// What time it is for this rank. Local. Tests have a time of their own, in which calls take as
-    /// long as was planted.
+    /// Returns this rank's time. The call is local. Tests have a simulated clock, by which calls
+    /// take a chosen time.
     fn now(&self) -> Instant {
         Instant::now()
     }
 
-    /// One number from every rank, in rank order.
+    /// Returns one number from every rank, in rank order.
     ///
     /// # Errors
-    /// Whatever the communicator reports.
+    /// Errors of the communicator.
     fn all_gather_f64(&mut self, value: f64) -> Result<Vec<f64>, SubjectError>;
 
-    /// Keeps memory registered, if there is anything to register it with.
+    /// Registers memory for the time of the run, if the transport can.
     ///
     /// # Errors
-    /// Whatever the communicator reports.
+    /// Errors of the communicator.
     fn register(&mut self, memory: Vec<u8>) -> Result<Storage, SubjectError> {
         Ok(Storage::Plain(memory))
     }
 
-    /// The plan that [`run`](Self::run) would take. Local: nothing is sent, and rank 0 alone asks.
+    /// Returns the plan that [`run`](Self::run) would take. The call is local: nothing is sent, and
+    /// only rank 0 makes it.
     fn explain(&mut self, request: &Request<'_>) -> Plan;
 
-    /// The name of the transport in use, such as `shm`.
+    /// Returns the name of the transport in use, such as `shm`.
     fn transport(&self) -> String;
 
-    /// What has passed so far between this rank and each peer that it sends messages to.
+    /// Returns statistics of each peer that this rank sends messages to.
     fn peers(&self) -> Vec<Peer>;
 }
 
-/// A peer, and what has passed.
+/// Peer with its statistics.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Peer {
-    /// Its rank.
+    /// Rank of the peer.
     pub rank: Rank,
-    /// Bytes in flight, stalls, waits for grants.
+    /// Counters: bytes in flight, stalls, waits for credits.
     #[serde(flatten)]
     pub account: PeerStatistics,
-    /// What an Ethernet fabric sees of the messages sent to it.
+    /// Flows that an Ethernet fabric sees of the messages to the peer.
     pub flows: Vec<Flow>,
-    /// The ways that they take, where there are several.
+    /// Rails of the messages to the peer, if there are several.
     pub rails: Vec<RailState>,
 }
 
 /// One call of a collective.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Which one.
+    /// Kind of collective.
     pub collective: Collective,
-    /// The type of the elements in both buffers.
+    /// Type of the elements in both buffers.
     pub data_type: DataType,
-    /// How elements are combined, where the collective combines any.
+    /// Operator of the reduction, for collectives that reduce.
     pub op: ReduceOp,
-    /// This rank's factor for [`ReduceOp::PremulSum`]: the native bytes of one element, first.
+    /// Factor of this rank for [`ReduceOp::PremulSum`]: the native bytes of one element, first.
     pub scalar: Option<[u8; 8]>,
-    /// The rank that is singled out, where one is.
+    /// Root, if the collective has one.
     pub root: Rank,
-    /// How many elements go where.
+    /// Number of elements to and from each rank.
     pub shape: Shape<'a>,
-    /// The algorithm that the user asked for by name; `None` leaves the choice to the library.
+    /// Algorithm that the user has named; `None` leaves the choice to the library.
     pub algorithm: Option<&'a str>,
 }
 
-/// How many elements go where.
+/// Number of elements to and from each rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape<'a> {
-    /// The count of NCCL's call: per rank for `all_gather`, `reduce_scatter`, `gather`, `scatter`
-    /// and `all_to_all`, else of the whole buffer. `SendRecv`: each rank sends that many elements
-    /// to the next rank and receives as many from the one before, both at once.
+    /// Count of NCCL's call: per rank for `all_gather`, `reduce_scatter`, `gather`, `scatter` and
+    /// `all_to_all`, else of the whole buffer. For `SendRecv`, each rank sends that many elements
+    /// to the next rank and receives as many from the previous one, both at once.
     Even {
-        /// Elements.
+        /// Number of elements.
         count: usize,
     },
-    /// `AllToAllV`: blocks lie one behind the other in rank order.
+    /// Counts of `AllToAllV`: blocks are consecutive, in rank order.
     Vector {
         /// Elements that this rank sends to each rank.
         send: &'a [usize],
         /// Elements that this rank receives from each rank.
         recv: &'a [usize],
     },
-    /// `SendRecv` between two ranks only: `from` sends its input so many times, as one group, `to`
-    /// receives them one behind the other; every other rank returns at once.
+    /// Messages of `SendRecv` between two ranks only: `from` sends its input `messages` times, as
+    /// one group; `to` receives the messages one behind the other; every other rank returns at
+    /// once.
     Pair {
-        /// The sender.
+        /// Rank that sends.
         from: Rank,
-        /// The receiver, another rank.
+        /// Rank that receives, another rank.
         to: Rank,
-        /// So many times.
+        /// Number of messages.
         messages: usize,
-        /// Elements of a message.
+        /// Number of elements of a message.
         count: usize,
     },
 }
 
-/// The memory of one call: raw bytes of the element type. All ranks bring buffers of the same shape
-/// as in nccl-tests, so a rank that is not the root brings an output too (which stays untouched)
-/// and brings an input (which is not read).
+/// Memory of one call: raw bytes of the element type. All ranks have buffers of the same shape as
+/// in nccl-tests, so a rank that is not the root also has an output (which stays untouched) and an
+/// input (which is not read).
 #[derive(Debug)]
 pub enum Buffers<'a> {
-    /// Input and output apart.
+    /// Separate input and output.
     OutOfPlace {
-        /// Read only.
+        /// Input, which is only read.
         input: &'a [u8],
-        /// Written.
+        /// Output, which is written.
         output: &'a mut [u8],
     },
-    /// The larger of the two; the other one lies inside, where NCCL's in-place form has it: an
+    /// The larger of the two buffers. The other one lies inside, as in NCCL's in-place form: an
     /// input of `all_gather` and `gather` and an output of `reduce_scatter` and `scatter` at block
     /// `rank`, everything else at the start.
     InPlace(&'a mut [u8]),
 }
 
-/// What the library chose for a request.
+/// Choice of the library for a request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// The name of the algorithm.
+    /// Name of the algorithm.
     pub algorithm: String,
-    /// One line for people.
+    /// Description in one line, for people.
     pub text: String,
-    /// Everything, for the JSON report.
+    /// Whole plan, for the JSON report.
     pub detail: serde_json::Value,
 }

@@ -1,5 +1,5 @@
-//! The program behind `all_reduce_perf` and its siblings: every type, operator and root that was
-//! asked for, over a range of sizes, out of place and in place.
+//! The program behind `all_reduce_perf` and its siblings: every chosen type, operator and root,
+//! over a range of sizes, out of place and in place.
 
 use std::io::Write;
 use std::time::Instant;
@@ -23,16 +23,16 @@ use ccl_traffic::bus_factor;
 use ccl_traffic::matrix;
 use ferroccl::communicator::config_from_environment;
 
-/// What came out of a run.
+/// Result of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// All rows, empty for a run without end.
+    /// All rows; empty for a run without end.
     pub rows: Vec<Row>,
-    /// How many measurements had wrong elements.
+    /// Number of measurements with wrong elements.
     pub failed: u64,
 }
 
-/// One series of sizes.
+/// Series of sizes with one type, operator and root.
 #[derive(Clone, Copy, Debug)]
 struct Variant {
     data_type: DataType,
@@ -40,10 +40,10 @@ struct Variant {
     root: Rank,
 }
 
-/// Measures, prints to `out` on rank 0, and writes the files that were asked for.
+/// Measures, prints to `out` on rank 0, and writes the files of the options.
 ///
 /// # Errors
-/// Whatever the communicator reports, and files that cannot be written.
+/// Errors of the communicator, and files that cannot be written.
 pub fn run(
     program: &str,
     collective: Collective,
@@ -92,7 +92,7 @@ pub fn run(
             write_file(path, &(nccl_tests::json(&report)? + "\n"))?;
         }
     }
-    // The other files are there all the same.
+    // A failure to write the traffic does not prevent the other files.
     written?;
     Ok(outcome)
 }
@@ -233,7 +233,7 @@ fn write_files(
     }
 }
 
-/// One line per type, operator and root, out of place and in place.
+/// Returns the figures: one line per type, operator and root, out of place and in place.
 fn figure(origin: &Origin, rows: &[Row]) -> ccl_plot::Row {
     let mut series: Vec<(String, Vec<Point>)> = Vec::new();
     let mut add = |name: String, size_bytes: usize, half: &Half| {

@@ -1,4 +1,4 @@
-//! The text that nccl-tests prints, column for column, so that whatever reads it reads ours.
+//! Text that nccl-tests prints, column for column, so that tools for the one also read the other.
 
 use std::fmt::Write as _;
 
@@ -13,13 +13,13 @@ use super::subject::Peer;
 /// One rank's line in the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankLine {
-    /// Its process.
+    /// Number of the rank's process.
     pub pid: u32,
-    /// Its machine.
+    /// Name of the rank's host.
     pub host: String,
 }
 
-/// Everything above the first row.
+/// Returns everything above the first row.
 #[must_use]
 pub fn header(program: &str, options: &Options, transport: &str, ranks: &[RankLine]) -> String {
     let mut text = format!(
@@ -58,7 +58,7 @@ pub fn header(program: &str, options: &Options, transport: &str, ranks: &[RankLi
     text + "#\n"
 }
 
-/// The three lines above the rows.
+/// Returns the three lines above the rows.
 #[must_use]
 pub fn columns() -> String {
     let line = |first: [&str; 5], half: [&str; 4]| {
@@ -80,8 +80,8 @@ pub fn columns() -> String {
     )
 }
 
-/// One row with its line end. A collective without an in-place form has `nan` where its times would
-/// be, and `N/A` for the wrong elements.
+/// Returns one row with its line end. A collective without an in-place form has `nan` as its times,
+/// and `N/A` as the number of wrong elements.
 #[must_use]
 pub fn row(row: &Row) -> String {
     let mut text = format!(
@@ -103,7 +103,8 @@ fn half(half: Option<&Half>) -> String {
     format!("  {}  {}  {}  {wrong:>6}", fitted(time, 7), fitted(algorithm, 6), fitted(bus, 6))
 }
 
-/// How evenly a fabric spreads what this rank sends; nothing if it sends no flows.
+/// Returns a line on the evenness of rank 0's flows over the links of a fabric; nothing if it sends
+/// no flows.
 #[must_use]
 pub fn flows(peers: &[Peer]) -> String {
     let (links, loads): (Vec<String>, Vec<String>) = evenness(peers)
@@ -126,7 +127,7 @@ pub fn flows(peers: &[Peer]) -> String {
     )
 }
 
-/// What ranks have sent to each other, in all.
+/// Returns a line on the bytes that ranks have sent to each other, in all.
 #[must_use]
 pub fn traffic(traffic: &Traffic) -> String {
     let whole = traffic.whole();
@@ -138,7 +139,8 @@ pub fn traffic(traffic: &Traffic) -> String {
     }
 }
 
-/// What each device has carried of what this rank sends; nothing if there is only one.
+/// Returns a line on the share of each device in the bytes that rank 0 has sent; nothing if there
+/// is only one device.
 #[must_use]
 pub fn rails(peers: &[Peer]) -> String {
     let mut devices: Vec<(&str, u64, u64, bool)> = Vec::new();
@@ -173,7 +175,7 @@ pub fn rails(peers: &[Peer]) -> String {
     }
 }
 
-/// Everything below the last row.
+/// Returns everything below the last row.
 #[must_use]
 pub fn footer(program: &str, failed: u64, average_bus_gbps: f64) -> String {
     let verdict = if failed == 0 { "OK" } else { "FAILED" };
@@ -184,7 +186,7 @@ pub fn footer(program: &str, failed: u64, average_bus_gbps: f64) -> String {
     )
 }
 
-/// A number in so many columns, with as many of two decimals as fit.
+/// Formats a number with up to two decimals, as many as fit into `width` columns.
 #[must_use]
 pub fn fitted(value: f64, width: usize) -> String {
     if value.is_nan() {

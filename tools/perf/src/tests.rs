@@ -1,4 +1,4 @@
-//! The sweep as a whole, over ranks that are threads.
+//! Tests of whole programs, over ranks that are threads.
 
 use ccl_core::types::{Collective, DataType, ReduceOp};
 use clap::Parser as _;
@@ -31,7 +31,7 @@ fn options(line: &str) -> Options {
     options
 }
 
-/// Rank 0's outcome and output.
+/// Returns rank 0's outcome and output.
 fn measure(collective: Collective, ranks: u32, line: &str, fault: Fault) -> (Outcome, String) {
     let options = options(line);
     let mut all = with_ranks(ranks, fault, |fake| {
@@ -43,7 +43,7 @@ fn measure(collective: Collective, ranks: u32, line: &str, fault: Fault) -> (Out
     all.swap_remove(0)
 }
 
-/// Whether this is the deep tier.
+/// Returns whether this is the deep tier.
 fn full() -> bool {
     std::env::var_os("FERROCCL_TEST_FULL").is_some()
 }
@@ -225,7 +225,7 @@ fn every_pair_is_measured_once() {
     assert!(alone[0].contains("-g 2"));
 }
 
-/// Rank 0's text and what it comes to, of a program that compares paths.
+/// Returns rank 0's output and number of failures, of a program that compares paths.
 fn paths(line: &str, fault: Fault) -> Result<(String, u64), String> {
     let words = std::iter::once("p2p_matrix").chain(line.split_whitespace());
     let line = CommandLine::<p2p_matrix::Extra>::try_parse_from(words);
@@ -253,8 +253,8 @@ fn a_path_that_got_slower_is_named() {
     let (text, failed) = paths(&save, timed(1, (0, 0), 0)).unwrap();
     assert!(failed == 0 && !text.contains("Compared"), "{text}");
     let compare = format!("{sizes} --baseline {}", file.display());
-    // Other times of the same kind are an alarm once in a hundred pairs of runs at most, by chance
-    // a few times more.
+    // Other times of the same kind are an alarm in at most one of a hundred pairs of runs; chance
+    // adds a few.
     let pairs = if full() { 30 } else { 3 };
     let alarms = (1..pairs).filter(|pair| {
         paths(&save, timed(2 * pair, (0, 0), 0)).unwrap();
@@ -265,7 +265,8 @@ fn a_path_that_got_slower_is_named() {
     let alarms = alarms.count();
     assert!(alarms <= 3, "{alarms}");
     paths(&save, timed(1, (0, 0), 0)).unwrap();
-    // What one way takes longer shows in round trips both ways, and in what is sent that way.
+    // A longer time in one direction shows in round trips of both, and in the bandwidth of that
+    // direction.
     let (text, failed) = paths(&compare, timed(2, (1, 2), 60)).unwrap();
     assert_eq!(failed, 2, "{text}");
     let host = super::report::host_name();
@@ -276,7 +277,8 @@ fn a_path_that_got_slower_is_named() {
     }
     let (text, failed) = paths(&format!("{compare} --allowed 80"), timed(2, (1, 2), 60)).unwrap();
     assert_eq!(failed, 0, "{text}");
-    // What cannot be compared is refused, on all ranks, before anything is measured.
+    // A baseline that cannot be compared with is refused, on all ranks, before anything is
+    // measured.
     for (line, words) in [
         (compare.replace("-e 1k", "-e 2k"), "give -b 8 -e 1024 -n 5"),
         (format!("{compare} --rounds 2"), "give --rounds"),
@@ -349,7 +351,7 @@ fn training_steps_are_replayed_and_checked() {
         assert!(step.exposed_busbw_gbps > 0.0 && step.calls >= 2);
     }
     for step in steps(Fault::Flip { rank: 1, byte: 3 }) {
-        // A rank that gets nothing in a call gets nothing wrong.
+        // A rank that gets nothing in a call has no wrong elements.
         assert!(step.wrong > Some(step.calls as u64 / 2), "{step:?}");
     }
 }

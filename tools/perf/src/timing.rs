@@ -1,48 +1,48 @@
-//! Timing of calls, and what is kept of the times.
+//! Timing of calls, and statistics of the times.
 //!
 //! The clock is read once before and once after the timed loop for the mean, and after each
 //! iteration for the percentiles. A reading costs about 20 ns, which would distort calls of a few
-//! hundred nanoseconds, so calls of less than [`BATCHED_BELOW_BYTES`] are timed in batches of
-//! [`BATCH_ITERATIONS`] and each batch gives one sample, its mean: a percentile then says how
+//! hundred nanoseconds. So calls of less than [`BATCHED_BELOW_BYTES`] are timed in batches of
+//! [`BATCH_ITERATIONS`], and each batch gives one sample, its mean: a percentile then says how
 //! batches vary, and single slow calls show up divided by the batch length. Nothing is subtracted.
 //!
 //! Every call of a row uses the same buffers, as in most MPI benchmarks; nccl-tests walks through a
 //! larger buffer instead, which for ranks on processors would measure the memory behind the caches.
 //!
 //! Percentiles are taken on each rank over its own samples, and the slowest rank's value is
-//! reported; the samples of all ranks are not brought together.
+//! reported; the samples of all ranks are not pooled.
 
 use std::time::Duration;
 
 use super::options::{Average, Options};
 use super::subject::{Subject, SubjectError};
 
-/// Calls with less than this are timed in batches.
+/// Size below which calls are timed in batches.
 pub const BATCHED_BELOW_BYTES: usize = 4096;
 
-/// Iterations in a batch.
+/// Number of iterations in a batch.
 pub const BATCH_ITERATIONS: u32 = 16;
 
-/// What a rank does between readings of the clock.
+/// Calls of a rank between readings of the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loop {
-    /// Timed iterations, at least 1.
+    /// Number of timed iterations, at least 1.
     pub iterations: u32,
-    /// Calls in each, at least 1.
+    /// Number of calls in each iteration, at least 1.
     pub aggregated: u32,
-    /// Iterations per sample, at least 1.
+    /// Number of iterations per sample, at least 1.
     pub batch: u32,
-    /// Barrier after each call, timed.
+    /// True if a barrier follows each call, timed.
     pub barrier_after_call: bool,
-    /// Barrier after each sample, not timed.
+    /// True if a barrier follows each sample, not timed.
     pub barrier_after_sample: bool,
 }
 
 impl Loop {
-    /// The loop for calls of `bytes` bytes.
+    /// Returns the loop for calls of `bytes` bytes.
     #[must_use]
     pub fn new(options: &Options, bytes: usize) -> Loop {
-        // With a barrier after each iteration there is nothing to batch.
+        // A barrier after each iteration rules out batches.
         let batched = bytes < BATCHED_BELOW_BYTES && options.blocking != 3;
         Loop {
             iterations: options.iterations,
@@ -57,30 +57,30 @@ impl Loop {
 /// Times of one call, microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Times {
-    /// The mean, over iterations on each rank, then over ranks as `-a` says.
+    /// Mean over iterations on each rank, then over ranks by the method of `-a`.
     #[serde(rename = "time_us")]
     pub mean_us: f64,
-    /// The fastest sample of the slowest rank.
+    /// Fastest sample, of the rank where it is slowest.
     #[serde(rename = "time_us_min")]
     pub min_us: f64,
-    /// The median.
+    /// Median.
     #[serde(rename = "time_us_p50")]
     pub p50_us: f64,
-    /// 90 % of the samples are not slower.
+    /// 90th percentile: 90 % of the samples are not slower.
     #[serde(rename = "time_us_p90")]
     pub p90_us: f64,
-    /// 99 % of the samples are not slower.
+    /// 99th percentile: 99 % of the samples are not slower.
     #[serde(rename = "time_us_p99")]
     pub p99_us: f64,
-    /// The slowest sample.
+    /// Slowest sample.
     #[serde(rename = "time_us_max")]
     pub max_us: f64,
 }
 
-/// Runs the loop: a barrier, then the calls on the clock.
+/// Runs the loop: a barrier, then the timed calls.
 ///
 /// # Errors
-/// Whatever a call reports.
+/// The error of a call.
 pub fn time_calls(
     subject: &mut dyn Subject,
     shape: Loop,
@@ -119,7 +119,8 @@ fn microseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// The percentiles of one rank's samples, by nearest rank; `mean_us` is the mean of the samples.
+/// Returns the percentiles of one rank's samples, by nearest rank; `mean_us` is the mean of the
+/// samples.
 #[must_use]
 pub fn summary(mut samples_us: Vec<f64>) -> Times {
     samples_us.sort_by(f64::total_cmp);
@@ -136,10 +137,10 @@ pub fn summary(mut samples_us: Vec<f64>) -> Times {
     }
 }
 
-/// One set of times from those of all ranks.
+/// Combines the times of all ranks into one set.
 ///
 /// # Errors
-/// Whatever the communicator reports.
+/// Errors of the communicator.
 pub fn over_ranks(
     subject: &mut dyn Subject,
     times: Times,

@@ -1,4 +1,4 @@
-//! One collective with known data: filling the buffers, calling, and counting what is wrong.
+//! One collective with known data: filling the buffers, calling, and counting wrong elements.
 
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 
@@ -12,21 +12,21 @@ use super::subject::{Buffers, Request, Subject, SubjectError};
 /// One call on one rank.
 #[derive(Clone, Debug)]
 pub struct Trial<'a> {
-    /// The collective.
+    /// Kind of collective.
     pub collective: Collective,
-    /// The element type.
+    /// Type of the elements.
     pub data_type: DataType,
-    /// The operator, where it reduces.
+    /// Operator, if the collective reduces.
     pub op: ReduceOp,
-    /// The root, where it has one.
+    /// Root, if the collective has one.
     pub root: Rank,
-    /// The counts on this rank.
+    /// Counts of the call on this rank.
     pub counts: Counts,
-    /// The algorithm asked for.
+    /// Algorithm that the user has named.
     pub algorithm: Option<&'a str>,
-    /// This rank.
+    /// Number of this rank.
     pub rank: Rank,
-    /// All ranks.
+    /// Number of ranks.
     pub ranks: u32,
 }
 
@@ -34,16 +34,16 @@ pub struct Trial<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Prepared<'a> {
     request: Request<'a>,
-    /// None in place.
+    /// Bytes of the input; `None` in place.
     input_bytes: Option<usize>,
     output_bytes: usize,
 }
 
 impl Prepared<'_> {
-    /// Makes it once.
+    /// Makes the call once.
     ///
     /// # Errors
-    /// Whatever the communicator reports.
+    /// Errors of the communicator.
     pub fn run(&self, subject: &mut dyn Subject, memory: &mut Memory) -> Result<(), SubjectError> {
         let output = memory.output.bytes_mut(self.output_bytes);
         let buffers = match self.input_bytes {
@@ -55,7 +55,7 @@ impl Prepared<'_> {
 }
 
 impl Trial<'_> {
-    /// The same by a way that is asked for.
+    /// Returns the same call by a given algorithm.
     #[must_use]
     pub fn by<'b>(&self, way: &'b str) -> Trial<'b> {
         let Trial { collective, data_type, op, root, rank, ranks, .. } = *self;
@@ -63,7 +63,7 @@ impl Trial<'_> {
         Trial { collective, data_type, op, root, counts, algorithm: Some(way), rank, ranks }
     }
 
-    /// The call.
+    /// Returns the request for the call.
     #[must_use]
     pub fn request(&self) -> Request<'_> {
         let scaled = self.collective.reduces() && self.op == ReduceOp::PremulSum;
@@ -78,19 +78,19 @@ impl Trial<'_> {
         }
     }
 
-    /// Sizes and offsets of the buffers, elements.
+    /// Returns the sizes and offsets of the buffers, in elements.
     #[must_use]
     pub fn layout(&self) -> Layout {
         self.place().layout()
     }
 
-    /// Bytes of the larger buffer.
+    /// Returns the bytes of the larger buffer.
     #[must_use]
     pub fn size_bytes(&self) -> usize {
         self.layout().whole() * self.data_type.bytes()
     }
 
-    /// Bytes of a number of elements.
+    /// Returns the bytes of a number of elements.
     fn bytes(&self, count: usize) -> usize {
         count * self.data_type.bytes()
     }
@@ -98,7 +98,7 @@ impl Trial<'_> {
     /// Calls the collective once.
     ///
     /// # Errors
-    /// Whatever the communicator reports.
+    /// Errors of the communicator.
     pub fn run(
         &self,
         subject: &mut dyn Subject,
@@ -108,7 +108,7 @@ impl Trial<'_> {
         self.prepared(in_place).run(subject, memory)
     }
 
-    /// The same, ready to be made often: nothing but the calls is on the clock.
+    /// Prepares the call for repetition: the timed loop has only the calls.
     #[must_use]
     pub fn prepared(&self, in_place: bool) -> Prepared<'_> {
         let layout = self.layout();
@@ -146,8 +146,8 @@ impl Trial<'_> {
     }
 
     /// Counts the wrong elements after a call that [`prepare`](Self::prepare) prepared with the
-    /// same arguments: of the output, of the input (which must not change), and overwritten guard
-    /// bytes.
+    /// same arguments: wrong elements of the output and of the input (which must not change), and
+    /// overwritten guard bytes.
     #[must_use]
     pub fn wrong(&self, memory: &Memory, repetition: u64, in_place: bool) -> u64 {
         let layout = self.layout();
@@ -170,8 +170,8 @@ impl Trial<'_> {
 
     fn wrong_in(&self, buffer: &[u8], segments: &[Segment], repetition: u64) -> u64 {
         let mut rest = buffer;
-        // Successive blocks of a reduction or of one stream share a table only rarely, so none is
-        // kept.
+        // Successive blocks of a reduction or of one stream rarely share a table, so none is
+        // cached.
         let mut wrong = 0;
         for &segment in segments {
             let (head, tail) = rest.split_at(self.bytes(segment.count));
@@ -210,7 +210,7 @@ impl Trial<'_> {
     }
 }
 
-/// Elements that are no longer all poison.
+/// Returns the number of elements that are no longer all poison.
 fn poison_lost(buffer: &[u8], data_type: DataType) -> u64 {
     let elements = buffer.chunks_exact(data_type.bytes());
     elements.filter(|element| element.iter().any(|&byte| byte != POISON)).count() as u64

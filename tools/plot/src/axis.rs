@@ -1,35 +1,35 @@
-//! Axes: where values lie, which of them are marked, and how these are written.
+//! Axes: positions of values, ticks, and their text.
 
 use std::ops::Range;
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 
-/// How the numbers of an axis are written.
+/// Notation of the numbers of an axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unit {
-    /// As they are.
+    /// Plain numbers.
     #[default]
     None,
     /// Bytes, in powers of two.
     Bytes,
-    /// Microseconds, as what is shortest: 20 ms.
+    /// Microseconds, in the unit with the shortest text: 20 ms.
     Microseconds,
 }
 
-/// An axis.
+/// Axis with its range and ticks.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Axis {
-    /// The base of the logarithm, or none for a linear axis.
+    /// Base of the logarithm, or none for a linear axis.
     base: Option<f64>,
-    /// On the mapped scale: exponents, or values.
+    /// Least value on the mapped scale: exponents, or values.
     min: f64,
     max: f64,
-    /// What is marked, with its text.
+    /// Ticks, each with its text.
     ticks: Vec<(f64, String)>,
 }
 
 impl Axis {
-    /// An axis that shows all these values which it can show.
+    /// Returns an axis for all of these values that it can show.
     pub(crate) fn of(values: impl Iterator<Item = f64>, log: bool, unit: Unit) -> Axis {
         let base = log.then_some(if unit == Unit::Bytes { 2.0f64 } else { 10.0 });
         let usable = |value: &f64| value.is_finite() && (!log || *value > 0.0);
@@ -39,7 +39,7 @@ impl Axis {
         let (low, high) = if low > high { (0.0, 1.0) } else { (low, high) };
         let (min, max, step) = match base {
             Some(_) => {
-                // A hair of slack: the logarithm of a power is not always whole.
+                // The slack is needed because the logarithm of a power is not always whole.
                 let (min, max) = ((low + 1e-9).floor(), (high - 1e-9).ceil());
                 let max = max.max(min + 1.0);
                 (min, max, ((max - min) / 7.0).ceil().max(1.0))
@@ -58,13 +58,13 @@ impl Axis {
         Axis { base, min, max, ticks }
     }
 
-    /// An axis with so many groups, each one wide, named at their middles.
+    /// Returns an axis of groups, each one wide, named at their middles.
     pub(crate) fn of_groups(names: &[String]) -> Axis {
         let ticks = (0u32..).zip(names).map(|(at, name)| (f64::from(at) + 0.5, name.clone()));
         Axis { base: None, min: 0.0, max: names.len().max(1) as f64, ticks: ticks.collect() }
     }
 
-    /// Whether it has a place for the value.
+    /// Returns whether the axis can show the value.
     pub(crate) fn shows(&self, value: f64) -> bool {
         value.is_finite() && (self.base.is_none() || value > 0.0)
     }
@@ -101,7 +101,7 @@ impl ValueFormatter<f64> for Axis {
     }
 }
 
-/// A round number of which there are five or so up to this one.
+/// Returns a round step that gives about five ticks up to this value.
 fn step(high: f64) -> f64 {
     let magnitude = 10f64.powf((high / 5.0).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * magnitude);
@@ -127,7 +127,7 @@ fn label(value: f64, unit: Unit) -> String {
     format!("{}{unit}", number(value))
 }
 
-/// With as many digits as are needed to tell it from its neighbours.
+/// Formats a number with as many digits as are needed to tell it from its neighbours.
 fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),

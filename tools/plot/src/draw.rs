@@ -1,4 +1,4 @@
-//! Drawing, by `plotters`.
+//! Drawing of figures, by `plotters`.
 
 use plotters::chart::{ChartBuilder, ChartContext};
 use plotters::coord::cartesian::Cartesian2d;
@@ -20,13 +20,13 @@ const HEAD: u32 = 36;
 const SUBHEAD: u32 = 22;
 const LEGEND_LINE: u32 = 20;
 const MARGIN: u32 = 12;
-/// Of longer lines the points would hide the line.
+/// Most points of a line that are marked: with more, the marks would hide the line.
 const POINTS_MAX: usize = 40;
-/// Names that are longer need wider columns in a legend.
+/// Longest name for narrow columns in a legend.
 const NAME_CHARS: usize = 28;
 const FONT: &str = "Helvetica, Arial, sans-serif";
 
-/// Dark enough on white, and told apart by readers who do not see all colours.
+/// Colours of series: dark enough on white, and distinct for readers who do not see all colours.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0x00, 0x60, 0xa8),
     RGBColor(0xc2, 0x4a, 0x00),
@@ -40,7 +40,7 @@ const COLOURS: [RGBColor; 8] = [
 const INK: RGBColor = RGBColor(0x1a, 0x1a, 0x1a);
 const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
 
-/// Rows of figures, one below the other, as the text of an SVG file.
+/// Draws rows of figures, one below the other, as the text of an SVG file.
 #[must_use]
 pub fn render(rows: &[Row]) -> String {
     let width = rows.iter().map(Row::width).max().unwrap_or(FIGURE.0);
@@ -60,7 +60,7 @@ pub fn render(rows: &[Row]) -> String {
 }
 
 fn font(size: u32) -> FontDesc<'static> {
-    // What `plotters` calls a size is 1.24 times that of SVG.
+    // A size in `plotters` is 1.24 times that of SVG.
     FontDesc::new(FontFamily::Name(FONT), f64::from(size) * 1.24, FontStyle::Normal)
 }
 
@@ -183,7 +183,7 @@ fn colour(at: usize) -> RGBColor {
     COLOURS[at % COLOURS.len()]
 }
 
-/// Solid lines until the colours run out, then dashed ones.
+/// Draws a solid line, or a dashed one for series beyond the number of colours.
 fn stroke<'a, C: CoordTranslate<From: Clone + 'static>>(
     area: &DrawingArea<SVGBackend<'a>, C>,
     at: usize,
@@ -215,7 +215,7 @@ mod tests {
             let empty = Figure { series: Vec::new(), ..empty };
             assert!(empty.render().ends_with("</svg>\n"));
         }
-        // More lines than colours are told apart by dashes, and each is in the legend once.
+        // Lines beyond the number of colours are dashed, and each is in the legend once.
         let many = (0..9)
             .fold(lines, |figure, at| figure.with(format!("s{at}"), vec![(1.0, 2.0), (9.0, 9.0)]));
         let row = |title: &str| Row {

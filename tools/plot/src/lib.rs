@@ -9,25 +9,25 @@ use serde::Serialize;
 pub use axis::Unit;
 pub use draw::render;
 
-/// Some values with a name.
+/// Values with a name.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Series {
-    /// What the legend says.
+    /// Text in the legend.
     pub name: String,
-    /// x and y; of bars x is the place, from 0. What an axis cannot show (no number, or 0 and less
-    /// on a logarithmic one) is left out.
+    /// Points (x, y); for bars x is the number of the group, from 0. Values that an axis cannot
+    /// show (NaN or infinite, or 0 and less on a logarithmic one) are left out.
     pub points: Vec<(f64, f64)>,
 }
 
-/// How values are shown.
+/// Kind of a figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shape {
     /// Points joined by lines, on axes that may be logarithmic.
     Lines {
-        /// Whether x is.
+        /// True if the x axis is logarithmic.
         log_x: bool,
-        /// Whether y is.
+        /// True if the y axis is logarithmic.
         log_y: bool,
     },
     /// Bars side by side, in groups with these names.
@@ -37,19 +37,19 @@ pub enum Shape {
 /// Lines or bars between two axes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// What the file is called, without its ending.
+    /// Name of the file, without its ending.
     pub name: String,
-    /// The line above.
+    /// Line above the figure.
     pub title: String,
-    /// What x is, with its unit.
+    /// Text of the x axis, with its unit.
     pub x: String,
-    /// What y is, with its unit.
+    /// Text of the y axis, with its unit.
     pub y: String,
     /// Lines or bars.
     pub shape: Shape,
-    /// The values.
+    /// Series of values.
     pub series: Vec<Series>,
-    /// How the numbers of both axes are written.
+    /// Notation of the numbers of both axes.
     #[serde(skip)]
     pub units: (Unit, Unit),
 }
@@ -57,23 +57,23 @@ pub struct Figure {
 /// Figures side by side that show the same series, with one legend below them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// The large line above.
+    /// Large line above.
     pub title: String,
-    /// The small line below it; may be empty.
+    /// Small line below the title; may be empty.
     pub subtitle: String,
-    /// The figures, from left to right.
+    /// Figures from left to right.
     pub figures: Vec<Figure>,
 }
 
 impl Figure {
-    /// Bars in named groups.
+    /// Creates a figure of bars in named groups.
     #[must_use]
     pub fn bars(name: &str, title: &str, y: &str, groups: &[&str]) -> Figure {
         let shape = Shape::Bars(groups.iter().map(|&group| group.to_owned()).collect());
         Figure::new(name, title, ("", y), shape)
     }
 
-    /// Lines.
+    /// Creates a figure of lines.
     #[must_use]
     pub fn lines(name: &str, title: &str, (x, y): (&str, &str), log: (bool, bool)) -> Figure {
         Figure::new(name, title, (x, y), Shape::Lines { log_x: log.0, log_y: log.1 })
@@ -84,21 +84,21 @@ impl Figure {
         Figure { name, title, x, y, shape, series: Vec::new(), units: Default::default() }
     }
 
-    /// With one more series of points.
+    /// Adds a series of points.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, points: Vec<(f64, f64)>) -> Figure {
         self.series.push(Series { name: name.into(), points });
         self
     }
 
-    /// With one more series of bars, one for each group.
+    /// Adds a series of bars, one for each group.
     #[must_use]
     pub fn with_bars(self, name: impl Into<String>, values: &[f64]) -> Figure {
         let points = values.iter().enumerate().map(|(at, value)| (at as f64, *value)).collect();
         self.with(name, points)
     }
 
-    /// The figure as the text of an SVG file.
+    /// Returns the figure as the text of an SVG file.
     #[must_use]
     pub fn render(&self) -> String {
         let figure = Figure { title: String::new(), ..self.clone() };

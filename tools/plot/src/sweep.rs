@@ -3,14 +3,14 @@
 
 use crate::{Figure, Row, Unit};
 
-/// One measured size.
+/// Measurement of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Bytes; sizes of 0 are left out, the axis being logarithmic.
+    /// Size in bytes; sizes of 0 are left out, the axis being logarithmic.
     pub size_bytes: f64,
-    /// Microseconds.
+    /// Time in microseconds.
     pub time_us: f64,
-    /// 10^9 bytes a second.
+    /// Bus bandwidth in 10^9 bytes per second.
     pub bus_gbps: f64,
 }
 

@@ -1,5 +1,5 @@
-//! How the simulator's own time and memory grow with ranks. Each case runs in a process of its own,
-//! so that its peak of memory is its own.
+//! Growth of the simulator's own time and memory with ranks. Each case runs in a process of its
+//! own, so that its peak of memory is its own.
 //!
 //!     cargo bench -p ccl-sim --bench growth
 //!
@@ -13,7 +13,7 @@ use std::time::Instant;
 use ccl_plot::Figure;
 use ccl_sim::scenario::{Ask, find};
 
-/// The collective, with the numbers of `scale`.
+/// Cases: a collective, and the parameters of the experiment `scale`.
 const CASES: [(&str, &str); 17] = [
     ("all_to_all, every rank for itself", "algorithm=2,folded=0,racks=4"),
     ("all_to_all, every rank for itself", "algorithm=2,folded=0,racks=8"),
@@ -36,7 +36,7 @@ const CASES: [(&str, &str); 17] = [
 
 type Points = Vec<(f64, f64)>;
 
-/// What a process is told that runs one case.
+/// Argument of a process that runs one case.
 const CASE: &str = "--case";
 const BEGIN: &str = "<!-- growth: written by the benchmark -->\n";
 const END: &str = "<!-- end of growth -->";
@@ -47,7 +47,8 @@ fn peak_mib() -> f64 {
     line.split_whitespace().next().unwrap().parse::<f64>().unwrap() / 1024.0
 }
 
-/// Runs one case: ranks, those simulated, the time that they take, and what this took.
+/// Runs one case and returns its numbers as text: ranks, simulated ranks, messages, simulated time,
+/// time taken, and peak memory.
 fn run_case(case: &str) -> String {
     let set: Vec<(String, f64)> = case
         .split(',')

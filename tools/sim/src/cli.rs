@@ -1,4 +1,4 @@
-//! `ferroccl sim`: the flags, and what they make of the experiments.
+//! `ferroccl sim`: the flags, and the experiments that they run.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use crate::scenario::{
     Ask, On, Parameter, REPLAY_PARAMETERS, SCENARIOS, Scenario, find, over_seeds, replay,
 };
 
-/// How long do collectives take on a fabric of switches? Runs experiments, each beside what its
-/// source says.
+/// Simulates how long collectives take on a fabric of switches: runs experiments, each beside what
+/// its source says.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(after_help = "\
 Without --scenario it lists the experiments, and with --list what can be changed in each. The same
@@ -34,7 +34,7 @@ Examples:
   ferroccl sim --scenario scale --set racks=64,algorithm=2
   ferroccl sim --scenario job --on superpod-256 --hosts 4 --set mib=4")]
 pub struct Arguments {
-    /// The experiment, or all of them
+    /// Experiment to run, or all of them
     #[arg(long, value_name = "NAME|all")]
     scenario: Option<String>,
     /// Other values of its parameters, such as uplinks=32,trials=50
@@ -43,29 +43,29 @@ pub struct Arguments {
     /// Run on this network: a name of `ferroccl topo --list`, or a file
     #[arg(long, value_name = "TOPOLOGY")]
     on: Option<String>,
-    /// On so many of its hosts, from the first on
+    /// Number of hosts to use, from the first on
     #[arg(long, requires = "on")]
     hosts: Option<u32>,
     /// Send the traffic matrix of this file again, interval by interval
     #[arg(long, value_name = "FILE", conflicts_with = "scenario")]
     replay: Option<String>,
-    /// How it is routed: ecmp pinned e_ecmp te flowlet adaptive spray [default: e_ecmp]
+    /// Routing of the traffic: ecmp pinned e_ecmp te flowlet adaptive spray [default: e_ecmp]
     #[arg(long, value_name = "SCHEME")]
     routing: Option<String>,
-    /// Of all that is random
+    /// Seed of all that is random
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Run with so many seeds, from --seed on, and show means with their standard errors; what is
-    /// drawn is of the first
+    /// Run with this many seeds, from --seed on, and show means with their standard errors; figures
+    /// are of the first
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seeds: u32,
-    /// The most memory that may be taken, in MiB
+    /// Limit of memory, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 4096)]
     memory: u64,
-    /// The most work that a run may be, in millions of messages times links
+    /// Limit of the work of a run, in millions of messages times links
     #[arg(long, value_name = "MILLIONS", default_value_t = 1000)]
     work: u64,
-    /// Print what can be changed, instead of running
+    /// Print the parameters, instead of running
     #[arg(long)]
     list: bool,
     /// Print JSON
@@ -74,7 +74,7 @@ pub struct Arguments {
     /// Print a page
     #[arg(long)]
     markdown: bool,
-    /// Write what is drawn into this directory, as SVG
+    /// Write the figures into this directory, as SVG
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
 }
@@ -86,12 +86,12 @@ fn parse_pair(text: &str) -> Result<(String, f64), String> {
     Ok((name.to_owned(), number))
 }
 
-/// Who reads files: this crate does not.
+/// Readers of files: this crate reads none itself.
 #[derive(Clone, Copy)]
 pub struct Files<'a> {
-    /// A topology by its name, or of a file.
+    /// Reads a topology by its name, or from a file.
     pub topology: &'a dyn Fn(&str) -> Result<Topology, String>,
-    /// A traffic matrix of a file.
+    /// Reads a traffic matrix from a file.
     pub traffic: &'a dyn Fn(&str) -> Result<Traffic, String>,
 }
 
@@ -101,22 +101,22 @@ impl std::fmt::Debug for Files<'_> {
     }
 }
 
-/// Why nothing was shown.
+/// Reason why nothing was shown.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
     /// A file that cannot be read.
     #[error("{0}")]
     File(String),
-    /// A network for nothing.
+    /// A network without an experiment.
     #[error("--on says where; say what with --scenario or --replay")]
     OnAlone,
-    /// Experiments say themselves how they route.
+    /// A routing for experiments, which choose their own.
     #[error("--routing is for --replay; experiments that have a choice take --set routing=NUMBER")]
     RoutingAlone,
     /// All experiments on another network.
     #[error("--on changes one experiment; name it with --scenario")]
     OnOfAll,
-    /// The simulation.
+    /// An error of the simulation.
     #[error(transparent)]
     Sim(#[from] SimError),
     /// Parameters of all experiments at once.
@@ -125,21 +125,21 @@ pub enum CliError {
     /// A plot that cannot be written.
     #[error("cannot write {path}: {error}; give a directory that can be written to")]
     Plot {
-        /// The file.
+        /// File of the plot.
         path: PathBuf,
-        /// Why not.
+        /// Error of the system.
         error: std::io::Error,
     },
-    /// A report that cannot be told as JSON.
+    /// A report that has no JSON form.
     #[error("the report is no JSON: {0}")]
     Json(#[from] serde_json::Error),
 }
 
-/// Does what the arguments say; returns what is to be printed.
+/// Does what the arguments say, and returns the text to print.
 ///
 /// # Errors
 ///
-/// If an experiment cannot run, or what it drew cannot be written.
+/// If an experiment cannot run, or its figures cannot be written.
 pub fn said(arguments: &Arguments, files: &Files<'_>) -> Result<String, CliError> {
     if arguments.routing.is_some() && arguments.replay.is_none() {
         return Err(CliError::RoutingAlone);
@@ -170,9 +170,9 @@ pub fn said(arguments: &Arguments, files: &Files<'_>) -> Result<String, CliError
 }
 
 enum Chosen {
-    /// What there is, as text.
+    /// Text of a list.
     List(String),
-    /// What is to run.
+    /// Experiments to run.
     Run(Vec<&'static Scenario>),
 }
 
@@ -184,7 +184,7 @@ fn chosen(arguments: &Arguments) -> Result<Chosen, CliError> {
         None => return Ok(Chosen::List(list(&SCENARIOS.iter().collect::<Vec<_>>(), false))),
         Some("all") if !arguments.set.is_empty() => return Err(CliError::SetOfAll),
         Some("all") if arguments.on.is_some() => return Err(CliError::OnOfAll),
-        // What is large is asked for by name.
+        // Large experiments run by name only.
         Some("all") => SCENARIOS.iter().filter(|scenario| scenario.name != "scale").collect(),
         Some(name) => vec![find(name)?],
     };
@@ -196,7 +196,7 @@ fn ask<'a>(arguments: &'a Arguments, on: Option<&'a On>) -> Ask<'a> {
     Ask { seed: *seed, memory_mib: *memory, work_millions: *work, changed: set, on }
 }
 
-/// The network that was named.
+/// Returns the network that was named.
 fn on(arguments: &Arguments, files: &Files<'_>) -> Result<Option<On>, CliError> {
     let Some(name) = &arguments.on else { return Ok(None) };
     let topology = (files.topology)(name).map_err(CliError::File)?;
@@ -212,13 +212,13 @@ fn replayed(arguments: &Arguments, file: &str, files: &Files<'_>) -> Result<Repo
     Ok(over_seeds(&ask(arguments, on.as_ref()), arguments.seeds, run)?)
 }
 
-/// Does what the arguments say, and prints.
+/// Does what the arguments say, and prints the result.
 #[must_use]
 pub fn run(arguments: &Arguments, files: &Files<'_>) -> ExitCode {
     match said(arguments, files) {
         Ok(shown) => {
             use std::io::Write as _;
-            // Who has closed the pipe wants no more.
+            // A reader that has closed the pipe wants no more.
             let _ = std::io::stdout().write_all(shown.as_bytes());
             ExitCode::SUCCESS
         }
@@ -263,7 +263,8 @@ mod tests {
 
     use super::*;
 
-    /// Clusters by name; of every file the same ring of 16 ranks, twice.
+    /// Runs a command line with clusters by name; every file holds the same ring of 16 ranks,
+    /// twice.
     fn say(line: &str) -> Result<String, CliError> {
         let topology = |name: &str| {
             let found = ccl_model::topology::presets::find(name);

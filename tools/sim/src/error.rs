@@ -1,121 +1,121 @@
-//! What can be wrong with what the simulator is asked.
+//! Errors of the simulator.
 
-/// Why nothing can be simulated, and what to do.
+/// Reason why nothing can be simulated, and what to do.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SimError {
-    /// A number of the network or of the hosts that cannot be.
+    /// An invalid number of the network or of the hosts.
     #[error("{what} is {given}; {remedy}")]
     Number {
-        /// What it is the number of.
+        /// Name of the number.
         what: String,
-        /// The value given.
+        /// Value given.
         given: String,
-        /// What to give.
+        /// Values to give instead.
         remedy: String,
     },
-    /// More than memory was given for.
+    /// A need of more memory than is allowed.
     #[error(
         "{what} would take about {needed_mib} MiB, and {limit_mib} MiB are allowed; simulate fewer \
          hosts or queue pairs, fold ranks that are alike, or allow more (--memory)"
     )]
     Memory {
-        /// What would take it.
+        /// Part of the simulation that needs the memory.
         what: String,
-        /// About how much, in MiB.
+        /// Estimated need, in MiB.
         needed_mib: u64,
-        /// What was allowed, in MiB.
+        /// Memory that is allowed, in MiB.
         limit_mib: u64,
     },
-    /// More than time was given for.
+    /// A need of more work than is allowed.
     #[error(
         "{what} would take about {needed_millions} million steps, and {limit_millions} million are \
          allowed, which take minutes; simulate fewer ranks, bytes or queue pairs, take longer \
          slots, fold ranks that are alike, or allow more (--work)"
     )]
     Work {
-        /// What would take them.
+        /// Part of the simulation that needs the work.
         what: String,
-        /// About how many, in millions.
+        /// Estimated number of steps, in millions.
         needed_millions: u64,
-        /// What was allowed, in millions.
+        /// Steps that are allowed, in millions.
         limit_millions: u64,
     },
-    /// A cluster of which only the hosts are known.
+    /// An error for a cluster of which only the hosts are known.
     #[error(
         "{name} has no switches between hosts, of which alone something can be simulated; give a \
          cluster of `ferroccl topo --list` as superpod-256, or a file with a fabric"
     )]
     NoFabric {
-        /// Its name.
+        /// Name of the cluster.
         name: String,
     },
-    /// An experiment of the paper's own network.
+    /// An error for an experiment that runs on the paper's own network only.
     #[error(
         "{scenario} tries what the paper says of its own network; leave out --on, or run one of \
          these on any: {which}"
     )]
     OwnNetwork {
-        /// The experiment.
+        /// Name of the experiment.
         scenario: &'static str,
-        /// Those that run on any.
+        /// Names of those that run on any network.
         which: String,
     },
-    /// No way leads from one port to another.
+    /// An error for a missing path from one port to another.
     #[error(
         "no way leads from NIC {from_nic} of host {from_host} to NIC {to_nic} of host {to_host}: \
          {reason}"
     )]
     NoPath {
-        /// The sender's host.
+        /// Host of the sender.
         from_host: u32,
-        /// The sender's NIC.
+        /// NIC of the sender.
         from_nic: u32,
-        /// The receiver's host.
+        /// Host of the receiver.
         to_host: u32,
-        /// The receiver's NIC.
+        /// NIC of the receiver.
         to_nic: u32,
-        /// Why, and what to do.
+        /// Reason, and what to do.
         reason: &'static str,
     },
-    /// A name that nothing has.
+    /// An unknown name.
     #[error("there is no {what} \"{name}\"; choose one of: {known}")]
     Unknown {
-        /// What should have the name.
+        /// Kind of the named thing.
         what: &'static str,
-        /// The name.
+        /// Name given.
         name: String,
-        /// The names that there are.
+        /// Names that exist.
         known: String,
     },
-    /// Ranks that are not alike cannot stand for each other.
+    /// An error for ranks that are not alike: they cannot stand for each other.
     #[error("these ranks cannot be folded: {reason}")]
     NotAlike {
-        /// Why, and what to do.
+        /// Reason, and what to do.
         reason: String,
     },
-    /// Nothing moves and not all is done.
+    /// A deadlock: nothing moves and not all is done.
     #[error(
         "after {after_s:.6} s nothing moves and {open} of {ranks} ranks are not done; rank {rank} \
          waits: {waiting}. That is an error of the simulator or of the schedule: please report it \
          with the command and the seed"
     )]
     Stuck {
-        /// The time simulated until then, in seconds.
+        /// Time simulated until then, in seconds.
         after_s: f64,
-        /// Ranks that are not done.
+        /// Number of ranks that are not done.
         open: usize,
-        /// Ranks in all.
+        /// Number of ranks in all.
         ranks: usize,
-        /// One that is not done.
+        /// A rank that is not done.
         rank: u32,
-        /// What for.
+        /// Description of what the rank waits for.
         waiting: String,
     },
 }
 
 impl SimError {
-    /// Refuses what would take more than is allowed, before it is taken.
+    /// Refuses a simulation that needs more memory than is allowed, before it is allocated.
     pub(crate) fn if_over(
         what: impl Into<String>,
         bytes: f64,
@@ -128,8 +128,9 @@ impl SimError {
         Err(SimError::Memory { what: what.into(), needed_mib, limit_mib })
     }
 
-    /// Refuses what would take longer than is allowed, before it is begun. A step is a message on a
-    /// link, or a flow in a queue for a moment: the one takes about as long as the other.
+    /// Refuses a simulation that needs more work than is allowed, before it begins. A step is a
+    /// message on a link, or a flow in a queue for a moment: the one takes about as long as the
+    /// other.
     pub(crate) fn if_long(
         what: impl Into<String>,
         steps: f64,
@@ -142,7 +143,7 @@ impl SimError {
         Err(SimError::Work { what: what.into(), needed_millions, limit_millions })
     }
 
-    /// A number that cannot be.
+    /// Makes the error for an invalid number.
     pub(crate) fn number(
         what: impl Into<String>,
         given: impl std::fmt::Display,

@@ -1,9 +1,9 @@
-//! Flows on links, event by event: when each ends, if all share as [`Shares`] says.
+//! Flows on links, event by event: when each ends, with rates as [`Shares`] computes them.
 //!
 //! Rates are shared anew whenever flows have begun or ended, but no more often than every
-//! [`Flows::settle_s`]. Until then who begins gets what is left on its links, and who ends leaves
-//! what it had, so that no link ever carries more than it can. With 0 all is exact; a small part of
-//! a flow's time is much faster where thousands end one after another.
+//! [`Flows::settle_s`]. Until then a flow that begins gets what is left on its links, and the rate
+//! of a flow that ends stays unused, so that no link ever carries more than it can. With 0 all is
+//! exact; a small part of a flow's time is much faster where thousands end one after another.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,24 +14,24 @@ use crate::shares::{Ordered, Shares};
 /// A flow that has ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ended {
-    /// What it was begun with.
+    /// Tag with which the flow was begun.
     pub tag: u64,
-    /// When its last byte arrived, in seconds.
+    /// Arrival of its last byte, in seconds.
     pub at_s: f64,
 }
 
-/// How busy links are, for those who choose among them.
+/// Load of links, for routing schemes that compare it.
 #[derive(Clone, Copy, Debug)]
 pub struct Load<'a> {
     /// Flows on each link, by weight.
     flows: &'a [f64],
-    /// Bytes that flows on each link still have to carry over it.
+    /// Capacity of each link, in bytes per second.
     capacity: &'a [f64],
 }
 
 impl Load<'_> {
-    /// Flows on a link for what it carries per second: more is busier. The ideal way to compare
-    /// links of different speeds.
+    /// Returns the flows on a link over its bytes per second: more is busier. The ideal way to
+    /// compare links of different speeds.
     #[must_use]
     pub fn of(&self, link: Link) -> f64 {
         let link = link as usize;
@@ -46,21 +46,21 @@ struct Flow {
     bytes: f64,
     left: f64,
     rate: f64,
-    /// When `left` was so much.
+    /// Time to which `left` refers, in seconds.
     since_s: f64,
     limit: f64,
     tag: u64,
-    /// Its place in the list of those under way.
+    /// Index in the list of active flows.
     at: u32,
-    /// Changes with every rate, so that old predictions are known.
+    /// Number that changes with every rate, so that old predictions are recognised.
     version: u32,
 }
 
-/// See the module's text.
+/// Flows in flight on the links of a network; see the module's text.
 #[derive(Debug)]
 pub struct Flows {
     capacity: Vec<f64>,
-    /// Rates on each link together.
+    /// Sum of the rates on each link.
     used: Vec<f64>,
     /// Weights of flows on each link.
     weights: Vec<f64>,
@@ -68,7 +68,7 @@ pub struct Flows {
     carried: Vec<f64>,
     flows: Vec<Flow>,
     free: Vec<u32>,
-    /// Those under way.
+    /// Indices of flows in flight.
     active: Vec<u32>,
     /// Predicted ends.
     ends: BinaryHeap<Reverse<(Ordered, u32, u32)>>,
@@ -81,11 +81,12 @@ pub struct Flows {
     settled: u64,
 }
 
-/// Less than this is nothing: bytes of a flow that rounding has left over.
+/// Bytes of a flow that count as nothing: rounding leaves them over.
 const NOTHING_BYTES: f64 = 1e-6;
 
 impl Flows {
-    /// No flows, on the links of a network. Rates are shared anew at most every `settle_s` seconds.
+    /// Makes an empty set of flows on the links of a network. Rates are shared anew at most every
+    /// `settle_s` seconds.
     #[must_use]
     pub fn new(network: &Network, settle_s: f64) -> Flows {
         let links = network.links() as usize;
@@ -108,43 +109,43 @@ impl Flows {
         }
     }
 
-    /// The time up to which all is done, in seconds.
+    /// Returns the time up to which all is done, in seconds.
     #[must_use]
     pub fn now_s(&self) -> f64 {
         self.now_s
     }
 
-    /// At most how often rates are shared anew, in seconds.
+    /// Returns the shortest time between two sharings of rates, in seconds.
     #[must_use]
     pub fn settle_s(&self) -> f64 {
         self.settle_s
     }
 
-    /// Flows under way.
+    /// Returns the number of flows in flight.
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.active.len()
     }
 
-    /// How often rates were shared anew.
+    /// Returns how often rates were shared anew.
     #[must_use]
     pub fn settled(&self) -> u64 {
         self.settled
     }
 
-    /// How busy links are now.
+    /// Returns the load of links now.
     #[must_use]
     pub fn load(&self) -> Load<'_> {
         Load { flows: &self.weights, capacity: &self.capacity }
     }
 
-    /// Bytes that have passed each link, of flows that have ended.
+    /// Returns the bytes that have passed each link, of flows that have ended.
     #[must_use]
     pub fn carried_bytes(&self) -> &[f64] {
         &self.carried
     }
 
-    /// A flow of so many bytes begins now, on these links, no faster than `limit` bytes per second.
+    /// Begins a flow of `bytes` bytes now, on these links, no faster than `limit` bytes per second.
     pub fn begin(&mut self, path: &Path, bytes: f64, limit: f64, tag: u64) {
         let index = self.free.pop().unwrap_or_else(|| {
             self.flows.push(Flow::default());
@@ -196,8 +197,7 @@ impl Flows {
         }
     }
 
-    /// When something happens next, in seconds; none if nothing is under way, or nothing of it
-    /// moves.
+    /// Returns the time of the next event, in seconds; none if no flow is in flight, or none moves.
     pub fn next_s(&mut self) -> Option<f64> {
         if self.dirty && self.active.is_empty() {
             self.dirty = false;
@@ -213,7 +213,7 @@ impl Flows {
         settle
     }
 
-    /// Goes on to a time no later than [`Flows::next_s`]; what ends then is added to `ended`.
+    /// Goes on to a time no later than [`Flows::next_s`]; flows that end are added to `ended`.
     pub fn advance(&mut self, to_s: f64, ended: &mut Vec<Ended>) {
         self.now_s = to_s;
         while let Some(Reverse((end, index, version))) = self.ends.peek().copied() {
@@ -279,7 +279,8 @@ impl Flows {
     }
 }
 
-/// Times are whole picoseconds: what is to happen together does, whatever was rounded before.
+/// Rounds a time to whole picoseconds, so that events that belong together coincide despite earlier
+/// rounding.
 pub(crate) fn rounded_s(at_s: f64) -> f64 {
     (at_s * 1e12).round() / 1e12
 }

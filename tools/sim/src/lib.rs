@@ -1,18 +1,18 @@
-//! How long collectives take on a fabric of switches.
+//! Simulates how long collectives take on a fabric of switches.
 //!
 //! A network is links ([`network`]), of a zone ([`presets`]) or of any cluster that is described
-//! ([`network::Plan::of`]); a flow takes some of them ([`routing`]) and
-//! shares them with others ([`flows`], [`shares`]). What flows there are, from coarse to fine:
+//! ([`network::Plan::of`]); a flow takes some of them ([`routing`]) and shares them with others
+//! ([`flows`], [`shares`]). Traffic, from coarse to fine:
 //!
 //! * [`streams`]: messages from NIC to NIC, for questions about routing; [`workload`] makes them of
 //!   the schedules of a collective;
-//! * [`queues`]: fluids from queue to queue, for questions about pauses and who slows down senders;
+//! * [`queues`]: fluids from queue to queue, for questions about pauses and congestion control;
 //! * [`collective`]: the messages of the real executions of all ranks, or of some that stand for
 //!   all.
 //!
-//! [`scenario`] has the experiments, [`measure`] and [`report`] what is said of them. Nothing here
-//! knows a clock or the operating system (but the command line, feature `cli`); the same seed gives
-//! the same bytes.
+//! [`scenario`] has the experiments; [`measure`] and [`report`] describe their results. Nothing
+//! here knows a clock or the operating system (but the command line, feature `cli`); the same seed
+//! gives the same bytes.
 
 #![forbid(unsafe_code)]
 

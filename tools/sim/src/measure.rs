@@ -1,26 +1,26 @@
-//! What is said of links: how evenly flows and bytes are spread over them.
+//! Measures of links: how evenly flows and bytes are spread over them.
 
 use serde::Serialize;
 
 use crate::network::{Link, Network};
 
-/// How evenly something is spread over the uplinks of a tier.
+/// Distribution of an amount over the uplinks of a tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Striping {
-    /// The most over the mean of each switch's uplinks, averaged over the switches that have any:
-    /// the paper's max-to-mean ratio (MMR). 1 is even.
+    /// Largest amount over the mean of each switch's uplinks, averaged over the switches that have
+    /// any: the paper's max-to-mean ratio (MMR). 1 is even.
     pub max_to_mean: f64,
-    /// The largest of these ratios.
+    /// Largest of these ratios.
     pub max_to_mean_worst: f64,
-    /// The least over all links that share a switch with one that has any.
+    /// Least amount over all links that share a switch with one that has any.
     pub least: f64,
-    /// The mean over these.
+    /// Mean over these links.
     pub mean: f64,
-    /// The most over these.
+    /// Largest amount over these links.
     pub most: f64,
 }
 
-/// How evenly `amounts`, by link, are spread over the uplinks of a tier's children.
+/// Measures how evenly `amounts`, by link, are spread over the uplinks of a tier's children.
 #[must_use]
 pub fn spread(network: &Network, tier: usize, amounts: &[f64]) -> Striping {
     let below = network.plan().fabric.below(tier);
@@ -51,7 +51,8 @@ pub fn spread(network: &Network, tier: usize, amounts: &[f64]) -> Striping {
     }
 }
 
-/// The part of what each link could carry in a time that it carried.
+/// Returns the utilisation of each link: bytes carried over the bytes that it could carry in a
+/// time.
 #[must_use]
 pub fn utilisation(network: &Network, carried_bytes: &[f64], time_s: f64) -> Vec<f64> {
     let part = |(carried, capacity): (&f64, &f64)| {
@@ -60,14 +61,14 @@ pub fn utilisation(network: &Network, carried_bytes: &[f64], time_s: f64) -> Vec
     carried_bytes.iter().zip(network.capacity()).map(part).collect()
 }
 
-/// The mean; 0 of nothing.
+/// Returns the mean; 0 of no values.
 #[must_use]
 pub fn mean(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }
 
-/// The standard error of the mean: by how much the mean of as many other draws would differ; none
-/// of less than two values.
+/// Returns the standard error of the mean: by how much the mean of as many other draws would
+/// differ; none of less than two values.
 #[must_use]
 pub fn standard_error(values: &[f64]) -> Option<f64> {
     let (many, mean) = (values.len() as f64, mean(values));
@@ -75,7 +76,8 @@ pub fn standard_error(values: &[f64]) -> Option<f64> {
     (values.len() > 1).then(|| (squares / (many - 1.0) / many).sqrt())
 }
 
-/// The value that so large a part of all does not exceed: 0.5 for the median. 0 of nothing.
+/// Returns the value that a part `part` of all values does not exceed: 0.5 for the median. 0 of no
+/// values.
 #[must_use]
 pub fn quantile(values: &[f64], part: f64) -> f64 {
     let mut sorted = values.to_vec();

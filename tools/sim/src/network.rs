@@ -1,10 +1,10 @@
 //! A fabric and its hosts as links, each in one direction.
 //!
-//! Nothing is stored of a link but its capacity: where it leads is arithmetic. A *cable* of tier t
-//! goes from a *child* (a host, or a group of the tier below) up to a switch of the child's group.
-//! All children of a tier are cabled alike, so that cable `c` of the tier is cable `c mod n` of
-//! child `c / n`. Each cable is two links, up and down. Besides, each rank has a link out of and
-//! one into it within its host.
+//! A link stores nothing but its capacity: its ends are computed. A *cable* of tier t goes from a
+//! *child* (a host, or a group of the tier below) up to a switch of the child's group. All children
+//! of a tier are cabled alike, so that cable `c` of the tier is cable `c mod n` of child `c / n`.
+//! Each cable is two links, up and down. Besides, each rank has a link out of and one into it
+//! within its host.
 
 use ccl_model::topology::fabric::{Fabric, Wiring};
 
@@ -13,56 +13,59 @@ use crate::SimError;
 /// A NIC of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Port {
-    /// The host.
+    /// Number of the host.
     pub host: u32,
-    /// Its NIC.
+    /// NIC of the host.
     pub nic: u32,
 }
 
-/// A link's number: below [`Network::links`].
+/// Number of a link, below [`Network::links`].
 pub type Link = u32;
 
-/// What a network is made of.
+/// Description of a network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// The switches between hosts.
+    /// Tiers of switches between hosts.
     pub fabric: Fabric,
     /// Hosts in all.
     pub hosts: u32,
     /// Ranks of each host.
     pub ranks_per_host: u32,
-    /// The NICs that ranks of a host send by, rank by rank, as many for each.
+    /// NICs that ranks of a host send by, rank by rank, as many for each.
     pub rank_nics: Vec<u32>,
-    /// What a rank sends to others of its host, and what it receives of them, at most.
+    /// Most bytes per second that a rank sends to others of its host, and that it receives of them.
     pub inner_bytes_per_s: f64,
-    /// From rank to rank within a host.
+    /// Latency from rank to rank within a host, in nanoseconds.
     pub inner_latency_ns: f64,
-    /// The most memory for what is simulated, in MiB.
+    /// Most memory of a simulation, in MiB.
     pub memory_mib: u64,
-    /// The most work of one run, in millions of steps: a message on a link, or a flow in a queue.
+    /// Most work of one run, in millions of steps: a message on a link, or a flow in a queue.
     pub work_millions: u64,
 }
 
 /// A tier of a network, as numbers.
 #[derive(Clone, Debug)]
 struct Cables {
-    /// The first cable of the tier.
+    /// First cable of the tier.
     base: u32,
     /// Children in all.
     children: u32,
     /// Cables of each child.
     per_child: u32,
-    /// Of every cable of a child: the number of the NIC or switch below, and of the switch above.
+    /// Ends of every cable of a child: the number of the NIC or switch below, and of the switch
+    /// above.
     ends: Vec<(u32, u32)>,
-    /// Cables of a child by the number below: from where, and one more entry for the end.
+    /// Per NIC or switch below: index of its first cable in a child; and one more entry for the
+    /// end.
     from: Vec<u32>,
     /// Cables of a child by the switch above.
     to: Vec<Vec<u32>>,
 }
 
 impl Plan {
-    /// The same with all parallel cables of a host's NIC, or of a group, as one: what is sprayed
-    /// over them all sees no difference, as long as none has failed, and takes far fewer links.
+    /// Returns the plan with all parallel cables of a host's NIC, or of a group, as one. Traffic
+    /// that is sprayed over them all sees no difference, as long as none has failed, and takes far
+    /// fewer links.
     #[must_use]
     pub fn collapsed(&self) -> Plan {
         let mut plan = self.clone();
@@ -75,71 +78,72 @@ impl Plan {
         plan
     }
 
-    /// What a NIC sends to the network by all its cables together, in bytes per second.
+    /// Returns the bandwidth of a NIC to the network, all its cables together, in bytes per second.
     #[must_use]
     pub fn nic_bytes_per_s(&self) -> f64 {
         self.fabric.upward_bytes_per_s(0) / f64::from(self.fabric.nics.max(1))
     }
 }
 
-/// See the module's text.
+/// A fabric and its hosts as links; see the module's text.
 #[derive(Clone, Debug)]
 pub struct Network {
     plan: Plan,
     tiers: Vec<Cables>,
-    /// The first of the ranks' own links.
+    /// First of the ranks' own links.
     inner: u32,
     /// Bytes per second, by link; 0 for one that has failed.
     capacity: Vec<f64>,
     failed: u32,
-    /// Whether all links of a tier carry alike.
+    /// True if no link was made slower or faster; cut cables do not count.
     even: bool,
-    /// Whether every switch leads to every host of its group.
+    /// True if every switch leads to every host of its group.
     plain: bool,
-    /// Unless it is plain: of any two NICs of hosts, by both numbers, whether switches join them.
+    /// Per pair of NIC numbers, row by row: true if switches join them. Empty if the network is
+    /// plain.
     joined: Vec<bool>,
 }
 
-/// The links of a flow, with how much of it takes each, and its latency.
+/// Path of a flow: links, with the part of the flow that takes each, and the latency.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Path {
     /// Links, and the part of the flow that takes each: 1 unless it is spread over several.
     pub links: Vec<(Link, f64)>,
-    /// From end to end at rest, in seconds.
+    /// Latency from end to end at rest, in seconds.
     pub latency_s: f64,
 }
 
 impl Path {
-    /// Makes it the way of nothing.
+    /// Makes the path empty.
     pub fn clear(&mut self) {
         self.links.clear();
         self.latency_s = 0.0;
     }
 }
 
-/// A step of a way: which cables lead on, and where.
+/// A step of a path: the tier, the direction, and the switch that chooses the next cable.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// The tier of the cables.
+    /// Tier of the cables.
     pub tier: usize,
-    /// Upwards, or downwards.
+    /// True if upwards, false if downwards.
     pub up: bool,
-    /// The switch that chooses: its group, and its number there. Of the first step the host and
-    /// its NIC.
+    /// Switch that chooses: its group, and its number there. In the first step: the host and its
+    /// NIC.
     pub at: (u32, u32),
 }
 
-/// How much each link may at most store of what is simulated, for the estimate of memory.
+/// Most bytes that a simulation stores per link, for the estimate of memory.
 const BYTES_PER_LINK: u64 = 64;
-/// More NICs than any host has: who joins whom is looked at for any two.
+/// Upper bound of NICs of a host: a table of all pairs of NICs is built.
 const NICS_MAX: u32 = 1_024;
 
 impl Network {
-    /// The network of a plan.
+    /// Builds the network of a plan.
     ///
     /// # Errors
     ///
-    /// If a number of it cannot be, or the network is larger than its memory.
+    /// If a number of the plan is invalid, or the network is larger than its memory.
     pub fn new(plan: Plan) -> Result<Network, SimError> {
         check(&plan)?;
         let (fabric, hosts) = (&plan.fabric, plan.hosts);
@@ -164,25 +168,25 @@ impl Network {
         Ok(Network { plan, tiers, inner, capacity, failed: 0, even: true, plain, joined })
     }
 
-    /// What it was made of.
+    /// Returns the plan that the network was built from.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Ranks in all.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn ranks(&self) -> u32 {
         self.plan.hosts * self.plan.ranks_per_host
     }
 
-    /// The port that a rank sends and receives by, the first of several.
+    /// Returns the port that a rank sends and receives by, the first of several.
     #[must_use]
     pub fn port(&self, rank: u32) -> Port {
         self.port_of(rank, 0)
     }
 
-    /// NICs of each rank: over these its messages go in turn.
+    /// Returns the number of NICs of each rank, over which its messages go in turn.
     #[must_use]
     pub fn rails(&self) -> u32 {
         self.plan.rank_nics.len() as u32 / self.plan.ranks_per_host
@@ -195,11 +199,11 @@ impl Network {
         Port { host: rank / each, nic }
     }
 
-    /// The ports of two ranks for what goes from one to the other by their NICs of a number.
+    /// Returns the ports of two ranks for traffic from one to the other over rail `rail`.
     ///
     /// Where no switch leads from the one NIC to the other, as between rails that nothing joins,
-    /// the sender's host sends by its NIC on the receiver's rail, as NCCL does (PXN). What that
-    /// takes inside the host is not counted.
+    /// the sender's host sends by its NIC on the receiver's rail, as NCCL does (PXN). The time that
+    /// this takes inside the host is not counted.
     #[must_use]
     pub fn ports(&self, from: u32, to: u32, rail: u32) -> (Port, Port) {
         let (from, to) = (self.port_of(from, rail), self.port_of(to, rail));
@@ -208,44 +212,45 @@ impl Network {
         (if meet { from } else { Port { nic: to.nic, ..from } }, to)
     }
 
-    /// Links in all.
+    /// Returns the number of links.
     #[must_use]
     pub fn links(&self) -> u32 {
         self.capacity.len() as u32
     }
 
-    /// Of every link, in bytes per second; 0 for those that have failed.
+    /// Returns the capacity of every link, in bytes per second; 0 for those that have failed.
     #[must_use]
     pub fn capacity(&self) -> &[f64] {
         &self.capacity
     }
 
-    /// Tiers of switches.
+    /// Returns the number of tiers of switches.
     #[must_use]
     pub fn tiers(&self) -> usize {
         self.tiers.len()
     }
 
-    /// Children of a tier: hosts, or groups of the tier below.
+    /// Returns the number of children of a tier: hosts, or groups of the tier below.
     #[must_use]
     pub fn children(&self, tier: usize) -> u32 {
         self.tiers[tier].children
     }
 
-    /// The group of tier `tier - 1` that the host is in; the host itself where that is 0.
+    /// Returns the group of tier `tier - 1` that the host is in; the host itself if `tier` is 0.
     #[must_use]
     pub fn child(&self, tier: usize, host: u32) -> u32 {
         if tier == 0 { host } else { self.plan.fabric.group(tier - 1, host) }
     }
 
-    /// All links of a tier that go up, or down.
+    /// Returns all links of a tier that go up, or down.
     pub fn tier_links(&self, tier: usize, up: bool) -> impl Iterator<Item = Link> + use<> {
         let cables = &self.tiers[tier];
         let first = 2 * cables.base + u32::from(!up);
         (first..first + 2 * cables.children * cables.per_child).step_by(2)
     }
 
-    /// The links from a NIC or switch of a child of this tier upwards, whether or not they work.
+    /// Returns the links from a NIC or switch of a child of this tier upwards, failed ones
+    /// included.
     pub fn uplinks(
         &self,
         tier: usize,
@@ -258,7 +263,8 @@ impl Network {
         range.map(move |cable| 2 * (first + cable))
     }
 
-    /// The tier of a link, or none for a rank's own; and its child, and which of the child's.
+    /// Returns the tier of a link, its child, and the number of its cable in the child; `None` for
+    /// a rank's own link.
     #[must_use]
     pub fn place(&self, link: Link) -> Option<(usize, u32, u32)> {
         let cable = link / 2;
@@ -268,19 +274,19 @@ impl Network {
         (link < self.inner).then_some((tier, child, at % cables.per_child.max(1)))
     }
 
-    /// Whether the link goes up.
+    /// Returns whether the link goes up.
     #[must_use]
     pub fn is_up(&self, link: Link) -> bool {
         link.is_multiple_of(2)
     }
 
-    /// What joins, by numbers: from which NIC or switch below to which switch above.
+    /// Returns the ends of a link by number: the NIC or switch below, and the switch above.
     #[must_use]
     pub fn ends(&self, link: Link) -> Option<(u32, u32)> {
         self.place(link).map(|(tier, _, at)| self.tiers[tier].ends[at as usize])
     }
 
-    /// The link from a rank to others of its host, and that from them to it.
+    /// Returns the link from a rank to others of its host, and the link from them to it.
     #[must_use]
     pub fn inner_links(&self, rank: u32) -> (Link, Link) {
         (self.inner + 2 * rank, self.inner + 2 * rank + 1)
@@ -296,19 +302,20 @@ impl Network {
         self.capacity[up as usize + 1] = 0.0;
     }
 
-    /// Makes a link so much slower, or faster.
+    /// Multiplies the capacity of a link by `factor`.
     pub fn scale(&mut self, link: Link, factor: f64) {
         self.capacity[link as usize] *= factor;
         self.even &= factor.to_bits() == 1f64.to_bits();
     }
 
-    /// Whether no link was made slower or faster.
+    /// Returns whether no link was made slower or faster.
     #[must_use]
     pub fn is_even(&self) -> bool {
         self.even
     }
 
-    /// The link at the same place of the first so many hosts; these must be whole groups.
+    /// Returns the link at the same place within the first `hosts` hosts, which must be whole
+    /// groups.
     #[must_use]
     pub fn moved_back(&self, link: Link, hosts: u32) -> Link {
         if link >= self.inner {
@@ -320,19 +327,19 @@ impl Network {
         2 * (cables.base + child % children.max(1) * cables.per_child + at) + (link & 1)
     }
 
-    /// Cables that have failed.
+    /// Returns the number of cables that have failed.
     #[must_use]
     pub fn failed(&self) -> u32 {
         self.failed
     }
 
-    /// Whether a link works.
+    /// Returns whether a link works.
     #[must_use]
     pub fn works(&self, link: Link) -> bool {
         self.capacity[link as usize] > 0.0
     }
 
-    /// The way from rank to rank within a host.
+    /// Sets `path` to the path from rank to rank within a host.
     pub fn inner_path(&self, from: u32, to: u32, path: &mut Path) {
         path.clear();
         path.links.push((self.inner_links(from).0, 1.0));
@@ -340,11 +347,11 @@ impl Network {
         path.latency_s = self.plan.inner_latency_ns * 1e-9;
     }
 
-    /// The lowest tier where a way from one port to another can turn, if there is one.
+    /// Returns the lowest tier where a path from one port to another can turn.
     ///
     /// # Errors
     ///
-    /// If no way leads there.
+    /// If no path leads there.
     pub fn meeting(&self, from: Port, to: Port) -> Result<usize, SimError> {
         let no_path = |reason| SimError::NoPath {
             from_host: from.host,
@@ -365,7 +372,7 @@ impl Network {
         (first..self.tiers.len()).find(meets).ok_or_else(|| no_path(cut))
     }
 
-    /// The cables that lead on towards a port where a way turns at tier `turn`, as links.
+    /// Finds the links that lead on towards a port if the path turns at tier `turn`.
     pub fn choices(&self, step: &Step, to: Port, turn: usize, found: &mut Vec<Link>) {
         found.clear();
         let cables = &self.tiers[step.tier];
@@ -397,15 +404,15 @@ impl Network {
         }
     }
 
-    /// The number at the far end of a link: of the switch above if it goes up, of the switch or NIC
-    /// below if it goes down.
+    /// Returns the number at the far end of a link: of the switch above if it goes up, of the
+    /// switch or NIC below if it goes down.
     #[must_use]
     pub fn far_end(&self, link: Link) -> u32 {
         let (below, above) = self.ends(link).unwrap_or_default();
         if self.is_up(link) { above } else { below }
     }
 
-    /// Whether a switch of a tier leads to a port, going up first until tier `turn`.
+    /// Returns whether a switch of a tier leads to a port, going up first until tier `turn`.
     fn leads(&self, tier: usize, group: u32, switch: u32, to: Port, turn: usize) -> bool {
         if tier == turn {
             return self.leads_down(tier, switch, to);
@@ -435,7 +442,8 @@ impl Network {
     }
 }
 
-/// Of any two NICs of hosts, whether they lead up to one switch, if nothing has failed.
+/// Returns for every pair of NICs of hosts whether they lead up to one switch, if nothing has
+/// failed.
 fn joined(fabric: &Fabric) -> Vec<bool> {
     let climb = |nic: u32| {
         let mut here = vec![nic];
@@ -456,7 +464,7 @@ fn joined(fabric: &Fabric) -> Vec<bool> {
     pairs.map(|(one, other)| meet(one, other)).collect()
 }
 
-/// The first host of a child.
+/// Returns the first host of a child.
 fn child_host(network: &Network, tier: usize, child: u32) -> u32 {
     let hosts = if tier == 0 { 1 } else { network.plan.fabric.hosts_in_group(tier - 1) };
     u32::try_from(u64::from(child) * hosts).unwrap_or(u32::MAX)

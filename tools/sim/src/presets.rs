@@ -22,18 +22,19 @@ pub struct Zone {
     pub nics: u32,
     /// Spine switches, each with one cable to every rack.
     pub uplinks: u32,
-    /// Of a NIC, in bytes per second.
+    /// Bandwidth of a NIC, in bytes per second.
     pub nic_bytes_per_s: f64,
-    /// Of an uplink, in bytes per second.
+    /// Bandwidth of an uplink, in bytes per second.
     pub uplink_bytes_per_s: f64,
-    /// Zones; more than one are joined by a third tier.
+    /// Zones; a third tier joins more than one.
     pub zones: u32,
-    /// By how much more goes up to the spine switches than these pass on upwards.
+    /// Oversubscription of the third tier: bandwidth up to the spine switches over their bandwidth
+    /// upwards.
     pub oversubscription: f64,
 }
 
 impl Default for Zone {
-    /// Racks of two hosts with eight NICs of 400 Gbit/s, and as many uplinks as NICs.
+    /// Returns racks of two hosts with eight NICs of 400 Gbit/s, and as many uplinks as NICs.
     fn default() -> Zone {
         Zone {
             racks: 2,
@@ -52,23 +53,23 @@ impl Default for Zone {
 const META: &str = "meta-24576";
 
 impl Zone {
-    /// Hosts in all.
+    /// Returns the number of hosts.
     #[must_use]
     pub fn hosts(&self) -> u32 {
         self.zones.saturating_mul(self.racks).saturating_mul(self.rack_hosts)
     }
 
-    /// NICs of a rack, and so what its uplinks are compared with.
+    /// Returns the number of NICs of a rack, with which its uplinks are compared.
     #[must_use]
     pub fn rack_nics(&self) -> u32 {
         self.rack_hosts.saturating_mul(self.nics)
     }
 
-    /// The network: the paper's, with these numbers in place of its own.
+    /// Returns the plan of the paper's network, with these numbers in place of its own.
     ///
     /// # Errors
     ///
-    /// If the paper's is not known.
+    /// If the paper's network is not known.
     pub fn plan(&self) -> Result<Plan, SimError> {
         let meta = presets::find(META).ok_or_else(|| SimError::Unknown {
             what: "topology",

@@ -1,4 +1,4 @@
-//! What an experiment found, beside what was expected: as a table, as JSON, as a page.
+//! Reports of experiments: results beside expectations, as a table, as JSON, as a page.
 
 use std::fmt::Write as _;
 
@@ -7,23 +7,23 @@ use serde::Serialize;
 
 use crate::measure::{mean, standard_error};
 
-/// What should come out.
+/// Expected value.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Expected {
-    /// This, within a tenth.
+    /// This value, within a tenth.
     About(f64),
-    /// No less.
+    /// This value or more.
     AtLeast(f64),
-    /// No more.
+    /// This value or less.
     AtMost(f64),
-    /// Between these.
+    /// A value between these.
     Between(f64, f64),
 }
 
 impl Expected {
-    /// How far a value is from it: relative to the nearest value that would do, 0 if it does. Of
-    /// `About` always relative to the value.
+    /// Returns the deviation of a value: relative to the nearest value that would do, 0 if it does.
+    /// For `About` the deviation is always relative to the value.
     #[must_use]
     pub fn deviation(&self, measured: f64) -> f64 {
         let beyond = |bound: f64| if bound == 0.0 { measured } else { measured / bound - 1.0 };
@@ -37,7 +37,8 @@ impl Expected {
         }
     }
 
-    /// Whether a value is as expected: within a tenth of a value or of a range; a bound is a bound.
+    /// Returns whether a value is as expected: within a tenth of a value or of a range; a bound is
+    /// exact.
     #[must_use]
     pub fn holds(&self, measured: f64) -> bool {
         let slack =
@@ -57,30 +58,30 @@ impl Expected {
     }
 }
 
-/// What a value counts.
+/// Unit of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// How many times something.
+    /// Factor.
     Ratio,
-    /// A part of something, shown in percent.
+    /// Part of a whole, shown in percent.
     Part,
     /// Seconds.
     Seconds,
     /// Bytes.
     Bytes,
-    /// How many.
+    /// Number of things.
     Count,
 }
 
 impl Unit {
-    /// A value with its unit.
+    /// Returns a value with its unit.
     #[must_use]
     pub fn text(self, value: f64) -> String {
         self.text_beside(value, value)
     }
 
-    /// A value with the unit that another one is shown with.
+    /// Returns a value with the unit that another one is shown with.
     fn text_beside(self, value: f64, other: f64) -> String {
         let scaled = |steps: &[(f64, &str)]| {
             let fits = steps.iter().find(|(size, _)| other.abs() >= *size);
@@ -97,36 +98,36 @@ impl Unit {
     }
 }
 
-/// One thing that was found.
+/// One result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
-    /// What was measured.
+    /// Name of the measured quantity.
     pub what: String,
-    /// Its unit.
+    /// Unit of the value.
     pub unit: Unit,
-    /// The result; the mean of several seeds.
+    /// Measured value; the mean of several seeds.
     pub measured: f64,
-    /// The standard error of that mean; none of a single seed.
+    /// Standard error of that mean; none of a single seed.
     pub standard_error: Option<f64>,
-    /// What should have.
+    /// Expected value.
     pub expected: Option<Expected>,
-    /// How far the one is from the other ([`Expected::deviation`]).
+    /// Deviation of the measured from the expected value ([`Expected::deviation`]).
     pub deviation: Option<f64>,
 }
 
-/// All that an experiment found.
+/// All results of an experiment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Findings {
-    /// In order.
+    /// Results in order.
     pub findings: Vec<Finding>,
-    /// What is drawn of it.
+    /// Figures.
     pub figures: Vec<Figure>,
-    /// What a reader should know besides: what was assumed, and what was not reproduced.
+    /// Notes for the reader: what was assumed, and what was not reproduced.
     pub notes: Vec<String>,
 }
 
 impl Findings {
-    /// One more, of which something was expected.
+    /// Adds a result with an expected value.
     pub fn expect(
         &mut self,
         what: impl Into<String>,
@@ -140,44 +141,44 @@ impl Findings {
         self.findings.push(Finding { what, unit, measured, standard_error, expected, deviation });
     }
 
-    /// One more, of which nothing was.
+    /// Adds a result without an expected value.
     pub fn note(&mut self, what: impl Into<String>, unit: Unit, measured: f64) {
         let (what, standard_error, expected, deviation) = (what.into(), None, None, None);
         self.findings.push(Finding { what, unit, measured, standard_error, expected, deviation });
     }
 
-    /// A sentence for the reader.
+    /// Adds a sentence for the reader.
     pub fn say(&mut self, sentence: impl Into<String>) {
         self.notes.push(sentence.into());
     }
 }
 
-/// An experiment with what it found.
+/// An experiment with its results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// The experiment's name.
+    /// Name of the experiment.
     pub name: String,
-    /// What it shows.
+    /// Title of the experiment.
     pub title: String,
-    /// What its source says.
+    /// Claim of the source.
     pub source: String,
-    /// The network that it ran on, unless that is its own.
+    /// Network that it ran on, unless that is its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on: Option<String>,
-    /// The numbers that it ran with.
+    /// Parameters that it ran with.
     pub parameters: Vec<(String, f64)>,
-    /// The seed of all that was random; of several, the first.
+    /// Seed of all that was random; of several, the first.
     pub seed: u64,
     /// Number of seeds.
     pub seeds: u32,
-    /// What it found.
+    /// Results.
     #[serde(flatten)]
     pub findings: Findings,
 }
 
 impl Report {
-    /// Takes up what the same experiment found with other seeds: of each number the mean and its
-    /// standard error. What is drawn stays that of this seed.
+    /// Merges the results of the same experiment with other seeds: of each number the mean and its
+    /// standard error. The figures stay those of this seed.
     #[must_use]
     pub fn with_others(mut self, others: &[Report]) -> Report {
         for (at, finding) in self.findings.findings.iter_mut().enumerate() {
@@ -192,7 +193,7 @@ impl Report {
         self
     }
 
-    /// The seeds, as text.
+    /// Returns the seeds, as text.
     fn seeds_text(&self) -> String {
         match self.seeds {
             0 | 1 => self.seed.to_string(),
@@ -213,7 +214,7 @@ fn cells(finding: &Finding) -> [String; 4] {
         }
         (Some(expected), Some(deviation)) => {
             let mark = if expected.holds(finding.measured) { "" } else { " (!)" };
-            // Not "-0.0".
+            // Adding 0.0 avoids "-0.0".
             let percent = (deviation * 1000.0).round() / 10.0 + 0.0;
             format!("{percent:+.1} %{mark}")
         }
@@ -222,7 +223,7 @@ fn cells(finding: &Finding) -> [String; 4] {
     [finding.what.clone(), expected, measured(finding), deviation]
 }
 
-/// The number, and its standard error where that does not round to nothing.
+/// Returns the measured value, and its standard error where that does not round to nothing.
 fn measured(finding: &Finding) -> String {
     let Finding { unit, measured, standard_error, .. } = finding;
     let text = |value| unit.text_beside(value, *measured);
@@ -232,7 +233,7 @@ fn measured(finding: &Finding) -> String {
     }
 }
 
-/// The report for a terminal.
+/// Formats the report for a terminal.
 #[must_use]
 pub fn text(report: &Report) -> String {
     let mut text = format!("{}: {}\n", report.name, report.title);
@@ -263,7 +264,7 @@ pub fn text(report: &Report) -> String {
     text
 }
 
-/// The report as a section of a page.
+/// Formats the report as a section of a page.
 #[must_use]
 pub fn markdown(report: &Report) -> String {
     let mut text = format!("### {}: {}\n\n", report.name, report.title);

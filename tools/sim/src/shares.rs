@@ -1,9 +1,9 @@
-//! Who gets how much of links that are shared: max–min fairness by progressive filling.
+//! Rates of flows on shared links: max–min fairness by progressive filling.
 //!
-//! All flows grow alike until a link is full; those on it stay, the others go on. The result is the
-//! one allocation where nobody can have more without taking from one that has less. A flow may take
-//! only a part of itself over a link (a *weight*), where it is spread over several ways, and may
-//! have a limit of its own.
+//! All rates grow alike until a link is full; the flows on it stay, the others go on. The result is
+//! the one allocation where no flow can have more without taking from one that has less. A flow may
+//! take only a part of itself over a link (a *weight*), where it is spread over several paths, and
+//! may have a limit of its own.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -33,14 +33,14 @@ impl Ord for Ordered {
 pub struct Shares {
     /// Links that flows take, in the order of their first flow.
     touched: Vec<Link>,
-    /// Of every link: its place in `touched`, if the round is this one.
+    /// Per link: its index in `touched`, if its `round` is the current one.
     dense: Vec<u32>,
     round: Vec<u32>,
     number: u32,
-    /// Of every touched link.
+    /// Capacity left of every touched link.
     left: Vec<f64>,
     weight: Vec<f64>,
-    /// Flows of each touched link: from where in `members`.
+    /// Per touched link: index of its first flow in `members`.
     first: Vec<u32>,
     members: Vec<u32>,
     fixed: Vec<bool>,
@@ -48,8 +48,8 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// The rate of every flow, in the unit of `capacity`. `flow` gives the links of a flow with
-    /// their weights, and its limit.
+    /// Computes the rate of every flow, in the unit of `capacity`. `flow` gives the links of a flow
+    /// with their weights, and its limit.
     pub fn fill<'a>(
         &mut self,
         capacity: &[f64],
@@ -116,7 +116,7 @@ impl Shares {
         }
     }
 
-    /// Finds the links that are taken, and by how much.
+    /// Finds the links that flows take, and the weight on each.
     fn count<'a>(
         &mut self,
         capacity: &[f64],

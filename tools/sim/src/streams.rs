@@ -1,5 +1,5 @@
-//! Messages from port to port over queue pairs: what a collective looks like to the fabric while
-//! it lasts, without who waits for whom between ranks.
+//! Streams of messages from port to port over queue pairs: a collective as the fabric sees it,
+//! without the dependencies between ranks.
 
 use std::collections::BTreeMap;
 
@@ -10,43 +10,43 @@ use crate::flows::{Ended, Flows};
 use crate::network::{Link, Network, Path, Port};
 use crate::routing::{Key, Moment, Router, Scheme};
 
-/// What one port sends to another.
+/// Traffic from one port to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stream {
-    /// Who sends.
+    /// Port of the sender.
     pub from: Port,
-    /// Who receives.
+    /// Port of the receiver.
     pub to: Port,
-    /// All of it.
+    /// Bytes of the stream.
     pub bytes: f64,
-    /// Which of the connections between the two.
+    /// Connection between the two.
     pub channel: u32,
-    /// Whose it is: streams of a group are done when the last of them is.
+    /// Group of the stream: a group is done when its last stream is.
     pub group: u32,
 }
 
-/// How streams are cut into messages, and these spread over queue pairs.
+/// Parameters of a run: how streams are cut into messages, and these striped over queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Manner {
     /// Queue pairs of each stream.
     pub pairs: u32,
-    /// Which of them a message takes.
+    /// Order in which messages take queue pairs.
     pub order: Order,
-    /// Of a message; infinite for all of a queue pair's share at once.
+    /// Bytes of a message; infinite for all of a queue pair's share at once.
     pub message_bytes: f64,
-    /// Messages of a stream under way at a time.
+    /// Messages of a stream in flight at a time.
     pub in_flight: u32,
-    /// Streams of one sender under way at a time; the others follow in their order.
+    /// Streams of one sender in flight at a time; the others follow in their order.
     pub peers: u32,
-    /// What each work request costs besides, as bytes on the wire: request, acknowledgement, and
-    /// the last packet that is not full.
+    /// Overhead of each work request, as bytes on the wire: request, acknowledgement, and the last
+    /// packet that is not full.
     pub request_bytes: f64,
-    /// As [`Flows::new`], in seconds.
+    /// Interval of [`Flows::new`], in seconds.
     pub settle_s: f64,
 }
 
 impl Manner {
-    /// So many queue pairs, each of which carries its share at once.
+    /// Returns parameters with `pairs` queue pairs, each of which carries its share at once.
     #[must_use]
     pub fn at_once(pairs: u32) -> Manner {
         Manner {
@@ -61,22 +61,22 @@ impl Manner {
     }
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// When each stream was done, in seconds.
+    /// Time when each stream was done, in seconds.
     pub ends_s: Vec<f64>,
-    /// When the last was.
+    /// Time when the last stream was done, in seconds.
     pub time_s: f64,
     /// Bytes that passed each link.
     pub carried_bytes: Vec<f64>,
     /// Flows that took each link, by weight: one per queue pair that was used.
     pub flows: Vec<f64>,
-    /// Work requests, which is acknowledgements as well.
+    /// Work requests, and so acknowledgements as well.
     pub requests: u64,
 }
 
-/// Where one stream stands.
+/// State of one stream.
 #[derive(Clone, Debug, Default)]
 struct State {
     /// Messages begun.
@@ -84,12 +84,12 @@ struct State {
     messages: u64,
     message_bytes: f64,
     under_way: u32,
-    /// Of each queue pair: when its last byte left, if any has; what it has under way, in bytes and
-    /// in parts of messages.
+    /// Per queue pair: the time when its last byte left, if any has; the bytes and the parts of
+    /// messages that it has in flight.
     left_s: Vec<Option<f64>>,
     pair_bytes: Vec<f64>,
     pair_parts: Vec<u32>,
-    /// Of messages under way: how many parts are.
+    /// Messages in flight, each with the number of its parts in flight.
     parts: Vec<(u64, u32)>,
 }
 
@@ -104,7 +104,7 @@ struct Run<'a> {
     outcome: Outcome,
     /// Streams of each sender that have not begun, the next one last.
     waiting: BTreeMap<Port, Vec<usize>>,
-    /// Of each part under way, by tag: its stream, message, queue pair and bytes.
+    /// Parts in flight, by tag: stream, message, queue pair and bytes.
     parts: Vec<(u32, u64, u32, f64)>,
     free: Vec<u32>,
 }
@@ -113,7 +113,7 @@ struct Run<'a> {
 ///
 /// # Errors
 ///
-/// If there is no way for one, or nothing moves.
+/// If there is no path for one, or nothing moves.
 pub fn run(
     network: &Network,
     router: &mut Router,
@@ -181,7 +181,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Begins as many messages of a stream as may be under way.
+    /// Begins as many messages of a stream as may be in flight.
     fn fill(&mut self, index: usize) -> Result<(), SimError> {
         while self.states[index].under_way < self.manner.in_flight
             && self.states[index].begun < self.states[index].messages
@@ -207,7 +207,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The queue pair of a whole message.
+    /// Returns the queue pair of a whole message.
     fn pair(&self, index: usize, number: u64) -> u32 {
         let in_turn = (number % u64::from(self.manner.pairs)) as u32;
         if self.manner.order != Order::LoadAware {
@@ -295,8 +295,8 @@ impl Run<'_> {
     }
 }
 
-/// An estimate, before it is taken: of what is kept of each stream and queue pair, and of all flows
-/// that are under way at once.
+/// Refuses streams that need too much memory, by an estimate: of each stream and queue pair, and of
+/// all flows that are in flight at once.
 fn check_memory(
     network: &Network,
     router: &Router,
@@ -320,8 +320,9 @@ fn check_memory(
     SimError::if_over(what, bytes, network.plan().memory_mib)
 }
 
-/// An estimate, before it is begun: all messages, each on its links. How often rates are shared
-/// while one is under way is not known before: what ends one by one takes longer.
+/// Refuses streams that need too much work, by an estimate: all messages, each on its links. The
+/// number of times that rates are shared meanwhile is not known before: messages that end one by
+/// one take longer.
 fn check_work(
     network: &Network,
     router: &Router,
@@ -343,7 +344,7 @@ fn check_work(
     SimError::if_long(what, steps, network.plan().work_millions)
 }
 
-/// The most links that a message takes.
+/// Returns the most links that a message takes.
 pub(crate) fn links_passed(network: &Network, scheme: Scheme) -> f64 {
     match scheme {
         Scheme::Spray => sprayed_links(network),
@@ -351,7 +352,7 @@ pub(crate) fn links_passed(network: &Network, scheme: Scheme) -> f64 {
     }
 }
 
-/// The most links that a flow takes which is sprayed.
+/// Returns the most links that a sprayed flow takes.
 fn sprayed_links(network: &Network) -> f64 {
     let fabric = &network.plan().fabric;
     let (mut links, mut here) = (0.0, 1.0f64);
@@ -363,23 +364,23 @@ fn sprayed_links(network: &Network) -> f64 {
     links
 }
 
-/// How long the streams would take if nothing but NICs, and each tier as a whole, limited them: the
-/// *roofline*, in seconds.
+/// Returns the *roofline* in seconds: the time that the streams would take if nothing but NICs, and
+/// each tier as a whole, limited them.
 ///
-/// Of every child of every tier (a host, a rack, a zone) all that leaves it and all that enters it
-/// is held against what its uplinks carry together.
+/// All bytes that leave and that enter each child of every tier (a host, a rack, a zone) are
+/// compared with the bandwidth of all its uplinks.
 #[must_use]
 pub fn roofline_s(network: &Network, streams: &[Stream]) -> f64 {
     below_s(network, streams, network.tiers())
 }
 
-/// How long the streams would take if nothing but NICs limited them, in seconds.
+/// Returns the time that the streams would take if nothing but NICs limited them, in seconds.
 #[must_use]
 pub fn ports_s(network: &Network, streams: &[Stream]) -> f64 {
     below_s(network, streams, 1)
 }
 
-/// The roofline of the lowest so many tiers.
+/// Returns the roofline of the lowest `tiers` tiers.
 fn below_s(network: &Network, streams: &[Stream], tiers: usize) -> f64 {
     let mut worst = 0.0f64;
     for tier in 0..tiers.min(network.tiers()) {

@@ -1,4 +1,4 @@
-//! Networks of clusters that are described: known by name, or read from a file by whoever calls.
+//! Networks of clusters that are described: known by name, or read from a file by the caller.
 
 use ccl_core::topology::machine::{Kind, Machine};
 use ccl_model::topology::Topology;
@@ -6,21 +6,21 @@ use ccl_model::topology::Topology;
 use crate::SimError;
 use crate::network::Plan;
 
-/// What a kind of host gives to its ranks.
+/// Ranks, NICs and bandwidths of a kind of host.
 #[derive(Clone, Debug, PartialEq)]
 struct Host {
     ranks: u32,
     rank_nics: Vec<u32>,
     inner_bytes_per_s: f64,
     inner_latency_ns: f64,
-    /// What the slowest of its NICs sends to the network.
+    /// Bandwidth of the slowest of its NICs, in bytes per second.
     nic_bytes_per_s: f64,
 }
 
 impl Plan {
-    /// The network of a cluster, of the first so many of its hosts or of all. Ranks are on the
-    /// seats of each ([`Machine::seats`]), and send by the NICs nearest to them. Of several kinds
-    /// of host the slowest parts count.
+    /// Makes the plan of a cluster, of its first `hosts` hosts or of all. Ranks are on the seats of
+    /// each host ([`Machine::seats`]), and send by the NICs nearest to them. If there are several
+    /// kinds of host, the slowest parts count.
     ///
     /// # Errors
     ///
@@ -109,8 +109,8 @@ impl Host {
     }
 }
 
-/// What a rank sends to the others of its host, in bytes per second, and how late that is, in ns:
-/// by all of its own links together where it has some, else by the way to the last of them.
+/// Returns the bandwidth of a rank to the others of its host, in bytes per second, and the latency
+/// in ns: of all of its own links together where it has some, else of the path to the last seat.
 fn inner(machine: &Machine, seats: &[usize]) -> (f64, f64) {
     let (first, last) = (seats[0], seats[seats.len() - 1]);
     let wire = machine.path(first, last).wire;
@@ -121,11 +121,11 @@ fn inner(machine: &Machine, seats: &[usize]) -> (f64, f64) {
     (if bytes_per_s.is_finite() { bytes_per_s } else { UNKNOWN_BYTES_PER_S }, wire.latency_ns)
 }
 
-/// Within a host of whose inside nothing is known: so fast that it limits nothing.
+/// Bandwidth within a host of whose inside nothing is known: so high that it limits nothing.
 const UNKNOWN_BYTES_PER_S: f64 = 1e15;
 
-/// The NICs that each seat sends by, as many for each: the nearest ones, of equally near ones those
-/// that fewest have taken ([`Machine::nearest_nic`]).
+/// Returns the NICs that each seat sends by, as many for each: the nearest ones, and of equally
+/// near ones those that fewest seats have taken ([`Machine::nearest_nic`]).
 fn rank_nics(machine: &Machine, seats: &[usize], nics: &[usize]) -> Vec<u32> {
     let each = (nics.len() / seats.len()).max(1);
     let mut taken = vec![0u32; nics.len()];

@@ -1,4 +1,4 @@
-//! Collectives as traffic: who sends how much to whom, from the schedules of all ranks.
+//! Collectives as traffic: bytes by sender and receiver, from the schedules of all ranks.
 
 use std::collections::BTreeMap;
 
@@ -17,20 +17,20 @@ use crate::streams::Stream;
 /// Bytes of an element: that of a float32.
 pub(crate) const ELEMENT_BYTES: usize = 4;
 
-/// What a stream takes at least, from the schedules to the first of its flows.
+/// Least memory of a stream, from the schedules to the first of its flows.
 const STREAM_BYTES: f64 = 600.0;
 
 /// A collective and how much of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// By which algorithm.
+    /// Algorithm of the collective.
     pub algorithm: &'static Algorithm,
-    /// Of the larger of a rank's two buffers.
+    /// Bytes of the larger of a rank's two buffers.
     pub bytes: u64,
 }
 
 impl Call {
-    /// A collective by the algorithm of that name.
+    /// Makes a call of a collective by the algorithm of that name.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl Call {
         Ok(Call { algorithm, bytes })
     }
 
-    /// Elements of each block.
+    /// Returns the elements of each block.
     #[must_use]
     pub fn count(&self, ranks: u32) -> usize {
         let seat = Seat { collective: self.algorithm.collective, rank: 0, ranks, root: 0 };
@@ -56,14 +56,14 @@ impl Call {
         self.bytes as usize / ELEMENT_BYTES / input.max(output).max(1) as usize
     }
 
-    /// The schedule of one rank.
+    /// Returns the schedule of one rank.
     #[must_use]
     pub fn schedule(&self, rank: Rank, hosts: &Hosts) -> RankSchedule {
         let ranks = hosts.ranks();
         (self.algorithm.schedule)(&Params { rank, ranks, root: 0, hosts })
     }
 
-    /// What one rank sends, in bytes by peer.
+    /// Returns the bytes that one rank sends, by peer.
     #[must_use]
     pub fn sends(&self, rank: Rank, hosts: &Hosts) -> BTreeMap<Rank, u64> {
         let (algorithm, count) = (self.algorithm, self.count(hosts.ranks()));
@@ -81,14 +81,14 @@ pub struct Job {
 }
 
 impl Job {
-    /// The job on hosts 0, 1, …
+    /// Returns the job on hosts 0, 1, …
     #[must_use]
     pub fn first(hosts: u32) -> Job {
         Job { hosts: (0..hosts).collect() }
     }
 
-    /// Jobs of so many hosts each on all of a network's hosts: in order, or, `scattered`, on any
-    /// hosts that there are.
+    /// Fills a network with jobs whose sizes in hosts repeat `sizes`: on hosts in order, or, with
+    /// `scattered`, on hosts in random order.
     #[must_use]
     pub fn fill(network: &Network, sizes: &[u32], scattered: Option<&mut Random>) -> Vec<Job> {
         let mut hosts: Vec<u32> = (0..network.plan().hosts).collect();
@@ -107,7 +107,7 @@ impl Job {
         jobs
     }
 
-    /// Who is where, of the job's ranks.
+    /// Returns the hosts of the job's ranks.
     #[must_use]
     pub fn layout(&self, ranks_per_host: u32) -> Hosts {
         let names: Vec<u32> = (0..self.hosts.len() as u32 * ranks_per_host)
@@ -116,7 +116,7 @@ impl Job {
         Hosts::of(&names)
     }
 
-    /// What crosses the network in a call of the job, NIC by NIC.
+    /// Returns the streams of a call of the job that cross the network, NIC by NIC.
     ///
     /// A ring leaves a host by one NIC only. As NCCL does, there are as many rings as NICs then,
     /// each with a part of the buffer and the ranks of every host turned by one: `rings`. Streams
@@ -163,7 +163,7 @@ impl Job {
         Ok(bytes.into_iter().flat_map(of_pair).collect())
     }
 
-    /// An estimate, before it is taken: by what the ranks of the first host send to others.
+    /// Refuses streams that need too much memory, by an estimate from the ranks of the first host.
     fn check_memory(
         &self,
         network: &Network,
@@ -181,7 +181,7 @@ impl Job {
     }
 }
 
-/// What a rank sends to another on a different host: alike by each of its NICs.
+/// Returns the streams from a rank to another on a different host: equal parts by each of its NICs.
 pub(crate) fn of_pair(
     network: &Network,
     (from, to): (Rank, Rank),

@@ -6,12 +6,13 @@ use ccl_sim::report::{Report, markdown};
 use ccl_sim::scenario::{Ask, SCENARIOS, Scenario, over_seeds};
 
 const SEED: u64 = 1;
-/// One seed alone would show a draw: of the 5 % to 10 % of f8 anything from 8 % to 13 %.
+/// Number of seeds. One seed alone would show a draw: of the 5 % to 10 % of f8 anything from 8 % to
+/// 13 %.
 const SEEDS: u32 = 8;
 const BEGIN: &str = "<!-- measured: written by the tests -->\n";
 
 fn reports() -> Vec<Report> {
-    // What has no source is for questions of one's own.
+    // An experiment without a source is for questions of the user.
     let shown = SCENARIOS.iter().filter(|scenario| !scenario.source.is_empty());
     let ask = Ask { seed: SEED, ..Ask::default() };
     let of = |scenario: &Scenario| over_seeds(&ask, SEEDS, |ask| scenario.run(ask)).unwrap();
@@ -22,7 +23,7 @@ fn reports() -> Vec<Report> {
     })
 }
 
-/// What the page says was measured is what comes out. `FERROCCL_TEST_WRITE=1` writes it anew.
+/// The page shows the measured results. `FERROCCL_TEST_WRITE=1` writes it anew.
 #[test]
 fn the_page_shows_what_comes_out() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/simulator.md");

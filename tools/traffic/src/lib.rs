@@ -1,6 +1,6 @@
-//! Who sends how much to whom: of a collective, by the schedules of its ranks; of anything else, as
-//! it was counted. Files of that are [`matrix`]. What a link carries of a collective's data at
-//! least is [`bus_factor`].
+//! Traffic between ranks: of a collective, by the schedules of its ranks; of anything else, as it
+//! was counted. Its file format is [`matrix`]. The least that a link carries of a collective's data
+//! is [`bus_factor`].
 
 pub mod matrix;
 
@@ -14,22 +14,22 @@ use ccl_core::schedule::{Buffer, Op};
 use ccl_core::topology::Hosts;
 use ccl_core::types::{Collective, Rank};
 
-/// Bytes from a rank to another.
+/// Bytes from one rank to another.
 pub type Bytes = BTreeMap<(Rank, Rank), u64>;
 
-/// What ranks send to each other, in intervals of equal length.
+/// Traffic between ranks, in intervals of equal length.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Traffic {
-    /// How many ranks there are; those that send nothing count too.
+    /// Number of ranks; those that send nothing count too.
     pub ranks: u32,
     /// Length of an interval, in seconds.
     pub interval_s: f64,
-    /// What is sent in each, one after the other. A pair that is not named sends nothing.
+    /// Bytes of each interval, in order. A pair without an entry sends nothing.
     pub intervals: Vec<Bytes>,
 }
 
 impl Traffic {
-    /// Over all intervals.
+    /// Returns the bytes over all intervals.
     #[must_use]
     pub fn whole(&self) -> Bytes {
         let mut whole = Bytes::new();
@@ -40,27 +40,27 @@ impl Traffic {
     }
 }
 
-/// A collective whose blocks all have as many elements, and how it is done.
+/// Collective with blocks of equal length, and its algorithm.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent<'a> {
-    /// By which algorithm.
+    /// Algorithm of the collective.
     pub algorithm: &'static Algorithm,
-    /// Whose data it is, or who gets it, where there is such a rank.
+    /// Rank that has the data or gets it, if there is such a rank.
     pub root: Rank,
-    /// Elements of a block.
+    /// Number of elements of a block.
     pub count: usize,
-    /// Bytes of one.
+    /// Bytes of an element.
     pub element_bytes: usize,
-    /// Who is where.
+    /// Placement of the ranks on hosts.
     pub hosts: &'a Hosts,
 }
 
 impl Sent<'_> {
-    /// What one rank sends, in bytes by peer.
+    /// Returns the bytes that one rank sends, by peer.
     ///
     /// # Errors
     ///
-    /// If the collective does not take blocks that are all alike.
+    /// When the collective has no blocks of equal length.
     pub fn by(&self, rank: Rank) -> Result<BTreeMap<Rank, u64>, ShapeError> {
         let Sent { algorithm, root, count, element_bytes, hosts } = *self;
         let ranks = hosts.ranks();
@@ -80,11 +80,11 @@ impl Sent<'_> {
         Ok(sent)
     }
 
-    /// What all ranks send.
+    /// Returns the bytes that all ranks send.
     ///
     /// # Errors
     ///
-    /// As for one.
+    /// When the collective has no blocks of equal length.
     pub fn by_all(&self) -> Result<Bytes, ShapeError> {
         let mut bytes = Bytes::new();
         for rank in 0..self.hosts.ranks() {
@@ -95,9 +95,9 @@ impl Sent<'_> {
     }
 }
 
-/// Bus bandwidth over algorithm bandwidth, as nccl-tests has it: the share of the data that must
-/// cross the slowest link however clever the algorithm is. `2 (n − 1) / n` for all_reduce, `(n − 1)
-/// / n` where each rank keeps a part, 1 for the rest.
+/// Returns bus bandwidth over algorithm bandwidth, as in nccl-tests: the share of the data that
+/// must cross the slowest link with any algorithm. It is `2 (n − 1) / n` for all_reduce,
+/// `(n − 1) / n` if each rank keeps a part, 1 for the rest.
 #[must_use]
 pub fn bus_factor(collective: Collective, ranks: u32) -> f64 {
     use Collective as C;
@@ -118,11 +118,11 @@ pub fn bus_factor(collective: Collective, ranks: u32) -> f64 {
     }
 }
 
-/// Writes a file whole; `-` is standard output.
+/// Writes a whole file; `-` is standard output.
 ///
 /// # Errors
 ///
-/// When it cannot be written.
+/// When the file cannot be written.
 pub fn write_file(path: &str, bytes: &[u8]) -> Result<(), String> {
     let written = match path {
         "-" => std::io::stdout().write_all(bytes),
@@ -150,7 +150,7 @@ mod tests {
         // 2 (n - 1) / n of the buffer.
         let expected = (0..4).map(|rank| ((rank, (rank + 1) % 4), 3_840)).collect();
         assert_eq!(bytes, expected);
-        // Parts begin at cache lines, as they do when it is done: 96, 112, 96 and 96 of 400.
+        // Parts begin at cache lines, as in a real call: 96, 112, 96 and 96 of 400.
         let odd = Sent { count: 400, ..sent }.by_all().unwrap();
         assert_eq!(odd.values().sum::<u64>(), 2 * 3 * 1_600);
         assert!(odd.values().all(|bytes| bytes % 64 == 0));

@@ -1,5 +1,5 @@
-//! Who sends how much to whom, as a file: text with a line for each interval and pair of ranks, or
-//! the same as JSON.
+//! Traffic matrix as a file: text with a line for each interval and pair of ranks, or the same as
+//! JSON.
 //!
 //! ```text
 //! # ranks=8
@@ -10,9 +10,9 @@
 //! 1,7,0,4096
 //! ```
 //!
-//! A pair that has no line sends nothing. `intervals` may be left out: the last one that has a line
-//! is the last. The JSON has the same names: `{"ranks": 8, "interval_s": 0.001, "intervals": 2,
-//! "rows": [[0, 0, 1, 1048576], [1, 7, 0, 4096]]}`.
+//! A pair without a line sends nothing. `intervals` may be left out: the last interval is then the
+//! last with a line. The JSON has the same names: `{"ranks": 8, "interval_s": 0.001, "intervals":
+//! 2, "rows": [[0, 0, 1, 1048576], [1, 7, 0, 4096]]}`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -22,21 +22,21 @@ use crate::{Bytes, Traffic};
 use ccl_core::types::Rank;
 use serde::{Deserialize, Serialize};
 
-/// A longer file is the wrong one.
+/// Most bytes of a file.
 const FILE_BYTES_MAX: u64 = 1 << 30;
-/// As many as are planned for.
+/// Most ranks: as many as can be planned.
 pub const RANKS_MAX: u32 = 1 << 18;
-/// Intervals are numbered without gaps in memory, whatever has a line.
+/// Most intervals: memory has an entry for each up to the last, with or without lines.
 pub const INTERVALS_MAX: usize = 1 << 20;
-/// More are not written in one interval.
+/// Most pairs of ranks that are written in one interval.
 pub const PAIRS_MAX: usize = 1 << 24;
 const COLUMNS: &str = "interval,source,destination,bytes";
 
-/// A traffic matrix of a file; `-` is standard input.
+/// Reads a traffic matrix from a file; `-` is standard input.
 ///
 /// # Errors
 ///
-/// When the file cannot be read, or is no such matrix: with the line, and what to do.
+/// When the file cannot be read, or is no such matrix; the error has the line, and says what to do.
 pub fn read(path: &str) -> Result<Traffic, String> {
     let mut bytes = Vec::new();
     let read = match path {
@@ -54,13 +54,13 @@ pub fn read(path: &str) -> Result<Traffic, String> {
     parse(path, &text)
 }
 
-/// A traffic matrix as text; `name` is what errors call it.
+/// Reads a traffic matrix from text; errors call the text `name`.
 ///
 /// # Errors
 ///
-/// As for [`read`].
+/// When the text is no such matrix; the error has the line, and says what to do.
 pub fn parse(name: &str, text: &str) -> Result<Traffic, String> {
-    // Some editors mark text so.
+    // Some editors write a byte order mark.
     let text = text.trim_start_matches('\u{feff}');
     match text.trim_start().starts_with('{') {
         true => parse_json(name, text),
@@ -78,7 +78,7 @@ pub fn write(path: &str, traffic: &Traffic) -> Result<(), String> {
     crate::write_file(path, text.as_bytes())
 }
 
-/// A matrix as text.
+/// Returns a matrix as text.
 #[must_use]
 pub fn text(traffic: &Traffic) -> String {
     let Traffic { ranks, interval_s, intervals } = traffic;
@@ -86,17 +86,17 @@ pub fn text(traffic: &Traffic) -> String {
     let mut text =
         format!("# ranks={ranks}\n# interval_s={interval_s}\n# intervals={count}\n{COLUMNS}\n");
     for Row(interval, source, destination, bytes) in rows(traffic) {
-        // Text takes all that it is given.
+        // Writing to a string does not fail.
         let _ = writeln!(text, "{interval},{source},{destination},{bytes}");
     }
     text
 }
 
-/// A matrix as JSON.
+/// Returns a matrix as JSON.
 ///
 /// # Errors
 ///
-/// None that is known: all of it are numbers.
+/// No known case: all values are numbers.
 pub fn json(traffic: &Traffic) -> Result<String, String> {
     let Traffic { ranks, interval_s, ref intervals } = *traffic;
     let file = File {
@@ -120,7 +120,7 @@ fn rows(traffic: &Traffic) -> impl Iterator<Item = Row> {
     (0..).zip(&traffic.intervals).flat_map(pairs)
 }
 
-/// Interval, source, destination, bytes.
+/// Interval, source, destination and bytes of a line.
 #[derive(Deserialize, Serialize)]
 struct Row(u64, Rank, Rank, u64);
 
@@ -134,22 +134,24 @@ struct File {
     rows: Vec<Row>,
 }
 
-/// A matrix that is being read.
+/// Matrix that is being read.
 struct Reading {
     traffic: Traffic,
-    /// How many there are, if that was said.
+    /// Number of intervals, if it is given.
     intervals: Option<usize>,
-    /// All bytes so far.
+    /// Sum of all bytes so far.
     sum: u64,
 }
 
-/// Thirty years.
+/// Longest interval: thirty years.
 const INTERVAL_S_MAX: f64 = 1e9;
 
 impl Reading {
+    /// Starts a matrix with the values of its head.
+    ///
     /// # Errors
     ///
-    /// What is wrong with the head, without where.
+    /// When the head is wrong; the error does not have the position.
     fn new(ranks: u32, interval_s: f64, intervals: Option<u64>) -> Result<Reading, String> {
         if ranks == 0 || ranks > RANKS_MAX {
             return Err(format!("ranks={ranks}: give 1 to {RANKS_MAX}"));
@@ -170,9 +172,11 @@ impl Reading {
         Ok(Reading { traffic, intervals, sum: 0 })
     }
 
+    /// Adds a row.
+    ///
     /// # Errors
     ///
-    /// What is wrong with the row, without where.
+    /// When the row is wrong; the error does not have the position.
     fn row(&mut self, Row(interval, source, destination, bytes): Row) -> Result<(), String> {
         let Reading { traffic: Traffic { ranks, intervals, .. }, .. } = self;
         for rank in [source, destination] {
@@ -199,7 +203,7 @@ impl Reading {
             intervals.resize_with(index + 1, Bytes::new);
         }
         let known = intervals.get_mut(index).and_then(|sent| {
-            // Those that send nothing are kept for now: twice the same line is twice.
+            // Entries of 0 bytes are kept for now, so that a repeated line is always an error.
             sent.insert((source, destination), bytes)
         });
         match known {
@@ -237,7 +241,7 @@ fn parse_json(name: &str, text: &str) -> Result<Traffic, String> {
     Ok(reading.done())
 }
 
-/// What the lines before the columns say.
+/// Values in the lines before the columns.
 #[derive(Default)]
 struct Head {
     ranks: Option<u32>,
@@ -246,7 +250,7 @@ struct Head {
 }
 
 impl Head {
-    /// A line of it; others may say anything.
+    /// Reads one line; lines with other contents are ignored.
     fn line(&mut self, line: &str) -> Result<(), String> {
         let Some((key, value)) = line.trim_start_matches('#').split_once('=') else {
             return Ok(());
@@ -318,7 +322,7 @@ fn row(line: &str) -> Result<Row, String> {
     }
 }
 
-/// What is fuzzed: whatever is read, what it is written as is read as the same.
+/// Fuzz target: reading what was written for a matrix gives the same matrix.
 #[doc(hidden)]
 #[cfg(any(test, fuzzing))]
 pub fn fuzzed(data: &[u8]) {

@@ -1,5 +1,5 @@
-//! What the engine costs: a 2-rank float32 sum all_reduce through schedule, program and mapped
-//! slots, against a bare hand-written exchange of the same bytes, in one run, medians.
+//! Cost of the engine: a 2-rank float32 sum all_reduce through schedule, program and mapped slots,
+//! against a bare hand-written exchange of the same bytes, in one run, medians.
 //!
 //! `cargo run --release -p ccl-links --example exchange`
 
@@ -25,11 +25,11 @@ use ccl_memory::{Region, RegionError};
 type Failure = Box<dyn Error + Send + Sync>;
 
 const SHAPE: Shape = Shape { slots: 8, slot_bytes: 128 << 10 };
-/// Up to here both ranks send all they have, beyond it each reduces a half.
+/// Largest number of bytes for which both ranks send all they have; beyond it each reduces a half.
 const ONE_SHOT_BYTES_MAX: usize = 8 << 10;
 const REPETITIONS: usize = 7;
 
-/// Where both threads meet, spinning.
+/// Spinning barrier of both threads.
 #[derive(Default)]
 struct Gate(AtomicU64);
 
@@ -52,7 +52,7 @@ struct Rank<'a> {
 }
 
 impl Rank<'_> {
-    /// Median time of an exchange, in microseconds.
+    /// Returns the median time of an exchange, in microseconds.
     fn time(
         &self,
         mut exchange: impl FnMut(&[f32], &mut [f32]) -> Result<(), RegionError>,
@@ -74,7 +74,7 @@ impl Rank<'_> {
         Ok(median(times))
     }
 
-    /// Through the engine.
+    /// Measures an exchange through the engine.
     fn ours(&self) -> Result<f64, Failure> {
         let name = if self.bytes <= ONE_SHOT_BYTES_MAX { "direct" } else { "direct_two_phase" };
         let algorithm = algorithm::find(Collective::AllReduce, name)?;
@@ -108,7 +108,7 @@ impl Rank<'_> {
         })
     }
 
-    /// By hand: two places in turn, each with a flag before the data.
+    /// Measures an exchange by hand: two buffers in turn, each with a flag before the data.
     fn bare(&self) -> Result<f64, Failure> {
         self.gate.meet();
         let mut number = 0u32;
@@ -163,12 +163,12 @@ fn sum() -> Kernel {
     Kernel::select(DataType::Float32, ReduceOp::Sum, Scalar::NONE, 2)
 }
 
-/// First byte of a phase's place for this exchange.
+/// Returns the first byte of a phase's buffer for this exchange.
 fn place(phase: usize, number: u32) -> usize {
     (phase * 2 + number as usize % 2) * (256 << 10)
 }
 
-/// Data of up to 48 bytes shares the flag's cache line.
+/// Returns the offset of the data: up to 48 bytes share the flag's cache line.
 fn skip(bytes: usize) -> usize {
     if bytes <= 48 { 16 } else { 64 }
 }
@@ -188,7 +188,7 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// The slower rank's time.
+/// Returns the slower rank's time.
 fn both(
     exchange: impl Fn(&Rank<'_>) -> Result<f64, Failure> + Sync,
     bytes: usize,

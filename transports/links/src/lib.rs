@@ -27,18 +27,18 @@ use mapped::MappedLinks;
 #[derive(Debug, Default)]
 pub struct Links {
     mapped: MappedLinks,
-    /// Boxed: most communicators of one host have none.
+    /// Links by messages, boxed because most communicators of one host have none.
     messages: Option<Box<MessageLinks>>,
 }
 
 impl Links {
-    /// Links to the peers of `mapped`, and to all others by messages.
+    /// Makes links to the peers of `mapped`, and links by messages to all others.
     #[must_use]
     pub fn new(mapped: MappedLinks, messages: Option<MessageLinks>) -> Links {
         Links { mapped, messages: messages.map(Box::new) }
     }
 
-    /// Returns whether there is such a link, and its peer is connected.
+    /// Returns whether the link exists and its peer is connected.
     #[inline]
     pub fn joins(&mut self, link: Link) -> bool {
         let by_messages = self.messages.as_ref().is_some_and(|all| all.joins(link.peer));
@@ -63,8 +63,8 @@ impl Links {
         }
     }
 
-    /// Returns length and tag of the next message, which has arrived; the length is not yet
-    /// checked.
+    /// Returns length and tag of the next message, which has arrived. The length is not checked
+    /// yet.
     #[inline]
     pub fn head(&mut self, link: Link) -> (usize, u64) {
         match self.mapped.duplex(link) {
@@ -73,8 +73,8 @@ impl Links {
         }
     }
 
-    /// Returns where the payload of the next message, `bytes` long, lies; null for a link that does
-    /// not exist.
+    /// Returns the address of the payload of the next message, which is `bytes` long; null for a
+    /// link that does not exist.
     #[inline]
     pub fn received(&mut self, link: Link, bytes: usize) -> *const u8 {
         match self.mapped.duplex(link) {
@@ -83,8 +83,8 @@ impl Links {
         }
     }
 
-    /// Returns where the payload of the next message to send, `bytes` long, goes; null for a link
-    /// that does not exist.
+    /// Returns the address for the payload of the next message to send, which is `bytes` long; null
+    /// for a link that does not exist.
     #[inline]
     pub fn to_send(&mut self, link: Link, bytes: usize) -> *mut u8 {
         match self.mapped.duplex(link) {
@@ -93,7 +93,7 @@ impl Links {
         }
     }
 
-    /// Sends the slot.
+    /// Sends the link's slot.
     #[inline]
     pub fn publish(&mut self, link: Link, bytes: usize, tag: u64) {
         if self.mapped.publish(link, bytes, tag) {
@@ -104,7 +104,7 @@ impl Links {
         }
     }
 
-    /// Gives the received slot back.
+    /// Gives the link's received slot back.
     #[inline]
     pub fn release(&mut self, link: Link) {
         if self.mapped.release(link) {
@@ -121,7 +121,7 @@ impl Links {
         self.messages.as_deref_mut()
     }
 
-    /// Returns the same if this link is one of them.
+    /// Returns the links by messages if this link is one of them.
     #[inline]
     pub(crate) fn messages_of(&mut self, link: Link) -> Option<&mut MessageLinks> {
         match self.mapped.duplex(link) {

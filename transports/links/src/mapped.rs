@@ -7,9 +7,9 @@ use ccl_memory::slots::{Receiver, Sender};
 /// Both directions of the connection to one peer on one channel.
 #[derive(Debug)]
 pub struct Duplex {
-    /// Towards the peer.
+    /// Sender towards the peer.
     pub sender: Sender,
-    /// From the peer.
+    /// Receiver from the peer.
     pub receiver: Receiver,
 }
 
@@ -22,8 +22,9 @@ pub struct MappedLinks {
 }
 
 impl MappedLinks {
-    /// `links` has an entry per peer and channel, the channels of a peer together, none where
-    /// there is no connection (this rank itself). `doorbells` has one per peer.
+    /// Makes the links of a rank. `links` has an entry per peer and channel, the channels of a peer
+    /// together, none where there is no connection (this rank itself). `doorbells` has one per
+    /// peer.
     #[must_use]
     pub fn new(
         channels: u32,

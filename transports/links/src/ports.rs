@@ -17,33 +17,34 @@ use crate::Links;
 /// A message that is not the one that the schedule expects: the ranks disagree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// The sender.
+    /// Rank of the sender.
     pub peer: Rank,
-    /// Its tag.
+    /// Tag of the message.
     pub tag: u64,
-    /// The tag of our own call.
+    /// Tag of this rank's call.
     pub own_tag: u64,
-    /// Its length, in bytes.
+    /// Length of the message, in bytes.
     pub bytes: usize,
-    /// The length that was expected.
+    /// Length that was expected, in bytes.
     pub expected_bytes: usize,
 }
 
 /// The memory and arithmetic of one call.
 #[derive(Clone, Copy, Debug)]
 pub struct CallMemory {
-    /// Exposed addresses: operands of a group lie in many buffers, at offsets from address 0.
+    /// Exposed address of the input, like those of output and scratch: operands of a group lie in
+    /// many buffers, at offsets from address 0.
     input: usize,
     output: usize,
     scratch: usize,
     kernel: Kernel,
-    /// Names the call: equal on all ranks that make the same call at the same point; 0 to compare
-    /// nothing.
+    /// Tag that names the call: equal on all ranks that make the same call at the same point; 0 to
+    /// compare nothing.
     tag: u64,
 }
 
 impl CallMemory {
-    /// Memory for one call.
+    /// Makes the memory of one call.
     ///
     /// # Safety
     ///
@@ -63,19 +64,19 @@ impl CallMemory {
         CallMemory { input, output, scratch: scratch.expose_provenance(), kernel, tag }
     }
 
-    /// Memory for a group of messages in many buffers: the program's layouts begin at *addresses*,
-    /// which the caller has exposed (`expose_provenance`).
+    /// Makes the memory of a group of messages in many buffers: the program's layouts begin at
+    /// *addresses*, which the caller has exposed (`expose_provenance`).
     ///
     /// # Safety
     ///
-    /// As [`CallMemory::new`], for every range that the layouts name.
+    /// The contract of [`CallMemory::new`] holds for every range that the layouts name.
     #[must_use]
     pub unsafe fn absolute(kernel: Kernel, tag: u64) -> CallMemory {
         CallMemory { input: 0, output: 0, scratch: 0, kernel, tag }
     }
 
     /// Returns the tag of a message of this call: the call's tag, and in its lower half the length
-    /// of the whole, so that ends which agree only on the first pieces notice. 0 compares nothing.
+    /// of the whole, so that sides which agree only on the first chunks notice. 0 compares nothing.
     #[inline]
     fn tag_of(&self, message: Message) -> u64 {
         if self.tag == 0 {
@@ -84,8 +85,8 @@ impl CallMemory {
         self.tag ^ (message.whole_bytes as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
     }
 
-    /// Returns the memory in which a task's result stays until the call ends or overwrites it:
-    /// in the caller's buffers. `terms` are what is combined.
+    /// Returns the memory in the caller's buffers in which a task's result stays until the call
+    /// ends or overwrites it. `terms` are the operands that the task combines.
     #[inline]
     fn stays(&self, task: &Task<'_>, terms: &[Term]) -> Option<*const u8> {
         let output = task.targets.iter().find(|target| matches!(target, Operand::Output(_)));
@@ -102,7 +103,8 @@ impl CallMemory {
         }
     }
 
-    /// Returns the memory that a task moves its message to, if it changes nothing of it.
+    /// Returns the memory that a task moves its message to, if the task does not change the
+    /// message.
     #[inline]
     fn arrives_at(&self, task: &Task<'_>) -> Option<*mut u8> {
         let output = task.targets.iter().find(|target| matches!(target, Operand::Output(_)))?;
@@ -110,7 +112,7 @@ impl CallMemory {
         as_it_is.then(|| self.memory(*output, task))
     }
 
-    /// The address of an operand outside slots.
+    /// Returns the address of an operand outside slots.
     #[inline]
     fn memory(&self, operand: Operand, task: &Task<'_>) -> *mut u8 {
         let address = match operand {
@@ -131,7 +133,7 @@ pub struct CpuPorts {
     mismatch: Option<Mismatch>,
     terms: Vec<Term>,
     targets: Vec<*mut u8>,
-    /// The owner that regions over the call's buffers name: nobody.
+    /// Owner that regions over the call's buffers name: nobody.
     owner: Arc<()>,
 }
 
@@ -140,7 +142,7 @@ pub struct CpuPorts {
 unsafe impl Send for CpuPorts {}
 
 impl CpuPorts {
-    /// Ports of a rank among `ranks` over these links.
+    /// Makes the ports of a rank among `ranks` over these links.
     #[must_use]
     pub fn new(links: Links, ranks: usize) -> CpuPorts {
         let terms = Vec::with_capacity(ranks + 1);
@@ -182,8 +184,8 @@ impl CpuPorts {
         }));
     }
 
-    /// In the child of a fork, where links and memory are the parent's: nothing is touched or sent
-    /// any more, not even to take leave.
+    /// Stops the ports in the child of a fork, where links and memory are the parent's: nothing is
+    /// touched or sent any more, not even a farewell.
     pub fn abandon(&mut self) {
         self.call = None;
         if let Some(messages) = self.links.messages() {
@@ -204,25 +206,25 @@ impl CpuPorts {
         }
     }
 
-    /// The first message that was not what the schedule expects. Nothing moves after it.
+    /// Returns the first message that was not what the schedule expects. Nothing moves after it.
     #[must_use]
     pub fn mismatch(&self) -> Option<Mismatch> {
         self.mismatch
     }
 
-    /// The links, for other ports.
+    /// Returns the links, for other ports.
     #[must_use]
     pub fn into_links(self) -> Links {
         self.links
     }
 
-    /// The links, to be read.
+    /// Returns the links, to be read.
     #[must_use]
     pub fn view(&self) -> &Links {
         &self.links
     }
 
-    /// The links.
+    /// Returns the links.
     pub fn links(&mut self) -> &mut Links {
         &mut self.links
     }

@@ -14,36 +14,38 @@ use crate::lane::RailsLane;
 use crate::rail::{Load, WINDOW};
 use crate::rendezvous::{Doors, RailsConnecting, RailsListener};
 
-/// How each device knows memory of this side; none if it cannot, because it has failed.
+/// Keys by which the devices know memory of this side; none for a device that cannot, because it
+/// has failed.
 pub(crate) type LocalKeys = Arc<[Option<MrKey>]>;
 
-/// What the lanes of a device have in common.
+/// State that the lanes of a device have in common.
 #[derive(Debug)]
 pub(crate) struct Together {
     pub(crate) devices: Vec<Arc<dyn Device>>,
-    /// Of these.
+    /// Names of the devices.
     pub(crate) names: Vec<String>,
     pub(crate) registry: Arc<Registry<LocalKeys>>,
-    /// Of each of the devices.
+    /// Loads of the devices.
     pub(crate) loads: Vec<Arc<Load>>,
-    /// Links that there have been.
+    /// Number of links that there have been.
     pub(crate) links: AtomicUsize,
     pub(crate) caps: Caps,
 }
 
-/// Several devices of this side, over all of which each peer is reached. See the
-/// [crate]'s text.
+/// Several devices of this side, over all of which each peer is reached. The [crate]'s text
+/// describes them.
 #[derive(Debug)]
 pub struct RailsDevice {
     with: Arc<Together>,
 }
 
 impl RailsDevice {
-    /// Makes one of these, each with its name; the first of them is that of the first rail.
+    /// Makes one device of several, each with its name; the first of them is that of the first
+    /// rail.
     ///
     /// # Errors
     ///
-    /// When there is none, or more than [`RAILS_MAX`], or one that cannot be a rail: it maps
+    /// When there is no device, or more than [`RAILS_MAX`], or one that cannot be a rail: it maps
     /// memory, or its puts are done before the peer has them.
     pub fn new(devices: Vec<(String, Arc<dyn Device>)>) -> Result<RailsDevice, TransportError> {
         let (names, devices): (Vec<_>, Vec<Arc<dyn Device>>) = devices.into_iter().unzip();
@@ -79,8 +81,8 @@ impl RailsDevice {
         Ok(RailsDevice { with: Arc::new(with) })
     }
 
-    /// Registers memory with all devices but those that `keys` has a place for already. `may_lack`
-    /// says of an error whether it may lack that device's.
+    /// Registers memory with all devices that `keys` has no entry for. `may_lack` says of an error
+    /// whether the result may lack that device's key.
     fn register_with(
         &self,
         region: &Region,
@@ -119,7 +121,8 @@ impl Device for RailsDevice {
         &self.with.caps
     }
 
-    /// Without a device that has failed, links can still be made.
+    /// Allocates memory with all devices but those that have failed: links can be made without
+    /// these.
     fn allocate(&self, bytes: usize) -> Result<(Region, MrKey), TransportError> {
         let (mut keys, mut failed) = (Vec::new(), None);
         for device in &self.with.devices {
@@ -140,8 +143,8 @@ impl Device for RailsDevice {
         Err(failed.unwrap_or_else(|| TransportError::Usage("no device is left".to_owned())))
     }
 
-    /// With all devices, or not at all: what only some of them reach would go down with these,
-    /// while its bytes could be copied and go over the others.
+    /// Registers memory with all devices, or not at all: memory that only some devices reach would
+    /// go down with these, while its bytes could be copied and go over the others.
     fn register(&self, region: &Region) -> Result<MrKey, TransportError> {
         self.register_with(region, Vec::new(), |_| false)
     }

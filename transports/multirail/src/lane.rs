@@ -19,51 +19,51 @@ use crate::note::{self, Down, Fate, Note};
 use crate::rail::{NUMBER, Outcome, Put, Rail, Stage, WINDOW};
 use crate::rendezvous::{Gathered, Hello, lock};
 
-/// How often it is looked for rails that come back.
+/// Interval between looks for rails that come back.
 const CHECK_EVERY: Duration = Duration::from_millis(5);
-/// How long one lane is slept on while others may have something to tell.
+/// Longest sleep on one lane while others may have something to tell.
 const NAP: Duration = Duration::from_micros(250);
-/// How long a rail may take to come back.
+/// Longest time that a rail may take to come back.
 const RETURN_WITHIN: Duration = Duration::from_secs(5);
 /// Pause between two looks at farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
-/// Pieces of memory that a peer may share at a time.
+/// Largest number of memory regions that a peer may share at a time.
 const IMPORTS_MAX: usize = 1 << 20;
-/// The most looks for what has come over a rail that the peer has closed.
+/// Largest number of looks for what has come over a rail that the peer has closed.
 const LOOKS_MAX: usize = 1024;
 
 const LINK_SHIFT: u32 = 44;
 const RAIL_SHIFT: u32 = NUMBER.count_ones();
-/// In the place of a rail's number: its first put after it has come back, which is nobody's.
+/// Bit of a put's id for the first put of a rail that has come back, which is nobody's.
 const PROOF: u64 = 1 << (LINK_SHIFT - 1);
 
-/// Where an endpoint of a lane below belongs: link and rail.
+/// Link and rail that an endpoint of a lane below belongs to.
 type Route = Option<(usize, usize)>;
 
 /// A lane of several devices.
 #[derive(Debug)]
 pub(crate) struct RailsLane {
     with: Arc<Together>,
-    /// One for each device.
+    /// Lanes below, one for each device.
     lanes: Vec<Box<dyn Lane>>,
-    /// For each of them: where its endpoints belong, by number.
+    /// Routes of each lane's endpoints, by number.
     routes: Vec<Vec<Route>>,
-    /// And what is to be posted to it.
+    /// Work that is to be posted to each lane.
     batches: Vec<Vec<WorkRequest>>,
-    /// Lanes that have failed themselves.
+    /// Errors of lanes that have failed themselves.
     broken: Vec<Option<TransportError>>,
     memory: NamedMemory<LocalKeys, Theirs>,
-    /// By number; none where detached. Numbers are not used again.
+    /// Links by number; none where detached. Numbers are not used again.
     links: Vec<Option<Link>>,
     below: Vec<Event>,
     /// Rails that peers have closed, by link.
     downs: Vec<(usize, Down)>,
-    /// Whether puts may wait for a rail.
+    /// True if puts may wait for a rail.
     waits: bool,
-    /// To be told at the next poll.
+    /// Events to be told at the next poll.
     news: Vec<Event>,
     checked: Instant,
-    /// The lane that had something to tell last.
+    /// Index of the lane that had something to tell last.
     busy: usize,
 }
 
@@ -122,7 +122,7 @@ impl RailsLane {
         })
     }
 
-    /// Takes one put; no if the link takes no more.
+    /// Takes one put. Returns false if the link takes no more.
     fn put(&mut self, now: Instant, request: &WorkRequest) -> Result<bool, TransportError> {
         let WorkRequest::Put { endpoint, is_control, .. } = *request;
         let put = self.understand(request)?;
@@ -144,7 +144,7 @@ impl RailsLane {
         Ok(true)
     }
 
-    /// Has a rail take a put; gives it back if none does now.
+    /// Hands a put to a rail; gives it back if no rail takes it now.
     fn dispatch(&mut self, now: Instant, put: Put) -> Option<Put> {
         let WorkRequest::Put {
             endpoint, local, tail, is_control, remote_offset, immediate, ..
@@ -171,7 +171,7 @@ impl RailsLane {
         None
     }
 
-    /// Hands the batches to the lanes below. What they do not take waits.
+    /// Hands the batches to the lanes below. Puts that these do not take wait.
     fn ring(&mut self, now: Instant) {
         for lane in 0..self.lanes.len() {
             while !self.batches[lane].is_empty() {
@@ -194,7 +194,7 @@ impl RailsLane {
         }
     }
 
-    /// Tries again what waits for a rail.
+    /// Tries the puts again that wait for a rail.
     fn retry(&mut self, now: Instant) {
         if !std::mem::take(&mut self.waits) {
             return;
@@ -217,7 +217,7 @@ impl RailsLane {
         }
     }
 
-    /// Takes in what a lane below has to tell. Whether that was anything.
+    /// Takes in what a lane below has to tell. Returns whether that was anything.
     fn listen(&mut self, lane: usize, now: Instant) -> bool {
         let mut events = std::mem::take(&mut self.below);
         if self.broken[lane].is_none()
@@ -280,7 +280,7 @@ impl RailsLane {
         }
     }
 
-    /// The peer has told something over a rail.
+    /// Takes in a note that the peer has told over a rail.
     fn told(&mut self, number: usize, over: usize, note: Note, now: Instant) {
         let Some(Some(link)) = self.links.get_mut(number) else { return };
         match note {
@@ -320,7 +320,8 @@ impl RailsLane {
         }
     }
 
-    /// The peer has told where a device is: rails that could not be dialled are, soon.
+    /// Learns the address of a device of the peer: rails to it that could not be dialled are
+    /// dialled soon.
     fn learn(&mut self, number: usize, device: u8, address: Address, now: Instant) {
         let Some(Some(link)) = self.links.get_mut(number) else { return };
         let Some(dial) = &mut link.dial else { return };
@@ -334,8 +335,8 @@ impl RailsLane {
         }
     }
 
-    /// Tells the peer something, over every rail: none can be known to work, and what comes twice
-    /// means nothing the second time.
+    /// Tells the peer something, over every rail: none is known to work, and a note that comes
+    /// twice means nothing the second time.
     fn tell(&mut self, number: usize, notes: &[Note]) {
         let RailsLane { links, lanes, .. } = self;
         let Some(Some(link)) = links.get(number) else { return };
@@ -349,7 +350,7 @@ impl RailsLane {
         }
     }
 
-    /// A rail has failed.
+    /// Takes out a rail that has failed.
     fn fall(&mut self, number: usize, at: usize, reason: String) {
         let Some(Some(link)) = self.links.get_mut(number) else { return };
         let Some(rail) = link.rails.get_mut(at) else { return };
@@ -370,7 +371,8 @@ impl RailsLane {
         }
     }
 
-    /// Answers a peer whose end of a rail is closed, when all that has come over it is taken in.
+    /// Answers a peer whose end of a rail is closed, after all that has come over the rail is taken
+    /// in.
     fn answer(&mut self, number: usize, down: &Down, now: Instant) {
         let at = usize::from(down.rail);
         let rail = |lane: &RailsLane| {
@@ -394,7 +396,7 @@ impl RailsLane {
         self.tell(number, &[Note::Fate(fate)]);
     }
 
-    /// The peer has told what has arrived over a rail that has failed.
+    /// Takes in what the peer says has arrived over a rail that has failed.
     fn settle(&mut self, number: usize, fate: &Fate, now: Instant) {
         let Some(Some(link)) = self.links.get_mut(number) else { return };
         let Some(rail) = link.rails.get_mut(usize::from(fate.rail)) else { return };
@@ -433,7 +435,7 @@ impl RailsLane {
         }
     }
 
-    /// The link is gone.
+    /// Loses the link.
     fn lose(&mut self, number: usize, reason: &str) {
         let Some(Some(link)) = self.links.get_mut(number) else { return };
         if std::mem::replace(&mut link.lost, true) {
@@ -477,7 +479,7 @@ impl RailsLane {
         }
     }
 
-    /// Posts the proofs that devices did not take.
+    /// Posts the proofs again that devices did not take.
     fn prove_again(&mut self, number: usize, now: Instant) {
         let owes = |rail: &Rail| rail.owes_proof && rail.endpoint().is_some();
         let rails = self.links[number].iter().flat_map(|link| link.rails.iter().enumerate());
@@ -553,7 +555,8 @@ impl RailsLane {
         }
     }
 
-    /// A rail is connected again: the peer is told what is shared, over this very rail.
+    /// Takes in a rail that is connected again, and tells the peer over this very rail what is
+    /// shared.
     fn rise(&mut self, number: usize, at: usize, epoch: u32, connected: Connected, now: Instant) {
         let RailsLane { links, lanes, with, .. } = self;
         let Some(Some(link)) = links.get_mut(number) else { return };
@@ -570,7 +573,8 @@ impl RailsLane {
         self.tell_keys(number, at, Note::Ready);
     }
 
-    /// Tells the keys of what is shared over the very rail that they are for, and then that.
+    /// Tells the keys of what is shared over the very rail that they are for, and after them the
+    /// note `then`.
     fn tell_keys(&mut self, number: usize, at: usize, then: Note) {
         let RailsLane { links, lanes, with, .. } = self;
         let Some(Some(link)) = links.get(number) else { return };
@@ -590,7 +594,7 @@ impl RailsLane {
         }
     }
 
-    /// Has the lanes below forget what no put names any more.
+    /// Makes the lanes below forget memory that no put names any more.
     fn forget_idle(&mut self, number: usize) {
         let RailsLane { links, lanes, .. } = self;
         let Some(Some(link)) = links.get_mut(number) else { return };
@@ -603,8 +607,8 @@ impl RailsLane {
         }
     }
 
-    /// A rail that is back carries nothing before something has passed there and was acknowledged:
-    /// a put of no bytes. That the two ends have found each other beside it proves nothing.
+    /// Proves a rail that is back by a put of no bytes: the rail carries nothing before the put has
+    /// passed there and was acknowledged. A connection beside the rail proves nothing.
     fn prove(&mut self, number: usize, at: usize, now: Instant) {
         let RailsLane { links, lanes, with, .. } = self;
         let Some(Some(link)) = links.get_mut(number) else { return };
@@ -641,7 +645,7 @@ impl Drop for RailsLane {
     }
 }
 
-/// The link, rail and number of a put, as the lanes below know it.
+/// Returns the link, rail and number of a put, as the lanes below know it.
 fn named(WorkRequest::Put { id, .. }: &WorkRequest) -> (usize, usize, u64) {
     (link_of(*id), rail_of(*id), id & NUMBER)
 }

@@ -1,35 +1,38 @@
-//! Several devices as one: what is put to a peer goes over one of several *rails*, each a
-//! connection between a device of this side and one of the peer's.
+//! Several devices as one: a put to a peer goes over one of several *rails*, each a connection
+//! between a device of this side and one of the peer's.
 //!
-//! It needs nothing but what every device has, so that RDMA and others are striped alike.
+//! The transport needs nothing but what every device has, so that RDMA and others are striped
+//! alike.
 //!
 //! # Striping
 //!
-//! A put goes whole over the rail on which it is expected to be done first: by the bytes that are
-//! under way on its device, whosever they are, and by the bandwidth that was measured there lately.
+//! A put goes whole over the rail on which it is expected to be done first. The expectation follows
+//! from the bytes that are under way on the rail's device, from all links of the process, and from
+//! the bandwidth that was measured there lately.
 //!
 //! # A rail that fails
 //!
-//! It is taken out, and nothing is lost or doubled:
+//! A rail that fails is taken out, and nothing is lost or doubled:
 //!
-//! 1. Whoever notices first closes its end, so that nothing more is written through it, and tells
-//!    the peer over another rail which puts are not done: by their immediates, and how many are.
-//! 2. The peer takes in what has come, closes its own end, and answers which of these have arrived.
-//!    Both sides ask, each for its own puts.
-//! 3. What has arrived is done; the rest is put again, over other rails. A put without an immediate
-//!    is put again in any case: the same bytes to the same place.
+//! 1. The side that notices first closes its end, so that nothing more is written through it, and
+//!    tells the peer over another rail which puts are not done, by their immediates, and how many
+//!    are.
+//! 2. The peer takes in what has come, closes its own end, and answers which of these puts have
+//!    arrived. Both sides ask, each for its own puts.
+//! 3. Puts that have arrived are done; the rest is put again, over other rails. A put without an
+//!    immediate is put again in any case: the same bytes to the same place.
 //!
-//! Devices are asked for puts that are done only when the peer has them
-//! ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)). If they break that promise
-//! the peer counts fewer, and the link is lost with a sentence that says so. It ends, too, with the
-//! last of its rails.
+//! Devices must count a put as done only when the peer has it
+//! ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)). If a device breaks that
+//! promise, the peer counts fewer puts, and the link is lost with a message that says so. A link
+//! also ends with the last of its rails.
 //!
 //! # A rail that recovers, or comes late
 //!
-//! The side that had connected tries again, after two seconds and ever more rarely. Over the new
-//! connection each side tells again the keys of what it shares; then it is used like the others.
-//! An address need not name all devices ([`shorten`]): the peer tells of the others over the first
-//! rails, and they come in the same way.
+//! The side that dialled tries again, after two seconds and ever more rarely. Over the new
+//! connection each side tells again the keys of what it shares; then the rail is used like the
+//! others. An address need not name all devices ([`shorten`]): the peer tells of the others over
+//! the first rails, and their rails come in the same way.
 
 mod device;
 mod lane;
@@ -43,5 +46,5 @@ pub use device::RailsDevice;
 pub use rail::TURNS;
 pub use rendezvous::shorten;
 
-/// The most rails between two peers.
+/// Largest number of rails between two peers.
 pub const RAILS_MAX: usize = 16;

@@ -12,9 +12,9 @@ use crate::note::{FRAGMENT_BYTES, Note};
 use crate::rail::{Put, Rail, Stage};
 use crate::rendezvous::{Dial, Doors, From, LinkId};
 
-/// Pieces of notes that may come before those that they follow.
+/// Largest number of fragments of notes that may come before those that they follow.
 const EARLY_MAX: usize = 4096;
-/// Shares are looked through for those that have ended whenever they are so many more.
+/// Number of new shares after which all are searched for those that have ended.
 const SHARES_STEP: usize = 64;
 
 /// A peer's memory, rail by rail.
@@ -24,21 +24,21 @@ struct Import {
     rails: Vec<Option<RemoteMr>>,
 }
 
-/// The user's notes: they arrive once and in order, whatever becomes of the rail that they take.
+/// Notes of the user: they arrive once and in order, whatever becomes of the rail that they take.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
-    /// Pieces that the peer may not have heard, and the number of the first of them.
+    /// Fragments that the peer may not have heard; `first` is the number of the first of them.
     said: VecDeque<(bool, Vec<u8>)>,
     first: u32,
-    /// Pieces below this number have come.
+    /// Number below which all fragments have come.
     heard: u32,
     early: BTreeMap<u32, (bool, Vec<u8>)>,
-    /// The pieces of a note that has not come whole.
+    /// Fragments of a note that has not come whole.
     partial: Vec<u8>,
 }
 
 impl Notes {
-    /// The pieces of a note to be sent.
+    /// Returns the fragments of a note to be sent.
     pub(crate) fn say(&mut self, bytes: &[u8]) -> Vec<Note> {
         let mut fragments: Vec<&[u8]> = bytes.chunks(FRAGMENT_BYTES).collect();
         if fragments.is_empty() {
@@ -70,7 +70,7 @@ impl Notes {
         }
     }
 
-    /// A piece has come: whole notes are appended. No if it cannot be.
+    /// Takes in a fragment, and appends whole notes. Returns false if the fragment cannot be right.
     pub(crate) fn hear(
         &mut self,
         number: u32,
@@ -105,14 +105,14 @@ impl Notes {
     }
 }
 
-/// How a put goes.
+/// Path of a put.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PutPath {
     pub(crate) rail: usize,
     pub(crate) endpoint: EndpointId,
     /// The peer's memory, as that rail knows it.
     pub(crate) remote: RemoteMr,
-    /// What is put, as its device knows it, and the tail.
+    /// Key of the bytes that are put, as the rail's device knows them; `tail` is that of the tail.
     pub(crate) local: MrKey,
     pub(crate) tail: Option<MrKey>,
 }
@@ -121,24 +121,25 @@ pub(crate) struct PutPath {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) id: LinkId,
-    /// Which of all links: of rails that are as good, each begins with another.
+    /// Number of the link among all. Among rails that are as good, each link begins with another
+    /// one.
     turn: usize,
     pub(crate) rails: Vec<Rail>,
-    /// How rails are dialled again, on the side that has dialled.
+    /// Means to dial rails again, on the side that has dialled.
     pub(crate) dial: Option<Dial>,
-    /// Where they come back to, on the other one.
+    /// Doors that rails come back to, on the side that was dialled.
     pub(crate) doors: Option<Arc<Mutex<Doors>>>,
-    /// Where devices of this side are that the peer may not know.
+    /// Addresses of devices of this side that the peer may not know.
     addresses: Vec<Note>,
     /// Rails that are being dialled.
     pub(crate) dialling: Vec<(usize, Box<dyn Connecting>)>,
-    /// Taken, and on no rail: none takes more, or the one that had it has failed.
+    /// Puts that are taken, and on no rail: no rail takes more, or the rail of the put has failed.
     pub(crate) waiting: VecDeque<Put>,
-    /// Puts that are not done.
+    /// Number of puts that are not done.
     pub(crate) outstanding: usize,
     pub(crate) notes: Notes,
     pub(crate) striping: Option<Striping>,
-    /// What this side shares, by the numbers that the peer knows it by.
+    /// Memory that this side shares, by the numbers that the peer knows it by.
     shares: Vec<(u32, MrKey)>,
     next_share: u32,
     shares_checked: usize,
@@ -179,13 +180,13 @@ impl Link {
         }
     }
 
-    /// Whether any rail is connected.
+    /// Returns whether any rail is connected.
     pub(crate) fn is_connected(&self) -> bool {
         self.rails.iter().any(|rail| rail.endpoint().is_some())
     }
 
-    /// The imports that can be given up, of those that are not used again: no put may have to be
-    /// repeated there.
+    /// Takes the imports that can be given up, of those that are not used again: no put may have to
+    /// be repeated there.
     pub(crate) fn take_forgotten(&mut self) -> Vec<Vec<Option<RemoteMr>>> {
         let Link { forgotten, rails, waiting, outstanding, .. } = self;
         let idle = |memory: &mut u32| {
@@ -197,7 +198,7 @@ impl Link {
         idle.into_iter().map(|memory| self.forget(memory)).collect()
     }
 
-    /// The way on which a put would be done first, if one takes it now.
+    /// Returns the path on which a put would be done first, if a rail takes the put now.
     pub(crate) fn put_path(&self, put: &Put, now: Instant) -> Option<PutPath> {
         let to = self.imports.iter().find(|import| import.number == put.to)?;
         let (before, from) = self.rails.split_at(self.turn % self.rails.len().max(1));
@@ -222,7 +223,8 @@ impl Link {
         Some(best)
     }
 
-    /// Whether a put may go over a rail, now or soon: one that is back tells what it knows.
+    /// Returns whether a put may go over a rail, now or soon: a rail that is back tells what it
+    /// knows.
     pub(crate) fn may_take(&self, put: &Put) -> bool {
         let known = self.rails.iter().map(|rail| put.known_to(rail.lane).is_some());
         self.rails.iter().enumerate().zip(known).any(|((at, rail), known)| match rail.stage {
@@ -232,23 +234,23 @@ impl Link {
         })
     }
 
-    /// The peer's memory as a rail knows it.
+    /// Returns the peer's memory as a rail knows it.
     fn on_rail(&self, number: u32, rail: usize) -> Option<RemoteMr> {
         let import = self.imports.iter().find(|import| import.number == number)?;
         import.rails.get(rail).copied().flatten()
     }
 
-    /// Pieces of the peer's memory that are known.
+    /// Returns the number of regions of the peer's memory that are known.
     pub(crate) fn knows(&self) -> usize {
         self.imports.len()
     }
 
-    /// Any memory of the peer's that is known on a rail.
+    /// Returns any memory of the peer that is known on a rail.
     pub(crate) fn any_on_rail(&self, rail: usize) -> Option<RemoteMr> {
         self.imports.iter().find_map(|import| import.rails.get(rail).copied().flatten())
     }
 
-    /// The peer's memory is known on a rail, or no longer.
+    /// Sets how a rail knows the peer's memory; none if the rail no longer knows it.
     pub(crate) fn import(&mut self, number: u32, rail: usize, mr: Option<RemoteMr>) {
         let found = self.imports.iter().position(|import| import.number == number);
         let at = found.unwrap_or_else(|| {
@@ -261,7 +263,7 @@ impl Link {
         }
     }
 
-    /// No put names the memory again: how each rail knows it.
+    /// Forgets memory that no put names again. Returns its name on each rail.
     fn forget(&mut self, number: u32) -> Vec<Option<RemoteMr>> {
         let found = self.imports.iter().position(|import| import.number == number);
         let mut rails = found.map_or_else(Vec::new, |at| self.imports.swap_remove(at).rails);
@@ -275,14 +277,14 @@ impl Link {
         rails
     }
 
-    /// Nothing is known on that rail any more.
+    /// Forgets all memory that is known on a rail.
     pub(crate) fn forget_rail(&mut self, rail: usize) {
         let entries = self.imports.iter_mut().filter_map(|import| import.rails.get_mut(rail));
         entries.for_each(|entry| *entry = None);
     }
 
-    /// The number by which the peer knows memory of this side; `is_registered` tells what is
-    /// still of any use.
+    /// Returns the number by which the peer knows memory of this side; `is_registered` tells which
+    /// memory is still of any use.
     pub(crate) fn share(&mut self, key: MrKey, is_registered: impl Fn(MrKey) -> bool) -> u32 {
         if let Some((number, _)) = self.shares.iter().find(|(_, known)| *known == key) {
             return *number;
@@ -301,13 +303,13 @@ impl Link {
         self.shares.clone()
     }
 
-    /// Where devices of this side are, until the peer has dialled them all.
+    /// Returns the addresses of devices of this side, until the peer has dialled them all.
     pub(crate) fn addresses(&self) -> Vec<Note> {
         let is_new = |rail: &Rail| rail.epoch == 0 && rail.endpoint().is_none();
         if self.rails.iter().any(is_new) { self.addresses.clone() } else { Vec::new() }
     }
 
-    /// What the peer may not know, because the rail that it was told over has failed.
+    /// Returns the notes that the peer may not know, because their rail has failed.
     pub(crate) fn untold(&self) -> Vec<Note> {
         let mut notes = self.addresses();
         notes.extend(self.notes.unheard(0));
@@ -318,12 +320,12 @@ impl Link {
         notes
     }
 
-    /// The peer has heard pieces of notes.
+    /// Forgets the fragments of notes that the peer has heard.
     pub(crate) fn heard_below(&mut self, below: u32) {
         self.notes.heard_below(below);
     }
 
-    /// Why no rail is left.
+    /// Returns why no rail is left.
     pub(crate) fn reasons(&self) -> String {
         let reason = |(at, rail): (usize, &Rail)| {
             let failure = rail.failure.as_deref().unwrap_or("it never came to be");

@@ -9,7 +9,7 @@ use crate::RAILS_MAX;
 /// Memory that a peer has shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Theirs {
-    /// By which it names it.
+    /// Number by which the peer names the memory.
     pub(crate) number: u32,
     pub(crate) bytes: u64,
 }
@@ -20,7 +20,7 @@ impl Imported for Theirs {
     }
 }
 
-/// The keys of memory on each rail; none where there was no rail when it was shared.
+/// Keys of memory on each rail; none where there was no rail when the memory was shared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Keys {
     pub(crate) memory: Theirs,
@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(Keys::decode(&many.encode()), None);
     }
 
-    /// What a record of a CTS has room for.
+    /// The record of a CTS has room for the keys of four rails.
     #[test]
     fn four_rails_of_rdma_fit_a_cts() {
         let rails = vec![Some(RemoteKey(vec![1; 37])); 4];

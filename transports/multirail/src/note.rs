@@ -1,4 +1,4 @@
-//! What the two sides of a link tell each other, as notes over one of its rails.
+//! Messages that the two sides of a link exchange, as notes over its rails.
 
 use ccl_core::encoding::{decode, encode};
 use ccl_core::transport::{Address, NOTE_BYTES_MAX};
@@ -6,60 +6,62 @@ use serde::{Deserialize, Serialize};
 
 use crate::rail::WINDOW;
 
-/// What a note takes beside its own bytes, at most: its kind, a number, a flag and a length.
+/// Largest number of bytes that a note takes beside its own: its kind, a number, a flag and a
+/// length.
 const FIXED_BYTES: usize = 16;
-/// A note of the user's travels in pieces so long.
+/// Length of the fragments that a note of the user travels in.
 pub(crate) const FRAGMENT_BYTES: usize = NOTE_BYTES_MAX - FIXED_BYTES;
-/// Keys that one note tells take so much at most.
+/// Largest number of bytes of the keys that one note tells.
 pub(crate) const KEYS_BYTES: usize = NOTE_BYTES_MAX - FIXED_BYTES;
-/// What a key takes beside its own bytes, at most: its number and its length.
+/// Largest number of bytes that a key takes beside its own: its number and its length.
 const KEY_FIXED_BYTES: usize = 8;
 
-/// A rail has failed.
+/// Report of a rail that has failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Down {
     pub(crate) rail: u8,
-    /// How often it had come back.
+    /// Number of times that the rail had come back.
     pub(crate) epoch: u32,
-    /// Puts with an immediate that were done since then.
+    /// Number of puts with an immediate that were done since the rail had come back last.
     pub(crate) done: u64,
-    /// The immediates of those that were not.
+    /// Immediates of the puts that were not done.
     pub(crate) open: Vec<u32>,
 }
 
-/// What became of the puts over a rail that has failed.
+/// Fate of the puts over a rail that has failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fate {
     pub(crate) rail: u8,
     pub(crate) epoch: u32,
-    /// Puts that are done and have not arrived, which cannot be.
+    /// Difference between the puts that were done and those of them that have arrived, which must
+    /// be 0.
     pub(crate) missing: u64,
-    /// In the order in which it was asked.
+    /// True for each put that has arrived, in the order of `Down::open`.
     pub(crate) arrived: Vec<bool>,
 }
 
-/// What is told.
+/// Message of one side to the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Note {
-    /// A piece of a user's note, by its number; and whether it is the note's last.
+    /// Fragment of a user's note, by its number; `is_last` is true for the note's last.
     Fragment {
         number: u32,
         is_last: bool,
         bytes: Vec<u8>,
     },
-    /// All pieces below this number have come.
+    /// All fragments below this number have come.
     Heard {
         below: u32,
     },
     Down(Down),
     Fate(Fate),
-    /// Memory that is shared, by its numbers, and its keys on the rail that this goes over.
+    /// Memory that is shared, by its numbers, and its keys on the rail that this note goes over.
     Keys(Vec<(u32, Vec<u8>)>),
-    /// All of them have been told, and this side takes keys over the rail.
+    /// All keys have been told, and this side takes keys over the rail.
     Ready,
-    /// Those have been told, too, that the peer may have missed before it said [`Note::Ready`].
+    /// The keys that the peer may have missed before it said [`Note::Ready`] have been told, too.
     Told,
-    /// Where a device of this side is.
+    /// Address of a device of this side.
     Address {
         device: u8,
         address: Address,
@@ -71,7 +73,7 @@ impl Note {
         encode(self)
     }
 
-    /// None if the bytes mean nothing.
+    /// Decodes a note; returns none if the bytes mean nothing.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Note> {
         let note = decode(bytes).ok()?;
         let plausible = match &note {
@@ -83,7 +85,7 @@ impl Note {
     }
 }
 
-/// Keys as notes that fit; without those that fit none.
+/// Returns keys as notes that fit; leaves out keys that fit no note.
 pub(crate) fn keys(all: Vec<(u32, Vec<u8>)>) -> Vec<Note> {
     let mut notes = Vec::new();
     let (mut some, mut bytes) = (Vec::new(), 0);

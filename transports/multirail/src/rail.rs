@@ -13,64 +13,69 @@ use crate::RAILS_MAX;
 use crate::device::LocalKeys;
 use crate::note::{Down, Fate};
 
-/// The most puts from the oldest that is not done to the newest. It bounds how far arrivals can be
-/// out of order, and so how many must be remembered.
+/// Largest number of puts from the oldest that is not done to the newest. This bounds how
+/// far arrivals can be out of order, and so how many must be remembered.
 pub(crate) const WINDOW: usize = 960;
-/// Puts are numbered so far, and from the beginning again.
+/// Largest number of a put; numbers begin again after it.
 pub(crate) const NUMBER: u64 = (1 << 36) - 1;
-/// Arrivals that are remembered: all that the peer may think are under way are among them.
+/// Number of arrivals that are remembered: all that the peer may think are under way are among
+/// them.
 const HEARD: usize = 2 * WINDOW;
-/// The peer can take a put for an earlier one of the same name only if that is one of these: what
-/// came before the last [`HEARD`] may have been overtaken by a window of others.
+/// Number of the last puts among which an immediate must be unique. The peer can take a put for an
+/// earlier one with the same immediate only if that is one of these: the puts before the last
+/// [`HEARD`] may have been overtaken by a window of others.
 const NAMES: usize = 4 * WINDOW;
-/// Puts to one peer that are given the same immediate must be told apart when their rail fails:
-/// whoever uses one again and again needs so many variants of it, in turn. So a rail that has its
-/// share of the puts has carried enough others between two alike.
+/// Number of variants that an immediate needs if it is used again and again; the variants are used
+/// in turn. Puts to one peer that have the same immediate must be told apart when their rail fails.
+/// With so many variants, a rail that has its share of the puts has carried enough others between
+/// two alike.
 pub const TURNS: usize = 1 << 16;
 const _: () = assert!(RAILS_MAX * NAMES <= TURNS);
-/// Room for so many puts is made beforehand, so that calls need not allocate.
+/// Number of puts for which room is made beforehand, so that calls need not allocate.
 const AT_ONCE: usize = 64;
-/// A rail that has failed is tried again after so long, and twice as long each time.
+/// First pause before a rail that has failed is tried again; each further pause is twice as long.
 const PAUSE: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(64);
-/// Unless it has worked for so long.
+/// Time that a rail must have worked for its pauses to begin anew.
 const STEADY: Duration = Duration::from_secs(60);
-/// Bandwidth is measured over so many bytes and so long at least.
+/// Smallest number of bytes over which bandwidth is measured; `MEASURED_FOR` is the shortest time.
 const MEASURED_BYTES: usize = 64 << 10;
 const MEASURED_FOR: Duration = Duration::from_millis(1);
-/// What was measured so long ago says nothing: it may have been a bad moment.
+/// Age from which a measurement says nothing any more: it may have been a bad moment.
 const MEASURED_LATELY: Duration = Duration::from_millis(50);
-/// How much of a measurement's difference is believed.
+/// Fraction of a measurement's difference that is believed.
 const BELIEVED: f64 = 0.3;
 
-/// How a rail is.
+/// State of a rail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Connected again; the peer's keys are not all known yet, or nothing has passed yet.
+    /// The rail is connected again; the peer's keys are not all known yet, or nothing has passed
+    /// yet.
     Joining(EndpointId),
     Up(EndpointId),
-    /// It has failed, and the peer is asked what became of this.
+    /// The rail has failed, and the peer is asked what became of these puts.
     Asking(Down),
-    /// It is tried again after that time.
+    /// The rail is tried again after that time.
     Down {
         again: Option<Instant>,
     },
 }
 
-/// A put in its user's words, and what these meant when it was taken.
+/// A put in its user's words, and what these meant when the put was taken.
 #[derive(Clone, Debug)]
 pub(crate) struct Put {
     pub(crate) request: WorkRequest,
-    /// The registrations, by device.
+    /// Registrations of the bytes, by device.
     pub(crate) local: LocalKeys,
     pub(crate) tail: Option<LocalKeys>,
-    /// The peer's memory, by its number.
+    /// Number of the peer's memory.
     pub(crate) to: u32,
     pub(crate) bytes: usize,
 }
 
 impl Put {
-    /// How a device knows the bytes that are put, and those of the tail, if it knows them.
+    /// Returns the keys by which a device knows the bytes that are put, and those of the tail, if
+    /// the device knows them.
     pub(crate) fn known_to(&self, device: usize) -> Option<(MrKey, Option<MrKey>)> {
         let key = |keys: &LocalKeys| keys.get(device).copied().flatten();
         let tail = if let Some(keys) = &self.tail { Some(key(keys)?) } else { None };
@@ -90,11 +95,11 @@ struct Posted {
     is_done: bool,
 }
 
-/// What has come over the rail, since it was connected last.
+/// Arrivals over the rail, since it was connected last.
 #[derive(Clone, Debug)]
 struct Heard {
     count: u64,
-    /// The last immediates.
+    /// Immediates of the last arrivals.
     names: VecDeque<u32>,
 }
 
@@ -104,12 +109,12 @@ impl Heard {
     }
 }
 
-/// What is to become of a put over a rail that has failed.
+/// Outcome of a put over a rail that has failed.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome {
-    /// It has arrived.
+    /// The put has arrived.
     Done(u64),
-    /// It goes another way.
+    /// The put goes over another rail.
     Again(Put),
 }
 
@@ -120,53 +125,54 @@ pub(crate) struct Load(CachePadded<AtomicUsize>);
 /// One rail.
 #[derive(Debug)]
 pub(crate) struct Rail {
-    /// Which of this side's devices it uses.
+    /// Index of this side's device that the rail uses.
     pub(crate) lane: usize,
-    /// The most puts that may be open on that.
+    /// Largest number of puts that may be open on that device.
     depth: usize,
     pub(crate) stage: Stage,
-    /// How often it has come back.
+    /// Number of times that the rail has come back.
     pub(crate) epoch: u32,
-    /// How often it has failed, and why it did last.
+    /// Number of times that the rail has failed; `failure` is the last reason.
     pub(crate) failures: u64,
     pub(crate) failure: Option<String>,
-    /// Puts that were done over it, and their bytes.
+    /// Number of puts that were done over the rail, and of their bytes.
     carried: (u64, u64),
-    /// The number of the first put in the window.
+    /// Number of the first put in the window.
     first: u64,
     window: VecDeque<Posted>,
-    /// The last immediates that were put.
+    /// Immediates of the last puts.
     names: VecDeque<u32>,
-    /// Puts with an immediate that are done, since it was connected last.
+    /// Number of puts with an immediate that are done, since the rail was connected last.
     done: u64,
-    /// Puts that are not done, and their bytes.
+    /// Number of puts that are not done; `bytes` is the number of their bytes.
     open: usize,
     bytes: usize,
-    /// Of its device: links that have one put each under way are not to choose the same one.
+    /// Load of the rail's device, so that links that have one put each under way do not choose the
+    /// same device.
     load: Arc<Load>,
     heard: Heard,
-    /// What had come before it came back, until the peer needs it no more.
+    /// Arrivals before the rail came back, until the peer needs them no more.
     before: Option<Heard>,
     rate: Rate,
-    /// While it is joining: whether something has passed, and whether all that the peer has shared
-    /// is known here.
+    /// True if something has passed over a rail that is joining; `informed` is true if all that the
+    /// peer has shared is known here.
     proved: bool,
     informed: bool,
-    /// True while its device has not taken the proof.
+    /// True while the rail's device has not taken the proof.
     pub(crate) owes_proof: bool,
-    /// When it was given something to carry first, since it was connected last.
+    /// Time at which the rail was first given something to carry, since it was connected last.
     carries_since: Option<Instant>,
     pause: Duration,
 }
 
-/// The bandwidth that was measured.
+/// Bandwidth that was measured.
 #[derive(Debug)]
 struct Rate {
     bytes_per_s: f64,
     measured: Instant,
-    /// Since when there is always something under way.
+    /// Time since when there is always something under way.
     since: Option<Instant>,
-    /// Done since then.
+    /// Number of bytes that are done since then.
     bytes: usize,
 }
 
@@ -220,7 +226,7 @@ impl Rail {
         }
     }
 
-    /// The connection, if there is one.
+    /// Returns the connection, if there is one.
     pub(crate) fn endpoint(&self) -> Option<EndpointId> {
         match self.stage {
             Stage::Joining(endpoint) | Stage::Up(endpoint) => Some(endpoint),
@@ -228,7 +234,7 @@ impl Rail {
         }
     }
 
-    /// For those who want to know.
+    /// Returns the state of the rail, for reports.
     pub(crate) fn state(&self, device: &str) -> RailState {
         RailState {
             device: device.to_owned(),
@@ -241,19 +247,20 @@ impl Rail {
         }
     }
 
-    /// The connection, if it takes one more put.
+    /// Returns the connection, if it takes one more put.
     pub(crate) fn takes(&self) -> Option<EndpointId> {
         let Stage::Up(endpoint) = self.stage else { return None };
         (self.open < self.depth && self.window.len() < WINDOW).then_some(endpoint)
     }
 
-    /// The bandwidth that was measured; none if it carries nothing.
+    /// Returns the bandwidth that was measured; none if the rail carries nothing.
     pub(crate) fn bytes_per_s(&self) -> Option<f64> {
         matches!(self.stage, Stage::Up(_)).then_some(self.rate.bytes_per_s.max(1.0))
     }
 
-    /// When a put of so many bytes would be done, in seconds from now. `best` is the bandwidth of
-    /// the best rail: one that was slow a while ago has another chance.
+    /// Returns the time until a put of so many bytes would be done, in seconds. `best` is the
+    /// bandwidth of the best rail, which counts here if nothing was measured lately: a rail that
+    /// was slow a while ago has another chance.
     pub(crate) fn expects(&self, bytes: usize, best: f64, now: Instant) -> f64 {
         let own = self.rate.bytes_per_s.max(1.0);
         let lately = now.since(self.rate.measured) < MEASURED_LATELY;
@@ -272,20 +279,20 @@ impl Rail {
         self.load.0.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Nothing becomes of what is under way.
+    /// Forgets what is under way, without an outcome.
     fn clear(&mut self) {
         self.first = self.first.wrapping_add(self.window.len() as u64);
         self.window.clear();
         self.end(self.open, self.bytes);
     }
 
-    /// It is never used again, and nothing that is under way is done.
+    /// Gives the rail up for good: nothing that is under way is done.
     pub(crate) fn give_up(&mut self) {
         self.clear();
         self.stage = Stage::Down { again: None };
     }
 
-    /// A put of so many bytes goes over this rail. Returns its number.
+    /// Takes a put that goes over this rail. Returns its number.
     pub(crate) fn take(&mut self, put: Put, now: Instant) -> u64 {
         let bytes = put.bytes;
         if let Some(name) = put.immediate() {
@@ -301,7 +308,7 @@ impl Rail {
         self.first.wrapping_add(self.window.len() as u64 - 1) & NUMBER
     }
 
-    /// The put that was taken last did not go.
+    /// Takes back the put that was taken last, which did not go.
     pub(crate) fn untake(&mut self) -> Option<Put> {
         let Posted { put, .. } = self.window.pop_back()?;
         if put.immediate().is_some() {
@@ -311,17 +318,17 @@ impl Rail {
         Some(put)
     }
 
-    /// Whether the peer is waited for: to do a put, or to say what became of it.
+    /// Returns whether the peer is waited for: to do a put, or to say what became of it.
     pub(crate) fn has_open(&self) -> bool {
         self.open > 0
     }
 
-    /// Whether a put that is under way, or was, goes to this memory.
+    /// Returns whether a put that is not done goes to this memory.
     pub(crate) fn names(&self, memory: u32) -> bool {
         self.window.iter().any(|posted| !posted.is_done && posted.put.to == memory)
     }
 
-    /// A put is done: the user's name for it.
+    /// Counts a put as done. Returns the user's id of the put.
     pub(crate) fn done(&mut self, number: u64, now: Instant) -> Option<u64> {
         // What is late lies far outside the window.
         let at = usize::try_from(number.wrapping_sub(self.first) & NUMBER).ok()?;
@@ -345,7 +352,7 @@ impl Rail {
         Some(id)
     }
 
-    /// A put of the peer's has come.
+    /// Counts a put of the peer that has come.
     pub(crate) fn hear(&mut self, name: u32) {
         let Heard { count, names } = &mut self.heard;
         *count += 1;
@@ -355,7 +362,7 @@ impl Rail {
         names.push_back(name);
     }
 
-    /// It has failed. Returns whether the peer can tell its puts apart.
+    /// Takes the rail out after a failure. Returns whether the peer can tell its puts apart.
     pub(crate) fn fall(&mut self, number: usize, reason: String) -> bool {
         let undone = self.window.iter().filter(|posted| !posted.is_done);
         let open: Vec<u32> = undone.filter_map(|posted| posted.put.immediate()).collect();
@@ -368,7 +375,7 @@ impl Rail {
         is_clear
     }
 
-    /// What became of the peer's puts.
+    /// Returns what became of the peer's puts.
     pub(crate) fn answer(&self, down: &Down) -> Fate {
         let nothing = Heard { count: 0, names: VecDeque::new() };
         let heard = match &self.before {
@@ -382,8 +389,8 @@ impl Rail {
         Fate { rail: down.rail, epoch: down.epoch, missing, arrived }
     }
 
-    /// The peer's answer to what was asked: what becomes of each put is appended. No if nothing was
-    /// asked, or something else.
+    /// Takes in the peer's answer, and appends what becomes of each put. Returns false if nothing
+    /// was asked, or something else.
     pub(crate) fn settle(
         &mut self,
         fate: &Fate,
@@ -413,7 +420,7 @@ impl Rail {
         true
     }
 
-    /// It is tried again in a while.
+    /// Lets the rail rest; it is tried again after a pause.
     pub(crate) fn rest(&mut self, now: Instant) {
         if self.carries_since.take().is_some_and(|since| now.since(since) >= STEADY) {
             self.pause = PAUSE;
@@ -422,7 +429,7 @@ impl Rail {
         self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
 
-    /// It is connected again.
+    /// Takes in a new connection of the rail.
     pub(crate) fn rise(&mut self, epoch: u32, endpoint: EndpointId) {
         self.before = Some(std::mem::replace(&mut self.heard, Heard::new()));
         self.names.clear();
@@ -431,18 +438,18 @@ impl Rail {
         self.stage = Stage::Joining(endpoint);
     }
 
-    /// Whether it is connected for the time that is meant.
+    /// Returns whether the rail is connected in this epoch.
     pub(crate) fn is_epoch(&self, epoch: u64) -> bool {
         u64::from(self.epoch) == epoch && self.endpoint().is_some()
     }
 
-    /// Something has passed there.
+    /// Records that something has passed over the rail.
     pub(crate) fn proved(&mut self) {
         self.proved = true;
         self.ready();
     }
 
-    /// All is known that the peer has shared.
+    /// Records that all is known that the peer has shared.
     pub(crate) fn informed(&mut self) {
         self.informed = true;
         self.ready();

@@ -1,4 +1,4 @@
-//! How the rails of a link come together: all are dialled at once, and those that have come after a
+//! Rendezvous of the rails of a link: all are dialled at once, and those that have come after a
 //! moment are the link. Others may come later.
 
 use std::any::Any;
@@ -17,29 +17,30 @@ use serde::{Deserialize, Serialize};
 use crate::RAILS_MAX;
 use crate::device::Together;
 
-/// Names a link in both processes; random.
+/// Random name of a link in both processes.
 pub(crate) type LinkId = [u8; 16];
 
-/// The longest text that the user of a link may give to it.
+/// Longest text that the user of a link may give to it, in bytes.
 const TEXT_BYTES_MAX: usize = 64;
-/// How long the other rails may take after the first.
+/// Longest time that the other rails may take after the first.
 const GATHER: Duration = Duration::from_secs(1);
-/// How long a rail that comes back waits for its link to take it.
+/// Longest time that a rail that comes back waits for its link to take it.
 const RETURN: Duration = Duration::from_secs(5);
-/// Links that are remembered, so that a rail that comes too late is none of its own.
+/// Number of links that are remembered, so that a rail that comes too late makes no link of its
+/// own.
 const KNOWN_MAX: usize = 1024;
 
-/// What the dialling side says of a rail.
+/// Hello of the dialling side for one rail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(crate) link: LinkId,
     pub(crate) rail: u8,
     pub(crate) rails: u8,
-    /// Of how many of the listener's devices the address is known.
+    /// Number of the listener's devices whose address is known.
     pub(crate) known: u8,
-    /// How often the rail has come back, this time included.
+    /// Number of times that the rail has come back, this time included.
     pub(crate) epoch: u32,
-    /// The user's; of no meaning if the rail comes back.
+    /// Text of the user; without meaning if the rail comes back.
     pub(crate) text: Vec<u8>,
 }
 
@@ -55,7 +56,7 @@ impl Hello {
     }
 }
 
-/// What an address says: how many devices there are, and where the first ones are.
+/// Content of an address: the number of devices, and the addresses of the first ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Addresses {
     pub(crate) count: usize,
@@ -74,15 +75,16 @@ impl Addresses {
         plausible.then_some(addresses)
     }
 
-    /// That of the device which a rail leads to, if it is known.
+    /// Returns the address of the device that a rail leads to, if it is known.
     fn of(&self, rail: usize) -> Option<&Address> {
         self.known.get(rail % self.count.max(1))
     }
 }
 
-/// The same address with less in it: a device's with `shorter` of it, as long as one can be any
-/// shorter; then without the last device, which the peer tells of later. None if it is no address
-/// of rails, or cannot be any shorter with so many devices at least.
+/// Shortens an address of rails. The longest device address is replaced by `shorter` of it, as long
+/// as it can be any shorter; then the last device is left out, which the peer tells of later.
+/// Returns none if `address` is no address of rails, or cannot be any shorter with at least `least`
+/// devices.
 #[must_use]
 pub fn shorten(
     address: &Address,
@@ -99,7 +101,7 @@ pub fn shorten(
     Some(addresses.encode())
 }
 
-/// How a rail is dialled again.
+/// Means to dial a rail again.
 #[derive(Clone, Debug)]
 pub(crate) struct Dial {
     pub(crate) addresses: Addresses,
@@ -107,13 +109,13 @@ pub(crate) struct Dial {
 }
 
 impl Dial {
-    /// Where a rail leads to, if that is known.
+    /// Returns the address that a rail leads to, if it is known.
     pub(crate) fn to(&self, rail: usize) -> Option<&Address> {
         self.addresses.of(rail)
     }
 
-    /// The peer says where a device of its is: they come in order, some twice. No if there is none
-    /// such.
+    /// Learns the address of a device of the peer: the addresses come in order, some twice. Returns
+    /// false if the peer has no such device.
     pub(crate) fn learn(&mut self, device: usize, address: Address) -> bool {
         let Addresses { count, known } = &mut self.addresses;
         if device == known.len() && device < *count {
@@ -126,21 +128,21 @@ impl Dial {
 /// A link before a lane takes it over.
 #[derive(Debug)]
 pub(crate) struct Gathered {
-    /// What made it.
+    /// Devices that the link was made with.
     pub(crate) with: Arc<Together>,
     pub(crate) id: LinkId,
-    /// By rail; none where it has not come.
+    /// Connections by rail; none where the rail has not come.
     pub(crate) rails: Vec<Option<Connected>>,
     pub(crate) from: From,
 }
 
-/// Which side of a link this is.
+/// Side of a link.
 #[derive(Debug)]
 pub(crate) enum From {
-    /// The one that has dialled.
+    /// The side that has dialled.
     Dialled(Dial),
-    /// The one that was dialled, and where rails come back to; with the devices that the other one
-    /// does not know yet, and where they are.
+    /// The side that was dialled, and the doors that rails come back to; with the devices that the
+    /// other side does not know yet, and their addresses.
     Listened(Arc<Mutex<Doors>>, Vec<(u8, Address)>),
 }
 
@@ -164,13 +166,13 @@ struct Gathering {
     id: LinkId,
     text: Vec<u8>,
     rails: Vec<Option<Connected>>,
-    /// Those that lead to the first of the listener's devices, so many, are awaited.
+    /// Number of the listener's first devices whose rails are awaited.
     known: usize,
     since: Instant,
 }
 
-/// Where rails come in: one listener for each device. The lanes look there, too, for rails that
-/// come back when nobody waits for a link.
+/// Doors that rails come in through: one listener for each device. The lanes look there, too, for
+/// rails that come back when nobody waits for a link.
 #[derive(Debug)]
 pub(crate) struct Doors {
     listeners: Vec<Box<dyn Listener>>,
@@ -179,9 +181,9 @@ pub(crate) struct Doors {
     /// Links to be handed out.
     gathered: VecDeque<Gathering>,
     returned: Vec<Returned>,
-    /// Peers that said nothing of a rail.
+    /// Number of peers whose hello named no rail.
     rejected: u64,
-    /// No links are wanted any more.
+    /// True if no links are wanted any more.
     is_closed: bool,
 }
 
@@ -203,7 +205,7 @@ impl Doors {
         Addresses { count: known.len(), known }
     }
 
-    /// Takes in who has come. An error is one of every listener.
+    /// Takes in the rails that have come. Returns an error only if every listener has one.
     pub(crate) fn pump(&mut self, now: Instant) -> Result<(), TransportError> {
         let mut failed = Vec::new();
         for at in 0..self.listeners.len() {
@@ -264,18 +266,18 @@ impl Doors {
         }
     }
 
-    /// Rails of this link that have come back.
+    /// Takes the rails of this link that have come back.
     pub(crate) fn take_returned(&mut self, link: &LinkId) -> Vec<Returned> {
         self.returned.extract_if(.., |one| one.hello.link == *link).collect()
     }
 }
 
-/// Locks what nothing can leave half changed.
+/// Locks the doors, which nothing can leave half changed.
 pub(crate) fn lock(doors: &Mutex<Doors>) -> MutexGuard<'_, Doors> {
     doors.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for links.
+/// Listener for links.
 #[derive(Debug)]
 pub(crate) struct RailsListener {
     doors: Arc<Mutex<Doors>>,
@@ -312,7 +314,7 @@ impl Listener for RailsListener {
 }
 
 impl Drop for RailsListener {
-    /// Rails may still come back.
+    /// Closes the doors to new links. Rails may still come back.
     fn drop(&mut self) {
         let mut doors = lock(&self.doors);
         doors.is_closed = true;
@@ -327,9 +329,9 @@ pub(crate) struct RailsConnecting {
     with: Arc<Together>,
     id: LinkId,
     dial: Dial,
-    /// By rail.
+    /// Attempts by rail.
     attempts: Vec<Attempt>,
-    /// When the first rail came.
+    /// Time at which the first rail came.
     since: Option<Instant>,
 }
 
@@ -338,7 +340,7 @@ enum Attempt {
     Open(Box<dyn Connecting>),
     Connected(Connected),
     Failed(TransportError),
-    /// Handed out, or not begun: it comes later.
+    /// The rail was handed out, or not begun: it comes later.
     Over,
 }
 

@@ -1,4 +1,4 @@
-//! Where a listener is: a random abstract name, valid on one boot of one host in one network
+//! Address of a listener: a random abstract name, valid on one boot of one host in one network
 //! namespace.
 
 use std::os::unix::fs::MetadataExt;
@@ -15,14 +15,14 @@ const KIND: [u8; 4] = *b"shm1";
 /// The host and the part of it in which abstract names are visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Namespace {
-    /// The kernel's random identity of this boot; other containers of the host have the same.
+    /// Kernel's random identity of this boot; other containers of the host have the same.
     pub(crate) boot: [u8; 16],
-    /// The network namespace's inode; 0 if unknown.
+    /// Inode of the network namespace; 0 if unknown.
     pub(crate) network: u64,
 }
 
 impl Namespace {
-    /// Where this process is.
+    /// Returns the namespace of this process.
     pub(crate) fn here() -> Result<Namespace, TransportError> {
         let path = "/proc/sys/kernel/random/boot_id";
         let boot = std::fs::read_to_string(path).ok().and_then(|text| parse_boot(&text));
@@ -48,24 +48,24 @@ fn parse_boot(text: &str) -> Option<[u8; 16]> {
 pub(crate) struct Name(pub(crate) [u8; 16]);
 
 impl Name {
-    /// The name as the kernel shows it (after an `@`) in `/proc/net/unix`.
+    /// Returns the name as the kernel shows it (after an `@`) in `/proc/net/unix`.
     pub(crate) fn text(self) -> String {
         format!("ferroccl-shm-{:032x}", u128::from_be_bytes(self.0))
     }
 
-    /// The socket address.
+    /// Returns the socket address.
     pub(crate) fn socket(self) -> Result<SocketAddrUnix, TransportError> {
         SocketAddrUnix::new_abstract_name(self.text().as_bytes())
             .map_err(|error| os("naming the socket", error, "this is a defect of the transport"))
     }
 }
 
-/// The address that peers are given.
+/// Returns the address that peers are given.
 pub(crate) fn encode(name: Name, namespace: Namespace) -> Address {
     Address(encoding::encode(&(KIND, name, namespace)))
 }
 
-/// The name in an address, if it can be reached from `here`.
+/// Returns the name in an address, if it can be reached from `here`.
 pub(crate) fn decode(address: &Address, here: Namespace) -> Result<Name, TransportError> {
     let (name, there) = match encoding::decode(&address.0) {
         Ok((KIND, name, there)) => (name, there),

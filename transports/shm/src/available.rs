@@ -1,10 +1,10 @@
-//! How much memory can still be had, so that a large allocation is an error rather than a visit
-//! of the kernel's out-of-memory killer.
+//! Memory that is still available: a large allocation is then an error rather than a case for the
+//! kernel's out-of-memory killer.
 
 use std::path::Path;
 
-/// Bytes that the system and the control groups of this process still have; none if they do not
-/// say.
+/// Returns the bytes that the system and the control groups of this process still have; none if
+/// they do not say.
 pub(crate) fn available_bytes() -> Option<u64> {
     let system = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| meminfo(&text));
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -18,7 +18,7 @@ fn meminfo(text: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The names of one version of control groups.
+/// File and field names of one version of control groups.
 struct Version {
     limit: &'static str,
     usage: &'static str,
@@ -32,7 +32,8 @@ const V1: Version = Version {
 };
 const V2: Version = Version { limit: "memory.max", usage: "memory.current", stat_prefix: "" };
 
-/// The least that any group above this process has left. `groups` is `/proc/self/cgroup`.
+/// Returns the least memory that any group above this process has left. `groups` is
+/// `/proc/self/cgroup`.
 fn cgroups(mount: &Path, groups: &str) -> Option<u64> {
     groups.lines().filter_map(|line| hierarchy(mount, line)).min()
 }

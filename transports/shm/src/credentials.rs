@@ -1,4 +1,4 @@
-//! Who is at the other end of a socket, as the kernel tells.
+//! Identity of the process at the other end of a socket, as the kernel tells it.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -11,13 +11,13 @@ use crate::{DESCRIPTORS, os};
 /// A process that connected, or that listens.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// Its name in messages.
+    /// Name of the process in messages.
     pub(crate) name: String,
-    /// Becomes readable when the process ends; none where its id is not known here.
+    /// Descriptor that becomes readable when the process ends; none if its id is not known here.
     pub(crate) process: Option<OwnedFd>,
 }
 
-/// The peer of a connected socket, if its user is ours or root.
+/// Returns the peer of a connected socket, if its user is ours or root.
 pub(crate) fn identify(socket: BorrowedFd<'_>) -> Result<Peer, TransportError> {
     let (pid, uid) = credentials(socket)
         .map_err(|error| os("getsockopt(SO_PEERCRED)", error, "the socket is not usable"))?;
@@ -44,8 +44,8 @@ pub(crate) fn identify(socket: BorrowedFd<'_>) -> Result<Peer, TransportError> {
     Ok(Peer { name, process })
 }
 
-/// Process id and user id. Not through rustix, whose type does not admit the process id 0 that a
-/// peer of another PID namespace has.
+/// Returns process id and user id. The type of rustix does not admit the process id 0 that a peer
+/// of another PID namespace has, so this calls libc.
 fn credentials(socket: BorrowedFd<'_>) -> Result<(i32, u32), Errno> {
     let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;

@@ -1,4 +1,4 @@
-//! The device: registered memory, and the maker of everything else.
+//! The device: registers memory, and makes listeners, connections and lanes.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::handshake::RING;
 use crate::lane::ShmLane;
 use crate::memory::{self, Segment};
 
-/// What the device can do.
+/// Returns the capabilities of the device.
 pub(crate) fn caps() -> Caps {
     Caps {
         mapped: true,
@@ -31,10 +31,10 @@ pub(crate) fn caps() -> Caps {
     }
 }
 
-/// The descriptor that peers map memory by, if it has one.
+/// Descriptor by which peers map memory; none for memory that was only registered.
 pub(crate) type File = Option<Arc<OwnedFd>>;
 
-/// The shared memory of this host.
+/// Device for the shared memory of this host.
 #[derive(Debug)]
 pub struct ShmDevice {
     caps: Caps,

@@ -1,4 +1,4 @@
-//! Meeting peers: the listener, and the connection in the making.
+//! Connection setup: the listener, and the connecting side.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::handshake::{Handshake, Shaken, random};
 use crate::wire::Socket;
 use crate::{DESCRIPTORS, os};
 
-/// Connections that have proved nothing yet; more wait in the kernel's queue.
+/// Most connections that have proved nothing yet; more wait in the kernel's queue.
 const HALF_OPEN_MAX: usize = 64;
 
-/// How long a connection may take to prove the secret.
+/// Most time that a connection may take to prove the secret.
 const PROVE_WITHIN: Duration = Duration::from_secs(5);
 
 const BACKLOG: i32 = 128;
@@ -35,7 +35,7 @@ fn connected(handshake: Handshake, shaken: Shaken, hello: Vec<u8>) -> Connected 
     Connected { hello, inner: Box::new(handshake.finish(shaken)) }
 }
 
-/// A socket with a random abstract name.
+/// A listener on a socket with a random abstract name.
 #[derive(Debug)]
 pub(crate) struct ShmListener {
     device: u64,
@@ -89,7 +89,7 @@ impl ShmListener {
         Ok(())
     }
 
-    /// Counts a stranger; an error of this process's own is passed on.
+    /// Counts a rejected connection. Returns an error of this process's own instead.
     fn reject(&mut self, error: TransportError) -> Result<(), TransportError> {
         if matches!(error, TransportError::Os { .. }) {
             return Err(error);
@@ -140,14 +140,14 @@ fn late_proof(peer: &str) -> TransportError {
     TransportError::Deadline { what: "the proof of the secret", peer, after: PROVE_WITHIN }
 }
 
-/// How far a connection is.
+/// Stage of a connection in the making.
 #[derive(Debug)]
 enum Progress {
     /// The socket is to be connected.
     Dial { socket: Socket, name: Name },
     /// The sides are proving the secret.
     Shake(Box<Handshake>),
-    /// It has ended, well or not.
+    /// The attempt has ended, well or not.
     Over,
 }
 
@@ -188,7 +188,7 @@ impl ShmConnecting {
         })
     }
 
-    /// Connects the socket; none if the listener's queue is full.
+    /// Connects the socket. Returns the stage `Dial` again if the listener's queue is full.
     fn dial(&self, socket: Socket, name: Name) -> Result<Progress, TransportError> {
         match rustix::net::connect(&socket, &name.socket()?) {
             Ok(()) => {}

@@ -1,5 +1,5 @@
-//! What is fuzzed of this crate: messages, addresses and keys of other processes. As in
-//! `ccl_core::fuzzing`.
+//! Fuzz targets of this crate: messages, addresses and keys of other processes. The targets follow
+//! the rules of `ccl_core::fuzzing`.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -11,14 +11,14 @@ use crate::credentials::Peer;
 use crate::handshake::Handshake;
 use crate::wire::{self, Offer, Socket};
 
-/// The key of a region: what is read is read again from what is written.
+/// Checks that a decoded key of a region is the same after encoding and decoding.
 pub fn shm_key(data: &[u8]) {
     if let Some(offer) = Offer::decode(data) {
         assert_eq!(Offer::decode(&offer.encode()), Some(offer));
     }
 }
 
-/// The address of a listener: what is read is read again from what is written.
+/// Checks that a decoded address of a listener is the same after encoding and decoding.
 pub fn shm_address(data: &[u8]) {
     // Half of the inputs are of this very place.
     let here = Namespace { boot: [1; 16], network: 2 };
@@ -31,8 +31,8 @@ fn side(socket: OwnedFd) -> (Socket, Peer) {
     (Socket::new(socket), Peer { name: "a test".to_owned(), process: None })
 }
 
-/// Messages of a handshake, each behind its length, to either side: from the start, or to a
-/// side that the other one has talked to before.
+/// Checks either side of a handshake with messages, each behind its length: from the start, or
+/// after the other side has talked to it.
 pub fn shm_handshake(data: &[u8]) {
     let Some((&first, mut rest)) = data.split_first() else { return };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -1,6 +1,5 @@
-//! How two processes become a connection: they prove to each other that they know the secret, then
-//! each sends its ring (a descriptor). No descriptor is sent or taken before the other side's
-//! proof.
+//! The handshake of two processes: they prove to each other that they know the secret, then each
+//! sends its ring (a descriptor). No descriptor is sent or taken before the other side's proof.
 
 use std::any::Any;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,10 +15,11 @@ use crate::credentials::Peer;
 use crate::wire::{self, Received, Socket};
 use crate::{memory, os};
 
-/// The ring of immediates of one direction: a message is its header alone.
+/// Shape of the ring of immediates of one direction: a message is its header alone.
 pub(crate) const RING: Shape = Shape { slots: 1024, slot_bytes: 0 };
 
-/// Its version changes with every change of what the two sides send or map.
+/// Protocol of a connection; its version changes with every change of what the two sides send or
+/// map.
 pub(crate) const PROTOCOL: Protocol =
     Protocol { name: "ferroccl-shm", version: 2, hello_bytes_max: HELLO_BYTES_MAX };
 const RING_FILE: &[u8] = b"ferroccl-shm ring";
@@ -27,15 +27,15 @@ const RING_FILE: &[u8] = b"ferroccl-shm ring";
 /// A connection whose both sides have proved the secret.
 #[derive(Debug)]
 pub(crate) struct Link {
-    /// The device it was made by.
+    /// Device that made the link.
     pub(crate) device: u64,
-    /// Brings descriptors, and hangs up.
+    /// Socket that brings descriptors, and hangs up.
     pub(crate) socket: Socket,
-    /// Who is at the other end.
+    /// Process at the other end.
     pub(crate) peer: Peer,
-    /// Immediates to the peer.
+    /// Ring of immediates to the peer.
     pub(crate) outgoing: Sender,
-    /// Immediates from the peer.
+    /// Ring of immediates from the peer.
     pub(crate) incoming: Receiver,
 }
 
@@ -45,7 +45,7 @@ impl Inner for Link {
     }
 }
 
-/// Random bytes of the kernel.
+/// Returns random bytes of the kernel.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], TransportError> {
     let mut bytes = [0; N];
     match getrandom(&mut bytes[..], GetRandomFlags::NONBLOCK) {
@@ -62,12 +62,12 @@ pub(crate) struct Handshake {
     socket: Socket,
     peer: Peer,
     proof: Proof,
-    /// This side's ring, once both sides have proved the secret.
+    /// Ring of this side, once both sides have proved the secret.
     ring: Option<Region>,
 }
 
 impl Handshake {
-    /// The connecting side, over a connected socket.
+    /// Begins the handshake of the connecting side, over a connected socket.
     pub(crate) fn connector(
         device: u64,
         socket: Socket,
@@ -81,7 +81,7 @@ impl Handshake {
         Ok(made)
     }
 
-    /// The listening side, over an accepted socket.
+    /// Begins the handshake of the listening side, over an accepted socket.
     pub(crate) fn listener(
         device: u64,
         socket: Socket,
@@ -92,17 +92,18 @@ impl Handshake {
         Ok(Handshake { device, socket, peer, proof, ring: None })
     }
 
-    /// The peer's name in messages.
+    /// Returns the peer's name in messages.
     pub(crate) fn peer(&self) -> &str {
         &self.peer.name
     }
 
-    /// What the connecting side said of itself.
+    /// Returns the hello of the connecting side.
     pub(crate) fn hello(&self) -> &[u8] {
         self.proof.hello()
     }
 
-    /// Takes what has arrived. Yes means that both sides have proved the secret.
+    /// Takes what has arrived. Returns the rings once both sides have proved the secret and sent
+    /// theirs.
     pub(crate) fn step(&mut self) -> Result<Option<Shaken>, TransportError> {
         loop {
             match wire::receive(self.socket.as_fd(), self.ring.is_some())? {
@@ -153,7 +154,7 @@ impl Handshake {
         })
     }
 
-    /// The connection, after [`Handshake::step`] said yes.
+    /// Returns the connection, after [`Handshake::step`] has returned its rings.
     pub(crate) fn finish(self, shaken: Shaken) -> Link {
         let Shaken { outgoing, incoming } = shaken;
         let (device, socket, peer) = (self.device, self.socket, self.peer);

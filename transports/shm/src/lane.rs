@@ -1,4 +1,4 @@
-//! A lane: puts are copies into the peer's memory, immediates go through a ring.
+//! A lane: copies puts into the peer's memory, and sends immediates through a ring.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -20,16 +20,16 @@ use crate::handshake::{Link, RING, random};
 use crate::wire::{self, Offer, Received};
 use crate::{DESCRIPTORS, memory, os};
 
-/// How often it is checked whether the peers still live, and what their sockets have brought.
+/// Interval between checks of whether the peers live and what their sockets have brought.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
-/// For so long after a peer has come that is checked all the time: it may have things to say before
-/// anything can be put.
+/// Time after a peer has come during which every poll checks it: the peer may have something to say
+/// before anything can be put.
 const FRESH: Duration = Duration::from_millis(50);
 
-/// Pieces of memory of a peer that are remembered until they are mapped.
+/// Most pieces of a peer's memory that are remembered until they are mapped.
 const OFFERS_MAX: usize = 1 << 16;
 
-/// Those of them that hold a descriptor of this process.
+/// Most of these pieces that may hold a descriptor of this process.
 const WAITING_MAX: usize = 1024;
 
 fn decode(key: &RemoteKey) -> Result<Offer, TransportError> {
@@ -39,15 +39,15 @@ fn decode(key: &RemoteKey) -> Result<Offer, TransportError> {
     })
 }
 
-/// A peer's memory that its socket has brought.
+/// Memory of a peer that its socket has brought.
 #[derive(Debug)]
 struct Offered {
     offer: Offer,
-    /// None once mapping it has failed.
+    /// Descriptor of the memory; none once mapping it has failed.
     file: Option<OwnedFd>,
 }
 
-/// A peer's memory that was mapped by being imported.
+/// Memory of a peer that was mapped by being imported.
 #[derive(Debug)]
 struct Mapped {
     offer: Offer,
@@ -63,22 +63,23 @@ impl Imported for Mapped {
 #[derive(Debug)]
 struct Endpoint {
     link: Link,
-    /// What this side has shared.
+    /// Keys of the memory that this side has shared.
     shared: BTreeMap<MrKey, RemoteKey>,
-    /// What the peer has shared and this side has not mapped, by its name for it.
+    /// Memory that the peer has shared and this side has not mapped, by the peer's number for it.
     offered: BTreeMap<u64, Offered>,
-    /// Offers that hold a descriptor.
+    /// Number of offers that hold a descriptor.
     waiting: usize,
-    /// Puts that are done and not yet reported.
+    /// Number of puts that are done and not yet reported.
     unreported: usize,
-    /// Notes that the socket has not taken, and notes from the peer that are not yet reported.
+    /// Notes that the socket has not taken; `notes` holds those of the peer that are not yet
+    /// reported.
     unsaid: VecDeque<Vec<u8>>,
     notes: Vec<Vec<u8>>,
-    /// When it was polled first.
+    /// Time of the first poll.
     came: Option<Instant>,
-    /// Why the peer is lost, once that is known.
+    /// Reason why the peer is lost, once that is known.
     lost: Option<String>,
-    /// Whether that has been reported.
+    /// True if the loss has been reported.
     reported: bool,
 }
 
@@ -141,8 +142,8 @@ impl Endpoint {
         Ok(remote)
     }
 
-    /// The peer's memory, mapped; its descriptor is closed by that. Forgotten by that, too: the
-    /// mapping lives as long as the region that is handed out.
+    /// Maps the memory of an offer, closes its descriptor and forgets the offer. The mapping lives
+    /// as long as the region that is returned.
     fn take(&mut self, offer: Offer) -> Result<Region, TransportError> {
         let closed = !self.offered.contains_key(&offer.id) && self.receive_offers()?;
         let peer = self.peer();
@@ -169,8 +170,8 @@ impl Endpoint {
         Ok(region)
     }
 
-    /// Takes in what the socket has brought; whether the peer has closed it. What it had sent
-    /// before that counts.
+    /// Takes in what the socket has brought. Returns whether the peer has closed it; what the peer
+    /// had sent before that counts.
     fn receive_offers(&mut self) -> Result<bool, TransportError> {
         while self.waiting < WAITING_MAX && self.offered.len() < OFFERS_MAX {
             match wire::receive(self.link.socket.as_fd(), true)? {
@@ -216,7 +217,7 @@ impl Endpoint {
         }
     }
 
-    /// Has the socket take notes, as far as it does.
+    /// Sends queued notes, as many as the socket takes.
     fn say(&mut self) {
         while let Some(note) = self.unsaid.front() {
             match wire::send(self.link.socket.as_fd(), note, None) {
@@ -228,7 +229,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes in what the socket has brought, as far as there is room for it.
+    /// Takes in what the socket has brought, if there is room for it.
     fn look(&mut self) {
         if self.waiting < WAITING_MAX
             && self.offered.len() < OFFERS_MAX
@@ -238,7 +239,7 @@ impl Endpoint {
         }
     }
 
-    /// Looks whether the peer still lives; one system call if it does and has said nothing.
+    /// Checks whether the peer still lives; one system call if it does and has sent nothing.
     fn check_alive(&mut self) {
         let socket = self.link.socket.as_fd();
         let process = self.link.peer.process.as_ref();
@@ -272,9 +273,9 @@ impl Endpoint {
 #[derive(Debug)]
 pub(crate) struct ShmLane {
     memory: NamedMemory<File, Mapped>,
-    /// By number; empty where detached. Numbers are not used again.
+    /// Endpoints by number; empty where detached. Numbers are not used again.
     endpoints: Vec<Option<Box<Endpoint>>>,
-    /// Puts that are done and not yet reported.
+    /// Identifiers of puts that are done and not yet reported.
     done: Vec<u64>,
     checked: Option<Instant>,
 }
@@ -305,12 +306,12 @@ impl ShmLane {
         }
     }
 
-    /// What was imported by this very key.
+    /// Returns the memory that was imported by this very key.
     fn imported(&self, at: EndpointId, offer: Offer) -> Option<RemoteMr> {
         self.memory.known(at, |known| known.offer == offer)
     }
 
-    /// Carries one put out; no if the ring is full.
+    /// Executes one put. Returns false if the ring is full.
     fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
         let WorkRequest::Put { endpoint, remote_offset, immediate, id, .. } = *request;
         let Understood { source, tail, to, bytes, .. } = self.memory.understand(request)?;

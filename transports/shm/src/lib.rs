@@ -1,10 +1,9 @@
 //! Shared memory between the processes of one host.
 //!
 //! Memory is a sealed memfd, never a name in a file system, so a killed process leaves nothing
-//! behind. Peers meet at an abstract Unix socket with a random name; descriptors pass over it
-//! only after the kernel has told who the peer is and both sides have proved the secret. After
-//! that the socket has two uses: descriptors of shared memory travel over it, and it hangs up
-//! when the peer dies.
+//! behind. Peers connect at an abstract Unix socket with a random name. Descriptors pass over it
+//! only after the kernel has told who the peer is and both sides have proved the secret. The socket
+//! then carries descriptors of shared memory and short notes, and hangs up when the peer dies.
 //!
 //! A put copies straight into the peer's memory; its immediate goes through a ring of slots in
 //! memory that the receiver allocated.
@@ -52,10 +51,10 @@ pub use device::ShmDevice;
 pub use memory::named_memory;
 pub use parking::parking;
 
-/// The name of the only device.
+/// Name of the only device.
 pub const DEVICE: &str = "shm0";
 
-/// Shared memory as a value, for the registry.
+/// Entry of shared memory in the registry of transports.
 pub const KIND: TransportKind = TransportKind {
     name: "shm",
     id: 3,
@@ -71,12 +70,12 @@ pub const KIND: TransportKind = TransportKind {
     fewer_locations: |_| None,
 };
 
-/// Shared memory between the processes of one host.
+/// The transport of shared memory between the processes of one host.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ShmTransport;
 
 impl ShmTransport {
-    /// The transport; costs nothing until a device is opened.
+    /// Creates the transport; costs nothing until a device is opened.
     #[must_use]
     pub const fn new() -> ShmTransport {
         ShmTransport
@@ -110,7 +109,7 @@ impl Transport for ShmTransport {
     }
 }
 
-/// The machine's monotonic clock, the same for all processes of the host.
+/// Returns the host's monotonic clock, which all its processes share.
 #[must_use]
 pub fn now() -> Instant {
     let time = clock_gettime(ClockId::Monotonic);
@@ -119,7 +118,7 @@ pub fn now() -> Instant {
     Instant::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
 }
 
-/// An error of the operating system, with advice.
+/// Returns an error of the operating system, with advice.
 fn os(call: &'static str, error: Errno, advice: &'static str) -> TransportError {
     let code = error.raw_os_error();
     let full = std::io::Error::from_raw_os_error(code).to_string();

@@ -13,14 +13,14 @@ use rustix::process::{Pid, Resource};
 
 use crate::{DESCRIPTORS, available, os};
 
-/// What a descriptor must have before it is mapped: its size can never change again, so no access
-/// inside the mapping can fail.
+/// Seals that a descriptor must have before it is mapped: its size can never change again, so no
+/// access inside the mapping can fail.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// From here on huge pages are asked for.
+/// Bytes from which on huge pages are asked for.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// Memory is committed in steps, so that a signal costs only the step that it interrupts.
+/// Bytes of memory that are committed in one step: a signal costs only the step that it interrupts.
 const COMMIT_BYTES: usize = 64 << 20;
 
 const FREE_MEMORY: &str = "use less (fewer ranks, channels or slots, smaller buffers), or raise \
@@ -29,9 +29,9 @@ const FREE_MEMORY: &str = "use less (fewer ranks, channels or slots, smaller buf
 /// Memory of this process that can be shared.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    /// The memory as a descriptor.
+    /// Descriptor of the memory.
     pub(crate) file: OwnedFd,
-    /// The memory as this process sees it.
+    /// Mapping of the memory in this process.
     pub(crate) region: Region,
 }
 
@@ -57,8 +57,8 @@ impl Drop for Mapping {
     }
 }
 
-/// Zeroed memory of `bytes` bytes whose pages are there: neither shrinking nor a full memory
-/// limit can take them away later.
+/// Allocates zeroed memory of `bytes` bytes whose pages are there: neither shrinking nor a full
+/// memory limit can take them away later.
 pub(crate) fn allocate(bytes: usize) -> Result<Segment, TransportError> {
     allocate_as("ferroccl", bytes)
 }
@@ -76,12 +76,12 @@ fn allocate_as(name: &str, bytes: usize) -> Result<Segment, TransportError> {
     Ok(Segment { file, region })
 }
 
-/// Zeroed memory that others find through this process's descriptors, by its name in `/proc`: it
-/// stays there as long as the descriptor, and vanishes with the process.
+/// Allocates zeroed memory that others find through this process's descriptors, by its name in
+/// `/proc`. The name stays there as long as the descriptor, and vanishes with the process.
 ///
 /// # Errors
 ///
-/// No descriptor or no memory is to be had.
+/// When no descriptor or no memory is to be had.
 pub fn named_memory(name: &str, bytes: usize) -> Result<(OwnedFd, Region), TransportError> {
     let Segment { file, region } = allocate_as(name, bytes)?;
     Ok((file, region))
@@ -104,7 +104,7 @@ pub(crate) fn adopt(file: impl AsFd, bytes: usize, peer: &str) -> Result<Region,
     map(file.as_fd(), bytes)
 }
 
-/// Bytes of the file behind a region: a mapping cannot be empty.
+/// Returns the bytes of the file behind a region: a mapping cannot be empty.
 fn file_bytes(bytes: usize) -> usize {
     bytes.max(1)
 }
@@ -168,8 +168,8 @@ fn map(file: BorrowedFd<'_>, bytes: usize) -> Result<Region, TransportError> {
     Ok(unsafe { Region::new(start, bytes, Arc::new(mapping)) })
 }
 
-/// Makes every page exist. Through the mapping, so that huge pages are used and first accesses
-/// are quick; through the file on kernels before 5.14.
+/// Makes every page exist. It does so through the mapping, so that huge pages are used and first
+/// accesses are quick; on kernels before 5.14, through the file.
 fn commit(file: BorrowedFd<'_>, region: &Region) -> Result<(), Errno> {
     let bytes = file_bytes(region.bytes());
     match in_steps(bytes, |offset, step| populate(region, offset, step)) {

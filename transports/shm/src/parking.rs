@@ -1,4 +1,4 @@
-//! Sleeping and waking across processes.
+//! Sleep and wake-up across processes.
 
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use ccl_memory::doorbell::Parking;
 use rustix::thread::futex::{self, Flags, Timespec};
 
-/// A futex on shared memory: works between processes that map the same memory.
+/// Returns a futex on shared memory, which works between processes that map the same memory.
 #[must_use]
 pub fn parking() -> Parking {
     Parking { sleep, wake }

@@ -26,7 +26,7 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Takes a socket of this process over.
+    /// Takes over a socket of this process.
     pub(crate) fn new(descriptor: OwnedFd) -> Socket {
         Socket { descriptor, process: getpid() }
     }
@@ -46,12 +46,12 @@ impl Drop for Socket {
     }
 }
 
-/// How a message begins that is a note.
+/// Prefix of a message that is a note.
 pub(crate) const NOTE: &[u8] = b"note";
-/// The longest message: a note.
+/// Most bytes of a message: those of a note.
 pub(crate) const MESSAGE_BYTES: usize = NOTE.len() + NOTE_BYTES_MAX;
 
-/// What a look at the socket gives.
+/// Result of a read of the socket.
 #[derive(Debug)]
 pub(crate) enum Received {
     /// Nothing has arrived yet.
@@ -60,7 +60,7 @@ pub(crate) enum Received {
     Closed,
     /// A message of at most [`MESSAGE_BYTES`], and the descriptor that came with it.
     Message(Vec<u8>, Option<OwnedFd>),
-    /// More than a message may have. All of it has been dropped and closed.
+    /// A message of more bytes or descriptors than allowed. All of it has been dropped and closed.
     Malformed,
 }
 
@@ -84,8 +84,8 @@ pub(crate) fn send(
     Ok(())
 }
 
-/// Takes the next message without waiting. Without `descriptors` the kernel closes those that
-/// came along: a stranger's never enter this process.
+/// Takes the next message without waiting. Without `descriptors`, the kernel closes those that came
+/// along: a stranger's descriptors never enter this process.
 pub(crate) fn receive(
     socket: BorrowedFd<'_>,
     descriptors: bool,
@@ -132,26 +132,26 @@ pub(crate) fn receive(
     }
 }
 
-/// Memory that one side offers to the other: goes along with its descriptor.
+/// Memory that one side offers to the other; the message carries its descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Offer {
-    /// The offering side's name for it, unique on its device.
+    /// Number of the memory on the offering side, unique on its device.
     pub(crate) id: u64,
-    /// Its length.
+    /// Length of the memory in bytes.
     pub(crate) bytes: usize,
-    /// Ties the key that travels elsewhere to this offer.
+    /// Random bytes that tie the key, which travels elsewhere, to this offer.
     pub(crate) nonce: [u8; 16],
 }
 
 impl Offer {
     const KIND: [u8; 5] = *b"offer";
 
-    /// As bytes, on the socket and in a remote key.
+    /// Encodes the offer, for the socket and for a remote key.
     pub(crate) fn encode(&self) -> Vec<u8> {
         encode(&(Self::KIND, self))
     }
 
-    /// From bytes, if they are an offer.
+    /// Decodes an offer; none if the bytes are anything else.
     pub(crate) fn decode(message: &[u8]) -> Option<Offer> {
         match decode(message).ok()? {
             (Self::KIND, offer) => Some(offer),

@@ -1,4 +1,4 @@
-//! Where a gate can be reached: its token, and each address of its host.
+//! Address of a gate: its token, and each address of its host.
 
 use std::net::SocketAddr;
 
@@ -7,26 +7,26 @@ use ccl_core::transport::{Address, TransportError};
 use serde::{Deserialize, Serialize};
 
 const MAGIC: [u8; 4] = *b"tcp1";
-/// The most addresses of one host.
+/// Most addresses of one host.
 const ADDRESSES_MAX: usize = 64;
 
-/// Tells a gate from all others, so that an address that means another host elsewhere (every
-/// host has a 127.0.0.1, and often the same bridge) does not lead to the wrong one.
+/// Random identifier of a gate. An address may mean another host elsewhere (every host has a
+/// 127.0.0.1, and often the same bridge); with the token it does not lead to the wrong gate.
 pub type Token = [u8; 16];
 
-/// A gate's address, understood.
+/// A gate's address, decoded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Location {
-    /// Which gate.
+    /// Token of the gate.
     pub token: Token,
-    /// The addresses of its host, the likeliest first.
+    /// Addresses of its host, the likeliest first.
     #[serde(with = "List::<ADDRESSES_MAX>")]
     pub addresses: Vec<SocketAddr>,
 }
 
 impl Location {
-    /// Returns an address without its last place, which is the least likely to be of use; none if
-    /// it has no other.
+    /// Returns the address without its last entry, which is the least likely to be of use; none if
+    /// that is the only one.
     #[must_use]
     pub fn fewer(address: &Address) -> Option<Address> {
         let mut location = Location::decode(address).ok().filter(|it| it.addresses.len() > 1)?;
@@ -34,17 +34,17 @@ impl Location {
         Some(location.encode())
     }
 
-    /// As bytes.
+    /// Encodes the location as an address.
     #[must_use]
     pub fn encode(&self) -> Address {
         Address(encoding::encode(&(MAGIC, self)))
     }
 
-    /// From bytes.
+    /// Decodes an address.
     ///
     /// # Errors
     ///
-    /// When they are no address of a gate.
+    /// When the bytes are no address of a gate.
     pub fn decode(address: &Address) -> Result<Location, TransportError> {
         match encoding::decode(&address.0) {
             Ok((MAGIC, Location { token, addresses })) if !addresses.is_empty() => {
@@ -58,7 +58,7 @@ impl Location {
         }
     }
 
-    /// For messages.
+    /// Returns the addresses as text, for messages.
     #[must_use]
     pub fn text(&self) -> String {
         let texts: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();

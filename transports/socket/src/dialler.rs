@@ -1,7 +1,7 @@
-//! The connecting side: one address after the other, without waiting long for any, then the
-//! handshake with the first that answers to its hello. A listener may let that wait: its process is
-//! busy. So may something else that listens at one of the addresses, for ever: the others are tried
-//! meanwhile.
+//! The connecting side: dials one address after the other without waiting long for any, then does
+//! the handshake with the first that answers to its hello. A listener whose process is busy may
+//! answer late. Another program that listens at one of the addresses may never answer. The other
+//! addresses are therefore tried meanwhile.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ use crate::shake::{Setup, Shake};
 use crate::socket;
 use crate::wire::Wire;
 
-/// How long an address has for itself before the next one is tried as well.
+/// Time after which the next address is tried as well.
 const STAGGER: Duration = Duration::from_millis(50);
 
 /// A connection in the making.
@@ -26,24 +26,25 @@ pub struct Dialler {
     location: Location,
     setup: Setup,
     hello: Vec<u8>,
-    /// Addresses that were not dialled yet, the best last, and when the next one's turn is.
+    /// Addresses that were not dialled yet, the best last; `next_at` is the turn of the next one.
     waiting: Vec<SocketAddr>,
     next_at: Instant,
     dialled: Vec<(SocketAddr, OwnedFd)>,
-    /// Those that were greeted. Only one at a time is answered, the first: a listener must not
+    /// Connections that were greeted. Only the first in the list is answered: a listener must not
     /// take two of them in for one.
     shakes: Vec<(SocketAddr, Shake)>,
     answering: bool,
-    /// What became of each address that is out of the question.
+    /// Reasons why addresses have failed.
     failures: Vec<String>,
-    /// Whether some address might still lead somewhere: not all have said that nobody listens.
+    /// True if a later attempt may succeed: some address has failed otherwise than by a refused
+    /// connection.
     hope: bool,
 }
 
 impl Dialler {
-    /// Will try all addresses of a place, to say this there (at most
-    /// [`TEXT_BYTES_MAX`](crate::TEXT_BYTES_MAX) bytes); `resumes` if the connection takes the
-    /// place of one that broke.
+    /// Prepares to try all addresses of a location, and to say `text` there (at most
+    /// [`TEXT_BYTES_MAX`](crate::TEXT_BYTES_MAX) bytes); `resumes` if the connection replaces one
+    /// that broke.
     #[must_use]
     pub fn new(location: Location, setup: &Setup, resumes: bool, text: &[u8]) -> Dialler {
         let (token, encrypts) = (location.token, setup.tls.is_some());
@@ -62,7 +63,8 @@ impl Dialler {
         }
     }
 
-    /// The connection, once both sides have proved the secret, and where it leads.
+    /// Advances the attempt. Returns the connection and its address once both sides have proved the
+    /// secret.
     ///
     /// # Errors
     ///
@@ -91,7 +93,7 @@ impl Dialler {
         Ok(None)
     }
 
-    /// The first that has answered to its hello, which is then the first of all.
+    /// Returns the first connection that has answered to its hello, and moves it to the front.
     fn answer(&mut self) -> Option<(SocketAddr, &mut Shake)> {
         if !self.answering {
             let found = self.shakes.iter().position(|(_, shake)| shake.hears())?;
@@ -115,7 +117,7 @@ impl Dialler {
         }
     }
 
-    /// Greets the addresses that are connected.
+    /// Sends the hello to the addresses that are connected.
     fn greet(&mut self) -> Result<(), TransportError> {
         let mut index = 0;
         while let Some((address, socket)) = self.dialled.get(index) {
@@ -140,7 +142,8 @@ impl Dialler {
         if over { Err(self.error()) } else { Ok(()) }
     }
 
-    /// Whether trying again later may help: somebody was there, or the way to there is broken.
+    /// Returns whether a later attempt may help: somebody was there, or the path to the host is
+    /// broken.
     #[must_use]
     pub fn has_hope(&self) -> bool {
         self.hope
@@ -155,7 +158,7 @@ impl Dialler {
         self.failures.push(format!("{address}: {reason}"));
     }
 
-    /// Nothing is left to be tried.
+    /// Returns the error for the case that nothing is left to be tried.
     fn error(&self) -> TransportError {
         TransportError::Lost {
             peer: format!("TCP listener {}", self.location.text()),

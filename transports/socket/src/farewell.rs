@@ -12,14 +12,14 @@ pub struct Farewell {
 }
 
 impl Farewell {
-    /// Returns the deadline of a farewell that is said now: that of those which are being said, or
-    /// were given up lately, else `within` from now.
+    /// Returns the deadline of a farewell that is said now: the deadline of farewells that are
+    /// under way or were given up lately, else `within` from now.
     pub fn until(&mut self, now: Instant, within: Duration) -> Instant {
         let begun = self.until.filter(|until| now < *until + within);
         *self.until.insert(begun.unwrap_or(now + within))
     }
 
-    /// Ends the deadline: all that said farewell have been heard.
+    /// Ends the deadline: all farewells have been heard.
     pub fn end(&mut self) {
         self.until = None;
     }

@@ -1,16 +1,16 @@
-//! Notices forks: a child must not use what its parent shares with other ranks.
+//! Detection of forks: a child must not use what its parent shares with other ranks.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How many forks lie between this process and the one that started.
+/// Number of forks between this process and the one that started.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// This process's generation; a child of a fork has another one than its parent. One load.
+/// Returns this process's generation, which differs from that of its parent after a fork. One load.
 #[inline]
 #[must_use]
 pub fn generation() -> u32 {

@@ -1,5 +1,5 @@
-//! What is fuzzed of this crate: what strangers say, and the words of users. As in
-//! `ccl_core::fuzzing`.
+//! Fuzz targets of this crate: data from strangers, and text from users. The targets follow the
+//! rules of `ccl_core::fuzzing`.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -13,21 +13,21 @@ use crate::interface::Filter;
 use crate::shake::{Setup, Shake, protocol};
 use crate::socket;
 
-/// The address of a gate: what is read is read again from what is written.
+/// Checks that a decoded address of a gate is the same after encoding and decoding.
 pub fn wire_address(data: &[u8]) {
     if let Ok(location) = Location::decode(&Address(data.to_vec())) {
         assert_eq!(Location::decode(&location.encode()), Ok(location));
     }
 }
 
-/// What a connecting side says of itself: what is read is written to the same bytes.
+/// Checks that a decoded hello is encoded to the same bytes.
 pub fn wire_hello(data: &[u8]) {
     if let Some(hello) = Hello::decode(data) {
         assert_eq!(hello.encode(), data);
     }
 }
 
-/// A choice of interfaces: excluding is the opposite of taking.
+/// Checks that a filter of interfaces and its exclusion take opposite ones.
 pub fn wire_interfaces(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (filter, opposite) = (Filter::parse(&text), Filter::parse(&format!("^{}", text.trim())));
@@ -40,8 +40,7 @@ pub fn wire_interfaces(data: &[u8]) {
     }
 }
 
-/// What a stranger says to a gate: whatever it is, nobody is let in who does not know the
-/// secret.
+/// Checks that a gate lets nobody in who does not know the secret, whatever a stranger sends.
 pub fn wire_shake(data: &[u8]) {
     let _ = stranger(data);
 }

@@ -1,4 +1,4 @@
-//! The listening side: who proves the secret is let in.
+//! The listening side: peers that prove the secret are let in.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -13,28 +13,28 @@ use crate::shake::{Setup, Shake};
 use crate::wire::Wire;
 use crate::{interface, socket};
 
-/// Connections that have proved nothing yet; more wait in the kernel's queue.
+/// Most connections that have proved nothing yet; more wait in the kernel's queue.
 const HALF_OPEN_MAX: usize = 256;
-/// How long a stranger may take to say what only peers are told: which gate is meant.
+/// Time that a stranger has to say which gate is meant, which only peers are told.
 const PROVE_WITHIN: Duration = Duration::from_secs(5);
-/// What of that everybody has: under pressure the oldest strangers then yield to newcomers, of
-/// which one may be a peer that mends its link.
+/// Part of that time that every stranger has. Under pressure, older strangers then yield to
+/// newcomers, one of which may be a peer that mends its link.
 const YIELD_AFTER: Duration = Duration::from_millis(250);
-/// How long a peer may take between two steps: it may be busy with other things.
+/// Most time that a peer may take between two steps: it may be busy with other things.
 pub const BUSY_MAX: Duration = Duration::from_secs(600);
 
 /// A connection whose two sides have proved the secret.
 #[derive(Debug)]
 pub struct Proven {
-    /// What the connecting side says.
+    /// Hello of the connecting side.
     pub hello: Hello,
-    /// Its address, for messages.
+    /// Address of the peer, for messages.
     pub peer: String,
     /// The connection.
     pub wire: Wire,
 }
 
-/// Listens for peers.
+/// A listener for peers.
 #[derive(Debug)]
 pub struct Gate {
     socket: OwnedFd,
@@ -45,12 +45,12 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Listens on a free port, and tells peers of the addresses of `interfaces`, as
-    /// [`interface::Filter`] reads it.
+    /// Listens on a free port, and offers peers the addresses of `interfaces`, a text that
+    /// [`interface::Filter`] reads.
     ///
     /// # Errors
     ///
-    /// When no interface is left, or nothing can be listened on.
+    /// When no interface is left, or the system does not let this process listen.
     pub fn open(interfaces: &str, setup: &Setup) -> Result<Gate, TransportError> {
         let filter = interface::Filter::parse(interfaces);
         let addresses = interface::addresses(&filter, interfaces)?;
@@ -66,13 +66,14 @@ impl Gate {
         self.location.addresses.sort_by_key(|one| one.ip() != address);
     }
 
-    /// Where it can be reached.
+    /// Returns the address at which peers reach the gate.
     #[must_use]
     pub fn address(&self) -> Address {
         self.location.encode()
     }
 
-    /// Takes in whoever has come, and appends those who have proved the secret.
+    /// Accepts connections and advances their handshakes. Appends those that have proved the
+    /// secret.
     ///
     /// # Errors
     ///
@@ -115,7 +116,8 @@ impl Gate {
         Ok(())
     }
 
-    /// The oldest of those who have not said yet what only peers are told.
+    /// Returns the oldest connection that has not named the gate's token yet, which only peers
+    /// know.
     fn oldest_stranger(&self) -> Option<(usize, Instant)> {
         let untold = |(at, (until, shake)): (usize, &(Instant, Shake))| {
             shake.hello().is_none().then_some((at, *until))
@@ -141,7 +143,7 @@ impl Gate {
         tracing::debug!(%error, "dropped a connection");
     }
 
-    /// Connections dropped so far.
+    /// Returns the number of connections dropped so far.
     #[must_use]
     pub fn rejected(&self) -> u64 {
         self.rejected

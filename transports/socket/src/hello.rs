@@ -1,31 +1,31 @@
-//! What the connecting side says of a connection, under the protection of its proof.
+//! The hello: data of the connecting side about a connection, protected by its proof.
 
 use crate::address::Token;
 
-/// The longest text of the protocol that a connection is for.
+/// Most bytes of the text of the protocol that a connection is for.
 pub const TEXT_BYTES_MAX: usize = 128;
-/// The longest hello on the wire.
+/// Most bytes of a hello on the wire.
 pub(crate) const HELLO_BYTES_MAX: usize = FIXED_BYTES + TEXT_BYTES_MAX;
 const FIXED_BYTES: usize = 16 + 1;
 
 const ENCRYPTS: u8 = 1;
 const RESUMES: u8 = 2;
 
-/// What the connecting side says.
+/// Hello of the connecting side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The gate that is meant.
+    /// Token of the gate that is meant.
     pub token: Token,
-    /// Whether the connection is to be encrypted.
+    /// True if the connection is to be encrypted.
     pub encrypts: bool,
-    /// Whether it takes the place of one that broke: the two have proved themselves before.
+    /// True if it replaces a connection that broke: the two sides have proved themselves before.
     pub resumes: bool,
-    /// What it is for, in the words of its protocol; at most [`TEXT_BYTES_MAX`].
+    /// Purpose of the connection in its protocol's format; at most [`TEXT_BYTES_MAX`] bytes.
     pub text: Vec<u8>,
 }
 
 impl Hello {
-    /// As bytes.
+    /// Encodes the hello.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(FIXED_BYTES + self.text.len());
@@ -36,7 +36,7 @@ impl Hello {
         bytes
     }
 
-    /// From bytes, if they are one.
+    /// Decodes a hello; none if the bytes are anything else.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Hello> {
         let (token, rest) = bytes.split_first_chunk()?;

@@ -1,4 +1,4 @@
-//! The addresses of this host that peers are told of.
+//! Addresses of this host that peers are told of.
 
 use std::net::IpAddr;
 
@@ -6,12 +6,12 @@ use ccl_core::transport::TransportError;
 use if_addrs::{IfAddr, Interface};
 use ipnet::IpNet;
 
-/// Which interfaces to use; NCCL's syntax for names, and networks.
+/// Choice of interfaces: names in NCCL's syntax, and networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Take all others.
+    /// True to take all others.
     exclude: bool,
-    /// Names are whole, not prefixes.
+    /// True if names are whole, not prefixes.
     exact: bool,
     names: Vec<String>,
     networks: Vec<IpNet>,
@@ -40,7 +40,7 @@ impl Filter {
         self.names.is_empty() && self.networks.is_empty()
     }
 
-    /// Whether an interface with this name and address is to be used.
+    /// Returns whether an interface with this name and address is to be used.
     #[must_use]
     pub fn takes(&self, name: &str, address: IpAddr) -> bool {
         let named = self.names.iter().any(|pattern| match self.exact {
@@ -56,7 +56,7 @@ fn strip(text: &str, sign: char) -> (bool, &str) {
     text.strip_prefix(sign).map_or((false, text), |rest| (true, rest))
 }
 
-/// The addresses to tell peers of, the likeliest first.
+/// Returns the addresses to tell peers of, the likeliest first.
 ///
 /// # Errors
 ///
@@ -65,11 +65,12 @@ pub fn addresses(filter: &Filter, text: &str) -> Result<Vec<IpAddr>, TransportEr
     Ok(chosen(filter, text)?.iter().map(Interface::ip).collect())
 }
 
-/// The names of the interfaces that have these addresses; `filter` is the text of a [`Filter`].
+/// Returns the names of the interfaces that have these addresses; `filter` is the text of a
+/// [`Filter`].
 ///
 /// # Errors
 ///
-/// As of [`addresses`].
+/// As for [`addresses`].
 pub fn interfaces(filter: &str) -> Result<Vec<String>, TransportError> {
     let chosen = chosen(&Filter::parse(filter), filter)?;
     let mut names: Vec<String> = chosen.into_iter().map(|interface| interface.name).collect();
@@ -95,7 +96,8 @@ fn chosen(filter: &Filter, text: &str) -> Result<Vec<Interface>, TransportError>
     Ok(chosen)
 }
 
-/// Loopback serves only those who ask for it, or have nothing else.
+/// Returns the interfaces to use, the likeliest first. Loopback is left out unless the filter asks
+/// for it or nothing else is there.
 fn choose(found: &[Interface], filter: &Filter) -> Vec<Interface> {
     let mut usable: Vec<&Interface> = found
         .iter()
@@ -111,7 +113,8 @@ fn choose(found: &[Interface], filter: &Filter) -> Vec<Interface> {
     usable.into_iter().cloned().collect()
 }
 
-/// Bridges of container engines have the same addresses on every host.
+/// Returns whether a name is that of a container engine's bridge, whose addresses are the same on
+/// every host.
 fn is_virtual(name: &str) -> bool {
     ["docker", "virbr", "br-", "cni", "flannel"].iter().any(|prefix| name.starts_with(prefix))
 }

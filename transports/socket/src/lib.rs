@@ -1,28 +1,28 @@
 //! TCP connections between two processes that prove to each other that they know a secret, before
-//! anything else is read. The TCP transport carries data over them; transports whose hardware has
-//! no way to meet agree over them on what carries data.
+//! anything else is read. The TCP transport carries data over them. Transports whose hardware
+//! cannot connect by itself use them to set up their own connections.
 //!
-//! # Meeting
+//! # Connecting
 //!
-//! A [`Gate`]'s [address](ccl_core::transport::Address) lists the host's addresses, as far as
-//! [`interface`] takes them. A [`Dialler`] tries them all at once and takes the first that answers
-//! and is the gate meant: both sides prove the communicator's secret, and the connecting side names
-//! the gate's random token, before anything else is read. A stranger costs a place among those who
-//! have proved nothing yet, for a bounded time, and nothing else.
+//! A [`Gate`]'s [address](ccl_core::transport::Address) lists the host's addresses that
+//! [`interface`] takes. A [`Dialler`] tries them in turn, a short time apart, and takes the first
+//! that answers and is the gate meant. Both sides prove the communicator's secret, and the
+//! connecting side names the gate's random token, before anything else is read. A stranger only
+//! takes one of the places of half-open connections, for a bounded time.
 //!
 //! # Links
 //!
 //! A [`LinkListener`] and a [`LinkConnecting`] make a [`Link`] of one connection or several. A
-//! connection that breaks is made anew ([`Break`], [`Remake`]); what was under way on it is the
-//! transport's to send again.
+//! connection that breaks is made anew ([`Break`], [`Remake`]); the transport sends again what was
+//! under way on it.
 //!
 //! # Encryption
 //!
 //! With [`Setup::tls`], TLS 1.3 begins on each connection when both sides have proved the secret,
-//! so that a stranger costs no asymmetric cryptography. Nobody vouches for the keys of its servers:
-//! they are made when a device is opened, and instead of looking at them each side proves the
-//! secret once more, over keys exported from the session. Somebody in between, who passes the
-//! first proofs on, has another session with each of the two and cannot do that. A record that was
+//! so that a stranger costs no asymmetric cryptography. The server's key is not certified: it is
+//! made when a device is opened. Instead of checking that key, each side proves the secret once
+//! more, over keys exported from the session. A man in the middle who passes the first proofs on
+//! has another session with each of the two sides, and cannot give that proof. A record that was
 //! changed on the way breaks the connection.
 
 mod address;
@@ -65,7 +65,7 @@ pub use socket::Got;
 pub use tls::{Session, Tls};
 pub use wire::Wire;
 
-/// The machine's monotonic clock, the same for all processes of the host.
+/// Returns the host's monotonic clock, which all its processes share.
 #[must_use]
 pub fn now() -> Instant {
     let time = clock_gettime(ClockId::Monotonic);
@@ -74,13 +74,13 @@ pub fn now() -> Instant {
     Instant::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
 }
 
-/// An error of the operating system, with advice.
+/// Returns an error of the operating system, with advice.
 #[must_use]
 pub fn os(call: &'static str, error: Errno, advice: &'static str) -> TransportError {
     TransportError::Os { call, code: error.raw_os_error(), reason: text(error), advice }
 }
 
-/// An error's text without its number.
+/// Returns an error's text without its number.
 fn text(error: Errno) -> String {
     let full = std::io::Error::from_raw_os_error(error.raw_os_error()).to_string();
     full.split(" (os error").next().unwrap_or_default().to_owned()

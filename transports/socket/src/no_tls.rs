@@ -1,4 +1,4 @@
-//! In the place of TLS where the feature `tls` is left out: there never is a session.
+//! Stand-in for TLS where the feature `tls` is left out: there never is a session.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -8,16 +8,16 @@ use ccl_core::transport::handshake::ChannelKeys;
 
 use crate::socket::Got;
 
-/// Cannot be.
+/// A type without values.
 #[derive(Clone, Debug)]
 pub enum Tls {}
 
-/// Cannot be.
+/// A type without values.
 #[derive(Debug)]
 pub enum Session {}
 
 impl Tls {
-    /// Says what to do.
+    /// Returns an error that says what to do.
     ///
     /// # Errors
     ///
@@ -30,7 +30,7 @@ impl Tls {
         ))
     }
 
-    /// Cannot be asked for.
+    /// Cannot be called, for lack of a value.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
-//! The handshake over a socket: messages with their length in two bytes before them.
+//! The handshake over a socket: messages, each after its length in two bytes.
 //!
-//! When both sides have proved the secret, the listening side tells its terms: whether it encrypts.
+//! When both sides have proved the secret, the listening side sends its terms: whether it encrypts.
 //! If both do, TLS begins, and each side proves the secret once more, over keys exported from the
-//! TLS session. Whoever sits in between and has passed the first proofs on has another session with
-//! each of the two, and fails.
+//! TLS session. A man in the middle who has passed the first proofs on has another session with
+//! each of the two sides, and fails.
 
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
@@ -22,8 +22,8 @@ use crate::tls::Tls;
 use crate::wire::Wire;
 use crate::{CONGESTION, os};
 
-/// What a protocol that is spoken over these connections says of itself: its name, and a version
-/// that changes with every change of what is sent once the connection is proven.
+/// Returns the identity of a protocol that is spoken over these connections: its name, and a
+/// version that changes with every change of what is sent once the connection is proven.
 #[must_use]
 pub const fn protocol(name: &'static str, version: u16) -> Protocol {
     Protocol { name, version, hello_bytes_max: HELLO_BYTES_MAX }
@@ -31,28 +31,28 @@ pub const fn protocol(name: &'static str, version: u16) -> Protocol {
 
 const MESSAGE_BYTES_MAX: usize = message_bytes_max(HELLO_BYTES_MAX);
 
-/// What every connection of a device is made with.
+/// Parameters of every connection of a device.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// What is spoken over it.
+    /// Protocol that is spoken over the connection.
     pub protocol: Protocol,
-    /// What both sides prove.
+    /// Secret that both sides prove.
     pub secret: Secret,
-    /// None if nothing is encrypted.
+    /// TLS sessions; none if nothing is encrypted.
     pub tls: Option<Tls>,
-    /// The congestion control; none leaves the kernel's choice.
+    /// Name of the congestion control; none leaves the kernel's choice.
     pub congestion: Option<Arc<str>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Of the secret, in the clear.
+    /// Proof of the secret, in the clear.
     Proof,
-    /// The listening side's are awaited.
+    /// Wait for the terms of the listening side.
     Terms,
-    /// The TLS handshake.
+    /// TLS handshake.
     Keys,
-    /// Of the secret, over the channel.
+    /// Proof of the secret, over the channel.
     ChannelProof(ChannelKeys),
     Done,
 }
@@ -64,15 +64,15 @@ pub struct Shake {
     stage: Stage,
     peer: String,
     handshake: Handshake,
-    /// The listener that must be meant, on its side.
+    /// Token that the peer must name; set on the listening side.
     token: Option<Token>,
-    /// Of the message that is being read, its length included.
+    /// Bytes of the message that is being read, its length included.
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
 }
 
 impl Shake {
-    /// The connecting side, over a connected socket.
+    /// Begins the handshake of the connecting side, over a connected socket.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl Shake {
         Ok(made)
     }
 
-    /// The listening side, over an accepted one.
+    /// Begins the handshake of the listening side, over an accepted socket.
     ///
     /// # Errors
     ///
@@ -116,25 +116,25 @@ impl Shake {
         Ok(Shake { wire, tls, stage, peer, handshake, token, incoming, outgoing })
     }
 
-    /// The peer's address, for messages.
+    /// Returns the peer's address, for messages.
     #[must_use]
     pub fn peer(&self) -> &str {
         &self.peer
     }
 
-    /// What the connecting side says of itself, once both have proved.
+    /// Returns the hello of the connecting side; none while it is not known and proved.
     #[must_use]
     pub fn hello(&self) -> Option<Hello> {
         Hello::decode(self.handshake.hello())
     }
 
-    /// The connection.
+    /// Returns the connection.
     #[must_use]
     pub fn into_wire(self) -> Wire {
         self.wire
     }
 
-    /// Takes what has arrived. Yes means that both sides have proved the secret.
+    /// Takes what has arrived. Returns true when both sides have proved the secret.
     ///
     /// # Errors
     ///
@@ -155,7 +155,7 @@ impl Shake {
         }
     }
 
-    /// No if the next message has not come; so for all that follow.
+    /// Takes the next message. Returns false if it has not come.
     fn prove(&mut self) -> Result<bool, TransportError> {
         // Not a byte more is read than belongs to the handshake: frames follow it.
         let Some(message) = self.read()? else { return Ok(false) };
@@ -192,7 +192,7 @@ impl Shake {
         Ok(true)
     }
 
-    /// Goes on in the way that both sides want, if they want the same.
+    /// Continues to encryption or to the end, if both sides want the same.
     fn agree_on_terms(&mut self, theirs: bool) -> Result<(), TransportError> {
         self.stage = match &self.tls {
             Some(tls) if theirs => {
@@ -237,12 +237,12 @@ impl Shake {
         Ok(true)
     }
 
-    /// Says hello, and reads nothing.
+    /// Sends the hello, and reads nothing.
     pub(crate) fn greet(&mut self) -> Result<(), TransportError> {
         self.flush()
     }
 
-    /// Whether the peer has said something, or hung up.
+    /// Returns whether the peer has sent something, or hung up.
     pub(crate) fn hears(&self) -> bool {
         !self.incoming.is_empty() || socket::is_readable(self.wire.socket())
     }
@@ -251,7 +251,7 @@ impl Shake {
         self.token.is_some()
     }
 
-    /// As the connecting side wants it.
+    /// Returns whether the connecting side wants encryption.
     fn is_to_be_encrypted(&self) -> bool {
         self.hello().is_some_and(|hello| hello.encrypts)
     }
@@ -276,7 +276,7 @@ impl Shake {
         self.wire.flush().map_err(|_| self.closed())
     }
 
-    /// The next message if all of it is there.
+    /// Reads the next message; none if not all of it is there.
     fn read(&mut self) -> Result<Option<Vec<u8>>, TransportError> {
         loop {
             let want = match self.incoming.first_chunk() {
@@ -296,7 +296,7 @@ impl Shake {
         }
     }
 
-    /// Reads until so many bytes have come, and not one more. Whether they have.
+    /// Reads until so many bytes have come, and not one more. Returns whether they have.
     fn read_until(&mut self, want: usize) -> Result<bool, TransportError> {
         while self.incoming.len() < want {
             let have = self.incoming.len();

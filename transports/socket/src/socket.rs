@@ -18,7 +18,7 @@ use crate::{CONGESTION, DESCRIPTORS, os};
 
 const BACKLOG: i32 = 1024;
 
-/// Every kernel has it and lets every process choose it.
+/// Congestion control that every kernel has and lets every process choose.
 const SIMPLEST: &str = "reno";
 
 fn flags() -> SocketFlags {
@@ -30,8 +30,8 @@ fn made(family: AddressFamily) -> Result<OwnedFd, TransportError> {
         .map_err(|error| os("socket", error, DESCRIPTORS))
 }
 
-/// A listening socket on a free port of all addresses, and the port. IPv6 and IPv4 if there is
-/// IPv6.
+/// Opens a listening socket on a free port of all addresses. Returns the socket and the port. It
+/// takes IPv6 and IPv4 if there is IPv6.
 pub(crate) fn listen() -> Result<(OwnedFd, u16), TransportError> {
     let both = made(AddressFamily::INET6).and_then(|socket| {
         sockopt::set_ipv6_v6only(&socket, false)
@@ -73,7 +73,7 @@ pub(crate) fn dial(address: SocketAddr) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Whether a dialled socket is connected.
+/// Returns whether a dialled socket is connected.
 pub(crate) fn is_connected(socket: &OwnedFd) -> Result<bool, Errno> {
     sockopt::socket_error(socket)??;
     match rustix::net::getpeername(socket) {
@@ -83,7 +83,7 @@ pub(crate) fn is_connected(socket: &OwnedFd) -> Result<bool, Errno> {
     }
 }
 
-/// A connection that somebody has made to a listening socket; none if nobody has.
+/// Accepts a connection; none if nobody has connected.
 pub(crate) fn accept(listener: &OwnedFd) -> Result<Option<OwnedFd>, TransportError> {
     loop {
         return match rustix::net::accept_with(listener, flags()) {
@@ -104,26 +104,27 @@ pub(crate) fn accept(listener: &OwnedFd) -> Result<Option<OwnedFd>, TransportErr
     }
 }
 
-/// Small messages leave at once.
+/// Turns off Nagle's algorithm: small messages leave at once.
 pub(crate) fn hurry(socket: &OwnedFd) -> Result<(), Errno> {
     sockopt::set_tcp_nodelay(socket, true)
 }
 
-/// Gives a socket another congestion control than the kernel's choice.
+/// Sets a socket's congestion control.
 pub(crate) fn congest(socket: &OwnedFd, name: &str) -> Result<(), Errno> {
     sockopt::set_tcp_congestion(socket, name)
 }
 
-/// `TCP_ESTABLISHED`, which is what `tcpi_state`, its first byte, is on a connection.
+/// `TCP_ESTABLISHED`: value of `tcpi_state`, the first byte of `tcp_info`, on a connection that
+/// stands.
 const ESTABLISHED: u8 = 1;
 
-/// Where `tcpi_min_rtt` is in Linux's `struct tcp_info` (`include/uapi/linux/tcp.h`), which only
+/// Offset of `tcpi_min_rtt` in Linux's `struct tcp_info` (`include/uapi/linux/tcp.h`), which only
 /// ever grows at its end. The C library's copy of it may be older than the kernel.
 const MIN_RTT: usize = 148;
 
-/// The shortest round trip that the kernel has seen on a connection; none before the first, and on
-/// what is no TCP connection that stands. The two ends' processes have no part in it, so it is
-/// short though they be slow.
+/// Returns the shortest round trip that the kernel has seen on a connection; none before the first
+/// one, and none for anything but an established TCP connection. The kernel measures it, so slow
+/// processes at either end do not lengthen it.
 #[must_use]
 pub fn round_trip(socket: impl AsFd) -> Option<Duration> {
     let mut info = [0_u8; MIN_RTT + 4];
@@ -146,10 +147,10 @@ pub fn round_trip(socket: impl AsFd) -> Option<Duration> {
     is_known.then(|| Duration::from_micros(microseconds.into()))
 }
 
-/// The congestion control to ask for: the one that is `asked` for; else none, unless the kernel's
-/// choice is bbr. That paces what is sent by a model of the path, which the pauses of collectives
-/// mislead: messages wait in an idle network for a millisecond. What is under way is bounded by
-/// grants, so the simplest control does.
+/// Returns the congestion control to set: the one that is `asked` for; else none, unless the
+/// kernel's choice is bbr. BBR paces packets by a model of the path, and the pauses of collectives
+/// mislead that model: messages wait in an idle network for a millisecond. Credits and CTS bound
+/// what is under way, so the simplest control is enough.
 ///
 /// # Errors
 ///
@@ -166,32 +167,32 @@ pub fn congestion(asked: &str) -> Result<Option<Arc<str>>, TransportError> {
     Ok((paced && congest(&socket, SIMPLEST).is_ok()).then(|| SIMPLEST.into()))
 }
 
-/// Who is at the other end, for messages.
+/// Returns the address of the other end, for messages.
 pub(crate) fn peer(socket: &OwnedFd) -> String {
     let name = rustix::net::getpeername(socket).ok().flatten();
     let address = name.and_then(|name| SocketAddr::try_from(name).ok());
     address.map_or_else(|| "an unknown address".to_owned(), |address| address.to_string())
 }
 
-/// Whether a read would find something: bytes, or the end.
+/// Returns whether a read would find something: bytes, or the end.
 pub(crate) fn is_readable(socket: &OwnedFd) -> bool {
     let mut byte = [0; 1];
     let peeked = rustix::net::recv(socket, &mut byte, RecvFlags::PEEK);
     !matches!(peeked, Err(Errno::AGAIN | Errno::INTR))
 }
 
-/// What came of a read.
+/// Outcome of a read or a write.
 #[derive(Debug)]
 pub enum Got {
-    /// So many bytes.
+    /// Number of bytes that were read or written.
     Bytes(usize),
     /// Nothing now.
     Nothing,
-    /// The end of the connection, and how.
+    /// End of the connection, and the reason.
     End(String),
 }
 
-/// Reads what is there into several places.
+/// Reads what is there into several buffers.
 pub fn read(socket: &OwnedFd, into: &mut [IoSliceMut<'_>]) -> Got {
     loop {
         let received = match &mut *into {
@@ -213,7 +214,7 @@ pub fn read(socket: &OwnedFd, into: &mut [IoSliceMut<'_>]) -> Got {
     }
 }
 
-/// Bytes up to which it is cheaper to copy than to tell the kernel of several places.
+/// Most bytes for which one copy is cheaper than a call with several buffers.
 const COPIED_BYTES: usize = 1024;
 
 /// Writes what the socket takes.
@@ -244,11 +245,11 @@ fn send(mut call: impl FnMut(SendFlags) -> Result<usize, Errno>) -> Got {
     }
 }
 
-/// Random bytes of the kernel.
+/// Returns random bytes of the kernel.
 ///
 /// # Errors
 ///
-/// When there are none yet.
+/// When the kernel has none yet.
 pub fn random<const N: usize>() -> Result<[u8; N], TransportError> {
     let mut bytes = [0; N];
     match getrandom(&mut bytes[..], GetRandomFlags::NONBLOCK) {

@@ -1,4 +1,4 @@
-//! What lies between a socket and who reads or writes it, when that is encrypted.
+//! Tests of encrypted connections.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -11,7 +11,7 @@ use crate::socket::Got;
 use crate::tls::Tls;
 use crate::wire::Wire;
 
-/// Two ends of a channel, and the keys that each has exported.
+/// Makes the two ends of a channel, and the keys that each has exported.
 fn channel() -> [(Wire, ChannelKeys); 2] {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let sockets = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);

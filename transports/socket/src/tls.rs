@@ -1,7 +1,7 @@
 //! Encryption of a connection whose sides have proved the secret: TLS 1.3, by rustls.
 //!
-//! Keys of servers are made for the occasion and mean nothing: that nobody sits in between is
-//! proved within the session, over keys exported from it (see [`crate::shake`]).
+//! Servers' keys are made for each device and certified by nobody. The proof that nobody sits in
+//! between is given within the session, over keys exported from it (see [`crate::shake`]).
 
 use std::fmt;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
@@ -31,14 +31,14 @@ use rustls::{
 
 use crate::socket::{self, Got};
 
-/// Of ciphertext that one system call may bring: two records at least.
+/// Bytes of ciphertext that one system call may bring: two records at least.
 const READ_BYTES: usize = 64 << 10;
-/// Of ciphertext that waits for the socket.
+/// Bytes of ciphertext that may wait for the socket.
 const WRITE_BYTES: usize = 256 << 10;
-/// What the exported keys are for; the prefix is that of all such labels (RFC 5705).
+/// Label of the exported keys; the prefix is that of all such labels (RFC 5705).
 const LABEL: &[u8] = b"EXPORTER-ferroccl-channel";
 
-/// What all sessions of a device have in common.
+/// State that all sessions of a device have in common.
 #[derive(Clone)]
 pub struct Tls {
     client: Arc<ClientConfig>,
@@ -52,11 +52,11 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// With a new key.
+    /// Creates a new key, and the configurations that use it.
     ///
     /// # Errors
     ///
-    /// When TLS is not to be had on this machine.
+    /// When TLS cannot be used on this machine.
     pub fn new() -> Result<Tls, TransportError> {
         Tls::make().map_err(unusable)
     }
@@ -88,11 +88,11 @@ impl Tls {
         Ok(Tls { client: Arc::new(client), server: Arc::new(server) })
     }
 
-    /// A session over a new connection, of the side that has connected or of the other.
+    /// Begins a session over a new connection; `connects` on the side that has connected.
     ///
     /// # Errors
     ///
-    /// When TLS is not to be had on this machine.
+    /// When TLS cannot be used on this machine.
     pub fn session(&self, connects: bool) -> Result<Session, TransportError> {
         // A name must be given, and is not sent.
         let name = ServerName::from(IpAddr::from(Ipv4Addr::UNSPECIFIED));
@@ -109,7 +109,7 @@ impl Tls {
     }
 }
 
-/// A new key, which is its own certificate.
+/// Makes a new key, which is its own certificate.
 fn key() -> Result<Arc<CertifiedKey>, rustls::Error> {
     let random = ring::rand::SystemRandom::new();
     let failed = |what: &str| rustls::Error::General(format!("{what} failed"));
@@ -128,7 +128,8 @@ fn unusable(error: rustls::Error) -> TransportError {
     ))
 }
 
-/// Accepts every key, of whoever has it: who that is, is proved within the session.
+/// Verifier that accepts every key of whoever holds it: the peer's identity is proved within the
+/// session.
 #[derive(Debug)]
 struct AnyKey(WebPkiSupportedAlgorithms);
 
@@ -175,16 +176,16 @@ impl ServerCertVerifier for AnyKey {
 /// An encrypted channel over one connection.
 pub struct Session {
     connection: Connection,
-    /// Ciphertext of the socket.
+    /// Ciphertext from the socket.
     buffer: Vec<u8>,
-    /// What of it the connection has not taken.
+    /// First byte of the buffer that the connection has not taken.
     start: usize,
     end: usize,
-    /// Whether the socket had no more when it was last read.
+    /// True if the socket had no more when it was last read.
     is_dry: bool,
-    /// Bytes that are decrypted and not read.
+    /// Number of bytes that are decrypted and not read.
     plain: usize,
-    /// Why nothing more comes, once that is so.
+    /// Reason why nothing more comes, once nothing does.
     ended: Option<String>,
 }
 
@@ -195,7 +196,7 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Goes on agreeing with the peer on keys; none yet while that takes its time.
+    /// Advances the TLS handshake. Returns the exported keys; none while it is not finished.
     pub(crate) fn agree(&mut self, socket: &OwnedFd) -> Result<Option<ChannelKeys>, String> {
         loop {
             self.flush(socket)?;
@@ -211,7 +212,7 @@ impl Session {
         }
     }
 
-    /// Reads until all places are full or nothing is left, here or in the socket.
+    /// Reads until all buffers are full or nothing is left, here or in the socket.
     pub(crate) fn read(&mut self, socket: &OwnedFd, into: &mut [IoSliceMut<'_>]) -> Got {
         let (mut done, mut received) = (0, false);
         for location in into {
@@ -241,7 +242,7 @@ impl Session {
         Got::Bytes(done)
     }
 
-    /// Decrypts more. Bytes are such of ciphertext.
+    /// Decrypts more. The count that it returns is in bytes of ciphertext.
     fn receive(&mut self, socket: &OwnedFd) -> Got {
         if let Some(reason) = &self.ended {
             return Got::End(reason.clone());
@@ -279,7 +280,7 @@ impl Session {
         Got::End(reason)
     }
 
-    /// Encrypts what there is room for, once all before it has gone.
+    /// Encrypts what there is room for, once all earlier bytes have gone.
     pub(crate) fn write(&mut self, socket: &OwnedFd, from: &[IoSlice<'_>]) -> Got {
         match self.flush(socket) {
             Ok(true) => {}
@@ -295,7 +296,7 @@ impl Session {
         }
     }
 
-    /// Gives the socket what is encrypted. Returns whether it has taken all.
+    /// Writes the ciphertext to the socket. Returns whether the socket has taken all of it.
     pub(crate) fn flush(&mut self, socket: &OwnedFd) -> Result<bool, String> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut Sink(socket)) {
@@ -311,13 +312,13 @@ impl Session {
         !self.connection.wants_write()
     }
 
-    /// Whether there is something to be read or told even if the socket has nothing.
+    /// Returns whether there is something to read or report even if the socket has nothing.
     pub(crate) fn holds(&self) -> bool {
         self.plain > 0 || self.start < self.end || self.ended.is_some()
     }
 }
 
-/// A socket as what ciphertext is written to.
+/// Writer of ciphertext to a socket.
 struct Sink<'a>(&'a OwnedFd);
 
 impl Write for Sink<'_> {

@@ -1,4 +1,4 @@
-//! A connection as frames see it: a socket, and what encrypts it, if anything does.
+//! A connection as frames see it: a socket, and its encryption, if any.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -16,23 +16,23 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Nothing is encrypted.
+    /// Creates a connection without encryption.
     #[must_use]
     pub fn plain(socket: OwnedFd) -> Wire {
         Wire { socket, session: None }
     }
 
-    /// From here on everything is encrypted.
+    /// Encrypts everything from here on.
     pub fn encrypt(&mut self, session: Session) {
         self.session = Some(Box::new(session));
     }
 
-    /// The keys of the encrypted channel, once both ends have them. An error is the end of the
-    /// connection.
+    /// Advances the agreement on keys. Returns the keys of the encrypted channel once both ends
+    /// have them; none without encryption. An error is the end of the connection.
     ///
     /// # Errors
     ///
-    /// Why it ended.
+    /// The text says why the connection ended.
     pub fn agree(&mut self) -> Result<Option<ChannelKeys>, String> {
         match &mut self.session {
             None => Ok(None),
@@ -40,13 +40,13 @@ impl Wire {
         }
     }
 
-    /// Its socket.
+    /// Returns the socket of the connection.
     #[must_use]
     pub fn socket(&self) -> &OwnedFd {
         &self.socket
     }
 
-    /// Reads what is there into several places: they are full, or nothing is left.
+    /// Reads what is there into several buffers: until they are full, or nothing is left.
     pub fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> Got {
         match &mut self.session {
             None => socket::read(&self.socket, into),
@@ -62,11 +62,12 @@ impl Wire {
         }
     }
 
-    /// Gives the socket what was taken and not passed on. An error is the end of the connection.
+    /// Writes to the socket what was taken and not passed on. An error is the end of the
+    /// connection.
     ///
     /// # Errors
     ///
-    /// Why it ended.
+    /// The text says why the connection ended.
     pub fn flush(&mut self) -> Result<(), String> {
         match &mut self.session {
             None => Ok(()),
@@ -74,13 +75,13 @@ impl Wire {
         }
     }
 
-    /// Whether the socket has all that was taken.
+    /// Returns whether the socket has all that was taken.
     #[must_use]
     pub fn is_flushed(&self) -> bool {
         self.session.as_ref().is_none_or(|session| session.is_flushed())
     }
 
-    /// Whether a read would find something even if the socket has nothing.
+    /// Returns whether a read would find something even if the socket has nothing.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.session.as_ref().is_some_and(|session| session.holds())

@@ -1,5 +1,5 @@
-//! The least that a round trip over TCP can take: 8 bytes there and back on one socket that both
-//! sides poll without sleeping.
+//! Measures the shortest round trip over TCP: 8 bytes there and back on one socket that both sides
+//! poll without sleeping.
 //!
 //! ```text
 //! ping_pong listen 29600          # prints nothing

@@ -1,5 +1,5 @@
-//! What this transport carries in one direction over one connection, with nothing above it: puts of
-//! memory that is named once, a few of them in flight, between two threads that poll.
+//! Measures the rate of this transport in one direction over one connection, with nothing above it:
+//! puts of memory that is imported once, a few of them in flight, between two threads that poll.
 //!
 //! `stream 65536` prints the rate as JSON, in 10^9 bytes a second.
 
@@ -16,16 +16,16 @@ use ccl_transport_tcp::{DEVICE, Options, TcpTransport};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// As many messages as NCCL has.
+/// Messages in flight, as many as NCCL has.
 const IN_FLIGHT: usize = 8;
 const TOTAL_BYTES: usize = 512 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// One side.
+/// One side of the connection.
 struct End {
     lane: Box<dyn Lane>,
     endpoint: EndpointId,
-    /// Of its memory.
+    /// Key of this side's memory.
     key: MrKey,
 }
 
@@ -57,7 +57,8 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The accepting side's connection, and the other's.
+/// Connects the device with itself. Returns the accepting side's connection, and the connecting
+/// side's.
 fn meet(device: &dyn Device) -> Result<[Connected; 2], Failure> {
     let secret = Secret([7; 32]);
     let mut listener = device.listen(&secret)?;

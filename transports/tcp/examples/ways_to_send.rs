@@ -1,6 +1,6 @@
-//! The ways that Linux has to send on a TCP socket, side by side: `write`, `MSG_ZEROCOPY`, and
-//! io_uring with and without its zero copy. What the lanes of this crate do, they do because of
-//! what this measures (docs/adr/0008-plain-writes.md).
+//! Compares the ways that Linux has to send on a TCP socket: `write`, `MSG_ZEROCOPY`, and io_uring
+//! with and without its zero copy. Its measurements are the reason why the lanes of this crate send
+//! as they do (docs/adr/0008-plain-writes.md).
 //!
 //! ```text
 //! ways_to_send listen 29600      # prints nothing; use a fresh one for every run
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode, types};
 
-/// In a notification of `MSG_ZEROCOPY`: `SO_EE_CODE_ZEROCOPY_COPIED`.
+/// Flag in a notification of `MSG_ZEROCOPY`: `SO_EE_CODE_ZEROCOPY_COPIED`.
 const COPIED: u8 = 1;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes of a message, and messages of a round; the first are answered one by one.
@@ -38,7 +38,7 @@ fn number<T: std::str::FromStr>(text: &str) -> io::Result<T> {
     text.parse().map_err(|_| wrong(&format!("{text} is no number")))
 }
 
-/// Says when something has taken too long; asked now and then.
+/// Fails when something has taken too long; checked now and then.
 struct Deadline(Instant, u32);
 
 impl Deadline {
@@ -61,7 +61,7 @@ fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nonblocking(true)
 }
 
-/// Takes one load after the other.
+/// Receives one load after the other.
 fn answer(port: u16) -> io::Result<()> {
     let (mut socket, _) = TcpListener::bind(("0.0.0.0", port))?.accept()?;
     prepare(&socket)?;
@@ -133,7 +133,7 @@ fn ask(address: &str, rounds: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends one load. Returns how many seconds it took.
+/// Sends one load. Returns the seconds that it took.
 fn load(way: &mut dyn Way, mut socket: &TcpStream, which: usize) -> io::Result<f64> {
     let (bytes, messages) = LOADS[which];
     let mut message = vec![7; bytes];
@@ -151,7 +151,7 @@ fn load(way: &mut dyn Way, mut socket: &TcpStream, which: usize) -> io::Result<f
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// A way to send a message whole; its memory may be used again when that returns.
+/// A way to send a message whole. The caller may use the memory again when `send` returns.
 trait Way {
     fn name(&self) -> &'static str;
 
@@ -161,12 +161,12 @@ trait Way {
         Plain.receive(socket, into)
     }
 
-    /// Whether it tries again until the socket is ready; else the kernel does.
+    /// Returns whether the program retries until the socket is ready; else the kernel waits.
     fn polls(&self) -> bool {
         true
     }
 
-    /// What the kernel says of copies that it made where it should not.
+    /// Returns the kernel's count of copies that it made where it should not.
     fn copied(&self) -> String {
         "-".to_owned()
     }
@@ -205,7 +205,7 @@ impl Way for Plain {
     }
 }
 
-/// `MSG_ZEROCOPY`, the notifications of which come over the socket's error queue.
+/// `MSG_ZEROCOPY`, whose notifications come over the socket's error queue.
 struct ZeroCopy {
     sent: u32,
     done: u32,
@@ -308,7 +308,7 @@ impl Ring {
         Ok(Ring { ring, zero_copy, sent: 0, copied: 0 })
     }
 
-    /// Waits for a completion: its result, and its flags.
+    /// Waits for a completion. Returns its result and its flags.
     fn completion(&mut self) -> io::Result<(i32, u32)> {
         let mut deadline = Deadline::new();
         loop {

@@ -1,4 +1,4 @@
-//! The device: registered memory, and the maker of everything else.
+//! The device: registers memory, and makes listeners, connections and lanes.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use crate::lane::{DEPTH_MAX, MESSAGE_BYTES_MAX, TcpLane};
 use crate::memory;
 use crate::writers::Writers;
 
-/// Its version changes with every change of what is sent on a stripe.
+/// Protocol of a stripe; its version changes with every change of what is sent.
 pub(crate) const PROTOCOL: Protocol = protocol("ferroccl-tcp", 5);
 
-/// The most connections per pair.
+/// Most connections per pair of ranks.
 const SOCKETS_MAX: u32 = 64;
 
-/// From so many bytes on, memory is only there when it is touched.
+/// Bytes from which on a region's pages come into being only when they are touched.
 const RESERVED_BYTES: usize = 1 << 20;
 
-/// What the device can do.
+/// Returns the capabilities of the device.
 pub(crate) fn caps(options: &Options) -> Caps {
     Caps {
         mapped: false,
@@ -48,7 +48,7 @@ pub struct TcpDevice {
     options: Options,
     registry: Arc<Registry<()>>,
     writers: Writers,
-    /// None if nothing is encrypted.
+    /// TLS sessions; none if nothing is encrypted.
     tls: Option<Tls>,
     congestion: Option<Arc<str>>,
 }

@@ -1,4 +1,4 @@
-//! What lies between a socket and who reads or writes it, when that is encrypted.
+//! Tests of stripes and lanes over encrypted connections.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::outgoing::Put;
 use crate::stripe::Stripe;
 use crate::writers::Writer;
 
-/// Two ends of a channel.
+/// Makes the two ends of an encrypted channel.
 fn wires() -> [Wire; 2] {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let sockets = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
@@ -116,7 +116,8 @@ fn what_is_done_when_it_is_written_cannot_be_sent_again() {
     }
 }
 
-/// A lane of so many sockets, to whose last one a note has come together with what was read before.
+/// Makes a lane of so many sockets. The last one has received a note together with bytes that were
+/// already read.
 fn lane_that_holds_a_note(sockets: usize) -> (TcpLane, Vec<Wire>) {
     let (mut stripes, mut others): (Vec<Wire>, Vec<Wire>) =
         (0..sockets).map(|_| wires()).map(|[one, other]| (one, other)).unzip();
@@ -131,7 +132,7 @@ fn note(text: &str) -> Vec<u8> {
     [&header.encode(), text.as_bytes()].concat()
 }
 
-/// A lane with one endpoint over these sockets.
+/// Makes a lane with one endpoint over these sockets.
 fn lane(stripes: Vec<Wire>) -> TcpLane {
     let registry = Arc::new(Registry::new());
     let secret = Secret([7; 32]);
@@ -146,7 +147,7 @@ fn lane(stripes: Vec<Wire>) -> TcpLane {
     lane
 }
 
-/// As when this side acknowledges what it has read while the rest waits in the kernel.
+/// Simulates a side that acknowledges what it has read while the rest waits in the kernel.
 #[test]
 fn what_a_peer_sent_before_it_closed_is_read_though_nothing_can_be_written_any_more() {
     let [one, mut other] = wires();

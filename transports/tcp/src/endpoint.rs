@@ -1,4 +1,4 @@
-//! A peer: its stripes, what it may write to, and how its breaks are mended.
+//! A peer: its stripes, the memory that it may write to, and the repair of broken stripes.
 
 use std::time::Duration;
 
@@ -17,20 +17,21 @@ use crate::incoming::{Arrival, End, LONG_BYTES};
 use crate::outgoing::Put;
 use crate::stripe::Stripe;
 
-/// Frames that are acknowledged at the latest when so many more have come.
+/// Number of unacknowledged frames at which an acknowledgement is sent at once.
 const TELL_FRAMES: u32 = 64;
-/// Or so many bytes, where their sender may be waiting to have its memory back.
+/// Unacknowledged bytes at which one is sent at once: the sender may be waiting to have its memory
+/// back.
 const TELL_BYTES: u64 = 512 << 10;
-/// What mostly comes at once: room for it is made beforehand, so that calls need not allocate.
+/// Initial capacity of lists, so that calls need not allocate.
 const AT_ONCE: usize = 64;
-/// How long an acknowledgement waits for a frame to ride on.
+/// Longest time that an acknowledgement waits for a frame to ride on.
 pub(crate) const TELL_AFTER: Duration = Duration::from_micros(300);
 
-/// What a peer must know to write to a piece of memory of this side.
+/// Remote key: the data that a peer needs to write to memory of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shared {
     pub(crate) link: LinkId,
-    /// Whose it is: of the side that had connected.
+    /// True if the memory belongs to the side that had connected.
     pub(crate) dialled: bool,
     pub(crate) memory: u32,
     pub(crate) bytes: u64,
@@ -62,18 +63,19 @@ pub(crate) struct Endpoint {
     /// The stripe of the next put.
     turn: usize,
     inbox: Inbox,
-    /// Whether puts are done as soon as they are written, on the other side too.
+    /// True if puts are done as soon as they are written, on the other side too.
     gives_back: bool,
     pub(crate) lost: Option<String>,
     pub(crate) reported: bool,
-    /// True while its farewell is being said.
+    /// True while the farewell to the peer is being sent.
     pub(crate) leaves: bool,
     arrivals: Vec<Arrival>,
     done: Vec<u64>,
 }
 
 impl Endpoint {
-    /// `gives_back` says whether puts are done as soon as they are written.
+    /// Creates the endpoint of a link; with `gives_back`, puts are done as soon as they are
+    /// written.
     pub(crate) fn new(link: Link, gives_back: bool, traffic_class: Option<u8>) -> Endpoint {
         let stripe = |wire| Stripe::new(wire, gives_back, traffic_class);
         Endpoint {
@@ -92,7 +94,7 @@ impl Endpoint {
         }
     }
 
-    /// Tells of puts that are done because they are written.
+    /// Reports puts that are done because they are written.
     pub(crate) fn tell_written(&mut self, events: &mut Vec<Event>) {
         for stripe in &mut self.stripes {
             events.extend(stripe.outgoing.take_written().map(|id| Event::Done { id }));
@@ -119,24 +121,24 @@ impl Endpoint {
         self.remake.is_dialled()
     }
 
-    /// Whether memory is the peer's, shared over this link.
+    /// Returns whether memory is the peer's, shared over this link.
     pub(crate) fn is_theirs(&self, shared: &Shared) -> bool {
         shared.link == self.id && shared.dialled != self.has_dialled()
     }
 
-    /// Forgets memory that is not registered any more.
+    /// Forgets memory that is no longer registered.
     pub(crate) fn withdraw(&mut self, is_registered: impl Fn(MrKey) -> bool) {
         let stripes = self.stripes.iter_mut();
         let unfinished = stripes.filter_map(|stripe| stripe.incoming.unfinished());
         self.inbox.withdraw(is_registered, unfinished);
     }
 
-    /// Reads the tail of a put elsewhere from now on.
+    /// Reads the tail of a put from other memory from now on.
     pub(crate) fn relocate(&mut self, id: u64, to: &Region) -> Result<(), TransportError> {
         self.stripes.iter_mut().try_for_each(|stripe| stripe.outgoing.relocate(id, to))
     }
 
-    /// Finds another place for what comes to `from`; with none, takes that back.
+    /// Redirects what comes to `from` into other memory; with `None`, takes the redirect back.
     pub(crate) fn redirect(
         &mut self,
         from: LocalSlice,
@@ -158,17 +160,17 @@ impl Endpoint {
         result.map_err(|error| TransportError::Usage(error.to_string()))
     }
 
-    /// Puts that are not done.
+    /// Returns the number of puts that are not done.
     pub(crate) fn outstanding(&self) -> usize {
         self.stripes.iter().map(|stripe| stripe.outgoing.len()).sum()
     }
 
-    /// Whether the sockets have taken everything, as far as there are any.
+    /// Returns whether the sockets have taken everything; true for a lost peer.
     pub(crate) fn is_drained(&self) -> bool {
         self.lost.is_some() || self.stripes.iter().all(|stripe| stripe.is_drained())
     }
 
-    /// Credits and CTS all take one stripe, which keeps them in order.
+    /// Queues a put. Credits and CTS all take the first stripe, which keeps them in order.
     pub(crate) fn put(&mut self, put: Put, is_control: bool) {
         if is_control {
             return self.stripes[0].outgoing.push(put);
@@ -227,7 +229,7 @@ impl Endpoint {
         }
     }
 
-    /// Acknowledges what no frame has acknowledged for a while.
+    /// Acknowledges frames that no frame of this side has acknowledged for a while.
     pub(crate) fn tell(&mut self, now: Instant) {
         for stripe in &mut self.stripes {
             let received = stripe.incoming.received();
@@ -255,7 +257,7 @@ impl Endpoint {
         }
     }
 
-    /// Brings broken stripes back, or gives the peer up.
+    /// Restores broken stripes, or gives the peer up after `within`.
     pub(crate) fn mend(&mut self, now: Instant, within: Duration) {
         for (index, wire) in self.remake.take_resumed(&self.id, now) {
             if let Some(stripe) = self.stripes.get_mut(usize::from(index)) {
@@ -288,7 +290,7 @@ impl Endpoint {
         }
     }
 
-    /// The peer closes in good order. What it sent before on other stripes may still be on its way.
+    /// Takes the peer's farewell on one stripe. Frames on other stripes may still be on their way.
     fn farewell(&mut self, stripe: usize) {
         self.stripes[stripe].wire = None;
         self.stripes[stripe].closed = true;
@@ -297,7 +299,7 @@ impl Endpoint {
         }
     }
 
-    /// The peer is gone for good.
+    /// Marks the peer as lost for good, and drops its connections and memory.
     pub(crate) fn lose(&mut self, reason: String) {
         tracing::debug!(self.peer, reason, "a link is lost");
         self.lost.get_or_insert(reason);
@@ -310,7 +312,7 @@ impl Endpoint {
     }
 }
 
-/// Takes in something that has come; whether it was the farewell.
+/// Takes in an arrival. Returns whether it is the farewell.
 fn arrived(
     stripe: &mut Stripe,
     arrival: Arrival,

@@ -1,11 +1,11 @@
-//! What travels on a stripe: headers of 32 bytes, each followed by the bytes of a put or a note.
+//! Format of a stripe: headers of 32 bytes, each followed by the bytes of a put or a note.
 //!
 //! ```text
 //! 0   kind      1 put, 2 acknowledgement, 3 farewell, 4 resumption, 5 note
 //! 1   flags     1: the immediate is to be seen
 //! 4   immediate
 //! 8   offset    first byte in the peer's memory
-//! 16  memory    which of the pieces that the receiver has shared
+//! 16  memory    the receiver's number for the shared memory
 //! 20  bytes     that follow
 //! 24  acknowledged: frames that the sender of this header has received on the stripe, modulo 2^32
 //! ```
@@ -19,17 +19,17 @@ pub(crate) const HEADER_BYTES: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Put,
-    /// Tells nothing but what was received.
+    /// Carries nothing but the count of received frames.
     Acknowledge,
     /// The sender closes the endpoint in good order.
     Farewell,
-    /// The first on a connection that takes the place of a broken one.
+    /// The first frame on a connection that replaces a broken one.
     Resume,
     /// A few bytes for the peer to read.
     Note,
 }
 
-/// A header as it travels; all hosts are little-endian.
+/// A header as it is sent; all hosts are little-endian.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Layout {
@@ -45,7 +45,7 @@ struct Layout {
 }
 const _: () = assert!(cfg!(target_endian = "little"), "records travel as they lie in memory");
 
-/// A header, understood.
+/// A decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) kind: Kind,
@@ -57,7 +57,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// One without a put.
+    /// Creates a header without a put.
     pub(crate) fn bare(kind: Kind, acknowledged: u32) -> Header {
         Header { kind, immediate: None, offset: 0, memory: 0, bytes: 0, acknowledged }
     }

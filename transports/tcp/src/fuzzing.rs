@@ -1,5 +1,5 @@
-//! What is fuzzed of this crate: what comes over a connection, and keys of other processes. As in
-//! `ccl_core::fuzzing`.
+//! Fuzz targets of this crate: frames and intents from a connection, and keys of other processes.
+//! The targets follow the rules of `ccl_core::fuzzing`.
 
 use std::io::IoSlice;
 
@@ -12,14 +12,14 @@ use crate::endpoint::Shared;
 use crate::inbox::{Inbox, Other};
 use crate::incoming::{Arrival, End, Incoming};
 
-/// What the connecting side says of a stripe: what is read is read again from what is written.
+/// Checks that a decoded intent of a connecting side is the same after encoding and decoding.
 pub fn tcp_intent(data: &[u8]) {
     if let Some(intent) = Intent::decode(data) {
         assert_eq!(Intent::decode(&intent.encode()), Some(intent));
     }
 }
 
-/// The key of memory: what is read is written so that it is read as the same.
+/// Checks that a decoded key of memory is the same after encoding and decoding.
 pub fn tcp_key(data: &[u8]) {
     if let Some(shared) = Shared::decode(&RemoteKey(data.to_vec())) {
         assert_eq!(Shared::decode(&shared.encode()), Some(shared));
@@ -29,16 +29,16 @@ pub fn tcp_key(data: &[u8]) {
 const SHARED_BYTES: usize = 256;
 const UNTOUCHED: u8 = 0xaa;
 
-/// What has come of a stream, and the memory that it could write to.
+/// The arrivals of a stream, and the memory that it could write to.
 #[derive(Debug, PartialEq)]
 struct Read {
     arrivals: Vec<Arrival>,
-    /// Whether it was taken for nonsense.
+    /// True if the stream broke the protocol.
     nonsense: bool,
     memory: Vec<u8>,
 }
 
-/// Frames in pieces of so many bytes.
+/// Reads a stream of frames that comes in parts of so many bytes.
 fn read(stream: &[u8], part: usize) -> Option<Read> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
@@ -81,8 +81,8 @@ fn read(stream: &[u8], part: usize) -> Option<Read> {
     Some(Read { arrivals, nonsense, memory: bytes })
 }
 
-/// Frames of a peer that has proved itself: they write nowhere but where it may, and cut anywhere
-/// the stream means the same.
+/// Checks the frames of a peer that has proved itself: they write only where the peer may write,
+/// and the stream means the same wherever it is cut.
 pub fn tcp_frames(data: &[u8]) {
     let Some((&cut, stream)) = data.split_first() else { return };
     let (Some(whole), Some(parts)) =

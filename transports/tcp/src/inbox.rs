@@ -1,4 +1,4 @@
-//! What a peer may write to, and where that goes instead for a while.
+//! Memory that a peer may write to, and redirects of it.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use ccl_memory::{Region, RegionError};
 
 use crate::frame::Header;
 
-/// What has come in its first place is left there, if it is more.
+/// Most bytes that a redirect copies; a put of which more has come stays where it was sent.
 const DIVERTED_BYTES_MAX: usize = 8 << 10;
 
-/// Another place for the bytes of one put.
+/// A redirect of the bytes of one put.
 #[derive(Debug)]
 struct Redirect {
-    /// Instead of these.
+    /// Shared memory that the redirected bytes are sent to, from `offset` on.
     memory: u32,
     offset: usize,
     into: Other,
 }
 
-/// Registered memory of this side's.
+/// Registered memory of this side.
 #[derive(Clone, Debug)]
 pub(crate) struct Other {
     pub(crate) key: MrKey,
@@ -29,21 +29,21 @@ pub(crate) struct Other {
 /// Memory that is shared with one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    /// By the peer's number for it.
+    /// Shared regions by the peer's number for them.
     regions: BTreeMap<u32, Region>,
     numbers: BTreeMap<MrKey, u32>,
-    /// Numbers from here on are nobody's; others that are not there were withdrawn.
+    /// Next free number. A lower number without a region was withdrawn.
     next: u32,
-    /// Until a put has come for them.
+    /// Redirects whose put has not come whole yet.
     redirects: Vec<Redirect>,
 }
 
-/// Where the bytes of one put go.
+/// Destination of the bytes of one put.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
-    /// Where the peer says.
+    /// Region that the peer named.
     region: Region,
-    /// From this byte of the put on somewhere else.
+    /// First byte of the put that goes elsewhere, and the memory that it goes to.
     elsewhere: Option<(usize, Other)>,
 }
 
@@ -52,8 +52,8 @@ impl Target {
         Target { region, elsewhere: None }
     }
 
-    /// The region and the offset in it of a byte of the put, and how many of the next `bytes` lie
-    /// there.
+    /// Returns the region and the offset in it of byte `at` of the put, and how many of the next
+    /// `bytes` lie there.
     pub(crate) fn locate(&self, at: usize, bytes: usize) -> (&Region, usize, usize) {
         match &self.elsewhere {
             Some((start, into)) if at >= *start => (&into.region, at - start, bytes),
@@ -73,7 +73,7 @@ impl Target {
         Ok(())
     }
 
-    /// The put where the peer says, whatever part of it has gone elsewhere.
+    /// Returns the region that the peer named, whatever part of the put has gone elsewhere.
     pub(crate) fn region(&self) -> &Region {
         &self.region
     }
@@ -83,7 +83,7 @@ impl Target {
 #[derive(Debug)]
 pub(crate) struct Unfinished<'a> {
     pub(crate) header: &'a Header,
-    /// None if its memory was withdrawn.
+    /// Destination of the put; none if its memory was withdrawn.
     pub(crate) target: &'a mut Option<Target>,
     pub(crate) done: usize,
 }
@@ -95,7 +95,8 @@ impl Unfinished<'_> {
         self.header.memory == memory && inside
     }
 
-    /// Sends the rest of it elsewhere, and what has come after it.
+    /// Redirects the rest of the put, and moves what has come of that part already. Returns false
+    /// if the put's memory was withdrawn, the other memory is too small, or too much has come.
     fn divert(&mut self, redirect: &Redirect) -> Result<bool, RegionError> {
         let start = redirect.offset - self.header.offset as usize;
         let bytes = self.header.bytes as usize - start;
@@ -111,7 +112,7 @@ impl Unfinished<'_> {
         Ok(true)
     }
 
-    /// The opposite.
+    /// Undoes `divert`.
     fn bring_back(&mut self) -> Result<(), RegionError> {
         let Some(target) = self.target else { return Ok(()) };
         let Some((start, into)) = target.elsewhere.take() else { return Ok(()) };
@@ -123,7 +124,7 @@ impl Unfinished<'_> {
 }
 
 impl Inbox {
-    /// Lets the peer write to registered memory. Returns its number for it.
+    /// Lets the peer write to registered memory. Returns the peer's number for the memory.
     pub(crate) fn share(&mut self, key: MrKey, region: Region) -> u32 {
         let next = self.next;
         let number = *self.numbers.entry(key).or_insert(next);
@@ -134,7 +135,8 @@ impl Inbox {
         number
     }
 
-    /// Forgets memory that is not registered any more. What is on its way there does not get there.
+    /// Forgets memory that is no longer registered. Bytes that are on their way there are
+    /// discarded.
     pub(crate) fn withdraw<'a>(
         &mut self,
         is_registered: impl Fn(MrKey) -> bool,
@@ -159,7 +161,7 @@ impl Inbox {
         }
     }
 
-    /// Forgets all of it.
+    /// Forgets all memory and all redirects.
     pub(crate) fn clear(&mut self) {
         self.regions.clear();
         self.numbers.clear();
@@ -167,7 +169,7 @@ impl Inbox {
         self.redirects.clear();
     }
 
-    /// Where a put's bytes go; none if nobody wants them any more.
+    /// Returns the destination of a put's bytes; none if the memory was withdrawn.
     pub(crate) fn target(&self, header: &Header) -> Result<Option<Target>, String> {
         let outside = "it wrote to memory that was not shared with it";
         if header.memory >= self.next {
@@ -188,7 +190,7 @@ impl Inbox {
         Ok(Some(target))
     }
 
-    /// A put is there in full: what was arranged for it is over.
+    /// Removes the redirects of a put that has arrived in full.
     pub(crate) fn arrived(&mut self, header: &Header) {
         if !self.redirects.is_empty() {
             let bytes = u64::from(header.bytes);
@@ -199,8 +201,8 @@ impl Inbox {
         }
     }
 
-    /// Finds another place for what comes to `from`. Returns no if that cannot be had any more,
-    /// and nothing if this memory is not shared.
+    /// Redirects what comes to `from`. Returns false if it is too late for that, and none if this
+    /// memory is not shared.
     pub(crate) fn redirect<'a>(
         &mut self,
         from: LocalSlice,
@@ -222,7 +224,7 @@ impl Inbox {
         Some(diverted)
     }
 
-    /// Takes that back.
+    /// Takes a redirect back. Returns none if this memory is not shared.
     pub(crate) fn restore<'a>(
         &mut self,
         from: LocalSlice,
@@ -235,7 +237,7 @@ impl Inbox {
         Some(unfinished.try_for_each(|mut put| put.bring_back()))
     }
 
-    /// The peer's number for shared memory that these bytes lie in.
+    /// Returns the peer's number for the shared memory that these bytes lie in.
     fn memory(&self, slice: LocalSlice) -> Option<u32> {
         let memory = *self.numbers.get(&slice.key)?;
         self.regions.get(&memory)?.part(slice.offset, slice.bytes).ok()?;

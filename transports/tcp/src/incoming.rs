@@ -1,4 +1,4 @@
-//! What one stripe receives: headers through a buffer, bytes straight to where they belong.
+//! Receiving half of a stripe: headers go through a buffer, payload straight to its destination.
 
 use std::io::IoSliceMut;
 
@@ -10,16 +10,16 @@ use crate::inbox::{Inbox, Target, Unfinished};
 use crate::memory::writable;
 
 const BUFFER_BYTES: usize = 32 << 10;
-/// While a long frame comes in, and after it, no more than this is read behind its end: the next
-/// one is probably long too, and its bytes need not pass through the buffer.
+/// Most bytes that are read behind the end of a long frame, during it and after it. The next frame
+/// is probably long too, and its bytes need not pass through the buffer.
 const BEHIND_BYTES: usize = 2 << 10;
 pub(crate) const LONG_BYTES: usize = 16 << 10;
-/// Left of a frame, so much is waited for by reading once more.
+/// Bytes left of a frame up to which a stripe reads once more for the rest.
 const SOON_BYTES: usize = 128 << 10;
-/// Reads before others have their turn.
+/// Number of reads before other stripes have their turn.
 const READS_PER_TURN: usize = 64;
 
-/// Something that has come in whole.
+/// A frame's content that has come in whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     Put { immediate: u32, bytes: usize },
@@ -33,7 +33,7 @@ pub(crate) enum Arrival {
 #[derive(Debug)]
 struct Partial {
     header: Header,
-    /// Where its bytes go; none if that memory was withdrawn.
+    /// Destination of the bytes; none if that memory was withdrawn.
     into: Option<Target>,
     done: usize,
 }
@@ -43,7 +43,7 @@ impl Partial {
         self.header.bytes as usize - self.done
     }
 
-    /// What is to be told, now that it is whole.
+    /// Returns the arrival to report, now that the frame is whole.
     fn arrival(&self) -> Result<Option<Arrival>, RegionError> {
         let bytes = self.header.bytes as usize;
         match (&self.into, self.header.kind) {
@@ -61,11 +61,11 @@ impl Partial {
 #[derive(Debug)]
 pub(crate) struct Incoming {
     buffer: Vec<u8>,
-    /// What of the buffer is filled and not yet understood.
+    /// First byte of the buffer that is filled and not yet parsed.
     start: usize,
     end: usize,
     partial: Option<Partial>,
-    /// Whether the last put was long.
+    /// True if the last put was long.
     long: bool,
     /// Frames received, modulo 2^32.
     received: u32,
@@ -80,30 +80,30 @@ impl Incoming {
         Incoming { buffer, start: 0, end: 0, partial, long, received, received_bytes }
     }
 
-    /// Frames received whole, modulo 2^32.
+    /// Returns the number of frames received whole, modulo 2^32.
     pub(crate) fn received(&self) -> u32 {
         self.received
     }
 
-    /// Their bytes.
+    /// Returns the bytes of all frames received whole.
     pub(crate) fn received_bytes(&self) -> u64 {
         self.received_bytes
     }
 
-    /// The put of which not all bytes have come.
+    /// Returns the put of which not all bytes have come.
     pub(crate) fn unfinished(&mut self) -> Option<Unfinished<'_>> {
         let Partial { header, into, done } = self.partial.as_mut()?;
         (header.kind == Kind::Put).then_some(Unfinished { header, target: into, done: *done })
     }
 
-    /// On a new connection the peer sends again what has not come whole.
+    /// Discards a partial frame: on a new connection the peer sends again what has not come whole.
     pub(crate) fn restart(&mut self) {
         (self.start, self.end, self.partial) = (0, 0, None);
     }
 
-    /// Reads what is there; `inbox` is what the peer may write to. Returns whether there may be
-    /// more in this turn: after a long put there is not, so that whoever waits for the next one
-    /// can say where to before its bytes come. An error is the end of the connection.
+    /// Reads what is there; `inbox` is the memory that the peer may write to. Returns whether there
+    /// may be more in this turn. After a long put there is not: the receiver of the next one can
+    /// then redirect it before its bytes come. An error is the end of the connection.
     pub(crate) fn read(
         &mut self,
         wire: &mut Wire,
@@ -125,13 +125,13 @@ impl Incoming {
         Ok(true)
     }
 
-    /// Whether the rest of a put is probably just behind what has come of it. Of longer ones it is
-    /// better to let more gather: while it is read, the kernel does not take in the rest.
+    /// Returns whether the rest of a put probably follows soon. The rest of a longer put had better
+    /// gather first: while a stripe reads, the kernel does not take in more.
     fn is_soon_whole(&self) -> bool {
         self.partial.as_ref().is_some_and(|partial| partial.left() <= SOON_BYTES)
     }
 
-    /// Reads once. Returns how many bytes there was room for: fewer came if that was all.
+    /// Reads once. Returns how many bytes there was room for; if fewer came, nothing is left.
     fn fill(&mut self, wire: &mut Wire) -> (Got, usize) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -176,7 +176,7 @@ impl Incoming {
         (got, asked)
     }
 
-    /// Goes through what has come in. Returns whether a long put is now there in full.
+    /// Parses what has come in. Returns whether a long put is now there in full.
     fn understand(
         &mut self,
         inbox: &mut Inbox,
@@ -243,12 +243,12 @@ impl Incoming {
     }
 }
 
-/// Why nothing more comes.
+/// Reason why nothing more comes.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// The connection broke; it may be mended.
+    /// The connection broke; it may be restored.
     Broken(String),
-    /// The peer does not keep to the protocol.
+    /// The peer broke the protocol.
     Nonsense(String),
 }
 
@@ -281,7 +281,7 @@ mod tests {
             End { theirs, wire, inbox, memory, incoming: Incoming::new() }
         }
 
-        /// What is told when these bytes have come, in this many.
+        /// Sends these bytes in one write. Returns what has arrived.
         fn take(&mut self, bytes: &[u8]) -> Vec<Arrival> {
             let sent = ccl_socket::socket::write(&self.theirs, &[IoSlice::new(bytes)]);
             assert!(matches!(sent, Got::Bytes(count) if count == bytes.len()));
@@ -305,7 +305,7 @@ mod tests {
         (theirs, Wire::plain(ours))
     }
 
-    /// A put of all of the memory, and a note of these bytes, each as it travels.
+    /// Makes a put and a note of these bytes, each as it is sent and as it arrives.
     fn frames(text: &[u8]) -> [(Vec<u8>, Arrival); 2] {
         let bytes = text.len() as u32;
         let note = Header { bytes, ..Header::bare(Kind::Note, 0) };

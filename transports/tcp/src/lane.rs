@@ -1,4 +1,4 @@
-//! A lane: puts become frames, frames become bytes in memory and events.
+//! A lane: turns puts into frames, and frames into bytes in memory and events.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -26,23 +26,23 @@ use crate::outgoing::Put;
 use crate::stripe::Stripe;
 use crate::writers::Writer;
 
-/// The most bytes of one put.
+/// Most bytes of one put.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 31;
-/// The most puts outstanding on one endpoint.
+/// Most puts outstanding on one endpoint.
 pub(crate) const DEPTH_MAX: usize = 1024;
-/// With so many sockets at most, each is simply tried.
+/// Most sockets that a lane reads without asking epoll which of them are ready.
 const SOCKETS_TRIED: usize = 4;
-/// The most sockets that one look finds ready; others have their turn at the next.
+/// Most sockets that one epoll call finds ready; others have their turn at the next.
 const READY_MAX: usize = 64;
-/// How often it is looked whether breaks have been noticed only by the peer.
+/// Interval between checks for breaks that only the peer has noticed.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
-/// While there is always something to tell, every so many looks sockets are read.
+/// Number of polls between reads of the sockets while every poll has something to report.
 const READ_EVERY: u32 = 8;
-/// Reads of what comes after a farewell, before other stripes have their turn.
+/// Number of reads of what comes after a farewell, before other stripes have their turn.
 const UNHEARD_READS: usize = 64;
-/// How long a farewell may take to reach the peer's kernel.
+/// Longest time that a farewell may take to reach the peer's kernel.
 const FAREWELL: Duration = Duration::from_millis(500);
-/// Pause between two looks at farewells.
+/// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 
 /// A lane of TCP.
@@ -53,20 +53,20 @@ pub(crate) struct TcpLane {
     resume_within: Duration,
     gives_back: bool,
     traffic_class: Option<u8>,
-    /// Whether stripes may hold what the kernel knows nothing of.
+    /// True if stripes may hold bytes that the kernel knows nothing of.
     encrypts: bool,
-    /// The child of a fork has the same sockets, and must say nothing on them.
+    /// Process that made the lane. The child of a fork has the same sockets, and must send nothing.
     process: Pid,
     epoll: OwnedFd,
-    /// By number; empty where detached. Numbers are not used again.
+    /// Endpoints by number; empty where detached. Numbers are not used again.
     endpoints: Vec<Option<Endpoint>>,
     sockets: usize,
-    /// Endpoint and stripe of the sockets that were ready last.
+    /// Endpoint and stripe of each socket that was ready last.
     ready: Vec<u64>,
     checked: Instant,
-    /// Looks in a row that told of something without reading.
+    /// Polls in a row that reported something without reading.
     unread: u32,
-    /// Whether some stripe is broken or its socket not watched yet.
+    /// True if a stripe is broken, or a lost peer has not been reported.
     troubled: bool,
     farewell: Farewell,
 }
@@ -116,7 +116,7 @@ impl TcpLane {
         }
     }
 
-    /// Takes one put; no if the endpoint takes no more.
+    /// Takes one put. Returns false if the endpoint takes no more.
     fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
         let WorkRequest::Put { endpoint, remote_offset, immediate, is_control, id, .. } = *request;
         let understood = self.memory.understand(request)?;
@@ -171,7 +171,7 @@ impl TcpLane {
         }
     }
 
-    /// The stripes that hold what the kernel knows nothing of.
+    /// Returns the stripes that hold bytes that the kernel knows nothing of.
     fn held(&self) -> impl Iterator<Item = u64> + '_ {
         let endpoints = if self.encrypts { &self.endpoints[..] } else { &[] };
         endpoints.iter().enumerate().flat_map(|(number, endpoint)| {
@@ -181,14 +181,14 @@ impl TcpLane {
         })
     }
 
-    /// Counts them as ready.
+    /// Adds the stripes that hold bytes to the ready ones.
     fn add_held(&mut self) {
         let mut ready = std::mem::take(&mut self.ready);
         ready.extend(self.held());
         self.ready = ready;
     }
 
-    /// Waits until a socket is ready, at most so long.
+    /// Waits until a socket is ready, at most for `longest`.
     fn await_ready(&mut self, longest: Duration) {
         self.ready.clear();
         let timeout = Timespec::try_from(longest).ok();
@@ -199,7 +199,7 @@ impl TcpLane {
         }
     }
 
-    /// Has the kernel watch what is to be watched.
+    /// Registers every socket with epoll, and updates the events that epoll watches.
     fn watch(&mut self) {
         for (number, endpoint) in self.endpoints.iter_mut().enumerate() {
             let Some(endpoint) = endpoint else { continue };
@@ -209,7 +209,7 @@ impl TcpLane {
         }
     }
 
-    /// Looks after breaks, and tells of peers that are gone.
+    /// Mends breaks, and reports peers that are gone.
     fn look_after(&mut self, now: Instant, events: &mut Vec<Event>) {
         let check = now.since(self.checked) >= CHECK_EVERY;
         if !check && !self.troubled {
@@ -233,7 +233,7 @@ impl TcpLane {
         self.watch();
     }
 
-    /// Waits until the peers of some endpoints have what was sent to them, but not for long.
+    /// Waits until the peers of some endpoints have what was sent to them, at most a bounded time.
     fn part(&mut self, only: Option<EndpointId>) {
         while !self.say_farewell(only) {
             std::thread::sleep(FAREWELL_PAUSE);
@@ -286,7 +286,8 @@ impl Lane for TcpLane {
         }
     }
 
-    /// Whatever a closed socket had not passed on would be lost if the peer then wrote to it.
+    /// Sends farewells, and returns whether the wait for them is over. Sockets stay open meanwhile:
+    /// bytes that a closed socket had not passed on would be lost if the peer then wrote to it.
     fn say_farewell(&mut self, only: Option<EndpointId>) -> bool {
         if self.process != rustix::process::getpid() {
             return true;
@@ -314,7 +315,8 @@ impl Lane for TcpLane {
         !waits || now >= self.farewell.until(now, FAREWELL)
     }
 
-    /// Without a farewell, and without what the kernel does not have yet.
+    /// Detaches the endpoint without a farewell. Bytes that the kernel does not have yet are
+    /// dropped.
     fn cut(&mut self, endpoint: EndpointId) {
         if let Ok(peer) = self.endpoint(endpoint) {
             peer.lose("this side has given the connection up".to_owned());
@@ -490,7 +492,7 @@ impl Drop for TcpLane {
     }
 }
 
-/// Whether a stripe has something for a peer that is still there.
+/// Returns whether a stripe still has bytes for a peer that is there.
 fn has_more_to_give(stripe: &Stripe) -> bool {
     let Some(socket) = stripe.wire.as_ref().map(Wire::socket) else { return false };
     // What the peer still says is heard by nobody, but closing over it would reset the connection.

@@ -1,30 +1,30 @@
 //! TCP: the transport that every cluster has.
 //!
-//! A put is a frame on a socket: a header of 32 bytes that names the peer's memory, then the
-//! bytes. The receiver checks the name and the range and lets the kernel write the bytes where
-//! they belong; nothing is received that the receiver has not offered. Each pair of lanes is
-//! joined by one or several connections, *stripes*, on which puts take turns.
+//! A put is a frame on a socket: a header of 32 bytes that names the peer's memory, then the bytes.
+//! The receiver checks the memory and the range, and lets the kernel write the bytes to their
+//! destination; it receives nothing that it has not offered. Each pair of lanes is joined by one or
+//! several connections, *stripes*, on which puts take turns.
 //!
-//! How the two sides meet, prove the communicator's secret and, if asked to, encrypt what they
-//! send, is [`ccl_socket`]'s.
+//! [`ccl_socket`] connects the two sides, proves the communicator's secret, and encrypts if asked
+//! to.
 //!
 //! # Encryption
 //!
-//! Every stripe, and every one that takes the place of a broken one, has a session of its own. A
-//! record that was changed on the way breaks the connection, and what it carried is sent again. It
-//! costs the time of a core for each byte, which is encrypted, decrypted, and copied once or twice
-//! more than the kernel does anyway; per socket 64 KiB of memory, and up to 256 KiB that wait for
-//! it; and a few allocations per message. `all_reduce_perf` with `FERROCCL_TLS=1` and with `0`
-//! shows how much that is. Without it, nothing is different but one comparison per system call.
+//! Every stripe, and every stripe that replaces a broken one, has a TLS session of its own. A
+//! record that was changed on the way breaks the connection, and its bytes are sent again. TLS
+//! costs CPU time per byte: bytes are encrypted, decrypted, and copied once or twice more than the
+//! kernel does anyway. It also takes 64 KiB of memory per socket, up to 256 KiB that wait for the
+//! socket, and a few allocations per message. Compare `all_reduce_perf` with `FERROCCL_TLS=1` and
+//! with `0` to measure the cost. Without TLS, the only cost is one comparison per system call.
 //!
 //! # Broken connections
 //!
 //! A put is done when the peer has acknowledged its frame (unless [`Options::done_when_written`]);
-//! until then its bytes stay where they are. So when a connection breaks and the peer lives, the
-//! side that had connected connects again, both tell how many frames they have, and what was lost
-//! is sent again: nothing is lost, nothing is written twice after it was seen. A peer that nobody
-//! answers for is gone at once; one that does not come back within [`Options::resume_within`] is
-//! too.
+//! until then its bytes stay where they are. When a connection breaks and the peer lives, the side
+//! that had connected connects again. Both sides tell how many frames they have, and lost frames
+//! are sent again: nothing is lost, and nothing is written twice after it was seen. A peer at whose
+//! address nobody listens is gone at once. A peer that does not come back within
+//! [`Options::resume_within`] is gone too.
 
 mod device;
 #[cfg(test)]
@@ -57,29 +57,29 @@ use tunables::TcpTunables;
 
 pub use device::TcpDevice;
 
-/// The name of the only device.
+/// Name of the only device.
 pub const DEVICE: &str = "tcp0";
 
-/// What can be chosen.
+/// Options of the transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Which interfaces peers are told of: names or prefixes of names, or networks such as
+    /// Interfaces that peers are told of: names or prefixes of names, or networks such as
     /// `10.0.0.0/8`, separated by commas; `=` before the first takes names as they are, `^` takes
     /// all others (both as NCCL spells it: `^=`). Empty takes all, loopback only if there is no
     /// other.
     pub interfaces: String,
     /// Connections per pair of ranks, at least 1.
     pub sockets: u32,
-    /// How long a broken connection may take to come back before the peer counts as gone.
+    /// Longest time that a broken connection may take to come back before the peer counts as gone.
     pub resume_within: Duration,
-    /// Whether everything but the first proof is encrypted, by TLS 1.3; alike on all ranks. Needs
+    /// True if everything but the first proof is encrypted by TLS 1.3; alike on all ranks. Needs
     /// the feature `tls`.
     pub tls: bool,
-    /// The kernel's name of a congestion control; empty for its own choice, but `reno` where that
-    /// is `bbr`, whose pacing delays the bursts of collectives.
+    /// Congestion control by the kernel's name. Empty leaves the kernel's choice, but takes `reno`
+    /// where that is `bbr`, whose pacing delays the bursts of collectives.
     pub congestion: String,
-    /// Whether a put is done when the kernel has its bytes, instead of when the peer has: their
-    /// memory is given back sooner, and a break in which some of them are lost is not mended.
+    /// True if a put is done when the kernel has its bytes, instead of when the peer has them. The
+    /// memory is then given back sooner, and a break that loses some of these bytes is not mended.
     pub done_when_written: bool,
 }
 
@@ -99,7 +99,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// What a configuration says of TCP.
+    /// Reads the options of TCP from a configuration.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl Options {
     }
 }
 
-/// TCP as a value, for the registry.
+/// Entry of TCP in the registry of transports.
 pub const KIND: TransportKind = TransportKind {
     name: "tcp",
     id: 1,
@@ -138,14 +138,14 @@ pub const KIND: TransportKind = TransportKind {
     fewer_locations: Location::fewer,
 };
 
-/// TCP.
+/// The TCP transport.
 #[derive(Clone, Debug, Default)]
 pub struct TcpTransport {
     options: Options,
 }
 
 impl TcpTransport {
-    /// The transport; costs nothing until a device is opened.
+    /// Creates the transport; costs nothing until a device is opened.
     #[must_use]
     pub fn new(options: Options) -> TcpTransport {
         TcpTransport { options }

@@ -1,5 +1,4 @@
-//! The only door to raw memory: regions as the kernel reads and writes them, and what it tells of
-//! its own.
+//! Access to raw memory: regions as the kernel reads and writes them, and the ioctl of a socket.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -14,7 +13,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 /// `TIOCOUTQ`, which sockets call SIOCOUTQ.
 const OUTPUT_QUEUE: rustix::ioctl::Opcode = 0x5411;
 
-/// Pages of the kernel's.
+/// Pages that this process has mapped.
 struct Mapping(NonNull<u8>, usize);
 
 // SAFETY: plain bytes without thread affinity.
@@ -30,8 +29,8 @@ impl Drop for Mapping {
     }
 }
 
-/// A zeroed region whose pages come into being when they are first touched: most of what slots
-/// could hold goes elsewhere ([`ccl_core::transport::Lane::redirect`]).
+/// Reserves a zeroed region whose pages come into being when they are first touched: most of what
+/// slots could hold goes elsewhere ([`ccl_core::transport::Lane::redirect`]).
 pub(crate) fn reserve(bytes: usize) -> Result<Region, TransportError> {
     let none = || TransportError::from(OutOfMemory { bytes });
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
@@ -48,7 +47,7 @@ pub(crate) fn reserve(bytes: usize) -> Result<Region, TransportError> {
     Ok(unsafe { Region::new(start, bytes, Arc::new(Mapping(start, bytes))) })
 }
 
-/// Bytes of a region for the kernel to read; empty if they do not lie inside.
+/// Returns bytes of a region for the kernel to read; empty if they do not lie inside.
 pub(crate) fn readable(region: &Region, offset: usize, bytes: usize) -> IoSlice<'_> {
     if offset.checked_add(bytes).is_none_or(|end| end > region.bytes()) {
         return IoSlice::new(&[]);
@@ -59,7 +58,7 @@ pub(crate) fn readable(region: &Region, offset: usize, bytes: usize) -> IoSlice<
     IoSlice::new(slice)
 }
 
-/// Bytes of a region for the kernel to write; empty if they do not lie inside.
+/// Returns bytes of a region for the kernel to write; empty if they do not lie inside.
 pub(crate) fn writable(region: &Region, offset: usize, bytes: usize) -> IoSliceMut<'_> {
     if offset.checked_add(bytes).is_none_or(|end| end > region.bytes()) {
         return IoSliceMut::new(&mut []);
@@ -72,7 +71,7 @@ pub(crate) fn writable(region: &Region, offset: usize, bytes: usize) -> IoSliceM
     IoSliceMut::new(slice)
 }
 
-/// Bytes that were written to a socket and not yet acknowledged by the peer's kernel.
+/// Returns the bytes that were written to a socket and not yet acknowledged by the peer's kernel.
 pub(crate) fn unacknowledged(socket: &OwnedFd) -> usize {
     // SAFETY: this opcode stores an int, on every kind of socket.
     let getter = unsafe { Getter::<OUTPUT_QUEUE, i32>::new() };

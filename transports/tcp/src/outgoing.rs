@@ -1,4 +1,4 @@
-//! What one stripe has to send: puts, kept until the peer has acknowledged them.
+//! Sending half of a stripe: puts, kept until the peer has acknowledged them.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -10,7 +10,7 @@ use ccl_socket::{Got, Wire};
 use crate::frame::{HEADER_BYTES, Header, Kind};
 use crate::memory::readable;
 
-/// Frames that one system call may carry.
+/// Most frames of one system call.
 const FRAMES_PER_WRITE: usize = 32;
 
 /// A put or a note, and its frame's header.
@@ -18,11 +18,11 @@ const FRAMES_PER_WRITE: usize = 32;
 pub(crate) struct Put {
     pub(crate) header: Header,
     pub(crate) source: Region,
-    /// What follows it.
+    /// Second part of the payload, sent after `source`.
     pub(crate) tail: Option<Region>,
-    /// None for a note, of whose end nobody is told, and once that has been told.
+    /// Identifier for the completion; none for a note, and none once the completion is reported.
     pub(crate) id: Option<u64>,
-    /// Whether the bytes are still there.
+    /// True until the memory is given back.
     pub(crate) has_bytes: bool,
 }
 
@@ -39,19 +39,19 @@ pub(crate) struct Outgoing {
     queue: VecDeque<Put>,
     /// Frames of the queue that the socket has taken whole.
     sent: usize,
-    /// Bytes that it has taken of the next one, whose header may not change any more.
+    /// Bytes of the next frame that the socket has taken; its header may not change any more.
     written: usize,
-    /// As it was begun to be written.
+    /// Header of the next frame as its writing began.
     begun: [u8; HEADER_BYTES],
-    /// Headers without puts, which go before the next frame.
+    /// Encoded headers without puts, sent before the next frame.
     said: VecDeque<[u8; HEADER_BYTES]>,
-    /// Bytes that the socket has taken of the first of them.
+    /// Bytes of the first of `said` that the socket has taken.
     said_written: usize,
     /// Frames that the peer has acknowledged, modulo 2^32.
     acknowledged: u32,
-    /// Whether puts are done as soon as they are written.
+    /// True if puts are done as soon as they are written.
     gives_back: bool,
-    /// Those that are, and that nobody has been told of.
+    /// Identifiers of puts that are written and not reported yet.
     written_out: Vec<u64>,
 }
 
@@ -70,17 +70,17 @@ impl Outgoing {
         }
     }
 
-    /// Puts that are done because they are written.
+    /// Takes the identifiers of puts that are done because they are written.
     pub(crate) fn take_written(&mut self) -> impl Iterator<Item = u64> + '_ {
         self.written_out.drain(..)
     }
 
-    /// Whether there are such.
+    /// Returns whether `take_written` has anything to return.
     pub(crate) fn has_written(&self) -> bool {
         !self.written_out.is_empty()
     }
 
-    /// Puts that are not acknowledged.
+    /// Returns the number of puts that are not acknowledged.
     pub(crate) fn len(&self) -> usize {
         self.queue.len()
     }
@@ -89,7 +89,7 @@ impl Outgoing {
         self.queue.push_back(put);
     }
 
-    /// Reads the tail of a put elsewhere from now on, if it is here.
+    /// Reads the tail of a put from other memory from now on, if this stripe has the put.
     pub(crate) fn relocate(&mut self, id: u64, to: &Region) -> Result<(), TransportError> {
         let found = self.queue.iter_mut().find(|put| put.id == Some(id));
         let Some(tail) = found.and_then(|put| put.tail.as_mut()) else { return Ok(()) };
@@ -102,17 +102,17 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Whether the wire has taken everything.
+    /// Returns whether the wire has taken everything.
     pub(crate) fn is_drained(&self) -> bool {
         self.sent == self.queue.len() && self.said.is_empty()
     }
 
-    /// Says something as soon as the frame that is under way is whole.
+    /// Queues a header without a put, sent as soon as the frame that is under way is whole.
     pub(crate) fn say(&mut self, kind: Kind, received: u32) {
         self.said.push_back(Header::bare(kind, received).encode());
     }
 
-    /// The peer has received this many frames, modulo 2^32: their puts are done.
+    /// Takes an acknowledgement of this many frames, modulo 2^32: their puts are done.
     pub(crate) fn acknowledge(&mut self, received: u32, done: &mut Vec<u64>) -> Result<(), String> {
         let more = received.wrapping_sub(self.acknowledged) as usize;
         if more > self.sent {
@@ -124,13 +124,14 @@ impl Outgoing {
         Ok(())
     }
 
-    /// On a new connection everything that the peer has not received is sent again.
+    /// Prepares for a new connection, on which everything that the peer has not received is sent
+    /// again.
     pub(crate) fn restart(&mut self) {
         (self.written, self.said_written) = (0, 0);
         self.said.clear();
     }
 
-    /// After [`Outgoing::restart`], with what the peer says that it has.
+    /// Continues after [`Outgoing::restart`] from the number of frames that the peer has received.
     pub(crate) fn resume(&mut self, received: u32, done: &mut Vec<u64>) -> Result<(), String> {
         // A frame that was written in part before may have arrived as a whole after all.
         self.sent = self.queue.len();
@@ -146,15 +147,15 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Everything is void.
+    /// Drops everything that is queued.
     pub(crate) fn clear(&mut self) {
         self.queue.clear();
         self.sent = 0;
         self.restart();
     }
 
-    /// Writes what the socket takes; `received` frames have come the other way. An error is the
-    /// end of the connection.
+    /// Writes what the socket takes; `received` is the number of frames that have come the other
+    /// way. An error is the end of the connection.
     pub(crate) fn write(&mut self, wire: &mut Wire, received: u32) -> Result<(), String> {
         while self.write_said(wire)? && self.sent < self.queue.len() {
             if !self.write_frames(wire, received)? {
@@ -164,7 +165,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Writes what is to be said, unless a frame is under way. Returns whether a frame may follow.
+    /// Writes the queued headers, unless a frame is under way. Returns whether a frame may follow.
     pub(crate) fn write_said(&mut self, wire: &mut Wire) -> Result<bool, String> {
         while let (Some(header), 0) = (self.said.front(), self.written) {
             match wire.write(&[IoSlice::new(&header[self.said_written..])]) {
@@ -180,7 +181,7 @@ impl Outgoing {
         Ok(true)
     }
 
-    /// Whether the socket may take more.
+    /// Writes frames of the queue in one call. Returns whether the socket may take more.
     fn write_frames(&mut self, wire: &mut Wire, received: u32) -> Result<bool, String> {
         // A header that is due goes in between.
         let frames = if self.said.is_empty() { FRAMES_PER_WRITE } else { 1 };
@@ -254,13 +255,13 @@ mod tests {
         Put { header, source, tail: None, id: Some(id), has_bytes: true }
     }
 
-    /// What the wire carries of puts with these numbers.
+    /// Returns the bytes on the wire of puts with these numbers.
     fn frames(ids: std::ops::Range<u64>) -> Vec<u8> {
         let frame = |id| [&put(id).header.encode()[..], &vec![id as u8; 3 * id as usize]].concat();
         ids.flat_map(frame).collect()
     }
 
-    /// A connection, and what comes out of its other end.
+    /// Makes a connection, and the stream that comes out of its other end.
     fn connection() -> (Wire, UnixStream) {
         let (near, far) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();

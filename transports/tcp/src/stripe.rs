@@ -1,4 +1,4 @@
-//! One connection of an endpoint, through its breaks.
+//! One connection of an endpoint, kept through breaks.
 
 use ccl_core::time::Instant;
 use ccl_socket::{Break, Wire};
@@ -11,29 +11,30 @@ use crate::outgoing::Outgoing;
 /// A stripe.
 #[derive(Debug)]
 pub(crate) struct Stripe {
-    /// None while it is broken.
+    /// The connection; none while it is broken.
     pub(crate) wire: Option<Wire>,
     pub(crate) outgoing: Outgoing,
     pub(crate) incoming: Incoming,
     pub(crate) broken: Option<Break>,
-    /// Whether a write has failed. A peer that closes does not take in what this side still has to
-    /// say, but what it said itself may lie unread: reading comes to the break by itself.
+    /// True if a write has failed. The stripe then writes no more, but goes on reading: a peer that
+    /// closes takes in nothing more, yet what it sent before may lie unread. Reading then comes to
+    /// the break by itself.
     pub(crate) unheard: bool,
-    /// After a break nothing is sent before the peer has told what it has.
+    /// True after a break until the peer has told how many frames it has; no put is sent before.
     pub(crate) resuming: bool,
-    /// Frames received when that was last told.
+    /// Frames received when an acknowledgement was last sent.
     pub(crate) told: u32,
-    /// Their bytes.
+    /// Bytes of the frames that `told` counts.
     pub(crate) told_bytes: u64,
-    /// When a frame came that was not acknowledged yet.
+    /// Time at which the first unacknowledged frame came.
     pub(crate) untold_since: Option<Instant>,
-    /// Whether to be woken when the socket takes more.
+    /// True if epoll reports when the socket takes more.
     pub(crate) watches_room: bool,
-    /// Whether the peer has closed it in good order.
+    /// True if the peer has closed the stripe in good order.
     pub(crate) closed: bool,
-    /// Whether nobody watches the socket yet.
+    /// True if epoll does not watch the socket yet.
     pub(crate) is_new: bool,
-    /// Of its packets; what the system sets if there is none.
+    /// Traffic class of the packets; none leaves what the system sets.
     traffic_class: Option<u8>,
 }
 
@@ -57,17 +58,17 @@ impl Stripe {
         }
     }
 
-    /// Whether the socket, if there is one, has taken everything.
+    /// Returns whether the socket, if there is one, has taken everything.
     pub(crate) fn is_drained(&self) -> bool {
         self.outgoing.is_drained() && self.wire.as_ref().is_none_or(Wire::is_flushed)
     }
 
-    /// Whether a read would find something that the kernel knows nothing of.
+    /// Returns whether a read would find bytes that the kernel knows nothing of.
     pub(crate) fn holds(&self) -> bool {
         self.wire.as_ref().is_some_and(Wire::holds)
     }
 
-    /// Writes what the socket takes. After an error it takes no more.
+    /// Writes what the socket takes; nothing after an error.
     pub(crate) fn write(&mut self) -> Result<(), String> {
         let Some(wire) = self.wire.as_mut().filter(|_| !self.unheard) else { return Ok(()) };
         wire.flush()?;
@@ -84,21 +85,21 @@ impl Stripe {
         Ok(())
     }
 
-    /// The peer is told of all frames that have come.
+    /// Notes that the peer is told of all frames that have come.
     pub(crate) fn tells(&mut self) {
         let Stripe { incoming, told, told_bytes, untold_since, .. } = self;
         (*told, *told_bytes, *untold_since) =
             (incoming.received(), incoming.received_bytes(), None);
     }
 
-    /// The connection is gone.
+    /// Notes that the connection is gone.
     pub(crate) fn breaks(&mut self, reason: String, now: Instant) {
         self.wire = None;
         (self.unheard, self.watches_room) = (false, false);
         self.broken.get_or_insert_with(|| Break::new(reason, now));
     }
 
-    /// A new connection takes the place of the old one, whether that was known to be broken or not.
+    /// Replaces the connection by a new one, whether the old one was known to be broken or not.
     pub(crate) fn comes_back(&mut self, wire: Wire) {
         classify(&wire, self.traffic_class);
         self.wire = Some(wire);
@@ -111,8 +112,8 @@ impl Stripe {
     }
 }
 
-/// A socket is one of IPv4 or of IPv6, and one of IPv6 may lead to an address of IPv4. A class that
-/// cannot be set is no reason not to send.
+/// Sets the traffic class for IPv4 and for IPv6: a socket of IPv6 may lead to an address of IPv4. A
+/// class that cannot be set is no reason not to send.
 fn classify(wire: &Wire, traffic_class: Option<u8>) {
     if let Some(class) = traffic_class {
         let _ = sockopt::set_ip_tos(wire.socket(), class);

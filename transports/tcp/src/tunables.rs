@@ -1,7 +1,7 @@
-//! The tunables that TCP alone has.
+//! Tunables of TCP alone.
 
 ccl_core::tunables! {
-    /// What is set of TCP.
+    /// Values of TCP's own tunables.
     #[derive(Clone, Debug)]
     pub(crate) struct TcpTunables {
         sockets: u32 = 1, "FERROCCL_SOCKETS", Some("NCCL_NSOCKS_PERTHREAD"), true,

@@ -1,5 +1,5 @@
-//! Who may be writing to registered memory: each lane, while it polls. Whoever takes memory back
-//! waits for those that are polling just then; no lane waits for anybody.
+//! Registry of lanes that may be writing to registered memory: each lane may, while it polls.
+//! Deregistration waits for the lanes that are polling just then; no lane waits for anybody.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -7,25 +7,25 @@ use std::time::Duration;
 
 use ccl_core::transport::TransportError;
 
-/// Between two looks at a lane that is writing.
+/// Pause between two checks of a lane that is writing.
 const PAUSE: Duration = Duration::from_micros(20);
-/// A look at the sockets ends sooner.
+/// Longest wait for a lane that is writing; a poll ends sooner.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// The lanes of a device.
+/// Lanes of a device.
 #[derive(Debug, Default)]
 pub(crate) struct Writers(Mutex<Vec<Weak<AtomicU64>>>);
 
-/// One of them: how often it has begun or ended to write, so that it writes while that is odd.
+/// Counter of one lane, raised when it begins and when it ends to write: odd while it writes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Writer(Arc<AtomicU64>);
 
-/// While this is, its lane may write.
+/// Guard during which its lane may write.
 #[derive(Debug)]
 pub(crate) struct Writing(Arc<AtomicU64>);
 
 impl Writers {
-    /// One more lane.
+    /// Adds a lane.
     pub(crate) fn join(&self) -> Writer {
         let writer = Writer::default();
         let mut all = self.all();
@@ -34,8 +34,8 @@ impl Writers {
         writer
     }
 
-    /// Every lane that was writing has ended; whoever writes later has begun after this was called,
-    /// and sees what was changed before.
+    /// Waits until every lane that is writing has ended. A lane that writes later has begun after
+    /// this call, and sees what was changed before it.
     ///
     /// # Errors
     ///
@@ -62,15 +62,15 @@ impl Writers {
         Ok(())
     }
 
-    /// There is nothing that a panic could leave half changed.
+    /// Locks the lanes. A poisoned lock is fine: a panic cannot leave the list half changed.
     fn all(&self) -> MutexGuard<'_, Vec<Weak<AtomicU64>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Writer {
-    /// From now on the lane may write; it must look then which memory there still is. One at a
-    /// time.
+    /// Lets the lane write until the guard is dropped. The lane must check after this call which
+    /// memory is still registered. One guard at a time.
     pub(crate) fn begin(&self) -> Writing {
         self.0.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);

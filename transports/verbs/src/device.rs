@@ -18,19 +18,20 @@ use crate::listing::bytes_per_s;
 use crate::native::Memory;
 use crate::port::Port;
 
-/// Its version changes with every change of what the two sides tell each other.
+/// Protocol of the two sides; the version changes with every change of what they tell each other.
 const PROTOCOL: Protocol = protocol("ferroccl-verbs", 5);
 
-/// The most bytes of one put, wherever a port takes more.
+/// Largest number of bytes of one put, even where a port takes more.
 const MESSAGE_BYTES_MAX: u32 = 1 << 30;
 
-/// A system call and the pinning of pages cost as much as copying so much, and grow more slowly.
+/// Smallest number of bytes that is worth a registration: a system call and the pinning of pages
+/// cost as much as copying so many bytes, and grow more slowly.
 const REGISTER_BYTES_MIN: usize = 256 << 10;
 
-/// One lane of the first generation.
+/// Bandwidth of one lane of the first generation, in bytes per second.
 const SLOWEST_BYTES_PER_S: f64 = 250e6;
 
-/// What a port can do.
+/// Returns the capabilities of a port.
 pub(crate) fn caps(port: &Port, options: &Options) -> Caps {
     Caps {
         mapped: false,

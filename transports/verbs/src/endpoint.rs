@@ -22,36 +22,36 @@ use crate::port::{Located, Port};
 use crate::side::{End, Side, Word};
 use crate::{Options, status};
 
-/// The most puts outstanding on one endpoint.
+/// Largest number of puts outstanding on one endpoint.
 pub(crate) const DEPTH_MAX: usize = 1024;
-/// Above this, an immediate holds one less than the parts of its put.
+/// Shift of the part of an immediate that holds the number of parts of its put, less one.
 const PARTS_SHIFT: u32 = IMMEDIATE_MAX.count_ones();
-/// What a peer is told of a failure: no more than fits a word.
+/// Longest reason of a failure that a peer is told, in characters: no more than fits a word.
 const REASON_CHARS_MAX: usize = NOTE_BYTES_MAX / 4;
 /// The UDP port of RoCE, version 2.
 const ROCE_PORT: u16 = 4791;
-/// A flow label has so many bits.
+/// Number of bits of a flow label.
 const FLOW_LABEL_BITS: u32 = 20;
 
-/// How far the two sides are with their queue pairs.
+/// Stage of the connection between the two sides' queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The peer's are not known yet.
+    /// The peer's queue pairs are not known yet.
     Offered,
-    /// They are connected from this side, and perhaps not from the other.
+    /// The queue pairs are connected from this side, and perhaps not from the other.
     Connected,
-    /// From both.
+    /// The queue pairs are connected from both sides.
     Live,
 }
 
-/// A put that waits, and what keeps its memory: the device may look at it when the put goes.
+/// A put that waits, with its memory: the device may read the memory when the put goes.
 #[derive(Debug)]
 struct Waiting {
     put: Put,
     _memory: Memories,
 }
 
-/// What the bytes of a put lie in, and those of its tail.
+/// Memory of a put's bytes, and of its tail.
 pub(crate) type Memories = [Option<Arc<Memory>>; 2];
 
 /// One end of a link.
@@ -61,47 +61,49 @@ pub(crate) struct Endpoint {
     pub(crate) dialled: bool,
     pub(crate) peer: String,
     pub(crate) side: Side,
-    /// The way to make the connection beside the queue pairs anew.
+    /// Means to make the connection beside the queue pairs anew.
     remake: Remake,
-    /// The break of that connection, if it is broken.
+    /// Break of that connection, if it is broken.
     broken: Option<Break>,
     port: Arc<Port>,
     stage: Stage,
-    /// Since when it is not live.
+    /// Time since when the link is not live.
     joining_since: Option<Instant>,
     own: Offer,
     /// The rows of the port's table of addresses that the offer names.
     rows: Vec<u32>,
-    /// As [`group::needs`] lists them.
+    /// Queue pairs, in the order of [`group::needs`].
     lines: Vec<Line>,
     groups: Groups,
-    /// Taken, and not handed to the device yet.
+    /// Puts of data that are taken, and not handed to the device yet.
     pending: VecDeque<Waiting>,
-    /// The same of credits and CTS: they wait for none of the others.
+    /// Credits and CTS that are taken, and not handed to the device yet: they wait for no data.
     control: VecDeque<Waiting>,
-    /// Being handed to it: their memory is read meanwhile.
+    /// Puts that are being handed to the device, which reads their memory meanwhile.
     posting: Vec<Waiting>,
-    /// Bytes that were handed to the device and are not done: the lane's load counts them.
+    /// Number of bytes that were handed to the device and are not done: the lane's load counts
+    /// them.
     pub(crate) under_way: usize,
-    /// Lines with something that is not handed to the device yet.
+    /// Lines with writes that are not handed to the device yet.
     staged: Vec<usize>,
-    /// Whether the lane knows that it has something to [pump](Endpoint::pump).
+    /// True if the lane knows that the endpoint has something to [pump](Endpoint::pump).
     pub(crate) is_active: bool,
     /// Puts that the device has.
     open: OpenPuts,
     /// Puts of the peer that have come in part.
     partial: Vec<Partial>,
-    /// The upper half of its work requests' names, but for the line.
+    /// Upper part of the ids of the endpoint's work requests, without the line.
     name: u64,
-    /// Why it is about to be lost: what its queue pairs have still to tell is heard before.
+    /// Reason why the link is about to be lost. What its queue pairs still have to tell is taken in
+    /// before.
     failed: Option<String>,
     pub(crate) lost: Option<String>,
     pub(crate) reported: bool,
-    /// True while its farewell is being said.
+    /// True while the endpoint's farewell is being said.
     pub(crate) leaves: bool,
 }
 
-/// What a completion's name says.
+/// Fields of a completion's work request id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     pub(crate) endpoint: usize,
@@ -134,10 +136,10 @@ struct Partial {
     bytes: usize,
 }
 
-/// What a completion tells the lane.
+/// News that a completion has for the lane.
 pub(crate) enum Told {
     Nothing,
-    /// A put with this immediate and so many bytes has come.
+    /// A put with this immediate and this many bytes has come.
     Arrived(u32, usize),
 }
 
@@ -204,12 +206,12 @@ impl Endpoint {
         })
     }
 
-    /// Whether memory is the peer's, shared over this link.
+    /// Returns whether memory is the peer's, shared over this link.
     pub(crate) fn is_theirs(&self, shared: &Shared) -> bool {
         shared.link == self.id && shared.dialled != self.dialled
     }
 
-    /// Whether nothing is handed to its queue pairs any more.
+    /// Returns whether nothing is handed to the queue pairs any more.
     pub(crate) fn has_ended(&self) -> bool {
         self.failed.is_some() || self.lost.is_some()
     }
@@ -218,8 +220,8 @@ impl Endpoint {
         self.stage == Stage::Live || self.lost.is_some()
     }
 
-    /// Returns whether it takes one more put. This bounds what waits; the rule in force bounds what
-    /// the device has (`write_now`). Credits and CTS count for neither.
+    /// Returns whether the endpoint takes one more put. This bounds what waits; the rule in force
+    /// bounds what the device has (`write_now`). Credits and CTS count for neither.
     pub(crate) fn takes(&self, put: &Put) -> bool {
         let outstanding = match put.is_control {
             true => self.control.len(),
@@ -228,12 +230,12 @@ impl Endpoint {
         outstanding < DEPTH_MAX
     }
 
-    /// Spreads puts so from now on.
+    /// Spreads puts by `striping` from now on.
     pub(crate) fn apply(&mut self, striping: &Striping) {
         self.groups.apply(striping);
     }
 
-    /// The queue pairs that data takes now, as an Ethernet fabric sees them.
+    /// Returns the flows of the queue pairs that data takes now, as an Ethernet fabric sees them.
     pub(crate) fn flows(&self) -> Vec<Flow> {
         let lines = self.lines.get(self.groups.range()).unwrap_or_default();
         let is_ethernet = self.port.is_ethernet();
@@ -249,24 +251,24 @@ impl Endpoint {
         paths.map(flow).collect()
     }
 
-    /// Whether something waits for room, or for the peer.
+    /// Returns whether something waits for room, or for the peer.
     pub(crate) fn waits(&self) -> bool {
         !self.pending.is_empty() || !self.control.is_empty()
     }
 
-    /// Whether the device has everything.
+    /// Returns whether the device has everything.
     pub(crate) fn is_drained(&self) -> bool {
         self.lost.is_some() || (!self.waits() && self.side.is_flushed())
     }
 
-    /// Whether the peer has everything.
+    /// Returns whether the peer has everything.
     pub(crate) fn is_delivered(&self) -> bool {
         let lines = self.lines.iter().all(|line| line.is_empty());
         self.lost.is_some() || (lines && self.is_drained())
     }
 
-    /// Takes a put. [`Endpoint::pump`] must follow before its memory may go. The ids of puts that
-    /// are done with that are appended.
+    /// Takes a put. [`Endpoint::pump`] must follow before the put's memory may go. Appends the ids
+    /// of puts that are done with that.
     pub(crate) fn put(
         &mut self,
         put: &Put,
@@ -282,7 +284,7 @@ impl Endpoint {
         queue.push_back(Waiting { put: *put, _memory: memory() });
     }
 
-    /// Prepares the writes of a put, if there is room.
+    /// Prepares the writes of a put. Returns whether there was room.
     fn write_now(&mut self, put: &Put, load: &mut Load, done: &mut Vec<u64>) -> bool {
         let bytes = put.bytes();
         let selection = if put.is_control {
@@ -299,8 +301,9 @@ impl Endpoint {
         true
     }
 
-    /// Hands what is pending to the device, as far as it has room, and no more than so many puts of
-    /// data. The ids of puts that are done with that are appended. Returns whether there were any.
+    /// Hands what is pending to the device, as far as it has room, and no more than `most` puts of
+    /// data. Appends the ids of puts that are done with that. Returns whether any puts of data
+    /// went.
     pub(crate) fn pump(&mut self, most: usize, load: &mut Load, done: &mut Vec<u64>) -> bool {
         if self.stage != Stage::Live || self.has_ended() {
             return false;
@@ -351,7 +354,8 @@ impl Endpoint {
         }
     }
 
-    /// Has even what is done complete, so that [`Endpoint::is_delivered`] can be waited for.
+    /// Makes writes complete that are done already, so that [`Endpoint::is_delivered`] can be
+    /// waited for.
     pub(crate) fn flush(&mut self) {
         if self.stage != Stage::Live || self.has_ended() {
             return;
@@ -368,7 +372,8 @@ impl Endpoint {
         }
     }
 
-    /// Nothing goes over its queue pairs any more. It is lost when [`Endpoint::is_silent`].
+    /// Stops the queue pairs of a link that has failed. The link is lost when
+    /// [`Endpoint::is_silent`], or when that takes too long.
     pub(crate) fn fail(&mut self, reason: String) {
         if self.is_failing() || self.lost.is_some() {
             return;
@@ -377,17 +382,17 @@ impl Endpoint {
         self.lines.iter_mut().for_each(Line::stop);
     }
 
-    /// Whether it is about to be lost.
+    /// Returns whether the link is about to be lost.
     pub(crate) fn is_failing(&self) -> bool {
         self.failed.is_some() && self.lost.is_none()
     }
 
-    /// Whether its queue pairs have told everything.
+    /// Returns whether the queue pairs have told everything.
     pub(crate) fn is_silent(&self) -> bool {
         self.lines.iter().all(|line| line.is_flushed)
     }
 
-    /// Loses it if it has failed.
+    /// Loses the link if it has failed.
     pub(crate) fn lose_failed(&mut self) {
         let Some(mut reason) = self.failed.take() else { return };
         let numbers = self.lines.iter().map(Line::number);
@@ -398,7 +403,7 @@ impl Endpoint {
         self.lose(reason);
     }
 
-    /// Takes in a completion of its own. Ids of puts that are done are appended.
+    /// Takes in a completion of this endpoint. Appends the ids of puts that are done.
     pub(crate) fn completed(
         &mut self,
         name: Name,
@@ -433,7 +438,7 @@ impl Endpoint {
         self.arrived(u32::from_be(completion.imm_data), completion.byte_len as usize)
     }
 
-    /// Counts the parts of a put: in whatever order they come, it is there with the last.
+    /// Counts the parts of a put: in whatever order they come, the put has arrived with the last.
     fn arrived(&mut self, immediate: u32, bytes: usize) -> Told {
         let (parts, immediate) = (immediate >> PARTS_SHIFT, immediate & IMMEDIATE_MAX);
         if parts == 0 {
@@ -471,8 +476,8 @@ impl Endpoint {
         )
     }
 
-    /// Takes in what the peer has said beside the queue pairs. Notes are appended. A break while
-    /// the queue pairs live is no error.
+    /// Takes in what the peer has said beside the queue pairs. Appends the peer's notes. A break
+    /// while the queue pairs live is no error.
     pub(crate) fn hear(
         &mut self,
         now: Instant,
@@ -522,7 +527,7 @@ impl Endpoint {
     }
 
     /// Makes the connection beside the queue pairs anew, if this side or the peer has found it
-    /// broken. Returns whether there is another one now.
+    /// broken. Returns whether there is a new one.
     fn mend(&mut self, now: Instant, within: Duration) -> bool {
         let resumed = self.remake.take_resumed(&self.id, now).pop();
         let mut mended = Ok(resumed.map(|(_, wire)| wire));
@@ -570,7 +575,7 @@ impl Endpoint {
                 (at, to)
             }
         };
-        // What is said of this link from now on names the address that it has.
+        // Messages about this link name the address that it has from now on.
         (self.own.gid, theirs.gid) = (mine[at], their[to]);
         let (own, their) = (gid::ip(self.own.gid), gid::ip(theirs.gid));
         if self.port.is_ethernet() && own.is_ipv4() != their.is_ipv4() {
@@ -613,8 +618,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Gives up if the two sides have not connected their queue pairs in time. Returns whether
-    /// there is another connection beside them.
+    /// Mends the connection beside the queue pairs, and gives up if the two sides have not
+    /// connected their queue pairs in time. Returns whether there is a new connection.
     pub(crate) fn look_after(&mut self, now: Instant, options: &Options) -> bool {
         let may_mend = self.stage != Stage::Offered && !self.has_ended();
         let is_back = may_mend && self.mend(now, options.link_within);
@@ -632,7 +637,7 @@ impl Endpoint {
         false
     }
 
-    /// The peer is gone for good: nothing is written to it, and it writes nothing here.
+    /// Loses the link for good: nothing is written to the peer, and the peer writes nothing here.
     pub(crate) fn lose(&mut self, reason: String) {
         if self.lost.is_none() {
             tracing::debug!(self.peer, port = self.port.name(), reason, "a link is lost");
@@ -648,26 +653,28 @@ impl Endpoint {
     }
 }
 
-/// What a queue pair is asked to have room for: its share of the link's, as far as the device can.
+/// Returns the room that a queue pair is asked for: its share of the link's, as far as the device
+/// can.
 fn room(port: &Port, options: &Options, need: Need) -> Room {
     let most = port.limits.max_qp_wr.max(1) as u32;
     let (writes, immediates) = (need.writes.clamp(2, most.max(2)), need.immediates.clamp(1, most));
     Room { writes, immediates, inline_bytes: options.inline_bytes }
 }
 
-/// Completions that a link may cause.
+/// Returns the most completions that a link can cause.
 pub(crate) fn completions(port: &Port, options: &Options) -> usize {
     let rooms = group::needs(options).map(|need| room(port, options, need));
     rooms.map(|room| (room.writes + room.immediates) as usize).sum()
 }
 
-/// The UDP port that packets with a flow label are sent from: Linux, `rdma_flow_label_to_udp_sport`
-/// in <https://github.com/torvalds/linux/blob/v6.1/include/rdma/ib_verbs.h>.
+/// Returns the UDP port that packets with a flow label are sent from: Linux,
+/// `rdma_flow_label_to_udp_sport` in
+/// <https://github.com/torvalds/linux/blob/v6.1/include/rdma/ib_verbs.h>.
 fn source_port(flow_label: u32) -> u16 {
     0xc000 | ((flow_label ^ flow_label >> 14) & 0x3fff) as u16
 }
 
-/// Tells the flows of a link's queue pairs apart, and from those of other links.
+/// Returns a flow label that tells a link's queue pairs apart, also from those of other links.
 fn flow_label(link: &LinkId, line: usize) -> u32 {
     // FNV-1a: http://www.isthe.com/chongo/tech/comp/fnv/
     let bytes = link.iter().copied().chain((line as u32).to_le_bytes());

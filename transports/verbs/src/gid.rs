@@ -1,8 +1,8 @@
-//! Which of a port's addresses is used: by rule, with the reason.
+//! Choice of one of a port's addresses: by rule, with the reason.
 //!
 //! A RoCE port has an address for each IP address of its interface, once per version of RoCE, and
-//! the table may have gaps. Version 2 alone can be routed; an address that the fabric's switches
-//! route is better than one of the link; of several, the network that is asked for decides.
+//! the table may have gaps. Only version 2 can be routed. An address that the fabric's switches
+//! route is better than one of the link. Among several, the network that is asked for decides.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,14 +13,14 @@ use rdma_sys::{
 
 use crate::native::GidRow;
 
-/// What is asked of an address.
+/// Rule for the choice of an address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// The row of the table, whatever it holds.
+    /// Row of the table to take, whatever address it holds.
     pub index: Option<u32>,
-    /// Only of this family.
+    /// Family that the address must have; none for any.
     pub family: Option<Family>,
-    /// Only of these networks; any if there are none.
+    /// Networks of which one must hold the address; empty for any.
     pub networks: Vec<IpNet>,
 }
 
@@ -33,40 +33,40 @@ pub enum Family {
     V6,
 }
 
-/// An address, and why it was taken.
+/// Address that was taken, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) row: GidRow,
     pub(crate) why: String,
 }
 
-/// An address that would be taken, for those who only look.
+/// Address that would be taken, for tools that only look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picked {
-    /// The row of the table.
+    /// Row of the table.
     pub index: u32,
-    /// What it stands for.
+    /// IP address that the row stands for.
     pub ip: IpAddr,
-    /// Whether it is of RoCE version 2, which can be routed.
+    /// True if the address is of RoCE version 2, which can be routed.
     pub is_v2: bool,
-    /// Whether it means something on its own link only.
+    /// True if the address is valid only on its own link.
     pub is_link_local: bool,
-    /// Why it would be taken.
+    /// Reason why the address would be taken.
     pub why: String,
 }
 
-/// The IP address that a RoCE address stands for.
+/// Returns the IP address that a RoCE address stands for.
 pub(crate) fn ip(gid: [u8; 16]) -> IpAddr {
     let ip = Ipv6Addr::from(gid);
     ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), |ip: Ipv4Addr| IpAddr::V4(ip))
 }
 
-/// Addresses that a side offers beside the one that it would take.
+/// Number of addresses that a side offers beside the one that it would take.
 const OTHERS_MAX: usize = 7;
 
-/// Returns which address of the side that dialled meets which one of the other side. Both sides
-/// call this with the same arguments, and so agree. Two addresses of one subnet come first, then
-/// those that are routed; of equals the first.
+/// Returns the indices of the two addresses that meet: one of the side that dialled, and one of the
+/// other side. Both sides call this function with the same arguments, and so agree. Two addresses
+/// of one subnet come first, then those that are routed. Among equals the first wins.
 pub(crate) fn meet(dialler: &[[u8; 16]], other: &[[u8; 16]]) -> (usize, usize) {
     let mut best = None;
     for (at, one) in dialler.iter().enumerate() {
@@ -80,9 +80,9 @@ pub(crate) fn meet(dialler: &[[u8; 16]], other: &[[u8; 16]]) -> (usize, usize) {
     best.map_or((0, 0), |(_, found)| found)
 }
 
-/// Ranks a pair of addresses: of one family, of one subnet and the bits that they share if so, and
-/// the merit of the worse one. How long the subnet's prefix is, a port does not tell: 24 bits for
-/// IPv4 and 64 for IPv6 are assumed.
+/// Ranks a pair of addresses: by one family, by the bits that they share if they are of one subnet,
+/// and by the merit of the worse one. A port does not tell how long its subnet's prefix is: 24 bits
+/// for IPv4 and 64 for IPv6 are assumed.
 fn merit_of(one: [u8; 16], other: [u8; 16]) -> (bool, u32, Merit) {
     let (first, second) = (ip(one), ip(other));
     let merit = merit(first).min(merit(second));
@@ -92,14 +92,14 @@ fn merit_of(one: [u8; 16], other: [u8; 16]) -> (bool, u32, Merit) {
     (first.is_ipv4() == second.is_ipv4(), if near { shared } else { 0 }, merit)
 }
 
-/// The best last.
+/// Merit of an address; the best is last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Merit {
-    /// It means something on one link only.
+    /// Address that is valid on one link only.
     LinkLocal,
-    /// Routed, of IPv6.
+    /// Routed address of IPv6.
     V6,
-    /// Routed, of IPv4.
+    /// Routed address of IPv4.
     V4,
 }
 
@@ -113,16 +113,16 @@ fn merit(ip: IpAddr) -> Merit {
 }
 
 impl Rule {
-    /// The address that would be used of a port's, by what sysfs tells without any device being
-    /// opened: rows with the texts of `gids/N` and `gid_attrs/types/N`.
+    /// Returns the address of a port that would be used, by what sysfs tells without opening a
+    /// device: rows with the texts of `gids/N` and `gid_attrs/types/N`.
     ///
     /// # Errors
     ///
-    /// Why there is none.
+    /// When no address fits; the text says why.
     pub fn pick(&self, rows: &[(u32, String, String)], ethernet: bool) -> Result<Picked, String> {
         let row = |(index, gid, kind): &(u32, String, String)| {
             let gid = gid.parse::<Ipv6Addr>().ok().filter(|gid| !gid.is_unspecified())?.octets();
-            // It has one name for InfiniBand and version 1.
+            // The kernel has one name for InfiniBand and RoCE version 1.
             let kind = if kind == "RoCE v2" { IBV_GID_TYPE_ROCE_V2 } else { IBV_GID_TYPE_IB };
             Some(GidRow { index: *index, gid, kind })
         };
@@ -139,7 +139,7 @@ impl Rule {
         })
     }
 
-    /// The address that is used of a port's, or why there is none.
+    /// Returns the address of a port that is used, or why there is none.
     pub(crate) fn choose(&self, rows: &[GidRow], link_layer: u8) -> Result<Choice, String> {
         if let Some(index) = self.index {
             let row = rows.iter().find(|row| row.index == index);
@@ -179,8 +179,8 @@ impl Rule {
         others.copied().take(OTHERS_MAX).collect()
     }
 
-    /// The addresses of RoCE v2 that are asked for, the best first; of equals that of the first
-    /// row, which is the interface's oldest.
+    /// Returns the addresses of RoCE v2 that fit the rule, the best first. Among equals the first
+    /// row comes first, which is the interface's oldest.
     fn fitting<'r>(&self, rows: &'r [GidRow]) -> Vec<&'r GidRow> {
         let fits = |row: &&GidRow| row.kind == IBV_GID_TYPE_ROCE_V2 && self.takes(ip(row.gid));
         let mut rows: Vec<&GidRow> = rows.iter().filter(fits).collect();
@@ -232,7 +232,7 @@ mod tests {
         GidRow { index, gid, kind }
     }
 
-    /// As an mlx5 port has it, with gaps.
+    /// Returns the table of an mlx5 port, with gaps.
     fn table() -> Vec<GidRow> {
         let (one, two) = (IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2);
         vec![

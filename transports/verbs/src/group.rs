@@ -7,24 +7,25 @@ use ccl_core::queue_pairs::{Order, PARTS_MAX, Striping};
 use crate::Options;
 use crate::line::Line;
 
-/// The smallest share of a link's room that a queue pair has, as a divisor: a rule that uses one of
-/// 16 must not be left with a sixteenth. Credits, which are fewer than puts, have as much.
+/// Divisor for the smallest share of a link's room that a queue pair has: a rule that uses one
+/// queue pair of 16 must not be left with a sixteenth. The queue pair for credits, which are fewer
+/// than puts, has that share.
 const SHARES_MAX: u32 = 4;
-/// Parts of a put begin at multiples of so many bytes.
+/// Alignment of the parts of a put, in bytes.
 const ALIGNMENT: usize = 64;
 
 /// A queue pair that a link needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Need {
     pub(crate) traffic_class: u8,
-    /// Writes that it may have under way.
+    /// Number of writes that the queue pair may have under way.
     pub(crate) writes: u32,
-    /// Immediates that may come over it before the lane is polled.
+    /// Number of immediates that may come over the queue pair before the lane is polled.
     pub(crate) immediates: u32,
 }
 
-/// The queue pairs that each link needs: first the one for credits and CTS, which tell the peer
-/// what it may send and must not wait behind data.
+/// Returns the queue pairs that each link needs. The first one is for credits and CTS, which tell
+/// the peer what it may send and must not wait behind data.
 pub(crate) fn needs(options: &Options) -> impl Iterator<Item = Need> + '_ {
     let need = |traffic_class, sharers: u32| Need {
         traffic_class,
@@ -40,17 +41,18 @@ pub(crate) fn needs(options: &Options) -> impl Iterator<Item = Need> + '_ {
     std::iter::once(first).chain(others)
 }
 
-/// Queue pairs of one traffic class, among a link's.
+/// Queue pairs of a link that have one traffic class.
 #[derive(Debug)]
 pub(crate) struct Group {
     traffic_class: Option<u8>,
     first: usize,
     count: usize,
-    /// The one whose turn is next.
+    /// Index of the queue pair whose turn is next.
     turn: usize,
 }
 
-/// Where a put goes: in so many parts of so many bytes, to this line and those after it.
+/// Lines that a put takes: `parts` parts of `part_bytes` bytes go to line `at` of a group and those
+/// after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Selection {
     first: usize,
@@ -61,19 +63,19 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// The line of a part.
+    /// Returns the line of a part.
     pub(crate) fn line(&self, part: usize) -> usize {
         let at = self.at + part;
         self.first + if at < self.count { at } else { at - self.count }
     }
 }
 
-/// All of a link's, as [`needs`] lists them.
+/// All groups of a link, as [`needs`] lists their queue pairs.
 #[derive(Debug)]
 pub(crate) struct Groups {
     groups: Vec<Group>,
     striping: Striping,
-    /// That of the spread's traffic class.
+    /// Index of the group with the traffic class of `striping`.
     current: usize,
 }
 
@@ -91,14 +93,15 @@ impl Groups {
         groups
     }
 
-    /// Spreads puts so from now on. A traffic class without queue pairs leaves it to the first.
+    /// Spreads puts by `striping` from now on. If its traffic class has no queue pairs, the first
+    /// group takes the puts.
     pub(crate) fn apply(&mut self, striping: &Striping) {
         self.striping = *striping;
         let own = |group: &Group| group.traffic_class == striping.traffic_class;
         self.current = self.groups.iter().position(own).unwrap_or(0);
     }
 
-    /// The queue pairs that puts take now, among a link's.
+    /// Returns the range of a link's queue pairs that puts take now.
     pub(crate) fn range(&self) -> Range<usize> {
         self.groups.get(self.current).map_or(0..0, |group| {
             let count = group.count.min(self.striping.pairs as usize).max(1);
@@ -106,23 +109,23 @@ impl Groups {
         })
     }
 
-    /// The most puts that are under way at once.
+    /// Returns the most puts that may be under way at once.
     pub(crate) fn in_flight(&self) -> usize {
         self.striping.in_flight as usize
     }
 
-    /// The most bytes that may be under way from the port.
+    /// Returns the most bytes that may be under way from the port.
     pub(crate) fn budget_bytes(&self) -> usize {
         self.striping.budget_bytes
     }
 
-    /// Where a credit of so many bytes goes now, if there is room.
+    /// Selects the line for a credit or CTS of `bytes` bytes, if there is room.
     pub(crate) fn aside(lines: &[Line], bytes: usize) -> Option<Selection> {
         let alone = Selection { first: 0, count: 1, at: 0, parts: 1, part_bytes: bytes };
         lines.first()?.has_room().then_some(alone)
     }
 
-    /// Where so many bytes go now, if there is room.
+    /// Selects the lines for a put of `bytes` bytes, if there is room.
     pub(crate) fn selection(&mut self, lines: &[Line], bytes: usize) -> Option<Selection> {
         let Striping { order, chunk_bytes, .. } = self.striping;
         let range = self.range();
@@ -135,7 +138,7 @@ impl Groups {
             part_bytes = bytes.div_ceil(parts).next_multiple_of(ALIGNMENT).min(bytes);
             parts = bytes.div_ceil(part_bytes.max(1)).max(1);
         }
-        // It may have been that of a wider spread.
+        // The turn may be that of a striping with more queue pairs.
         let turn = if group.turn < count { group.turn } else { 0 };
         let at = if parts > 1 {
             (0..parts).all(|part| lines[(turn + part) % count].has_room()).then_some(turn)?

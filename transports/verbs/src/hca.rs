@@ -1,4 +1,4 @@
-//! Which devices and ports are used; NCCL's syntax.
+//! Filter for devices and ports, in NCCL's syntax.
 
 /// Names or prefixes of names, each with or without a port, rail and plane (`mlx5_0:1:0:2`),
 /// separated by commas; `=` before the first takes names as they are, `^` takes all others (both:
@@ -14,7 +14,7 @@ pub(crate) struct Filter {
 struct Entry {
     name: String,
     port: Option<u8>,
-    /// Rail and plane.
+    /// Rail and plane, as far as the entry names them.
     position: [Option<u16>; 2],
 }
 
@@ -33,7 +33,7 @@ impl Filter {
         Filter { exclude, exact, entries: entries.map(entry).collect() }
     }
 
-    /// The first entry that names a port.
+    /// Returns the first entry that names a port.
     fn find(&self, device: &str, port: u8) -> Option<&Entry> {
         let names = |entry: &&Entry| {
             let Entry { name, port: only, .. } = entry;
@@ -43,12 +43,12 @@ impl Filter {
         self.entries.iter().find(names)
     }
 
-    /// Whether a port of a device is to be used.
+    /// Returns whether a port of a device is to be used.
     pub(crate) fn takes(&self, device: &str, port: u8) -> bool {
         self.entries.is_empty() || self.find(device, port).is_some() != self.exclude
     }
 
-    /// Rail and plane of a port that is used, as far as it is said.
+    /// Returns rail and plane of a port that is used, as far as the filter names them.
     pub(crate) fn position(&self, device: &str, port: u8) -> [Option<u16>; 2] {
         let found = self.find(device, port).filter(|_| !self.exclude);
         found.map_or([None; 2], |entry| entry.position)

@@ -26,25 +26,27 @@ use crate::port::Port;
 use crate::side::Word;
 use crate::{Options, device};
 
-/// Completions that are taken at once.
+/// Number of completions that are taken at once.
 const AT_ONCE: usize = 32;
-/// So often in a row, so that a lane that never dries up does not keep its caller.
+/// Number of times that completions are taken in a row, so that a lane that never dries up does not
+/// keep its caller.
 const TURNS_MAX: usize = 8;
-/// How often it is looked for notes, ends and events, when all links stand.
+/// Interval between looks for notes, ends and events, when all links are connected.
 const CHECK_EVERY: Duration = Duration::from_millis(1);
-/// The most links that one look finds with something to hear.
+/// Largest number of links that one look finds with something to hear.
 const READY_MAX: usize = 64;
-/// How long the peer may take to have what was posted before its link is closed. It needs none of
-/// the peer's time, but a slow network's, and perhaps that of some retries; a peer that is dead is
-/// not waited for. Shorter than what a launcher grants to ranks that end.
+/// Longest time that the peer may take to have what was posted before its link is closed. Delivery
+/// needs none of the peer's time, but a slow network's, and perhaps that of some retries. A peer
+/// that is dead is not waited for. The time is shorter than what a launcher grants to ranks that
+/// end.
 const FAREWELL: Duration = Duration::from_secs(4);
-/// And how long it is left in peace between two looks.
+/// Pause between two looks at a farewell.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 /// Longest sleep of a lane that waits for its port's budget.
 const BUDGET_NAP: Duration = Duration::from_micros(100);
-/// How long queue pairs that have failed may take to tell what came before.
+/// Longest time that failed queue pairs may take to tell what came before.
 const LAST_WORDS: Duration = Duration::from_millis(20);
-/// Names the completion queue among the endpoints.
+/// Number of the completion queue among those of the endpoints.
 const QUEUE: u64 = u64::MAX;
 
 /// A lane of a port.
@@ -53,29 +55,31 @@ pub(crate) struct VerbsLane {
     port: Arc<Port>,
     options: Options,
     memory: NamedMemory<Arc<Memory>, Shared>,
-    /// The child of a fork has the same connections, and must say nothing on them.
+    /// Process that made the lane: the child of a fork has the same connections, and must say
+    /// nothing on them.
     process: Pid,
     epoll: OwnedFd,
-    /// By number; empty where detached. Numbers are not used again.
+    /// Endpoints by number; empty where detached. Numbers are not used again.
     endpoints: Vec<Option<Endpoint>>,
-    /// Those with something to hand to the device, in the order of their turns.
+    /// Numbers of endpoints with something to hand to the device, in the order of their turns.
     active: Vec<usize>,
     load: Load,
-    /// Whether some are neither connected nor reported as lost, or may have failed: they must be
-    /// looked after at every poll.
+    /// True if endpoints must be looked after at every poll: some are neither connected nor
+    /// reported as lost, or may have failed.
     unsettled: bool,
     queue: Arc<Queue>,
-    /// Completions that the queue has room for, less those that its queue pairs may cause.
+    /// Number of completions that the queue has room for, less those that its queue pairs may
+    /// cause.
     room: usize,
-    /// Taken from the queue before somebody asked.
+    /// Completions that were taken from the queue before somebody asked.
     stash: Vec<ibv_wc>,
-    /// Where completions are taken to.
+    /// Buffer that completions are taken to.
     space: Vec<ibv_wc>,
-    /// Puts that are done and were not told of.
+    /// Ids of puts that are done and not reported yet.
     done: Vec<u64>,
-    /// What happened while another endpoint was closed.
+    /// Events that happened while another endpoint was closed.
     deferred: Vec<Event>,
-    /// Endpoints with something to hear, when it was looked last.
+    /// Numbers of endpoints with something to hear, at the last look.
     ready: Vec<u64>,
     words: Vec<Word>,
     checked: Instant,
@@ -124,7 +128,7 @@ impl VerbsLane {
         found.ok_or_else(|| unknown(id))
     }
 
-    /// Takes one put; no if the endpoint takes no more.
+    /// Takes one put. Returns false if the endpoint takes no more.
     fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
         let WorkRequest::Put { endpoint, remote_offset, is_control, immediate, id, .. } = *request;
         let VerbsLane { memory, endpoints, active, load, done, .. } = self;
@@ -217,7 +221,7 @@ impl VerbsLane {
         }
     }
 
-    /// Hears what peers say beside their queue pairs, and looks after links in the making.
+    /// Takes in what peers say beside their queue pairs, and looks after links in the making.
     fn check(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
         (self.checked, self.unsettled) = (now, true);
         self.port.look_after(now);
@@ -249,7 +253,7 @@ impl VerbsLane {
         self.lose_failed(events)
     }
 
-    /// Loses the endpoints that have failed, when all that their peers had written is heard.
+    /// Loses the endpoints that have failed, after all that their peers had written is taken in.
     fn lose_failed(&mut self, events: &mut Vec<Event>) -> Result<(), TransportError> {
         if !self.endpoints.iter().flatten().any(Endpoint::is_failing) {
             return Ok(());
@@ -271,14 +275,14 @@ impl VerbsLane {
         Ok(())
     }
 
-    /// What was under way to those that are lost is so no more.
+    /// Stops counting what was under way to endpoints that are lost.
     fn refund(&mut self) {
         for endpoint in self.endpoints.iter_mut().flatten().filter(|end| end.lost.is_some()) {
             self.load.done(std::mem::take(&mut endpoint.under_way));
         }
     }
 
-    /// Waits until there is something to hear, at most so long. Whether that is so.
+    /// Waits until there is something to hear, for at most `longest`. Returns whether there is.
     fn await_ready(&mut self, longest: Duration) -> bool {
         self.ready.clear();
         let timeout = Timespec::try_from(longest).ok();
@@ -328,7 +332,7 @@ impl VerbsLane {
     }
 }
 
-/// Has an endpoint's number among those that are ready when there is something to hear.
+/// Registers an endpoint with epoll, which then returns its number when there is something to hear.
 fn watch(epoll: &OwnedFd, endpoint: &Endpoint, number: usize) -> Result<(), TransportError> {
     let Some(socket) = endpoint.side.socket() else { return Ok(()) };
     let data = epoll::EventData::new_u64(number as u64);
@@ -342,7 +346,7 @@ fn unwatch(epoll: &OwnedFd, endpoint: &Endpoint) {
     }
 }
 
-/// None of no bytes.
+/// Returns the memory of a slice; none for no bytes.
 fn sge(slice: &Slice<'_, Arc<Memory>>) -> Option<Sge> {
     let Slice { registration, offset, bytes } = slice;
     if *bytes > 0 { registration.with.sge(*offset, *bytes) } else { None }

@@ -1,30 +1,29 @@
-//! RDMA over InfiniBand and RoCE: writes that carry an immediate, on reliable connected queue
-//! pairs, through libibverbs, which is opened when it is first asked for.
+//! RDMA over InfiniBand and RoCE: writes with an immediate on reliable connected queue pairs,
+//! through libibverbs, which is opened at its first use.
 //!
-//! # Meeting
+//! # Connecting
 //!
-//! Two lanes meet over a TCP connection that proves the communicator's secret ([`ccl_socket`]).
-//! Over it they tell each other their queue pairs, and whatever notes their owners have. It stays:
-//! a peer says farewell over it, and where a process has ended nobody answers any more. A
-//! connection that breaks while both sides live, as middleboxes have it, is made anew, and nothing
-//! is lost.
+//! Two lanes connect over a TCP connection that proves the communicator's secret ([`ccl_socket`]).
+//! Over this connection they tell each other their queue pairs, and the notes of their owners. The
+//! connection stays: a peer says farewell over it, and a process that has ended does not answer on
+//! it. A connection that breaks while both sides live, for example because a middlebox drops it, is
+//! made anew, and nothing is lost.
 //!
 //! # Data
 //!
-//! A put becomes one write on one queue pair of its link, or several on as many, as the sender's
-//! policy says ([`ccl_core::queue_pairs`]); the receiver counts parts, and relies on no order
-//! between them. Credits and CTS have a queue pair and a traffic class of their own. A short put
-//! is handed to the device with its bytes. Writes of one post share one ring of the doorbell, and
-//! only the last of several completes; what lies before it on its queue pair is done with it.
-//! Memory is written only by who has its key: peers of the same device are told the keys of what
-//! is theirs,
-//! and are trusted not to guess others.
+//! A put becomes one write on one queue pair of its link, or several writes on as many queue pairs,
+//! as the sender's queue-pair policy says ([`ccl_core::queue_pairs`]). The receiver counts parts,
+//! and relies on no order between them. Credits and CTS have a queue pair and a traffic class of
+//! their own. A short put is handed to the device with its bytes (inline). The writes of one post
+//! share one ring of the doorbell. Only the last of several writes completes, and the earlier ones
+//! on its queue pair are done with it. Only a peer that has the key of memory writes there: peers
+//! of the same device are told the keys of their own memory, and are trusted not to guess others.
 //!
 //! # Failures
 //!
-//! A failed completion ends its link, with a sentence that names the peer, both addresses, the
-//! queue pair, the status and what it usually means. Completions do not tell of everything: a port
-//! that has lost its link may say nothing but an asynchronous event, so those are read too.
+//! A failed completion ends its link, with a message that names the peer, both addresses, the queue
+//! pair, the status and its usual meaning. Some failures cause no completion: a port that has lost
+//! its link may report nothing but an asynchronous event, so those events are read too.
 
 mod control;
 mod device;
@@ -68,52 +67,55 @@ use native::Context;
 use port::Port;
 use tunables::RdmaTunables;
 
-/// What can be chosen.
+/// Options of the transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Which devices: names or prefixes of names, with or without a port (`mlx5_0:1`), separated
+    /// Devices to use: names or prefixes of names, with or without a port (`mlx5_0:1`), separated
     /// by commas; `=` before the first takes names as they are, `^` takes all others.
     pub devices: String,
-    /// Which interfaces peers are told of for the connections beside the hardware, as with TCP.
+    /// Interfaces that peers are told of for the connections beside the hardware, as with TCP.
     pub interfaces: String,
-    /// Which of a port's addresses is used.
+    /// Rule that picks one of a port's addresses.
     pub gid: Rule,
-    /// The row of the table of partitions.
+    /// Row of the table of partitions.
     pub partition: u16,
-    /// How puts are spread over the queue pairs of a link, and so how many there are.
+    /// Queue-pair policy: how puts are spread over the queue pairs of a link, and so how many queue
+    /// pairs there are.
     pub policy: Policy,
-    /// Writes that a link may have under way, shared by its queue pairs; each has at least a
-    /// quarter of them, since a rule may use fewer queue pairs than there are.
+    /// Number of writes that a link may have under way, shared by its queue pairs. Each queue pair
+    /// has at least a quarter of them, since a rule may use fewer queue pairs than there are.
     pub writes: u32,
-    /// Immediates that may come over a link before the lane is polled, likewise.
+    /// Number of immediates that may come over a link before the lane is polled, shared in the same
+    /// way as `writes`.
     pub immediates: u32,
-    /// Completions that a lane's queue holds.
+    /// Number of completions that a lane's queue holds.
     pub completions: u32,
-    /// The longest put that is handed to the device with its bytes.
+    /// Length of the longest put that is handed to the device with its bytes.
     pub inline_bytes: u32,
-    /// Whether such a put, too, is done only when the peer has it
+    /// True if a put that is handed over with its bytes, too, is done only when the peer has it
     /// ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)).
     pub acknowledged: bool,
-    /// DSCP and ECN of what is sent.
+    /// Traffic class (DSCP and ECN) of data.
     pub traffic_class: u8,
-    /// The same of credits and CTS, which have a queue pair of their own. By default the class of
-    /// the fabric's congestion notifications, where the driver tells it, else that of data.
+    /// Traffic class of credits and CTS, which have a queue pair of their own. The default is the
+    /// class of the fabric's congestion notifications, where the driver reports it, else that of
+    /// data.
     pub control_traffic_class: Option<u8>,
-    /// The service level of what is sent.
+    /// Service level of all packets.
     pub service_level: u8,
-    /// An acknowledgement is waited for 4.096 µs times two to this.
+    /// Exponent of the time that an acknowledgement is waited for: 4.096 µs times two to this.
     pub timeout: u8,
-    /// How often a packet is sent again. Seven is for ever with some devices.
+    /// Number of times that a packet is sent again. With 7 some devices never give up.
     pub retries: u8,
-    /// How often a receiver that is not ready is asked again; 7 is for ever.
+    /// Number of times that a receiver that is not ready is asked again; 7 is for ever.
     pub not_ready_retries: u8,
-    /// The longest payload of a packet, as far as the port is set to so much.
+    /// Longest payload of a packet in bytes, as far as the port is set to so much.
     pub mtu_bytes: u32,
-    /// Whether writes may overtake each other on the bus.
+    /// True if writes may overtake each other on the bus.
     pub relaxed_ordering: bool,
-    /// How long two lanes may take to connect their queue pairs.
+    /// Longest time that two lanes may take to connect their queue pairs.
     pub join_within: Duration,
-    /// How long a port's link may be away before its links count as lost.
+    /// Longest time that a port's link may be away before the links over it count as lost.
     pub link_within: Duration,
 }
 
@@ -144,18 +146,20 @@ impl Default for Options {
     }
 }
 
-/// Reads what is set of RDMA alone.
+/// Reads the tunables of RDMA alone.
 fn own(config: &Config) -> Result<RdmaTunables, TransportError> {
     let read = config.transport_settings.read();
     read.map_err(|error| TransportError::Usage(error.to_string()))
 }
 
 impl Options {
-    /// What a configuration says of RDMA; `link_within` is how long the link of a port may be away.
+    /// Reads the options of RDMA from a configuration; `link_within` is how long the link of a port
+    /// may be away.
     ///
     /// # Errors
     ///
-    /// When it says what cannot be: encryption, an unknown family, a network that is none.
+    /// When a setting cannot be used, such as encryption, an unknown address family, or a malformed
+    /// network.
     pub fn from_config(config: &Config, link_within: Duration) -> Result<Options, TransportError> {
         let usage = |text: String| Err(TransportError::Usage(text));
         if config.tls {
@@ -205,26 +209,26 @@ impl Options {
         })
     }
 
-    /// Returns the completions that one link may cause: what a lane's queue has to hold if no other
-    /// link ever shares it.
+    /// Returns the most completions that one link can cause: the room that a lane's queue needs if
+    /// no other link ever shares it.
     #[must_use]
     pub fn completions_of_link(&self) -> u32 {
         group::needs(self).map(|need| need.writes.max(2) + need.immediates.max(1)).sum()
     }
 
-    /// Whether a port of a device, from 1, is among those that are asked for.
+    /// Returns whether a port of a device, from 1, is among those that are asked for.
     #[must_use]
     pub fn takes(&self, device: &str, port: u8) -> bool {
         Filter::parse(&self.devices).takes(device, port)
     }
 
-    /// The longest payload as verbs name it, if they have a name for it.
+    /// Returns the longest payload as verbs encode it, if they have a code for it.
     fn mtu(&self) -> Option<ibv_mtu> {
         let codes = IBV_MTU_256..=IBV_MTU_4096;
         codes.into_iter().find(|code| 128 << code == self.mtu_bytes)
     }
 
-    /// What no device takes is told apart from what this one does not take.
+    /// Rejects values that no device takes, so that their error differs from that of one device.
     fn check(&self) -> Result<(), TransportError> {
         let pairs = group::needs(self).count();
         let problem = if !(2..=offer::PAIRS_MAX).contains(&pairs) {
@@ -249,7 +253,7 @@ impl Options {
     }
 }
 
-/// RDMA as a value, for the registry.
+/// Entry of the transport for the registry.
 pub const KIND: TransportKind = TransportKind {
     name: "verbs",
     id: 2,
@@ -275,26 +279,27 @@ pub const KIND: TransportKind = TransportKind {
 /// RDMA through libibverbs.
 #[derive(Clone, Debug)]
 pub struct VerbsTransport {
-    /// Or why there are none.
+    /// The library's functions, or the reason why there are none.
     functions: Result<&'static Functions, String>,
     options: Options,
 }
 
 impl VerbsTransport {
-    /// The transport; opens the library, and no device yet.
+    /// Makes the transport; opens the library, and no device yet.
     #[must_use]
     pub fn new(options: Options) -> VerbsTransport {
         let functions = rdma_sys::system().map_err(ToString::to_string);
         VerbsTransport { functions, options }
     }
 
-    /// The same over other functions than the library's.
+    /// Makes the transport over other functions than the library's.
     #[must_use]
     pub fn over(functions: &'static Functions, options: Options) -> VerbsTransport {
         VerbsTransport { functions: Ok(functions), options }
     }
 
-    /// Every port that there is, used or not: its name, and what it is, or why it cannot be used.
+    /// Lists every port that is asked for: its name, and its description or the reason why it
+    /// cannot be used. A device that cannot be opened is listed by its name.
     #[must_use]
     pub fn survey(&self) -> Vec<(String, Result<String, String>)> {
         let Ok(functions) = &self.functions else { return Vec::new() };
@@ -311,7 +316,7 @@ impl VerbsTransport {
         ports
     }
 
-    /// Where the hardware and the configuration say that a port is.
+    /// Returns the position of a port in the fabric, by the hardware and the configuration.
     fn fabric(&self, port: &Port) -> Fabric {
         let card = Some(u64::from_be(port.limits.sys_image_guid)).filter(|guid| *guid != 0);
         let [rail, plane] =
@@ -323,7 +328,7 @@ impl VerbsTransport {
         Fabric { card, rail, plane, layer: Some(layer) }
     }
 
-    /// The ports of a device that are asked for.
+    /// Opens the ports of a device that are asked for, and returns each with its name.
     fn ports<'t>(
         &'t self,
         context: &'t Arc<Context>,

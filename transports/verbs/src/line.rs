@@ -7,18 +7,18 @@ use ccl_core::transport::TransportError;
 use crate::gid;
 use crate::native::{Pair, Path, Room, Sge, Write};
 
-/// So many writes in a row complete with the last of them at the latest.
+/// Largest number of writes in a row that complete with the last of them.
 const QUIET_MAX: u32 = 16;
 
 /// A put that was taken.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Put {
-    /// What it writes from; none of no bytes.
+    /// Memory that the put reads; none for no bytes.
     pub(crate) source: Option<Sge>,
     pub(crate) tail: Option<Sge>,
     /// Address and key of the peer's memory.
     pub(crate) to: (u64, u32),
-    /// Whether it waits behind no other.
+    /// True for credits and CTS, which wait behind no data.
     pub(crate) is_control: bool,
     pub(crate) immediate: Option<u32>,
     pub(crate) id: u64,
@@ -29,17 +29,17 @@ impl Put {
         self.head() + self.tail.map_or(0, |tail| tail.bytes())
     }
 
-    /// The bytes before its tail.
+    /// Returns the number of bytes before the tail.
     fn head(&self) -> usize {
         self.source.map_or(0, |source| source.bytes())
     }
 
-    /// Where byte `at` goes; those after it follow.
+    /// Returns the address and the key that byte `at` goes to; the bytes after it follow.
     fn remote(&self, at: usize) -> (u64, u32) {
         (self.to.0 + at as u64, self.to.1)
     }
 
-    /// What of it lies from byte `start` to before `end`, in the two places it is read from.
+    /// Returns the memory of the bytes from `start` to before `end`, in the source and in the tail.
     fn sges(&self, start: usize, end: usize) -> (Option<Sge>, Option<Sge>) {
         let head = self.head();
         let from = self.source.and_then(|source| source.part(start, end));
@@ -51,33 +51,33 @@ impl Put {
 /// A write that the device has.
 #[derive(Debug)]
 struct UnderWay {
-    /// Which of the endpoint's puts; none if the device has the bytes.
+    /// Index of the endpoint's put; none if the device has the bytes.
     put: Option<usize>,
-    /// Those that it has not.
+    /// Number of bytes of the write; 0 if the device has them.
     bytes: usize,
 }
 
-/// A queue pair.
+/// A queue pair in use.
 #[derive(Debug)]
 pub(crate) struct Line {
     pair: Pair,
     room: Room,
     under_way: VecDeque<UnderWay>,
-    /// Writes posted so far, modulo 2^32: the next one's number.
+    /// Number of writes posted so far, modulo 2^32: the next one's number.
     posted: u32,
-    /// Those since the last one that completes.
+    /// Number of writes since the last one that completes.
     quiet: u32,
-    /// Whether one of those is to be told of.
+    /// True if one of the `quiet` writes needs a completion.
     owing: bool,
-    /// Receive requests that were used up and not renewed.
+    /// Number of receive requests that were used up and not renewed.
     used: usize,
-    /// Bytes of the writes that the device has.
+    /// Number of bytes of the writes that the device has.
     bytes: usize,
-    /// Where it leads.
+    /// Path to the peer, once connected.
     path: Option<Path>,
-    /// Whether it has failed and told everything that came before.
+    /// True if the queue pair has failed and told everything that came before.
     pub(crate) is_flushed: bool,
-    /// Whether a write is done when the device has its bytes.
+    /// True if a write is done when the device has its bytes.
     early: bool,
 }
 
@@ -100,7 +100,7 @@ impl Line {
         }
     }
 
-    /// Carries nothing any more.
+    /// Stops the queue pair, which carries nothing any more.
     pub(crate) fn stop(&mut self) {
         // One that cannot be stopped has nothing more to tell.
         self.is_flushed = self.pair.stop().is_err();
@@ -110,18 +110,18 @@ impl Line {
         self.pair.number()
     }
 
-    /// Connects it with its peer.
+    /// Connects the queue pair with its peer.
     pub(crate) fn connect(&mut self, path: &Path) -> Result<(), TransportError> {
         self.path = Some(*path);
         self.pair.connect(path)
     }
 
-    /// Where it leads, once it is connected.
+    /// Returns the path to the peer, once connected.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.path.as_ref()
     }
 
-    /// The queue pair at the other end, for messages.
+    /// Returns the queue pair at the other end, for messages.
     pub(crate) fn peer_text(&self) -> String {
         self.path.map_or_else(
             || "nobody".to_owned(),
@@ -129,12 +129,13 @@ impl Line {
         )
     }
 
-    /// Has receive requests from the start. `name` comes back with their completions.
+    /// Posts the first receive requests. `name` comes back with their completions.
     pub(crate) fn open(&mut self, name: u64) -> Result<(), TransportError> {
         self.pair.receive(self.room.immediates as usize, name)
     }
 
-    /// An immediate has come.
+    /// Counts an immediate that has come. Renews receive requests when a quarter of them is used
+    /// up.
     pub(crate) fn heard(&mut self, name: u64) -> Result<(), TransportError> {
         self.used += 1;
         if self.used * 4 < self.room.immediates as usize {
@@ -143,12 +144,12 @@ impl Line {
         self.pair.receive(std::mem::take(&mut self.used), name)
     }
 
-    /// Bytes that the device has and that are not done.
+    /// Returns the number of bytes that the device has and that are not done.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether the peer has everything.
+    /// Returns whether the peer has everything.
     pub(crate) fn is_empty(&self) -> bool {
         self.under_way.is_empty()
     }
@@ -157,9 +158,9 @@ impl Line {
         self.under_way.len() < self.room.writes as usize
     }
 
-    /// Prepares to write bytes `start` to before `end` of a put, which is number `index` of the
-    /// endpoint's. `name` and the write's number come back with its completion. [`Line::ring`] must
-    /// follow, before the put goes. Returns whether it is done with this.
+    /// Prepares to write the bytes from `start` to before `end` of a put, which is number `index`
+    /// of the endpoint's. `name` and the write's number come back with its completion.
+    /// [`Line::ring`] must follow before the put goes. Returns whether the write is done with this.
     pub(crate) fn write(
         &mut self,
         put: &Put,
@@ -193,7 +194,7 @@ impl Line {
         is_done
     }
 
-    /// Has all that is under way complete, also what is done already.
+    /// Makes all that is under way complete, also what is done already.
     pub(crate) fn flush(&mut self, name: u64) -> Result<(), TransportError> {
         if self.quiet == 0 || !self.has_room() {
             return Ok(());
@@ -212,7 +213,7 @@ impl Line {
         self.ring()
     }
 
-    /// Whether something was prepared and not handed to the device.
+    /// Returns whether something is prepared and not handed to the device.
     pub(crate) fn is_staged(&self) -> bool {
         self.pair.is_staged()
     }
@@ -225,8 +226,8 @@ impl Line {
         self.pair.ring()
     }
 
-    /// The write of this number is done, and with it those before it: `done` hears of their puts.
-    /// Returns their bytes.
+    /// Counts the write of this number, and those before it, as done. Calls `done` with their puts,
+    /// and returns their bytes.
     pub(crate) fn done(&mut self, number: u32, mut done: impl FnMut(usize)) -> usize {
         let left = self.posted.wrapping_sub(number).wrapping_sub(1) as usize;
         let mut freed = 0;

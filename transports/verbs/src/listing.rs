@@ -1,4 +1,4 @@
-//! What ports there are, for who describes the machine and does not use them.
+//! List of the ports of this machine, for tools that describe the machine and do not use them.
 
 use ccl_core::transport::{LinkLayer, Locality};
 use rdma_sys::{
@@ -8,32 +8,33 @@ use rdma_sys::{
 use crate::VerbsTransport;
 use crate::native::Context;
 
-/// The fastest generation, NDR, that the library's function has a bit for: it says that of faster
-/// ones, too.
+/// Code of the fastest generation, NDR, that the library's function has a bit for. Faster ports are
+/// reported with it, too.
 const FASTEST: u8 = 128;
 
-/// A port of a device as the library tells of it, whether it can be used or not.
+/// A port of a device as the library reports it, whether it can be used or not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortInfo {
-    /// Its device: `mlx5_0`.
+    /// Name of the port's device: `mlx5_0`.
     pub device: String,
-    /// From 1.
+    /// Number of the port, from 1.
     pub number: u8,
-    /// Whether it carries something.
+    /// True if the port is active.
     pub is_active: bool,
-    /// What its links are; none if the library does not know.
+    /// Link layer of the port; none if the library does not know.
     pub layer: Option<LinkLayer>,
-    /// What it carries one way; none if it tells of nothing that is known.
+    /// Bandwidth in one direction, in bytes per second; none if the port reports nothing that is
+    /// known.
     pub bytes_per_s: Option<f64>,
-    /// Whether that may be more: faster ports are told of as if they were of this speed.
+    /// True if the bandwidth may be higher: faster ports are reported with this speed.
     pub is_at_least: bool,
-    /// Where its device is, as far as sysfs shows it.
+    /// Place of the device in the machine, as far as sysfs shows it.
     pub locality: Locality,
 }
 
 impl VerbsTransport {
-    /// All ports of all devices that can be opened, whatever the options say; none without the
-    /// library.
+    /// Returns all ports of all devices that can be opened, whatever the options say; none without
+    /// the library.
     #[must_use]
     pub fn list(&self) -> Vec<PortInfo> {
         let Ok(functions) = &self.functions else { return Vec::new() };
@@ -65,9 +66,9 @@ fn ports(context: &Context) -> Vec<PortInfo> {
     (1..=count).filter_map(port).collect()
 }
 
-/// As a port tells its width (a bit for 1, 4, 8, 12 and 2 lanes) and speed (a bit for each
-/// generation), less what the coding of the lanes takes; by the InfiniBand specification,
-/// "PortInfo".
+/// Returns the bandwidth of a port, in bytes per second, from its width (a bit for 1, 4, 8, 12 and
+/// 2 lanes) and speed (a bit for each generation), less the share of the lanes' coding; by the
+/// InfiniBand specification, "PortInfo".
 pub(crate) fn bytes_per_s(attr: &ibv_port_attr) -> Option<f64> {
     let lanes = match attr.active_width {
         1 => 1.0,

@@ -10,21 +10,21 @@ use crossbeam::utils::CachePadded;
 /// A number of bytes that several threads count, in a cache line of its own.
 type Bytes = CachePadded<AtomicUsize>;
 
-/// What is under way from a port, of all lanes of a process, by the process and the port's name:
+/// Bytes under way from each port, of all lanes of a process, by the process and the port's name:
 /// the child of a fork has none of what its parent has.
 static PORTS: Mutex<BTreeMap<(u32, String), Weak<Bytes>>> = Mutex::new(BTreeMap::new());
 
-/// What one lane has under way, beside all others of its port.
+/// Bytes that one lane has under way, beside all others of its port.
 #[derive(Debug)]
 pub(crate) struct Load {
     own: usize,
     port: Arc<Bytes>,
-    /// Whether a put was refused since it was looked last: then none goes before it is its turn.
+    /// True after a put was refused, until `Load::ask_again`: nothing goes meanwhile.
     is_awaited: bool,
 }
 
 impl Load {
-    /// Of a port's new lane.
+    /// Returns the load of a new lane of a port.
     pub(crate) fn new(port: &str) -> Load {
         let mut ports = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
         ports.retain(|_, load| load.strong_count() > 0);
@@ -38,8 +38,9 @@ impl Load {
         Load { own: 0, port: shared, is_awaited: false }
     }
 
-    /// Whether so many bytes may go now. A lane may always have its share of the budget under way,
-    /// and one put at least: what others have there may be done long before they say so.
+    /// Returns whether so many bytes may go now. A lane may always have its share of the budget
+    /// under way, and one put at least: what other lanes have under way may be done long before
+    /// they say so.
     pub(crate) fn admits(&mut self, bytes: usize, budget_bytes: usize) -> bool {
         let there = self.port.load(Ordering::Relaxed);
         let fits = there.saturating_add(bytes) <= budget_bytes;
@@ -50,23 +51,23 @@ impl Load {
         admits
     }
 
-    /// Whether a put was refused; it is asked for again now, the first first.
+    /// Returns whether a put was refused, and lets puts ask again, the first one first.
     pub(crate) fn ask_again(&mut self) -> bool {
         std::mem::take(&mut self.is_awaited)
     }
 
-    /// Whether nothing goes before it was asked again.
+    /// Returns whether a put was refused and nothing goes before it has asked again.
     pub(crate) fn is_awaited(&self) -> bool {
         self.is_awaited
     }
 
-    /// So many bytes go.
+    /// Counts so many bytes as under way.
     pub(crate) fn add(&mut self, bytes: usize) {
         self.own += bytes;
         self.port.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// So many are done, or never will be.
+    /// Counts so many bytes as done, or as never to be done.
     pub(crate) fn done(&mut self, bytes: usize) {
         let bytes = bytes.min(self.own);
         self.own -= bytes;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shared {
     pub(crate) link: LinkId,
-    /// Whether the side that had connected shares it.
+    /// True if the side that dialled shares the memory.
     pub(crate) dialled: bool,
     pub(crate) address: u64,
     pub(crate) bytes: u64,

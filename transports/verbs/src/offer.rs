@@ -1,28 +1,29 @@
-//! What the two sides of a link tell each other before anything is written: which queue pairs are
-//! whose, and how to get there.
+//! Offers that the two sides of a link exchange before anything is written: the queue pairs of each
+//! side, and how to reach them.
 
 use ccl_core::encoding::{decode, encode};
 use rdma_sys::{IBV_MTU_256, IBV_MTU_4096, ibv_mtu};
 use serde::{Deserialize, Serialize};
 
-/// The most queue pairs of a link.
+/// Largest number of queue pairs of a link.
 pub(crate) const PAIRS_MAX: usize = 256;
 
-/// One side of a link.
+/// Offer of one side of a link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Offer {
-    /// Its port's address, and others that it has.
+    /// Address of this side's port; `others` are further addresses of the port.
     pub(crate) gid: [u8; 16],
     pub(crate) others: Vec<[u8; 16]>,
-    /// The same in its InfiniBand subnet.
+    /// Address of the port in its InfiniBand subnet.
     pub(crate) lid: u16,
-    /// `IBV_LINK_LAYER_...`.
+    /// Link layer of the port: `IBV_LINK_LAYER_...`.
     pub(crate) link_layer: u8,
-    /// The longest packet that it takes.
+    /// Longest packet that this side takes.
     pub(crate) mtu: ibv_mtu,
-    /// The number of the first packet of each of its queue pairs, and of those that answer them.
+    /// Number of the first packet of each of this side's queue pairs, and of the queue pairs that
+    /// answer them.
     pub(crate) first_packet: u32,
-    /// Its queue pairs; the first of this side is joined with the first of the other.
+    /// Queue pairs of this side; the first of one side is joined with the first of the other.
     pub(crate) pairs: Vec<u32>,
 }
 

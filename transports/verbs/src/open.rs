@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug)]
 struct Open {
     id: u64,
-    /// Parts that are not done.
+    /// Number of parts that are not done.
     missing: usize,
     /// True for data, false for credits and CTS.
     is_data: bool,
@@ -19,7 +19,7 @@ pub(crate) struct OpenPuts {
 }
 
 impl OpenPuts {
-    /// Adds a put of so many parts, and returns its index.
+    /// Adds a put of `parts` parts, and returns its index.
     pub(crate) fn add(&mut self, id: u64, parts: usize, is_data: bool) -> usize {
         let open = Open { id, missing: parts, is_data };
         self.data += usize::from(is_data);
@@ -31,7 +31,7 @@ impl OpenPuts {
         index
     }
 
-    /// Counts a part as done. Appends the put's id if it was the last.
+    /// Counts a part as done. Appends the put's id if that was its last part.
     pub(crate) fn part_done(&mut self, index: usize, done: &mut Vec<u64>) {
         let Some(open) = self.entries.get_mut(index) else { return };
         open.missing -= 1;
@@ -42,12 +42,12 @@ impl OpenPuts {
         }
     }
 
-    /// Returns how many of them carry data.
+    /// Returns the number of puts that carry data.
     pub(crate) fn data(&self) -> usize {
         self.data
     }
 
-    /// Forgets all of them.
+    /// Forgets all puts.
     pub(crate) fn clear(&mut self) {
         *self = OpenPuts::default();
     }

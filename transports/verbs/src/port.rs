@@ -1,4 +1,4 @@
-//! A port of an open device, and what has become of it.
+//! A port of an open device, and its health.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use crate::gid::{self, Choice};
 use crate::native::{Context, Domain, GidRow};
 use crate::status;
 
-/// Failures of queue pairs that are remembered until somebody asks.
+/// Number of failed queue pairs that are remembered until somebody asks.
 const PAIRS_MAX: usize = 256;
 
 /// A port that is used.
@@ -21,14 +21,14 @@ const PAIRS_MAX: usize = 256;
 pub(crate) struct Port {
     pub(crate) context: Arc<Context>,
     pub(crate) domain: Arc<Domain>,
-    /// From 1.
+    /// Number of the port, from 1.
     pub(crate) number: u8,
     /// Attributes at opening, for those that do not change.
     pub(crate) attr: ibv_port_attr,
     /// Properties that may change.
     located: Mutex<Located>,
     pub(crate) limits: ibv_device_attr,
-    /// The row of the table of partitions.
+    /// Row of the table of partitions.
     pub(crate) partition: u16,
     pub(crate) control: Control,
     health: Mutex<Health>,
@@ -39,18 +39,18 @@ pub(crate) struct Port {
 #[derive(Clone, Debug)]
 pub(crate) struct Located {
     pub(crate) choice: Choice,
-    /// Rows that would do too, the best first.
+    /// Other rows that would do, the best first.
     pub(crate) others: Vec<GidRow>,
     pub(crate) lid: u16,
     pub(crate) mtu: ibv_mtu,
 }
 
-/// What events have told.
+/// Health of a port, as events have told it.
 #[derive(Debug, Default)]
 struct Health {
-    /// Since when the link is down.
+    /// Time at which the link went down, while it is down.
     down_since: Option<Instant>,
-    /// What nothing comes back from.
+    /// Failure that the port does not recover from.
     fatal: Option<&'static str>,
     /// Queue pairs that have failed lately, and how: their completions say only that they have.
     pairs: VecDeque<(u32, &'static str)>,
@@ -91,22 +91,22 @@ impl Port {
         Ok(Port { context, domain, number, attr, located, limits, partition, control, health })
     }
 
-    /// The device's name and the port: `mlx5_0:1`.
+    /// Returns the device's name and the port: `mlx5_0:1`.
     pub(crate) fn name(&self) -> String {
         format!("{}:{}", self.context.name(), self.number)
     }
 
-    /// Returns its addresses as they were looked up last.
+    /// Returns the port's addresses as they were looked up last.
     pub(crate) fn located(&self) -> Located {
         self.located.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Looks its addresses up again. Each connection does so, since an address may change with or
-    /// without an event.
+    /// Looks the port's addresses up again. Each connection does so, since an address may change
+    /// with or without an event.
     ///
     /// # Errors
     ///
-    /// When it cannot be asked, or has no address any more that the rule takes.
+    /// When the port cannot be queried, or has no address any more that the rule takes.
     pub(crate) fn locate(&self, rule: &gid::Rule) -> Result<Located, TransportError> {
         let attr = self.context.port(self.number)?;
         let mut located = self.located.lock().unwrap_or_else(PoisonError::into_inner);
@@ -125,14 +125,14 @@ impl Port {
             tracing::info!(port = self.name(), %old, %new, "a port has another address");
             (located.choice, located.others) = (choice, others);
         }
-        // What is offered and gone would be chosen for a peer, and then refused.
+        // An address that is offered and gone would be chosen for a peer, and then refused.
         let is_there = |row: &GidRow| self.context.gid(self.number, row.index) == Some(*row);
         located.others.retain(is_there);
         (located.lid, located.mtu) = (attr.lid, attr.active_mtu);
         Ok(located.clone())
     }
 
-    /// One line for people.
+    /// Returns a description of the port in one line, for people.
     pub(crate) fn description(&self) -> String {
         let Located { choice, mtu, .. } = self.located();
         let (mtu, gid) = (128 << mtu, choice.row);
@@ -152,7 +152,7 @@ impl Port {
         self.attr.link_layer == IBV_LINK_LAYER_ETHERNET
     }
 
-    /// Takes in what has happened to the device. Any lane may, for all.
+    /// Takes in the events of the device. Any lane may do this for all lanes.
     pub(crate) fn look_after(&self, now: Instant) {
         let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(happening) = self.context.happening() {
@@ -179,14 +179,15 @@ impl Port {
         }
     }
 
-    /// Takes what an event has told of a queue pair, if one has.
+    /// Takes the failure that an event has told of a queue pair, if one has.
     pub(crate) fn take_failure(&self, pair: u32) -> Option<&'static str> {
         let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
         let at = health.pairs.iter().position(|(known, _)| *known == pair)?;
         health.pairs.remove(at).map(|(_, how)| how)
     }
 
-    /// Why nothing passes here any more, if so: a link may be away for `patience`.
+    /// Returns why nothing passes over this port any more, if so. The port's link may be away for
+    /// `patience`.
     pub(crate) fn trouble(&self, now: Instant, patience: std::time::Duration) -> Option<String> {
         let health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(fatal) = health.fatal {
@@ -203,7 +204,7 @@ impl Port {
     }
 }
 
-/// The address that the rule takes now, and others that it would take.
+/// Returns the address that the rule takes now, and others that it would take.
 fn choose(
     context: &Context,
     number: u8,

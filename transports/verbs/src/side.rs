@@ -1,5 +1,5 @@
-//! The connection beside the queue pairs: the two sides agree over it on these, write notes on it,
-//! and learn from its end that the other is gone.
+//! The connection beside the queue pairs. Over it the two sides agree on the queue pairs and
+//! exchange notes, and its end tells them that the other side is gone.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -9,27 +9,28 @@ use ccl_core::transport::NOTE_BYTES_MAX;
 use ccl_socket::{Got, Wire};
 
 const HEAD_BYTES: usize = 3;
-/// Bytes read at once.
+/// Number of bytes read at once.
 const READ_BYTES: usize = 4096;
-/// Reads in a row, so that a peer that never ends does not keep its hearer.
+/// Largest number of reads in a row, so that a peer that never ends does not keep its hearer.
 const READS_MAX: usize = 16;
-/// So many words are heard before the peer is told of them.
+/// Number of words that are heard before the peer is told of them.
 const TELL_EVERY: u32 = 16;
-/// Kinds of what is no word: how many words were heard, the same on a new connection, and the end.
+/// Kinds of messages that are no words: how many words were heard, the same on a new connection,
+/// and the end.
 const HEARD: u8 = 5;
 const RESUME: u8 = 6;
 const FAREWELL: u8 = 7;
 
-/// What is said.
+/// Message of one side to the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
     /// Queue pairs, as bytes of an [`Offer`](crate::offer::Offer).
     Offer(Vec<u8>),
     /// The queue pairs of this side are connected.
     Ready,
-    /// A note of the user's.
+    /// Note of the user.
     Note(Vec<u8>),
-    /// Nothing goes over the queue pairs of this side any more, and why.
+    /// Reason why nothing goes over the queue pairs of this side any more.
     Failed(String),
 }
 
@@ -74,14 +75,14 @@ impl Word {
 /// The end of the connection beside the queue pairs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It broke: it can be made anew, and nothing that was said is lost with it.
+    /// The connection broke: it can be made anew, and nothing that was said is lost with it.
     Broken(String),
-    /// The peer has ended it, or says what means nothing.
+    /// The peer has ended the connection, or says something that means nothing.
     Final(String),
 }
 
-/// One end of the connection beside the queue pairs. What was said and is not acknowledged is kept,
-/// so that a connection which breaks can be replaced by another one.
+/// One end of the connection beside the queue pairs. Words that were said and are not acknowledged
+/// are kept, so that another connection can replace one that breaks.
 #[derive(Debug)]
 pub(crate) struct Side {
     /// The connection; none while it is broken.
@@ -90,9 +91,9 @@ pub(crate) struct Side {
     incoming: Vec<u8>,
     /// Words as they were said, from the first one that the peer has not acknowledged.
     unacknowledged: VecDeque<Vec<u8>>,
-    /// Words that the peer has acknowledged, modulo 2^32.
+    /// Number of words that the peer has acknowledged, modulo 2^32.
     acknowledged: u32,
-    /// Words heard, and how many of them the peer was told of.
+    /// Number of words heard; `told` is how many of them the peer was told of.
     heard: u32,
     told: u32,
     /// True on a new connection until the peer says what it has heard.
@@ -113,12 +114,12 @@ impl Side {
         }
     }
 
-    /// The socket, unless the connection is broken.
+    /// Returns the socket, unless the connection is broken.
     pub(crate) fn socket(&self) -> Option<&OwnedFd> {
         self.wire.as_ref().map(Wire::socket)
     }
 
-    /// Says something as soon as the socket takes it.
+    /// Says a word as soon as the socket takes it.
     pub(crate) fn say(&mut self, word: &Word) {
         let bytes = word.encode();
         // Otherwise it goes with what was said before, when the peer has told what it has.
@@ -137,7 +138,7 @@ impl Side {
         let _ = self.flush();
     }
 
-    /// Whether the socket has taken everything.
+    /// Returns whether the socket has taken everything.
     pub(crate) fn is_flushed(&self) -> bool {
         match &self.wire {
             Some(wire) => self.outgoing.is_empty() && wire.is_flushed() && !self.resumes,
@@ -157,7 +158,7 @@ impl Side {
         wire.flush()
     }
 
-    /// Appends what has been said.
+    /// Appends the words that the peer has said.
     pub(crate) fn listen(&mut self, words: &mut Vec<Word>) -> Result<(), End> {
         let flushed = self.flush();
         for _ in 0..READS_MAX {
@@ -180,7 +181,7 @@ impl Side {
         flushed.map_err(End::Broken)
     }
 
-    /// The connection is broken: nothing is said or heard until another one takes its place.
+    /// Gives up a broken connection: nothing is said or heard until another one takes its place.
     pub(crate) fn breaks(&mut self) {
         if let Some(wire) = self.wire.take() {
             // Also where a forked child still has it.
@@ -190,7 +191,7 @@ impl Side {
         self.incoming.clear();
     }
 
-    /// Another connection takes the place of the one before.
+    /// Puts another connection in the place of the one before.
     pub(crate) fn comes_back(&mut self, wire: Wire) {
         self.breaks();
         (self.wire, self.resumes) = (Some(wire), true);
@@ -208,7 +209,7 @@ impl Side {
         }
     }
 
-    /// The peer has heard so many words.
+    /// Forgets the words that the peer has heard; `heard` is their number.
     fn trim(&mut self, heard: u32) -> Result<(), End> {
         let count = heard.wrapping_sub(self.acknowledged) as usize;
         if count > self.unacknowledged.len() {
@@ -273,7 +274,7 @@ mod tests {
         (Side::new(one), Side::new(other))
     }
 
-    /// Whatever of it the first connection took with it.
+    /// The first connection may take any of the words with it.
     #[test]
     fn what_is_said_around_a_break_is_heard_once_and_in_order() {
         let note = |at: u32| Word::Note(at.to_le_bytes().to_vec());

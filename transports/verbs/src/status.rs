@@ -1,8 +1,8 @@
-//! What failed completions and events usually mean.
+//! Usual meanings of failed completions and events.
 
 use rdma_sys::*;
 
-/// A completion's status: its name in the header, and what it usually means.
+/// Returns the name of a completion's status, and its usual meaning.
 pub(crate) fn meaning(status: ibv_wc_status) -> (&'static str, &'static str) {
     match status {
         IBV_WC_LOC_LEN_ERR => ("local length error", "more bytes than the port moves at once"),
@@ -43,7 +43,7 @@ pub(crate) fn meaning(status: ibv_wc_status) -> (&'static str, &'static str) {
     }
 }
 
-/// An event's meaning, if it is worth a word.
+/// Returns the meaning of an event.
 pub(crate) fn event(event: ibv_event_type) -> &'static str {
     match event {
         IBV_EVENT_CQ_ERR => "a completion queue overflowed",

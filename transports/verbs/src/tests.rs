@@ -1,4 +1,4 @@
-//! The objects, over devices that are none.
+//! Tests of the verbs objects over software devices.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -66,7 +66,7 @@ fn joined() -> (End, End, Arc<Memory>) {
     (one, other, memory)
 }
 
-/// The next completions, as many as asked for.
+/// Returns the next completions, as many as asked for.
 fn completions(end: &End, count: usize) -> Vec<ibv_wc> {
     let (mut all, since) = (Vec::new(), Instant::now());
     while all.len() < count {

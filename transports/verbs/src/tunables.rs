@@ -1,7 +1,7 @@
 //! The tunables that RDMA alone has.
 
 ccl_core::tunables! {
-    /// What is set of RDMA. What all transports that stripe have is in
+    /// Tunables of RDMA. The tunables of all transports that stripe are in
     /// [`Config`](ccl_core::config::Config).
     #[derive(Clone, Debug)]
     pub(crate) struct RdmaTunables {

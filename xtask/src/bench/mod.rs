@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: all_reduce of float32 sums side by side with others, interleaved so that
-//! all meet the same moods of the machine.
+//! `cargo xtask bench`: all_reduce of float32 sums side by side with other libraries. Measurements
+//! are interleaved, so that all sides meet the same state of the machine.
 
 mod mpi;
 mod nccl_net;
@@ -22,13 +22,13 @@ use crate::{Outcome, guest, report};
 pub(crate) use summary::size;
 use summary::{Series, ratio};
 
-/// The profile that programs are shipped with.
+/// Profile that programs are shipped with.
 const DIST: &str = "dist";
-/// The size at which 8 ranks on the same cores are compared with 2.
+/// Message size of the comparison between 8 and 2 ranks on the same cores.
 const CROWD_BYTES: u64 = 1 << 20;
 const CROWD_RANKS: usize = 8;
 const RANKS: usize = 2;
-/// All of RDMA in a guest, seconds.
+/// Time limit of all RDMA measurements in a guest, in seconds.
 const GUEST_WITHIN_S: u64 = 1200;
 const SIZES: [u64; 4] = [8, 64 << 10, 1 << 20, 64 << 20];
 
@@ -48,13 +48,13 @@ pub(crate) struct Options {
     /// bare transport, and iperf3.
     #[arg(long, conflicts_with_all = ["network", "rdma"])]
     nccl_net: bool,
-    /// Where the programs are, to be measured on this machine as it is: what the guest is told.
+    /// Directory of built programs to measure on this machine; passed by the host to the guest.
     #[arg(long, value_name = "DIR", hide = true)]
     built: Option<PathBuf>,
     /// Sizes of messages, such as 8,64K,1M,64M.
     #[arg(long, value_delimiter = ',', value_parser = parse_bytes)]
     sizes: Vec<u64>,
-    /// How often each side is measured at each size, one after the other.
+    /// Number of measurements of each side at each size, alternating between the sides.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Leave out 8 ranks on the same cores.
@@ -65,7 +65,7 @@ pub(crate) struct Options {
     markdown: Option<PathBuf>,
 }
 
-/// One measurement in a process of its own.
+/// Measurement in a process of its own.
 #[derive(Clone, Copy, Debug)]
 struct Job {
     bytes: u64,
@@ -75,7 +75,7 @@ struct Job {
 }
 
 impl Job {
-    /// Iterations that take about a second: enough for a median, few enough for many rounds.
+    /// Returns a job of about a second: enough iterations for a median, few enough for many rounds.
     fn new(bytes: u64, ranks: usize) -> Job {
         let (iterations, warmup) = match bytes {
             0..=4096 => (20_000, 2_000),
@@ -87,14 +87,14 @@ impl Job {
     }
 }
 
-/// What one measurement found, in microseconds.
+/// Result of one measurement, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Sample {
     median_us: f64,
     p99_us: Option<f64>,
 }
 
-/// Measures, prints the tables, and writes them to a file where one is asked for.
+/// Measures, prints the tables, and writes them to a file if one is given.
 pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
     if options.rdma && options.built.is_none() && rdma_ports().is_empty() {
         return in_guest(options);
@@ -133,7 +133,7 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures RDMA where there are devices: in the guest, which is emulated.
+/// Measures RDMA in a guest, which is emulated and has devices.
 fn in_guest(options: &Options) -> Outcome<ExitCode> {
     let (built, out) = (rdma::build()?, target_dir()?.join("bench-rdma"));
     fs::create_dir_all(&out).map_err(|error| format!("cannot make {}: {error}", out.display()))?;
@@ -152,7 +152,7 @@ fn in_guest(options: &Options) -> Outcome<ExitCode> {
     Ok(ended)
 }
 
-/// What a program has written.
+/// Parses the JSON file that a program has written, and removes the file.
 fn parse_json(file: &Path) -> Outcome<Value> {
     let unread = |error: &dyn std::fmt::Display| format!("cannot read {}: {error}", file.display());
     let text = fs::read_to_string(file).map_err(|error| unread(&error))?;
@@ -160,7 +160,7 @@ fn parse_json(file: &Path) -> Outcome<Value> {
     serde_json::from_str(&text).map_err(|error| unread(&error))
 }
 
-/// Ranks that share memory.
+/// Compares ranks that share memory.
 fn memory(sizes: &[u64], options: &Options) -> Outcome<String> {
     let exchange = engine_overhead()?;
     let program = ours::build()?;
@@ -189,7 +189,7 @@ fn memory(sizes: &[u64], options: &Options) -> Outcome<String> {
     Ok(text)
 }
 
-/// What schedule, program and slots cost, as the exchange benchmark prints it.
+/// Returns the cost of schedule, program and slots, as the exchange benchmark prints it.
 fn engine_overhead() -> Outcome<String> {
     let arguments = ["run", "--release", "--package", "ccl-links", "--example", "exchange"];
     let output = std::process::Command::new(env!("CARGO"))
@@ -203,7 +203,7 @@ fn engine_overhead() -> Outcome<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Measures ours, theirs, ours, theirs, ...
+/// Measures both sides in turn: ours, theirs, ours, theirs, ...
 fn interleave(
     ours: &ours::Program,
     theirs: Option<&mpi::Program>,
@@ -243,7 +243,7 @@ fn row(bytes: u64, ours: &Series, theirs: Option<&Series>) -> Vec<String> {
     ]
 }
 
-/// More ranks than cores: how much slower it is than one rank per core.
+/// Compares more ranks than cores with one rank per core.
 fn crowd(ours: &ours::Program, theirs: Option<&mpi::Program>, rounds: u32) -> Outcome<String> {
     let few = Job::new(CROWD_BYTES, RANKS);
     let many = Job { ranks: CROWD_RANKS, iterations: few.iterations / 4, ..few };
@@ -265,7 +265,7 @@ fn crowd(ours: &ours::Program, theirs: Option<&mpi::Program>, rounds: u32) -> Ou
     ))
 }
 
-/// Reads sizes as nccl-tests writes them: `8`, `64K`, `16M`, `1G`.
+/// Parses a size as nccl-tests writes it: `8`, `64K`, `16M`, `1G`.
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {

@@ -1,4 +1,4 @@
-//! The other side: Open MPI in its default setting, through a small C program of ours.
+//! Open MPI in its default settings, driven by a small C program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ use super::{Job, RANKS, Sample};
 use crate::workspace::{root, target_dir};
 use crate::{Outcome, process};
 
-/// What to say where there is no Open MPI.
+/// Message for a machine without Open MPI.
 pub(super) const MISSING: &str =
     "Open MPI is missing: only our side is measured. `cargo xtask setup` installs it.";
 
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// The compiled program.
+/// Compiled program.
 #[derive(Debug)]
 pub(super) struct Program {
     binary: PathBuf,
@@ -40,7 +40,7 @@ pub(super) fn build() -> Outcome<Option<Program>> {
 }
 
 impl Program {
-    /// Where it is.
+    /// Returns the program's path.
     pub(super) fn binary(&self) -> &Path {
         &self.binary
     }
@@ -68,7 +68,7 @@ struct Row {
     p99_us: f64,
 }
 
-/// Reads the line of that size.
+/// Parses the line of that size.
 pub(super) fn parse(output: &str, bytes: u64) -> Outcome<Sample> {
     let rows = output.lines().filter_map(|line| serde_json::from_str::<Row>(line).ok());
     let row = rows.into_iter().find(|row| row.bytes == bytes);

@@ -1,6 +1,6 @@
-//! The plugin for NCCL side by side with a plugin of NCCL's own socket design, through the
-//! interface that both have, over TCP between two processes of this host; and with what is below
-//! them.
+//! Plugin for NCCL side by side with a plugin of NCCL's own socket design, through the interface
+//! that both have, over TCP between two processes of this host; also side by side with the bare
+//! transport and iperf3.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -14,24 +14,24 @@ use super::{DIST, Sample, parse_json};
 use crate::workspace::{cargo, target_dir};
 use crate::{Outcome, process, report};
 
-/// Everything that NCCL sends is among these.
+/// Message sizes that cover everything that NCCL sends.
 pub(super) const SIZES: [u64; 9] =
     [8, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
-/// From here on the plugin may cost next to nothing.
+/// Shortest message at which the plugin's own cost should be negligible.
 const LONG_BYTES: u64 = 64 << 10;
-/// The transport without the plugin: the same messages, as puts.
+/// Example that measures the transport without the plugin: the same messages as puts.
 const BARE: &str = "stream";
 const IPERF_SECONDS: &str = "1";
 const BUILD_WITHIN: Duration = Duration::from_secs(1800);
 const RUN_WITHIN: Duration = Duration::from_secs(120);
 
-/// Where everything is that is measured.
+/// Directories of the measured programs.
 struct Built {
     programs: PathBuf,
     json: PathBuf,
 }
 
-/// What of one side was measured at one size.
+/// Measurements of one side at one size.
 #[derive(Debug, Default)]
 struct Found {
     latency: Series,
@@ -91,7 +91,7 @@ fn build() -> Outcome<Built> {
 }
 
 impl Built {
-    /// Adds a round of a plugin, at all sizes.
+    /// Adds a round of a plugin at all sizes.
     fn plugin(&self, library: &str, sizes: &[u64], found: &mut [Found]) -> Outcome {
         let mut command = Command::new(self.programs.join("netcheck"));
         let list: Vec<String> = sizes.iter().map(u64::to_string).collect();
@@ -108,7 +108,7 @@ impl Built {
         Ok(())
     }
 
-    /// The transport alone.
+    /// Measures the transport without a plugin.
     fn bare(&self, bytes: u64) -> Outcome<Sample> {
         let mut command = Command::new(self.programs.join("examples").join(BARE));
         let said = process::capture(command.arg(bytes.to_string()), RUN_WITHIN)?;
@@ -118,12 +118,12 @@ impl Built {
     }
 }
 
-/// One connection over the loopback interface; as the time of 64 KiB.
+/// Measures one connection over the loopback interface; returns the time of 64 KiB.
 fn run_iperf() -> Outcome<Sample> {
     // A port that was free a moment ago.
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let port = listener.map_err(|error| format!("no port is free: {error}"))?.port();
-    // Its server has no way to say that it listens.
+    // The iperf3 server does not announce that it listens.
     let line = format!(
         "iperf3 -s -1 -p {port} >/dev/null & sleep 0.3; \
          iperf3 -c 127.0.0.1 -P 1 -t {IPERF_SECONDS} -p {port} -J; wait"
@@ -135,12 +135,12 @@ fn run_iperf() -> Outcome<Sample> {
     Ok(message(LONG_BYTES, bits.ok_or("iperf3 measured nothing")? / 8e9))
 }
 
-/// The time of a message in a stream of so many GB/s.
+/// Returns the time of a message in a stream of `rate` GB/s.
 fn message(bytes: u64, rate: f64) -> Sample {
     Sample { median_us: bytes as f64 / rate / 1e3, p99_us: None }
 }
 
-/// Latency and the time of a message in a stream, in what netcheck wrote.
+/// Returns latency and the time of a message in a stream from netcheck's output.
 fn measured(json: &Value, bytes: u64) -> Option<(Sample, Sample)> {
     let row = json["performance"].as_array()?.iter().find(|row| row["bytes"] == bytes)?;
     let p99_us = row["latency_p99_us"].as_f64();
@@ -162,7 +162,7 @@ fn against_reference(sizes: &[u64], ours: &[Found], theirs: &[Found]) -> String 
             ratio(&ours.latency, &theirs.latency),
             format!("{:.3}", rate(*bytes, &ours.stream)),
             format!("{:.3}", rate(*bytes, &theirs.stream)),
-            // Times are the other way round.
+            // The sample is a time, so that the ratio is inverted.
             ratio(&theirs.stream, &ours.stream),
         ]
     };
@@ -182,7 +182,7 @@ fn against_bare(sizes: &[u64], ours: &[Found], bare: &[Series]) -> String {
     report::table(&["size", "plugin", "transport", "plugin / transport"], &rows)
 }
 
-/// The reference must be worth the comparison.
+/// Compares the reference plugin with iperf3, to show that the reference is worth the comparison.
 fn against_iperf(sizes: &[u64], theirs: &[Found], iperf: &Series) -> String {
     let rates = sizes.iter().zip(theirs).map(|(bytes, found)| rate(*bytes, &found.stream));
     let (best, line) = (rates.fold(0.0, f64::max), rate(LONG_BYTES, iperf));

@@ -1,4 +1,4 @@
-//! Our side: the perf program, as a user would run it.
+//! Perf program of ferroccl, run as a user would run it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ const EXAMPLE: &str = "all_reduce_perf";
 const BUILD_DEADLINE: Duration = Duration::from_secs(900);
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// The built perf program.
+/// Built perf program.
 #[derive(Debug)]
 pub(super) struct Program {
     binary: PathBuf,
-    /// Where it writes its rows.
+    /// File that the program writes its rows to.
     rows: PathBuf,
 }
 
@@ -50,12 +50,12 @@ impl Program {
     }
 }
 
-/// Reads what a perf program found: the median of calls out of place.
+/// Reads the result of a perf program: the median of calls out of place.
 pub(super) fn read(rows: &Path, bytes: u64) -> Outcome<Sample> {
     parse_ours(&text(rows)?, bytes)
 }
 
-/// Reads what `p2p_matrix` found from rank 0 to rank 1: the mean time of a message of so many
+/// Reads the result of `p2p_matrix` from rank 0 to rank 1: the mean time of a message of `bytes`
 /// bytes.
 pub(super) fn read_stream(rows: &Path, bytes: u64) -> Outcome<Sample> {
     let found: Value = serde_json::from_str(&text(rows)?)
@@ -69,8 +69,8 @@ fn text(rows: &Path) -> Outcome<String> {
     fs::read_to_string(rows).map_err(|error| format!("cannot read {}: {error}", rows.display()))
 }
 
-/// Reads the row of that size from what `--json` wrote: an array of rows, an object that holds such
-/// an array, or one row per line.
+/// Parses the row of that size in the output of `--json`: an array of rows, an object that holds
+/// such an array, or one row per line.
 fn parse_ours(text: &str, bytes: u64) -> Outcome<Sample> {
     let (place, time) = ("out_of_place", "time_us_p50");
     let documents = serde_json::Deserializer::from_str(text).into_iter::<Value>();

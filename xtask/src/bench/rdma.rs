@@ -1,5 +1,5 @@
 //! RDMA side by side with perftest: one-way latency, a stream in one direction, and all_reduce
-//! against what the link carries both ways.
+//! compared with the bidirectional bandwidth of the link.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -19,18 +19,18 @@ const STREAM_BYTES: [u64; 2] = [64 << 10, 1 << 20];
 const ALL_REDUCE_BYTES: u64 = 1 << 20;
 /// Queue pairs of a stream, on both sides of the comparison.
 const PAIRS: u64 = 4;
-/// Of latencies.
+/// Iterations of latency measurements.
 const LATENCY_ITERATIONS: &str = "1000";
 /// Bytes that a stream carries.
 const STREAM_TOTAL: u64 = 32 << 20;
-/// What a server needs to listen.
+/// Time that a server gets to start listening.
 const HEAD_START: Duration = Duration::from_secs(1);
-/// How often it is looked whether one has ended.
+/// Interval at which the end of a process is checked.
 const GLANCE: Duration = Duration::from_millis(10);
 const BUILD_WITHIN: Duration = Duration::from_secs(900);
 const RUN_WITHIN: Duration = Duration::from_secs(60);
 
-/// Builds what is measured; returns where it is.
+/// Builds the measured programs; returns their directory.
 pub(super) fn build() -> Outcome<std::path::PathBuf> {
     let mut build = cargo(&["build", "--profile", DIST]);
     build.args(PROGRAMS.iter().flat_map(|program| ["--example", program]));
@@ -39,7 +39,7 @@ pub(super) fn build() -> Outcome<std::path::PathBuf> {
     Ok(target_dir()?.join(DIST).join("examples"))
 }
 
-/// Measures on this machine as it is; returns the table.
+/// Runs the measurements on this machine; returns the table.
 pub(super) fn run(built: &Path, out: &Path, rounds: u32) -> Outcome<String> {
     if !process::is_installed("ib_write_bw") {
         return Err("perftest is missing: `cargo xtask setup` installs it".to_owned());
@@ -65,7 +65,7 @@ pub(super) fn run(built: &Path, out: &Path, rounds: u32) -> Outcome<String> {
             let text = if what.is_latency() { us } else { what.bytes() as f64 * 8e-3 / us };
             format!("{text:.3}")
         };
-        // Rates are the other way round.
+        // Rates invert the ratio.
         let compared = match what.is_latency() {
             true => ratio(&ours, &theirs),
             false => ratio(&theirs, &ours),
@@ -80,14 +80,14 @@ pub(super) fn run(built: &Path, out: &Path, rounds: u32) -> Outcome<String> {
     ))
 }
 
-/// What is compared; all of it as a time.
+/// Quantity that is compared, always as a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     /// Half a round trip.
     Latency,
-    /// A message of many in one direction.
+    /// One of many messages in one direction, of this many bytes.
     Stream(u64),
-    /// Bytes both ways at once.
+    /// Bytes in both directions at once.
     AllReduce,
 }
 
@@ -137,7 +137,7 @@ struct Sides<'a> {
 }
 
 impl Sides<'_> {
-    /// Microseconds.
+    /// Measures ferroccl; returns microseconds.
     fn ours(&self, what: What) -> Outcome<f64> {
         let program = if what == What::AllReduce { PROGRAMS[1] } else { PROGRAMS[0] };
         let mut command = Command::new(self.built.join(program));
@@ -148,7 +148,7 @@ impl Sides<'_> {
             What::Stream(_) => command.args(["-n", "4", "-w", "1"]),
             What::AllReduce => command.args(["-n", "20", "-w", "3"]),
         };
-        // As perftest does.
+        // Registered buffers, as in perftest.
         command.args(["-R", "1"]).arg("--json").arg(&self.json);
         command.env("FERROCCL_IB_POLICY", PAIRS.to_string()).env("FERROCCL_SOCKET_IFNAME", "lo");
         command.env("FERROCCL_IB_HCA", format!("={}", self.ports.join(",")));
@@ -157,7 +157,7 @@ impl Sides<'_> {
         time_of(what, &found).ok_or_else(|| format!("{program} wrote no times: {found}"))
     }
 
-    /// Microseconds, per message and direction.
+    /// Measures perftest; returns microseconds per message and direction.
     fn perftest(&self, what: What) -> Outcome<f64> {
         let (tool, mut more) = match what {
             What::Latency => ("ib_write_lat", vec!["-n".to_owned(), LATENCY_ITERATIONS.to_owned()]),
@@ -166,7 +166,7 @@ impl Sides<'_> {
                 let words = ["-q", &PAIRS.to_string(), "-n", &each.to_string()];
                 ("ib_write_bw", words.map(str::to_owned).to_vec())
             }
-            // Over several queue pairs at once it fails on devices in software.
+            // Several queue pairs at once fail on Soft-RoCE devices in this mode.
             What::AllReduce => ("ib_write_bw", ["-b", "-n", "32"].map(str::to_owned).to_vec()),
         };
         if tool == "ib_write_bw" {
@@ -202,13 +202,13 @@ impl Sides<'_> {
     }
 }
 
-/// A server, which ends with its owner.
+/// Server process that is killed when this value is dropped.
 struct Reaped(Child);
 
 impl Drop for Reaped {
     fn drop(&mut self) {
         let _ = self.0.kill();
-        // Its port is the next server's.
+        // The next server uses the same port.
         for _ in 0..100 {
             if !matches!(self.0.try_wait(), Ok(None)) {
                 return;
@@ -218,7 +218,7 @@ impl Drop for Reaped {
     }
 }
 
-/// The row of the address table for version 2 over IPv4, where there is one.
+/// Returns the row of the GID table for RoCE v2 over IPv4, if there is one.
 fn gid_row(device: &str, port: &str) -> Option<String> {
     let port = format!("/sys/class/infiniband/{device}/ports/{port}");
     let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
@@ -230,7 +230,7 @@ fn gid_row(device: &str, port: &str) -> Option<String> {
     row.map(|row| row.to_string())
 }
 
-/// The numbers of the row for messages of so many bytes.
+/// Returns the numbers of the row for messages of `bytes` bytes.
 fn row_of(said: &str, bytes: u64) -> Option<Vec<f64>> {
     let rows = said.lines().map(|line| {
         let words = line.split_whitespace();
@@ -239,7 +239,7 @@ fn row_of(said: &str, bytes: u64) -> Option<Vec<f64>> {
     rows.into_iter().find(|row| row.len() >= 4 && row[0] == bytes as f64)
 }
 
-/// The time of a message, in what our programs wrote.
+/// Returns the time of a message from the output of our programs.
 fn time_of(what: What, found: &Value) -> Option<f64> {
     let results = &found["results"];
     match what {

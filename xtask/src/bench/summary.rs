@@ -2,7 +2,7 @@
 
 use super::Sample;
 
-/// The samples of one side, in the order of the rounds.
+/// Samples of one side in the order of the rounds.
 #[derive(Debug, Default)]
 pub(super) struct Series(Vec<Sample>);
 
@@ -23,7 +23,7 @@ impl Series {
     }
 }
 
-/// Ratio of the medians, and in brackets the smallest and largest ratio of two neighbours in time.
+/// Returns the ratio of the medians and, in brackets, the smallest and largest ratio of a round.
 pub(super) fn ratio(upper: &Series, lower: &Series) -> String {
     let (Some(a), Some(b)) = (upper.median_us(), lower.median_us()) else {
         return "-".to_owned();
@@ -34,7 +34,7 @@ pub(super) fn ratio(upper: &Series, lower: &Series) -> String {
     format!("{:.2} ({low:.2}..{high:.2})", a / b)
 }
 
-/// Bytes in the largest unit that divides them.
+/// Formats a number of bytes in the largest unit that divides it.
 pub(crate) fn size(bytes: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     let unit = units.iter().find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1_u64 << shift));

@@ -1,5 +1,5 @@
-//! `cargo xtask gpu`: everything that needs a GPU, as a folder that runs anywhere with one GPU,
-//! PyTorch and no Rust; and the record of what was seen there.
+//! `cargo xtask gpu`: checks that need a GPU, as a folder that runs on any machine with one GPU,
+//! PyTorch and no Rust; and the record of their results.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -19,7 +19,7 @@ const CHECKS: &str = include_str!("checks.py");
 const SCRIPT: &str = "checks.py";
 const NETCHECK: &str = "netcheck";
 const RESULTS: &str = "results.json";
-/// Where results are recorded, relative to the root.
+/// Path of the record, relative to the root.
 const RECORD: &str = "docs/gpu-results.md";
 const RUN_WITHIN: Duration = Duration::from_secs(600);
 
@@ -32,12 +32,12 @@ pub(crate) struct Options {
     /// Only write docs/gpu-results.md from what the checks wrote elsewhere
     #[arg(long, value_name = "RESULTS.JSON", conflicts_with = "bundle_only")]
     record: Option<PathBuf>,
-    /// Take what was built with this profile, and build it so
+    /// Profile to build with
     #[arg(long, default_value = "dist")]
     profile: String,
 }
 
-/// What the checks write.
+/// Results that the checks write.
 #[derive(Debug, Deserialize)]
 struct Results {
     date: String,
@@ -47,13 +47,13 @@ struct Results {
     nccl: Option<String>,
     gpu: Option<String>,
     cuda: Option<String>,
-    /// False in what a run leaves that is cut short.
+    /// False in the results of an interrupted run.
     complete: bool,
     passed: bool,
     rows: Vec<(String, String)>,
 }
 
-/// Makes the folder, and runs and records what is in it where there is a GPU.
+/// Makes the folder; runs its checks and records the results if there is a GPU.
 pub(crate) fn run(options: &Options) -> Outcome {
     if let Some(results) = &options.record {
         return record(results);
@@ -73,8 +73,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if end.success() { Ok(()) } else { Err(format!("some check failed: {}", end.describe())) }
 }
 
-/// Runs the checks, which write their results step by step. Those of an earlier run are gone then:
-/// they would pass for this one's.
+/// Runs the checks, which write their results step by step. Results of an earlier run are removed
+/// first, since they would pass for those of this run.
 fn check(bundle: &Path) -> Outcome<End> {
     let results = bundle.join(RESULTS);
     match fs::remove_file(&results) {
@@ -88,7 +88,7 @@ fn check(bundle: &Path) -> Outcome<End> {
     process::run(&mut checks, RUN_WITHIN, |line| println!("{line}"))
 }
 
-/// Builds everything and puts it side by side.
+/// Builds everything into one folder.
 fn bundle(profile: &str) -> Outcome<PathBuf> {
     let packages = ["--package", "ccl-nccl-net", "--package", "ccl-netcheck"];
     let built = Zig::install()?.build(profile, &packages)?;
@@ -116,7 +116,7 @@ fn record(results: &Path) -> Outcome {
     Ok(())
 }
 
-/// What docs/gpu-results.md says. An error for results that no GPU gave.
+/// Returns the text of docs/gpu-results.md; an error for results that no GPU gave.
 fn page(results: &Results) -> Outcome<String> {
     let Results { date, commit, torch, passed, .. } = results;
     let (Some(nccl), Some(gpu), Some(cuda)) = (&results.nccl, &results.gpu, &results.cuda) else {
@@ -137,7 +137,7 @@ fn page(results: &Results) -> Outcome<String> {
     ))
 }
 
-/// Without what would end a table's row.
+/// Returns the text on one line, without bars, which would end a table cell.
 fn oneline(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "/")
 }
@@ -164,7 +164,7 @@ mod tests {
         assert!(page(&results).is_err());
     }
 
-    /// A folder with these checks, this in the place of PyTorch, and results of an earlier run.
+    /// Creates a folder with these checks, a stand-in for PyTorch, and results of an earlier run.
     fn folder(name: &str, script: &str, torch: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("ferroccl-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -175,7 +175,7 @@ mod tests {
         folder
     }
 
-    /// The checks as somebody runs them by hand, without a GPU.
+    /// Runs the checks by hand, without a GPU.
     fn by_hand(folder: &Path) -> End {
         let mut checks = Command::new("python3");
         checks.current_dir(folder).args([SCRIPT, "--backend", "gloo", "--out", RESULTS]);

@@ -1,4 +1,4 @@
-//! The test binaries of the workspace: one `cargo` call builds them all.
+//! Test binaries of the workspace; one `cargo` call builds them all.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,19 +9,19 @@ use serde::Deserialize;
 use crate::workspace::{cargo, root};
 use crate::{Outcome, process};
 
-/// The one call that compiles everything that the suites run: libraries, tests, programs and
-/// examples, with one profile and one set of features.
+/// Arguments of the one call that compiles everything that the suites run: libraries, tests,
+/// programs and examples, with one profile and one set of features.
 pub(crate) const BUILD: [&str; 4] = ["test", "--workspace", "--locked", "--no-run"];
 
-/// One test binary.
+/// Test binary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Binary {
-    /// The target as cargo names it: `ccl_core` for a library, `verifier` for an integration test.
+    /// Target as cargo names it: `ccl_core` for a library, `verifier` for an integration test.
     pub(crate) target: String,
-    /// Whether it holds the unit tests of a library or a program.
+    /// True if the binary holds the unit tests of a library or a program.
     pub(crate) is_unit: bool,
     pub(crate) path: PathBuf,
-    /// The directory of the package, in which cargo runs the tests.
+    /// Directory of the package, in which cargo runs the tests.
     pub(crate) dir: PathBuf,
 }
 
@@ -68,7 +68,7 @@ fn parse(messages: &str) -> Vec<Binary> {
 }
 
 impl Binary {
-    /// Returns the names of its tests, less those that libtest ignores.
+    /// Returns the names of the tests, without those that libtest ignores.
     pub(crate) fn tests(&self) -> Outcome<Vec<String>> {
         let all = self.list(&[])?;
         let ignored = self.list(&["--ignored"])?;

@@ -1,29 +1,29 @@
-//! What was said of what failed, kept for the end of the output: of a long log, the end is what is
-//! read, and often all that is left.
+//! Output of failures, kept for the end of the log: the end of a long log is what people read, and
+//! often all that is left.
 
-/// How libtest begins what it says of failed tests, and the list of their names.
+/// Line with which libtest begins its report of failed tests, and the list of their names.
 const HEADING: &str = "failures:";
-/// How it ends it.
+/// Text with which libtest ends its report.
 const RESULT: &str = "test result: ";
-/// What is in a line in which a check, a sanitizer or a fuzzer says that something is wrong.
+/// Texts in lines in which a check, a sanitizer or a fuzzer reports an error.
 const COMPLAINTS: [&str; 4] = ["| FAILED: ", "==ERROR: ", "SUMMARY: ", "ERROR: libFuzzer"];
-/// The most of those lines that are kept.
+/// Most such lines that are kept.
 const COMPLAINTS_MAX: usize = 20;
-/// The most lines that are kept of the tests of one binary: the reason comes first, a backtrace
-/// or a log after it.
+/// Most lines that are kept of one binary's report: the reason comes first, then a backtrace or a
+/// log.
 const LINES_MAX: usize = 60;
 
-/// Collects them from the lines of test binaries.
+/// Collector of failures from the output of test binaries.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     kept: Vec<String>,
-    /// Lines left of the binary that is telling; `None` between such.
+    /// Lines that may still be kept of the current report; `None` outside of reports.
     left: Option<usize>,
     complaints: usize,
 }
 
 impl Failures {
-    /// Keeps `line` if it is part of what is said of a failure.
+    /// Keeps `line` if it is part of a report of failures.
     pub(crate) fn add_line(&mut self, line: &str) {
         if line.trim() == HEADING && self.left.is_none() {
             self.left = Some(LINES_MAX);
@@ -37,7 +37,7 @@ impl Failures {
             return;
         };
         let is_result = line.trim_start().starts_with(RESULT);
-        // The names are the last thing before the result, indented, and worth more than a log.
+        // The names come last before the result, indented, and are worth more than a log.
         let is_name = line.starts_with("    ") && line.trim().split("::").all(is_identifier);
         if left > 0 || is_result || is_name {
             self.kept.push(line.to_owned());
@@ -45,7 +45,7 @@ impl Failures {
         self.left = (!is_result).then(|| left.saturating_sub(1));
     }
 
-    /// All that was kept, for the reader; `None` if nothing was.
+    /// Returns all kept lines; `None` if there are none.
     pub(crate) fn told(&self) -> Option<String> {
         (!self.kept.is_empty()).then(|| self.kept.join("\n"))
     }

@@ -1,4 +1,4 @@
-//! docs/fault-matrix.md: what became of each cell of the fault matrix in the last full run.
+//! docs/fault-matrix.md: the result of each cell of the fault matrix in the last full run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,10 +8,10 @@ use crate::machine::Provenance;
 use crate::report;
 use crate::workspace::root;
 
-/// How a test says what became of a cell, at the start of a line. After it come the place, the
-/// fault, the collective, the family, the algorithm and the outcome, with bars between them.
+/// Start of a line in which a test reports the result of a cell. Place, fault, collective, family,
+/// algorithm and outcome follow, with bars between them.
 const CELL: &str = "CELL: ";
-/// Where it is recorded, relative to the root.
+/// Path of the page, relative to the root.
 const RECORD: &str = "docs/fault-matrix.md";
 const INTRODUCTION: &str = "\
 # The fault matrix
@@ -22,7 +22,7 @@ within 5 s, over RDMA 15 s, that names a rank that the fault hit, and all surviv
 the last operation that all completed (L). Where a family has no algorithm for a collective, the
 cell names the one that stands for it.
 ";
-/// The places where cells run, in the order of the page, and what they are.
+/// Places where cells run, in the order of the page, with their descriptions.
 const PLACES: [(&str, &str); 4] = [
     ("network", "Processes in network namespaces"),
     ("guest", "The same in a virtual machine, whose links lose, delay and reorder"),
@@ -30,19 +30,19 @@ const PLACES: [(&str, &str); 4] = [
     ("simulator", "The simulator, each cell under many seeds"),
 ];
 
-/// Cells of tests that have run.
+/// Results of cells.
 #[derive(Debug, Default)]
 pub(crate) struct Cells(Vec<[String; 6]>);
 
 impl Cells {
-    /// Takes up a line of output, if it tells of a cell.
+    /// Adds the result in a line of output, if there is one.
     pub(crate) fn add_line(&mut self, line: &str) {
         let Some(cell) = line.strip_prefix(CELL) else { return };
         let words: Vec<String> = cell.splitn(6, " | ").map(str::to_owned).collect();
         self.0.extend(<[String; 6]>::try_from(words));
     }
 
-    /// Writes the page; places without cells keep what they had.
+    /// Writes the page; places without results keep their old text.
     pub(crate) fn record(&self) -> Outcome {
         if self.0.is_empty() {
             return Ok(());
@@ -70,7 +70,8 @@ impl Cells {
         page
     }
 
-    /// A row for each fault and collective, a column for each family, in their first order.
+    /// Returns a table with a row for each fault and collective and a column for each family, in
+    /// the order of their first result.
     fn table(&self, place: &str) -> String {
         let mut families: Vec<&str> = Vec::new();
         let mut rows: Vec<(&str, &str)> = Vec::new();

@@ -1,6 +1,6 @@
-//! `cargo xtask test`: the suites in order, and how each went.
+//! `cargo xtask test`: runs the suites in order and reports their results.
 //!
-//! Time never fails a suite: what it took is printed beside what it usually takes. Only a hang is
+//! Time never fails a suite: its time is printed beside its usual time. Only a hanging suite is
 //! killed, and the suites after it still run.
 
 mod binaries;
@@ -28,17 +28,17 @@ pub(crate) use runner::SKIPPED;
 use runner::{Conditions, Finished, Verdict};
 use suites::{Guest, Program, SUITES, Step, Suite};
 
-/// A suite that takes so many times as long as usual hangs, and is killed.
+/// Multiple of its usual time after which a suite counts as hanging and is killed.
 const HANGS: u32 = 5;
-/// The shortest time after which a suite counts as hanging.
+/// Shortest time after which a suite counts as hanging.
 const HANGS_AFTER: Duration = Duration::from_secs(600);
-/// The longest time of one test on a machine of usual speed, in the quick tier and in the deep one.
+/// Longest time of one test on a machine of usual speed, in the quick tier and in the deep one.
 const TEST_WITHIN: [Duration; 2] = [Duration::from_secs(300), Duration::from_secs(3600)];
-/// The longest compilation of all test binaries.
+/// Longest time of compiling all test binaries.
 const BUILD_WITHIN: Duration = Duration::from_secs(3600);
-/// Usual seconds of it, from an empty target directory.
+/// Usual seconds of compiling all test binaries, from an empty target directory.
 const BUILD_USUAL_S: u64 = 190;
-/// How many of the slowest tests of a suite are named.
+/// Number of the slowest tests of a suite that are named.
 const SLOWEST: usize = 5;
 
 /// Flags of `cargo xtask test`.
@@ -73,12 +73,12 @@ pub(crate) fn binaries(within: Duration) -> Outcome<Vec<Binary>> {
     binaries::build(within)
 }
 
-/// Runs all of RDMA over Soft-RoCE: the deep part of that suite.
+/// Runs all RDMA tests over Soft-RoCE: the deep part of that suite.
 pub(crate) fn softroce() -> Outcome {
     run(&Options { full: true, suite: vec![suites::SOFTROCE.to_owned()], list: false, only: None })
 }
 
-/// Runs the deep parts of the suites that are for what has changed since `base`.
+/// Runs the deep parts of the suites that cover files changed since `base`.
 pub(crate) fn changed(base: &str) -> Outcome {
     let files = workspace::changed_since(base)?;
     let suites = SUITES.iter().filter(|suite| files.iter().any(|file| suite.covers(file)));
@@ -91,19 +91,19 @@ pub(crate) fn changed(base: &str) -> Outcome {
     run(&Options { full: true, suite, list: false, only: None })
 }
 
-/// Tests that passed and failed, as libtest counts them, less those that said they were skipped.
+/// Numbers of passed and failed tests, as libtest counts them, without those that were skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     passed: usize,
     failed: usize,
     skipped: usize,
-    /// Skipped since the last result of libtest, which counts them as passed.
+    /// Tests skipped since the last result of libtest, which counts them as passed.
     unsettled: usize,
 }
 
 impl Counts {
-    /// Adds what a line such as `test result: ok. 12 passed; 0 failed; ...` says, or that a test
-    /// was skipped.
+    /// Adds the numbers of a line such as `test result: ok. 12 passed; 0 failed; ...`, or a skipped
+    /// test.
     fn add_line(&mut self, line: &str) {
         if line.starts_with(SKIPPED) {
             self.skipped += 1;
@@ -124,7 +124,7 @@ impl Counts {
         self.unsettled = 0;
     }
 
-    /// A command has ended: what it skipped as a whole has no result.
+    /// Ends a command: tests that it skipped as a whole have no result.
     fn settle(&mut self) {
         self.unsettled = 0;
     }
@@ -134,22 +134,22 @@ impl Counts {
     }
 }
 
-/// How a suite went.
+/// Result of a suite.
 #[derive(Debug)]
 struct Report {
     name: &'static str,
     elapsed: Duration,
     usual: Duration,
     counts: Counts,
-    /// Reasons of skipped tests, with how often each was given.
+    /// Reasons of skipped tests, each with its number of tests.
     skips: BTreeMap<String, usize>,
-    /// Why the suite as such is no success; `None` if it is.
+    /// Reason why the suite as a whole failed, if it did.
     failure: Option<String>,
-    /// What the tests that failed said.
+    /// Output of the failed tests.
     told: Vec<String>,
     slowest: Vec<(Duration, String)>,
-    /// Lines that are shown when the suite has ended, since others show theirs meanwhile; `None`
-    /// if each is shown at once.
+    /// Lines to show when the suite has ended, because another suite prints meanwhile; `None` if
+    /// each line is shown at once.
     held: Option<Vec<String>>,
 }
 
@@ -175,8 +175,8 @@ impl Report {
         }
     }
 
-    /// The suite's tests. A suite that fails without a failing test (it did not build, it was
-    /// killed) counts as one failed test: "0 failed" must mean success.
+    /// Returns the counts of the suite's tests. A suite that fails without a failing test (it did
+    /// not build, it was killed) counts as one failed test: "0 failed" must mean success.
     fn counts(&self) -> Counts {
         let mut counts = self.counts;
         if self.failure.is_some() {
@@ -219,7 +219,7 @@ impl Report {
         ]
     }
 
-    /// Takes up a test that has ended, and says so.
+    /// Adds a test that has ended, and prints its result.
     fn add(&mut self, test: &Finished) {
         let seconds = test.took.as_secs_f64();
         let title = &test.title;
@@ -247,7 +247,7 @@ impl Report {
     }
 }
 
-/// What all suites of a run share.
+/// Context that all suites of a run share.
 struct Run<'a> {
     deep: bool,
     only: Option<&'a str>,
@@ -256,7 +256,7 @@ struct Run<'a> {
     cells: Mutex<Cells>,
 }
 
-/// Runs the suites, prints the table and the counts; an error if anything failed.
+/// Runs the suites and prints the table and the counts; an error if anything failed.
 pub(crate) fn run(options: &Options) -> Outcome {
     if options.list {
         println!("{}", suites::list());
@@ -324,7 +324,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     conclude(&reports)
 }
 
-/// Whether the run has left the working tree as it was; the deep tier writes its records.
+/// Checks that the run has not changed the working tree, apart from the records of the deep tier.
 fn traces(before: &str) -> Outcome<Report> {
     let mut report = Report::new("traces", Duration::ZERO);
     let after = workspace::status()?;
@@ -356,7 +356,7 @@ fn table(reports: &[Report]) -> String {
     report::table(&["suite", "time", "usual", "passed/failed", "result"], &rows)
 }
 
-/// Prints the skipped tests and the closing line, which is the last of the output.
+/// Prints the skipped tests and the closing line, which is the last line of the output.
 fn conclude(reports: &[Report]) -> Outcome {
     let mut total = Counts::default();
     for counts in reports.iter().map(Report::counts) {
@@ -383,7 +383,7 @@ fn conclude(reports: &[Report]) -> Outcome {
 }
 
 impl Run<'_> {
-    /// Runs a suite and shows its lines, or holds them if there is a place for them.
+    /// Runs a suite and shows its lines, or collects them in `held`, if given.
     fn suite(&self, suite: &'static Suite, held: Option<Vec<String>>) -> Outcome<Report> {
         let usual = Duration::from_secs(suite.usual_s[usize::from(self.deep)]);
         let mut report = Report { held, ..Report::new(suite.name, usual) };
@@ -404,7 +404,7 @@ impl Run<'_> {
         let seconds = report.elapsed.as_secs_f64();
         let slowest = if slowest.is_empty() { "not known".to_owned() } else { slowest.join(", ") };
         report.say(format!("   {seconds:.0} s; the slowest: {slowest}"));
-        // A filter that matches nothing must not pass; one that was asked for may.
+        // A filter that matches nothing must not pass, unless the user gave it.
         let ran = report.counts.ran_or_skipped();
         if self.only.is_none() && report.skips.is_empty() && ran < suite.tests_min {
             let least = suite.tests_min;
@@ -434,11 +434,11 @@ impl Run<'_> {
         }
     }
 
-    /// Variables of every test.
+    /// Returns the variables of every test.
     fn variables(&self) -> Vec<(&'static str, String)> {
         let mut variables = vec![
             (machine::SLOWNESS, format!("{:.2}", self.slowness)),
-            // Built with everything else.
+            // Everything that the tests start has been built.
             ("FERROCCL_TEST_BUILT", "1".to_owned()),
         ];
         if self.deep {
@@ -512,7 +512,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// One boot that runs all programs, also after one has failed.
+    /// Returns a command for one boot that runs all programs, including those after a failed one.
     fn guest(&self, guest: &Guest) -> Outcome<std::process::Command> {
         let own = guest::own()?;
         let out = target_dir()?.join("compare-transports");
@@ -551,7 +551,7 @@ impl Run<'_> {
     }
 }
 
-/// The tests that libtest has said to be running for long, and not said to have ended.
+/// Names of tests that libtest has reported as running for long, and not as ended.
 #[derive(Debug, Default)]
 struct Running(Vec<String>);
 

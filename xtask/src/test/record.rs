@@ -1,4 +1,4 @@
-//! docs/full-run.md: when each suite of the deep tier last ran, on which commit, and how it went.
+//! docs/full-run.md: the time, commit and result of the last run of each suite of the deep tier.
 
 use std::fs;
 use std::process::Command;
@@ -8,7 +8,7 @@ use super::suites::SUITES;
 use crate::workspace::root;
 use crate::{Outcome, process, report};
 
-/// Where it is recorded, relative to the root.
+/// Path of the page, relative to the root.
 const RECORD: &str = "docs/full-run.md";
 const HEAD: [&str; 7] = ["suite", "date", "commit", "time", "passed/failed", "result", "machine"];
 const INTRODUCTION: &str = "\
@@ -19,10 +19,10 @@ renews its row and keeps the others. `cargo xtask test` prints how many commits 
 ";
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// One suite's last run, as the columns of [`HEAD`].
+/// Last run of one suite, as the columns of [`HEAD`].
 pub(crate) type Row = [String; 7];
 
-/// Renews the rows of suites that have run.
+/// Replaces the rows of suites that have run.
 pub(crate) fn update(rows: &[Row]) -> Outcome {
     let path = root().join(RECORD);
     let before = fs::read_to_string(&path).unwrap_or_default();
@@ -49,7 +49,7 @@ fn parse(page: &str) -> Vec<Row> {
     rows.filter_map(|line| Row::try_from(cells(line)).ok()).collect()
 }
 
-/// One line per suite of the deep tier: how many commits ago it last ran.
+/// Returns one line per suite of the deep tier, with the number of commits since its last run.
 pub(crate) fn ages() -> Vec<String> {
     let page = fs::read_to_string(root().join(RECORD)).unwrap_or_default();
     let rows = parse(&page);
@@ -71,7 +71,7 @@ fn commits_since(commit: &str) -> Option<u64> {
     let mut command = Command::new("git");
     command.current_dir(root()).args(["rev-list", "--count", &format!("{commit}..HEAD")]);
     let mut count = None;
-    // With its errors, of which none is a number.
+    // Errors of git are on the same pipe; none of them is a number.
     let end = process::run(&mut command, PATIENCE, |line| count = line.trim().parse().ok());
     end.ok().filter(|end| end.success())?;
     count
@@ -90,7 +90,7 @@ mod tests {
         let first = page("", &[row("unit", "one"), row("verifier", "one")]);
         let second = page(&first, &[row("unit", "two")]);
         assert_eq!(parse(&second), [row("verifier", "one"), row("unit", "two")]);
-        // A suite that is gone loses its row.
+        // A suite that does not exist any more loses its row.
         assert_eq!(parse(&page(&first, &[row("gone", "two")])).len(), 2);
     }
 

@@ -1,7 +1,7 @@
-//! Runs tests as processes of their own, several at a time: a test that hangs is killed alone and
-//! named with its output, a test that skips itself is counted as skipped, and no test sees what
-//! another left in the memory of its process or in its temporary directory. A test that leaves
-//! something there fails.
+//! Test runner: each test is a process of its own, several at a time. A hanging test is killed
+//! alone and named with its output, and a test that skips itself counts as skipped. No test sees
+//! what another left in its process's memory or in its temporary directory; a test that leaves
+//! something in its temporary directory fails.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use super::binaries::Binary;
 use crate::process::{self, End};
 
-/// How a test says that it does not run here, at the start of a line and with the reason after it.
+/// Start of a line with which a test says that it does not run here; the reason follows.
 pub(crate) const SKIPPED: &str = "SKIPPED: ";
-/// The most lines of a failed test's output that are shown: the first and the last ones.
+/// Most lines of a failed test's output that are shown: the first and the last ones.
 const LINES_MAX: usize = 120;
 
-/// One test of one binary.
+/// Test of a binary.
 #[derive(Clone, Debug)]
 pub(crate) struct Test<'a> {
     pub(crate) binary: &'a Binary,
@@ -27,23 +27,23 @@ pub(crate) struct Test<'a> {
 }
 
 impl Test<'_> {
-    /// The binary's name and the test's, as the output shows them.
+    /// Returns the names of the binary and the test, as the output shows them.
     pub(crate) fn title(&self) -> String {
         format!("{} {}", self.binary.target, self.name)
     }
 }
 
-/// How a test ended.
+/// Result of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Passed,
-    /// Its body did not run, for this reason.
+    /// The body of the test did not run, for this reason.
     Skipped(String),
-    /// It failed or was killed, for this reason.
+    /// The test failed or was killed, for this reason.
     Failed(String),
 }
 
-/// What one test did.
+/// Test that has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Finished {
     pub(crate) title: String,
@@ -52,21 +52,22 @@ pub(crate) struct Finished {
     pub(crate) output: Vec<String>,
 }
 
-/// What all tests of a suite share.
+/// Settings that all tests of a suite share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Conditions<'a> {
     /// Variables for every test.
     pub(crate) variables: &'a [(&'a str, String)],
-    /// When the suite counts as hanging: what runs then is killed, and nothing more is started.
+    /// Time at which the suite counts as hanging: running tests are killed, and no more are
+    /// started.
     pub(crate) deadline: Instant,
-    /// The longest time of one test; then it hangs and is killed.
+    /// Longest time of one test; a longer test hangs and is killed.
     pub(crate) test_within: Duration,
-    /// How many tests run at a time.
+    /// Number of tests that run at a time.
     pub(crate) width: usize,
 }
 
-/// Runs the tests and hands each to `on_end` as it ends. Returns the titles of those that were not
-/// started because the suite's deadline had passed or the run was interrupted.
+/// Runs the tests and passes each to `on_end` when it ends. Returns the titles of tests that were
+/// not started because the suite's deadline had passed or the run was interrupted.
 pub(crate) fn run(
     tests: &[Test<'_>],
     conditions: Conditions<'_>,
@@ -123,7 +124,7 @@ fn run_one(test: &Test<'_>, index: usize, conditions: Conditions<'_>) -> Result<
     Ok(Finished { title, verdict, took: start.elapsed(), output })
 }
 
-/// A temporary directory of one test, removed when dropped. Its path is short, as those of sockets
+/// Temporary directory of one test, removed when dropped. The path is short, as those of sockets
 /// must be.
 struct Temporary(PathBuf);
 
@@ -163,7 +164,7 @@ fn judge(end: Result<End, String>, output: &[String], temporary: &Path, took: Du
     shown(output)
 }
 
-/// What a process with status 0 has shown: it must have run its one test.
+/// Returns the verdict on a process with status 0: it must have run its one test.
 fn shown(output: &[String]) -> Verdict {
     if let Some(reason) = output.iter().find_map(|line| line.strip_prefix(SKIPPED)) {
         return Verdict::Skipped(reason.to_owned());
@@ -175,7 +176,7 @@ fn shown(output: &[String]) -> Verdict {
 }
 
 impl Finished {
-    /// The output for a reader: whole if it is short, else its start and its end.
+    /// Returns the output of a failed test: whole if it is short, else its start and its end.
     pub(crate) fn told(&self) -> String {
         let Finished { title, verdict, took, output } = self;
         let Verdict::Failed(why) = verdict else { return String::new() };
@@ -199,7 +200,7 @@ mod tests {
 
     const PLANTED: &str = "FERROCCL_TEST_PLANTED";
 
-    /// Does what its environment says: what the runner is tried on.
+    /// Behaves as its environment says; the tests of the runner run it.
     #[test]
     fn planted() {
         match std::env::var(PLANTED).as_deref() {
@@ -255,7 +256,7 @@ mod tests {
         assert!(litter.told().contains("directory: litter"), "{litter:?}");
         let left = ended("leave", long);
         assert!(left.told().contains("left a process running"), "{left:?}");
-        // A name that nothing has must not pass.
+        // A name that matches no test must not pass.
         let (none, _) = run_planted("no::such::test", "pass", long);
         assert!(matches!(none[0].verdict, Verdict::Failed(_)), "{none:?}");
         let (ran, late) = run_planted(NAME, "pass", Duration::ZERO);

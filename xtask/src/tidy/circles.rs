@@ -15,7 +15,7 @@ type Graph = BTreeMap<String, BTreeSet<String>>;
 /// The uses of modules, crate by crate.
 #[derive(Debug, Default)]
 pub(super) struct Uses {
-    /// By folder of the crate's source: of each file's module, the paths that it names.
+    /// Paths that each file's module names, by folder of the crate's source.
     crates: BTreeMap<String, BTreeMap<String, Vec<String>>>,
 }
 

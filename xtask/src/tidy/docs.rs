@@ -21,7 +21,7 @@ fn has_issue(line: &str) -> bool {
     line.split('#').skip(1).any(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Whether `text` holds `word` with no `part_of_word` character on either side.
+/// Returns whether `text` holds `word` with no `part_of_word` character on either side.
 fn names(text: &str, word: &str, part_of_word: impl Fn(char) -> bool) -> bool {
     text.match_indices(word).any(|(start, _)| {
         let before = text[..start].chars().next_back();

@@ -21,7 +21,7 @@ enum Layer {
     Plugins,
     /// L3: tools, which may use each other.
     Tools,
-    /// What only tests depend on.
+    /// Crates that only tests depend on.
     Testing,
     /// The chores.
     Chores,

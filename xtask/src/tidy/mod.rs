@@ -6,6 +6,7 @@ mod docs;
 mod layers;
 mod purity;
 mod ratchet;
+mod sentences;
 mod sizes;
 mod source;
 mod tree;
@@ -18,7 +19,7 @@ use std::fs;
 use crate::Outcome;
 use crate::workspace::{self, Crate, root};
 
-/// Where the sizes of old giants are kept, relative to the root.
+/// File with the sizes of old giants, relative to the root.
 const BASELINE: &str = "xtask/tidy-baseline.toml";
 
 /// One violation: where, and what to do about it.
@@ -80,6 +81,7 @@ fn check(
         }
         if path.ends_with(".rs") {
             findings.extend(sizes::columns(path, text));
+            findings.extend(sentences::subjects(path, text));
             match source::read(text) {
                 Ok(source) => {
                     giants.collect(path, text, &source);
@@ -113,6 +115,7 @@ mod tests {
             ("README.md".to_owned(), "[gone](no/such/file.md)\n".to_owned()),
             ("src/a.rs".to_owned(), format!("// {mark}\nfn a() {{ std::env::var(\"A\"); }}\n")),
             ("src/b.rs".to_owned(), format!("//{}\n", "x".repeat(100))),
+            ("src/f.rs".to_owned(), "/// Whether.\nfn f() {}\n".to_owned()),
             ("src/c.rs".to_owned(), "//\n".repeat(1001)),
             ("src/d.rs".to_owned(), "fn broken( {\n".to_owned()),
             ("ccl-core/src/e.rs".to_owned(), "use std::fs;\n".to_owned()),
@@ -132,6 +135,7 @@ mod tests {
             "src/a.rs",
             "src/a.rs",
             "src/b.rs",
+            "src/f.rs",
             "src/d.rs",
             "src/c.rs",
             "lost",

@@ -1,10 +1,10 @@
-//! What may be touched where: the environment only through configuration, the operating system
+//! Limits on what code touches: the environment only through configuration, the operating system
 //! not at all in layer 0.
 
 use super::Finding;
 use super::source::Source;
 
-/// Where reading environment variables is the job: the configuration, and joining from a
+/// Files whose job is to read environment variables: the configuration, and joining from a
 /// launcher's variables. Prefixes of paths.
 const ENVIRONMENT_READERS: [&str; 6] = [
     "ccl-core/src/config",
@@ -20,7 +20,7 @@ const ENVIRONMENT_READS: [&str; 4] = ["env::var", "env::var_os", "env::vars", "e
 /// Source of layer 0.
 const CORE: [&str; 2] = ["ccl-core/src/", "ccl-core/memory/src/"];
 
-/// What layer 0 must not name, each with the reason. An entry covers everything below it.
+/// Paths that layer 0 must not name, each with the reason. An entry covers everything below it.
 const FORBIDDEN_IN_CORE: [(&str, &str); 11] = [
     ("std::env", "configuration is handed in"),
     ("std::fs", "no operating system in layer 0"),

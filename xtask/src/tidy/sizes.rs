@@ -14,9 +14,9 @@ const COLUMNS_MAX: usize = 100;
 /// A file or function over the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Giant {
-    /// Where it starts, counted from 1.
+    /// Line of its start, counted from 1.
     pub(super) line: usize,
-    /// How long it is.
+    /// Number of its lines.
     pub(super) lines: usize,
 }
 

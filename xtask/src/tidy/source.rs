@@ -1,4 +1,4 @@
-//! What tidy needs to know about a Rust file: its functions, the paths it names, and which lines
+//! Facts about a Rust file that tidy needs: its functions, the paths it names, and which lines
 //! are test code.
 
 use proc_macro2::{Delimiter, Spacing, Span, TokenStream, TokenTree};
@@ -42,7 +42,7 @@ pub(super) struct NotRust {
 }
 
 impl Source {
-    /// Whether the line belongs to an item under `#[cfg(test)]`.
+    /// Returns whether the line belongs to an item under `#[cfg(test)]`.
     pub(super) fn is_test(&self, line: usize) -> bool {
         self.test_lines.iter().any(|(first, last)| (*first..=*last).contains(&line))
     }
@@ -115,7 +115,7 @@ fn item_attributes(item: &syn::Item) -> &[syn::Attribute] {
     }
 }
 
-/// Whether the attribute is `#[cfg(test)]` or demands `test` among others. `not(test)` and
+/// Returns whether the attribute is `#[cfg(test)]` or demands `test` among others. `not(test)` and
 /// `any(test, ...)` also compile into the product, so they do not count.
 fn is_cfg_test(attribute: &syn::Attribute) -> bool {
     let syn::Meta::List(list) = &attribute.meta else { return false };

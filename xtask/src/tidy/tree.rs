@@ -22,7 +22,7 @@ pub(super) fn text_files(root: &Path) -> Outcome<BTreeMap<String, String>> {
     Ok(files)
 }
 
-/// Whether something of that relative path exists.
+/// Returns whether something of that relative path exists.
 pub(super) fn exists(root: &Path, relative: &str) -> bool {
     root.join(relative).exists()
 }

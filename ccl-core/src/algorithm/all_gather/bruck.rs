@@ -1,4 +1,4 @@
-//! Bruck's `all_gather`: get from the rank 1, 2, 4, … further on all it has, around the circle.
+//! Bruck's `all_gather`: each rank receives all blocks of the rank 1, 2, 4, … further on.
 //!
 //! ```text
 //!   of 5 ranks, rank 3:   has 3
@@ -7,9 +7,9 @@
 //!       from 2            has 3 4 0 1 2      (only what is missing)
 //! ```
 //!
-//! Blocks go straight to their places in the output, and ranges of blocks wrap at its end: nothing
-//! is rotated afterwards. Steps: ⌈log2 n⌉, for any n. Bytes sent per rank: n-1 blocks. Source:
-//! J. Bruck and others, "Efficient algorithms for all-to-all communications in multiport
+//! Blocks go straight to their final position in the output, and ranges of blocks wrap at the end
+//! of the output: no rotation follows. Steps: ⌈log2 n⌉, for any n. Bytes sent per rank: n-1 blocks.
+//! Source: J. Bruck and others, "Efficient algorithms for all-to-all communications in multiport
 //! message-passing systems", 1997.
 
 use crate::algorithm::common::{after, before, rounds};

@@ -1,4 +1,4 @@
-//! Direct `all_gather`: everybody sends its block to everybody.
+//! Direct `all_gather`: every rank sends its block to every other rank.
 //!
 //! Steps: 1. Bytes sent per rank: n-1 blocks, the least possible, over all pairs of ranks.
 

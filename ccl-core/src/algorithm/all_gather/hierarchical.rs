@@ -1,12 +1,12 @@
-//! Hierarchical `all_gather`: each block crosses to each other host once, and is passed on there.
+//! Hierarchical `all_gather`: each block crosses to each other host once and is forwarded there.
 //!
 //! ```text
 //!   across   r ──► one rank of each other host, the one with r's local index (modulo its size)
-//!   inside   whoever has got a block ──► all others of its host
+//!   inside   the rank that got a block ──► all other ranks of its host
 //! ```
 //!
-//! Steps: 2. Bytes across per pair of hosts and direction: the blocks of the sending one, the least
-//! possible, in parallel from all its ranks.
+//! Steps: 2. Bytes across per pair of hosts and direction: the blocks of the sending host, the
+//! least possible, in parallel from all its ranks.
 
 use crate::algorithm::common::{Position, across, each, inside, runs};
 use crate::algorithm::{Algorithm, Family, Order, Params};

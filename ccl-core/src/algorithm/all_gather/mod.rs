@@ -1,5 +1,5 @@
-//! Every rank gets all inputs. Lengths are always those of the output's blocks, which all ranks
-//! know, so that the same algorithms serve `all_gather_v`.
+//! Algorithms of `all_gather` and `all_gather_v`: every rank gets all inputs. Lengths are always
+//! those of the output's blocks, which all ranks know, so the same algorithms serve both.
 
 mod bruck;
 mod direct;

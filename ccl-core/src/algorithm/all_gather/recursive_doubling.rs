@@ -1,4 +1,4 @@
-//! Recursive doubling `all_gather`: exchange all one has with the rank 1, 2, 4, … away.
+//! Recursive doubling `all_gather`: ranks 1, 2, 4, … apart exchange all the blocks they have.
 //!
 //! ```text
 //!   0 ◄─► 1   one block           rank 0 has 0 1
@@ -6,12 +6,12 @@
 //!   0 ◄─► 4   four blocks         rank 0 has them all
 //! ```
 //!
-//! Where the ranks are not a power of two, the extra ones give their block to a partner first and
-//! get all others from it last; what a rank has is then a range of core blocks and, at a fixed
-//! distance, the beginning of the same range of extra ones: one message all the same. Steps: log2 n
-//! (two more with extra ranks). Bytes sent per rank: n-1 blocks (partners of extra ranks: as many
-//! again). Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective
-//! communication operations in MPICH", 2005.
+//! If the number of ranks is not a power of two, each extra rank gives its block to a partner first
+//! and gets all other blocks from that partner last. The blocks of a rank are then a range of core
+//! blocks and, at a fixed distance, the beginning of the same range of extra blocks; both travel in
+//! one message. Steps: log2 n (two more with extra ranks). Bytes sent per rank: n-1 blocks
+//! (partners of extra ranks: as many again). Source: R. Thakur, R. Rabenseifner and W. Gropp,
+//! "Optimization of collective communication operations in MPICH", 2005.
 
 use crate::algorithm::common::{Role, after, core, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};
@@ -57,8 +57,8 @@ fn schedule(params: &Params<'_>) -> RankSchedule {
     b.finish()
 }
 
-/// The blocks that core rank `rank` has before this round: those of the 2^round core ranks that
-/// share its higher bits, and those of their extras.
+/// Returns the blocks that core rank `rank` has before this round: those of the 2^round core ranks
+/// that share its higher bits, and those of their extras.
 fn known(rank: Rank, round: u32, ranks: u32) -> Parts {
     let (core, run) = (core(ranks), 1 << round);
     let first = rank / run * run;

@@ -1,5 +1,5 @@
-//! Direct (one-shot) `all_reduce`: everybody sends everything to everybody, and folds all of it in
-//! rank order.
+//! Direct (one-shot) `all_reduce`: every rank sends its whole input to every other rank and folds
+//! all inputs in rank order.
 //!
 //! ```text
 //!   r ──► every other rank:  input

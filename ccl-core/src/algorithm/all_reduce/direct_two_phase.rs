@@ -1,5 +1,5 @@
-//! Direct `all_reduce` in two phases: rank r folds part r of everybody, in rank order, and sends
-//! the result to everybody.
+//! Direct `all_reduce` in two phases: rank r folds part r of every input, in rank order, and sends
+//! the result to every other rank.
 //!
 //! ```text
 //!   r ──► q:   part q of r's input             (for all q)
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Steps: 2. Bytes sent per rank: 2(n-1)/n of the buffer, as few as the ring's, but over all pairs
-//! of ranks: for machines whose ranks are all equally near.
+//! of ranks. The algorithm suits machines whose ranks are all equally near.
 
 use crate::algorithm::common::{fold_in_rank_order, for_each_peer, for_each_peer_backwards};
 use crate::algorithm::{Algorithm, Family, Order, Params};

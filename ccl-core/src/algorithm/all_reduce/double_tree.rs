@@ -1,5 +1,5 @@
-//! Double binary tree `all_reduce`: half of the buffer is reduced up one tree and handed down
-//! again, the other half in a second tree whose inner nodes are the first one's leaves.
+//! Double binary tree `all_reduce`: half of the buffer is reduced up one tree and broadcast down
+//! the same tree, the other half in a second tree whose inner nodes are the leaves of the first.
 //!
 //! ```text
 //!   half 0:  0            half 1:  the mirror image (or, for an odd number of ranks, all
@@ -7,13 +7,13 @@
 //!               4                  carry the load there
 //!             /   \
 //!            2     6      up:    sum of the children and own input, to the parent
-//!           / \   / \     down:  what the parent says, to the children
+//!           / \   / \     down:  the parent's result, to the children
 //!          1   3 5   7
 //! ```
 //!
-//! Steps: about 2 log2 n. Bytes sent per rank: at most about 1½ of the buffer. Up and down run side
-//! by side, chunk after chunk. Source: P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms
-//! for full bandwidth broadcast, reduction and scan", 2009.
+//! Steps: about 2 log2 n. Bytes sent per rank: at most about 1½ of the buffer. Up and down overlap,
+//! chunk after chunk. Source: P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full
+//! bandwidth broadcast, reduction and scan", 2009.
 
 use crate::algorithm::common::{Tree, double_tree, reduce_up, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

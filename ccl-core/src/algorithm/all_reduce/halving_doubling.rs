@@ -1,5 +1,5 @@
-//! Halving-doubling `all_reduce`: exchange halves, quarters, eighths, … until each rank has one
-//! part of the sum, and go the same way back.
+//! Halving-doubling `all_reduce`: ranks exchange halves, quarters, eighths, … until each has one
+//! part of the sum, and then gather the parts in the reverse order.
 //!
 //! ```text
 //!   0 ◄─► 1   half of the parts     rank 0 keeps 0 2 4 6, rank 1 keeps 1 3 5 7
@@ -10,10 +10,11 @@
 //!   0 ◄─► 1   half of the parts     done
 //! ```
 //!
-//! The nearest ranks exchange most. Where the ranks are not a power of two, the extra ones give
-//! their input to a partner first and get the result from it last. Steps: 2 log2 n (two more with
-//! extra ranks). Bytes sent per rank: 2(n-1)/n of the buffer (partners of extra ranks: one buffer
-//! more). Source: R. Rabenseifner, "Optimization of collective reduction operations", 2004.
+//! The nearest ranks exchange most. If the number of ranks is not a power of two, each extra rank
+//! gives its input to a partner first and gets the result from that partner last. Steps: 2 log2 n
+//! (two more with extra ranks). Bytes sent per rank: 2(n-1)/n of the buffer (partners of extra
+//! ranks: one buffer more). Source: R. Rabenseifner, "Optimization of collective reduction
+//! operations", 2004.
 
 use crate::algorithm::common::{Role, congruent, core, fold_in, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};
@@ -55,7 +56,7 @@ fn schedule(params: &Params<'_>) -> RankSchedule {
     b.finish()
 }
 
-/// Ends with part `rank` of the output complete.
+/// Reduces by halving until part `rank` of the output is complete.
 fn halve(b: &mut Builder, rank: Rank, parts: u32, extra: Option<Rank>) {
     let mut mine: fn(Parts) -> Slice = input;
     if let Some(extra) = extra {
@@ -74,7 +75,7 @@ fn halve(b: &mut Builder, rank: Rank, parts: u32, extra: Option<Rank>) {
     }
 }
 
-/// Begins with part `rank` of the output complete.
+/// Gathers all parts by doubling, once part `rank` of the output is complete.
 fn double(b: &mut Builder, rank: Rank, parts: u32) {
     for round in (0..rounds(parts)).rev() {
         let distance = 1 << round;

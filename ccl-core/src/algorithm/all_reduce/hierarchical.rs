@@ -1,9 +1,9 @@
-//! Hierarchical `all_reduce`: shares are folded inside each host, then across hosts, and handed out
-//! the same way back.
+//! Hierarchical `all_reduce`: shares are folded inside each host, then across hosts, and the
+//! results are distributed along the same links.
 //!
-//! With L ranks on the smallest of H hosts the buffer is cut into L shares, and each share into H
-//! cuts. Share j is the business of the ranks with local index j, one on each host; cut c of it is
-//! that of the one on host c.
+//! With L ranks on the smallest of H hosts the buffer is divided into L shares, and each share into
+//! H cuts. The ranks with local index j, one on each host, handle share j; the one on host c
+//! handles cut c of share j.
 //!
 //! ```text
 //!   inside   everybody ──► j:          share j of its input, cut by cut
@@ -13,9 +13,9 @@
 //! ```
 //!
 //! A host sends its buffer across 2(H-1)/H times, the least possible: once for two hosts. Inside a
-//! cut is sent on as it comes. Steps: 4. Messages across per rank: 2(H-1). Cuts take turns, so that
-//! no link ever holds two messages that wait for one another. Source: the two levels are folklore;
-//! both phases across are those of `direct_two_phase`.
+//! host each cut is forwarded as soon as it arrives. Steps: 4. Messages across per rank: 2(H-1).
+//! Cuts take turns, so that no link ever holds two messages that wait for one another. Source: the
+//! two levels are folklore; both phases across are those of `direct_two_phase`.
 
 use crate::algorithm::common::{Names, Position, Run, across, each, inside, runs};
 use crate::algorithm::{Algorithm, Family, Order, Params};
@@ -32,12 +32,12 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     steps: |hosts| 2 * (across(hosts) + inside(hosts)),
 };
 
-/// What a rank needs to know to write its schedule.
+/// Input for the schedule of one rank.
 struct Plan<'a> {
     position: Position<'a>,
     /// The other ranks of the host.
     neighbours: Vec<Run<2>>,
-    /// Those of them that own a share, with the number of its first part.
+    /// The other ranks of the host that own a share, with the number of the share's first part.
     owners: Vec<Run<2>>,
     /// The number of the first part of this rank's own share, if it has one.
     own: Option<u32>,
@@ -63,7 +63,7 @@ fn schedule(params: &Params<'_>) -> RankSchedule {
 }
 
 impl Plan<'_> {
-    /// Inside the host folds the cuts that other hosts complete, and sends them there.
+    /// Folds inside the host the cuts that other hosts complete, and sends the sums to these hosts.
     fn fold_for_others(&mut self, b: &mut Builder) {
         let position = self.position;
         position.each_remote(b, false, |b, remote| {
@@ -80,7 +80,7 @@ impl Plan<'_> {
         });
     }
 
-    /// Completes the cut of this host, and hands it out.
+    /// Completes the cut of this host, and sends the result to the other hosts and inside this one.
     fn fold_own_cut(&mut self, b: &mut Builder) {
         let position = self.position;
         let cut = |share: Affine| share.plus(position.host.into());
@@ -99,7 +99,8 @@ impl Plan<'_> {
         each(b, &self.owners, |b, [peer, share]| b.recv(peer, output(cut(share))));
     }
 
-    /// Gets the other cuts from where they were completed, and hands them out.
+    /// Receives the other cuts from the hosts that completed them, and forwards them inside the
+    /// host.
     fn hand_out(&self, b: &mut Builder) {
         let position = self.position;
         position.each_remote(b, true, |b, remote| {
@@ -114,7 +115,8 @@ impl Plan<'_> {
         });
     }
 
-    /// What the ranks of this host have for a part: receives it; own first.
+    /// Receives the contributions of this host's other ranks to a part. Returns all terms, own
+    /// first.
     fn contributions(&mut self, b: &mut Builder, mine: Slice) -> Vec<Terms> {
         let mut terms = vec![mine.into()];
         self.names.receive(b, &self.neighbours, mine, &mut terms);

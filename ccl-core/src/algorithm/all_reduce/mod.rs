@@ -1,4 +1,4 @@
-//! Every rank gets the reduction of all inputs.
+//! Algorithms of `all_reduce`: every rank gets the reduction of all inputs.
 
 mod direct;
 mod direct_two_phase;

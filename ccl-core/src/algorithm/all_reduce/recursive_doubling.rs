@@ -1,4 +1,4 @@
-//! Recursive doubling `all_reduce`: exchange everything with the rank 1, 2, 4, … away.
+//! Recursive doubling `all_reduce`: ranks 1, 2, 4, … apart exchange their whole partial results.
 //!
 //! ```text
 //!   0 ◄─► 1   2 ◄─► 3   4 ◄─► 5   6 ◄─► 7     sums of 2
@@ -6,10 +6,10 @@
 //!   0 ◄─────────────► 4   …                   sums of 8
 //! ```
 //!
-//! Where the ranks are not a power of two, the extra ones give their input to a partner first and
-//! get the result from it last. Steps: log2 n (two more with extra ranks). Bytes sent per rank:
-//! log2 n times the buffer. For short messages. Source: R. Thakur, R. Rabenseifner and W. Gropp,
-//! "Optimization of collective communication operations in MPICH", 2005.
+//! If the number of ranks is not a power of two, each extra rank gives its input to a partner first
+//! and gets the result from that partner last. Steps: log2 n (two more with extra ranks). Bytes
+//! sent per rank: log2 n times the buffer; for short messages. Source: R. Thakur, R. Rabenseifner
+//! and W. Gropp, "Optimization of collective communication operations in MPICH", 2005.
 
 use crate::algorithm::common::{Role, core, fold_in, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

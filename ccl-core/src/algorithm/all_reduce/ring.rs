@@ -1,5 +1,5 @@
 //! Ring `all_reduce`: each of n parts goes around the ring twice, first to be reduced, then to be
-//! handed out.
+//! distributed.
 //!
 //! ```text
 //!   reduce part 0:    1 ──► 2 ──► 3 ──► 0        (complete at 0)

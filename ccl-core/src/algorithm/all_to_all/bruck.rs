@@ -1,5 +1,5 @@
-//! Bruck's `all_to_all`: a block that has i ranks to go travels the powers of two of which i is the
-//! sum, together with all others that go the same way.
+//! Bruck's `all_to_all`: a block whose destination is i ranks away travels in hops whose lengths
+//! are the powers of two that add up to i, together with all other blocks that make the same hop.
 //!
 //! ```text
 //!   block for the rank 5 = 4 + 1 further on:   r ──► r+1 ──► r+5
@@ -8,10 +8,10 @@
 //!   round 2:  blocks 4 5 6 7 … to r+4
 //! ```
 //!
-//! Blocks under way lie in scratch, numbered by how far they had to go at first, which does not
-//! change as they travel. Steps: ⌈log2 n⌉. Bytes sent per rank: about ½ n log2 n blocks; for short
-//! blocks. Source: J. Bruck and others, "Efficient algorithms for all-to-all communications in
-//! multiport message-passing systems", 1997.
+//! Blocks on their way lie in scratch, numbered by their initial distance from the destination,
+//! which does not change as they travel. Steps: ⌈log2 n⌉. Bytes sent per rank: about ½ n log2 n
+//! blocks; for short blocks. Source: J. Bruck and others, "Efficient algorithms for all-to-all
+//! communications in multiport message-passing systems", 1997.
 
 use crate::algorithm::common::{after, before, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};
@@ -44,12 +44,13 @@ fn schedule(params: &Params<'_>) -> RankSchedule {
     b.finish()
 }
 
-/// Blocks are equally long, so that any as many of the input say how long these are.
+/// Returns the blocks in scratch with these distances. All blocks have the same length, so as many
+/// blocks of the input give the extent.
 fn under_way(distances: Parts) -> Slice {
     scratch(0, distances, input(distances))
 }
 
-/// The distances below `ranks` that have this bit.
+/// Returns the distances below `ranks` that have bit `bit` set.
 fn with_bit(bit: u32, ranks: u32) -> Parts {
     let run = 1 << bit;
     let rest = (ranks % (2 * run)).saturating_sub(run);

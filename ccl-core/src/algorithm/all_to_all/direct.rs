@@ -1,11 +1,11 @@
-//! Direct `all_to_all`: every block straight to its rank, the next rank's first.
+//! Direct `all_to_all`: every block goes straight to its rank, the next rank's block first.
 //!
 //! ```text
 //!   r ──► r+1   r ──► r+2   …   r ──► r-1        while   r-1 ──► r   r-2 ──► r   …
 //! ```
 //!
-//! Steps: 1 (n-1 messages in a row). Bytes sent per rank: n-1 blocks, the least possible. Sending
-//! and receiving run side by side.
+//! Steps: 1 (n-1 messages in a row). Bytes sent per rank: n-1 blocks, the least possible. Sends and
+//! receives overlap.
 
 use crate::algorithm::common::{for_each_peer, for_each_peer_backwards};
 use crate::algorithm::{Algorithm, Family, Order, Params};

@@ -1,5 +1,5 @@
-//! Hierarchical `all_to_all`: what a host has for a rank of another host is gathered at one rank
-//! and crosses in one message.
+//! Hierarchical `all_to_all`: all blocks of a host for one rank of another host are gathered at one
+//! rank and cross in one message.
 //!
 //! ```text
 //!   inside   everybody ──► one rank of its host, the one with the local index of the block's
@@ -8,9 +8,10 @@
 //!   inside   blocks for neighbours go straight
 //! ```
 //!
-//! Between two hosts of s ranks go s messages of s blocks instead of s² of one. Steps: 2. Bytes
-//! across: those of the blocks, the least possible; every block that crosses moves inside too, so
-//! this is for blocks that are short. Blocks wait in scratch until all have come.
+//! Between two hosts of s ranks there are s messages of s blocks instead of s² messages of one
+//! block. Steps: 2. Bytes across: those of the blocks, the least possible. Every block that crosses
+//! also moves inside its host, so the algorithm is for short blocks. Blocks wait in scratch until
+//! all blocks of the message have arrived.
 
 use crate::algorithm::common::{Position, Run, across, each, inside, runs};
 use crate::algorithm::{Algorithm, Family, Order, Params};
@@ -61,7 +62,7 @@ fn schedule(params: &Params<'_>) -> RankSchedule {
     b.finish()
 }
 
-/// Collects what the host has for each rank elsewhere that this one is the contact of.
+/// Collects the blocks of the host for each remote rank whose contact is this rank, and sends them.
 fn gather_and_send(b: &mut Builder, position: &Position<'_>, neighbours: &[Run<2>]) {
     let Position { hosts, host, local, size, .. } = *position;
     position.each_remote(b, false, |b, remote| {
@@ -85,14 +86,14 @@ fn gather_and_send(b: &mut Builder, position: &Position<'_>, neighbours: &[Run<2
     });
 }
 
-/// All blocks of a message in scratch. Blocks are equally long, so that any as many of the input
-/// say how long these are.
+/// Returns all blocks of a message in scratch. All blocks have the same length, so as many blocks
+/// of the input give the extent.
 fn waiting(name: u8, blocks: u32) -> Slice {
     let all = Parts::range(Affine::constant(0), blocks, 0);
     scratch(name, all, input(all))
 }
 
-/// The blocks of a host whose ranks are evenly spaced.
+/// Returns the blocks of a host whose ranks are evenly spaced.
 fn spaced(first: Affine, hosts: &Hosts, host: u32) -> Parts {
     let apart = if hosts.size(host) > 1 { hosts.rank(host, 1) - hosts.rank(host, 0) } else { 1 };
     Parts::runs(first, 1, apart, hosts.size(host))

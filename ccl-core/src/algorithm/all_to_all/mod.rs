@@ -1,5 +1,6 @@
-//! Block j of rank i becomes block i of rank j. In `all_to_all_v` a rank knows the lengths of what
-//! it sends and what it gets, but not of what others exchange: only the direct way serves it.
+//! Algorithms of `all_to_all` and `all_to_all_v`: block j of rank i becomes block i of rank j. In
+//! `all_to_all_v` a rank knows the lengths of the blocks that it sends and receives, but not of
+//! those that other ranks exchange: only the direct algorithm serves it.
 
 mod bruck;
 mod direct;

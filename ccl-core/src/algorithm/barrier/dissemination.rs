@@ -1,4 +1,4 @@
-//! Dissemination barrier: tell the rank 1, 2, 4, … further on whom one has heard of.
+//! Dissemination barrier: each rank tells the rank 1, 2, 4, … further on which ranks have entered.
 //!
 //! ```text
 //!   round 0:  r hears from r-1          knows of 2 ranks
@@ -6,9 +6,9 @@
 //!   round 2:  r hears from r-4          knows of 8
 //! ```
 //!
-//! A round's message is sent when the one of the round before has come, since it carries it on.
-//! Steps: ⌈log2 n⌉, for any n. Source: D. Hensgen, R. Finkel and U. Manber, "Two algorithms for
-//! barrier synchronization", 1988.
+//! The message of a round carries what the message of the round before brought, so a rank sends it
+//! only after that one has arrived. Steps: ⌈log2 n⌉, for any n. Source: D. Hensgen, R. Finkel and
+//! U. Manber, "Two algorithms for barrier synchronization", 1988.
 
 use crate::algorithm::common::{after, before, fold_in, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

@@ -1,5 +1,5 @@
-//! Nobody leaves before everybody has entered: an `all_reduce` of one element whose operator does
-//! not mind counting a rank twice (maximum).
+//! Algorithms of `barrier`: no rank leaves before every rank has entered. A barrier is an
+//! `all_reduce` of one element with an operator that may count a rank twice (maximum).
 
 mod dissemination;
 

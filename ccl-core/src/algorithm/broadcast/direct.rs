@@ -1,4 +1,4 @@
-//! Direct `broadcast`: the root sends to all.
+//! Direct `broadcast`: the root sends to all other ranks.
 //!
 //! Steps: 1. Bytes sent by the root: n-1 times the buffer.
 

@@ -1,5 +1,5 @@
-//! Double binary tree `broadcast`: half of the buffer goes down one binary tree over the other
-//! ranks, the other half down a second one whose inner nodes are the first one's leaves.
+//! Double binary tree `broadcast`: half of the buffer goes down one binary tree over the ranks
+//! other than the root, and half down a second tree whose inner nodes are the leaves of the first.
 //!
 //! ```text
 //!   half 0:  root ──► top of tree 0 ──► two children ──► …

@@ -1,4 +1,4 @@
-//! Every rank gets the root's input.
+//! Algorithms of `broadcast`: every rank gets the root's input.
 
 mod direct;
 mod double_tree;

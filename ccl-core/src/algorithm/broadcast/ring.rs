@@ -1,4 +1,5 @@
-//! Chain `broadcast`: from the root around the ring, each chunk passed on as it comes.
+//! Chain `broadcast`: the buffer goes from the root around the ring, and each rank forwards each
+//! chunk as it arrives.
 //!
 //! ```text
 //!   root ──► root+1 ──► root+2 ──► … ──► root-1

@@ -1,13 +1,13 @@
-//! Scatter and all-gather `broadcast`: the root's buffer is cut into a part for each rank,
+//! Scatter and all-gather `broadcast`: the root's buffer is divided into a part for each rank,
 //! scattered down a binomial tree, and gathered around a ring.
 //!
 //! ```text
 //!   root ──► 4 5 6 7 to rank 4, which ──► 6 7 to rank 6, …     then each part once around
 //! ```
 //!
-//! Steps: ⌈log2 n⌉ + n-1. Bytes sent per rank: at most twice the buffer, and no rank more than any
-//! other in the second phase. Source: M. Barnett and others, "Building a high-performance
-//! collective communication library", 1994 (van de Geijn's algorithm).
+//! Steps: ⌈log2 n⌉ + n-1. Bytes sent per rank: at most twice the buffer; all ranks send equally
+//! much in the second phase. Source: M. Barnett and others, "Building a high-performance collective
+//! communication library", 1994 (van de Geijn's algorithm).
 
 use crate::algorithm::common::{Binomial, Ring, gather_around, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

@@ -1,5 +1,5 @@
-//! Binomial tree `broadcast`: whoever has it tells another one, so that twice as many know each
-//! time.
+//! Binomial tree `broadcast`: in each step every rank that has the buffer sends it to another rank,
+//! so the number of ranks that have it doubles.
 //!
 //! ```text
 //!            0

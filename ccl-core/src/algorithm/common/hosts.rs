@@ -1,8 +1,8 @@
-//! Lists of ranks and of hosts as loops, and how a schedule walks over them.
+//! Lists of ranks and of hosts as loops, and the walks of schedules over them.
 //!
 //! A schedule names peers by expressions that are affine in loop counters. Ranks of a host, or the
-//! hosts themselves, become one loop where they are evenly spaced, which the usual placements are,
-//! and several, down to one per rank, where they are not.
+//! hosts themselves, become one loop if they are evenly spaced, as in the usual placements.
+//! Otherwise they become several loops, in the worst case one per rank.
 
 use super::{Binomial, Child, Tree, rounds};
 use crate::algorithm::Params;
@@ -15,17 +15,17 @@ use crate::types::Rank;
 pub(in crate::algorithm) struct Run<const N: usize> {
     first: [u32; N],
     steps: [i32; N],
-    /// How many tuples.
+    /// Number of tuples.
     pub(in crate::algorithm) count: u32,
 }
 
 impl<const N: usize> Run<N> {
-    /// The tuple at hand as expressions of the counter of `dimension`.
+    /// Returns the current tuple as expressions of the counter of `dimension`.
     pub(in crate::algorithm) fn at(&self, dimension: usize) -> [Affine; N] {
         std::array::from_fn(|of| Affine::constant(self.first[of]).step(dimension, self.steps[of]))
     }
 
-    /// Takes the tuple too, if it goes on as those before.
+    /// Appends `next` if it continues the progression. Returns whether it did.
     fn extend(&mut self, next: [u32; N]) -> bool {
         let far = i64::from(self.count);
         let fits = |of: usize| {
@@ -43,7 +43,7 @@ impl<const N: usize> Run<N> {
     }
 }
 
-/// Cuts a list of tuples into as long runs as it has.
+/// Divides a list of tuples into runs, each as long as possible.
 pub(in crate::algorithm) fn runs<const N: usize>(
     tuples: impl IntoIterator<Item = [u32; N]>,
 ) -> Vec<Run<N>> {
@@ -70,11 +70,11 @@ pub(in crate::algorithm) fn each<const N: usize>(
     }
 }
 
-/// The host at hand in a walk over hosts: the first one of several that differ only by a shift of
-/// their ranks, and the loop that shifts them.
+/// The current host of a walk over hosts: the first of several hosts that differ only by a shift of
+/// their ranks, and the loop that applies the shift.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::algorithm) struct Remote {
-    /// The first one.
+    /// The first host.
     pub(in crate::algorithm) host: u32,
     count: u32,
     host_step: i32,
@@ -83,12 +83,12 @@ pub(in crate::algorithm) struct Remote {
 }
 
 impl Remote {
-    /// What is said of a rank of the first host, said of the host at hand.
+    /// Returns the rank of the current host that corresponds to `rank` of the first host.
     pub(in crate::algorithm) fn shifted(&self, rank: Affine) -> Affine {
         rank.step(self.dimension, self.rank_step)
     }
 
-    /// What is said of the first host's number, said of that of the host at hand.
+    /// Returns the number of the current host that corresponds to `host` of the first host.
     pub(in crate::algorithm) fn renumbered(&self, host: Affine) -> Affine {
         host.step(self.dimension, self.host_step)
     }
@@ -111,16 +111,16 @@ impl Remote {
     }
 }
 
-/// A rank's place among hosts.
+/// Position of a rank among hosts.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::algorithm) struct Position<'a> {
-    /// All of them.
+    /// All hosts.
     pub(in crate::algorithm) hosts: &'a Hosts,
-    /// Its host.
+    /// Host of the rank.
     pub(in crate::algorithm) host: u32,
-    /// Its local index.
+    /// Local index of the rank.
     pub(in crate::algorithm) local: u32,
-    /// Ranks of its host.
+    /// Number of ranks on the host.
     pub(in crate::algorithm) size: u32,
 }
 
@@ -131,23 +131,23 @@ impl<'a> Position<'a> {
         Position { hosts, host, local, size: hosts.size(host) }
     }
 
-    /// The other local indices below `end`.
+    /// Returns the other local indices below `end`.
     pub(in crate::algorithm) fn others(&self, end: u32) -> impl Iterator<Item = u32> + 'a {
         let own = self.local;
         (0..end).filter(move |local| *local != own)
     }
 
-    /// The other ranks of this host, with their local indices.
+    /// Returns the other ranks of this host, with their local indices.
     pub(in crate::algorithm) fn neighbours(&self) -> Vec<Run<2>> {
         runs(self.others(self.size).map(|local| [self.hosts.rank(self.host, local), local]))
     }
 
-    /// Who keeps in touch, on behalf of all of `host`, with ranks of local index `local`.
+    /// Returns the rank that communicates, for all of `host`, with ranks of local index `local`.
     pub(in crate::algorithm) fn contact(&self, host: u32, local: u32) -> Rank {
         self.hosts.rank(host, local % self.hosts.size(host))
     }
 
-    /// Writes `body` for every other host: the next one first, or, `backwards`, the one before.
+    /// Writes `body` for every other host: the next one first, or, `backwards`, the previous one.
     pub(in crate::algorithm) fn each_remote(
         &self,
         b: &mut Builder,
@@ -171,8 +171,9 @@ impl<'a> Position<'a> {
         }
     }
 
-    /// Writes `body` for every so many ranks of the host at hand as this host has: `body` is told
-    /// the local index of the first of them. Those of one round have different contacts here.
+    /// Calls `body` once for each group of remote ranks that is as large as this host: the
+    /// arguments are the local index of the first rank and the size of the group. The ranks of one
+    /// group have different contacts on this host.
     pub(in crate::algorithm) fn each_round(&self, remote: Remote, mut body: impl FnMut(u32, u32)) {
         let size = self.hosts.size(remote.host);
         for first in (0..size).step_by(self.size.max(1) as usize) {
@@ -181,14 +182,15 @@ impl<'a> Position<'a> {
     }
 }
 
-/// ⌈log2⌉ of the hosts and of the ranks of the largest one: how often something must double to
-/// reach all hosts, and then everybody.
+/// Returns ⌈log2⌉ of the number of hosts plus ⌈log2⌉ of the ranks of the largest host: the number
+/// of doublings that reach all hosts, and then all ranks.
 pub(in crate::algorithm) fn host_rounds(hosts: &Hosts) -> u32 {
     rounds(hosts.count()) + rounds(hosts.largest())
 }
 
-/// A tree from the root to one rank of each host and from there to everybody, binomial both over
-/// hosts and inside each; hosts first, since they are further.
+/// Returns the position of a rank in a tree from the root to one rank of each host and from there
+/// to every rank, binomial both over hosts and inside each host. Children on other hosts come
+/// first, since they are further away.
 pub(in crate::algorithm) fn host_tree(params: &Params<'_>) -> Tree {
     let (position, (root_host, root_local)) =
         (Position::of(params), params.hosts.seat(params.root));
@@ -208,18 +210,19 @@ pub(in crate::algorithm) fn host_tree(params: &Params<'_>) -> Tree {
     tree
 }
 
-/// 1 if there are hosts to cross.
+/// Returns 1 if there are several hosts, otherwise 0.
 pub(in crate::algorithm) fn across(hosts: &Hosts) -> u32 {
     u32::from(hosts.count() > 1)
 }
 
-/// 1 if somebody shares a host.
+/// Returns 1 if some host has several ranks, otherwise 0.
 pub(in crate::algorithm) fn inside(hosts: &Hosts) -> u32 {
     u32::from(hosts.largest() > 1)
 }
 
-/// Names for scratch buffers. A message is folded in its slot only if nobody else uses its name:
-/// when names run out, the last one serves all, which is right and takes a copy.
+/// Names for scratch buffers. A message is folded in its slot only if no other message uses its
+/// name. When the names run out, the last one serves all further messages: the result is right, but
+/// takes a copy.
 #[derive(Debug)]
 pub(in crate::algorithm) struct Names {
     sum: u8,
@@ -233,15 +236,15 @@ impl Names {
         Names { sum: 0, arrived: Names::FIRST_ARRIVED }
     }
 
-    /// Where a sum goes that is passed on.
+    /// Returns scratch for a sum that is forwarded.
     pub(in crate::algorithm) fn sum(&mut self, like: Slice) -> Slice {
         let name = self.sum;
         self.sum = (name + 1).min(Names::FIRST_ARRIVED - 1);
         scratch(name, 0, like)
     }
 
-    /// Receives what `peers` (the first of each tuple) have for `own`, all of which are terms of
-    /// one fold; `terms` collects them.
+    /// Receives the contributions of `peers` (the first number of each tuple) to `own`. All of them
+    /// are terms of one fold; `terms` collects them.
     pub(in crate::algorithm) fn receive<const N: usize>(
         &mut self,
         b: &mut Builder,

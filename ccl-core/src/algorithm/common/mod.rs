@@ -1,4 +1,4 @@
-//! What algorithms share: arithmetic on ranks, trees, and the phases that several are made of.
+//! Code that algorithms share: arithmetic on ranks, trees, and common phases.
 
 mod hosts;
 mod phases;

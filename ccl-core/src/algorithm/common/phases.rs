@@ -1,26 +1,25 @@
-//! Phases that several algorithms are made of.
+//! Phases that several algorithms consist of.
 
 use super::{after, before, counting_down, counting_up};
 use crate::algorithm::Params;
 use crate::schedule::{Affine, Builder, Parts, Slice, TERM, Terms, input, output, scratch};
 use crate::types::Rank;
 
-/// A place on a ring of ranks: the neighbours, and which part is whose.
+/// Position on a ring of ranks: the neighbours, and the owner of each part.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::algorithm) struct Ring {
-    /// The number of the part that ends up here when parts are reduced, or starts here when they
-    /// are gathered.
+    /// Number of the part that ends at this rank in a reduction, or starts at it in a gather.
     pub(in crate::algorithm) own: u32,
-    /// Parts and ranks.
+    /// Number of ranks, and of parts.
     pub(in crate::algorithm) ranks: u32,
-    /// Who is sent to.
+    /// Rank to send to.
     pub(in crate::algorithm) next: Rank,
-    /// Who is received from.
+    /// Rank to receive from.
     pub(in crate::algorithm) prev: Rank,
 }
 
 impl Ring {
-    /// The ring in rank order; part r belongs to rank r.
+    /// Returns the ring in rank order; part r belongs to rank r.
     pub(in crate::algorithm) fn of(params: &Params<'_>) -> Ring {
         let Params { rank, ranks, .. } = *params;
         let (next, prev) = (after(rank, 1, ranks), before(rank, 1, ranks));
@@ -28,8 +27,8 @@ impl Ring {
     }
 }
 
-/// Part c of the input starts at the rank after c's, goes once around and collects what each rank
-/// has on its way, and ends complete in `target` of its own rank.
+/// Reduces each part around the ring: part c of the input starts at the rank after c, collects the
+/// contribution of each rank on its way, and ends complete in `target` of rank c.
 ///
 /// ```text
 ///   part 2 of 4:   3 ──► 0 ──► 1 ──► 2
@@ -52,7 +51,8 @@ pub(in crate::algorithm) fn reduce_around(b: &mut Builder, ring: Ring, target: S
     b.reduce_last(target, &[arrived.into(), input(own).into()]);
 }
 
-/// Part c of the output, just written at its own rank, goes once around; everybody keeps a copy.
+/// Gathers around the ring: part c of the output starts at its own rank, which has just written it,
+/// and goes once around; every rank keeps a copy.
 pub(in crate::algorithm) fn gather_around(b: &mut Builder, ring: Ring) {
     let Ring { own, ranks, next, prev } = ring;
     if ranks == 1 {
@@ -67,7 +67,7 @@ pub(in crate::algorithm) fn gather_around(b: &mut Builder, ring: Ring) {
     b.recv(prev, output(after(own, 1, ranks)));
 }
 
-/// `body` for every other rank: the next one first, up to the one before.
+/// Writes `body` for every other rank, from the next one up to the previous one.
 pub(in crate::algorithm) fn for_each_peer(
     b: &mut Builder,
     params: &Params<'_>,
@@ -77,8 +77,8 @@ pub(in crate::algorithm) fn for_each_peer(
     b.repeat(ranks - 1, |b, i| body(b, counting_up(after(rank, 1, ranks), i, ranks)));
 }
 
-/// `body` for every other rank: the one before first. Who sends to the next rank first is
-/// received from by its peers in this order, so that nobody is waited for by all at once.
+/// Writes `body` for every other rank, from the previous one down to the next one. If every rank
+/// sends to the next rank first and receives in this order, no rank is waited for by all at once.
 pub(in crate::algorithm) fn for_each_peer_backwards(
     b: &mut Builder,
     params: &Params<'_>,
@@ -88,8 +88,8 @@ pub(in crate::algorithm) fn for_each_peer_backwards(
     b.repeat(ranks - 1, |b, i| body(b, counting_down(before(rank, 1, ranks), i, ranks)));
 }
 
-/// Receives what every other rank has for `target` and folds it with `own`, once, in rank order:
-/// one accumulator, one rounding, the same bits whatever the length.
+/// Receives the contributions of all other ranks to `target` and folds them with `own`, once, in
+/// rank order: one accumulator and one rounding, the same bits for any length.
 pub(in crate::algorithm) fn fold_in_rank_order(
     b: &mut Builder,
     params: &Params<'_>,
@@ -109,7 +109,7 @@ pub(in crate::algorithm) fn fold_in_rank_order(
 }
 
 /// Receives `peer`'s share and folds it with `mine` into `target`, the lower rank's first: both
-/// sides of an exchange get the same bits. `id` names scratch that nobody else uses.
+/// sides of an exchange get the same bits. `id` names scratch that no other op uses.
 pub(in crate::algorithm) fn fold_in(
     b: &mut Builder,
     peer: Rank,
@@ -125,9 +125,9 @@ pub(in crate::algorithm) fn fold_in(
     if last { b.reduce_last(target, &terms) } else { b.reduce(target, &terms) }
 }
 
-/// Folds own and the children's shares, straight from where they arrived, and passes the sum to
-/// the parent; the root keeps it in `result`. Scratch is named from `id` on, one more than there
-/// are children.
+/// Folds the own share and those of the children, straight from the slots where they arrived, and
+/// sends the sum to the parent; the root keeps it in `result`. The names of scratch begin at `id`,
+/// one more than there are children.
 pub(in crate::algorithm) fn reduce_up(
     b: &mut Builder,
     id: u8,

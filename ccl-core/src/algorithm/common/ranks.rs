@@ -3,54 +3,54 @@
 use crate::schedule::{Affine, Parts};
 use crate::types::Rank;
 
-/// The rank `distance` further on the circle of `ranks`.
+/// Returns the rank `distance` further on the circle of `ranks`.
 pub(in crate::algorithm) fn after(rank: Rank, distance: u32, ranks: u32) -> Rank {
     Affine::constant(rank).plus(i64::from(distance)).modulo(ranks).eval(&[0; 3])
 }
 
-/// The rank `distance` back on the circle of `ranks`.
+/// Returns the rank `distance` back on the circle of `ranks`.
 pub(in crate::algorithm) fn before(rank: Rank, distance: u32, ranks: u32) -> Rank {
     Affine::constant(rank).plus(-i64::from(distance)).modulo(ranks).eval(&[0; 3])
 }
 
-/// `start`, `start + 1`, … on the circle of `ranks` as the counter of `dimension` grows.
+/// Returns `start`, `start + 1`, … on the circle of `ranks` as the counter of `dimension` grows.
 pub(in crate::algorithm) fn counting_up(start: Rank, dimension: usize, ranks: u32) -> Affine {
     Affine::constant(start).step(dimension, 1).modulo(ranks)
 }
 
-/// `start`, `start - 1`, … on the circle of `ranks` as the counter of `dimension` grows.
+/// Returns `start`, `start - 1`, … on the circle of `ranks` as the counter of `dimension` grows.
 pub(in crate::algorithm) fn counting_down(start: Rank, dimension: usize, ranks: u32) -> Affine {
     Affine::constant(start).step(dimension, -1).modulo(ranks)
 }
 
-/// ⌈log2 ranks⌉: how often something must double to reach everybody.
+/// Returns ⌈log2 ranks⌉: the number of doublings that reach all ranks.
 pub(in crate::algorithm) fn rounds(ranks: u32) -> u32 {
     ranks.max(1).next_power_of_two().trailing_zeros()
 }
 
-/// The largest power of two among `1..=ranks`. Algorithms that pair ranks by the bits of their
-/// numbers run among the first so many, the *core*; see [`Role`].
+/// Returns the largest power of two among `1..=ranks`. Algorithms that pair ranks by the bits of
+/// their numbers run among that many first ranks, the *core*; see [`Role`].
 pub(in crate::algorithm) fn core(ranks: u32) -> u32 {
     1 << ranks.max(1).ilog2()
 }
 
-/// Who is who where an algorithm wants a power of two.
+/// Role of a rank in an algorithm that needs a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::algorithm) enum Role {
-    /// Takes part, on behalf of an extra rank too if it has one.
+    /// A rank that takes part, on behalf of an extra rank too if it has one.
     Core {
-        /// The rank that it stands for besides itself.
+        /// The extra rank that this rank represents, if any.
         extra: Option<Rank>,
     },
-    /// Hands its input to a core rank and gets the result from it.
+    /// A rank that hands its input to a core rank and gets the result from that rank.
     Extra {
-        /// That core rank.
+        /// The core rank.
         partner: Rank,
     },
 }
 
 impl Role {
-    /// Rank `core + j` is the extra of rank j.
+    /// Returns the role of `rank`. Rank `core + j` is the extra of rank j.
     pub(in crate::algorithm) fn of(rank: Rank, ranks: u32) -> Role {
         let core = core(ranks);
         if rank >= core {
@@ -61,11 +61,11 @@ impl Role {
     }
 }
 
-/// The numbers below `parts` that are congruent to `rank` modulo `distance`.
+/// Returns the numbers below `parts` that are congruent to `rank` modulo `distance`.
 ///
-/// Halving by residues: of the class modulo m, one class modulo 2m is kept and the other one is
-/// the partner's at distance m. The largest messages then go to the nearest ranks, and a number of
-/// parts that is not a power of two needs no care.
+/// Algorithms halve by residues: of the class modulo m, a rank keeps one class modulo 2m and its
+/// partner at distance m takes the other. The largest messages then go to the nearest ranks, and a
+/// number of parts that is not a power of two needs no special case.
 pub(in crate::algorithm) fn congruent(rank: Rank, distance: u32, parts: u32) -> Parts {
     let first = rank % distance;
     Parts::runs(Affine::constant(first), 1, distance, (parts - first).div_ceil(distance))

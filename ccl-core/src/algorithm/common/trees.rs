@@ -4,12 +4,12 @@ use super::{after, before};
 use crate::algorithm::Params;
 use crate::types::Rank;
 
-/// A rank's place in a tree.
+/// Position of a rank in a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::algorithm) struct Tree {
-    /// Towards the root; none for the root.
+    /// Neighbour towards the root; none for the root.
     pub(in crate::algorithm) parent: Option<Rank>,
-    /// Away from the root.
+    /// Neighbours away from the root.
     pub(in crate::algorithm) children: Vec<Rank>,
 }
 
@@ -20,10 +20,11 @@ impl Tree {
     }
 }
 
-/// A rank's place in the binomial tree around the root, in *positions*: ranks counted from it.
+/// Position of a rank in the binomial tree around the root, in *positions*: ranks counted from the
+/// root.
 ///
-/// The parent of a position has its lowest set bit cleared, and the subtree of a position is a
-/// range of positions that begins with it.
+/// The parent of a position is the position with its lowest set bit cleared. The subtree of a
+/// position is a range of positions that begins with it.
 ///
 /// ```text
 ///            0
@@ -38,22 +39,22 @@ impl Tree {
 pub(in crate::algorithm) struct Binomial {
     /// This rank's position.
     pub(in crate::algorithm) position: u32,
-    /// How many positions its subtree has.
+    /// Number of positions in the subtree of this rank.
     pub(in crate::algorithm) size: u32,
-    /// Its parent.
+    /// Parent of this rank; none for the root.
     pub(in crate::algorithm) parent: Option<Rank>,
-    /// Its children, the largest subtree first.
+    /// Children of this rank, the largest subtree first.
     pub(in crate::algorithm) children: Vec<Child>,
 }
 
 /// A child in a [`Binomial`] tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::algorithm) struct Child {
-    /// Who it is.
+    /// Rank of the child.
     pub(in crate::algorithm) rank: Rank,
-    /// The first position of its subtree.
+    /// First position of the child's subtree.
     pub(in crate::algorithm) position: u32,
-    /// How many positions its subtree has.
+    /// Number of positions in the child's subtree.
     pub(in crate::algorithm) size: u32,
 }
 
@@ -80,15 +81,16 @@ impl Binomial {
         }
     }
 
-    /// The largest subtree below the root: the widest message of a rank's blocks.
+    /// Returns the size of the largest subtree below the root: the widest message, in blocks.
     pub(in crate::algorithm) fn widest(ranks: u32) -> u32 {
         let half = ranks.next_power_of_two() / 2;
         (ranks - half).max(half / 2).max(1)
     }
 }
 
-/// The in-order binary tree: a number with its lowest set bit at b has its children at distances
-/// of 2^(b-1), so that all odd numbers are leaves; 0 is the root and has one child.
+/// Returns the position of `number` in the in-order binary tree: a number whose lowest set bit is b
+/// has its children at distances of 2^(b-1), so that all odd numbers are leaves; 0 is the root and
+/// has one child.
 ///
 /// ```text
 ///    0
@@ -113,8 +115,9 @@ fn in_order(number: u32, ranks: u32) -> Tree {
     Tree { parent, children: left.into_iter().chain(right).collect() }
 }
 
-/// Two binary trees over all ranks; inner nodes of one are leaves of the other (but for the roots
-/// where the number of ranks is odd), so that together they use every link both ways.
+/// Returns a rank's positions in two binary trees over all ranks. Inner nodes of one tree are
+/// leaves of the other (except the roots if the number of ranks is odd), so that together the trees
+/// use every link in both directions.
 pub(in crate::algorithm) fn double_tree(rank: Rank, ranks: u32) -> [Tree; 2] {
     let other = if ranks.is_multiple_of(2) {
         in_order(ranks - 1 - rank, ranks).map(|number| ranks - 1 - number)
@@ -124,8 +127,8 @@ pub(in crate::algorithm) fn double_tree(rank: Rank, ranks: u32) -> [Tree; 2] {
     [in_order(rank, ranks), other]
 }
 
-/// Two trees below a given root: it is the parent of the roots of a [`double_tree`] over all the
-/// others.
+/// Returns a rank's positions in two trees below a given root: the root is the parent of the roots
+/// of a [`double_tree`] over all other ranks.
 pub(in crate::algorithm) fn rooted_double_tree(params: &Params<'_>) -> [Tree; 2] {
     let Params { rank, ranks, root, .. } = *params;
     if ranks == 1 {
@@ -148,7 +151,8 @@ mod tests {
     use super::*;
     use crate::topology::Hosts;
 
-    /// Every rank but the root is a child of exactly its parent, and all hang together.
+    /// Checks that every rank but the root is a child of exactly its parent, and that the tree is
+    /// connected.
     fn check(trees: &[Tree], root: Rank) {
         for (rank, tree) in (0..).zip(trees) {
             assert_eq!(tree.parent.is_none(), rank == root, "{rank}: {trees:?}");

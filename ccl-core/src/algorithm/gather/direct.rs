@@ -1,4 +1,4 @@
-//! Direct `gather`: everybody sends its block to the root.
+//! Direct `gather`: every rank sends its block to the root.
 //!
 //! Steps: 1. Bytes sent per rank: a block, the least possible.
 

@@ -1,5 +1,6 @@
-//! The root gets all inputs in rank order. Other ranks have no output, and know no block's length
-//! but their own: only the direct way serves `gather_v`.
+//! Algorithms of `gather` and `gather_v`: the root gets all inputs in rank order. Other ranks have
+//! no output and know only the length of their own block: only the direct algorithm serves
+//! `gather_v`.
 
 mod direct;
 mod tree;

@@ -1,5 +1,5 @@
-//! Binomial tree `gather`: each rank collects the blocks of its subtree, a range, and passes them
-//! on in one message.
+//! Binomial tree `gather`: each rank collects the blocks of its subtree, a range, and forwards them
+//! in one message.
 //!
 //! ```text
 //!   7 ──7──► 6 ──67──► 4 ──4567──► 0        numbers count from the root
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Steps: ⌈log2 n⌉. Bytes sent per rank: as many blocks as its subtree has ranks. Inner ranks keep
-//! the chunks under way in scratch; the root receives in place.
+//! the chunks on their way in scratch; the root receives in place.
 
 use crate::algorithm::common::{Binomial, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

@@ -1,4 +1,4 @@
-//! Direct `reduce`: everybody sends to the root, which folds all in rank order.
+//! Direct `reduce`: every rank sends to the root, which folds all inputs in rank order.
 //!
 //! Steps: 1. Bytes sent per rank: the buffer; received by the root: n-1 times the buffer.
 

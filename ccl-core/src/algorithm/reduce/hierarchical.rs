@@ -1,11 +1,11 @@
-//! Hierarchical `reduce`: sums flow up the trees down which the hierarchical `broadcast` flows.
+//! Hierarchical `reduce`: sums flow up the trees of the hierarchical `broadcast`.
 //!
 //! ```text
 //!   inside   each host ──► one of its ranks, the one with the root's local index (modulo its size)
 //!   across   that one ──► the root, by way of those of other hosts
 //! ```
 //!
-//! Each host says its sum once. Steps: ⌈log2 s⌉ inside the largest host, of s ranks, and ⌈log2 H⌉
+//! Each host sends its sum once. Steps: ⌈log2 s⌉ inside the largest host, of s ranks, and ⌈log2 H⌉
 //! among H hosts.
 
 use crate::algorithm::common::{Tree, host_rounds, host_tree, reduce_up};

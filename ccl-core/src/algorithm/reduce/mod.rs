@@ -1,4 +1,4 @@
-//! The root gets the reduction of all inputs. Other ranks have no output.
+//! Algorithms of `reduce`: the root gets the reduction of all inputs. Other ranks have no output.
 
 mod direct;
 mod double_tree;

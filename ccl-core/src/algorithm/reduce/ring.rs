@@ -1,5 +1,5 @@
-//! Chain `reduce`: from the rank before the root backwards around the ring, each rank adding its
-//! own, chunk after chunk.
+//! Chain `reduce`: the sum goes from the rank before the root backwards around the ring, and each
+//! rank adds its input, chunk after chunk.
 //!
 //! ```text
 //!   root-1 ──► root-2 ──► … ──► root+1 ──► root

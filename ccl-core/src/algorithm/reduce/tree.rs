@@ -1,4 +1,4 @@
-//! Binomial tree `reduce`: sums flow up the tree down which the binomial `broadcast` flows.
+//! Binomial tree `reduce`: sums flow up the tree of the binomial `broadcast`.
 //!
 //! ```text
 //!            0
@@ -10,8 +10,8 @@
 //!    7
 //! ```
 //!
-//! Each rank folds all its children at once, straight from where they arrived. Steps: ⌈log2 n⌉.
-//! Bytes sent per rank: the buffer; received by the root: log2 n times the buffer.
+//! Each rank folds all its children at once, straight from the slots where they arrived. Steps:
+//! ⌈log2 n⌉. Bytes sent per rank: the buffer; received by the root: log2 n times the buffer.
 
 use crate::algorithm::common::{Binomial, reduce_up, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

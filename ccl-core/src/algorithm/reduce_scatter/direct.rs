@@ -1,4 +1,4 @@
-//! Direct `reduce_scatter`: everybody sends block q to rank q, which folds what it gets in rank
+//! Direct `reduce_scatter`: every rank sends block q to rank q, which folds all blocks in rank
 //! order.
 //!
 //! Steps: 1. Bytes sent per rank: n-1 blocks, the least possible, over all pairs of ranks.

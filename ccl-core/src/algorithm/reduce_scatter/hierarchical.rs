@@ -1,13 +1,13 @@
-//! Hierarchical `reduce_scatter`: each host folds what its ranks have for a block of another host,
-//! and sends it there once.
+//! Hierarchical `reduce_scatter`: each host folds the contributions of its ranks to each block of
+//! another host, and sends the sum there once.
 //!
 //! ```text
 //!   inside   everybody ──► one rank of its host, the one with the block's local index (modulo the
 //!            host's size), which folds
-//!   across   that one ──► the block's rank, which folds what the hosts and its neighbours say
+//!   across   that one ──► the block's rank, which folds it with its neighbours' blocks
 //! ```
 //!
-//! Steps: 2. Bytes across per pair of hosts and direction: the blocks of the receiving one, the
+//! Steps: 2. Bytes across per pair of hosts and direction: the blocks of the receiving host, the
 //! least possible, in parallel to all its ranks.
 
 use crate::algorithm::common::{Names, Position, across, each, inside, runs};

@@ -1,5 +1,6 @@
-//! Rank r gets block r of the reduction. Lengths are always those of the input's blocks, which all
-//! ranks know, so that the same algorithms serve `reduce_scatter_v`.
+//! Algorithms of `reduce_scatter` and `reduce_scatter_v`: rank r gets block r of the reduction.
+//! Lengths are always those of the input's blocks, which all ranks know, so the same algorithms
+//! serve both.
 
 mod direct;
 mod hierarchical;

@@ -1,5 +1,5 @@
-//! Recursive halving `reduce_scatter`: exchange halves, quarters, eighths, … of the blocks until
-//! each rank has its own.
+//! Recursive halving `reduce_scatter`: ranks exchange halves, quarters, eighths, … of the blocks
+//! until each rank has its own.
 //!
 //! ```text
 //!   0 ◄─► 1   half of the blocks    rank 0 keeps 0 2 4 6, rank 1 keeps 1 3 5 7
@@ -7,11 +7,11 @@
 //!   0 ◄─► 4   an eighth             rank 0 keeps 0: complete
 //! ```
 //!
-//! Where the ranks are not a power of two, the extra ones give their input to a partner first; the
-//! block of an extra rank belongs to the same residue class as its partner's, goes the same way
-//! and is handed over at the end. Steps: log2 n (two more with extra ranks). Bytes sent per rank:
-//! n-1 blocks (extra ranks: n blocks). Source: R. Thakur, R. Rabenseifner and W. Gropp,
-//! "Optimization of collective communication operations in MPICH", 2005.
+//! If the number of ranks is not a power of two, each extra rank gives its input to a partner
+//! first. The block of an extra rank belongs to the same residue class as its partner's block,
+//! travels with it, and is sent to the extra rank at the end. Steps: log2 n (two more with extra
+//! ranks). Bytes sent per rank: n-1 blocks (extra ranks: n blocks). Source: R. Thakur, R.
+//! Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH", 2005.
 
 use crate::algorithm::common::{Role, congruent, core, fold_in, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};
@@ -30,7 +30,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     },
 };
 
-/// Sums under way, numbered like the input's blocks, in scratch of their own.
+/// Returns scratch for partial sums, numbered like the blocks of the input.
 fn sums(blocks: Parts) -> Slice {
     scratch(0, blocks, input(blocks))
 }
@@ -71,7 +71,7 @@ fn halve(b: &mut Builder, params: &Params<'_>, extra: Option<Rank>) {
     complete(b, params, extra, mine);
 }
 
-/// The last exchange: a block each, and one each for the extra ranks.
+/// Writes the last exchange: one block for each partner, and one for each extra rank.
 fn complete(b: &mut Builder, params: &Params<'_>, extra: Option<Rank>, mine: fn(Parts) -> Slice) {
     let Params { rank, ranks, .. } = *params;
     let partner = rank ^ (core(ranks) / 2);

@@ -1,5 +1,5 @@
-//! Ring `reduce_scatter`: each block goes once around the ring, collects what each rank has on its
-//! way, and ends at its own rank.
+//! Ring `reduce_scatter`: each block goes once around the ring, collects the contribution of each
+//! rank on its way, and ends at its own rank.
 //!
 //! ```text
 //!   block 2 of 4:   3 ──► 0 ──► 1 ──► 2

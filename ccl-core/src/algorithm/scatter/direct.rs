@@ -1,4 +1,4 @@
-//! Direct `scatter`: the root sends everybody its block.
+//! Direct `scatter`: the root sends every rank its block.
 //!
 //! Steps: 1. Bytes sent by the root: n-1 blocks, the least possible.
 

@@ -1,5 +1,6 @@
-//! Rank r gets block r of the root's input. Other ranks have no input, and know no block's length
-//! but their own: only the direct way serves `scatter_v`.
+//! Algorithms of `scatter` and `scatter_v`: rank r gets block r of the root's input. Other ranks
+//! have no input and know only the length of their own block: only the direct algorithm serves
+//! `scatter_v`.
 
 mod direct;
 mod tree;

@@ -1,5 +1,5 @@
-//! Binomial tree `scatter`: each rank gets the blocks of its subtree, a range, in one message, and
-//! passes on those of its children.
+//! Binomial tree `scatter`: each rank receives the blocks of its subtree, a range, in one message
+//! and forwards the blocks of its children.
 //!
 //! ```text
 //!   0 ──4567──► 4 ──67──► 6 ──7──► 7        numbers count from the root
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Steps: ⌈log2 n⌉. Bytes sent per rank: as many blocks as its subtree has other ranks. Inner ranks
-//! keep the chunks under way in scratch; the root sends from the input.
+//! keep the chunks on their way in scratch; the root sends from the input.
 
 use crate::algorithm::common::{Binomial, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

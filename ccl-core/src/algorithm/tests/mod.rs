@@ -1,5 +1,5 @@
-//! Every algorithm for every number of ranks and every root: what its ops do, taken literally
-//! ([`symbolic`]), and what its lowered program does on numbers over few slots ([`numbers`]).
+//! Tests of every algorithm for every number of ranks and every root: of its ops, taken literally
+//! ([`symbolic`]), and of its lowered program on numbers over few slots ([`numbers`]).
 
 mod numbers;
 mod symbolic;
@@ -86,8 +86,8 @@ fn a_wrong_result_is_found() {
     symbolic::run(find(Collective::AllGatherV, "direct").unwrap(), &world, false);
 }
 
-/// Those that cannot do without: they keep parts of several senders for one message, or what is
-/// received goes on in several.
+/// Algorithms that need scratch: they collect parts of several senders for one message, or forward
+/// a received message in several.
 const NEED_SCRATCH: [&str; 6] = [
     "reduce_scatter recursive_halving",
     "reduce_scatter_v recursive_halving",
@@ -150,7 +150,7 @@ fn schedules_stay_small() {
     }
 }
 
-/// Hosts of one to six ranks that lie anyhow: more lists than there are names for scratch.
+/// Uses hosts of one to six ranks in irregular order: more lists than there are names for scratch.
 #[test]
 fn ranks_that_lie_anyhow_run_out_of_names_and_not_of_luck() {
     let ids: Vec<u32> = (0..150).map(|rank: u32| rank * rank * 37 / 11 % 61).collect();

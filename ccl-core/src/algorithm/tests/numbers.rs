@@ -1,4 +1,5 @@
-//! Runs lowered programs through [`Execution`] on 64-bit sums, over links with few slots.
+//! Test driver that runs lowered programs through [`Execution`] on 64-bit sums, over links with few
+//! slots.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -18,7 +19,7 @@ struct Net {
     wires: HashMap<(Rank, Rank, u32), VecDeque<Vec<u64>>>,
 }
 
-/// One rank's memory: input and output in one vector, which overlap in place.
+/// Memory of one rank: input and output in one vector, which overlap in place.
 struct Host<'a> {
     world: World,
     rank: Rank,
@@ -118,7 +119,8 @@ impl Ports for Host<'_> {
     }
 }
 
-/// Sums tell who is missing or counted twice; a barrier may count twice.
+/// Combines two values. A sum shows which rank is missing or counted twice; a barrier may count
+/// twice.
 fn combine(world: &World, a: u64, b: u64) -> u64 {
     if world.collective == Collective::Barrier { a | b } else { a.wrapping_add(b) }
 }
@@ -168,7 +170,7 @@ fn start(schedule: &RankSchedule, world: &World, in_place: bool, slots: u32) -> 
     execution
 }
 
-/// Runs an algorithm over links with so many slots and checks every element of every output.
+/// Runs an algorithm over links with `slots` slots and checks every element of every output.
 /// Programs are lowered for `lowered_for` slots.
 pub(super) fn run(
     algorithm: &Algorithm,

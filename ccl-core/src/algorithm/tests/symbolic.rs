@@ -1,4 +1,4 @@
-//! Runs the ops of all ranks over symbols: what is where, and how it came about.
+//! Test driver that runs the ops of all ranks over symbols: each value records how it was made.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
@@ -9,12 +9,12 @@ use crate::lower::Alias;
 use crate::schedule::{Buffer, Counters, Op, RankSchedule, Slice, TERM, Terms};
 use crate::types::{Collective, Rank};
 
-/// A value by its history.
+/// A value with its history.
 #[derive(Debug, PartialEq, Eq)]
 enum Value {
-    /// This part of this rank's input.
+    /// The given part of the given rank's input.
     Input(Rank, u32),
-    /// A fold, in this order; whether it claimed to be the last.
+    /// A fold, in this order, and whether it claimed to be the last.
     Fold(Vec<Rc<Value>>, bool),
 }
 
@@ -27,7 +27,7 @@ impl Value {
     }
 }
 
-/// A value and how many messages it took to make it.
+/// A value and the number of messages that it took to make it.
 type Traced = (Rc<Value>, u32);
 
 type Piece = (Traced, usize);
@@ -64,7 +64,8 @@ impl Party {
         party
     }
 
-    /// Where a part lives; input and output are one in place. Panics if there is no such part.
+    /// Returns the cell of a part; in place, input and output are one. Panics if there is no such
+    /// part.
     fn cell(&self, buffer: Buffer, part: u32) -> (Buffer, u32) {
         if let Buffer::Scratch(_) = buffer {
             return (buffer, part);
@@ -140,7 +141,7 @@ impl Party {
 
 type Wires = HashMap<(Rank, Rank), VecDeque<Vec<Piece>>>;
 
-/// Does the party's next op. Returns whether it could.
+/// Executes the party's next op. Returns whether it could.
 fn step(party: &mut Party, wires: &mut Wires) -> bool {
     let Some((op, at)) = party.ops.pop_front() else { return false };
     match &op {
@@ -227,9 +228,9 @@ fn check(algorithm: &Algorithm, world: &World, party: &Party) -> BTreeMap<u32, R
     results
 }
 
-/// The longest chain of messages is what the algorithm says. It may be shorter where something
-/// doubles and the ranks are no power of two, where one of two trees is lower, and in a group
-/// without messages.
+/// Checks that the longest chain of messages is as long as the algorithm says. It may be shorter
+/// for algorithms that double if the ranks are no power of two, if one of two trees is lower, and
+/// in a group without messages.
 fn check_steps(algorithm: &Algorithm, world: &World, parties: &[Party]) {
     let hops = |party: &Party| party.memory.values().map(|(_, hops)| *hops).max().unwrap_or(0);
     let most = parties.iter().map(hops).max().unwrap_or(0);

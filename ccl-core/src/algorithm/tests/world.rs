@@ -1,4 +1,4 @@
-//! What each rank has, knows and must get: the definition of every collective, by itself.
+//! Definition of every collective for the tests: the data that each rank has, knows and must get.
 
 use std::rc::Rc;
 
@@ -23,17 +23,18 @@ pub(super) struct World {
 use Collective as C;
 
 impl World {
-    /// On one host.
+    /// Returns a collective on one host.
     pub(super) fn new(collective: Collective, ranks: u32, root: Rank, count: usize) -> World {
         World { collective, ranks, root, count, hosts: Rc::new(Hosts::one(ranks)) }
     }
 
-    /// A made-up group: rank a sends so many messages to rank b, the last peer's first.
+    /// Returns the number of messages from one rank to another in a made-up group; a rank sends to
+    /// its last peer first.
     fn messages(&self, from: Rank, to: Rank) -> u32 {
         (from * 7 + to * 3) % 4 * u32::from(!(from + to).is_multiple_of(3))
     }
 
-    /// Whom a rank sends to and receives from in the group.
+    /// Returns the peers that a rank sends to and receives from in the group.
     pub(super) fn group(params: &Params<'_>) -> (Vec<Rank>, Vec<Rank>) {
         let rank = params.rank;
         let world = World::new(C::SendRecv, params.ranks, params.root, 0);
@@ -44,7 +45,7 @@ impl World {
         (sends.collect(), recvs.collect())
     }
 
-    /// The peer and the peer's send that a receive of the group matches.
+    /// Returns the peer and the index of the peer's send that a receive of the group matches.
     fn matching(&self, rank: Rank, recv: u32) -> (Rank, u32) {
         let recvs = World::group(&self.params(rank)).1;
         let peer = recvs[recv as usize];
@@ -58,12 +59,13 @@ impl World {
         Params { rank, ranks: self.ranks, root: self.root, hosts: &self.hosts }
     }
 
-    /// Elements of rank r's block in an uneven collective.
+    /// Returns the elements of a rank's block in an uneven collective.
     fn uneven(&self, block: Rank) -> usize {
         (self.count * (block as usize * 5 % 4)) / 2
     }
 
-    /// Elements of each block of a buffer as the rank knows them; none if there is no buffer.
+    /// Returns the elements of each block of a buffer as the rank knows them; none if there is no
+    /// buffer.
     pub(super) fn blocks(&self, rank: Rank, buffer: Buffer) -> Option<Vec<usize>> {
         let (here, one) = (rank == self.root, vec![self.count]);
         let all = || vec![self.count; self.ranks as usize];
@@ -113,7 +115,8 @@ impl World {
         Layout::vector(&counts, &starts, split, 1)
     }
 
-    /// Which blocks of whose inputs make up block `block` of `rank`'s output.
+    /// Returns the blocks, each with the rank of its input, that make up block `block` of `rank`'s
+    /// output.
     pub(super) fn expected(&self, rank: Rank, block: u32) -> Vec<(Rank, u32)> {
         let everybody = |block: u32| (0..self.ranks).map(|from| (from, block)).collect();
         match self.collective {
@@ -127,18 +130,19 @@ impl World {
         }
     }
 
-    /// Whether input and output may coincide: where blocks have as many elements on both sides.
+    /// Returns whether input and output may coincide: blocks have as many elements on both sides.
     pub(super) fn has_in_place(&self) -> bool {
         !matches!(self.collective, C::AllToAllV | C::SendRecv)
     }
 
-    /// Which parts coincide.
+    /// Returns the parts that coincide.
     pub(super) fn alias(&self, rank: Rank, split: u32, in_place: bool) -> Alias {
         if in_place { Alias::of(self.collective, rank, split) } else { Alias::APART }
     }
 }
 
-/// Every rank count up to `ranks` and root, and for algorithms that mind it every placement.
+/// Returns every rank count up to `ranks` with every root, and with every placement for
+/// hierarchical algorithms.
 pub(super) fn worlds(algorithm: &Algorithm, ranks: u32, count: usize) -> Vec<World> {
     let collective = algorithm.collective;
     let mut worlds = Vec::new();

@@ -1,4 +1,4 @@
-//! Connections: how they come to stand, who is let in, and which ones a rank wants.
+//! Connections of the control plane: how they are made, who is let in, and which ones a rank wants.
 
 use super::super::caller::Caller;
 use super::super::gate::{ConnectionId, GateVerdict};
@@ -15,14 +15,14 @@ use std::time::Duration;
 const LOOKED_FOR_MAX: usize = 64;
 
 impl Control {
-    /// Whether a connection to the control port can be accepted now.
+    /// Returns whether a connection to the control port can be accepted now.
     #[must_use]
     pub fn has_room(&self, now: Instant) -> bool {
         self.gate.has_room(now)
     }
 
-    /// A connection to the control port was accepted; `nonce` is fresh randomness. Returns what
-    /// it is called.
+    /// Takes in a connection that was accepted at the control port; `nonce` is fresh randomness.
+    /// Returns the number of the connection.
     pub fn accepted(&mut self, nonce: Nonce, now: Instant) -> ConnectionId {
         let connection = self.enlist(Stage::AtGate, now);
         if let Some(evicted) = self.gate.stand(connection, nonce, now) {
@@ -31,7 +31,7 @@ impl Control {
         connection
     }
 
-    /// A connection that was asked for stands; `nonce` is fresh randomness.
+    /// Takes in a requested connection that stands; `nonce` is fresh randomness.
     pub fn dialed(&mut self, connection: ConnectionId, nonce: Nonce, now: Instant) {
         let Some(link) = self.links.get_mut(&connection) else { return };
         let Stage::Dialing(rank) = link.stage else { return };
@@ -41,7 +41,7 @@ impl Control {
         link.stage = Stage::Calling(rank, caller);
     }
 
-    /// A connection that was asked for failed: it was `refused`, or nobody answered.
+    /// Handles a requested connection that failed: it was `refused`, or nobody answered.
     pub fn dial_failed(&mut self, connection: ConnectionId, refused: bool, now: Instant) {
         let Some(link) = self.links.remove(&connection) else { return };
         let Some(rank) = link.towards() else { return };
@@ -92,7 +92,7 @@ impl Control {
         self.connections
     }
 
-    /// A stranger, or what turns out not to be one.
+    /// Handles a message from a connection at the gate.
     pub(super) fn attend(&mut self, connection: ConnectionId, verdict: GateVerdict, now: Instant) {
         let Some(link) = self.links.get_mut(&connection) else { return };
         link.heard = now;
@@ -193,7 +193,7 @@ impl Control {
         Ok(())
     }
 
-    /// A peer broke the protocol.
+    /// Handles a peer that broke the protocol.
     pub(super) fn object(&mut self, connection: ConnectionId, text: String, now: Instant) {
         let neighbour = self.links.get(&connection).and_then(Link::neighbour);
         match neighbour {
@@ -203,8 +203,8 @@ impl Control {
         }
     }
 
-    /// Ends the connections with the dead, or all if this rank counts as dead. They have been
-    /// told: who lives after all knows why it is alone.
+    /// Ends the connections with dead ranks, or all if this rank counts as dead. These ranks have
+    /// been told: one that lives after all knows why it is alone.
     pub(super) fn cut(&mut self) {
         let condemned = self.facts.condemned.is_some();
         let facts = &self.facts;
@@ -219,8 +219,9 @@ impl Control {
         });
     }
 
-    /// Connects to whom this rank needs and has not: its neighbours at first, later the next ones
-    /// behind those who are gone, and those whose answer a coordinator lacks.
+    /// Connects to the ranks that this rank needs and has no connection with: its neighbours at
+    /// first, later the next ranks behind those that are gone, and the ranks whose answer a
+    /// coordinator lacks.
     pub(super) fn heal(&mut self, now: Instant) {
         if self.leaving || self.facts.condemned.is_some() {
             return;

@@ -1,10 +1,10 @@
-//! Comparing notes: the rank whose deadline has passed asks all who live, and tells them what
-//! follows from the answers. Of several that ask, the lowest goes on.
+//! Comparison of notes: the rank whose deadline has passed asks all living ranks, and tells them
+//! what follows from their answers. If several ranks ask, the lowest one goes on.
 //!
-//! The verdict is told as the failure that ends the communicator, before its teller answers
-//! anybody else. Links keep their order, so an answer of a rank that has judged does not reach
-//! another asker before the verdict does: two verdicts come about only where ranks did not answer
-//! in time, and then the agreement that follows every failure takes one of them.
+//! The verdict is told as the failure that ends the communicator, before the rank that reached it
+//! answers any other rank. Links keep their order, so an answer of a rank that has judged does not
+//! reach another asker before the verdict does. Two verdicts come about only if ranks did not
+//! answer in time, and then the agreement that follows every failure takes one of the two.
 
 use super::super::agreement::Out;
 use super::super::facts::Facts;
@@ -16,18 +16,19 @@ use crate::types::Rank;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Who asks, or waits for another's verdict, looks so often whether it can go on.
+/// Interval at which a rank that asks, or waits for another's verdict, checks whether it can go on.
 const LOOK: Duration = Duration::from_millis(50);
-/// So long an asker waits for notes.
+/// Time that an asker waits for notes.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// It repeats its question so often: notes get lost with the ranks that pass them on.
+/// Interval at which an asker repeats its question: notes get lost with the ranks that pass them
+/// on.
 const REPEAT: Duration = Duration::from_millis(150);
-/// Who has not looked for so long, though it had reason to, did not run.
+/// Time without a check after which a rank that had reason to check counts as not having run.
 const SLEPT: Duration = Duration::from_millis(300);
-/// So long another asker's verdict is awaited before this rank asks itself.
+/// Time that another asker's verdict is awaited before this rank asks itself.
 const DEFERENCE: Duration = Duration::from_millis(650);
 
-/// What this rank has asked for, and got.
+/// Question of this rank, and the notes that it got.
 #[derive(Debug)]
 struct Lead {
     since: Instant,
@@ -35,21 +36,22 @@ struct Lead {
     seen: BTreeMap<Rank, Note>,
 }
 
-/// The part of one rank in the comparing of notes.
+/// State of one rank in the comparison of notes.
 #[derive(Debug)]
 pub(in super::super) struct Inquiry {
     rank: Rank,
-    /// For how long this rank's operation had not moved when it gave up.
+    /// Time for which this rank's operation had not moved when it gave up, in milliseconds.
     stalled_ms: Option<u32>,
     lead: Option<Lead>,
-    /// A lower asker that this rank leaves it to, and since when.
+    /// Lower asker that this rank defers to, and since when.
     heeded: Option<(Rank, Instant)>,
-    /// Of each asker: its newest question, and who told it.
+    /// Per asker: its newest question, and the connection that brought it.
     routes: BTreeMap<Rank, (u32, ConnectionId)>,
     /// Questions that this rank has still to answer.
     owed: Vec<(Rank, u32)>,
     attempt: u32,
-    /// When it was last looked whether this can go on, and whether there is news since.
+    /// Time of the last check whether the comparison can go on. `has_news` is true if a note has
+    /// come since then.
     looked: Instant,
     has_news: bool,
     out: VecDeque<Out>,
@@ -75,13 +77,14 @@ impl Inquiry {
         self.out.pop_front()
     }
 
-    /// Whether this rank is to say what it is doing.
+    /// Returns whether this rank must say what it is doing.
     pub(in super::super) fn wants_note(&self) -> bool {
         let own = self.lead.as_ref().is_some_and(|lead| !lead.seen.contains_key(&self.rank));
         own || !self.owed.is_empty()
     }
 
-    /// This rank's operation has not moved for too long.
+    /// Takes in that this rank's operation has not moved for too long: this rank asks, unless it
+    /// defers to a lower asker.
     pub(in super::super) fn overdue(&mut self, stalled_ms: u32, now: Instant) {
         self.stalled_ms.get_or_insert(stalled_ms);
         self.looked = now;
@@ -98,7 +101,7 @@ impl Inquiry {
         self.out.push_back(Out::Flood(ask, None));
     }
 
-    /// What this rank is doing: an answer to all who have asked.
+    /// Takes this rank's note, and sends it to all ranks that have asked.
     pub(in super::super) fn note(&mut self, mut note: Note) {
         if self.stalled_ms.is_some() {
             // It does not look any more, but for the verdict.
@@ -116,7 +119,7 @@ impl Inquiry {
         }
     }
 
-    /// A question has come.
+    /// Takes in the question of an asker.
     pub(in super::super) fn asked(
         &mut self,
         (asker, attempt): (Rank, u32),
@@ -139,7 +142,7 @@ impl Inquiry {
         }
     }
 
-    /// A note has come: for this rank, or to be passed on the way that the question came.
+    /// Takes in a note, which is for this rank or goes back the way that the question came.
     pub(in super::super) fn answered(&mut self, noted: Noted) {
         if noted.asker != self.rank {
             if let Some((_, route)) = self.routes.get(&noted.asker) {
@@ -151,16 +154,16 @@ impl Inquiry {
         }
     }
 
-    /// When [`Inquiry::consider`] is due, if it is.
+    /// Returns the time when [`Inquiry::consider`] is due, if it is.
     pub(in super::super) fn poll_timeout(&self) -> Option<Instant> {
         let heeds = self.heeded.is_some() && self.stalled_ms.is_some();
         let pause = if self.has_news { Duration::ZERO } else { LOOK };
         (self.lead.is_some() || heeds).then(|| self.looked + pause)
     }
 
-    /// Goes on where it can. Whatever had arrived must have been taken in before: it may be the
-    /// verdict. `heard` tells for how long a rank has been silent, where that is
-    /// known.
+    /// Goes on with the comparison where possible. Everything that had arrived must have been taken
+    /// in before, because the verdict may be part of it. `heard` returns for how long a rank has
+    /// been silent, where that is known.
     pub(in super::super) fn consider(
         &mut self,
         facts: &Facts,
@@ -196,8 +199,9 @@ impl Inquiry {
         }
     }
 
-    /// Who did not run cannot judge who did not answer meanwhile: the answers, or another's
-    /// verdict, lie in wait.
+    /// Returns whether this rank did not run for a while, and if so starts its waiting times anew.
+    /// A rank that did not run cannot judge which ranks did not answer meanwhile: their answers, or
+    /// another's verdict, may lie in wait.
     fn has_slept(&mut self, now: Instant) -> bool {
         let slept = now.since(self.looked) >= SLEPT;
         self.looked = now;

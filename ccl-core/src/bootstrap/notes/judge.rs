@@ -1,8 +1,9 @@
-//! Who holds up the others, from the notes of all: a function of the notes alone.
+//! Judgement of which rank holds up the others: a function of the notes of all ranks alone.
 //!
-//! Ranks that wait are followed to those that they wait for. Whoever is waited for and does not
-//! wait itself holds up the rest; of several, the one that is furthest behind. If all wait, they
-//! wait in a circle. Ranks that make different calls are told apart before anything else.
+//! Waiting ranks are followed to the ranks that they wait for. A rank that is waited for and does
+//! not wait itself holds up the rest; of several such ranks, the one that is furthest behind does.
+//! If all ranks wait, they wait in a circle. Ranks that make different calls are told apart before
+//! anything else.
 
 use super::super::message::missing;
 use super::{Awaited, Doing, Note};
@@ -10,28 +11,28 @@ use crate::types::Rank;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Most ranks of a circle, or that do not answer, that are named.
+/// Most ranks that a text names, of a circle or of a list.
 const NAMED_MAX: usize = 4;
 
-/// What is to be seen of a rank.
+/// State of a rank, as far as it is to be seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Sight {
-    /// Its note.
+    /// Note that the rank sent.
     Noted(Note),
-    /// It lives, but does not answer.
+    /// The rank lives, but does not answer.
     Silent {
-        /// For how long nothing was heard of it, in milliseconds.
+        /// Time for which nothing was heard of the rank, in milliseconds.
         silent_ms: u32,
     },
 }
 
-/// Who holds up the others, and how.
+/// Rank that holds up the others, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stuck {
-    /// Who.
+    /// Rank that holds up the others.
     pub rank: Rank,
-    /// How, to be read after "rank N".
+    /// Description of how it does, to be read after "rank N".
     pub text: String,
 }
 
@@ -41,8 +42,8 @@ impl std::fmt::Display for Stuck {
     }
 }
 
-/// The verdict on these ranks; none if none of them waits. Of ranks that are left out nothing is
-/// known.
+/// Returns the verdict on these ranks; none if none of them waits. Nothing is known of ranks that
+/// `seen` leaves out.
 #[must_use]
 pub fn judge(seen: &BTreeMap<Rank, Sight>) -> Option<Stuck> {
     let case = Case { seen };
@@ -75,8 +76,8 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Whom a waiting rank waits for, less those that have passed the operation: they hold up
-    /// nobody, whatever became of their messages.
+    /// Returns the peers that a waiting rank waits for, less those that have passed the operation:
+    /// such peers hold up nobody, whatever became of their messages.
     fn holding(&self, note: &'a Note) -> impl Iterator<Item = Awaited> {
         note.awaited.iter().copied().filter(|on| !self.has_passed(on.peer, note))
     }
@@ -87,8 +88,8 @@ impl<'a> Case<'a> {
         note.call != 0 && (theirs.sequence > note.sequence || (ended && theirs.call == note.call))
     }
 
-    /// Ranks whose operations of one number are not the same: the fewer are to blame, of as many
-    /// those that do not agree with the lowest rank.
+    /// Finds ranks whose operations of one number are not the same. The smaller group is to blame;
+    /// of groups of equal size, the one that does not agree with the lowest rank.
     fn disagreement(&self) -> Option<Stuck> {
         let open = self.notes().filter(|(_, note)| note.doing.is_inside() && note.call != 0);
         let mut numbers: Vec<u64> = open.map(|(_, note)| note.sequence).collect();
@@ -100,7 +101,7 @@ impl<'a> Case<'a> {
     fn disagreement_in(&self, number: u64) -> Option<Stuck> {
         let of_it = || self.notes().filter(|(_, note)| note.call != 0 && note.sequence == number);
         let count = |call: u64| of_it().filter(|(_, note)| note.call == call).count();
-        // Of as many, the first: `max_by_key` would take the last.
+        // Of calls that are as frequent, the first: `max_by_key` would take the last.
         let most = of_it().map(|(_, note)| count(note.call)).max()?;
         let (_, usual) = of_it().find(|(_, note)| count(note.call) == most)?;
         let (rank, other) = of_it().find(|(_, note)| note.call != usual.call)?;
@@ -116,7 +117,7 @@ impl<'a> Case<'a> {
         Some(Stuck { rank, text })
     }
 
-    /// The rank that others wait for and that waits for none.
+    /// Finds the rank that others wait for and that waits for none.
     fn holder(&self) -> Option<Stuck> {
         let awaited = self.waiting().flat_map(|(_, note)| self.holding(note));
         let mut holders: Vec<Rank> = awaited.map(|on| on.peer).collect();
@@ -136,7 +137,8 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The smaller, the further behind; before all who do not answer.
+    /// Returns a progress that is smaller the further a rank is behind; ranks that do not answer
+    /// have the smallest.
     fn progress(&self, rank: Rank) -> u64 {
         match self.note(rank) {
             None if self.seen.contains_key(&rank) => 0,
@@ -190,7 +192,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Who waits for a rank, and in what.
+    /// Appends which ranks wait for a rank, and in which operation.
     fn tell_waiting(&self, rank: Rank, text: &mut String) {
         let on = |note: &'a Note| self.holding(note).find(|on| on.peer == rank);
         let mut waiting: Vec<_> =
@@ -215,7 +217,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// All wait: those whose waits come back to where they began.
+    /// Finds the circle of waits that exists when all ranks wait.
     fn circle(&self) -> Option<Stuck> {
         let next = |rank: Rank| {
             let on = self.holding(self.note(rank)?).find(|on| self.note(on.peer).is_some())?;
@@ -250,7 +252,7 @@ impl<'a> Case<'a> {
         Some(Stuck { rank: circle[0].0, text })
     }
 
-    /// Who else does not answer.
+    /// Appends which other ranks do not answer.
     fn tell_silent(&self, stuck: &mut Stuck) {
         let silent = self.seen.iter().filter(|(_, sight)| matches!(sight, Sight::Silent { .. }));
         let silent: Vec<Rank> =
@@ -262,7 +264,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// What is awaited, of a rank that was named before or not.
+/// Returns the awaited thing in words; `named` is set if its rank was named before.
 fn thing(on: Awaited, named: Option<Rank>) -> String {
     let whose = match named {
         Some(_) => "it".to_owned(),
@@ -275,7 +277,7 @@ fn seconds(ms: u32) -> String {
     format!("{:.1} s", f64::from(ms) / 1000.0)
 }
 
-/// Reads "rank 3" or "ranks 3, 5".
+/// Returns a text such as "rank 3" or "ranks 3, 5".
 fn named(ranks: &[Rank]) -> impl std::fmt::Display + '_ {
     let count = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
     missing(&ranks[..ranks.len().min(NAMED_MAX)], count)

@@ -1,8 +1,8 @@
-//! Who is stuck: what each rank notes of itself, and how the ranks compare these notes when a
-//! deadline has passed.
+//! Notes: what each rank writes about its own progress, and how ranks compare these notes when a
+//! deadline has passed, to find out which rank is stuck.
 //!
-//! [`Inquiry`] collects the notes, [`judge()`] says who holds up the others. Nothing here happens
-//! while all is well.
+//! [`Inquiry`] collects the notes, and [`judge()`] names the rank that holds up the others. Neither
+//! runs while all is well.
 
 mod inquiry;
 mod judge;
@@ -16,65 +16,65 @@ use crate::encoding::{List, Text};
 use crate::types::Rank;
 use serde::{Deserialize, Serialize};
 
-/// Most bytes of the words for an operation.
+/// Most bytes of the text for an operation.
 const WHAT_BYTES_MAX: usize = 160;
 /// Most peers that a note names as awaited.
 pub const AWAITED_MAX: usize = 12;
 
-/// What a rank is doing, as its own control thread sees it.
+/// Activity of a rank, as its own control thread sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Doing {
-    /// It is in no operation: its program computes.
+    /// The rank is in no operation: its program computes.
     Outside,
-    /// It is in an operation and looks for what it waits for.
+    /// The rank is in an operation and looks for what it waits for.
     Waiting,
-    /// It is in an operation that moves.
+    /// The rank is in an operation that moves.
     Moving,
-    /// An operation is open, but nobody drives it: the program does not come back to its request,
+    /// An operation is open, but nothing drives it: the program does not come back to its request,
     /// or the thread does not run.
     Undriven,
-    /// It is in a step that is no operation (a split, an allocation).
+    /// The rank is in a step that is no operation (a split, an allocation).
     Aside,
 }
 
 impl Doing {
-    /// Whether an operation is open.
+    /// Returns whether an operation is open.
     #[must_use]
     pub fn is_inside(self) -> bool {
         matches!(self, Doing::Waiting | Doing::Moving | Doing::Undriven)
     }
 }
 
-/// Whom an operation waits for.
+/// Peer that an operation waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Awaited {
-    /// The peer.
+    /// Rank of the peer.
     pub peer: Rank,
-    /// Whether a message from it is awaited; else room for one at it.
+    /// True if a message from the peer is awaited; false if room at the peer is.
     pub receives: bool,
 }
 
-/// What one rank says of itself.
+/// Note of one rank about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
-    /// What it is doing.
+    /// Activity of the rank.
     pub doing: Doing,
-    /// Number of the last collective that it began, 0 before the first.
+    /// Number of the last collective that the rank began, 0 before the first.
     pub sequence: u64,
-    /// What tells its last operation from others of the same number; 0 for messages, which have
-    /// none, and before the first.
+    /// Value that tells the last operation from others of the same number; 0 for messages, which
+    /// have none, and before the first operation.
     pub call: u64,
-    /// Its last operation in words (or the step, if it is [`Doing::Aside`]); empty before the
-    /// first.
+    /// Last operation in words (or the step, if the rank is [`Doing::Aside`]); empty before the
+    /// first operation.
     #[serde(with = "Text::<WHAT_BYTES_MAX>")]
     pub what: String,
-    /// Steps of it that are done, and how many there are.
+    /// Number of steps of that operation that are done, and number of all its steps.
     pub steps: (u64, u64),
-    /// For how long nothing of this has changed, in milliseconds; as exact as heartbeats are
+    /// Time for which nothing of this note has changed, in milliseconds; as exact as heartbeats are
     /// frequent.
     pub unchanged_ms: u32,
-    /// Whom it waits for, the first [`AWAITED_MAX`] of them, in order.
+    /// Peers that the operation waits for, the first [`AWAITED_MAX`] of them, in order.
     #[serde(with = "List::<AWAITED_MAX>")]
     pub awaited: Vec<Awaited>,
 }
@@ -82,12 +82,12 @@ pub struct Note {
 /// A note on its way to the rank that asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Noted {
-    /// Who asked.
+    /// Rank that asked.
     pub asker: Rank,
-    /// Which of its questions.
+    /// Number of the asker's question.
     pub attempt: u32,
-    /// Whose note it is.
+    /// Rank that wrote the note.
     pub rank: Rank,
-    /// What it says.
+    /// The note.
     pub note: Note,
 }

@@ -1,4 +1,4 @@
-//! Who is found to hold up the others, case by case.
+//! Tests of which rank is found to hold up the others, case by case.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ fn messages(on: Rank, what: &str) -> Note {
     Note { call: 0, what: what.to_owned(), ..waits(2, on) }
 }
 
-/// The verdict on notes by rank; no note is no answer.
+/// Returns the verdict on notes by rank; a rank without a note does not answer.
 fn verdict(notes: &[Option<Note>]) -> String {
     let sight = |note: &Option<Note>| match note {
         Some(note) => Sight::Noted(note.clone()),
@@ -153,7 +153,7 @@ fn a_request_that_nobody_drives_is_named() {
     assert!(verdict.contains("(step 3 of 12)"), "{verdict}");
 }
 
-/// Who has gone on holds up nobody: what it sent did not arrive.
+/// A rank that has gone on holds up nobody: what it sent did not arrive.
 #[test]
 fn a_message_that_is_lost_points_at_its_path() {
     let verdict = verdict(&[Some(waits(5, 1)), Some(waits(6, 0)), Some(computes(5))]);
@@ -173,8 +173,8 @@ fn where_nobody_waits_there_is_no_verdict() {
     assert_eq!(verdict(&[Some(computes(4)), None, Some(note(Doing::Moving, 5, &[]))]), "");
 }
 
-/// Whatever the notes say, there is a verdict as soon as one rank waits, and it is about a rank
-/// that is there.
+/// Any notes lead to a verdict as soon as one rank waits, and the verdict is about a rank that is
+/// there.
 #[test]
 fn there_is_always_a_verdict_exhaustively() {
     let choices = |rank: Rank| -> Vec<Option<Note>> {

@@ -1,6 +1,6 @@
-//! The agreement under thousands of seeds of kills, cut-offs, stops, leaves and slow connections:
-//! every survivor has the same verdict in bounded time, no two ranks ever had different ones, and
-//! what the verdict says is true. Planted faults are found.
+//! Tests of the agreement under thousands of seeds of kills, cut-offs, stops, leaves and slow
+//! connections: every survivor has the same verdict in bounded time, no two ranks ever had
+//! different ones, and what the verdict says is true. Planted faults are found.
 
 use super::net::{Net, Plan, Random, State};
 use crate::bootstrap::agreement::Fault;
@@ -8,11 +8,11 @@ use crate::bootstrap::{NoVerdict, Verdict};
 use crate::types::Rank;
 use std::collections::BTreeMap;
 
-/// By so long after the last event all survivors have agreed, in milliseconds: silence is noticed
+/// Time after the last event within which all survivors agree, in milliseconds: silence is noticed
 /// after 3 s, each time that a coordinator falls silent after another.
 const BOUND_MS: u64 = 12_000;
 
-/// One history: what happens to a few ranks around the time of an agreement.
+/// Runs one history: what happens to a few ranks around the time of an agreement.
 fn history(seed: u64, fault: Option<Fault>) -> Net {
     let mut random = Random(seed);
     let ranks = 2 + random.below(9) as u32;
@@ -51,7 +51,7 @@ fn history(seed: u64, fault: Option<Fault>) -> Net {
     net
 }
 
-/// What is wrong with a history, if anything is.
+/// Checks a history. Returns whether it ends with a verdict, or what is wrong with it.
 fn judged(net: &Net) -> Result<bool, String> {
     let mut agreed: BTreeMap<u64, &Verdict> = BTreeMap::new();
     for (rank, node) in net.nodes.iter().enumerate() {
@@ -72,7 +72,8 @@ fn judged(net: &Net) -> Result<bool, String> {
     settled(net)
 }
 
-/// Every survivor has completed what the verdict says, and none went on after it promised.
+/// Checks that every survivor has completed what the verdict says, and none went on after it
+/// promised.
 fn truthful(net: &Net, verdict: &Verdict, far: &[u64]) -> Result<(), String> {
     for rank in &verdict.survivors {
         let then = far[*rank as usize];
@@ -84,8 +85,8 @@ fn truthful(net: &Net, verdict: &Verdict, far: &[u64]) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the survivors have all the same verdict about exactly those who are gone; false where
-/// they rightly have none, because they are too few.
+/// Returns whether all survivors have the same verdict about exactly the ranks that are gone; false
+/// where they rightly have none, because they are too few.
 fn settled(net: &Net) -> Result<bool, String> {
     let mut last: Option<&Verdict> = None;
     let mut survivors = Vec::new();
@@ -126,7 +127,7 @@ fn settled(net: &Net) -> Result<bool, String> {
     }
 }
 
-/// The seeds whose histories go wrong, of so many.
+/// Returns the first of these seeds whose history goes wrong, and what is wrong with it.
 fn failing(seeds: std::ops::Range<u64>, fault: Option<Fault>) -> Option<(u64, String)> {
     seeds.into_iter().find_map(|seed| Some((seed, judged(&history(seed, fault)).err()?)))
 }
@@ -155,8 +156,8 @@ fn survivors_of_any_history_agree() {
     assert!(with_verdict > count() / 2, "only {with_verdict} histories had a verdict");
 }
 
-/// The ranks that are still there, if all of them want to go on and come to the same view of who
-/// they are.
+/// Returns the ranks that are still there, if all of them want to go on and come to the same view
+/// of who they are.
 fn reconvened(net: &mut Net, leaver: Rank) -> Result<Vec<Rank>, String> {
     let all = net.nodes.iter().enumerate();
     let here = all.filter(|(rank, node)| {
@@ -186,8 +187,8 @@ fn reconvened(net: &mut Net, leaver: Rank) -> Result<Vec<Rank>, String> {
     Ok(last.map_or_else(Vec::new, |verdict| verdict.survivors))
 }
 
-/// Who leaves after an agreement is not waited for by those who want to go on, and what was
-/// agreed before still holds.
+/// A rank that leaves after an agreement is not waited for by those that want to go on, and what
+/// was agreed before still holds.
 #[test]
 fn those_who_are_left_reconvene_without_those_who_left() {
     let mut smaller = 0;

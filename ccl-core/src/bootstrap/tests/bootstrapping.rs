@@ -1,4 +1,4 @@
-//! All of it, one after the other: ranks are let in, are told who all are, link up, and exchange.
+//! Tests of the whole bootstrap: ranks are let in, are told who all are, link up, and exchange.
 
 use super::net::Net;
 use super::{at, hello, secret};
@@ -32,8 +32,8 @@ fn let_in(ranks: u32) -> (Roster, Vec<Referral>, usize) {
     (roster, members.iter().map(referred).collect(), sent)
 }
 
-/// Has a rank that stands ask one that has the roster. Returns what comes of it, and the bytes that
-/// were sent to tell it.
+/// Asks a rank that has the roster for the members. Returns the members, if they come, and the
+/// number of bytes that were sent to tell them.
 fn ask(elder: &mut Control, ranks: u32) -> (Option<Vec<Member>>, usize) {
     let mut caller = MemberJoin::fetch(secret(), ranks, [6; 32]);
     let connection = elder.accepted([7; 32], at(0));

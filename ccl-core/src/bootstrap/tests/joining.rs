@@ -1,4 +1,4 @@
-//! Joining: rank 0's machine against those of the others, with every byte passed by hand.
+//! Tests of joining: rank 0's machine against those of the others, with every byte passed by hand.
 
 use super::{at, frame, hello, secret};
 use crate::bootstrap::*;
@@ -11,7 +11,7 @@ fn limits() -> JoinLimits {
     JoinLimits { deadline: DEADLINE, half_open_max: 4, ..JoinLimits::default() }
 }
 
-/// Rank 0 and whoever connects to it.
+/// Rank 0 and the ranks that connect to it.
 struct Star {
     root: RootJoin,
     members: BTreeMap<ConnectionId, MemberJoin>,

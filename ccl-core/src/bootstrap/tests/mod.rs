@@ -1,4 +1,4 @@
-//! The machines against each other.
+//! Tests of the state machines against each other.
 
 mod agreement;
 mod bootstrapping;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Numbers from a seed (SplitMix64).
+/// Generator of numbers from a seed (SplitMix64).
 #[derive(Clone, Debug)]
 pub(super) struct Random(pub(super) u64);
 
@@ -31,9 +31,9 @@ impl Random {
 pub(super) enum State {
     Runs,
     Stopped,
-    /// Its process has ended: connections close, its port refuses.
+    /// The process has ended: its connections close, and its port refuses.
     Ended,
-    /// Its host has: nothing answers.
+    /// The host has ended: nothing answers.
     CutOff,
 }
 
@@ -41,7 +41,7 @@ pub(super) enum State {
 enum Input {
     Bytes(ConnectionId, Vec<u8>),
     HangUp(ConnectionId),
-    /// Somebody connected, by this wire.
+    /// Another rank connected, by this wire.
     Accept(usize),
     Dialed(ConnectionId, usize),
     Failed(ConnectionId, bool),
@@ -50,7 +50,7 @@ enum Input {
 #[derive(Clone, Debug)]
 enum Event {
     To(Rank, Input),
-    /// On this wire, to this of its ends.
+    /// Bytes on this wire, to this of its ends; `None` closes the wire.
     Wire(usize, usize, Option<Vec<u8>>),
     /// A connection attempt of a rank arrives at another.
     GateVerdict(Rank, ConnectionId, Rank),
@@ -82,26 +82,26 @@ pub(super) struct Node {
     pub(super) control: Control,
     pub(super) state: State,
     pub(super) completed: Arc<Completed>,
-    /// What it says when it is asked.
+    /// Note that the rank gives when it is asked.
     pub(super) note: Note,
-    /// Every verdict that it ever had, and how far all were then.
+    /// Verdicts that the rank ever had, and how far all ranks were then.
     pub(super) verdicts: Vec<(Verdict, Vec<u64>)>,
     waiting: Vec<Input>,
     wires: BTreeMap<ConnectionId, (usize, usize)>,
     tick_at: Instant,
-    /// Ends in the middle of sending, so many writes from now.
+    /// State in which the rank ends in the middle of sending, so many writes from now.
     doom: Option<(u64, State)>,
 }
 
 struct Wire {
     /// Rank and connection at both ends, as far as known.
     ends: [(Rank, Option<ConnectionId>); 2],
-    /// When the last bytes towards each end arrive: nothing overtakes.
+    /// Times when the last bytes towards each end arrive: nothing overtakes.
     last: [Instant; 2],
     cut: bool,
 }
 
-/// What happens at a given time.
+/// Event that happens at a given time.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Plan {
     Kill(Rank),
@@ -139,7 +139,7 @@ impl Net {
         Net::of((0..ranks).map(control).collect(), seed)
     }
 
-    /// Of ranks that have joined at time zero.
+    /// Returns a network of ranks that have joined at time zero.
     pub(super) fn of(controls: Vec<(Control, Arc<Completed>)>, seed: u64) -> Net {
         let ranks = controls.len() as Rank;
         let mut net = Net {
@@ -170,7 +170,7 @@ impl Net {
         net
     }
 
-    /// A network that stands.
+    /// Returns a network whose ranks are linked.
     pub(super) fn linked(ranks: u32, seed: u64) -> Net {
         let mut net = Net::new(ranks, seed);
         net.run_for(300);
@@ -189,7 +189,7 @@ impl Net {
         self.push(at, Event::Plan(self.plans.len() - 1));
     }
 
-    /// From now on ranks complete operations, none more than one ahead of any other.
+    /// Lets ranks complete operations from now on, none more than one ahead of any other.
     pub(super) fn operate(&mut self) {
         self.push(self.now, Event::Operation);
     }
@@ -311,7 +311,7 @@ impl Net {
         self.push(at, Event::Wire(wire, to, bytes));
     }
 
-    /// Does what the machine of this rank wants done.
+    /// Carries out what the control state of a rank asks for.
     pub(super) fn pump(&mut self, rank: Rank) {
         let index = rank as usize;
         while let Some((connection, to)) = self.nodes[index].control.next_dial() {
@@ -355,7 +355,7 @@ impl Net {
         }
     }
 
-    /// A rank acts on a verdict as soon as what it had to send is sent.
+    /// Records a new verdict of a rank: a rank acts on a verdict once what it had to send is sent.
     fn remember(&mut self, index: usize) {
         let Some(verdict) = self.nodes[index].control.last_verdict().cloned() else { return };
         let known = self.nodes[index].verdicts.last();
@@ -424,8 +424,8 @@ impl Net {
         }
     }
 
-    /// From now on nothing happens that did not happen before: sleepers wake, and who was to end
-    /// in the middle of sending, but had little to send, goes on.
+    /// Ends all that is planned: stopped ranks resume, and ranks that were to end in the middle of
+    /// sending, but had little to send, go on.
     pub(super) fn calm(&mut self) {
         for rank in 0..self.nodes.len() as Rank {
             self.nodes[rank as usize].doom = None;
@@ -433,7 +433,7 @@ impl Net {
         }
     }
 
-    /// What happened, and what became of each rank.
+    /// Describes what happened, and what became of each rank.
     pub(super) fn story(&self) -> String {
         use std::fmt::Write;
         let mut story = format!("{} ranks\n", self.nodes.len());

@@ -1,20 +1,21 @@
-//! Comparing notes: whoever asks, whenever, and whoever does not answer, all hear one verdict soon.
+//! Tests of comparing notes: all ranks hear one verdict soon, no matter which ranks ask or do not
+//! answer.
 
 use super::net::{Net, Plan};
 use crate::bootstrap::*;
 use crate::types::Rank;
 
-/// All must have the verdict so soon after the first deadline, in milliseconds.
+/// Time after the first deadline within which all ranks have the verdict, in milliseconds.
 const BOUND_MS: u64 = 1_000;
 
-/// A rank that has ended its collective of this number, and makes no other.
+/// Returns the note of a rank that has ended its collective of this number, and makes no other.
 pub(super) fn computing(sequence: u64) -> Note {
     let what = if sequence == 0 { String::new() } else { format!("barrier #{sequence}") };
     let (call, steps) = (7 * sequence, (4, 4));
     Note { doing: Doing::Outside, sequence, call, what, steps, unchanged_ms: 2100, awaited: vec![] }
 }
 
-/// A rank in its collective of this number, which waits for messages from these.
+/// Returns the note of a rank in its collective of this number that waits for messages from these.
 fn waiting(sequence: u64, peers: &[Rank]) -> Note {
     Note {
         doing: Doing::Waiting,
@@ -25,7 +26,7 @@ fn waiting(sequence: u64, peers: &[Rank]) -> Note {
     }
 }
 
-/// A ring of waiting ranks, the last of which has not come.
+/// Returns a ring of waiting ranks, the last of which has not come.
 fn behind(ranks: u32, seed: u64) -> Net {
     let mut net = Net::linked(ranks, seed);
     let last = ranks - 1;
@@ -37,7 +38,7 @@ fn behind(ranks: u32, seed: u64) -> Net {
     net
 }
 
-/// The verdict that all of these ranks have, which must be one.
+/// Returns the verdict that all of these ranks have, which must be one.
 fn verdict_of(net: &Net, ranks: impl IntoIterator<Item = Rank>) -> String {
     let all: Vec<_> = ranks.into_iter().map(|rank| net.failure(rank)).collect();
     assert!(all.iter().all(|one| *one == all[0]), "{all:?}\n{}", net.story());

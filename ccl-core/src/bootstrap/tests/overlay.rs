@@ -1,4 +1,5 @@
-//! The overlay: it forms, exchanges, heals, and tells everybody of deaths, leaves and aborts.
+//! Tests of the overlay: it forms, exchanges, heals, and tells every rank of deaths, leaves and
+//! aborts.
 
 use super::net::{Net, Plan, State};
 use super::{at, frame, secret};
@@ -66,7 +67,7 @@ fn who_leaves_before_all_have_met_is_not_taken_for_the_cause() {
     }
 }
 
-/// Who has met its neighbours begins, while others have not.
+/// Ranks that have met their neighbours begin, while others have not.
 #[test]
 fn an_exchange_may_begin_before_all_are_linked() {
     for ranks in [2, 3, 17, 64] {
@@ -281,7 +282,7 @@ fn a_rank_that_ended_before_it_was_linked_is_named() {
     }
 }
 
-/// Two machines, byte by byte.
+/// Returns two control states that tests connect byte by byte.
 fn pair() -> (Control, Control) {
     let control = |rank| {
         let completed = Arc::new(Completed::default());

@@ -1,4 +1,4 @@
-//! All values of the small types, and the rules for special values, spelled out.
+//! Tests of all values of the small types, and of the rules for special values.
 
 use crate::operands::{element, elements, special_bits};
 use ccl_core::types::{DataType, ReduceOp};
@@ -125,8 +125,8 @@ fn minimum_and_maximum_propagate_nan_and_order_the_zeros() {
     assert_eq!(pair_of_floats(ReduceOp::Sum, f32::INFINITY, f32::NEG_INFINITY), 0x7fc0_0000);
 }
 
-/// 1 + 2⁻⁸ is the middle between two bfloat16: the even one is 1. A second 2⁻⁸, added before
-/// anything is rounded, reaches the other one; rounding after each addition would lose both.
+/// Checks that 1 + 2⁻⁸, the middle between two bfloat16, rounds to the even one, 1. A second 2⁻⁸,
+/// added before rounding, reaches the other one; rounding after each addition would lose both.
 #[test]
 fn narrow_floats_round_once_and_to_even() {
     let (one, small) = ([0x80, 0x3f], [0x80, 0x3b]);

@@ -1,4 +1,4 @@
-//! The kernels against the reference, bit for bit.
+//! Tests of the kernels against the reference, bit for bit.
 
 mod exhaustive;
 mod matrix;

@@ -1,5 +1,5 @@
-//! Every type, operator, number of terms and destinations, size, alignment, place and SIMD level
-//! against the reference, bit for bit.
+//! Tests of every type, operator, number of terms and destinations, size, alignment, place and SIMD
+//! level against the reference, bit for bit.
 
 use crate::operands::{Random, element, element_bits, elements, float_layout};
 use ccl_core::types::{DataType, ReduceOp};
@@ -11,7 +11,7 @@ const GUARD: u8 = 0xa5;
 const GUARD_BYTES: usize = 64;
 const RANKS: u32 = 3;
 
-/// Bytes between guards, some way off any alignment.
+/// Bytes between guards, at some offset from any alignment.
 struct Buffer {
     bytes: Vec<u8>,
     start: usize,
@@ -39,7 +39,7 @@ impl Buffer {
     }
 }
 
-/// Where the destinations are: each names the term it lies on, or nothing.
+/// Places of the destinations: each is the term that it lies on, or none.
 type Places = Vec<Option<usize>>;
 
 fn places(terms: usize) -> Vec<Places> {
@@ -67,7 +67,7 @@ struct Case {
     what: String,
 }
 
-/// Even terms are scaled, for operators that know what that means.
+/// Returns whether a term is scaled: even ones are, for operators that scale.
 fn scaled(term: usize) -> bool {
     term.is_multiple_of(2)
 }
@@ -173,7 +173,7 @@ each_type! {
     float8_e5m2 Float8E5m2;
 }
 
-/// What a fold of these terms stores.
+/// Returns the bytes that a fold of these terms stores.
 fn folded(kernel: &Kernel, terms: &[(&[u8], bool)], elements: usize) -> Vec<u8> {
     let mut dst = vec![0; terms[0].0.len()];
     let operands: Vec<Term> =

@@ -2,7 +2,7 @@
 
 use ccl_core::types::DataType;
 
-/// A small generator: the same numbers on every run.
+/// A small generator of random numbers: the same on every run.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -14,7 +14,7 @@ impl Random {
     }
 }
 
-/// Bits of the significand and the exponent's bias, for floats.
+/// Returns the bits of the significand and the exponent's bias, for floats.
 pub(crate) fn float_layout(data_type: DataType) -> Option<(u32, u64)> {
     match data_type {
         DataType::Float16 => Some((10, 15)),
@@ -27,8 +27,8 @@ pub(crate) fn float_layout(data_type: DataType) -> Option<(u32, u64)> {
     }
 }
 
-/// Zeros, subnormals, the ends of the range, infinities and NaN with and without payload; for
-/// integers the ends of the range.
+/// Returns zeros, subnormals, the ends of the range, infinities and NaN with and without payload;
+/// for integers the ends of the range.
 pub(crate) fn special_bits(data_type: DataType) -> Vec<u64> {
     let sign = 1u64 << (8 * data_type.bytes() - 1);
     let magnitudes = match float_layout(data_type) {
@@ -57,7 +57,7 @@ pub(crate) fn special_bits(data_type: DataType) -> Vec<u64> {
     magnitudes.iter().flat_map(|&bits| [bits, bits | sign]).collect()
 }
 
-/// One element: mostly numbers of a middling size, now and then anything at all.
+/// Returns one element: mostly numbers of a middling size, now and then anything at all.
 pub(crate) fn element_bits(data_type: DataType, random: &mut Random) -> u64 {
     let specials = special_bits(data_type);
     let (choice, bits) = (random.next() % 32, random.next());
@@ -73,7 +73,7 @@ pub(crate) fn element_bits(data_type: DataType, random: &mut Random) -> u64 {
     }
 }
 
-/// The element with these bits, in the first bytes.
+/// Returns the element with these bits, in the first bytes.
 pub(crate) fn element(data_type: DataType, bits: u64) -> [u8; 8] {
     if cfg!(target_endian = "little") {
         bits.to_le_bytes()
@@ -82,7 +82,7 @@ pub(crate) fn element(data_type: DataType, bits: u64) -> [u8; 8] {
     }
 }
 
-/// The bytes of elements with these bits.
+/// Returns the bytes of elements with these bits.
 pub(crate) fn elements(data_type: DataType, bits: impl IntoIterator<Item = u64>) -> Vec<u8> {
     bits.into_iter()
         .flat_map(|bits| element(data_type, bits).into_iter().take(data_type.bytes()))

@@ -1,27 +1,28 @@
-//! The functions of a plugin, each under the newest version whose signature it has.
+//! Types of a plugin's functions, each under the newest version whose signature it has.
 
 use core::ffi::{c_char, c_int, c_void};
 
 use crate::{Attributes, CommConfig, DeviceHandle, Logger, NcclResult, Profiler};
 
-/// Context, hash of the communicator, its configuration, logger, profiler.
+/// Arguments: where the context goes, hash of the communicator, its configuration, logger,
+/// profiler.
 pub type InitV12 =
     unsafe extern "C" fn(*mut *mut c_void, u64, *mut CommConfig, Logger, Profiler) -> NcclResult;
-/// Logger, profiler.
+/// Arguments: logger, profiler.
 pub type InitV10 = unsafe extern "C" fn(Logger, Profiler) -> NcclResult;
-/// Logger.
+/// Argument: logger.
 pub type InitV9 = unsafe extern "C" fn(Logger) -> NcclResult;
 
-/// Where the number of devices goes.
+/// Argument: where the number of devices goes.
 pub type Devices = unsafe extern "C" fn(*mut c_int) -> NcclResult;
 
-/// Context, device, handle, where the listening communicator goes.
+/// Arguments: context, device, handle, where the listening communicator goes.
 pub type ListenV12 =
     unsafe extern "C" fn(*mut c_void, c_int, *mut c_void, *mut *mut c_void) -> NcclResult;
-/// Device, handle, where the listening communicator goes.
+/// Arguments: device, handle, where the listening communicator goes.
 pub type ListenV10 = unsafe extern "C" fn(c_int, *mut c_void, *mut *mut c_void) -> NcclResult;
 
-/// Context, device, handle, where the sending communicator goes, and its device handle.
+/// Arguments: context, device, handle, where the sending communicator goes, and its device handle.
 pub type ConnectV12 = unsafe extern "C" fn(
     *mut c_void,
     c_int,
@@ -29,7 +30,8 @@ pub type ConnectV12 = unsafe extern "C" fn(
     *mut *mut c_void,
     *mut *mut DeviceHandle,
 ) -> NcclResult;
-/// Device, configuration, handle, where the sending communicator goes, and its device handle.
+/// Arguments: device, configuration, handle, where the sending communicator goes, and its device
+/// handle.
 pub type ConnectV10 = unsafe extern "C" fn(
     c_int,
     *mut CommConfig,
@@ -37,7 +39,7 @@ pub type ConnectV10 = unsafe extern "C" fn(
     *mut *mut c_void,
     *mut *mut DeviceHandle,
 ) -> NcclResult;
-/// Device, handle, where the sending communicator goes, and its device handle.
+/// Arguments: device, handle, where the sending communicator goes, and its device handle.
 pub type ConnectV9 = unsafe extern "C" fn(
     c_int,
     *mut c_void,
@@ -45,15 +47,15 @@ pub type ConnectV9 = unsafe extern "C" fn(
     *mut *mut DeviceHandle,
 ) -> NcclResult;
 
-/// The listening communicator, where the receiving one goes, and its device handle.
+/// Arguments: the listening communicator, where the receiving one goes, and its device handle.
 pub type Accept =
     unsafe extern "C" fn(*mut c_void, *mut *mut c_void, *mut *mut DeviceHandle) -> NcclResult;
 
-/// A communicator, address, bytes, kind of memory, where the registration goes.
+/// Arguments: a communicator, address, bytes, kind of memory, where the registration goes.
 pub type RegMr =
     unsafe extern "C" fn(*mut c_void, *mut c_void, usize, c_int, *mut *mut c_void) -> NcclResult;
-/// A communicator, address, bytes, kind of memory, offset in the buffer that the descriptor names,
-/// the descriptor, where the registration goes.
+/// Arguments: a communicator, address, bytes, kind of memory, offset in the buffer that the
+/// descriptor names, the descriptor, where the registration goes.
 pub type RegMrDmaBuf = unsafe extern "C" fn(
     *mut c_void,
     *mut c_void,
@@ -63,11 +65,11 @@ pub type RegMrDmaBuf = unsafe extern "C" fn(
     c_int,
     *mut *mut c_void,
 ) -> NcclResult;
-/// The communicator, the registration.
+/// Arguments: the communicator, the registration.
 pub type DeregMr = unsafe extern "C" fn(*mut c_void, *mut c_void) -> NcclResult;
 
-/// The communicator, address, bytes, tag, registration, event of the profiler, where the request
-/// goes: null if it cannot be taken now.
+/// Arguments: the communicator, address, bytes, tag, registration, event of the profiler, where the
+/// request goes: null if it cannot be taken now.
 pub type IsendV12 = unsafe extern "C" fn(
     *mut c_void,
     *mut c_void,
@@ -77,7 +79,7 @@ pub type IsendV12 = unsafe extern "C" fn(
     *mut c_void,
     *mut *mut c_void,
 ) -> NcclResult;
-/// The same without an event.
+/// Arguments of `IsendV12` without the event.
 pub type IsendV9 = unsafe extern "C" fn(
     *mut c_void,
     *mut c_void,
@@ -86,7 +88,7 @@ pub type IsendV9 = unsafe extern "C" fn(
     *mut c_void,
     *mut *mut c_void,
 ) -> NcclResult;
-/// The same with bytes as an `int`.
+/// Arguments of `IsendV9` with bytes as an `int`.
 pub type IsendV8 = unsafe extern "C" fn(
     *mut c_void,
     *mut c_void,
@@ -96,8 +98,8 @@ pub type IsendV8 = unsafe extern "C" fn(
     *mut *mut c_void,
 ) -> NcclResult;
 
-/// The communicator, how many, and so many addresses, bytes, tags, registrations, events of the
-/// profiler; where the request goes: null if it cannot be taken now.
+/// Arguments: the communicator, a count, and so many addresses, bytes, tags, registrations, events
+/// of the profiler; where the request goes: null if it cannot be taken now.
 pub type IrecvV12 = unsafe extern "C" fn(
     *mut c_void,
     c_int,
@@ -108,7 +110,7 @@ pub type IrecvV12 = unsafe extern "C" fn(
     *mut *mut c_void,
     *mut *mut c_void,
 ) -> NcclResult;
-/// The same without events.
+/// Arguments of `IrecvV12` without the events.
 pub type IrecvV9 = unsafe extern "C" fn(
     *mut c_void,
     c_int,
@@ -118,7 +120,7 @@ pub type IrecvV9 = unsafe extern "C" fn(
     *mut *mut c_void,
     *mut *mut c_void,
 ) -> NcclResult;
-/// The same with bytes as `int`s.
+/// Arguments of `IrecvV9` with bytes as `int`s.
 pub type IrecvV8 = unsafe extern "C" fn(
     *mut c_void,
     c_int,
@@ -129,8 +131,8 @@ pub type IrecvV8 = unsafe extern "C" fn(
     *mut *mut c_void,
 ) -> NcclResult;
 
-/// The communicator, how many, and so many addresses, bytes, registrations; where the request goes:
-/// null if there is nothing to flush.
+/// Arguments: the communicator, a count, and so many addresses, bytes, registrations; where the
+/// request goes: null if there is nothing to flush.
 pub type Iflush = unsafe extern "C" fn(
     *mut c_void,
     c_int,
@@ -139,21 +141,22 @@ pub type Iflush = unsafe extern "C" fn(
     *mut *mut c_void,
     *mut *mut c_void,
 ) -> NcclResult;
-/// The request, where it goes whether it is done, and the bytes of each part.
+/// Arguments: the request, where it goes whether the request is done, and where the bytes of each
+/// part go.
 pub type Test = unsafe extern "C" fn(*mut c_void, *mut c_int, *mut c_int) -> NcclResult;
 
-/// The communicator.
+/// Argument: the communicator.
 pub type Close = unsafe extern "C" fn(*mut c_void) -> NcclResult;
 
-/// The communicator, the registration, where the device's goes.
+/// Arguments: the communicator, the registration, where the device's registration goes.
 pub type GetDeviceMr =
     unsafe extern "C" fn(*mut c_void, *mut c_void, *mut *mut c_void) -> NcclResult;
-/// The receiving communicator, how many, the request.
+/// Arguments: the receiving communicator, a count, the request.
 pub type IrecvConsumed = unsafe extern "C" fn(*mut c_void, c_int, *mut c_void) -> NcclResult;
 
-/// The context.
+/// Argument: the context.
 pub type Finalize = unsafe extern "C" fn(*mut c_void) -> NcclResult;
-/// The context, what is about to be done.
+/// Arguments: the context, the attributes of what is about to be done.
 pub type SetAttributes = unsafe extern "C" fn(*mut c_void, *mut Attributes) -> NcclResult;
 
 /// Text of the plugin that lives as long as the process.

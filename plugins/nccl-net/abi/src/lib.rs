@@ -1,9 +1,10 @@
-//! NCCL's interface for network plugins, as C sees it: what a plugin exports and what NCCL calls.
+//! NCCL's interface for network plugins, as C sees it: the tables that a plugin exports, whose
+//! functions NCCL calls.
 //!
-//! One module for each version that NCCL has loaded since 2.20: a table of functions, `Net`, which
-//! the plugin exports under [`v12::SYMBOL`] and its likes, and `Properties`, which describes a
-//! device. What versions have in common is here. Sizes and offsets are asserted at compile time
-//! against those of the public headers on 64-bit Linux.
+//! One module stands for each version that NCCL has loaded since 2.20. It has a table of functions,
+//! `Net`, which the plugin exports under [`v12::SYMBOL`] and its likes, and `Properties`, which
+//! describes a device. This module has what versions have in common. Sizes and offsets are asserted
+//! at compile time against those of the public headers on 64-bit Linux.
 //!
 //! Source: NVIDIA/nccl, `src/include/plugin/` and `plugins/net/` at the tags named in the modules.
 
@@ -11,7 +12,7 @@
 
 use core::ffi::{c_char, c_int, c_ulong, c_void};
 
-/// Checks when compiled that a version's table has its pointers in the order of NCCL's header:
+/// Checks at compile time that a version's table has its pointers in the order of NCCL's header:
 /// those that all versions have, then the ones that are named.
 macro_rules! table_order {
     ($($more:ident),*) => {
@@ -41,53 +42,54 @@ pub mod v9;
 
 pub use calls::*;
 
-/// Bytes of a handle: what a listener is found by, carried from rank to rank by NCCL.
+/// Bytes of a handle, by which a listener is found; NCCL carries it from rank to rank.
 pub const HANDLE_BYTES: usize = 128;
-/// The most requests that NCCL has outstanding on one communicator.
+/// Most requests that NCCL has outstanding on one communicator.
 pub const REQUESTS_MAX: usize = 32;
-/// The longest transfer that a plugin may claim to take.
+/// Most bytes of a transfer that a plugin may claim to take.
 pub const TRANSFER_BYTES_MAX: usize = 1 << 40;
-/// In the place of the request that `irecv` returns: NCCL does without being told that it is done.
+/// Value in the place of the request that `irecv` returns: NCCL does not need to be told of
+/// completion.
 pub const OPTIONAL_COMPLETION: usize = 1;
-/// What is not defined: a traffic class, a rail, a plane.
+/// Value of an undefined traffic class, rail or plane.
 pub const UNDEFINED: i32 = -1;
 
 /// Memory of the host; a bit of `Properties::memory_kinds`, and the kind of a registration.
 pub const HOST: c_int = 1;
-/// Memory of a CUDA device; likewise.
+/// Memory of a CUDA device; a bit of `Properties::memory_kinds`, and the kind of a registration.
 pub const CUDA: c_int = 2;
 /// Memory that a descriptor names; a bit of `Properties::memory_kinds`.
 pub const DMA_BUF: c_int = 4;
 
-/// The device type of a plugin that runs on the host alone.
+/// Device type of a plugin that runs on the host alone.
 pub const DEVICE_HOST: c_int = 0;
-/// The device type of a plugin whose device side NCCL's kernels know.
+/// Device type of a plugin whose device side NCCL's kernels know.
 pub const DEVICE_UNPACK: c_int = 1;
-/// The version of it that they know.
+/// Version of that device side that NCCL's kernels know.
 pub const DEVICE_UNPACK_VERSION: c_int = 7;
 
-/// What a call returns: `ncclResult_t`.
+/// Result of a call: `ncclResult_t`.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NcclResult(pub c_int);
 
 impl NcclResult {
-    /// It is done.
+    /// The call has succeeded.
     pub const SUCCESS: NcclResult = NcclResult(0);
     /// A CUDA call failed.
     pub const UNHANDLED_CUDA_ERROR: NcclResult = NcclResult(1);
     /// The operating system refused something.
     pub const SYSTEM_ERROR: NcclResult = NcclResult(2);
-    /// A defect of the plugin.
+    /// The plugin has a defect.
     pub const INTERNAL_ERROR: NcclResult = NcclResult(3);
-    /// An argument that means nothing.
+    /// An argument means nothing.
     pub const INVALID_ARGUMENT: NcclResult = NcclResult(4);
-    /// A call that is wrong now.
+    /// The call is wrong at this time.
     pub const INVALID_USAGE: NcclResult = NcclResult(5);
     /// The peer is gone, or has done something wrong.
     pub const REMOTE_ERROR: NcclResult = NcclResult(6);
 
-    /// Its name in NCCL.
+    /// Returns the name of the result in NCCL.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self.0 {
@@ -105,7 +107,7 @@ impl NcclResult {
     }
 }
 
-/// How much a line of NCCL's log matters: `ncclDebugLogLevel`.
+/// Importance of a line of NCCL's log: `ncclDebugLogLevel`.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogLevel(pub c_int);
@@ -125,65 +127,66 @@ impl LogLevel {
 pub const SUBSYSTEM_INIT: c_ulong = 1;
 /// Lines about the network: a bit of `NCCL_DEBUG_SUBSYS`.
 pub const SUBSYSTEM_NET: c_ulong = 0x10;
-/// All of them.
+/// Lines about all subsystems.
 pub const SUBSYSTEM_ALL: c_ulong = c_ulong::MAX;
 
-/// NCCL's logger: level, subsystems, file, line, and a format as of `printf` with its arguments.
+/// NCCL's logger: level, subsystems, file, line, and a format like that of `printf` with its
+/// arguments.
 pub type Logger =
     Option<unsafe extern "C" fn(LogLevel, c_ulong, *const c_char, c_int, *const c_char, ...) -> ()>;
 
-/// NCCL's profiler: event, what happens to it, its parent, what kind it is, its description.
+/// NCCL's profiler: event, what happens to the event, its parent, its kind, its description.
 pub type Profiler = Option<
     unsafe extern "C" fn(*mut *mut c_void, c_int, *mut c_void, i64, *mut c_void) -> NcclResult,
 >;
 
-/// What NCCL says of a communicator: `ncclNetCommConfig_t`.
+/// Configuration that NCCL gives for a communicator: `ncclNetCommConfig_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommConfig {
-    /// DSCP and ECN of what it sends, or [`UNDEFINED`].
+    /// DSCP and ECN of the communicator's packets, or [`UNDEFINED`].
     pub traffic_class: c_int,
 }
 const _: () = assert!(size_of::<CommConfig>() == 4);
 
-/// For plugins whose device side NCCL's kernels know: `ncclNetDeviceHandle_t`.
+/// Handle of a plugin's device side that NCCL's kernels know: `ncclNetDeviceHandle_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceHandle {
-    /// [`DEVICE_HOST`] or another.
+    /// Type of the device: [`DEVICE_HOST`] or another.
     pub device_type: c_int,
-    /// Of the type.
+    /// Version of the device type.
     pub device_version: c_int,
-    /// The plugin's own.
+    /// Pointer to data of the plugin's own.
     pub handle: *mut c_void,
-    /// Bytes of it.
+    /// Bytes of that data.
     pub size: usize,
-    /// Whether `test` is to be called for progress.
+    /// Nonzero if `test` is to be called for progress.
     pub needs_proxy_progress: c_int,
 }
 const _: () = assert!(size_of::<DeviceHandle>() == 32);
 
-/// How many talk to how many: one direction of [`Attributes`].
+/// Numbers of peers and flows in one direction of [`Attributes`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fan {
-    /// The most peers at once.
+    /// Most peers at once.
     pub peers_max: i32,
-    /// The least.
+    /// Least peers at once.
     pub peers_min: i32,
-    /// The most flows to each of them.
+    /// Most flows to each of them.
     pub flows_max: i32,
-    /// The least.
+    /// Least flows to each of them.
     pub flows_min: i32,
 }
 
-/// What NCCL is about to do, as a hint: `ncclNetAttr_t`.
+/// Hint about what NCCL is about to do: `ncclNetAttr_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// Of what is sent.
+    /// Fan of what is sent.
     pub send: Fan,
-    /// Of what is received.
+    /// Fan of what is received.
     pub receive: Fan,
     /// Bits of operations.
     pub operations: u32,
@@ -194,19 +197,19 @@ pub struct Attributes {
 }
 const _: () = assert!(size_of::<Attributes>() == 44);
 
-/// The physical devices that one is made of, `N` at most: `ncclNetVDeviceProps_t`.
+/// Physical devices that one device is made of, `N` at most: `ncclNetVDeviceProps_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts<const N: usize> {
-    /// How many.
+    /// Number of physical devices.
     pub count: c_int,
-    /// Which.
+    /// Numbers of the physical devices.
     pub devices: [c_int; N],
 }
 const _: () = assert!(size_of::<Parts<4>>() == 20 && size_of::<Parts<8>>() == 36);
 
 impl<const N: usize> Parts<N> {
-    /// One physical device: itself.
+    /// Creates the parts of one physical device: itself.
     #[must_use]
     pub const fn one(device: c_int) -> Parts<N> {
         let mut devices = [0; N];
@@ -216,7 +219,7 @@ impl<const N: usize> Parts<N> {
         Parts { count: 1, devices }
     }
 
-    /// Several; of more than there is room for, the first ones.
+    /// Creates parts from several devices; the first ones if there is no room for all.
     #[must_use]
     pub fn of(parts: &[c_int]) -> Parts<N> {
         let mut devices = [0; N];
@@ -224,7 +227,8 @@ impl<const N: usize> Parts<N> {
         Parts { count: parts.len().min(N) as c_int, devices }
     }
 
-    /// Which; none if there are more than there is room for, or fewer than none.
+    /// Returns the numbers of the devices; none if the count is negative or more than there is room
+    /// for.
     #[must_use]
     pub fn get(&self) -> Option<&[c_int]> {
         self.devices.get(..usize::try_from(self.count).ok()?)

@@ -9,50 +9,50 @@ use crate::{
 
 pub use crate::v9::Properties;
 
-/// The name of the table.
+/// Name of the table's symbol.
 pub const SYMBOL: &CStr = c"ncclNetPlugin_v10";
 
-/// What a plugin exports.
+/// Table of functions that a plugin exports.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Net {
-    /// Its name in `NCCL_NET`; read before anything is called.
+    /// Name of the plugin in `NCCL_NET`; read before anything is called.
     pub name: Text,
-    /// Called once per process.
+    /// Initialises the plugin; called once per process.
     pub init: Option<InitV10>,
-    /// Called again for later communicators.
+    /// Gives the number of devices; called again for later communicators.
     pub devices: Option<Devices>,
-    /// Of a device.
+    /// Gives the properties of a device.
     pub properties: Option<unsafe extern "C" fn(c_int, *mut Properties) -> NcclResult>,
-    /// Must not block.
+    /// Begins to listen; must not block.
     pub listen: Option<ListenV10>,
-    /// Polled, with the same handle, until it gives a communicator.
+    /// Connects; polled, with the same handle, until it gives a communicator.
     pub connect: Option<ConnectV10>,
-    /// Polled until it gives a communicator.
+    /// Accepts a connection; polled until it gives a communicator.
     pub accept: Option<Accept>,
-    /// Also while transfers run.
+    /// Registers memory; called also while transfers run.
     pub register: Option<RegMr>,
-    /// May be null.
+    /// Registers memory that a descriptor names. May be null.
     pub register_dma_buf: Option<RegMrDmaBuf>,
-    /// Also while transfers run.
+    /// Deregisters memory; called also while transfers run.
     pub deregister: Option<DeregMr>,
-    /// Sends to the peer; null for a request that cannot be taken now.
+    /// Sends to the peer; gives null for a request that cannot be taken now.
     pub isend: Option<IsendV12>,
-    /// Receives, up to `receives_max` at once; likewise.
+    /// Receives up to `receives_max` at once; gives null for a request that cannot be taken now.
     pub irecv: Option<IrecvV12>,
-    /// For memory of devices.
+    /// Flushes what was received into memory of devices.
     pub iflush: Option<Iflush>,
-    /// Whether a request is done.
+    /// Tests whether a request is done.
     pub test: Option<Test>,
-    /// Of a sending communicator.
+    /// Closes a sending communicator.
     pub close_send: Option<Close>,
-    /// Of a receiving communicator.
+    /// Closes a receiving communicator.
     pub close_receive: Option<Close>,
-    /// Of a listening communicator.
+    /// Closes a listening communicator.
     pub close_listen: Option<Close>,
-    /// May be null.
+    /// Gives the device's registration for a registration. May be null.
     pub device_registration: Option<GetDeviceMr>,
-    /// May be null.
+    /// Tells that a receive was consumed. May be null.
     pub consumed: Option<IrecvConsumed>,
     /// Joins physical devices to one. May be null.
     pub make_device: Option<unsafe extern "C" fn(*mut c_int, *mut Parts<4>) -> NcclResult>,

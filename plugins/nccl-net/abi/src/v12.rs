@@ -9,102 +9,103 @@ use crate::{
     SetAttributes, Test, Text,
 };
 
-/// The name of the table.
+/// Name of the table's symbol.
 pub const SYMBOL: &CStr = c"ncclNetPlugin_v12";
 
-/// What a plugin exports.
+/// Table of functions that a plugin exports.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Net {
-    /// Its name in `NCCL_NET`; read before anything is called.
+    /// Name of the plugin in `NCCL_NET`; read before anything is called.
     pub name: Text,
-    /// Called for each communicator.
+    /// Initialises a context; called for each communicator.
     pub init: Option<InitV12>,
-    /// Called again for later communicators.
+    /// Gives the number of devices; called again for later communicators.
     pub devices: Option<Devices>,
-    /// Of a device.
+    /// Gives the properties of a device.
     pub properties: Option<unsafe extern "C" fn(c_int, *mut Properties) -> NcclResult>,
-    /// Must not block.
+    /// Begins to listen; must not block.
     pub listen: Option<ListenV12>,
-    /// Polled, with the same handle, until it gives a communicator.
+    /// Connects; polled, with the same handle, until it gives a communicator.
     pub connect: Option<ConnectV12>,
-    /// Polled until it gives a communicator.
+    /// Accepts a connection; polled until it gives a communicator.
     pub accept: Option<Accept>,
-    /// Also while transfers run.
+    /// Registers memory; called also while transfers run.
     pub register: Option<RegMr>,
-    /// May be null.
+    /// Registers memory that a descriptor names. May be null.
     pub register_dma_buf: Option<RegMrDmaBuf>,
-    /// Also while transfers run.
+    /// Deregisters memory; called also while transfers run.
     pub deregister: Option<DeregMr>,
-    /// Sends to the peer; null for a request that cannot be taken now.
+    /// Sends to the peer; gives null for a request that cannot be taken now.
     pub isend: Option<IsendV12>,
-    /// Receives, up to `receives_max` at once; likewise.
+    /// Receives up to `receives_max` at once; gives null for a request that cannot be taken now.
     pub irecv: Option<IrecvV12>,
-    /// For memory of devices.
+    /// Flushes what was received into memory of devices.
     pub iflush: Option<Iflush>,
-    /// Whether a request is done.
+    /// Tests whether a request is done.
     pub test: Option<Test>,
-    /// Of a sending communicator.
+    /// Closes a sending communicator.
     pub close_send: Option<Close>,
-    /// Of a receiving communicator.
+    /// Closes a receiving communicator.
     pub close_receive: Option<Close>,
-    /// Of a listening communicator.
+    /// Closes a listening communicator.
     pub close_listen: Option<Close>,
-    /// May be null.
+    /// Gives the device's registration for a registration. May be null.
     pub device_registration: Option<GetDeviceMr>,
-    /// May be null.
+    /// Tells that a receive was consumed. May be null.
     pub consumed: Option<IrecvConsumed>,
     /// Joins physical devices to one. May be null.
     pub make_device: Option<unsafe extern "C" fn(*mut c_int, *mut Parts<8>) -> NcclResult>,
-    /// Once for each `init` that succeeded.
+    /// Ends a context; called once for each `init` that succeeded.
     pub finalize: Option<Finalize>,
-    /// May be null.
+    /// Tells what NCCL is about to do, as a hint. May be null.
     pub set_attributes: Option<SetAttributes>,
 }
 const _: () = assert!(size_of::<Net>() == 176);
 crate::table_order!(make_device, finalize, set_attributes);
 
-/// What there is to know of a device.
+/// Properties of a device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Properties {
-    /// Unlike that of any other device.
+    /// Name of the device, unlike that of any other.
     pub name: Text,
-    /// Of its PCI function in sysfs; null if it has none.
+    /// Path of the device's PCI function in sysfs; null if there is none.
     pub pci_path: Text,
-    /// Devices with the same share a card.
+    /// Identifier of the card, which devices of one card share.
     pub guid: u64,
-    /// Bits: [`HOST`](crate::HOST), [`CUDA`](crate::CUDA), [`DMA_BUF`](crate::DMA_BUF).
+    /// Bits of memory kinds: [`HOST`](crate::HOST), [`CUDA`](crate::CUDA),
+    /// [`DMA_BUF`](crate::DMA_BUF).
     pub memory_kinds: c_int,
-    /// Whether memory that was registered with one communicator serves all of the device.
+    /// Nonzero if memory that was registered with one communicator serves all of the device.
     pub registration_is_global: c_int,
-    /// Whether `iflush` is needed even where the GPU orders writes by itself.
+    /// Nonzero if `iflush` is needed even where the GPU orders writes by itself.
     pub force_flush: c_int,
-    /// Megabits per second.
+    /// Speed in megabits per second.
     pub speed_mbps: c_int,
-    /// Of the card.
+    /// Port of the card.
     pub port: c_int,
-    /// Microseconds.
+    /// Latency in microseconds.
     pub latency_us: f32,
-    /// The most communicators.
+    /// Most communicators.
     pub comms_max: c_int,
-    /// The most buffers in one `irecv`.
+    /// Most buffers in one `irecv`.
     pub receives_max: c_int,
-    /// [`DEVICE_HOST`](crate::DEVICE_HOST).
+    /// Type of the device: [`DEVICE_HOST`](crate::DEVICE_HOST).
     pub device_type: c_int,
-    /// Of the type.
+    /// Version of the device type.
     pub device_version: c_int,
-    /// The physical devices that it is made of.
+    /// Physical devices that the device is made of.
     pub parts: Parts<8>,
-    /// The longest transfer; at most [`TRANSFER_BYTES_MAX`](crate::TRANSFER_BYTES_MAX).
+    /// Most bytes of a transfer; at most [`TRANSFER_BYTES_MAX`](crate::TRANSFER_BYTES_MAX).
     pub transfer_bytes_max: usize,
-    /// The longest collective in the network.
+    /// Most bytes of a collective in the network.
     pub collective_bytes_max: usize,
-    /// Requests that may be joined to one.
+    /// Number of requests that may be joined to one.
     pub multi_request_bytes_max: c_int,
-    /// Or [`UNDEFINED`](crate::UNDEFINED).
+    /// Rail of the device, or [`UNDEFINED`](crate::UNDEFINED).
     pub rail: i16,
-    /// Or [`UNDEFINED`](crate::UNDEFINED).
+    /// Plane of the device, or [`UNDEFINED`](crate::UNDEFINED).
     pub plane: i16,
 }
 const _: () = assert!(size_of::<Properties>() == 128);

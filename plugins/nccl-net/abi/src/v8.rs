@@ -8,82 +8,83 @@ use crate::{
     IrecvV8, IsendV8, ListenV10, NcclResult, RegMr, RegMrDmaBuf, Test, Text,
 };
 
-/// The name of the table.
+/// Name of the table's symbol.
 pub const SYMBOL: &CStr = c"ncclNetPlugin_v8";
 
-/// What a plugin exports.
+/// Table of functions that a plugin exports.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Net {
-    /// Its name in `NCCL_NET`; read before anything is called.
+    /// Name of the plugin in `NCCL_NET`; read before anything is called.
     pub name: Text,
-    /// Called once per process.
+    /// Initialises the plugin; called once per process.
     pub init: Option<InitV9>,
-    /// Called again for later communicators.
+    /// Gives the number of devices; called again for later communicators.
     pub devices: Option<Devices>,
-    /// Of a device.
+    /// Gives the properties of a device.
     pub properties: Option<unsafe extern "C" fn(c_int, *mut Properties) -> NcclResult>,
-    /// Must not block.
+    /// Begins to listen; must not block.
     pub listen: Option<ListenV10>,
-    /// Polled, with the same handle, until it gives a communicator.
+    /// Connects; polled, with the same handle, until it gives a communicator.
     pub connect: Option<ConnectV9>,
-    /// Polled until it gives a communicator.
+    /// Accepts a connection; polled until it gives a communicator.
     pub accept: Option<Accept>,
-    /// Also while transfers run.
+    /// Registers memory; called also while transfers run.
     pub register: Option<RegMr>,
-    /// May be null.
+    /// Registers memory that a descriptor names. May be null.
     pub register_dma_buf: Option<RegMrDmaBuf>,
-    /// Also while transfers run.
+    /// Deregisters memory; called also while transfers run.
     pub deregister: Option<DeregMr>,
-    /// Sends to the peer; null for a request that cannot be taken now.
+    /// Sends to the peer; gives null for a request that cannot be taken now.
     pub isend: Option<IsendV8>,
-    /// Receives, up to `receives_max` at once; likewise.
+    /// Receives up to `receives_max` at once; gives null for a request that cannot be taken now.
     pub irecv: Option<IrecvV8>,
-    /// For memory of devices.
+    /// Flushes what was received into memory of devices.
     pub iflush: Option<Iflush>,
-    /// Whether a request is done.
+    /// Tests whether a request is done.
     pub test: Option<Test>,
-    /// Of a sending communicator.
+    /// Closes a sending communicator.
     pub close_send: Option<Close>,
-    /// Of a receiving communicator.
+    /// Closes a receiving communicator.
     pub close_receive: Option<Close>,
-    /// Of a listening communicator.
+    /// Closes a listening communicator.
     pub close_listen: Option<Close>,
-    /// May be null.
+    /// Gives the device's registration for a registration. May be null.
     pub device_registration: Option<GetDeviceMr>,
-    /// May be null.
+    /// Tells that a receive was consumed. May be null.
     pub consumed: Option<IrecvConsumed>,
 }
 const _: () = assert!(size_of::<Net>() == 152);
 crate::table_order!();
 
-/// What there is to know of a device.
+/// Properties of a device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Properties {
-    /// Unlike that of any other device.
+    /// Name of the device, unlike that of any other.
     pub name: Text,
-    /// Of its PCI function in sysfs; null if it has none.
+    /// Path of the device's PCI function in sysfs; null if there is none.
     pub pci_path: Text,
-    /// Devices with the same share a card.
+    /// Identifier of the card, which devices of one card share.
     pub guid: u64,
-    /// Bits: [`HOST`](crate::HOST), [`CUDA`](crate::CUDA), [`DMA_BUF`](crate::DMA_BUF).
+    /// Bits of memory kinds: [`HOST`](crate::HOST), [`CUDA`](crate::CUDA),
+    /// [`DMA_BUF`](crate::DMA_BUF).
     pub memory_kinds: c_int,
-    /// Whether memory that was registered with one communicator serves all of the device.
+    /// Nonzero if memory that was registered with one communicator serves all of the device.
     pub registration_is_global: c_int,
-    /// Megabits per second.
+    /// Speed in megabits per second.
     pub speed_mbps: c_int,
-    /// Of the card.
+    /// Port of the card.
     pub port: c_int,
-    /// Microseconds.
+    /// Latency in microseconds.
     pub latency_us: f32,
-    /// The most communicators.
+    /// Most communicators.
     pub comms_max: c_int,
-    /// The most buffers in one `irecv`.
+    /// Most buffers in one `irecv`.
     pub receives_max: c_int,
-    /// [`DEVICE_HOST`](crate::DEVICE_HOST).
+    /// Type of the device: [`DEVICE_HOST`](crate::DEVICE_HOST).
     pub device_type: c_int,
-    /// Of the type.
+    /// Version of the device type.
     pub device_version: c_int,
 }
 const _: () = assert!(size_of::<Properties>() == 64);

@@ -1,10 +1,10 @@
-//! In which slot the message for a buffer will come, as far as that can be guessed.
+//! Guesses of the slot in which the message for a buffer comes.
 //!
-//! Over TCP it is this side's processor that moves the bytes, at its own time: what comes to a slot
-//! can go to the buffer instead ([`ccl_core::transport::Lane::redirect`]), and no CTS needs to
-//! travel for that. The sender takes its slots in turn, and mostly messages come in the order of
-//! their buffers. Their headers, which do come to the slot, tell whether the guess was right. Where
-//! it was not, the message is copied back to the slot, where nobody had looked for it yet.
+//! Over TCP, this side's processor moves the bytes, at its own time. What comes to a slot can
+//! therefore go to the buffer instead ([`ccl_core::transport::Lane::redirect`]), and no CTS needs
+//! to travel for that. The sender takes its slots in turn, and messages mostly come in the order of
+//! their buffers. Their headers, which do come to the slot, tell whether the guess was right. If it
+//! was wrong, the message is copied back to the slot before anybody looks for it there.
 
 use ccl_core::transport::{LocalSlice, MrKey};
 use ccl_memory::Region;
@@ -15,27 +15,26 @@ use super::receiver::Buffer;
 use super::wire::{HEADER_BYTES, SLOTS_MAX};
 use crate::error::NetError;
 
-/// After so many wrong guesses in a row nothing is guessed any more: the caller has an order of its
-/// own.
+/// Number of wrong guesses in a row after which guessing ends: the caller has an order of its own.
 const WRONG_MAX: u32 = 8;
 
 /// A buffer whose message is expected in some slot.
 #[derive(Clone, Debug)]
 pub(crate) struct Guess {
-    /// Group and index.
+    /// Group and index of the buffer.
     pub(crate) at: (usize, usize),
-    /// Where the message goes, if not to the slot.
+    /// Buffer that the message is redirected to; none if it goes to the slot.
     into: Option<Buffer>,
 }
 
 impl Guess {
-    /// Whether a message of so many bytes went past the slot.
+    /// Returns whether a message of so many bytes was redirected past the slot.
     pub(crate) fn took(&self, bytes: usize) -> bool {
         // The lane leaves longer ones where they are.
         bytes > 0 && self.into.as_ref().is_some_and(|into| bytes <= into.bytes)
     }
 
-    /// Copies a message of so many bytes to where it was sent.
+    /// Copies a redirected message of so many bytes back to the slot that it was sent to.
     pub(crate) fn put_back(
         &self,
         to: &Region,
@@ -51,10 +50,10 @@ impl Guess {
     }
 }
 
-/// What is expected in the slots of a receiver.
+/// Guesses for the slots of a receiver.
 #[derive(Debug)]
 pub(crate) struct Expected {
-    /// Whether anything is guessed.
+    /// True while slots are guessed.
     guesses: bool,
     settings: Settings,
     slots: MrKey,
@@ -70,14 +69,14 @@ impl Expected {
         Expected { guesses, settings, slots, by_slot, next: 0, wrong: 0 }
     }
 
-    /// Whether anything is guessed.
+    /// Returns whether slots are guessed.
     pub(crate) fn guesses(&self) -> bool {
         self.guesses
     }
 
-    /// Expects the message for a buffer in the next slot; no if that is taken, or nothing is
-    /// guessed. `held` are slots whose messages nobody wants yet. To be called when all events
-    /// have been taken: what has come before is not known to the lane any more.
+    /// Expects the message for a buffer in the next slot. Returns false if that slot is taken, or
+    /// nothing is guessed. `held` are slots whose messages nobody wants yet. Call this when all
+    /// events have been taken: the lane no longer knows of messages that have come before.
     pub(crate) fn expect(
         &mut self,
         line: &mut Line,
@@ -113,8 +112,8 @@ impl Expected {
         LocalSlice { key: self.slots, offset, bytes }
     }
 
-    /// A message has come in a slot: which one was expected there; else, whether it is the first
-    /// that nothing is known of.
+    /// Takes the guess for a slot in which a message has come. Without a guess, the error says
+    /// whether the slot is the next one in turn; while nothing is guessed, it is true.
     pub(crate) fn take(&mut self, slot: usize) -> Result<Guess, bool> {
         self.by_slot[slot].take().ok_or_else(|| {
             let is_next = slot == self.next || !self.guesses;
@@ -125,21 +124,21 @@ impl Expected {
         })
     }
 
-    /// Whether that was as expected.
+    /// Learns whether a guess was right. Too many wrong guesses in a row end the guessing.
     pub(crate) fn learn(&mut self, right: bool) {
         self.wrong = if right { 0 } else { self.wrong + 1 };
         self.guesses &= self.wrong < WRONG_MAX;
     }
 
-    /// The message for a buffer has come in another way.
+    /// Drops the guess for a buffer whose message has come in another way.
     pub(crate) fn forget(&mut self, line: &mut Line, at: (usize, usize)) -> Result<(), NetError> {
         let slots = 0..self.settings.slots();
         let found = { slots }.find(|slot| self.by_slot[*slot].as_ref().is_some_and(|g| g.at == at));
         found.map_or(Ok(()), |slot| self.release(line, slot))
     }
 
-    /// Nothing is expected any more; guesses begin again behind `last`, or where they were first
-    /// wrong. To be called when all events have been taken. Returns whether anything was expected.
+    /// Drops all guesses. New guesses begin behind `last`, or at the oldest guess that was dropped.
+    /// Call this when all events have been taken. Returns whether there was any guess.
     pub(crate) fn clear(&mut self, line: &mut Line, last: Option<usize>) -> Result<bool, NetError> {
         let count = self.settings.slots();
         // All around, the oldest is the first.
@@ -157,8 +156,8 @@ impl Expected {
         }
     }
 
-    /// Nothing goes past the slot any more. The lane ends that by itself for a message with bytes
-    /// that was sent as it should be.
+    /// Ends the redirect of a guess. The lane ends it by itself for a message with bytes that was
+    /// sent as it should be.
     pub(crate) fn end(&self, line: &mut Line, slot: usize, guess: &Guess) -> Result<(), NetError> {
         if let Some(into) = &guess.into {
             line.redirect(self.slice(slot, into.bytes), None)?;

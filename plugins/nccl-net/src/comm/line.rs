@@ -1,4 +1,4 @@
-//! One connection: a lane of its own, what is to be posted to it, and when it last moved.
+//! One connection: a lane of its own, the work to be posted to it, and the time of its last events.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use ccl_memory::Region;
 use super::wire::Note;
 use crate::error::NetError;
 
-/// What mostly comes at once: room for it is made beforehand, so that calls need not allocate.
+/// Initial capacity of lists, so that calls need not allocate.
 const AT_ONCE: usize = 64;
 
-/// Memory of the connection's own.
+/// Registered memory that belongs to the connection.
 #[derive(Debug)]
 pub(crate) struct Own {
     device: Arc<dyn Device>,
@@ -38,18 +38,18 @@ impl Drop for Own {
     }
 }
 
-/// What a connection is made with.
+/// Settings that a connection is made with.
 #[derive(Clone, Debug)]
 pub(crate) struct LineSettings {
     pub(crate) device: Arc<dyn Device>,
-    /// What the caller's memory is registered with.
+    /// Device that the caller's memory is registered with.
     pub(crate) home: Arc<dyn Device>,
-    /// Of packets, if not the device's.
+    /// Traffic class of packets; none for the device's.
     pub(crate) traffic_class: Option<u8>,
 }
 
 impl LineSettings {
-    /// Whether messages are spread over queue pairs.
+    /// Returns whether messages are spread over queue pairs.
     pub(crate) fn has_queue_pairs(&self) -> bool {
         let caps = self.device.caps();
         !caps.mapped && !caps.redirects
@@ -63,18 +63,18 @@ pub(crate) struct Line {
     lane: Box<dyn Lane>,
     pub(crate) endpoint: EndpointId,
     pub(crate) device: Arc<dyn Device>,
-    /// What the caller's memory is registered with: the same, unless that is memory which both
-    /// sides map, which the caller's never is.
+    /// Device that the caller's memory is registered with. It is `device`, unless both sides map
+    /// memory of `device`: the caller's memory is never mapped.
     pub(crate) home: Arc<dyn Device>,
     outbox: Vec<WorkRequest>,
     events: Vec<Event>,
-    /// The other side, as it calls itself.
+    /// Name of the other side, as it calls itself.
     pub(crate) peer: String,
-    /// How the peer was lost.
+    /// Reason why the peer was lost.
     pub(crate) lost: Option<String>,
-    /// When anything came or went last.
+    /// Time of the last events.
     pub(crate) moved: Instant,
-    /// When it was looked at last.
+    /// Time of the last poll.
     pub(crate) pumped: Instant,
 }
 
@@ -108,12 +108,12 @@ impl Line {
         self.lane.share(self.endpoint, key)
     }
 
-    /// The peer's memory.
+    /// Imports the peer's memory.
     pub(crate) fn import(&mut self, key: &RemoteKey) -> Result<RemoteMr, TransportError> {
         self.lane.import(self.endpoint, key)
     }
 
-    /// The peer's memory, to write to, where that can be.
+    /// Maps the peer's memory, to write to it; none if the device does not map memory.
     pub(crate) fn map(&mut self, key: &RemoteKey) -> Result<Option<Region>, TransportError> {
         if !self.device.caps().mapped {
             return Ok(None);
@@ -121,18 +121,19 @@ impl Line {
         self.lane.map(self.endpoint, key).map(Some)
     }
 
-    /// Whether the peer can be let write to the caller's memory.
+    /// Returns whether the peer can write to the caller's memory.
     pub(crate) fn reaches_home(&self) -> bool {
         Arc::ptr_eq(&self.device, &self.home) && !self.device.caps().mapped
     }
 
-    /// Whether it can be said late where messages are and where they go.
+    /// Returns whether the device redirects: it can be told late where messages are and where they
+    /// go.
     pub(crate) fn redirects(&self) -> bool {
         self.device.caps().redirects
     }
 
-    /// What comes to `from` goes elsewhere; with none, it does not any more. Returns no if that is
-    /// too late.
+    /// Redirects what comes to `from` into other memory; with `None`, ends that. Returns false if
+    /// it is too late.
     pub(crate) fn redirect(
         &mut self,
         from: LocalSlice,
@@ -141,17 +142,18 @@ impl Line {
         self.lane.redirect(self.endpoint, from, into)
     }
 
-    /// Spreads what is put from now on in another way.
+    /// Sets how later puts are spread over queue pairs.
     pub(crate) fn set_striping(&mut self, striping: &Striping) {
         self.lane.set_striping(self.endpoint, striping);
     }
 
-    /// The rails that it goes over, if there can be several.
+    /// Returns the rails that the connection goes over, if there can be several.
     pub(crate) fn rails(&self) -> Vec<RailState> {
         self.lane.rails(self.endpoint)
     }
 
-    /// How packets go, as far as there is more to say than the device's name; for people.
+    /// Returns a text about rails, queue pairs and policy, for people; empty if there is no more to
+    /// say than the device's name.
     pub(crate) fn describe(&self, policy: &Policy) -> String {
         let rails = self.rails();
         let up = rails.iter().filter(|rail| rail.is_up).count();
@@ -172,12 +174,12 @@ impl Line {
         rails + &flows
     }
 
-    /// Memory that nothing is put to any more.
+    /// Forgets memory that nothing is put to any more.
     pub(crate) fn forget(&mut self, mr: RemoteMr) {
         self.lane.forget(self.endpoint, mr);
     }
 
-    /// To be posted with the next [`Line::flush`].
+    /// Queues a request, to be posted with the next [`Line::flush`].
     pub(crate) fn post(&mut self, request: WorkRequest) {
         self.outbox.push(request);
     }
@@ -188,7 +190,7 @@ impl Line {
         self.lane.note(self.endpoint, &bytes)
     }
 
-    /// Posts what has gathered, as far as the lane takes it.
+    /// Posts the queued requests, as far as the lane takes them.
     pub(crate) fn flush(&mut self, now: Instant) -> Result<(), TransportError> {
         if !self.outbox.is_empty() {
             let taken = self.lane.post(now, &self.outbox)?;
@@ -197,7 +199,7 @@ impl Line {
         Ok(())
     }
 
-    /// Takes what has happened; to be given back with [`Line::give_back`].
+    /// Polls the lane. Returns its events, to be given back with [`Line::give_back`].
     pub(crate) fn poll(&mut self, now: Instant) -> Result<Vec<Event>, TransportError> {
         self.pumped = now;
         let mut events = std::mem::take(&mut self.events);
@@ -213,29 +215,29 @@ impl Line {
         self.events = events;
     }
 
-    /// Whether nothing that was posted is in need of another look.
+    /// Returns whether nothing that was posted needs another poll.
     pub(crate) fn is_drained(&self) -> bool {
         self.lost.is_some() || (self.outbox.is_empty() && self.lane.is_drained())
     }
 
-    /// Whether the peer has everything that was posted.
+    /// Returns whether the peer has everything that was posted.
     pub(crate) fn is_acknowledged(&self) -> bool {
         self.lost.is_some() || (self.outbox.is_empty() && self.lane.is_acknowledged())
     }
 
-    /// Goes on with the farewell to the peer; returns whether it is over. Dropping the line blocks
+    /// Advances the farewell to the peer. Returns whether it is over. Dropping the line blocks
     /// until then.
     pub(crate) fn say_farewell(&mut self) -> bool {
         self.lane.say_farewell(None)
     }
 
-    /// This side has what it waited for: the peer may have its memory back.
+    /// Tells the lane that this side has what it waited for: the peer may have its memory back.
     pub(crate) fn conclude(&mut self, now: Instant) {
         self.lane.conclude(now);
     }
 
-    /// Ends it at once, whatever is under way: when this returns, no memory of the caller's is read
-    /// or written any more.
+    /// Ends the connection at once, whatever is under way. When this returns, the caller's memory
+    /// is neither read nor written any more.
     pub(crate) fn cut(&mut self, reason: &str) {
         if self.lost.is_none() {
             self.lane.cut(self.endpoint);
@@ -243,13 +245,13 @@ impl Line {
         }
     }
 
-    /// The peer is gone, as the lane says.
+    /// Marks the peer as gone, for the reason that the lane gives.
     pub(crate) fn lose(&mut self, reason: String) {
         self.lost.get_or_insert(reason);
         self.outbox.clear();
     }
 
-    /// The error of whoever still waits for the peer.
+    /// Returns an error if the peer is gone.
     pub(crate) fn check(&self) -> Result<(), NetError> {
         match &self.lost {
             Some(reason) => Err(NetError::remote(format!("{} is gone: {reason}", self.peer))),

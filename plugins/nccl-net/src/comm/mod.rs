@@ -8,11 +8,12 @@
 //!   known. Some slots are reserved for messages whose buffers are known, so that messages nobody
 //!   has posted a receive for do not block them. The CTS of a buffer that takes short messages only
 //!   is sent when a message waits for a buffer, or after a millisecond: the message may be longer.
-//! * **Over TCP slots are large and mostly not there.** The sender sends from a message's memory
-//!   until it is written; what comes to a slot goes on to the buffer that it is expected for.
+//! * **Over TCP, slots are large and mostly take no memory.** The sender sends from a message's
+//!   memory until it is written; what comes to a slot is redirected to the buffer that it is
+//!   expected for.
 //! * **Where memory cannot be reached**, messages come through the slots in chunks.
-//! * **Which message is for which buffer** both sides count for themselves: the k-th message of a
-//!   tag is for the k-th buffer with that tag.
+//! * **Both sides count messages and buffers**: the k-th message of a tag is for the k-th buffer
+//!   with that tag.
 //!
 //! Nothing waits here: each call does what can be done now. All calls to one communicator take
 //! turns; no two communicators have anything in common but their device.
@@ -34,34 +35,34 @@ use crate::error::NetError;
 use line::Line;
 use wire::{HEADER_BYTES, SLOTS_MAX};
 
-/// The most communicators of a device that NCCL is told of.
+/// Most communicators of a device that NCCL is told of.
 pub(crate) const COMMS_MAX: i32 = 1 << 16;
-/// The longest transfer: what every transport takes in one put.
+/// Most bytes of a transfer: what every transport takes in one put.
 pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 30;
 
-/// A slot that takes nothing until a message comes early is so many times as long as others.
+/// Factor by which slots are longer if they take no memory until a message comes early.
 const LONG_SLOT: usize = 64;
-/// But no longer, if those are not.
+/// Most bytes of such a slot, unless other slots are longer.
 const LONG_SLOT_BYTES_MAX: usize = 1 << 20;
 
-/// How a communicator is to be.
+/// Settings of a communicator.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
-    /// Slots of a receiver, at most [`SLOTS_MAX`].
+    /// Number of slots of a receiver, at most [`SLOTS_MAX`].
     pub(crate) slots: usize,
-    /// Payload of one, and the longest message that does not wait for a CTS.
+    /// Payload bytes of a slot, and most bytes of a message that does not wait for a CTS.
     pub(crate) slot_bytes: usize,
-    /// The longest message that is rather copied than waited for.
+    /// Most bytes of a message that is copied rather than waited for.
     pub(crate) short_bytes: usize,
-    /// A request fails while nothing comes or goes for so long.
+    /// Time without progress after which a request fails.
     pub(crate) timeout: Duration,
-    /// And is told of after so long.
+    /// Time without progress after which a warning is logged.
     pub(crate) warn_after: Duration,
 }
 
 impl Settings {
-    /// For a connection. Where both sides can say late where messages are, longer ones need not be
-    /// copied: their slots are memory that is only there if they come before their buffers.
+    /// Adapts the settings to a connection. If the device redirects, longer messages need not be
+    /// copied: their slots take memory only if messages come before their buffers.
     fn on(mut self, line: &Line) -> Settings {
         self.slot_bytes = self.short_bytes;
         if line.redirects() {
@@ -80,11 +81,11 @@ impl Settings {
     }
 }
 
-/// Since when a request waits.
+/// Waiting state of a request.
 #[derive(Clone, Copy, Debug)]
 struct Wait {
     began: Instant,
-    /// When something became of it last.
+    /// Time of the last progress.
     moved: Instant,
     warned: bool,
 }
@@ -94,13 +95,13 @@ impl Wait {
         Wait { began: now, moved: now, warned: false }
     }
 
-    /// Something becomes of it.
+    /// Records progress of the request.
     fn moves(&mut self, now: Instant) {
         self.moved = self.moved.max(now);
     }
 
-    /// A sentence if nothing has become of it for long, though others of the connection may move;
-    /// an error if that is too long.
+    /// Logs a warning if the request has had no progress for long, though others of the connection
+    /// may move. Returns an error if that takes too long, or the peer is gone.
     fn judge(
         &mut self,
         line: &Line,

@@ -18,21 +18,21 @@ use crate::error::NetError;
 use crate::memory::Mr;
 use crate::table::{Id, RequestId};
 
-/// Puts of records have their place in the ring as numbers; all others this one.
+/// Identifier of all puts but those of records, which have their place in the ring as identifier.
 const OTHER_ID: u64 = GROUPS as u64;
 
-/// Registrations of the peer's that are remembered before those that are gone are looked for.
+/// Number of registrations known to the peer from which on those that are gone are looked for.
 const KNOWN: usize = 64;
-/// Grants that were kept back are told after so long: the message may be longer than its buffer,
-/// and wait for them.
+/// Time without events after which CTS that were kept back are sent: the message may be longer than
+/// its buffer, and wait for a CTS.
 const TELL_AFTER: Duration = Duration::from_millis(1);
-/// And also while others come.
+/// Time after which CTS that were kept back are sent even while messages come.
 const TELL_AT_LAST: Duration = Duration::from_millis(10);
 
 /// A buffer to receive into.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Buffer {
-    /// None if it has no bytes.
+    /// Registration of the buffer; none if it has no bytes.
     pub(crate) mr: Option<(Id, Arc<Mr>)>,
     pub(crate) offset: usize,
     pub(crate) bytes: usize,
@@ -46,14 +46,14 @@ struct Entry {
     /// Bytes that have come.
     got: usize,
     is_done: bool,
-    /// Whether its message is expected in some slot.
+    /// True if the message is expected in some slot.
     is_expected: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Vacant,
-    /// So many buffers are waited for.
+    /// Number of buffers that are waited for.
     Waiting(usize),
 }
 
@@ -75,7 +75,7 @@ struct Known {
     memory: Weak<Mr>,
 }
 
-/// What came of a message for each buffer of a group.
+/// Bytes of the message for each buffer of a group.
 pub(crate) type Sizes = [usize; GROUP_MAX];
 
 /// A receiving communicator.
@@ -83,40 +83,41 @@ pub(crate) type Sizes = [usize; GROUP_MAX];
 pub(crate) struct Receiver {
     line: Line,
     settings: Settings,
-    /// Filled by the peer.
+    /// Slots, filled by the peer.
     slots: Own,
-    /// What records are sent from, one for each place in the peer's ring.
+    /// Memory that records are sent from, one for each place in the peer's ring.
     records: Own,
-    /// The peer's ring, once it is known.
+    /// Ring of the peer, once it is known.
     ring: Option<RemoteMr>,
-    /// By number, modulo how many there are.
+    /// Groups by number, modulo their count.
     groups: Vec<Group>,
-    /// Of which something was finished last, and when: what is behind it has waited for that.
+    /// Group of the buffer that was finished last, and the time: later groups have waited for it.
     finished: (u32, Instant),
     next: u32,
-    /// Sets of groups: those that are waited for, whose CTS have not been told, and whose
-    /// records are on their way.
+    /// Sets of groups, as bits: `waiting` are waited for, `untold` have a CTS that has not been
+    /// sent, and `telling` have a record on its way.
     waiting: u64,
     untold: u64,
     telling: u64,
-    /// Since when some CTS has been kept back, and nothing has come.
+    /// Time since which some CTS has been kept back and nothing has come.
     untold_since: Instant,
-    /// Since when, whatever has come.
+    /// Time since which some CTS has been kept back, whatever has come.
     untold_first: Instant,
-    /// Sets of slots: with chunks for no buffer yet, and free without the peer knowing.
+    /// Sets of slots, as bits: `held` have chunks for no buffer yet, `freed` are free without the
+    /// peer knowing.
     held: u32,
     freed: u32,
-    /// How often the peer was told of free slots, modulo 2^32.
+    /// Number of times that the peer was told of free slots, modulo 2^32.
     freed_turn: u32,
     expected: Expected,
-    /// Those of the untold groups that have buffers whose messages are not expected anywhere.
+    /// Untold groups with buffers whose messages are not expected anywhere.
     unexpected: u64,
-    /// The slot of the last message that was expected elsewhere.
+    /// Slot of the last message that was expected elsewhere.
     astray: Option<usize>,
-    /// Whether messages for buffers that were granted come in slots, so that it is not known for
-    /// others in which.
+    /// True while messages for buffers with a CTS come in slots. The slots of other messages are
+    /// then not known.
     is_mixed: bool,
-    /// Whether messages came past the slots since the peer was told of them for certain.
+    /// True if messages were placed directly since the lane's last `conclude`.
     was_placed: bool,
     /// True after [`Receiver::close`]: messages without a CTS are discarded.
     is_closed: bool,
@@ -180,12 +181,12 @@ impl Receiver {
         &mut self.line
     }
 
-    /// Whether messages can be received.
+    /// Returns whether messages can be received.
     pub(crate) fn is_ready(&self) -> bool {
         self.ring.is_some()
     }
 
-    /// Whether somebody waits for something.
+    /// Returns whether a receive waits, or anything posted needs another poll.
     pub(crate) fn has_work(&self) -> bool {
         self.waiting != 0 || !self.line.is_drained()
     }
@@ -210,8 +211,8 @@ impl Receiver {
         }
     }
 
-    /// Receives into so many buffers, at most [`GROUP_MAX`] and at least one; none if there are too
-    /// many requests already.
+    /// Receives into so many buffers, at most [`GROUP_MAX`] and at least one. Returns none if there
+    /// are too many requests already.
     pub(crate) fn irecv(
         &mut self,
         now: Instant,
@@ -264,7 +265,7 @@ impl Receiver {
         Ok(Some(id))
     }
 
-    /// Whether a request is done; then, how many buffers it was of, and what has come for each.
+    /// Tests a request. Returns the number of its buffers and the bytes for each, once it is done.
     pub(crate) fn test(
         &mut self,
         now: Instant,
@@ -360,7 +361,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// A message is where it was wanted.
+    /// Takes a message that was put directly into its buffer.
     fn placed(&mut self, number: u32, index: usize, bytes: usize) -> Result<(), NetError> {
         let at = number as usize % GROUPS;
         let group = &self.groups[at];
@@ -377,8 +378,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// A chunk has come, in a put of so many bytes. Mostly as expected, and then it is there; what
-    /// else has come is seen to when all that has is in its place.
+    /// Takes a chunk that has come in a put of so many bytes. A chunk that comes as expected is in
+    /// its buffer. All others are held until all events have been taken.
     fn chunk(&mut self, slot: usize, put_bytes: usize) -> Result<(), NetError> {
         let header = self.header(slot)?;
         let bytes = header.bytes as usize;
@@ -427,7 +428,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// All events have been taken: looks whose chunks are there now, and what to expect next.
+    /// Delivers held chunks, and decides what to expect next. Called when all events have been
+    /// taken.
     fn settle(&mut self) -> Result<(), NetError> {
         self.take_held()?;
         if self.is_closed {
@@ -446,7 +448,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Expects the messages for buffers that have not been granted, in their order.
+    /// Expects the messages for buffers without a CTS, in their order.
     fn expect(&mut self) {
         self.is_mixed &= self.waiting & !self.untold != 0;
         if self.is_mixed {
@@ -472,7 +474,7 @@ impl Receiver {
         }
     }
 
-    /// Begins to expect anew, behind `last` if that is known.
+    /// Drops all guesses. New guesses begin behind `last`, if that is known.
     fn expect_nothing(&mut self, last: Option<usize>) -> Result<(), NetError> {
         self.unexpected = self.untold;
         if self.expected.clear(&mut self.line, last)? {
@@ -482,7 +484,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Looks whether chunks that nobody wanted are wanted now.
+    /// Delivers the held chunks whose buffers are known now.
     fn take_held(&mut self) -> Result<(), NetError> {
         let mut held = self.held;
         while held != 0 {
@@ -505,7 +507,7 @@ impl Receiver {
         fits.then_some(header).ok_or_else(nonsense)
     }
 
-    /// Copies a chunk to where it is wanted; no if that is not known yet.
+    /// Copies a chunk to its buffer. Returns false if the buffer is not known yet.
     fn deliver(&mut self, slot: usize) -> Result<bool, NetError> {
         let header = self.header(slot)?;
         let Some((at, index)) = self.find(header.tag, header.ordinal) else { return Ok(false) };
@@ -536,7 +538,7 @@ impl Receiver {
         Ok(true)
     }
 
-    /// The buffer for a message.
+    /// Returns the buffer for a message, as group and index.
     fn find(&self, tag: i32, ordinal: u32) -> Option<(usize, usize)> {
         let mut waiting = self.waiting;
         // The oldest first: mostly that is it.
@@ -556,7 +558,7 @@ impl Receiver {
         None
     }
 
-    /// All has come for a buffer.
+    /// Marks a buffer as complete.
     fn finish(&mut self, at: usize, index: usize) {
         let group = &mut self.groups[at];
         group.entries[index].is_done = true;
@@ -571,8 +573,9 @@ impl Receiver {
         }
     }
 
-    /// A slot may be filled again. The peer is told of some at a time: where messages that nobody
-    /// wants are in the way, of no more than are kept for others.
+    /// Marks a slot as free. The peer is told when half of all slots are free. While messages are
+    /// held or slots are not guessed, a quarter is enough: no more than are reserved for messages
+    /// whose buffers are known.
     fn free(&mut self, slot: usize) {
         self.freed |= 1 << slot;
         let part = if self.expected.guesses() && self.held == 0 { 2 } else { 4 };
@@ -581,7 +584,7 @@ impl Receiver {
         }
     }
 
-    /// Whether this part of all slots is free without the peer knowing.
+    /// Returns whether this part of all slots (1/`part`) is free without the peer knowing.
     fn has_freed(&self, part: usize) -> bool {
         self.freed.count_ones() as usize * part >= self.settings.slots()
     }
@@ -605,7 +608,7 @@ impl Receiver {
         }
     }
 
-    /// Grants all groups that were kept back.
+    /// Sends the CTS of all groups that were kept back.
     fn tell_all(&mut self) -> Result<(), NetError> {
         self.expect_nothing(None)?;
         let first = self.next % GROUPS as u32;
@@ -618,7 +621,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Grants a group.
+    /// Sends the CTS of a group.
     fn tell(&mut self, at: usize) -> Result<(), NetError> {
         let Some(remote) = self.ring else { return Ok(()) };
         let mut receives = [Receive::default(); GROUP_MAX];
@@ -655,7 +658,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// By which number the peer knows memory; [`THROUGH_SLOTS`] if it cannot.
+    /// Returns the number by which the peer knows memory; [`THROUGH_SLOTS`] if the peer cannot
+    /// reach it.
     fn number(&mut self, id: Id, mr: &Arc<Mr>) -> u32 {
         if let Some(known) = self.known.iter().find(|known| known.mr == id) {
             return known.number;
@@ -675,8 +679,8 @@ impl Receiver {
         number
     }
 
-    /// Memory that was registered with one communicator may be used with others, and is not theirs
-    /// to withdraw.
+    /// Withdraws memory that is gone. Deregistration withdraws memory only from one communicator,
+    /// and others may have used it too.
     fn forget_gone(&mut self) {
         let gone = |known: &Known| known.memory.strong_count() == 0;
         while let Some(known) = self.known.iter().find(|known| gone(known)) {
@@ -684,7 +688,7 @@ impl Receiver {
         }
     }
 
-    /// Memory will not be granted any more.
+    /// Withdraws memory: no CTS names it any more.
     pub(crate) fn withdraw(&mut self, id: Id) {
         let Some(at) = self.known.iter().position(|known| known.mr == id) else { return };
         let known = self.known.swap_remove(at);

@@ -23,14 +23,14 @@ use crate::table::RequestId;
 
 /// Requests of one communicator: NCCL's most, for each buffer of a group.
 const REQUESTS: usize = 256;
-/// Registrations of the peer's that CTS may name at a time.
+/// Most registrations of the peer that CTS may name at a time.
 const MEMORIES_MAX: usize = 1 << 16;
-/// Between two looks, where this has to wait.
+/// Pause between two polls, where a sender has to wait.
 const PAUSE: Duration = Duration::from_micros(20);
-/// The puts of chunks have the numbers behind those of requests.
+/// First identifier of the puts of chunks, behind those of requests.
 const CHUNK_ID: u64 = REQUESTS as u64;
 
-/// A buffer of the peer's that no message has come for yet.
+/// A buffer of the peer that no message has been sent to yet.
 #[derive(Clone, Copy, Debug)]
 struct Cts {
     receive: Receive,
@@ -41,18 +41,18 @@ struct Cts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Vacant,
-    /// Not all of it has been posted.
+    /// The message has not been posted whole.
     Waiting,
-    /// A put reads it from the caller's memory.
+    /// A put reads the message from the caller's memory.
     Sending,
-    /// So many puts are not done, which the peer will be told of when they are.
+    /// Number of puts that are not done; the peer is told when all are.
     Parts(usize),
-    /// The caller's memory is its own again.
+    /// The caller's memory is no longer needed.
     Done,
 }
 
 impl Stage {
-    /// Whether the caller's memory is read.
+    /// Returns whether puts read the caller's memory.
     fn is_reading(self) -> bool {
         matches!(self, Stage::Sending | Stage::Parts(_))
     }
@@ -68,7 +68,7 @@ struct Request {
     tag: i32,
     ordinal: u32,
     cts: Option<Cts>,
-    /// Bytes of it that need not go in chunks any more; none before the first chunk.
+    /// Bytes that need not go in chunks any more; none before the first chunk.
     sent: Option<usize>,
     wait: Wait,
 }
@@ -77,19 +77,19 @@ struct Request {
 #[derive(Clone, Debug)]
 struct Slots {
     mr: RemoteMr,
-    /// Where they can be written to at once.
+    /// Mapping of the slots, if this process can write to them at once.
     mapped: Option<Region>,
     count: usize,
     bytes: usize,
     stride: usize,
-    /// Those that may be filled.
+    /// Set of slots that may be filled.
     free: u32,
-    /// They are filled in turn, from this one on, where the receiver guesses.
+    /// First slot to be tried next. The slots are filled in turn where the receiver guesses.
     turn: u32,
 }
 
 impl Slots {
-    /// One of these.
+    /// Returns the next one of the usable slots.
     fn next(&self, usable: u32) -> usize {
         let behind = usable >> self.turn << self.turn;
         (if behind == 0 { usable } else { behind }).trailing_zeros() as usize
@@ -101,29 +101,29 @@ impl Slots {
 pub(crate) struct Sender {
     line: Line,
     settings: Settings,
-    /// What NCCL is about to do, and the policy for that, if there is one.
+    /// Context of the communicator, and the queue-pair policy, if there is one.
     context: Arc<Context>,
     policy: Option<Arc<Policy>>,
-    /// How the lane was told to spread messages.
+    /// Striping that the lane was last told to use.
     striping: Option<Striping>,
-    /// Where the peer writes its CTS.
+    /// Ring that the peer writes its CTS to.
     ring: Own,
-    /// What chunks are sent from, slot by slot.
+    /// Memory that chunks are sent from, slot by slot.
     staging: Own,
-    /// Slots of it that are being sent from.
+    /// Set of slots of `staging` that are being sent from.
     busy: u32,
     /// Per slot: the request whose memory its zero-copy send reads.
     zero_copy: [Option<u8>; SLOTS_MAX],
     slots: Option<Slots>,
-    /// Pieces that were sent so far, modulo 2^32.
+    /// Number of chunks that were sent so far, modulo 2^32.
     chunks: u32,
-    /// The peer's memory, by its numbers.
+    /// Memory of the peer, by the peer's numbers.
     memory: BTreeMap<u32, RemoteMr>,
     tags: Tags,
     pending_cts: Vec<Cts>,
     requests: Vec<Request>,
     vacant: Vec<u8>,
-    /// Not all posted, in order.
+    /// Requests that are not posted whole, in order.
     waiting: VecDeque<u8>,
 }
 
@@ -181,22 +181,22 @@ impl Sender {
         &mut self.line
     }
 
-    /// Whether messages can be sent.
+    /// Returns whether messages can be sent.
     pub(crate) fn is_ready(&self) -> bool {
         self.slots.is_some()
     }
 
-    /// Whether somebody waits for something.
+    /// Returns whether a request is open, or anything posted needs another poll.
     pub(crate) fn has_work(&self) -> bool {
         self.vacant.len() < REQUESTS || !self.line.is_drained()
     }
 
-    /// Whether it still reads the caller's memory.
+    /// Returns whether puts still read the caller's memory.
     pub(crate) fn is_reading(&self) -> bool {
         self.line.lost.is_none() && self.requests.iter().any(|request| request.stage.is_reading())
     }
 
-    /// Whether what was posted has reached the peer.
+    /// Returns whether everything that was posted has reached the peer.
     pub(crate) fn is_drained(&self) -> bool {
         self.line.lost.is_some()
             || (!self.is_reading()
@@ -205,8 +205,8 @@ impl Sender {
                 && self.line.is_acknowledged())
     }
 
-    /// The caller's memory is its own again when this returns: what is being sent from it may take
-    /// so long, and ends with the connection else. `mr` is the memory that is meant; all, if none.
+    /// Waits until `mr` is no longer read, or any memory of the caller if `mr` is none. After
+    /// `within`, the connection is cut, which ends all reads.
     pub(crate) fn release(&mut self, mr: Option<&Arc<Mr>>, within: Duration) {
         let reads = |sender: &Sender| {
             let meant = |request: &Request| match (mr, &request.mr) {
@@ -227,8 +227,8 @@ impl Sender {
         }
     }
 
-    /// Nobody asks for it any more: what was not begun is not sent, and nothing of the caller's
-    /// memory is read from now on.
+    /// Closes the communicator for the caller. Messages that were not begun are not sent, and the
+    /// caller's memory is not read after this call.
     pub(crate) fn close(&mut self, within: Duration) {
         self.release(None, within);
         let requests = &self.requests;
@@ -239,7 +239,7 @@ impl Sender {
         });
     }
 
-    /// Sends; none if there are too many requests already.
+    /// Sends a message. Returns none if there are too many requests already.
     pub(crate) fn isend(
         &mut self,
         now: Instant,
@@ -277,7 +277,7 @@ impl Sender {
         Ok(Some(id))
     }
 
-    /// Has the lane spread messages as the policy says for one of so many bytes.
+    /// Sets the lane's striping to the policy's choice for a message of so many bytes.
     fn adapt(&mut self, bytes: usize) {
         let Some(policy) = &self.policy else { return };
         let striping = self.context.striping(policy, bytes);
@@ -287,7 +287,7 @@ impl Sender {
         }
     }
 
-    /// Whether a request is done, and of how many bytes it was.
+    /// Tests a request. Returns its bytes, once it is done.
     pub(crate) fn test(&mut self, now: Instant, id: RequestId) -> Result<Option<usize>, NetError> {
         self.known(id)?;
         if self.requests[usize::from(id.slot)].stage != Stage::Done {
@@ -369,7 +369,7 @@ impl Sender {
         }
     }
 
-    /// A put is done.
+    /// Takes the completion of a put.
     fn done(&mut self, id: u64) {
         if let Some(slot) = id.checked_sub(CHUNK_ID) {
             let slot = slot as usize % SLOTS_MAX;
@@ -395,7 +395,7 @@ impl Sender {
         }
     }
 
-    /// The peer has granted a group.
+    /// Takes the CTS of a group.
     fn cts_came(&mut self, group: u32) {
         let mut record = [0; RECORD_BYTES];
         let at = group as usize % GROUPS * RECORD_BYTES;
@@ -473,7 +473,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Posts what of the waiting messages can go.
+    /// Posts as much of the waiting messages as can go.
     fn advance(&mut self) {
         let mut at = 0;
         while let Some(slot) = self.waiting.get(at).copied() {
@@ -514,7 +514,7 @@ impl Sender {
         }
     }
 
-    /// Puts a message where it is wanted; no if that memory is not known yet.
+    /// Puts a message directly into its buffer. Returns false if that memory is not known yet.
     fn send_whole(&mut self, slot: u8, cts: Cts) -> Result<bool, NetError> {
         let Some(remote) = self.memory.get(&cts.receive.memory).copied() else { return Ok(false) };
         let request = &mut self.requests[usize::from(slot)];
@@ -559,7 +559,7 @@ impl Sender {
         Ok(true)
     }
 
-    /// Puts a message into slots, as far as there are any. Returns whether that was all.
+    /// Puts a message into slots, as far as slots are free. Returns whether that was all.
     fn send_chunks(&mut self, slot: u8) -> Result<bool, NetError> {
         loop {
             let Some(slots) = &mut self.slots else { return Ok(false) };

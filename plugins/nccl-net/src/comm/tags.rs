@@ -1,12 +1,12 @@
-//! How many messages there were of each tag: the k-th message of a tag is for the k-th buffer with
-//! it, which both sides count for themselves.
+//! Counters of messages by tag. The k-th message of a tag is for the k-th buffer with that tag;
+//! both sides count for themselves.
 
-/// Counts by tag, modulo 2^32.
+/// Number of messages of each tag, modulo 2^32.
 #[derive(Debug, Default)]
 pub(crate) struct Tags(Vec<(i32, u32)>);
 
 impl Tags {
-    /// The number of the next one with that tag.
+    /// Returns the number of the next message with that tag.
     pub(crate) fn next(&mut self, tag: i32) -> u32 {
         match self.0.binary_search_by_key(&tag, |(tag, _)| *tag) {
             Ok(at) => {
@@ -21,7 +21,7 @@ impl Tags {
         }
     }
 
-    /// Whether that number has been given out.
+    /// Returns whether that number has been given out.
     pub(crate) fn is_past(&self, tag: i32, ordinal: u32) -> bool {
         let found = self.0.binary_search_by_key(&tag, |(tag, _)| *tag);
         let count = found.map_or(0, |at| self.0[at].1);

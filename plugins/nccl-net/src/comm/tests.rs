@@ -1,5 +1,5 @@
-//! Messages over rails that fail and come back, over simulated devices: none is lost, none comes
-//! twice, and each is in its buffer.
+//! Tests of messages over rails that fail and come back, over simulated devices: none is lost, none
+//! comes twice, and each is in its buffer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ use crate::progress::Progress;
 use crate::table::{Id, Kind, RequestId, Table};
 
 const SECRET: Secret = Secret([5; 32]);
-/// Longer than anything takes, of simulated time.
+/// Time that is longer than anything takes, in simulated time.
 const PATIENCE: Duration = Duration::from_secs(600);
 const SETTINGS: Settings = Settings {
     slots: 8,
@@ -32,17 +32,18 @@ const SETTINGS: Settings = Settings {
 };
 const TAGS: u64 = 4;
 
-/// Two sides with a device on each of some rails: the `r`th device of side `s` is rank `2 r + s`.
+/// A world with two sides and a device on each of some rails: the `r`th device of side `s` is rank
+/// `2 r + s`.
 struct House {
     world: World,
     rails: u32,
     sender: Sender,
     receiver: Receiver,
-    /// Numbers for registrations.
+    /// Table that gives numbers for registrations.
     numbers: Table<()>,
 }
 
-/// What is sent, in the order of the buffers.
+/// A message to be sent, in the order of the buffers.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     tag: i32,
@@ -60,7 +61,7 @@ fn ok<T>(result: Result<T, NetError>) -> T {
 }
 
 impl House {
-    /// With a connection, that begins with one rail of all.
+    /// Creates a house with a connection that begins with one rail of all.
     fn new(rails: u32, seed: u64, settings: Settings) -> House {
         let conditions =
             Conditions { retransmissions_max: 2, redirects: false, ..Conditions::hostile() };
@@ -114,7 +115,7 @@ impl House {
         self.world.step();
     }
 
-    /// Whether both sides have all rails.
+    /// Returns whether both sides have all rails.
     fn is_whole(&mut self) -> bool {
         let is_whole = |line: &mut super::line::Line| line.rails().iter().all(|rail| rail.is_up);
         is_whole(self.sender.line()) && is_whole(self.receiver.line())
@@ -125,7 +126,7 @@ impl House {
     }
 }
 
-/// Messages of all lengths: short ones, and such as go straight where they are wanted.
+/// Creates messages of all lengths: short ones, and some that go directly into their buffers.
 fn messages(count: usize, random: &mut Random) -> Vec<Message> {
     let mut offset = 0;
     let lengths = [0, 1, 100, 1024, 1025, 5000, 70_000];
@@ -141,7 +142,7 @@ fn messages(count: usize, random: &mut Random) -> Vec<Message> {
     (0..count).map(message).collect()
 }
 
-/// What is under way of either side.
+/// A transfer that is under way on either side.
 struct Flight {
     request: RequestId,
     messages: Vec<Message>,
@@ -152,7 +153,8 @@ struct Traffic<'t> {
     messages: &'t [Message],
     source: Arc<Mr>,
     sink: (Id, Arc<Mr>),
-    /// How many have been sent and received into, and those that were sent before earlier ones.
+    /// Number of messages sent; `early` are those sent before earlier ones, `received` counts
+    /// buffers.
     sent: usize,
     early: Vec<usize>,
     received: usize,
@@ -167,7 +169,7 @@ impl Traffic<'_> {
         (self.done, self.sent) == (all, all) && self.sending.is_empty()
     }
 
-    /// The next message, or one behind it if no other of its tag is between.
+    /// Returns the next message, or one behind it if no other of its tag is between.
     fn next(&mut self, random: &mut Random) -> Option<usize> {
         while let Some(at) = self.early.iter().position(|at| *at == self.sent) {
             self.early.swap_remove(at);
@@ -239,8 +241,8 @@ impl Traffic<'_> {
     }
 }
 
-/// Sends all messages, each a little earlier or later than its buffer, while rails fail if they
-/// are to.
+/// Sends all messages, each a little earlier or later than its buffer. Rails fail meanwhile if
+/// `fails`.
 fn run(house: &mut House, messages: &[Message], random: &mut Random, fails: bool) {
     let bytes = messages.iter().map(|message| message.bytes).sum::<usize>();
     let (from, into) = (Region::private(bytes.max(1)), Region::private(bytes.max(1)));
@@ -313,7 +315,7 @@ fn messages_survive_rails_that_fail() {
     assert!(failures > 2 * seeds, "only {failures} rails have failed");
 }
 
-/// Whoever waits for nothing while others of the connection move is told of, too.
+/// Tests that a request is reported when nothing becomes of it while others of the connection move.
 #[test]
 fn what_nobody_wants_or_sends_is_given_up_with_a_sentence() {
     let (warn_after, timeout) = (Duration::from_secs(2), Duration::from_secs(5));
@@ -355,7 +357,7 @@ fn what_nobody_wants_or_sends_is_given_up_with_a_sentence() {
     }
 }
 
-/// A lane whose farewell takes until it may be over.
+/// A lane whose farewell takes until `is_over` is set.
 #[derive(Clone, Debug, Default)]
 struct Slow {
     asked: Arc<AtomicUsize>,
@@ -369,7 +371,8 @@ impl Faults for Slow {
     }
 }
 
-/// One after the other, closed communicators with a dead host would stop all others for minutes.
+/// Tests that closed communicators with a dead host do not stop all others for minutes, one after
+/// the other.
 #[test]
 fn farewells_of_closed_communicators_are_said_together() {
     const COUNT: usize = 5;
@@ -392,7 +395,7 @@ fn farewells_of_closed_communicators_are_said_together() {
     assert!(!progress.drain(ccl_socket::now()), "they are gone");
 }
 
-/// The ranks of a communicator do not close at the same time.
+/// Tests that a receiver may close before its sender: ranks do not close at the same time.
 #[test]
 fn a_closed_receiver_discards_what_still_comes() {
     const STEP: Duration = Duration::from_micros(100);

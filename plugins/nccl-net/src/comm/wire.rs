@@ -1,4 +1,4 @@
-//! What the two ends of a connection tell each other, as bytes: records of CTS, headers of
+//! Wire format of the messages between the two ends of a connection: records of CTS, headers of
 //! chunks, immediates, notes.
 
 use bytemuck::{Pod, Zeroable};
@@ -7,50 +7,50 @@ use ccl_core::transport::{CTS_BYTES_MAX, IMMEDIATE_MAX, RemoteKey};
 use ccl_transport_multirail::TURNS;
 use serde::{Deserialize, Serialize};
 
-/// The most buffers in one group.
+/// Most buffers in one group.
 pub(crate) const GROUP_MAX: usize = 8;
-/// Groups that a receiver may have outstanding.
+/// Most groups that a receiver may have outstanding.
 pub(crate) const GROUPS: usize = 64;
 /// Bytes of a CTS record.
 pub(crate) const RECORD_BYTES: usize = CTS_BYTES_MAX;
 /// Bytes before a chunk's payload.
 pub(crate) const HEADER_BYTES: usize = 64;
-/// The most slots of a receiver.
+/// Most slots of a receiver.
 pub(crate) const SLOTS_MAX: usize = 16;
-/// In the place of a number of memory: it cannot be reached, so the message comes through slots.
+/// Number of memory that the peer cannot reach: the message comes through slots.
 pub(crate) const THROUGH_SLOTS: u32 = u32::MAX;
 
-/// The longest name of a peer that is shown.
+/// Most characters of a peer's name that are shown.
 const PEER_CHARS_MAX: usize = 200;
-/// Numbers of groups travel in so many bits.
+/// Bits of a group's number on the wire.
 const NUMBER_BITS: u32 = 26;
 pub(crate) const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
 
-/// Where one message is wanted.
+/// Destination of one message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Receive {
     pub(crate) tag: i32,
-    /// Which of all buffers for that tag it is, modulo 2^32: that of the message of this number.
+    /// Number among all buffers with that tag, modulo 2^32: the message of this number is for it.
     pub(crate) ordinal: u32,
     /// The receiver's number for the memory, or [`THROUGH_SLOTS`].
     pub(crate) memory: u32,
-    /// First byte there; 48 bits.
+    /// First byte in that memory; 48 bits.
     pub(crate) offset: u64,
-    /// Room for so many bytes; 48 bits.
+    /// Bytes that the buffer has room for; 48 bits.
     pub(crate) bytes: u64,
 }
 
-/// A group of buffers, granted together.
+/// A group of buffers that one CTS announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// Its number, modulo 2^26.
+    /// Number of the group, modulo 2^26.
     pub(crate) group: u32,
     pub(crate) count: usize,
     pub(crate) receives: [Receive; GROUP_MAX],
 }
 
 impl Record {
-    /// With how many of its bytes matter.
+    /// Encodes the record. Returns the bytes, and how many of them are used.
     pub(crate) fn encode(&self) -> ([u8; RECORD_BYTES], usize) {
         let mut layout = RecordLayout::zeroed();
         layout.word = (self.group & NUMBER_MASK) | (self.count as u32) << NUMBER_BITS;
@@ -65,7 +65,7 @@ impl Record {
         (bytes, used)
     }
 
-    /// None if the bytes are no record, or not all of one record.
+    /// Decodes a record; none if the bytes are no record, or not all of one record.
     pub(crate) fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<Record> {
         let layout: RecordLayout =
             bytemuck::pod_read_unaligned(bytes.get(..size_of::<RecordLayout>())?);
@@ -83,7 +83,7 @@ impl Record {
     }
 }
 
-/// A record as it travels; all hosts are little-endian.
+/// A record as it is sent; all hosts are little-endian.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct RecordLayout {
@@ -95,7 +95,7 @@ struct RecordLayout {
 const _: () = assert!(size_of::<RecordLayout>() <= RECORD_BYTES);
 const _: () = assert!(cfg!(target_endian = "little"), "records travel as they lie in memory");
 
-/// A [`Receive`] as it travels.
+/// A [`Receive`] as it is sent.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Entry {
@@ -115,8 +115,8 @@ fn u48([a, b, c, d, e, f]: [u8; 6]) -> u64 {
     u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
 }
 
-/// The sum over a record's bytes but its own. A record may be overwritten while it is read: then
-/// the sum does not fit, and another one is announced.
+/// Returns the checksum of a record's bytes, without those of the checksum. A record may be
+/// overwritten while it is read: the checksum is then wrong, and another record is announced.
 fn sum(record: &[u8]) -> u32 {
     let (words, _) = record.as_chunks();
     let sum = words.iter().enumerate().fold(1u64, |sum, (at, word)| {
@@ -128,18 +128,18 @@ fn sum(record: &[u8]) -> u32 {
     (sum >> 32) as u32
 }
 
-/// The header of a chunk in a slot, as it travels.
+/// The header of a chunk in a slot, as it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Header {
     pub(crate) tag: i32,
-    /// Which of all messages with that tag it belongs to, modulo 2^32.
+    /// Number among all messages with that tag, modulo 2^32.
     pub(crate) ordinal: u32,
     /// First byte of the chunk in the message.
     pub(crate) at: u64,
     /// Bytes of the chunk.
     pub(crate) bytes: u64,
-    /// Bytes of the message, as far as there is room for them.
+    /// Bytes of the message, as far as the buffer has room for them.
     pub(crate) total: u64,
 }
 
@@ -155,18 +155,18 @@ impl Header {
     }
 }
 
-/// An immediate, understood. Where there are several rails, a put that was under way on one that
-/// fails is known by its immediate: those that are used again and again have a turn, modulo some
-/// power of two, which means nothing else.
+/// A decoded immediate. With several rails, a put that was under way on a rail that fails is
+/// recognised by its immediate. Immediates that are used again and again therefore have a turn,
+/// modulo some power of two, which means nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Immediate {
-    /// To the receiver: a chunk is in this slot.
+    /// Tells the receiver that a chunk is in this slot.
     Chunk { slot: usize, turn: u32 },
-    /// To the sender: the record of this group is in its ring.
+    /// Tells the sender that the record of this group is in its ring.
     Cts(u32),
-    /// To the receiver: the message for this buffer of this group is where it was wanted.
+    /// Tells the receiver that the message for this buffer of this group is in the buffer.
     Direct(u32, usize),
-    /// To the sender: so many slots from this one on are free again, at least one.
+    /// Tells the sender that so many slots from this one on are free again, at least one.
     Credits { first: usize, count: usize, turn: u32 },
 }
 
@@ -191,7 +191,7 @@ impl Immediate {
         kind << KIND_SHIFT | value
     }
 
-    /// For [`Immediate::Direct`] the number of the group is that of 23 bits.
+    /// Decodes an immediate. The group number of [`Immediate::Direct`] has 23 bits only.
     pub(crate) fn decode(immediate: u32) -> Option<Immediate> {
         let value = immediate & NUMBER_MASK;
         let (low, high) = (value as usize % SLOTS_MAX, value >> SLOT_BITS);
@@ -208,8 +208,8 @@ impl Immediate {
         }
     }
 
-    /// Free slots as the first of the names that tell of them, and those that are left. Must not be
-    /// empty.
+    /// Creates an immediate that tells of free slots. Returns it, and the slots that it does not
+    /// tell of. `slots` must not be empty.
     pub(crate) fn freed(slots: u32, turn: u32) -> (Immediate, u32) {
         let first = slots.trailing_zeros();
         let count = (slots >> first).trailing_ones();
@@ -218,18 +218,18 @@ impl Immediate {
     }
 }
 
-/// What travels beside the data.
+/// A message that is sent beside the data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Note {
-    /// The sender's ring for CTS.
+    /// Ring of the sender for CTS.
     Ring(RemoteKey),
-    /// The receiver's slots: how many, bytes of payload of each, their memory.
+    /// Slots of the receiver: their number, bytes of payload of each, their memory.
     Slots(u32, u64, RemoteKey),
     /// Memory that CTS will name by this number.
     Memory(u32, RemoteKey),
-    /// They will not name it any more.
+    /// Number of memory that CTS will not name any more.
     Withdrawn(u32),
-    /// Who says this, for people.
+    /// Name of the side that sends the note, for people.
     Peer(String),
 }
 

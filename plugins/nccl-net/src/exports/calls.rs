@@ -1,4 +1,4 @@
-//! The functions, each under the newest version whose signature it has.
+//! Functions that NCCL calls, each under the newest version whose signature it has.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -33,11 +33,11 @@ pub(super) unsafe extern "C" fn init_v12(
     })
 }
 
-/// What a configuration of NCCL's says.
+/// Reads a configuration of NCCL.
 ///
 /// # Safety
 ///
-/// It is null, or valid.
+/// The pointer is null, or valid.
 unsafe fn read_config(config: *mut CommConfig) -> Context {
     NonNull::new(config).map_or_else(Context::default, |config| {
         // SAFETY: as above.
@@ -45,7 +45,7 @@ unsafe fn read_config(config: *mut CommConfig) -> Context {
     })
 }
 
-/// The context of a call; nothing in particular where NCCL has none.
+/// Returns the context of a call; a default one where NCCL has none.
 fn context(pointer: *mut c_void) -> Result<Known, NetError> {
     match pointer.is_null() {
         true => Ok(Known::Here(Context::default())),
@@ -61,7 +61,8 @@ pub(super) unsafe extern "C" fn init_v9(logger: Logger) -> NcclResult {
     guard("init", || init_anew(logger))
 }
 
-/// Without contexts NCCL calls it once, and again only when it has had this library unloaded.
+/// Initialises the plugin without a context. NCCL calls it once, and again only when it has had
+/// this library unloaded.
 fn init_anew(logger: Logger) -> Result<(), NetError> {
     plugin::init(logger)?;
     plugin::plugin()?.devices.forget_made();
@@ -159,7 +160,7 @@ pub(super) unsafe extern "C" fn connect_v9(
     })
 }
 
-/// Goes on connecting, for a context or with what is known instead of one.
+/// Advances a connection, for a context or with what is known instead of one.
 ///
 /// # Safety
 ///
@@ -218,8 +219,8 @@ pub(super) unsafe extern "C" fn register(
     })
 }
 
-/// Of memory that also has a descriptor. That of the host is found by its address; that of GPUs is
-/// declined, as the properties say.
+/// Registers memory that also has a descriptor. Memory of the host is found by its address; memory
+/// of GPUs is declined, as the properties say.
 pub(super) unsafe extern "C" fn register_dma_buf(
     comm: *mut c_void,
     data: *mut c_void,
@@ -380,7 +381,7 @@ unsafe fn receive(
     unsafe { put(to, comm.request(received)) }
 }
 
-/// Memory of the host needs no flush.
+/// Gives no request: memory of the host needs no flush.
 pub(super) unsafe extern "C" fn iflush(
     comm: *mut c_void,
     _: c_int,

@@ -1,5 +1,5 @@
-//! What NCCL calls. Everything that C hands in is looked at here, and all `unsafe` of the plugin is
-//! here and in `log.rs`: pointers become numbers, slices and regions. No panic gets past.
+//! Functions that NCCL calls. They check everything that C hands in: pointers become numbers,
+//! slices and regions. All `unsafe` of the plugin is here and in `log.rs`. No panic gets past.
 
 mod calls;
 mod v10;
@@ -27,7 +27,7 @@ use crate::log;
 use crate::plugin::{Plugin, plugin, read};
 use crate::table::{Id, RequestId};
 
-/// The name that `NCCL_NET` chooses this plugin by.
+/// Name by which `NCCL_NET` chooses this plugin.
 pub const NAME: &CStr = c"ferroccl";
 
 /// A table of functions that C reads.
@@ -38,7 +38,7 @@ pub struct Exported<T>(pub T);
 // SAFETY: a table has function pointers and the address of a static text, and is never written to.
 unsafe impl<T> Sync for Exported<T> {}
 
-/// Calls the plugin; what goes wrong is in NCCL's log, and a result.
+/// Calls the plugin. An error is logged to NCCL's log, and its result is returned.
 fn guard(what: &str, call: impl FnOnce() -> Result<(), NetError>) -> NcclResult {
     let error = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => return NcclResult::SUCCESS,
@@ -49,7 +49,7 @@ fn guard(what: &str, call: impl FnOnce() -> Result<(), NetError>) -> NcclResult 
     error.result
 }
 
-/// The same for what needs the plugin.
+/// Does what `guard` does, for a call that needs the plugin.
 fn with(what: &str, call: impl FnOnce(&'static Plugin) -> Result<(), NetError>) -> NcclResult {
     guard(what, || call(plugin()?))
 }
@@ -58,7 +58,7 @@ fn null(what: &str) -> NetError {
     NetError::argument(format!("{what} is a null pointer"))
 }
 
-/// Writes to where C wants something.
+/// Writes a value to where C wants it.
 ///
 /// # Safety
 ///
@@ -70,7 +70,7 @@ unsafe fn put<T>(to: *mut T, value: T) -> Result<(), NetError> {
     Ok(())
 }
 
-/// What C has in an array.
+/// Returns an array of C's as a slice.
 ///
 /// # Safety
 ///
@@ -83,7 +83,7 @@ unsafe fn slice<'a, T>(from: *const T, count: c_int, what: &str) -> Result<&'a [
     Ok(unsafe { NonNull::slice_from_raw_parts(from, count).as_ref() })
 }
 
-/// Memory of the caller's.
+/// Returns memory of the caller's as a region.
 ///
 /// # Safety
 ///
@@ -98,7 +98,7 @@ unsafe fn region(data: *mut c_void, bytes: usize) -> Result<Region, NetError> {
     Ok(unsafe { Region::new(start, bytes, Arc::new(())) })
 }
 
-/// Something of the plugin's that C holds.
+/// Reads the number of something of the plugin's that C holds.
 fn id(pointer: *mut c_void, what: &str) -> Result<Id, NetError> {
     match read(pointer) {
         Some((id, None)) => Ok(id),
@@ -107,7 +107,7 @@ fn id(pointer: *mut c_void, what: &str) -> Result<Id, NetError> {
     }
 }
 
-/// A request of the plugin's that C holds.
+/// Reads the number of a request of the plugin's that C holds.
 fn request(pointer: *mut c_void) -> Result<(Id, RequestId), NetError> {
     match read(pointer) {
         Some((id, Some(request))) => Ok((id, request)),
@@ -116,7 +116,7 @@ fn request(pointer: *mut c_void) -> Result<(Id, RequestId), NetError> {
     }
 }
 
-/// A registration that C holds, or none.
+/// Reads the number of a registration that C holds, or none.
 fn registration(pointer: *mut c_void) -> Option<Id> {
     id(pointer, "a registration").ok()
 }

@@ -5,7 +5,7 @@ use nccl_net_abi::v10::Net;
 use super::v9::properties;
 use super::{Exported, NAME, calls};
 
-/// What NCCL loads.
+/// Table that NCCL loads.
 #[unsafe(export_name = "ncclNetPlugin_v10")]
 pub static NCCL_NET_PLUGIN_V10: Exported<Net> = Exported(Net {
     name: NAME.as_ptr(),

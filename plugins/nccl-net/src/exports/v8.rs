@@ -9,7 +9,7 @@ use super::{Exported, NAME, calls, put, with};
 use crate::comm::wire::GROUP_MAX;
 use crate::device::pointer;
 
-/// What NCCL loads.
+/// Table that NCCL loads.
 #[unsafe(export_name = "ncclNetPlugin_v8")]
 pub static NCCL_NET_PLUGIN_V8: Exported<Net> = Exported(Net {
     name: NAME.as_ptr(),

@@ -1,4 +1,4 @@
-//! What is this plugin's own, over each transport.
+//! Tests of what is this plugin's own, over each transport.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -9,10 +9,10 @@ use nccl_net_abi::{HANDLE_BYTES, LogLevel, NcclResult};
 
 use super::pair::{self, NET, Pair, both, init, ok, tested, until};
 
-/// The plugin's state is the process's.
+/// Lock for the plugin's state, which is the process's.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Both on the first device.
+/// Makes a pair with both communicators on the first device.
 fn joined(bytes: usize) -> Pair {
     Pair::on([0, 0], bytes)
 }
@@ -124,7 +124,7 @@ fn groups_are_matched_by_tag_and_messages_that_nobody_wants_are_in_nobodys_way()
     pair.close();
 }
 
-/// Numbers below a bound, the same each time.
+/// Random numbers below a bound, the same each time.
 struct Dice(u64);
 
 impl Dice {
@@ -134,7 +134,7 @@ impl Dice {
     }
 }
 
-/// Messages with their tags and lengths, and what room their buffers have.
+/// Makes messages, each with its tag, its length and the room of its buffer.
 fn messages(dice: &mut Dice) -> Vec<(c_int, usize, usize)> {
     let message = |_| {
         let most = [10, 9000, 40_000, 300_000][dice.below(4)];
@@ -145,7 +145,7 @@ fn messages(dice: &mut Dice) -> Vec<(c_int, usize, usize)> {
     (0..80).map(message).collect()
 }
 
-/// In which order their buffers are posted: often in their own.
+/// Returns the order in which the buffers are posted: often their own.
 fn order(dice: &mut Dice, messages: &[(c_int, usize, usize)]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..messages.len()).collect();
     let far = dice.below(4) * 3;
@@ -249,7 +249,8 @@ fn all_of_this_holds_over_tcp_and_with_few_slots_too() {
     }
 }
 
-/// Whoever waits for a peer that never comes gets an error, in the time that the environment gives.
+/// Tests that waiting for a peer that never comes ends with an error, in the time that the
+/// environment gives.
 #[test]
 fn a_peer_that_never_connects_ends_the_wait() {
     const OWN: &str = "FERROCCL_TEST_OWN_PROCESS";
@@ -314,7 +315,7 @@ fn what_nobody_tests_moves_nevertheless() {
     pair.close();
 }
 
-/// Pages of this process that are in memory, as bytes.
+/// Returns the bytes of this process's pages that are in memory.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     text.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096

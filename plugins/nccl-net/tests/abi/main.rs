@@ -1,5 +1,5 @@
-//! The plugin as NCCL sees it: through its tables, with both sides in this process. What any plugin
-//! must do is tested by `ferroccl netcheck`; here is what is this plugin's own.
+//! Tests of the plugin as NCCL sees it: through its tables, with both sides in this process.
+//! `ferroccl netcheck` tests what any plugin must do; these tests cover what is this plugin's own.
 
 #[cfg(test)]
 mod contract;

@@ -40,10 +40,10 @@ pub(crate) struct Pair {
     pub(crate) back: *mut c_void,
 }
 
-/// The lines that the plugin has logged, beside their levels.
+/// The lines that the plugin has logged, each with its level.
 pub(crate) static LOG: Mutex<Vec<(LogLevel, String)>> = Mutex::new(Vec::new());
 
-/// NCCL's logger, as far as this plugin calls it: with one string.
+/// Type of NCCL's logger as this plugin calls it: with one string.
 type Fixed =
     unsafe extern "C" fn(LogLevel, c_ulong, *const c_char, c_int, *const c_char, *const c_char);
 
@@ -76,14 +76,14 @@ pub(crate) fn init() -> *mut c_void {
     context
 }
 
-/// A device's own.
+/// Returns a device's name.
 pub(crate) fn name(device: c_int) -> String {
     // SAFETY: the device's name is a string for as long as this process lives.
     let name = unsafe { CStr::from_ptr(properties(device).name) };
     name.to_string_lossy().into_owned()
 }
 
-/// Of a device that there is.
+/// Returns the properties of a device that exists.
 pub(crate) fn properties(device: c_int) -> Properties {
     let mut properties = std::mem::MaybeUninit::<Properties>::uninit();
     // SAFETY: the properties' place is this call's.
@@ -101,7 +101,8 @@ fn register(comm: *mut c_void, memory: &mut [u8]) -> *mut c_void {
 }
 
 impl Pair {
-    /// On the device that listens and the one that connects.
+    /// Connects a pair: the first number is the device that listens, the second the one that
+    /// connects.
     pub(crate) fn on([listens, connects]: [c_int; 2], bytes: usize) -> Pair {
         let context = init();
         let (mut handle, mut listener) = ([0u8; HANDLE_BYTES], null_mut());
@@ -177,7 +178,7 @@ pub(crate) fn tested(request: *mut c_void) -> Option<Vec<usize>> {
     (done == 1).then(|| sizes.collect())
 }
 
-/// Tests two requests until both are done; what the second one says.
+/// Tests two requests until both are done. Returns the sizes of the second one.
 pub(crate) fn both(one: *mut c_void, other: *mut c_void) -> Vec<usize> {
     let (mut first, mut second) = (None, None);
     until("a transfer", || {

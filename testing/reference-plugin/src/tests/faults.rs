@@ -1,4 +1,4 @@
-//! Each fault shows, and nothing of it without.
+//! Each planted fault shows, and no fault shows without being planted.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -9,11 +9,11 @@ use crate::config::Config;
 use crate::fault::Fault;
 use crate::plugin::{Outcome, Plugin};
 
-/// What a fault prevents is not done by then, and never.
+/// Time after which an event is taken to be prevented by a fault.
 const WHILE: Duration = Duration::from_millis(300);
 const LONG: usize = 100_000;
 
-/// A plugin, and two communicators of it.
+/// Plugin with a sending and a receiving communicator.
 struct Rig {
     plugin: &'static Plugin,
     context: u64,
@@ -21,7 +21,7 @@ struct Rig {
     handle: crate::handle::Handle,
     send: u64,
     receive: u64,
-    /// How long what should be done is waited for.
+    /// Longest time to wait for an expected event.
     patience: Duration,
 }
 
@@ -38,7 +38,7 @@ impl Rig {
         Rig { plugin, context, listener, handle, send, receive, patience }
     }
 
-    /// Memory that no test takes back.
+    /// Registers leaked memory, which no test takes back.
     fn memory(&self, bytes: Vec<u8>) -> (*mut u8, usize, u64) {
         let bytes = bytes.leak();
         let start = bytes.as_mut_ptr();
@@ -53,7 +53,7 @@ impl Rig {
         self.plugin.send(self.send, span, tag)
     }
 
-    /// The request, with where it receives to.
+    /// Posts a receive; returns the request and the addresses of its buffers.
     fn irecv(&self, parts: &[(usize, i32)]) -> (Option<u64>, Vec<*mut u8>) {
         let (mut pieces, mut starts) = (Vec::new(), Vec::new());
         for (bytes, tag) in parts {
@@ -65,7 +65,7 @@ impl Rig {
         (self.plugin.receive(self.receive, pieces).unwrap(), starts)
     }
 
-    /// The first size of a request; `None` if it is not done.
+    /// Returns the first size of a request; `None` if the request is not done in time.
     fn wait(&self, request: Option<u64>) -> Outcome<Option<usize>> {
         let mut result = Ok(None);
         happens(self.patience, || {
@@ -75,7 +75,7 @@ impl Rig {
         result.map(|done| done.map(|(_, sizes)| sizes[0]))
     }
 
-    /// Whether all of the next messages arrive as they were sent.
+    /// Returns whether all of the next messages arrive as they were sent.
     fn all_arrive(&self, sizes: &[usize]) -> bool {
         let sent = |at: usize| vec![at as u8 + 1; sizes[at]];
         let receives: Vec<_> = sizes.iter().map(|size| self.irecv(&[(*size, 1)])).collect();
@@ -91,7 +91,7 @@ impl Rig {
     }
 }
 
-/// Whether it comes to that in time.
+/// Returns whether the condition becomes true in time.
 fn happens(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     let since = Instant::now();
     loop {
@@ -104,13 +104,13 @@ fn happens(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Whether a byte arrives that nobody tests for.
+/// Returns whether a byte arrives without any call of `test`.
 fn arrives(patience: Duration, at: *mut u8) -> bool {
     // SAFETY: it is never freed. It may be written meanwhile, which is what is looked for.
     happens(patience, || unsafe { at.read_volatile() } == 7)
 }
 
-/// Whether a violation is seen, with the fault or without.
+/// Checks that a violation is seen if and only if the fault is planted.
 fn check(fault: Fault, violates: fn(&Rig) -> bool) {
     for planted in [Some(fault), None] {
         let rig = Rig::new(planted);
@@ -209,7 +209,7 @@ fn ends_are_not_clean() {
         let (_, starts) = rig.irecv(&[(1, 1)]);
         rig.plugin.finalize(rig.context).unwrap();
         rig.isend(vec![7], 1).unwrap();
-        // Only a thread can have read it. Without the fault there is none to wait for.
+        // Only a thread can have read it. Without the fault there is no thread to wait for.
         arrives(if rig.patience == WHILE { PATIENCE } else { WHILE }, starts[0])
     });
 }

@@ -1,11 +1,11 @@
-//! What is sent arrives.
+//! Messages arrive as they were sent.
 
 use core::ffi::c_int;
 use std::time::Duration;
 
 use super::table::*;
 
-/// Bytes unlike those of other seeds.
+/// Returns test bytes that depend on the seed.
 fn bytes(count: usize, seed: usize) -> Vec<u8> {
     (0..count).map(|at| (at * 31 + at / 251 + seed * 17) as u8).collect()
 }
@@ -40,7 +40,7 @@ fn groups_take_messages_by_tag_and_equal_tags_in_order() {
     let mut into: Vec<Buffer> = (0..16).map(|_| Buffer::new(pair.receive, vec![0; 1000])).collect();
     let (first, second) = into.split_at_mut(8);
     let requests = [irecv(pair.receive, first, &tags), irecv(pair.receive, second, &tags)];
-    // Those of tag 1 go first, so that they overtake all others of their group.
+    // The messages of tag 1 go first, so that they overtake all others of their group.
     let order = [(1, 1), (1, 3), (1, 7), (1, 9), (7, 6), (8, 5), (9, 4), (2, 2), (3, 0), (3, 8)];
     let rest = [(2, 10), (1, 11), (9, 12), (8, 13), (7, 14), (1, 15)];
     let mut sends = Vec::new();

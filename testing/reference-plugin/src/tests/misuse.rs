@@ -1,4 +1,4 @@
-//! Errors in the place of crashes, and strangers.
+//! Misuse leads to errors, not crashes, and strangers do no harm.
 
 use std::io::Write;
 use std::net::TcpStream;

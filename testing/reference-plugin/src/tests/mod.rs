@@ -1,4 +1,4 @@
-//! Two communicators in one process, through the table of version 12.
+//! Tests of two communicators in one process, through the table of version 12.
 
 mod faults;
 mod messages;

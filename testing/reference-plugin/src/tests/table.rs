@@ -1,4 +1,4 @@
-//! The table's functions, with the arguments that tests care about.
+//! Wrappers of the table's functions, with the arguments that tests care about.
 
 use core::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -8,7 +8,7 @@ use nccl_net_abi::{HANDLE_BYTES, HOST, NcclResult, v12::Net};
 
 use crate::versions::ncclNetPlugin_v12;
 
-/// Nothing takes so long.
+/// Deadline that no correct call reaches.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) type Pointer = *mut c_void;
@@ -22,7 +22,7 @@ pub(super) fn check(result: NcclResult) -> Result<()> {
     if result == NcclResult::SUCCESS { Ok(()) } else { Err(result) }
 }
 
-/// What a call writes to the place that it is given.
+/// Returns the pointer that a call writes to the place it is given.
 pub(super) fn gives(call: impl FnOnce(*mut Pointer) -> NcclResult) -> Result<Pointer> {
     let mut pointer = null_mut();
     check(call(&raw mut pointer)).map(|()| pointer)
@@ -38,7 +38,7 @@ pub(super) fn finalize(context: Pointer) -> Result<()> {
     check(unsafe { net().finalize.unwrap()(context) })
 }
 
-/// A listening communicator.
+/// Listening communicator and its handle.
 pub(super) struct Listening(pub(super) Pointer, pub(super) [u8; HANDLE_BYTES]);
 
 pub(super) fn listen(context: Pointer) -> Listening {
@@ -60,7 +60,7 @@ pub(super) fn accept(listener: Pointer) -> Result<Pointer> {
     gives(|place| unsafe { net().accept.unwrap()(listener, place, null_mut()) })
 }
 
-/// Calls until there is something.
+/// Calls `call` until it returns something; panics after [`PATIENCE`].
 pub(super) fn poll<T>(mut call: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -71,7 +71,7 @@ pub(super) fn poll<T>(mut call: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A sending and a receiving communicator, joined.
+/// Connected sending and receiving communicators.
 pub(super) struct Pair {
     pub(super) context: Pointer,
     pub(super) send: Pointer,
@@ -126,7 +126,7 @@ pub(super) fn deregister(comm: Pointer, registration: Pointer) -> Result<()> {
     check(unsafe { net().deregister.unwrap()(comm, registration) })
 }
 
-/// Memory that is registered, and outlives the requests of a test.
+/// Registered memory that outlives the requests of a test.
 pub(super) struct Buffer {
     pub(super) bytes: Vec<u8>,
     pub(super) registration: Pointer,
@@ -139,7 +139,7 @@ impl Buffer {
     }
 }
 
-/// Null if it cannot be taken.
+/// Returns the request of a send; null if the send cannot be taken now.
 pub(super) fn isend(comm: Pointer, buffer: &mut Buffer, tag: c_int) -> Result<Pointer> {
     let (start, bytes) = (buffer.bytes.as_mut_ptr().cast(), buffer.bytes.len());
     let (call, registration) = (net().isend.unwrap(), buffer.registration);
@@ -147,7 +147,7 @@ pub(super) fn isend(comm: Pointer, buffer: &mut Buffer, tag: c_int) -> Result<Po
     gives(|place| unsafe { call(comm, start, bytes, tag, registration, null_mut(), place) })
 }
 
-/// Null if it cannot be taken.
+/// Returns the request of a receive; null if the receive cannot be taken now.
 pub(super) fn irecv(comm: Pointer, buffers: &mut [Buffer], tags: &[c_int]) -> Result<Pointer> {
     let mut starts: Vec<Pointer> =
         buffers.iter_mut().map(|buffer| buffer.bytes.as_mut_ptr().cast()).collect();
@@ -164,7 +164,7 @@ pub(super) fn irecv(comm: Pointer, buffers: &mut [Buffer], tags: &[c_int]) -> Re
     })
 }
 
-/// The sizes, once it is done.
+/// Returns the sizes of a request once it is done.
 pub(super) fn test(request: Pointer) -> Result<Option<[c_int; 8]>> {
     let (mut done, mut sizes) = (0, [-1; 8]);
     // SAFETY: there is room for both.
@@ -172,7 +172,7 @@ pub(super) fn test(request: Pointer) -> Result<Option<[c_int; 8]>> {
     Ok((done != 0).then_some(sizes))
 }
 
-/// Tests until it is done.
+/// Waits until a request is done and returns its sizes.
 pub(super) fn wait(request: Pointer) -> [c_int; 8] {
     assert!(!request.is_null(), "it was not taken");
     poll(|| test(request).unwrap())

@@ -1,4 +1,4 @@
-//! The control planes of a world's ranks: the machines themselves, over connections in virtual time
+//! Control planes of a world's ranks: the real state machines, over connections in virtual time
 //! that keep their order.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -9,35 +9,35 @@ use ccl_core::bootstrap::{Completed, ConnectionId, Control, ControlTiming, Secre
 use ccl_core::time::Instant;
 use ccl_transport_sim::{Cut, Random};
 
-/// What a rank's control plane is told.
+/// Input of a rank's control plane.
 #[derive(Debug)]
 enum Input {
     Bytes(ConnectionId, Vec<u8>),
     HangUp(ConnectionId),
-    /// Somebody connected, by this wire.
+    /// Incoming connection over this wire.
     Accept(usize),
     Dialed(ConnectionId, usize),
     Refused(ConnectionId),
-    /// A stranger connects, says this, and is not heard of again.
+    /// Connection of a stranger, which sends these bytes and nothing afterwards.
     Stranger(Vec<u8>),
 }
 
 #[derive(Debug)]
 enum Event {
     To(u32, Input),
-    /// To an end of a wire; no bytes are its end.
+    /// Bytes for one end of a wire; `None` is the end of the stream.
     Wire(usize, usize, Option<Vec<u8>>),
     GateVerdict(u32, ConnectionId, u32),
 }
 
-/// Rank and connection at both ends, as far as known, and when the last bytes reach each.
+/// Rank and connection of both ends, as far as known, and when the last bytes arrive at each.
 #[derive(Debug)]
 struct Wire {
     ends: [(u32, Option<ConnectionId>); 2],
     last: [Instant; 2],
 }
 
-/// One rank's.
+/// Control plane of one rank.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) control: Control,
@@ -47,7 +47,7 @@ pub(crate) struct Node {
     dead: bool,
 }
 
-/// All of them.
+/// Control planes of all ranks.
 #[derive(Debug)]
 pub(crate) struct ControlNet {
     pub(crate) nodes: Vec<Node>,
@@ -79,7 +79,7 @@ impl ControlNet {
         }
     }
 
-    /// When there is something to do next, for ranks that `runs`.
+    /// Returns the time of the next event, considering the ranks for which `runs` is true.
     pub(crate) fn next_event(&self, runs: impl Fn(u32) -> bool) -> Option<Instant> {
         let ticks = (0u32..).zip(&self.nodes).filter(|(rank, node)| runs(*rank) && !node.dead);
         let ticks = ticks.map(|(_, node)| node.control.poll_timeout());
@@ -91,7 +91,8 @@ impl ControlNet {
         self.events.insert((at, self.count), event);
     }
 
-    /// When what is sent now arrives, if ever: what a cut swallows is sent again after it.
+    /// Returns the arrival time of bytes sent now, if they arrive: bytes lost to a cut are sent
+    /// again after it.
     fn arrival(&mut self, from: u32, to: u32, now: Instant) -> Option<Instant> {
         let late = Duration::from_nanos(self.random.below(self.latency.as_nanos() as u64));
         match self.cut.as_ref().filter(|cut| cut.parts(from, to, now)) {
@@ -101,7 +102,7 @@ impl ControlNet {
         }
     }
 
-    /// Brings to every rank what arrives until now.
+    /// Delivers to every rank what arrives until now.
     pub(crate) fn deliver(&mut self, now: Instant) {
         while let Some(entry) = self.events.first_entry().filter(|entry| entry.key().0 <= now) {
             match entry.remove() {
@@ -119,7 +120,7 @@ impl ControlNet {
     fn hand(&mut self, rank: u32, input: Input, now: Instant) {
         let node = &mut self.nodes[rank as usize];
         match input {
-            // Its system closes what was opened in its name.
+            // The system of a dead process closes the connections that the process was opening.
             Input::Dialed(_, wire) if node.dead => self.transmit(wire, 0, None, now),
             _ if node.dead => {}
             input => node.inbox.push_back(input),
@@ -131,7 +132,7 @@ impl ControlNet {
         if self.nodes[to as usize].dead {
             return self.push(back, Event::To(from, Input::Refused(connection)));
         }
-        // The system accepts for a stopped process as well.
+        // The system accepts connections for a stopped process as well.
         let ends = [(from, Some(connection)), (to, None)];
         self.wires.push(Wire { ends, last: [back; 2] });
         let wire = self.wires.len() - 1;
@@ -148,7 +149,7 @@ impl ControlNet {
         self.push(at, Event::Wire(wire, 1 - from, bytes));
     }
 
-    /// Gives a rank's machine its turn.
+    /// Gives a rank's control plane its turn.
     pub(crate) fn turn(&mut self, rank: u32, now: Instant) {
         let index = rank as usize;
         while let Some(input) = self.nodes[index].inbox.pop_front() {
@@ -227,13 +228,13 @@ impl ControlNet {
         }
     }
 
-    /// A stranger connects to a rank, says this, and then nothing, not even that it is gone.
+    /// Connects a stranger to a rank; it sends these bytes, then nothing, and never closes.
     pub(crate) fn stranger(&mut self, rank: u32, bytes: Vec<u8>, now: Instant) {
         self.hand(rank, Input::Stranger(bytes), now);
     }
 }
 
-/// The end of a cut that has none.
+/// End of a cut that never ends.
 pub(crate) const FOREVER: Instant = Instant::from_nanos(u64::MAX);
-/// The wire of a stranger: what it is told is not sent.
+/// Wire of a stranger; bytes sent to it are dropped.
 const NOWHERE: (usize, usize) = (usize::MAX, 0);

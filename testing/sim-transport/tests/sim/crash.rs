@@ -1,4 +1,4 @@
-//! A rank that dies ends every survivor with a result or with an error that names it.
+//! Crash of a rank: every survivor ends with a result, or with an error that names the dead rank.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::harness::{DEADLINE, Job, Simulated, connect, mapped, operate, seeds};
 use crate::schedules::find;
 use crate::weather::draw;
 
-/// Every survivor that has a result has the right one, and `fits` accepts every error. Returns
-/// how many failed.
+/// Checks that every survivor with a result has the right one, and that `fits` accepts every error.
+/// Returns the number of failed ranks.
 fn check_survivors(
     simulated: &Simulated,
     expected: &[Vec<u8>],
@@ -34,7 +34,7 @@ fn check_survivors(
     Ok(failed)
 }
 
-/// Arms the crash of a random rank at a random point of the run.
+/// Schedules the crash of a random rank at a random point of the run.
 fn arm(world: &World, random: &mut Random) -> u32 {
     let dead = random.below(u64::from(world.ranks())) as u32;
     if random.chance(0.5) {
@@ -97,7 +97,8 @@ fn the_deadline_ends_what_a_silent_crash_leaves() {
     assert!(stuck > 50 || std::env::var("FERROCCL_SIM_SEED").is_ok(), "{stuck}");
 }
 
-/// A ring writes where it still sends from: its next step waits until the peer has acknowledged.
+/// A ring overwrites memory that it still sends from, so that its next step waits for the peer's
+/// acknowledgement.
 #[test]
 fn a_rank_that_must_acknowledge_is_named() {
     let mut acknowledgements = 0;
@@ -136,7 +137,8 @@ fn a_crash_before_the_start_names_the_dead_at_once() {
             Outcome::Crashed => assert_eq!(rank, 2),
             Outcome::Failed { error, at } => {
                 assert!(error.contains("rank 2 is gone"), "{error}");
-                // Whoever sends learns it from what is not acknowledged, long before the rest.
+                // A sender detects the crash by missing acknowledgements, long before the
+                // keepalive.
                 assert!(*at - crashed < Conditions::default().keepalive / 2, "{at:?}");
             }
             Outcome::Done { .. } => panic!("rank {rank} cannot have a result"),

@@ -23,25 +23,25 @@ use ccl_transport_sim::{Operation, Outcome, Random, World, mesh, run};
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
 
-/// What is run.
+/// Parameters of a job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job {
     pub(crate) algorithm: &'static Algorithm,
     pub(crate) ranks: u32,
     pub(crate) root: Rank,
-    /// Elements of an even block; uneven ones vary around it.
+    /// Elements of an even block; uneven blocks vary around this number.
     pub(crate) count: usize,
     pub(crate) data_type: DataType,
     pub(crate) op: ReduceOp,
-    /// Whether the smaller buffer is a block of the larger one.
+    /// True if the smaller buffer is a block of the larger one.
     pub(crate) in_place: bool,
     pub(crate) config: Config,
-    /// Ranks on each host, but for the last one.
+    /// Ranks on each host; the last host may have fewer.
     pub(crate) per_host: u32,
 }
 
 impl Job {
-    /// A float32 sum with small slots, so that there are many messages.
+    /// Creates a float32 sum with small slots, so that there are many messages.
     pub(crate) fn new(ranks: u32, algorithm: &'static Algorithm, count: usize) -> Job {
         let config = Config {
             channels: 1,
@@ -66,7 +66,7 @@ impl Job {
         }
     }
 
-    /// What to call it when it fails.
+    /// Returns a description of the job for failure messages.
     pub(crate) fn name(&self) -> String {
         let Job { algorithm, ranks, root, count, data_type, op, in_place, config, .. } = self;
         let (collective, name) = (algorithm.collective, algorithm.name);
@@ -77,7 +77,7 @@ impl Job {
         )
     }
 
-    /// Whether there is an in-place form: messages in a group have none.
+    /// Returns whether the job has an in-place form; grouped messages have none.
     pub(crate) fn has_in_place(&self) -> bool {
         self.algorithm.name != "send_recv"
     }
@@ -88,28 +88,28 @@ impl Job {
         (self.algorithm.schedule)(&Params { rank, ranks, root, hosts: &hosts })
     }
 
-    /// The last one has what is left.
+    /// Returns the hosts of the ranks; the last host has the remaining ranks.
     fn hosts(&self) -> Hosts {
         Hosts::of(&(0..self.ranks).map(|rank| rank / self.per_host).collect::<Vec<_>>())
     }
 
-    /// The links' sizes, with slots that hold at least one element of each part.
+    /// Returns the links' sizes, with slots that hold at least one element of each part.
     fn links(&self) -> Config {
         let widest = self.schedule(0).message_parts as usize * self.data_type.bytes();
         let slot_bytes = self.config.slot_bytes.max(widest.next_multiple_of(64));
         Config { slot_bytes, ..self.config }
     }
 
-    /// The most bytes that may be under way towards a rank.
+    /// Returns the most bytes that may be under way towards a rank.
     pub(crate) fn in_flight_bytes_max(&self) -> usize {
         self.links().in_flight_bytes_max(self.ranks as usize - 1)
     }
 
-    /// Where the blocks of input and output lie.
+    /// Returns the layouts of input and output.
     fn layouts(&self, rank: Rank, split: u32) -> (Layout, Layout) {
         use Collective as C;
         let uneven = |block: u32| (self.count * (block as usize * 5 % 4)) / 2;
-        // In place, what goes to a peer is as long as what comes from it.
+        // In place, the block sent to a peer is as long as the block received from it.
         let pair = |from: Rank, to: Rank| if self.in_place { from + to } else { from * 3 + to };
         let counts = |count: &dyn Fn(Rank) -> usize| (0..self.ranks).map(count).collect::<Vec<_>>();
         let (all, sent, received) = (
@@ -138,7 +138,7 @@ impl Job {
         Seat { collective, rank, ranks: self.ranks, root: self.root }
     }
 
-    /// Bytes of the rank's input and output.
+    /// Returns the bytes of the rank's input and output.
     fn bytes(&self, rank: Rank) -> (usize, usize) {
         let (seat, (input, output)) = (self.seat(rank), self.layouts(rank, 1));
         let (inputs, outputs) = seat.blocks();
@@ -149,7 +149,7 @@ impl Job {
         (sum(&input, inputs, seat.has_input()), sum(&output, outputs, seat.has_output()))
     }
 
-    /// Where input and output begin in the buffer that they share in place.
+    /// Returns the starts of input and output in the buffer that they share in place.
     fn shared(&self, rank: Rank) -> (usize, usize) {
         let ((input, output), layouts) = (self.bytes(rank), self.layouts(rank, 1));
         let own = |layout: &Layout| layout.part(rank).0 * self.data_type.bytes();
@@ -166,7 +166,7 @@ impl Job {
         CallParams { input, output, element_bytes, slot_bytes }
     }
 
-    /// Data whose sum depends on the order in which it is added.
+    /// Returns inputs whose sum depends on the order of addition.
     pub(crate) fn inputs(&self, seed: u64) -> Vec<Vec<u8>> {
         let mut random = Random::new(seed ^ 0x00da_7a00);
         let mut element = || -> [u8; 8] {
@@ -200,14 +200,14 @@ impl Job {
     }
 }
 
-/// One rank's buffers, which live as long as its ports use them.
+/// Buffers of one rank, which live as long as its ports use them.
 pub(crate) struct Buffers {
-    /// Empty in place.
+    /// Input; empty in place.
     input: Vec<u8>,
-    /// In place, input and output.
+    /// Output; in place, the buffer of input and output.
     output: Vec<u8>,
     scratch: Vec<u8>,
-    /// Where the output begins.
+    /// Start of the output in its buffer.
     start: usize,
     bytes: usize,
 }
@@ -230,7 +230,7 @@ impl Buffers {
     }
 }
 
-/// Everything of one rank, ready to run.
+/// Returns everything that one rank needs to run.
 pub(crate) fn prepare(
     job: &Job,
     rank: u32,
@@ -269,7 +269,7 @@ pub(crate) fn prepare(
     (execution, ports, buffers)
 }
 
-/// The outputs of all ranks over mapped slots, the ranks taking turns.
+/// Returns the outputs of all ranks over mapped slots, with the ranks taking turns.
 pub(crate) fn mapped(job: &Job, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let config = job.links();
     let slots = config.reserved_slots(job.ranks as usize - 1);
@@ -278,7 +278,7 @@ pub(crate) fn mapped(job: &Job, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let index = |to: usize, from: usize, channel: usize| (to * ranks + from) * channels + channel;
     let regions: Vec<Region> =
         (0..ranks * ranks * channels).map(|_| Region::private(shape.link_bytes())).collect();
-    // Receivers grant, so all of them come before the first sender.
+    // Receivers grant credits, so all receivers come before the first sender.
     let mut receivers: Vec<Option<Receiver>> =
         regions.iter().map(|region| Some(Receiver::new(region, shape).unwrap())).collect();
     let mut all = Vec::new();
@@ -307,7 +307,7 @@ pub(crate) fn mapped(job: &Job, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
     all.into_iter().map(|(_, _, buffers)| buffers.into_output()).collect()
 }
 
-/// What came of a simulated run.
+/// Result of a simulated run.
 pub(crate) struct Simulated {
     pub(crate) links: Vec<MessageLinks>,
     pub(crate) outcomes: Vec<Outcome>,
@@ -316,7 +316,7 @@ pub(crate) struct Simulated {
 }
 
 impl Simulated {
-    /// Whether all ranks ended with these outputs, and if not, what is wrong.
+    /// Checks that all ranks ended with these outputs; an error says what is wrong.
     pub(crate) fn check(&self, expected: &[Vec<u8>]) -> Result<(), String> {
         for (rank, outcome) in self.outcomes.iter().enumerate() {
             if !matches!(outcome, Outcome::Done { .. }) {
@@ -334,7 +334,7 @@ impl Simulated {
     }
 }
 
-/// Middleware for a rank's lane.
+/// Function that puts middleware around a rank's lane.
 pub(crate) type Wrap<'a> = &'a mut dyn FnMut(u32, Box<dyn Lane>) -> Box<dyn Lane>;
 
 /// Connects the ranks of a world.
@@ -342,7 +342,7 @@ pub(crate) fn connect(job: &Job, world: &World, wrap: Wrap<'_>) -> Vec<MessageLi
     mesh(world, job.links(), wrap).unwrap()
 }
 
-/// The links of ports that have no others.
+/// Returns the message links of ports that have no other links.
 pub(crate) fn messages(ports: &mut CpuPorts) -> &mut MessageLinks {
     ports.links().messages().unwrap()
 }
@@ -374,22 +374,22 @@ pub(crate) fn operate(
     Simulated { links, outcomes, outputs, counters }
 }
 
-/// Connects and runs.
+/// Connects the ranks and runs the job.
 pub(crate) fn simulate(job: &Job, inputs: &[Vec<u8>], world: &World) -> Simulated {
     let links = connect(job, world, &mut |_, lane| lane);
     operate(job, inputs, world, links)
 }
 
-/// Whether this is the deep tier.
+/// Returns whether the deep tier runs.
 pub(crate) fn full() -> bool {
     std::env::var("FERROCCL_TEST_FULL").is_ok_and(|full| full == "1")
 }
 
-/// How many times more seeds the deep tier takes.
+/// Factor by which the deep tier takes more seeds.
 const FULL: u64 = 10;
 
-/// Runs `check` for every seed below `count`, [`FULL`] times as many in the deep tier, or the one
-/// that is to be replayed.
+/// Runs `check` for every seed below `count`, [`FULL`] times as many in the deep tier, or only for
+/// the seed to replay.
 pub(crate) fn seeds(count: u64, mut check: impl FnMut(u64) -> Result<(), String>) {
     let replay = std::env::var("FERROCCL_SIM_SEED").ok();
     let replay = replay.map(|seed| seed.parse::<u64>().expect("FERROCCL_SIM_SEED is a number"));

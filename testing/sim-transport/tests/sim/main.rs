@@ -1,7 +1,7 @@
-//! The same programs that run over shared memory, over a simulated network in virtual time.
+//! Tests of the real programs over a simulated network in virtual time.
 //!
 //! `FERROCCL_SIM_SEED=n` replays one seed of every seeded test; `FERROCCL_TEST_FULL=1` runs many
-//! more of them.
+//! more seeds.
 
 #[cfg(test)]
 mod control;

@@ -1,5 +1,5 @@
-//! The fault matrix in virtual time: each cell is a few ranks that make one call after the other,
-//! each with the control plane that real ranks have, and a fault in the middle.
+//! Fault matrix in virtual time: in each cell a few ranks make one call after the other, each with
+//! a real control plane, and a fault happens in the middle.
 
 use std::io::Write;
 use std::time::Duration;
@@ -24,39 +24,39 @@ const CALLS: u64 = 12;
 const SILENCE: Duration = Duration::from_secs(2);
 const TIMING: ControlTiming =
     ControlTiming { heartbeat: Duration::from_millis(200), silence: SILENCE };
-/// Shorter than the silence that is death.
+/// Duration of a short fault: less than the silence after which a rank counts as dead.
 const MOMENT: Duration = Duration::from_millis(500);
-/// So soon after a fault every survivor has its error, and the agreement.
+/// Time after a fault within which every survivor has its error and the agreement.
 const ENDED: Duration = Duration::from_secs(5);
-/// So soon the job has ended, whatever happens.
+/// Time within which every job has ended.
 const BOUND: Duration = Duration::from_secs(12);
-/// Until then the control planes have met.
+/// Time within which the control planes have connected.
 const MET: Duration = Duration::from_millis(300);
 
-/// What is planted, to see that the judge finds it.
+/// Defect that is planted to check that the judge finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plant {
     Nothing,
-    /// One rank tells the others of one operation less than it has completed.
+    /// One rank reports one completed operation too few to the others.
     CountsTooLittle,
     /// One rank takes an error for success.
     SwallowsErrors,
     /// One rank blames its neighbour.
     BlamesAnother,
-    /// One rank's data is changed on its way.
+    /// One rank's data is changed in transit.
     SpoilsData,
-    /// One rank waits for ever.
+    /// One rank waits forever.
     NeverNotices,
 }
 
-/// One call of the round, and what must come of it.
+/// Call of the round, and its expected result.
 struct Round {
     job: Job,
     inputs: Vec<Vec<u8>>,
     expected: Vec<Vec<u8>>,
 }
 
-/// A rank's error: when, and whom it names.
+/// Error of a rank: its time, and the rank that it names.
 #[derive(Clone, Copy, Debug)]
 struct Noted {
     at: Instant,
@@ -70,7 +70,7 @@ struct Member {
     links: Option<MessageLinks>,
     call: Option<(Call, Buffers)>,
     completed: u64,
-    /// When it makes its next call.
+    /// Time of the next call.
     ready: Instant,
     late: Duration,
     error: Option<Noted>,
@@ -79,7 +79,7 @@ struct Member {
 }
 
 impl Member {
-    /// Does what can be done now.
+    /// Does the work that can be done now.
     fn step(&mut self, rounds: &[Round], calls: u64, net: &mut ControlNet, now: Instant) {
         while self.error.is_none() && self.completed < calls && self.ready <= now {
             let round = &rounds[self.completed as usize % rounds.len()];
@@ -104,7 +104,7 @@ impl Member {
         }
     }
 
-    /// Returns no if the coordinator has asked before, whose reason may come later.
+    /// Ends a call; returns false if the coordinator asked before, whose reason may come later.
     fn end(&mut self, round: &Round, net: &ControlNet, now: Instant) -> bool {
         let counted = self.completed + u64::from(self.plant != Plant::CountsTooLittle);
         let ends = net.nodes[self.rank as usize].completed.finish(counted);
@@ -163,21 +163,21 @@ fn begin(round: &Round, rank: u32, links: MessageLinks) -> (Call, Buffers) {
     (Operation::new(execution, ports, messages, mismatch), buffers)
 }
 
-/// A job of a cell, and what happens to it.
+/// Job of a cell with its fault.
 struct Run {
     fault: Fault,
     world: World,
     net: ControlNet,
     members: Vec<Member>,
     rounds: Vec<Round>,
-    /// Calls that each rank makes.
+    /// Number of calls that each rank makes.
     calls: u64,
     random: Random,
     victim: u32,
     start: Instant,
     fault_at: Instant,
     injected: bool,
-    /// Whether the fault met a job that was not over.
+    /// True if the job was not over when the fault happened.
     hit: bool,
 }
 
@@ -200,7 +200,7 @@ fn rounds(cell: &Cell, seed: u64, random: &mut Random) -> Vec<Round> {
     [3, 4000, 700].map(round).into()
 }
 
-/// The wires of a fault, which is at that time.
+/// Returns the conditions of a fault that happens at that time.
 fn conditions(fault: Fault, victim: u32, at: Instant) -> Conditions {
     let mut conditions = Conditions { retransmissions_max: 12, ..Conditions::default() };
     let cut = |until| Some(Cut { ranks: (PER_HOST..RANKS).collect(), from: at, until });
@@ -217,12 +217,12 @@ fn conditions(fault: Fault, victim: u32, at: Instant) -> Conditions {
     conditions
 }
 
-/// The cells that there are here: resets are mended below what is simulated.
+/// Returns the simulated cells: connection resets are repaired below the simulated layers.
 fn cells() -> Vec<Cell> {
     Cell::all().into_iter().filter(|cell| cell.fault != Fault::Broken).collect()
 }
 
-/// Whether the fault ends the job.
+/// Returns whether the fault ends the job.
 fn is_deadly(fault: Fault) -> bool {
     matches!(fault, Fault::Kill | Fault::LongStop | Fault::LongCut)
 }
@@ -278,12 +278,12 @@ impl Run {
         }
     }
 
-    /// Ranks that the survivors must find dead, and those of them that live on.
+    /// Returns the ranks that the survivors must find dead, and those of them that still live.
     fn dead(&self) -> (Vec<u32>, Vec<u32>) {
         match self.fault {
             Fault::Kill => (vec![self.victim], Vec::new()),
             Fault::LongStop => (vec![self.victim], vec![self.victim]),
-            // Of two halves the one with the lowest rank goes on.
+            // The half with the lowest rank goes on.
             Fault::LongCut => ((PER_HOST..RANKS).collect(), (PER_HOST..RANKS).collect()),
             _ => (Vec::new(), Vec::new()),
         }
@@ -294,7 +294,7 @@ impl Run {
         (0..RANKS).filter(|rank| !dead.contains(rank)).collect()
     }
 
-    /// When a stopped victim goes on.
+    /// Returns the time at which a stopped victim goes on.
     fn woken_at(&self) -> Instant {
         match self.fault {
             Fault::LongStop => self.fault_at + ENDED,
@@ -348,9 +348,9 @@ impl Run {
             && outcasts.iter().all(noticed)
     }
 
-    /// Carries it out.
+    /// Runs the job.
     fn run(&mut self) -> Result<(), String> {
-        // What is slow everywhere takes its time.
+        // Delay slows everything down.
         let bound = if self.fault == Fault::Delay { BOUND * 5 } else { BOUND };
         let end = self.start + bound;
         while !self.is_over() {
@@ -393,7 +393,7 @@ impl Run {
         format!("victim {victim} at {fault_at:?}: {}", each.collect::<Vec<_>>().join("; "))
     }
 
-    /// What is wrong with what came of it, if anything is.
+    /// Checks the results of the job; an error says what is wrong.
     fn judge(&self) -> Result<(), String> {
         for Member { rank, completed, error, wrong, .. } in &self.members {
             if let Some(wrong) = wrong {
@@ -450,7 +450,7 @@ impl Run {
     }
 }
 
-/// Runs a cell. Returns whether the fault met a job that was not over.
+/// Runs a cell. Returns whether the job was not over when the fault happened.
 fn run(cell: &Cell, seed: u64, plant: Plant) -> Result<bool, String> {
     let mut run = Run::new(cell, seed, plant);
     run.run()?;
@@ -496,7 +496,7 @@ fn what_is_planted_is_found() {
         let found = |(seed, cell): (u64, &Cell)| run(cell, seed, plant).is_err();
         let found = (0..).zip(&cells).filter(|case| found(*case)).count();
         println!("{plant:?} is found in {found} of {} cells", cells.len());
-        // Not in all: the rank next to the one that is to blame may be to blame as well.
+        // Not in all cells: the neighbour that is blamed may be a victim as well.
         assert!(found * 2 > cells.len(), "{plant:?} is found in {found} of {}", cells.len());
     }
 }

@@ -1,4 +1,4 @@
-//! Faults planted below the protocol: those that it must survive, and those that break it, which
+//! Faults planted below the protocol: some that it must survive, and some that break it, which
 //! these tests must notice.
 
 use ccl_core::admission::Immediate;
@@ -46,7 +46,7 @@ fn without_faults_the_middleware_changes_nothing() {
     assert_eq!(simulated.refused(), 0);
 }
 
-/// Reports every arrival twice.
+/// Fault that reports every arrival twice.
 #[derive(Debug)]
 struct Twice;
 
@@ -67,11 +67,12 @@ fn an_immediate_seen_twice_is_refused_once() {
     assert_eq!(simulated.refused(), received, "each message's second immediate, and no credit");
 }
 
-/// Repeats old immediates long after their time, and invents some.
+/// Fault that repeats old immediates long after their time, and invents some.
 #[derive(Debug, Default)]
 struct Haunted {
     old: Vec<Event>,
-    /// Whether the name is made to look current: what a receiver that checks no generation sees.
+    /// True if immediates are renumbered to look current, as to a receiver that checks no
+    /// generation.
     renewed: bool,
 }
 
@@ -83,7 +84,7 @@ impl Faults for Haunted {
         ) = (name_of(&event), &event)
         {
             let slots = 4;
-            // One lap later the same slot, before its new message has come.
+            // One lap later, the same slot before its new message has come.
             let later = u64::from(number) + if self.renewed { slots } else { 0 };
             let immediate = Immediate::message(channel, later).encode();
             let (endpoint, bytes) = (*endpoint, *bytes);
@@ -109,7 +110,7 @@ fn a_receiver_that_checks_no_generation_is_noticed() {
     assert!(simulated.check(&expected).is_err());
 }
 
-/// Shows the receiver a forged name after each true one.
+/// Fault that shows the receiver a forged immediate before each true one.
 #[derive(Debug)]
 struct Forger(u32);
 
@@ -117,7 +118,7 @@ impl Faults for Forger {
     fn event(&mut self, event: Event, seen: &mut Vec<Event>) {
         if let Event::Arrived { endpoint, bytes, .. } = event {
             self.0 = self.0.wrapping_mul(0x9e37_79b1).wrapping_add(0x7f4a_7c15);
-            // CallParams far from any that is in use.
+            // A number far from any that is in use.
             let immediate = self.0 & (1 << 27 | 0xf_ffff) | 1 << 18;
             seen.push(Event::Arrived { endpoint, immediate, bytes });
         }
@@ -132,7 +133,7 @@ fn forged_immediates_are_refused_and_counted() {
     assert!(simulated.refused() > 20, "{}", simulated.refused());
 }
 
-/// Writes records of CTS to where others belong, or all of them twice.
+/// Fault that writes CTS records to the place of others, or writes all of them twice.
 #[derive(Debug)]
 struct Misplaced {
     by: u64,
@@ -140,7 +141,7 @@ struct Misplaced {
 }
 
 impl Misplaced {
-    /// Which of the 8 records of its link a put writes, as its name says.
+    /// Returns which of the 8 records of its link a put writes, according to its request id.
     fn record(work: &WorkRequest) -> Option<u64> {
         match *work {
             WorkRequest::Put { is_control: true, immediate: None, id, .. } => {
@@ -179,7 +180,7 @@ fn misplaced_and_doubled_transfer_grants_are_dropped() {
     }
 }
 
-/// Grants as if each freed slot had been counted twice.
+/// Fault that grants credits as if each freed slot had been counted twice.
 #[derive(Debug)]
 struct DoubleCredit;
 
@@ -203,7 +204,7 @@ fn a_credit_counted_twice_is_noticed() {
     assert!(wrong || simulated.refused() > 0, "slots were overrun and nobody saw it");
 }
 
-/// Sends the immediate first and the bytes after it.
+/// Fault that sends the immediate first and the bytes after it.
 #[derive(Debug)]
 struct Early;
 
@@ -228,7 +229,7 @@ impl Faults for Early {
             return;
         }
         local.bytes = 0;
-        // Done with a name that nobody knows.
+        // The completion has an id that nobody knows.
         *id = u64::from(u32::MAX);
         let WorkRequest::Put { immediate, .. } = &mut second;
         *immediate = None;
@@ -243,7 +244,7 @@ fn an_immediate_before_its_bytes_is_noticed() {
     assert!(wrong, "the bytes came late and nobody saw it");
 }
 
-/// Loses one message without a word.
+/// Fault that silently loses one message.
 #[derive(Debug, Default)]
 struct Hole {
     messages: u32,
@@ -252,7 +253,7 @@ struct Hole {
 impl Faults for Hole {
     fn work(&mut self, work: WorkRequest, posted: &mut Vec<WorkRequest>, events: &mut Vec<Event>) {
         let WorkRequest::Put { id, local, .. } = work;
-        // Credits are empty, and the next one makes up for a lost one.
+        // Credits are empty, and the next credit makes up for a lost one.
         self.messages += u32::from(local.bytes > 0);
         if self.messages == 10 && local.bytes > 0 {
             events.push(Event::Done { id });
@@ -269,7 +270,7 @@ fn a_message_that_never_comes_ends_at_the_deadline() {
     assert!(error.contains("no end in time") && error.contains("rank"), "{error}");
 }
 
-/// Cuts the last byte off every tenth message.
+/// Fault that cuts the last byte off every tenth message.
 #[derive(Debug, Default)]
 struct Short {
     messages: u32,

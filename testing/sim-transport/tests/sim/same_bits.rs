@@ -1,4 +1,4 @@
-//! The same program gives the same bits over the network and over mapped slots.
+//! Bitwise equality of the same program's results over the network and over mapped slots.
 
 use ccl_core::algorithm::Order;
 use ccl_core::types::{Collective, DataType, ReduceOp};
@@ -8,7 +8,7 @@ use ccl_transport_sim::{Conditions, World};
 use crate::harness::{Job, mapped, simulate};
 use crate::schedules::{all, all_reduce, find};
 
-/// Runs a job over both and compares.
+/// Runs a job over both and compares the results.
 fn compare(job: &Job, conditions: Conditions) {
     let inputs = job.inputs(1);
     let world = World::new(job.ranks, conditions, 1);
@@ -63,7 +63,7 @@ fn in_place_and_out_of_place() {
                 }
                 let place = Job { in_place: true, ..apart };
                 compare(&place, Conditions::hostile());
-                // The counts of pairs are other ones in place.
+                // In place, the counts of pairs differ.
                 if algorithm.collective != Collective::AllToAllV {
                     let inputs = place.inputs(1);
                     assert_eq!(
@@ -78,7 +78,8 @@ fn in_place_and_out_of_place() {
     }
 }
 
-/// One fold over the ranks in their order, whatever the algorithm, the links and the weather.
+/// Algorithms in rank order give the bits of one fold over the ranks, whatever the algorithm, the
+/// links and the conditions.
 #[test]
 fn algorithms_in_rank_order_give_the_bits_of_one_fold() {
     let mut seen = 0;
@@ -108,7 +109,7 @@ fn algorithms_in_rank_order_give_the_bits_of_one_fold() {
     assert!(seen >= 3 * 12, "{seen}");
 }
 
-/// The comparison is worth something: float sums here depend on the order of the terms.
+/// Float sums here depend on the order of the terms, so that the comparison means something.
 #[test]
 fn other_orders_give_other_bits() {
     for data_type in [DataType::Float32, DataType::Float64, DataType::Bfloat16] {
@@ -119,7 +120,7 @@ fn other_orders_give_other_bits() {
     }
 }
 
-/// And right: integers are compared with sums made here.
+/// Integer results are compared with sums computed here.
 #[test]
 fn sums_are_sums() {
     for algorithm in all_reduce() {

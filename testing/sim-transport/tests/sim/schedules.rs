@@ -1,16 +1,16 @@
-//! What is run: every algorithm there is, and one schedule for the load it makes.
+//! Schedules to run: every algorithm, and one schedule for the load that it makes.
 
 use ccl_core::algorithm::{self, Algorithm, Params};
 use ccl_core::schedule::{Builder, RankSchedule, Terms, input, output, scratch};
 use ccl_core::types::Collective;
 
-/// Every algorithm, by collective, and messages in groups.
+/// Returns every algorithm, by collective, and grouped messages.
 pub(crate) fn all() -> Vec<&'static Algorithm> {
     algorithm::all().chain([&MESSAGES]).collect()
 }
 
-/// A group of sends and receives in which each rank names all ranks, itself among them: its
-/// buffers are those of an all_to_all_v.
+/// Group of sends and receives in which each rank names all ranks, itself included; its buffers are
+/// those of an all_to_all_v.
 pub(crate) const MESSAGES: Algorithm = Algorithm {
     collective: Collective::AllToAllV,
     family: algorithm::Family::Direct,
@@ -26,17 +26,17 @@ fn messages(params: &Params<'_>) -> RankSchedule {
     algorithm::send_recv(params.rank, params.ranks, &all, &all).unwrap()
 }
 
-/// The algorithms of `all_reduce`.
+/// Returns the algorithms of `all_reduce`.
 pub(crate) fn all_reduce() -> Vec<&'static Algorithm> {
     algorithm::of(Collective::AllReduce).collect()
 }
 
-/// The `all_reduce` of that name.
+/// Returns the `all_reduce` algorithm of that name.
 pub(crate) fn find(name: &str) -> &'static Algorithm {
     algorithm::find(Collective::AllReduce, name).unwrap()
 }
 
-/// A reduction to which everybody sends the root, rank 0, everything at once.
+/// Reduction in which every rank sends the root, rank 0, everything at once.
 pub(crate) const INCAST: Algorithm = Algorithm {
     collective: Collective::Reduce,
     family: algorithm::Family::Direct,
@@ -47,7 +47,7 @@ pub(crate) const INCAST: Algorithm = Algorithm {
     steps: |_| 1,
 };
 
-/// A reduction to which rank 1 alone contributes.
+/// Reduction to which only rank 1 contributes.
 pub(crate) const ONE_SENDER: Algorithm = Algorithm {
     name: "one_sender",
     summary: "rank 1 sends rank 0 everything",

@@ -1,4 +1,4 @@
-//! Loss, duplication, reordering, delay, slow ranks and tight budgets change when, never what.
+//! Loss, duplication, reordering, delay, slow ranks and tight budgets change times, never results.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use ccl_transport_sim::{Conditions, Random, Stats, World};
 use crate::harness::{Job, connect, mapped, operate, seeds, simulate};
 use crate::schedules::{INCAST, ONE_SENDER, all, find};
 
-/// A job and a world drawn from a seed.
+/// Returns a job and a world drawn from a seed.
 pub(crate) fn draw(seed: u64) -> (Job, World) {
     let mut random = Random::new(seed);
     let ranks = 2 + random.below(5) as u32;
@@ -120,8 +120,8 @@ fn the_budget_is_shared_and_reached() {
     }
 }
 
-/// A budget of four slots for each of 15 links, one of which is used: its window grows from the two
-/// slots that it has for itself to all of its eight.
+/// A budget of four slots for each of 15 links, one of which is used: its window grows from its two
+/// reserved slots to all of its eight.
 #[test]
 fn idle_peers_leave_their_credits_to_others() {
     let time = |slots: u32| {
@@ -143,7 +143,7 @@ fn idle_peers_leave_their_credits_to_others() {
     assert!(with * 3 < without, "{with:?} with eight slots, {without:?} with two");
 }
 
-/// Each link that asks for several credits of the pool gets one at a time.
+/// Links that request several credits of the pool get one at a time.
 #[test]
 fn links_that_ask_at_once_get_as_many_credits() {
     let mut job = Job::new(3, &INCAST, 1);

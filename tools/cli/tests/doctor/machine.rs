@@ -5,10 +5,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The directories of what is in [`Machine::healthy`], and what their parts are.
+/// Directories of the root ports in [`Machine::healthy`], with their NUMA nodes.
 const ROOTS: [(&str, u32); 2] = [("pci0000:10/0000:10", 0), ("pci0000:80/0000:80", 1)];
 
-/// A directory with files of a machine, until this is dropped.
+/// A directory with files of a machine; dropping this removes the directory.
 pub(super) struct Machine(pub(super) PathBuf);
 
 impl Drop for Machine {
@@ -18,7 +18,7 @@ impl Drop for Machine {
 }
 
 impl Machine {
-    /// With nothing at all.
+    /// Makes a machine with no files at all.
     pub(super) fn empty() -> Machine {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -59,8 +59,8 @@ impl Machine {
         }
     }
 
-    /// Two NUMA nodes, on each a GPU and a port of RoCE below one PCIe switch, and nothing that is
-    /// to be found.
+    /// Makes a machine with two NUMA nodes, on each a GPU and a RoCE port below one PCIe switch,
+    /// and nothing that a check finds.
     pub(super) fn healthy() -> Machine {
         let machine = Machine::empty();
         machine.plant_system();
@@ -123,7 +123,7 @@ impl Machine {
         self.link("sys/class/net/lo", "sys/devices/virtual/net/lo");
     }
 
-    /// A switch with a GPU and an RDMA device below it.
+    /// Plants a switch with a GPU and an RDMA device below it.
     fn plant_bus(&self, root: &str, node: u32, index: usize) {
         let bus = |offset: u32| {
             let first = u32::from_str_radix(&root[root.len() - 2..], 16).unwrap();
@@ -217,7 +217,7 @@ impl Machine {
     }
 }
 
-/// The configuration of a bridge whose ACS control register holds these bits.
+/// Returns the configuration of a bridge whose ACS control register holds these bits.
 pub(super) fn configuration(acs: u16) -> Vec<u8> {
     let mut bytes = vec![0; 4096];
     bytes[0x100..0x104].copy_from_slice(&0x1481_0001_u32.to_le_bytes());

@@ -1,5 +1,5 @@
-//! ACS (access control services): a bridge that has it on sends what two devices below it say to
-//! each other up through the processor.
+//! ACS (access control services): a bridge with ACS on sends traffic between two devices below it
+//! up through the processor.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,9 +7,9 @@ use super::super::finding::Finding;
 use super::super::host::Host;
 use ccl_machine::devices::{self, BRIDGE, Device};
 
-/// A PCIe function's whole configuration.
+/// Bytes of a PCIe function's whole configuration.
 const CONFIG_BYTES: usize = 4096;
-/// Where extended capabilities begin.
+/// Offset of the extended capabilities.
 const EXTENDED: usize = 0x100;
 const ACS: u16 = 0x000d;
 /// Bits of the control register, as lspci names them.
@@ -22,17 +22,17 @@ const BITS: [(u16, &str); 7] = [
     (32, "EgressCtrl"),
     (64, "DirectTrans"),
 ];
-/// Those that send requests and completions of peers upwards.
+/// Bits that send requests and completions of peers upwards.
 const REDIRECTS: u16 = 4 | 8 | 32;
 
-/// What a bridge's configuration says.
+/// ACS state that a bridge's configuration shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Control {
-    /// It cannot do it.
+    /// The bridge has no ACS.
     None,
-    /// Its control register.
+    /// Value of the control register.
     Set(u16),
-    /// Only so many bytes are shown.
+    /// ACS cannot be seen: only this many bytes of the configuration are shown.
     Hidden(usize),
 }
 
@@ -45,7 +45,7 @@ fn control(config: &[u8]) -> Control {
         Some(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     };
     let mut at = EXTENDED;
-    // As many as there is room for: a chain may be a circle.
+    // Bounded by the room there is: a chain may be a circle.
     for _ in 0..CONFIG_BYTES / 8 {
         let Some(header) = word(at).filter(|header| *header != 0 && *header != u32::MAX) else {
             return Control::None;
@@ -62,8 +62,8 @@ fn control(config: &[u8]) -> Control {
     Control::None
 }
 
-/// Whether there is one card below a root port: what it says to others goes through the processor,
-/// whatever its bridges do.
+/// Returns whether there is one card below a root port: traffic between it and others goes through
+/// the processor, whatever its bridges do.
 fn is_alone(host: &Host, root: &str) -> bool {
     let bus = "/sys/bus/pci/devices";
     let mut cards = BTreeSet::new();
@@ -78,7 +78,7 @@ fn is_alone(host: &Host, root: &str) -> bool {
     cards.len() == 1
 }
 
-/// Whether bridges above GPUs redirect.
+/// Checks whether bridges above GPUs redirect.
 pub(super) fn bridges(host: &Host) -> Vec<Finding> {
     let gpus = devices::gpus(host);
     if gpus.is_empty() {

@@ -1,11 +1,11 @@
-//! What ports have counted: losses, retransmissions, and how congestion is told (PFC, ECN).
+//! Counters of ports: losses, retransmissions, and congestion (PFC, ECN).
 
 use super::super::finding::Finding;
 use super::super::host::Host;
 use super::rdma;
 use ccl_machine::devices::Port;
 
-/// More of a million packets than this, and it costs bandwidth.
+/// Errors per million packets above which bandwidth suffers.
 const BAD_PER_MILLION: u64 = 10;
 
 /// Counters that should stay as they are, and what they mean.
@@ -37,7 +37,7 @@ const BAD: [(&str, &str); 25] = [
     ("hw_counters/completer_retry_err", "requests had to be sent again (rxe)"),
 ];
 
-/// Counters of congestion: what is done about it, which is as it should be.
+/// Counters of congestion control: an increase is normal.
 const CONGESTION: [(&str, &str); 3] = [
     ("hw_counters/np_ecn_marked_roce_packets", "packets that came marked (ECN)"),
     ("hw_counters/np_cnp_sent", "notices sent to senders (CNP)"),
@@ -52,7 +52,7 @@ fn count(host: &Host, port: &Port, name: &str) -> Option<u64> {
     port.text(host, name)?.parse().ok()
 }
 
-/// What has gone wrong since the counters began, which is when the driver was loaded.
+/// Reports the errors since the counters began, which is when the driver was loaded.
 pub(super) fn losses(host: &Host) -> Vec<Finding> {
     let ports = active(host);
     if ports.is_empty() {
@@ -101,10 +101,10 @@ fn losses_of(host: &Host, port: &Port) -> Finding {
     }
 }
 
-/// How ports of RoCE tell and hear of congestion.
+/// Reports how RoCE ports signal and handle congestion.
 pub(super) fn congestion(host: &Host) -> Vec<Finding> {
     let mut ports = active(host);
-    // What has no hardware has no queues that fill up.
+    // A device in software has no queues that fill up.
     ports.retain(|port| port.is_ethernet(host) && port.device.function().is_some());
     if ports.is_empty() {
         return vec![Finding::ok("", "there is no RoCE port of a network card that would need it")];

@@ -9,7 +9,7 @@ use super::super::host::Host;
 use super::{libraries, rdma};
 use ccl_machine::devices::{self, Device, Maker};
 
-/// The driver of each maker's GPUs.
+/// Returns the kernel module of each maker's GPUs.
 fn module(maker: Maker) -> &'static str {
     match maker {
         Maker::Nvidia => "nvidia",
@@ -17,7 +17,7 @@ fn module(maker: Maker) -> &'static str {
     }
 }
 
-/// Whether GPUs have their driver, and whether its parts are of one version.
+/// Checks whether GPUs have their driver, and whether its parts are of one version.
 pub(super) fn driver(host: &Host) -> Vec<Finding> {
     let gpus = devices::gpus(host);
     if gpus.is_empty() {
@@ -60,7 +60,7 @@ fn unbound(name: &str, driver: Option<&str>, wanted: &str) -> Option<Finding> {
     }
 }
 
-/// The kernel's modules of NVIDIA's driver and its libraries must be of one version.
+/// Checks that the kernel modules and the libraries of NVIDIA's driver are of one version.
 fn versions(host: &Host) -> Option<Finding> {
     let modules = ["nvidia", "nvidia_uvm", "nvidia_peermem", "nvidia_drm", "nvidia_modeset"];
     let module = |name: &str| {
@@ -69,7 +69,7 @@ fn versions(host: &Host) -> Option<Finding> {
     };
     let library = |name: &str| {
         let version = libraries::versions(host, name).into_iter().next()?;
-        // Of a stub, or of a file without a version in its name, nothing can be said.
+        // A stub, or a file without a version in its name, tells nothing.
         version.contains('.').then(|| (name.to_owned(), version))
     };
     let modules = modules.iter().filter_map(|name| module(name));
@@ -87,8 +87,8 @@ fn versions(host: &Host) -> Option<Finding> {
     Some(Finding::fault("versions", shown.join(", "), remedy))
 }
 
-/// Whether network devices can read and write the memory of GPUs: by a dma-buf, or by a module that
-/// knows its pages.
+/// Checks whether network devices can read and write the memory of GPUs: by a dma-buf, or by a
+/// module that knows its pages.
 pub(super) fn memory(host: &Host) -> Vec<Finding> {
     let gpus = devices::gpus(host);
     if gpus.is_empty() || devices::rdma(host).is_empty() {
@@ -125,8 +125,8 @@ fn of_nvidia(host: &Host) -> Finding {
     }
 }
 
-/// Whether NVIDIA's driver and the kernel hand out dma-bufs; or why not, and whether that is only
-/// not known.
+/// Returns how NVIDIA's driver and the kernel provide dma-bufs; or why they do not, and true if
+/// that is only unknown.
 fn dma_buf(host: &Host) -> Result<String, (bool, String)> {
     let release = host.text("/proc/sys/kernel/osrelease").unwrap_or_default();
     if version(&release).is_some_and(|kernel| kernel < (5, 12)) {
@@ -158,7 +158,7 @@ fn dma_buf(host: &Host) -> Result<String, (bool, String)> {
     }
 }
 
-/// How the kernel was built, as its package tells.
+/// Returns the configuration that the kernel was built with, as its package tells.
 fn kernel_options(host: &Host) -> Option<String> {
     let release = host.text("/proc/sys/kernel/osrelease")?;
     let inside = format!("/lib/modules/{release}/config");
@@ -193,13 +193,13 @@ fn of_amd(host: &Host) -> Finding {
     }
 }
 
-/// The first two numbers of a version.
+/// Returns the first two numbers of a version.
 pub(super) fn version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// Which RDMA device that is in use is nearest to each GPU.
+/// Reports which RDMA device in use is nearest to each GPU.
 pub(super) fn distance(host: &Host) -> Vec<Finding> {
     let (gpus, nics) = (devices::gpus(host), devices::rdma(host));
     if gpus.is_empty() || nics.is_empty() {
@@ -250,7 +250,7 @@ pub(super) fn distance(host: &Host) -> Vec<Finding> {
     gpus.iter().map(judge).collect()
 }
 
-/// The least distance of a GPU to devices, and which of them are so near.
+/// Returns the least distance of a GPU to devices, and the devices at that distance.
 fn nearest(gpu: &Device, nics: &[Device]) -> (Class, String) {
     let apart = |nic: &Device| gpu.locality.distance(&nic.locality);
     let least = nics.iter().map(apart).min().unwrap_or(Class::Sys);

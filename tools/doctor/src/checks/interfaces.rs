@@ -12,16 +12,16 @@ use ferroccl::tools::Deadline;
 use ferroccl::tools::own_hosts;
 use ferroccl::tools::resolve;
 
-/// How long a peer may take: a packet that is dropped is sent again after 1 s and after 3 s.
+/// Time in which a peer must answer: a dropped packet is sent again after 1 s and after 3 s.
 const REACH_WITHIN: Duration = Duration::from_secs(5);
-/// So much slower, and it is another network.
+/// Factor in speed from which an interface counts as another network.
 const SLOWER: u32 = 4;
 
 const UP: &str = "bring an interface up, and give it an address";
 const NAME: &str = "name the network that data is to take: FERROCCL_SOCKET_IFNAME=eth2,eth3 or \
                     10.1.0.0/16";
 
-/// Whether the interfaces that are chosen can carry data, and are the fastest.
+/// Checks whether the chosen interfaces can carry data, and are the fastest.
 pub(super) fn chosen(host: &Host) -> Vec<Finding> {
     let filter = host.job.config.socket_interfaces.trim();
     let all = devices::interfaces(host);
@@ -71,7 +71,7 @@ pub(super) fn chosen(host: &Host) -> Vec<Finding> {
     found
 }
 
-/// The names of the interfaces that would be used.
+/// Returns the names of the interfaces that would be used.
 fn names(host: &Host, filter: &str, all: &[Interface]) -> Result<Vec<String>, Box<Finding>> {
     if host.lives() {
         return interface::interfaces(filter).map_err(|error| {
@@ -110,7 +110,7 @@ fn names(host: &Host, filter: &str, all: &[Interface]) -> Result<Vec<String>, Bo
     }))
 }
 
-/// Whether there is something much faster than what is used, or may be used.
+/// Returns a finding if there is something much faster than what is used, or may be used.
 fn slow(
     subject: &str,
     all: &[Interface],
@@ -148,7 +148,7 @@ fn show(one: &Interface) -> String {
     format!("{} ({}{speed})", one.name, if one.is_up { "up" } else { "down" })
 }
 
-/// Under which names and addresses rank 0 would be reached, if it ran here.
+/// Reports the names and addresses at which rank 0 would be reached, if it ran here.
 pub(super) fn bootstrap(host: &Host) -> Vec<Finding> {
     if !host.lives() {
         let remedy = "run this on the machine itself";
@@ -167,7 +167,7 @@ pub(super) fn bootstrap(host: &Host) -> Vec<Finding> {
     }]
 }
 
-/// Whether the peer that was asked for can be reached.
+/// Checks whether the peer that was asked for can be reached.
 pub(super) fn peer(host: &Host) -> Vec<Finding> {
     let Some(peer) = &host.job.peer else {
         return vec![Finding::ok("", "no peer was named to be reached (--peer HOST:PORT)")];
@@ -215,7 +215,7 @@ pub(super) fn peer(host: &Host) -> Vec<Finding> {
     vec![Finding::fault(subject, format!("not reached: {}", problems.join("; ")), remedy)]
 }
 
-/// A route that leads over an interface that is not to be used.
+/// Returns a finding if the route leads over an interface that is not to be used.
 fn stray(host: &Host, subject: &str, stream: &TcpStream) -> Option<Finding> {
     let filter = host.job.config.socket_interfaces.as_str();
     let own = stream.local_addr().ok()?.ip().to_canonical();

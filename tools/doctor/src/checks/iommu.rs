@@ -1,10 +1,10 @@
-//! The IOMMU: whether it translates what devices say to each other and to memory.
+//! The IOMMU: whether it translates traffic between devices, and from devices to memory.
 
 use super::super::finding::Finding;
 use super::super::host::Host;
 use ccl_machine::devices::{self, Kind};
 
-/// Whether GPUs and network devices are behind one that translates.
+/// Checks whether GPUs and network devices are behind an IOMMU that translates.
 pub(super) fn translation(host: &Host) -> Vec<Finding> {
     let units = host.names("/sys/class/iommu");
     let line = host.text("/proc/cmdline").unwrap_or_default();

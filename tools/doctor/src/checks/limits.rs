@@ -1,14 +1,14 @@
-//! What the kernel lets a process have.
+//! Limits of the kernel on a process.
 
 use super::super::finding::Finding;
 use super::super::host::Host;
 use ccl_machine::devices;
 
-/// What a communicator's slots take by default, and as much again.
+/// Twice what a communicator's slots take by default.
 const LOCKED_BYTES_MIN: u64 = 64 << 20;
-/// Every system gives so many from the start.
+/// Soft limit of open files that every system gives from the start.
 const FILES_MIN: u64 = 1024;
-/// A connection or two for each peer of a few thousand.
+/// Hard limit of open files: a connection or two for each peer of a few thousand.
 const MORE_FILES_MIN: u64 = 4096;
 const IPC_LOCK: u32 = 14;
 
@@ -16,7 +16,7 @@ const RAISE: &str = "`ulimit -l unlimited`, or \"* - memlock unlimited\" in \
                      /etc/security/limits.conf; containers: `--ulimit memlock=-1`; systemd and \
                      Slurm's slurmd: LimitMEMLOCK=infinity";
 
-/// Memory that may be locked: RDMA and CUDA pin what they move.
+/// Checks how much memory may be locked: RDMA and CUDA pin the memory that they transfer.
 pub(super) fn memlock(host: &Host) -> Vec<Finding> {
     let Some([limit, _]) = limits(host, "Max locked memory") else {
         return vec![unreadable()];
@@ -48,8 +48,8 @@ pub(super) fn memlock(host: &Host) -> Vec<Finding> {
     }]
 }
 
-/// Descriptors: over TCP, each peer is a connection or more. Rank 0 raises its own limit as far as
-/// it may, when many join it.
+/// Checks the limits of open files: over TCP, each peer is a connection or more. Rank 0 raises its
+/// own limit as far as it may, when many join it.
 pub(super) fn open_files(host: &Host) -> Vec<Finding> {
     let Some([limit, most]) = limits(host, "Max open files") else {
         return vec![unreadable()];
@@ -74,7 +74,7 @@ fn unreadable() -> Finding {
     Finding::unknown("", "/proc/self/limits does not tell", "look at `ulimit -a` of a rank")
 }
 
-/// The soft and the hard limit of this process.
+/// Returns the soft and the hard limit of this process.
 fn limits(host: &Host, name: &str) -> Option<[u64; 2]> {
     let text = host.text("/proc/self/limits")?;
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;

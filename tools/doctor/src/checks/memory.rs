@@ -4,9 +4,9 @@ use super::super::finding::Finding;
 use super::super::host::Host;
 use ccl_machine::devices;
 
-/// What the sources start containers with.
+/// Size of /dev/shm with which the sources start containers.
 const SHARED_BYTES_MIN: u64 = 1 << 30;
-/// NCCL takes up to 10 MiB for each pair of neighbours.
+/// Least free bytes of /dev/shm: NCCL takes up to 10 MiB for each pair of neighbours.
 const FREE_BYTES_MIN: u64 = 256 << 20;
 const SYS_NICE: u32 = 23;
 
@@ -14,8 +14,8 @@ const ENLARGE: &str = "containers: `--shm-size=1g` or more, or `--ipc=host`; Kub
                        emptyDir of medium Memory at /dev/shm; else: `mount -o \
                        remount,size=50% /dev/shm`";
 
-/// The size of /dev/shm. NCCL and data loaders use it; ferroccl's own shared memory has no name
-/// there and needs none of it.
+/// Checks the size of /dev/shm. NCCL and data loaders use it; ferroccl's own shared memory has no
+/// name there and needs none of it.
 pub(super) fn shared(host: &Host) -> Vec<Finding> {
     let Some(mounts) = host.text("/proc/self/mountinfo") else {
         let remedy = "look at `df -h /dev/shm` where the ranks run";
@@ -54,7 +54,7 @@ pub(super) fn shared(host: &Host) -> Vec<Finding> {
     }]
 }
 
-/// Whether a line of mountinfo is of /dev/shm; its size, if it says one.
+/// Parses a line of mountinfo: `None` if it is not of /dev/shm, else its size, if it says one.
 fn shm_mount(line: &str) -> Option<Option<u64>> {
     let (mount, kind) = line.split_once(" - ")?;
     (mount.split(' ').nth(4)? == "/dev/shm").then_some(())?;
@@ -85,7 +85,7 @@ fn memory_kib(host: &Host) -> Option<u64> {
         .ok()
 }
 
-/// Size and what is free.
+/// Returns size and free bytes of /dev/shm.
 fn live_size(host: &Host) -> Option<(u64, u64)> {
     if !host.lives() {
         return None;
@@ -95,7 +95,7 @@ fn live_size(host: &Host) -> Option<(u64, u64)> {
     Some((of(found.f_blocks), of(found.f_bavail)))
 }
 
-/// What a container's engine keeps from processes.
+/// Reports what a container's engine keeps from processes.
 pub(super) fn container(host: &Host) -> Vec<Finding> {
     let marks = ["/.dockerenv", "/run/.containerenv"];
     let mark = marks.into_iter().find(|mark| host.has(mark));

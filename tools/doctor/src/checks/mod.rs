@@ -1,4 +1,4 @@
-//! What is looked at: one line in the table, and a function from a machine to findings.
+//! The checks: one line in the table, and a function from a machine to findings.
 
 mod acs;
 mod counters;
@@ -85,7 +85,7 @@ checks! {
         "libnccl-net-ferroccl.so in LD_LIBRARY_PATH and the usual directories, and NCCL_NET_PLUGIN";
 }
 
-/// Whether what ranks are told can be read.
+/// Checks whether the tunables of the ranks can be read.
 fn configuration(host: &Host) -> Vec<Finding> {
     let problems = &host.job.config_problems;
     if problems.is_empty() {
@@ -98,12 +98,13 @@ fn configuration(host: &Host) -> Vec<Finding> {
     problems.iter().map(fault).collect()
 }
 
-/// What follows a name in /proc/self/status.
+/// Returns the text after a name in /proc/self/status.
 fn field<'t>(status: &'t str, name: &str) -> Option<&'t str> {
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
-/// Whether this process has a capability over the machine, and not only over a namespace of users.
+/// Returns whether this process has a capability over the machine, and not only over a user
+/// namespace.
 fn capable(host: &Host, capability: u32) -> bool {
     let status = host.text("/proc/self/status").unwrap_or_default();
     let set = field(&status, "CapEff:").and_then(|set| u64::from_str_radix(set, 16).ok());

@@ -1,4 +1,4 @@
-//! Where ranks run, and where their devices are.
+//! NUMA nodes: where ranks run, and where their devices are.
 
 use std::collections::BTreeSet;
 
@@ -13,19 +13,19 @@ const BIND: &str = "start each rank on the processors of its device's node: `num
                     --cpunodebind=N --membind=N`, Slurm's `--cpu-bind`, Open MPI's `--bind-to \
                     numa`; containers: `--cpuset-cpus`";
 
-/// NUMA nodes with the text of their processors.
+/// Returns the NUMA nodes with the text of their processors.
 fn nodes(host: &Host) -> Vec<(u32, String)> {
     let root = "/sys/devices/system/node";
     let node = |name: String| {
         let number = name.strip_prefix("node")?.parse().ok()?;
         let cpus = host.text(&format!("{root}/{name}/cpulist"))?;
-        // One of memory alone has no processors.
+        // A node of memory alone has no processors.
         Some((number, cpus))
     };
     host.names(root).into_iter().filter_map(node).collect()
 }
 
-/// Whether the process runs near the devices it uses.
+/// Checks whether the process runs near the devices it uses.
 pub(super) fn affinity(host: &Host) -> Vec<Finding> {
     let status = host.text("/proc/self/status");
     let list = status.as_deref().and_then(|status| super::field(status, "Cpus_allowed_list:"));
@@ -57,7 +57,7 @@ pub(super) fn affinity(host: &Host) -> Vec<Finding> {
     found
 }
 
-/// On a host with several nodes, of which `own` is the process's if it is bound to one.
+/// Judges a host with several nodes, of which `own` is the process's if it is bound to one.
 fn near(host: &Host, own: Option<u32>, list: &str) -> Finding {
     let asked = &host.job.config.near_pci;
     let devices = match asked.is_empty() {
@@ -105,7 +105,8 @@ fn near(host: &Host, own: Option<u32>, list: &str) -> Finding {
     }
 }
 
-/// What a rank would use: GPUs if there are any, else RDMA devices, else other network devices.
+/// Returns the devices that a rank would use: GPUs if there are any, else RDMA devices, else other
+/// network devices.
 fn used(host: &Host) -> Vec<Device> {
     let all = devices::on_bus(host);
     let of = |kind| {
@@ -121,8 +122,8 @@ fn named(host: &Host, asked: &str) -> Option<Device> {
     Device::at(host, &address)
 }
 
-/// Whether the kernel moves pages about: what is registered stays, and what is not is looked at
-/// again and again.
+/// Checks whether the kernel migrates pages between nodes: registered pages stay, and the others
+/// are scanned again and again.
 pub(super) fn balancing(host: &Host) -> Vec<Finding> {
     let file = "/proc/sys/kernel/numa_balancing";
     let several = nodes(host).len() > 1;

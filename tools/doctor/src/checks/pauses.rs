@@ -3,7 +3,7 @@
 use super::super::ethtool;
 use super::super::host::Host;
 
-/// What an interface's driver has counted of pauses; only of the machine that this runs on.
+/// Returns the pauses that an interface's driver has counted; none on a machine that is only files.
 pub(super) fn of(host: &Host, interface: &str) -> Vec<String> {
     match host.lives() && !interface.is_empty() {
         true => tell(&ethtool::counters(interface)),
@@ -11,8 +11,8 @@ pub(super) fn of(host: &Host, interface: &str) -> Vec<String> {
     }
 }
 
-/// Frames by priority as most drivers name them: `rx_prio3_pause`, `tx_pfc_frames_prio3`; and
-/// whether there are such counters at all.
+/// Returns the nonzero pause counters by priority, as most drivers name them (`rx_prio3_pause`,
+/// `tx_pfc_frames_prio3`); one line if all are zero, and none if there are no such counters.
 fn tell(counters: &[(String, u64)]) -> Vec<String> {
     let is_pause = |name: &str| {
         let by_priority = name.contains("prio") || name.contains("pfc") || name.contains("ctrl");

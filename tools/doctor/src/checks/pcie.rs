@@ -1,10 +1,10 @@
-//! Links of the PCIe bus: as wide and as fast as both of their ends can?
+//! PCIe links: whether each is as wide and as fast as both of its ends allow.
 
 use super::super::finding::Finding;
 use super::super::host::Host;
 use ccl_machine::devices::{self, Device, Kind};
 
-/// Width and speed of a link, of what is in this directory of sysfs.
+/// Width and speed of the link of a function, by its directory in sysfs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Link {
     lanes: u32,
@@ -21,7 +21,7 @@ impl Link {
         known.then_some(Link { lanes, gigatransfers })
     }
 
-    /// What it carries one way, before headers.
+    /// Returns the rate one way in Gbit/s, before headers.
     fn gigabits(self) -> f64 {
         let coding = if self.gigatransfers <= 5.0 { 0.8 } else { 128.0 / 130.0 };
         self.gigatransfers * f64::from(self.lanes) * coding
@@ -34,7 +34,7 @@ impl std::fmt::Display for Link {
     }
 }
 
-/// Whether links are as wide and as fast as their devices.
+/// Checks whether links are as wide and as fast as their devices.
 pub(super) fn links(host: &Host) -> Vec<Finding> {
     let devices = devices::on_bus(host);
     if devices.is_empty() {
@@ -104,7 +104,7 @@ fn capable(most: Link, slot: Option<Link>) -> String {
     }
 }
 
-/// A port that is faster than the bus.
+/// Returns a warning if a port is faster than the bus.
 fn port_rate(host: &Host, device: &Device, link: Link) -> Option<Finding> {
     let ports = devices::ports(host, device);
     let active = ports.iter().filter(|port| port.is_active(host));
@@ -119,7 +119,7 @@ fn port_rate(host: &Host, device: &Device, link: Link) -> Option<Finding> {
     })
 }
 
-/// Its name with its address.
+/// Returns the device's name with its address.
 fn subject(device: &Device) -> String {
     match device.address() {
         Some(address) if !device.name.contains(address) => format!("{} ({address})", device.name),

@@ -7,20 +7,20 @@ use super::super::finding::Finding;
 use super::super::host::Host;
 use ccl_machine::devices::{self, Port};
 
-/// What RoCE adds to a packet's payload, as the kernel counts it.
+/// Bytes that RoCE adds to a packet's payload, as the kernel counts it.
 const ROCE_HEADER_BYTES: u32 = 96;
 const PAYLOAD_BYTES_MAX: u32 = 4096;
-/// The rows of a port's table of addresses.
+/// Most rows of a port's GID table.
 const ROWS_MAX: usize = 1024;
 
 const NONE: &str = "there is no RDMA device here; ranks of several hosts talk over TCP";
 
-/// All ports.
+/// Returns all ports.
 pub(super) fn all(host: &Host) -> Vec<Port> {
     devices::rdma(host).iter().flat_map(|device| devices::ports(host, device)).collect()
 }
 
-/// The ports that FERROCCL_IB_HCA leaves.
+/// Returns the ports that FERROCCL_IB_HCA leaves.
 pub(super) fn asked(host: &Host) -> Vec<Port> {
     let mut ports = all(host);
     if let Ok(options) = options(host) {
@@ -34,7 +34,7 @@ fn options(host: &Host) -> Result<Options, TransportError> {
     Options::from_config(config, config.dead_after)
 }
 
-/// Whether ports carry something, and this user may use them.
+/// Checks whether ports carry something, and whether this user may use them.
 pub(super) fn ports(host: &Host) -> Vec<Finding> {
     let (there, ports) = (all(host), asked(host));
     let mut found = lost(host);
@@ -91,7 +91,7 @@ pub(super) fn ports(host: &Host) -> Vec<Finding> {
     found
 }
 
-/// What would be used, and why not what would not: this opens devices.
+/// Returns the ports that would be used, and for the others the reason; this opens devices.
 fn usable(host: &Host) -> Vec<(String, Result<String, String>)> {
     match options(host) {
         Ok(options) if host.lives() => VerbsTransport::new(options).survey(),
@@ -99,14 +99,14 @@ fn usable(host: &Host) -> Vec<(String, Result<String, String>)> {
     }
 }
 
-/// Adapters for RDMA on the bus without an RDMA device: the driver is not loaded.
+/// Reports RDMA adapters on the bus without an RDMA device: the driver is not loaded.
 fn lost(host: &Host) -> Vec<Finding> {
     let known = devices::rdma(host);
     let adapter = |address: &String| {
         let path = format!("/sys/bus/pci/devices/{address}");
         let class = host.text(&format!("{path}/class"))?;
         let vendor = host.text(&format!("{path}/vendor"))?;
-        // InfiniBand's class, and Mellanox's network devices, which all can.
+        // Devices of InfiniBand's class, and all network devices of Mellanox, are capable of RDMA.
         let can =
             class.starts_with("0x0207") || (vendor == "0x15b3" && class.starts_with("0x0200"));
         let has = known.iter().any(|device| device.address() == Some(address.as_str()));
@@ -124,7 +124,7 @@ fn lost(host: &Host) -> Vec<Finding> {
     host.names("/sys/bus/pci/devices").iter().filter_map(adapter).collect()
 }
 
-/// Which address of each port would be used.
+/// Reports which GID of each port would be used.
 pub(super) fn gids(host: &Host) -> Vec<Finding> {
     let ports = asked(host);
     let rule = match options(host) {
@@ -176,13 +176,13 @@ fn rows(host: &Host, port: &Port) -> Vec<(u32, String, String)> {
     names.into_iter().take(ROWS_MAX).filter_map(row).collect()
 }
 
-/// Whether packets are as long as they can be: those of RoCE follow their interface's MTU.
+/// Checks whether packets are as long as they can be: those of RoCE follow their interface's MTU.
 pub(super) fn mtu(host: &Host) -> Vec<Finding> {
     let interfaces = devices::interfaces(host);
     let ports = asked(host);
     let roce = ports.iter().filter(|port| port.is_active(host) && port.is_ethernet(host));
     let mut found = Vec::new();
-    // Of the interfaces behind RoCE's ports.
+    // MTUs of the interfaces behind RoCE ports.
     let mut lengths: Vec<(String, u32)> = Vec::new();
     for port in roce {
         let name = port.interface(host).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Questions about cost, asked by text: `name=value` for what must be known, with units.
+//! Questions about cost in text form: inputs are given as `name=value`, with units.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::quantity::{parse, show};
 
-/// An answer, and what it is one to.
+/// An answer with its question.
 #[derive(Debug)]
 pub struct Answer {
     question: &'static Question,
@@ -15,12 +15,12 @@ pub struct Answer {
     outputs: Vec<Output>,
 }
 
-/// The answer to the question of that name; what must be known is given as `name=value`.
+/// Answers the question of that name; inputs are given as `name=value`.
 ///
 /// # Errors
 ///
-/// When there is no such question; when something is missing, unknown, given twice, no number of
-/// its unit, or makes no sense.
+/// When there is no such question; when an input is missing, unknown, given twice, not a number of
+/// its unit, or has no meaning for the formula.
 pub fn answer(name: &str, given: &[String]) -> Result<Answer, String> {
     let question = find(name).ok_or_else(|| {
         let names: Vec<&str> = all().map(|question| question.name).collect();
@@ -51,7 +51,7 @@ pub fn answer(name: &str, given: &[String]) -> Result<Answer, String> {
     Ok(Answer { question, given, outputs })
 }
 
-/// What a question takes, for people.
+/// Names the inputs of a question, with their defaults, for people.
 fn inputs(question: &Question) -> String {
     let input = |input: &Input| match input.default {
         Some(value) if value.is_finite() => {
@@ -63,7 +63,7 @@ fn inputs(question: &Question) -> String {
     question.inputs.iter().map(input).collect::<Vec<_>>().join(" ")
 }
 
-/// All questions, one paragraph each.
+/// Lists all questions, one paragraph each.
 #[must_use]
 pub fn list() -> String {
     let paragraph = |question: &Question| {
@@ -173,7 +173,7 @@ mod tests {
             let error = ask(name, given).unwrap_err();
             assert!(error.contains(words), "{error}");
         }
-        // One rank has nobody to talk to; no bandwidth is never enough.
+        // One rank has no peer to send to; without bandwidth the time is infinite.
         let text = ask("all_gather", "bytes=1GB ranks=1 bandwidth=1GB/s").unwrap();
         assert!(text.contains("time            0 s"), "{text}");
         let text = ask("all_gather", "bytes=1GB ranks=2 bandwidth=0").unwrap();

@@ -2,24 +2,24 @@
 //! messages, by algorithm.
 //!
 //! Two numbers say how much of its links an implementation reaches: within nodes and between them.
-//! What is predicted for other numbers of nodes and other collectives follows from the wires.
+//! Predictions for other numbers of nodes and for other collectives follow from the links.
 
-/// Nodes and what joins them.
+/// Nodes and the links that join them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cluster {
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: f64,
-    /// Ranks on each.
+    /// Number of ranks on each node.
     pub node_ranks: f64,
-    /// What a rank sends to its node, in bytes per second.
+    /// Bytes per second that a rank sends to its node.
     pub rank_bytes_per_s: f64,
-    /// What a node sends to the network.
+    /// Bytes per second that a node sends to the network.
     pub node_bytes_per_s: f64,
-    /// How much of the first is reached, from 0 to 1.
+    /// Share of `rank_bytes_per_s` that is reached, from 0 to 1.
     pub within: f64,
-    /// How much of the second.
+    /// Share of `node_bytes_per_s` that is reached, from 0 to 1.
     pub between: f64,
-    /// By how much switches that reduce make a node's all_reduce faster; 1 without them.
+    /// Factor by which switches that reduce speed up a node's all_reduce; 1 without such switches.
     pub in_network: f64,
 }
 
@@ -36,18 +36,19 @@ impl Cluster {
         if self.nodes > 1.0 { self.node_bytes_per_s * self.between } else { f64::INFINITY }
     }
 
-    /// busbw of an all_reduce by a ring through all ranks, whose hops between nodes share all NICs:
-    /// the slower of both.
+    /// Returns the busbw of an all_reduce by a ring through all ranks, whose hops between nodes
+    /// share all NICs: the lower of the rates within nodes and between them.
     #[must_use]
     pub fn ring_busbw(&self) -> f64 {
         self.inside().min(self.outside())
     }
 
-    /// busbw of an all_reduce by two trees over the nodes, and by switches that reduce within each.
+    /// Returns the busbw of an all_reduce by two trees over the nodes, and by switches that reduce
+    /// within each.
     ///
-    /// Of two nodes each is the root of one tree and the leaf of the other, so it sends half of the
-    /// array up and half down: B in all, algbw = W_node. Of more, most nodes send all of it up and
-    /// all of it down: 2 B, algbw = W_node / 2. busbw is 2 (n − 1) / n times that.
+    /// With two nodes, each is the root of one tree and the leaf of the other, so it sends half of
+    /// the array up and half down: B in all, algbw = W_node. With more, most nodes send all of it
+    /// up and all of it down: 2 B, algbw = W_node / 2. The busbw is 2 (n − 1) / n times the algbw.
     #[must_use]
     pub fn tree_busbw(&self) -> f64 {
         let ranks = self.ranks();
@@ -56,14 +57,15 @@ impl Cluster {
         (self.inside() * self.in_network).min(over_nodes)
     }
 
-    /// busbw of the faster of both.
+    /// Returns the busbw of the faster of ring and trees.
     #[must_use]
     pub fn all_reduce_busbw(&self) -> f64 {
         self.ring_busbw().max(self.tree_busbw())
     }
 
-    /// busbw of an all_to_all: of what a rank has, `N / n` stays in its node, less its own part,
-    /// and the rest shares the node's network with what its neighbours send.
+    /// Returns the busbw of an all_to_all: `N / n` of a rank's data stays in its node, less the
+    /// rank's own part, and the rest shares the node's network with what the other ranks of the
+    /// node send.
     #[must_use]
     pub fn all_to_all_busbw(&self) -> f64 {
         let ranks = self.ranks();
@@ -72,17 +74,17 @@ impl Cluster {
         (ranks - 1.0) / ranks / inside.max(outside)
     }
 
-    /// What a rank sends to one on another node: its share of the NICs, by so many channels of
-    /// which each carries so much.
+    /// Returns the bandwidth from a rank to a rank on another node: the rank's share of the NICs,
+    /// at most that of the channels together.
     #[must_use]
     pub fn send_recv_bytes_per_s(&self, channels: f64, channel_bytes_per_s: f64) -> f64 {
         (self.outside() / self.node_ranks).min(channels * channel_bytes_per_s)
     }
 }
 
-/// AWS p5: eight H100, 32 NICs of 100 Gb/s. The two efficiencies are calibrated with the all_reduce
-/// of one node without switches that reduce (370 of 450 GB/s), and with send/recv between two (43
-/// of 50); the gain by switches is the measured one.
+/// Returns a cluster of AWS p5 nodes: eight H100, 32 NICs of 100 Gb/s. The two efficiencies are
+/// calibrated with the all_reduce of one node without switches that reduce (370 of 450 GB/s), and
+/// with send/recv between two nodes (43 of 50 GB/s); the gain by switches is the measured one.
 #[must_use]
 pub const fn p5(nodes: f64) -> Cluster {
     Cluster {
@@ -101,7 +103,7 @@ mod tests {
     use super::super::about;
     use super::*;
 
-    /// What was measured, within 15 percent. (Training playbook, "GPU-to-GPU internode".)
+    /// Compares with measurements, within 15 percent. (Training playbook, "GPU-to-GPU internode".)
     #[test]
     fn p5_clusters_are_as_measured() {
         for (nodes, measured) in [(1.0, 480e9), (2.0, 479e9), (3.0, 335e9), (16.0, 335e9)] {
@@ -110,7 +112,7 @@ mod tests {
         for (nodes, measured) in [(1.0, 344e9), (2.0, 81e9), (3.0, 58e9), (16.0, 45e9)] {
             about(p5(nodes).all_to_all_busbw(), measured, 0.15);
         }
-        // Each channel carries a half; beyond four nodes NCCL takes one of two.
+        // Each channel carries a half; beyond four nodes NCCL takes one channel instead of two.
         assert_eq!(p5(4.0).send_recv_bytes_per_s(2.0, 21.5e9), 43e9);
         about(p5(5.0).send_recv_bytes_per_s(1.0, 21.5e9), 21e9, 0.05);
     }

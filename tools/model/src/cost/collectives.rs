@@ -1,96 +1,101 @@
 //! Collectives among ranks that all reach each other alike, over links of the same bandwidth.
 //!
-//! `bytes` are those of the whole array: what each rank has after an all_gather, before a
-//! reduce_scatter, before and after an all_reduce; for an all_to_all the arrays of all ranks
-//! together. `bytes_per_s` is what one rank sends, and at the same time receives.
+//! `bytes` is the size of the whole array: the bytes that each rank has after an all_gather, before
+//! a reduce_scatter, before and after an all_reduce; for an all_to_all the arrays of all ranks
+//! together. `bytes_per_s` is the rate at which one rank sends and, at the same time, receives.
 
-/// all_gather or reduce_scatter: `B (N − 1) / (N W)`. Each rank receives (or sends) all but its own
-/// part. (Scaling book, "Intra-node collectives".)
+/// Returns the time of an all_gather or a reduce_scatter: `B (N − 1) / (N W)`. Each rank receives
+/// (or sends) all but its own part. (Scaling book, "Intra-node collectives".)
 #[must_use]
 pub fn all_gather_s(bytes: f64, ranks: f64, bytes_per_s: f64) -> f64 {
     bytes * (ranks - 1.0) / (ranks * bytes_per_s)
 }
 
-/// The same without the factor `(N − 1) / N`, which is near 1 where ranks are many: `B / W`.
+/// Returns the time of `all_gather_s` without the factor `(N − 1) / N`, which is near 1 for many
+/// ranks: `B / W`.
 #[must_use]
 pub fn all_gather_approximate_s(bytes: f64, bytes_per_s: f64) -> f64 {
     bytes / bytes_per_s
 }
 
-/// all_reduce as a reduce_scatter and an all_gather: `2 B (N − 1) / (N W)`.
+/// Returns the time of an all_reduce as a reduce_scatter and an all_gather: `2 B (N − 1) / (N W)`.
 #[must_use]
 pub fn all_reduce_s(bytes: f64, ranks: f64, bytes_per_s: f64) -> f64 {
     2.0 * all_gather_s(bytes, ranks, bytes_per_s)
 }
 
-/// all_reduce by the switches (SHARP, NVLS): each rank sends its array once and receives the sum
-/// once, both at the same time: `B / W`. (Scaling book, "In-network reductions".)
+/// Returns the time of an all_reduce by the switches (SHARP, NVLS): each rank sends its array once
+/// and receives the sum once, both at the same time: `B / W`. (Scaling book, "In-network
+/// reductions".)
 #[must_use]
 pub fn all_reduce_in_network_s(bytes: f64, bytes_per_s: f64) -> f64 {
     bytes / bytes_per_s
 }
 
-/// By how much switches that reduce make an all_reduce faster at best: `2 (N − 1) / N`. Measured is
-/// less: about 1.3 on nodes of eight H100.
+/// Returns the largest factor by which switches that reduce can speed up an all_reduce:
+/// `2 (N − 1) / N`. The measured factor is less: about 1.3 on nodes of eight H100.
 #[must_use]
 pub fn in_network_gain(ranks: f64) -> f64 {
     2.0 * (ranks - 1.0) / ranks
 }
 
-/// all_to_all: `B (N − 1) / (W N²)`. Each rank has `B / N` and sends all but an `N`th of that.
-/// (Scaling book, "Intra-node collectives".)
+/// Returns the time of an all_to_all: `B (N − 1) / (W N²)`. Each rank has `B / N` and sends all but
+/// an `N`th of that. (Scaling book, "Intra-node collectives".)
 #[must_use]
 pub fn all_to_all_s(bytes: f64, ranks: f64, bytes_per_s: f64) -> f64 {
     bytes * (ranks - 1.0) / (bytes_per_s * ranks * ranks)
 }
 
-/// The same without `(N − 1) / N`: `B / (W N)`.
+/// Returns the time of `all_to_all_s` without the factor `(N − 1) / N`: `B / (W N)`.
 #[must_use]
 pub fn all_to_all_approximate_s(bytes: f64, ranks: f64, bytes_per_s: f64) -> f64 {
     bytes / (bytes_per_s * ranks)
 }
 
-/// all_to_all of which each token goes to `k` of `N` ranks only: `min(k / N, 1) B / (W N)`, as of
-/// a mixture of experts. (Scaling book, "Intra-node collectives".)
+/// Returns the time of an all_to_all in which each token goes to only `k` of `N` ranks, as in a
+/// mixture of experts: `min(k / N, 1) B / (W N)`. (Scaling book, "Intra-node collectives".)
 #[must_use]
 pub fn ragged_all_to_all_s(bytes: f64, ranks: f64, bytes_per_s: f64, k: f64) -> f64 {
     (k / ranks).min(1.0) * all_to_all_approximate_s(bytes, ranks, bytes_per_s)
 }
 
-/// The share of a dense all_to_all that one takes in which each token goes to `k` experts drawn
-/// anew on `Z` ranks: `(1 − ((Z − 1) / Z)^k) (Z − 1) / Z`. It is less than
-/// [`ragged_share_approximate`], because a token is sent only once to a rank that has several of
-/// its experts. (Scaling book, appendix on ragged AllToAll.)
+/// Returns the cost of an all_to_all in which each token goes to `k` experts, drawn independently
+/// on `Z` ranks, as a share of a dense one: `(1 − ((Z − 1) / Z)^k) (Z − 1) / Z`. The share is less
+/// than [`ragged_share_approximate`], because a token is sent only once to a rank that has several
+/// of its experts. (Scaling book, appendix on ragged AllToAll.)
 #[must_use]
 pub fn ragged_share(ranks: f64, k: f64) -> f64 {
     let other = (ranks - 1.0) / ranks;
     (1.0 - other.powf(k)) * other
 }
 
-/// The same as if no two experts of a token were on one rank: `min(k / Z, 1) (Z − 1) / Z`.
+/// Returns the share of `ragged_share` as if all experts of a token were on different ranks:
+/// `min(k / Z, 1) (Z − 1) / Z`.
 #[must_use]
 pub fn ragged_share_approximate(ranks: f64, k: f64) -> f64 {
     (k / ranks).min(1.0) * (ranks - 1.0) / ranks
 }
 
-/// What really passes a link while an all_reduce of this busbw is done by the switches: a rank
-/// sends its array once, and so do the switches, `N + 1` sends for which busbw counts `2 (N − 1)`:
-/// `busbw (N + 1) / (2 (N − 1))`. It explains a busbw above what the link can carry. (The count of
-/// sends is the engineering book's, "SHARP".)
+/// Returns the rate at which bytes pass a link while the switches do an all_reduce of this busbw. A
+/// rank sends its array once, and so do the switches, `N + 1` sends for which busbw counts
+/// `2 (N − 1)`: `busbw (N + 1) / (2 (N − 1))`. The rate explains a busbw above the bandwidth of the
+/// link. (The count of sends is the engineering book's, "SHARP".)
 #[must_use]
 pub fn in_network_wire_rate(busbw: f64, ranks: f64) -> f64 {
     busbw * (ranks + 1.0) / (2.0 * (ranks - 1.0))
 }
 
-/// What passes the network of each rank while a hierarchical all_reduce of this busbw runs among
-/// `n` ranks on `k` hosts: only the parts that hosts exchange do: `busbw (k − 1) / (n − 1)`.
+/// Returns the rate at which bytes pass the network of each rank while a hierarchical all_reduce of
+/// this busbw runs among `n` ranks on `k` hosts. Only the parts that hosts exchange pass it:
+/// `busbw (k − 1) / (n − 1)`.
 #[must_use]
 pub fn hierarchical_wire_rate(busbw: f64, hosts: f64, ranks: f64) -> f64 {
     busbw * (hosts - 1.0) / (ranks - 1.0)
 }
 
-/// all_reduce among `k` hosts whose ranks first reduce within each: what crosses the network is an
-/// all_reduce among hosts, each with all of its rails: `2 B (k − 1) / (k W)`, `W` being a host's.
+/// Returns the time of an all_reduce among `k` hosts whose ranks first reduce within each host. An
+/// all_reduce among hosts, each with all of its rails, crosses the network: `2 B (k − 1) / (k W)`,
+/// `W` being the bandwidth of a host.
 #[must_use]
 pub fn hierarchical_all_reduce_s(bytes: f64, hosts: f64, host_bytes_per_s: f64) -> f64 {
     all_reduce_s(bytes, hosts, host_bytes_per_s)

@@ -1,49 +1,49 @@
-//! What was measured at some sizes, continued to all sizes.
+//! Measurements at some sizes, extended to all sizes.
 //!
-//! One line `T = a + B / W` does not describe a collective: below some size it is made of small
-//! packets that carry their own flags and come at once, above it of large ones that must be waited
-//! for. NCCL calls these protocols LL, LL128 and Simple. So a curve is several such lines, each for
-//! sizes from the one before it on.
+//! One line `T = a + B / W` does not describe a collective. Below some size it sends small packets
+//! that carry their own flags and need no waiting; above that size it sends large ones that must be
+//! waited for. NCCL calls these protocols LL, LL128 and Simple. So a curve is several such lines,
+//! each for the sizes from the end of the previous one.
 
-/// A line through what was measured with one protocol.
+/// Line through the measurements of one protocol.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Regime {
-    /// The protocol.
+    /// Name of the protocol.
     pub name: &'static str,
-    /// From this size on, in bytes.
+    /// Least size for which the line holds, in bytes.
     pub from_bytes: f64,
-    /// Of a message of nothing.
+    /// Latency of an empty message.
     pub latency_s: f64,
-    /// Of a message without end.
+    /// Bandwidth of an infinitely long message.
     pub bytes_per_s: f64,
 }
 
 impl Regime {
-    /// `a + B / W`.
+    /// Returns the time of a message: `a + B / W`.
     #[must_use]
     pub fn time_s(&self, bytes: f64) -> f64 {
         self.latency_s + bytes / self.bytes_per_s
     }
 }
 
-/// What was measured with a protocol: at the least and the greatest size, in bytes and seconds.
+/// Measurements of one protocol at the least and the greatest size, in bytes and seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
-    /// The protocol.
+    /// Name of the protocol.
     pub name: &'static str,
-    /// At the least size.
+    /// Bytes and seconds at the least size.
     pub least: (f64, f64),
-    /// At the greatest.
+    /// Bytes and seconds at the greatest size.
     pub greatest: (f64, f64),
 }
 
-/// Times by size.
+/// Time as a function of size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve(Vec<Regime>);
 
 impl Curve {
-    /// Through what was measured, which comes in the order of sizes. One protocol gives way to the
-    /// next in the middle between them (of logarithms).
+    /// Returns the curve through measurements, which come in ascending order of size. One protocol
+    /// gives way to the next at the geometric mean of the sizes between them.
     #[must_use]
     pub fn through(spans: &[Span]) -> Curve {
         let mut before: Option<f64> = None;
@@ -58,51 +58,51 @@ impl Curve {
         Curve(regimes.collect())
     }
 
-    /// The lines, by size.
+    /// Returns the lines, in ascending order of size.
     #[must_use]
     pub fn regimes(&self) -> &[Regime] {
         &self.0
     }
 
-    /// The line that holds for a size.
+    /// Returns the line that holds for a size.
     #[must_use]
     pub fn regime(&self, bytes: f64) -> Option<&Regime> {
         self.0.iter().rev().find(|regime| regime.from_bytes <= bytes)
     }
 
-    /// How long so many bytes take; never, if nothing was measured.
+    /// Returns the time that a message takes; infinite if nothing was measured.
     #[must_use]
     pub fn time_s(&self, bytes: f64) -> f64 {
         self.regime(bytes).map_or(f64::INFINITY, |regime| regime.time_s(bytes))
     }
 }
 
-/// A sweep over sizes that a source printed, and the rows that a model of it is made from.
+/// Sweep over sizes that a source printed, and the rows that its model is made from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sweep {
-    /// Ranks of the all_reduce.
+    /// Number of ranks of the all_reduce.
     pub ranks: f64,
-    /// Bytes, and what was printed beside them.
+    /// Bytes and the number printed beside them.
     pub rows: &'static [(f64, f64)],
-    /// What that is.
+    /// Kind of the printed numbers.
     pub printed: Printed,
-    /// Name of a line, and its first and last row. All other rows are predicted.
+    /// Names of the lines, with the first and last row of each. All other rows are predicted.
     lines: [(&'static str, usize, usize); 3],
-    /// The first row that is judged: what was printed before has one digit.
+    /// First row that is compared with predictions: the rows before it are printed with one digit.
     pub first: usize,
 }
 
-/// What a source printed for a size.
+/// Kind of number that a source printed for a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Printed {
-    /// Microseconds.
+    /// Time in microseconds.
     Time,
-    /// The bus bandwidth, in GB/s.
+    /// Bus bandwidth in GB/s.
     BusBandwidth,
 }
 
 impl Sweep {
-    /// What was measured, in bytes and seconds.
+    /// Returns the measurements, in bytes and seconds.
     pub fn times(&self) -> impl Iterator<Item = (f64, f64)> + use<> {
         let Sweep { ranks, printed, .. } = *self;
         let factor = 2.0 * (ranks - 1.0) / ranks;
@@ -112,7 +112,7 @@ impl Sweep {
         })
     }
 
-    /// The model of it.
+    /// Returns the model of the sweep.
     #[must_use]
     pub fn curve(&self) -> Curve {
         let row = |row: usize| self.times().nth(row).unwrap_or_default();
@@ -125,7 +125,8 @@ impl Sweep {
     }
 }
 
-/// all_reduce of eight A100 over NVLink by NCCL. (Engineering book, "Real network throughput".)
+/// Sweep of NCCL's all_reduce on eight A100 over NVLink. (Engineering book, "Real network
+/// throughput".)
 pub const A100_ALL_REDUCE: Sweep = Sweep {
     ranks: 8.0,
     rows: &A100,
@@ -134,8 +135,8 @@ pub const A100_ALL_REDUCE: Sweep = Sweep {
     first: 0,
 };
 
-/// The same of eight H200, by rings up to 1 MiB, in the switches above. (Engineering book as it is
-/// online, August 2026.)
+/// Sweep of NCCL's all_reduce on eight H200, by rings up to 1 MiB, in the switches above.
+/// (Engineering book as it is online, August 2026.)
 pub const H200_ALL_REDUCE: Sweep = Sweep {
     ranks: 8.0,
     rows: &H200,
@@ -144,7 +145,7 @@ pub const H200_ALL_REDUCE: Sweep = Sweep {
     first: 0,
 };
 
-/// The same of eight B200. (Engineering book as it is online, August 2026.)
+/// Sweep of NCCL's all_reduce on eight B200. (Engineering book as it is online, August 2026.)
 pub const B200_ALL_REDUCE: Sweep = Sweep {
     ranks: 8.0,
     rows: &B200,
@@ -153,7 +154,8 @@ pub const B200_ALL_REDUCE: Sweep = Sweep {
     first: 0,
 };
 
-/// The same of four such nodes, over EFA. (Engineering book as it is online, August 2026.)
+/// Sweep of NCCL's all_reduce on four nodes of eight B200, over EFA. (Engineering book as it is
+/// online, August 2026.)
 pub const B200_NODES_ALL_REDUCE: Sweep = Sweep {
     ranks: 32.0,
     rows: &B200_NODES,
@@ -265,7 +267,7 @@ mod tests {
         for sweep in [A100_ALL_REDUCE, H200_ALL_REDUCE, B200_ALL_REDUCE, B200_NODES_ALL_REDUCE] {
             let curve = sweep.curve();
             for (bytes, time_s) in sweep.times().skip(sweep.first) {
-                // The tolerance that the project sets itself: wider where latency rules.
+                // The tolerance that the project sets itself: wider where latency dominates.
                 let tolerance = if bytes >= 64.0 * 1_048_576.0 { 0.15 } else { 0.35 };
                 about(curve.time_s(bytes), time_s, tolerance);
                 judged += 1;
@@ -274,7 +276,8 @@ mod tests {
         assert_eq!(judged, 78);
     }
 
-    /// The mean over the rows that no line is drawn through; docs/plan.md has these numbers.
+    /// Checks the mean error over the rows that no line is drawn through; docs/plan.md has these
+    /// numbers.
     #[test]
     fn what_is_predicted_is_off_by_little() {
         let sweeps = [A100_ALL_REDUCE, H200_ALL_REDUCE, B200_ALL_REDUCE, B200_NODES_ALL_REDUCE];
@@ -300,7 +303,7 @@ mod tests {
         };
         let three_lines = off(&|bytes| curve.time_s(bytes));
         assert!(three_lines < 0.055, "{three_lines}");
-        // The best that a single line does.
+        // The best single line.
         let one_line = off(&|bytes| 59e-6 + bytes / 129e9);
         assert!((0.14..0.16).contains(&one_line), "{one_line}");
     }

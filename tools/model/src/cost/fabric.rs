@@ -1,41 +1,42 @@
-//! Collectives over the levels of a network: nodes of ranks, units of nodes, what joins units. And
-//! what such a network carries at all.
+//! Collectives over the levels of a network (nodes of ranks, units of nodes, the switches that join
+//! units), and the capacity of such a network.
 
 /// One level of a tree of switches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Level {
-    /// Children of each switch (or of the switches that stand side by side as one).
+    /// Number of children of each switch (or of the switches that stand side by side as one).
     pub children: f64,
-    /// What one child sends into it, and receives from it at the same time.
+    /// Bytes per second that one child sends into the level, and receives from it at the same time.
     pub child_bytes_per_s: f64,
 }
 
 impl Level {
-    /// At which rate an all_gather or reduce_scatter passes this level: `D W / (D − 1)`.
+    /// Returns the rate at which an all_gather or reduce_scatter passes this level:
+    /// `D W / (D − 1)`.
     #[must_use]
     pub fn gather_bytes_per_s(&self) -> f64 {
         self.children * self.child_bytes_per_s / (self.children - 1.0)
     }
 }
 
-/// At which rate an all_gather or reduce_scatter over all these levels runs, and the level that
-/// bounds it: `min_i D_i W_i / (D_i − 1)`. None if there is no level. (Scaling book, "Cross-node
-/// collectives".)
+/// Returns the level that bounds an all_gather or reduce_scatter over all these levels, and the
+/// rate of the collective: `min_i D_i W_i / (D_i − 1)`. Returns None if there is no level. (Scaling
+/// book, "Cross-node collectives".)
 #[must_use]
 pub fn tree_gather_bytes_per_s(levels: &[Level]) -> Option<(usize, f64)> {
     let rates = levels.iter().map(Level::gather_bytes_per_s).enumerate();
     rates.min_by(|(_, one), (_, other)| one.total_cmp(other))
 }
 
-/// all_to_all over `M` nodes, `bytes` being those of all ranks together: `B (M − 1) / (M² W)`, with
-/// what one node sends. It is not made of levels: whatever leaves a node leaves it once for each
-/// receiver. (Scaling book, "Cross-node collectives".)
+/// Returns the time of an all_to_all over `M` nodes: `B (M − 1) / (M² W)`. `bytes` are those of all
+/// ranks together, `W` is the bandwidth of one node. The time has no terms for levels: all bytes
+/// that leave a node leave it once for each receiver. (Scaling book, "Cross-node collectives".)
 #[must_use]
 pub fn cross_node_all_to_all_s(bytes: f64, nodes: f64, node_bytes_per_s: f64) -> f64 {
     bytes * (nodes - 1.0) / (nodes * nodes * node_bytes_per_s)
 }
 
-/// The same without `(M − 1) / M`: `B / (M W)`.
+/// Returns the time of `cross_node_all_to_all_s` without the factor `(M − 1) / M`: `B / (M W)`.
 #[must_use]
 pub fn cross_node_all_to_all_approximate_s(bytes: f64, nodes: f64, node_bytes_per_s: f64) -> f64 {
     bytes / (nodes * node_bytes_per_s)
@@ -44,18 +45,20 @@ pub fn cross_node_all_to_all_approximate_s(bytes: f64, nodes: f64, node_bytes_pe
 /// One level of a tree over which an array is gathered that is also sharded over an inner axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShardedLevel {
-    /// Children of each switch.
+    /// Number of children of each switch.
     pub children: f64,
-    /// Ranks below each child.
+    /// Number of ranks below each child.
     pub ranks_below: f64,
-    /// What one *rank's share* of a child's link carries: a child's bandwidth over the ranks below.
+    /// Bytes per second of one *rank's share* of a child's link: a child's bandwidth over the ranks
+    /// below.
     pub rank_bytes_per_s: f64,
 }
 
-/// all_gather or reduce_scatter along an outer axis of an array that is sharded `Y`-fold along an
-/// inner one: `bytes · max_i (D_i − 1) / (D_i max(Y, S_{i−1}) w_i)`, where `S_{i−1}` ranks are
-/// below a child of level `i`, each with a share `w_i` of its link. (Scaling book, "reductions when
-/// the array is sharded over a separate axis"; its `W_link` holds for these shares only.)
+/// Returns the time of an all_gather or reduce_scatter along an outer axis of an array that is
+/// sharded `Y`-fold along an inner one: `bytes · max_i (D_i − 1) / (D_i max(Y, S_{i−1}) w_i)`.
+/// `S_{i−1}` ranks are below a child of level `i`, each with a share `w_i` of its link. (Scaling
+/// book, "reductions when the array is sharded over a separate axis"; its `W_link` holds for these
+/// shares only.)
 #[must_use]
 pub fn sharded_gather_s(bytes: f64, inner: f64, levels: &[ShardedLevel]) -> f64 {
     let of = |level: &ShardedLevel| {
@@ -65,16 +68,17 @@ pub fn sharded_gather_s(bytes: f64, inner: f64, levels: &[ShardedLevel]) -> f64 
     levels.iter().map(of).fold(0.0, f64::max)
 }
 
-/// The same once the inner axis is longer than what is below the bounding level, without the factor
-/// of all but one: `bytes / (Y w)`.
+/// Returns the time of `sharded_gather_s` for an inner axis that is longer than the number of
+/// ranks below a child of the bounding level, without the factor `(D − 1) / D`: `bytes / (Y w)`.
 #[must_use]
 pub fn sharded_gather_approximate_s(bytes: f64, inner: f64, rank_bytes_per_s: f64) -> f64 {
     bytes / (inner * rank_bytes_per_s)
 }
 
-/// What an all_reduce of a sharded array takes within the nodes and between them; the whole takes
-/// the longer of both: `bytes / W_gpu / min(Y, D)` and `bytes / W_node · D / max(D, Y)`, with nodes
-/// of `D` ranks. Between nodes nothing is gained before `Y > D`. (Scaling book, as above.)
+/// Returns the times of an all_reduce of a sharded array within the nodes and between them:
+/// `bytes / W_gpu / min(Y, D)` and `bytes / W_node · D / max(D, Y)`, with nodes of `D` ranks. The
+/// collective takes the longer of both. Between nodes nothing is gained before `Y > D`. (Scaling
+/// book, as above.)
 #[must_use]
 pub fn sharded_all_reduce_s(
     bytes: f64,
@@ -88,38 +92,40 @@ pub fn sharded_all_reduce_s(
     (within, between)
 }
 
-/// Bytes into a switch and out of it.
+/// Number of bytes into a switch and out of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Through {
-    /// In.
+    /// Bytes that enter the switch.
     pub in_bytes: f64,
-    /// Out.
+    /// Bytes that leave the switch.
     pub out_bytes: f64,
 }
 
-/// What passes the switches of each node while `M` nodes of `N` ranks gather: its ranks' parts and
-/// what comes from above, `B` in all; and each rank gets all but its own, and those above the
-/// node's, `B N`. (Scaling book, quiz 4.)
+/// Returns the bytes that pass the switches of each node while `M` nodes of `N` ranks gather. Into
+/// the switches go the parts of the node's ranks and those from above, `B` in all. Out of them go
+/// all parts but its own to each rank, and the node's parts to the level above, `B N`. (Scaling
+/// book, quiz 4.)
 #[must_use]
 pub fn gather_through_node(bytes: f64, ranks: f64) -> Through {
     Through { in_bytes: bytes, out_bytes: bytes * ranks }
 }
 
-/// What passes the switches above `M` nodes meanwhile: `B` in, `B (M − 1)` out.
+/// Returns the bytes that pass the switches above `M` nodes during the same gather: `B` in,
+/// `B (M − 1)` out.
 #[must_use]
 pub fn gather_through_spine(bytes: f64, nodes: f64) -> Through {
     Through { in_bytes: bytes, out_bytes: bytes * (nodes - 1.0) }
 }
 
-/// What passes a switch that reduces while the `N` ranks below it do an all_reduce: `B N` either
-/// way.
+/// Returns the bytes that pass a switch that reduces while the `N` ranks below it do an all_reduce:
+/// `B N` either way.
 #[must_use]
 pub fn in_network_through(bytes: f64, ranks: f64) -> Through {
     Through { in_bytes: bytes * ranks, out_bytes: bytes * ranks }
 }
 
-/// What a node's ranks can send each other at once: the lesser of what its switches and its ranks
-/// can: `min(switches × ports × port, ranks × rank)`.
+/// Returns the rate at which a node's ranks can send to each other at once, bounded by its switches
+/// and by its ranks: `min(switches × ports × port, ranks × rank)`.
 #[must_use]
 pub fn node_bytes_per_s(
     switches: f64,
@@ -131,20 +137,20 @@ pub fn node_bytes_per_s(
     (switches * ports * port_bytes_per_s).min(ranks * rank_bytes_per_s)
 }
 
-/// What passes between the halves of so many ranks, both ways together: `N W`.
+/// Returns the bandwidth between the halves of a group of ranks, both directions together: `N W`.
 #[must_use]
 pub fn bisection_bytes_per_s(ranks: f64, rank_bytes_per_s: f64) -> f64 {
     ranks / 2.0 * rank_bytes_per_s * 2.0
 }
 
-/// What so many links of so many bits per second carry, in bytes per second.
+/// Returns the bandwidth of a group of links, in bytes per second.
 #[must_use]
 pub fn links_bytes_per_s(links: f64, bits_per_s: f64) -> f64 {
     links * bits_per_s / 8.0
 }
 
-/// What each of `below` gets of all that a level carries; how much less than what it could send
-/// says how oversubscribed the level is.
+/// Returns the bandwidth of a level for each of the `below` children. The ratio of this share to
+/// the bandwidth of a child says how oversubscribed the level is.
 #[must_use]
 pub fn share_bytes_per_s(level_bytes_per_s: f64, below: f64) -> f64 {
     level_bytes_per_s / below
@@ -168,7 +174,7 @@ mod tests {
         let (level, rate) = tree_gather_bytes_per_s(&[NODE, UNIT, SPINE]).unwrap();
         assert_eq!(level, 1);
         about(rate, 413e9, 1e-3);
-        // Two nodes: what is within them is the slower part.
+        // With two nodes, the links within the nodes are the slower part.
         let two = Level { children: 2.0, ..UNIT };
         assert_eq!(two.gather_bytes_per_s(), 800e9);
         assert_eq!(tree_gather_bytes_per_s(&[NODE, two]).unwrap().0, 0);
@@ -216,7 +222,7 @@ mod tests {
         assert_eq!(node_bytes_per_s(4.0, 64.0, 25e9, 8.0, 450e9), 3.6e12);
         assert_eq!(node_bytes_per_s(4.0, 64.0, 25e9, 16.0, 450e9), 6.4e12);
         assert_eq!(bisection_bytes_per_s(8.0, 450e9), 3.6e12);
-        // A SuperPod of 128 nodes has 400 GB/s for each, at each of its levels.
+        // A SuperPod of 128 nodes has 400 GB/s for each node, at each of its levels.
         let node = links_bytes_per_s(8.0, 400e9);
         let unit = links_bytes_per_s(8.0 * 32.0, 400e9);
         let up = links_bytes_per_s(8.0 * 16.0 * 2.0, 400e9);

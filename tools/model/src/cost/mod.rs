@@ -1,14 +1,14 @@
-//! How long communication takes, by formulas: of collectives within one level of a network
-//! ([`collectives`]), over its levels ([`fabric`]), over nodes of GPUs as they were measured
-//! ([`cluster`], [`curve`]), NCCL's own latencies ([`nccl`]), and what that means for training
-//! ([`training`]); asked by text ([`ask`]).
+//! Cost of communication by formulas: collectives within one level of a network ([`collectives`]),
+//! over its levels ([`fabric`]), over nodes of GPUs as measured ([`cluster`], [`curve`]), NCCL's
+//! own latencies ([`nccl`]), the consequences for training ([`training`]), and questions in text
+//! form ([`ask`]).
 //!
 //! Everything is a plain number: bytes, bytes per second of one direction, seconds; a GB is 10⁹
-//! bytes. But for [`curve`] and [`nccl`] nothing here knows latency: these are the bounds that
-//! bandwidth sets. Where a source rounds a factor away, there is a function for what it rounds to,
-//! and each says which it is.
+//! bytes. Only [`curve`] and [`nccl`] model latency: the other formulas are the bounds that
+//! bandwidth sets. Where a source rounds a factor away, there is a second function for the rounded
+//! formula, and each function says which it is.
 //!
-//! The sources, by the names used below:
+//! The sources have these names below:
 //!
 //! * *scaling book*: J. Austin and others, "How to Scale Your Model", the chapter on GPUs;
 //! * *engineering book*: S. Bekman, "Machine Learning Engineering", the chapter on networks;
@@ -26,7 +26,7 @@ pub mod protocols;
 pub mod questions;
 pub mod training;
 
-/// To as many digits as the sources print.
+/// Checks that two numbers are equal to as many digits as the sources print.
 #[cfg(test)]
 fn about(value: f64, expected: f64, tolerance: f64) {
     assert!((value / expected - 1.0).abs() <= tolerance, "{value} is not {expected}");

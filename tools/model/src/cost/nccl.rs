@@ -1,18 +1,18 @@
 //! NCCL's own model of its latencies, with its constants: an oracle to compare with. (`tuning.cc`
 //! of NCCL 2.30; times in microseconds there and here.)
 
-/// By which NCCL sends.
+/// Protocol by which NCCL sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// 8 bytes with their flag.
+    /// Packets of 8 bytes with their flag.
     Ll,
-    /// 128 bytes with their flag.
+    /// Packets of 128 bytes with their flag.
     Ll128,
-    /// Whole slices, with a counter.
+    /// Slices with a counter.
     Simple,
 }
 
-/// Between ranks of a node.
+/// Interconnect between the ranks of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Within {
     /// NVLink.
@@ -33,14 +33,14 @@ const RING_PCI: ByProtocol = [1.0, 2.5, 5.7];
 const TREE_NET: ByProtocol = [5.0, 8.5, 14.0];
 const RING_NET: ByProtocol = [2.7, 4.0, 14.0];
 
-/// Ranks, in nodes of equal size.
+/// Number of ranks and of the nodes that they are on, all of equal size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ranks {
-    /// Ranks in all.
+    /// Number of ranks in all.
     pub ranks: f64,
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: f64,
-    /// What joins the ranks of a node.
+    /// Interconnect between the ranks of a node.
     pub within: Within,
 }
 
@@ -52,9 +52,9 @@ impl Ranks {
         }
     }
 
-    /// A ring: `base + (steps − between) within + between net`. An all_reduce has 2 (n − 1) steps,
-    /// an all_gather or a reduce_scatter n − 1; as often as it goes round, it crosses between nodes
-    /// (M − 1) times.
+    /// Returns the latency of a ring: `base + (steps − between) within + between net`. An
+    /// all_reduce has 2 (n − 1) steps, an all_gather or a reduce_scatter n − 1; each round crosses
+    /// between nodes (M − 1) times.
     #[must_use]
     pub fn ring_us(&self, rounds: f64, protocol: Protocol) -> f64 {
         let (steps, between) = (rounds * (self.ranks - 1.0), rounds * (self.nodes - 1.0));
@@ -63,7 +63,8 @@ impl Ranks {
         base + (steps - between) * within + between * net
     }
 
-    /// An all_reduce by trees: `base + 2 ((n / M − 1) within + log2(M) net)`.
+    /// Returns the latency of an all_reduce by trees:
+    /// `base + 2 ((n / M − 1) within + log2(M) net)`.
     #[must_use]
     pub fn tree_us(&self, protocol: Protocol) -> f64 {
         let within = self.pick(&TREE_NVLINK, &TREE_PCI, protocol);
@@ -71,8 +72,8 @@ impl Ranks {
         base + 2.0 * ((self.ranks / self.nodes - 1.0) * within + self.nodes.log2() * net)
     }
 
-    /// An all_gather or a reduce_scatter by parallel trees (PAT), one rank per node:
-    /// `base + log2(M) net / 3.5 + 2.8 n`.
+    /// Returns the latency of an all_gather or a reduce_scatter by parallel trees (PAT), one rank
+    /// per node: `base + log2(M) net / 3.5 + 2.8 n`.
     #[must_use]
     pub fn pat_us(&self) -> f64 {
         let simple = Protocol::Simple as usize;
@@ -100,7 +101,7 @@ mod tests {
         about(alone.pat_us(), 8.0 + 2.0 * 14.0 / 3.5 + 11.2, 1e-12);
     }
 
-    /// Measured on p5: 12.9 µs on one node, 235 µs on 16. (Training playbook.)
+    /// Compares with measurements on p5: 12.9 µs on one node, 235 µs on 16. (Training playbook.)
     #[test]
     fn a_ring_of_small_packets_is_as_late_as_measured() {
         about(h100(1.0).ring_us(2.0, Protocol::Ll), 12.9, 0.35);

@@ -1,42 +1,42 @@
-//! What the parts of a topology take, by protocol: for [`ccl_core::cost::predict`].
+//! Cost models of a topology by protocol, for [`ccl_core::cost::predict`].
 
 use crate::topology::Topology;
 use ccl_core::cost::figures::processors;
 use ccl_core::cost::walk::{Hop, Model, Owner, Processor};
 use ccl_core::topology::machine::{Kind, Machine, Wire};
 
-/// A way to send, with what it takes.
+/// A protocol with its cost model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Protocol {
-    /// By which it is known.
+    /// Name of the protocol.
     pub name: &'static str,
-    /// What it takes.
+    /// Cost model of the protocol.
     pub model: Model,
-    /// The most payload of a message.
+    /// Largest payload of a message.
     pub slot_bytes: usize,
 }
 
-/// Name, times, share of the links, and a message: a slot on each of 16 channels.
+/// Name, latencies, share of the links, and bytes of a message: a slot on each of 16 channels.
 type Row = (&'static str, [f64; 4], f64, usize);
 
-/// NCCL's protocols, in microseconds as its own model has them (`tuning.cc` of NCCL 2.30): what a
-/// call takes, a step over NVLink, over PCIe, over the network. And how much of its links each
-/// reaches: what eight A100 do below 1 MiB and above, and what p5 clusters do
-/// ([`super::curve`], [`super::cluster`]).
+/// NCCL's protocols. The latencies are those of its own model (`tuning.cc` of NCCL 2.30), in
+/// microseconds: of a call, of a step over NVLink, over PCIe, over the network. The share of the
+/// links that each protocol reaches is that of eight A100 below 1 MiB and above, and that of p5
+/// clusters ([`super::curve`], [`super::cluster`]).
 const NCCL: [Row; 3] = [
     ("LL", [6.6, 0.6, 1.0, 2.7], 0.1, 256 << 10),
     ("LL128", [14.0, 1.9, 2.5, 4.0], 0.75, 2 << 20),
     ("Simple", [8.4, 3.4, 5.7, 14.0], 0.82, 8 << 20),
 ];
-/// What is reached of the network, for each protocol's share of its links.
+/// Share of the network that a protocol reaches, divided by its share of the links.
 const BETWEEN: f64 = 0.86 / 0.82;
 
-/// The protocols that ranks on the first so many hosts can take; of several kinds of machine the
-/// slowest parts count.
+/// Returns the protocols that ranks on the first `hosts` hosts can take. With several kinds of
+/// machine the slowest parts count.
 ///
 /// # Errors
 ///
-/// When it is not known what hosts send each other.
+/// When the bandwidth between hosts is not known.
 pub fn of(topology: &Topology, hosts: u32) -> Result<Vec<Protocol>, UnknownNetwork> {
     let (mut slowest, mut left): (Option<Parts>, u32) = (None, hosts);
     for run in &topology.hosts {
@@ -59,7 +59,7 @@ pub fn of(topology: &Topology, hosts: u32) -> Result<Vec<Protocol>, UnknownNetwo
     Ok(slowest.map_or_else(Vec::new, |parts| parts.protocols()))
 }
 
-/// A machine that is to send to others, of which nobody says how fast.
+/// Error for a machine that must send to others over a network of unknown bandwidth.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "\"{machine}\" has no NIC whose speed is known, so nothing can be said of several hosts; give \
@@ -69,16 +69,16 @@ pub struct UnknownNetwork {
     machine: String,
 }
 
-/// What a machine has.
+/// Links of a machine that the cost models depend on.
 #[derive(Clone, Copy, Debug)]
 struct Parts {
-    /// Whether ranks are on accelerators.
+    /// True if ranks are on accelerators.
     gpus: bool,
-    /// Whether these have links of their own.
+    /// True if the accelerators have links of their own.
     own_links: bool,
-    /// Between two ranks.
+    /// Bytes per second between two ranks.
     within: f64,
-    /// Of a rank, or of the host.
+    /// Bytes per second of a rank, or of the host.
     between: f64,
     owner: Owner,
 }
@@ -89,7 +89,7 @@ impl Parts {
         let ends = seats.first().zip(seats.last()).filter(|(first, last)| first != last);
         let wire = ends.map_or(Wire::NONE, |(first, last)| machine.path(*first, *last).wire);
         let first = seats.first().copied();
-        // All of an accelerator's links together: with each of the others it may share but one.
+        // All of an accelerator's links together: it may share only one with each of the others.
         let own = first.map_or(0.0, |gpu| {
             let links = machine.gpu_links.iter().filter(|link| link.ends.contains(&gpu));
             links.map(|link| f64::from(link.links) * link.wire.bytes_per_s).sum()
@@ -181,7 +181,8 @@ mod tests {
         best
     }
 
-    /// Without switches that reduce, a node of H100 does 370 GB/s; p5 clusters about 340.
+    /// Compares with measurements: without switches that reduce, a node of H100 does 370 GB/s; p5
+    /// clusters about 340.
     #[test]
     fn large_ones_reach_what_was_measured() {
         let bytes = 1 << 30;

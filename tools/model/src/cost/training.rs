@@ -1,42 +1,44 @@
-//! What communication means for training: when it takes longer than computing.
+//! Consequences of communication for training: when it takes longer than computing.
 //!
-//! `flops_per_s` is what one accelerator computes, `bytes_per_s` what it (or its node) sends; `D`
-//! and `F` are the widths of a model's layers, `B` the tokens of a batch; numbers have two bytes.
-//! (Scaling book, "Rooflines for LLM scaling on GPUs"; where else, it is said.)
+//! `flops_per_s` is the rate at which one accelerator computes, `bytes_per_s` the rate at which it
+//! (or its node) sends; `D` and `F` are the widths of a model's layers, `B` the tokens of a batch;
+//! numbers have two bytes. The formulas are from the scaling book, "Rooflines for LLM scaling on
+//! GPUs", unless they name another source.
 
-/// Tokens that each accelerator must have at least for data parallelism, or fully sharded data
-/// parallelism, to be bound by computing: `C / W`.
+/// Returns the least number of tokens that each accelerator must have for data parallelism, or
+/// fully sharded data parallelism, to be bound by computing: `C / W`.
 #[must_use]
 pub fn data_parallel_tokens(flops_per_s: f64, bytes_per_s: f64) -> f64 {
     flops_per_s / bytes_per_s
 }
 
-/// The same of a mixture of `E` experts of which each token takes `k`: `C / W · E / k`.
+/// Returns `data_parallel_tokens` for a mixture of `E` experts of which each token takes `k`:
+/// `C / W · E / k`.
 #[must_use]
 pub fn expert_data_parallel_tokens(tokens: f64, experts: f64, k: f64) -> f64 {
     tokens * experts / k
 }
 
-/// The same over `X` groups exactly, and not many: `C / W · (X − 1) / X`.
+/// Returns `data_parallel_tokens` for exactly `X` groups instead of many: `C / W · (X − 1) / X`.
 #[must_use]
 pub fn data_parallel_tokens_of_few(tokens: f64, groups: f64) -> f64 {
     tokens * (groups - 1.0) / groups
 }
 
-/// Tokens of the batch of all accelerators.
+/// Returns the tokens of the batch of all accelerators.
 #[must_use]
 pub fn batch_tokens(tokens: f64, accelerators: f64) -> f64 {
     tokens * accelerators
 }
 
-/// The most accelerators that a layer can be divided among by tensor parallelism: `F W / C`.
+/// Returns the most accelerators that tensor parallelism can divide a layer among: `F W / C`.
 #[must_use]
 pub fn tensor_parallel_max(width: f64, flops_per_s: f64, bytes_per_s: f64) -> f64 {
     width * bytes_per_s / flops_per_s
 }
 
-/// The same over several nodes of `D` accelerators, with what a node sends: `F > C / W (Y − D)`, so
-/// `Y < D + F W / C`.
+/// Returns `tensor_parallel_max` over several nodes of `D` accelerators, with the bandwidth of a
+/// node: `F > C / W (Y − D)`, so `Y < D + F W / C`.
 #[must_use]
 pub fn tensor_parallel_over_nodes_max(
     width: f64,
@@ -47,15 +49,16 @@ pub fn tensor_parallel_over_nodes_max(
     node + tensor_parallel_max(width, flops_per_s, node_bytes_per_s)
 }
 
-/// The least width of an expert, with which expert parallelism over many nodes of `D` is bound by
-/// computing: `D C / W`.
+/// Returns the least width of an expert with which expert parallelism over many nodes of `D`
+/// accelerators is bound by computing: `D C / W`.
 #[must_use]
 pub fn expert_parallel_width_min(flops_per_s: f64, node_bytes_per_s: f64, node: f64) -> f64 {
     node * flops_per_s / node_bytes_per_s
 }
 
-/// Returns what the two exchanges of an expert-parallel layer take over `Z` accelerators, a node or
-/// more, in nodes of `N`, with what a node sends: `4 B D (Z − N) / (W Z) · min(N k / Z, 1)`.
+/// Returns the time of the two exchanges of an expert-parallel layer over `Z` accelerators, a node
+/// or more, in nodes of `N`, with the bandwidth of a node:
+/// `4 B D (Z − N) / (W Z) · min(N k / Z, 1)`.
 #[must_use]
 pub fn expert_parallel_s(
     tokens: f64,
@@ -69,38 +72,40 @@ pub fn expert_parallel_s(
     4.0 * tokens * width * beyond * (node * k / accelerators).min(1.0)
 }
 
-/// One hop of a microbatch between stages of a pipeline: `2 B D / (W N)`, of `N` microbatches.
+/// Returns the time of one hop of a microbatch between stages of a pipeline of `N` microbatches:
+/// `2 B D / (W N)`.
 #[must_use]
 pub fn pipeline_hop_s(tokens: f64, width: f64, bytes_per_s: f64, microbatches: f64) -> f64 {
     2.0 * tokens * width / (bytes_per_s * microbatches)
 }
 
-/// All hops that follow each other in a pipeline of so many stages: `N + stages − 2` of them.
+/// Returns the time of all consecutive hops in a pipeline: `N + stages − 2` of them.
 #[must_use]
 pub fn pipeline_s(hop_s: f64, microbatches: f64, stages: f64) -> f64 {
     hop_s * (microbatches + stages - 2.0)
 }
 
-/// Accelerators that are needed to hold so many bytes at least, as a fraction.
+/// Returns the least number of accelerators that hold `bytes`, as a fraction.
 #[must_use]
 pub fn accelerators_for(bytes: f64, memory_bytes: f64) -> f64 {
     bytes / memory_bytes
 }
 
-/// What training takes: 6 operations for each parameter and token.
+/// Returns the operations of training: 6 for each parameter and token.
 #[must_use]
 pub fn training_flops(parameters: f64, tokens: f64) -> f64 {
     6.0 * parameters * tokens
 }
 
-/// How long so many operations take on all accelerators at a share of what they can.
+/// Returns the time of `flops` operations on all accelerators at a share of their peak rate.
 #[must_use]
 pub fn computing_s(flops: f64, accelerators: f64, flops_per_s: f64, utilization: f64) -> f64 {
     flops / (accelerators * flops_per_s * utilization)
 }
 
-/// Operations of one step for each accelerator, by the engineering book's estimate: `2 × passes ×
-/// parameters × sequence × batch / accelerators`; 4 passes with activations computed again, else 3.
+/// Returns the operations of one step for each accelerator, by the engineering book's estimate:
+/// `2 × passes × parameters × sequence × batch / accelerators`; 4 passes with activations computed
+/// again, else 3.
 #[must_use]
 pub fn step_flops(
     passes: f64,
@@ -112,7 +117,7 @@ pub fn step_flops(
     2.0 * passes * parameters * sequence * batch / accelerators
 }
 
-/// How long bytes take over a link: `bytes / W`.
+/// Returns the time of a transfer over a link: `bytes / W`.
 #[must_use]
 pub fn transfer_s(bytes: f64, bytes_per_s: f64) -> f64 {
     bytes / bytes_per_s
@@ -123,7 +128,7 @@ mod tests {
     use super::super::about;
     use super::*;
 
-    /// Of an H100.
+    /// Operations per second of an H100.
     const FLOPS: f64 = 990e12;
 
     #[test]
@@ -137,7 +142,8 @@ mod tests {
         assert_eq!(expert_parallel_width_min(FLOPS, 400e9, 8.0), 19_800.0);
         assert_eq!(data_parallel_tokens(2250e12, 900e9), 2500.0);
         assert_eq!(data_parallel_tokens(2250e12, 400e9), 5625.0);
-        // Few experts of many nodes are bound by what each token sends, many by the network.
+        // With few experts on many nodes, the bytes that each token sends are the bound; with many
+        // experts, the network.
         let few = expert_parallel_s(1e6, 4096.0, 64.0, 1.0, 400e9, 8.0);
         let many = expert_parallel_s(1e6, 4096.0, 64.0, 8.0, 400e9, 8.0);
         about(many / few, 8.0, 1e-12);

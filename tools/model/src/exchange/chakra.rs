@@ -1,85 +1,85 @@
-//! Execution traces in the form of Chakra (MLCommons): a file for each rank, `PREFIX.RANK.et`, of
+//! Execution traces in the format of Chakra (MLCommons): a file for each rank, `PREFIX.RANK.et`, of
 //! protobuf messages, each behind its length as a varint: [`GlobalMetadata`], then [`Node`]s. The
-//! numbers of all fields are those of Chakra's `schema/protobuf/et_def.proto`, the names of
-//! attributes those that its feeder reads (`src/feeder/et_feeder_node.cpp`).
+//! numbers of all fields are those of Chakra's `schema/protobuf/et_def.proto`. The names of
+//! attributes are those that Chakra's feeder reads (`src/feeder/et_feeder_node.cpp`).
 //!
-//! Whatever a file holds, reading it takes memory in proportion to its length, and ends.
+//! Reading any file ends, and takes memory in proportion to the file's length.
 
 use prost::Message;
 use prost::encoding::decode_varint;
 
-/// No message of a trace is longer.
+/// Largest message of a trace.
 const MESSAGE_BYTES_MAX: u64 = 64 << 20;
-/// More calls than a training run makes; and a node takes some hundred bytes.
+/// Most nodes of a trace: more than the calls of a training run. A node takes some hundred bytes.
 const NODES_MAX: usize = 1 << 22;
-/// The version that our traces are of.
+/// Schema version of the traces that ferroccl writes.
 const VERSION: &str = "1.0.0";
 
-/// What a trace says of itself.
+/// Metadata of a trace.
 #[derive(Clone, PartialEq, Message)]
 pub struct GlobalMetadata {
-    /// Of the schema.
+    /// Version of the schema.
     #[prost(string, tag = "1")]
     pub version: String,
-    /// Whatever else.
+    /// Further attributes.
     #[prost(message, repeated, tag = "2")]
     pub attr: Vec<Attribute>,
 }
 
-/// One thing that a rank does.
+/// One action of a rank.
 #[derive(Clone, PartialEq, Message)]
 pub struct Node {
-    /// Its number within the trace.
+    /// Number of the node within the trace.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// What it is called.
+    /// Name of the node.
     #[prost(string, tag = "2")]
     pub name: String,
-    /// What it is.
+    /// Kind of the node.
     #[prost(enumeration = "NodeType", tag = "3")]
     pub r#type: i32,
-    /// Nodes that must be done before it begins.
+    /// Nodes that must be done before this node begins.
     #[prost(uint64, repeated, tag = "4")]
     pub ctrl_deps: Vec<u64>,
-    /// Nodes whose results it takes.
+    /// Nodes whose results this node takes.
     #[prost(uint64, repeated, tag = "5")]
     pub data_deps: Vec<u64>,
-    /// When it began, in microseconds.
+    /// Time of the beginning, in microseconds.
     #[prost(uint64, tag = "6")]
     pub start_time_micros: u64,
-    /// How long it took.
+    /// Duration in microseconds.
     #[prost(uint64, tag = "7")]
     pub duration_micros: u64,
-    /// What it takes.
+    /// Tensors that the node takes.
     #[prost(message, optional, tag = "8")]
     pub inputs: Option<IoInfo>,
-    /// What it makes.
+    /// Tensors that the node makes.
     #[prost(message, optional, tag = "9")]
     pub outputs: Option<IoInfo>,
-    /// The rest.
+    /// Further attributes.
     #[prost(message, repeated, tag = "10")]
     pub attr: Vec<Attribute>,
 }
 
-/// What a node is.
+/// Kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum NodeType {
-    /// Nothing.
+    /// No kind.
     Invalid = 0,
-    /// Of the trace.
+    /// Metadata of the trace.
     Metadata = 1,
-    /// Reads memory.
+    /// Read of memory.
     MemLoad = 2,
-    /// Writes memory.
+    /// Write of memory.
     MemStore = 3,
-    /// Computes.
+    /// Computation.
     Comp = 4,
-    /// Sends.
+    /// Send.
     CommSend = 5,
-    /// Receives.
+    /// Receive.
     CommRecv = 6,
-    /// A collective.
+    /// Collective.
     CommColl = 7,
 }
 
@@ -87,25 +87,25 @@ pub enum NodeType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum CommType {
-    /// All get the reduction.
+    /// All ranks get the reduction.
     AllReduce = 0,
-    /// The root gets it.
+    /// The root gets the reduction.
     Reduce = 1,
-    /// All get all.
+    /// All ranks get all blocks.
     AllGather = 2,
-    /// The root gets all.
+    /// The root gets all blocks.
     Gather = 3,
-    /// All get their block of the root's.
+    /// Each rank gets its block of the root's data.
     Scatter = 4,
-    /// All get the root's.
+    /// All ranks get the root's data.
     Broadcast = 5,
-    /// All send a block to all.
+    /// All ranks send a block to all.
     AllToAll = 6,
-    /// All get their block of the reduction.
+    /// Each rank gets its block of the reduction.
     ReduceScatter = 7,
-    /// The same, all blocks as long.
+    /// Each rank gets its block of the reduction, all blocks of equal length.
     ReduceScatterBlock = 8,
-    /// Nobody leaves before all have come.
+    /// No rank leaves before all have come.
     Barrier = 9,
 }
 
@@ -123,7 +123,7 @@ pub struct IoInfo {
     pub types: String,
 }
 
-/// A name and a value. Lists are passed over: nothing that is read here is one.
+/// A name and a value. Lists are skipped: no attribute that is read here is a list.
 #[derive(Clone, PartialEq, Message)]
 pub struct Attribute {
     /// The name.
@@ -171,18 +171,18 @@ pub enum Value {
 }
 
 impl Attribute {
-    /// A name with its value.
+    /// Creates an attribute from a name and a value.
     #[must_use]
     pub fn new(name: &str, value: Value) -> Attribute {
         Attribute { name: name.to_owned(), value: Some(value) }
     }
 }
 
-/// The attribute of that name as a whole number from 0; none if there is no such attribute.
+/// Returns the attribute of that name as a whole number from 0; none if there is no such attribute.
 ///
 /// # Errors
 ///
-/// If it is no such number.
+/// When the value is no such number.
 pub(super) fn number(attributes: &[Attribute], name: &str) -> Result<Option<u64>, String> {
     let Some(found) = attributes.iter().find(|attribute| attribute.name == name) else {
         return Ok(None);
@@ -203,11 +203,11 @@ pub(super) fn number(attributes: &[Attribute], name: &str) -> Result<Option<u64>
     Ok(Some(value))
 }
 
-/// The attribute of that name as text; none if there is no such attribute.
+/// Returns the attribute of that name as text; none if there is no such attribute.
 ///
 /// # Errors
 ///
-/// If it is something else.
+/// When the value is something else.
 pub(super) fn word<'a>(attributes: &'a [Attribute], name: &str) -> Result<Option<&'a str>, String> {
     let Some(found) = attributes.iter().find(|attribute| attribute.name == name) else {
         return Ok(None);
@@ -218,24 +218,24 @@ pub(super) fn word<'a>(attributes: &'a [Attribute], name: &str) -> Result<Option
     }
 }
 
-/// What one rank does.
+/// Trace of one rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
-    /// What it says of itself.
+    /// Metadata of the trace.
     pub metadata: GlobalMetadata,
-    /// Everything, in the order of the file.
+    /// All nodes, in the order of the file.
     pub nodes: Vec<Node>,
 }
 
 impl Trace {
-    /// An empty one, with what is known of it.
+    /// Creates an empty trace with attributes.
     #[must_use]
     pub fn new(attr: Vec<Attribute>) -> Trace {
         let metadata = GlobalMetadata { version: VERSION.to_owned(), attr };
         Trace { metadata, nodes: Vec::new() }
     }
 
-    /// As it stands in a file.
+    /// Returns the bytes of the trace in a file.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = self.metadata.encode_length_delimited_to_vec();
@@ -245,11 +245,11 @@ impl Trace {
         bytes
     }
 
-    /// Reads a file; `name` is what errors call it.
+    /// Reads a file; errors call the file `name`.
     ///
     /// # Errors
     ///
-    /// When it is no such trace, or cut: with the byte, and what to do.
+    /// When the file is no such trace, or is cut; the error has the byte and says what to do.
     pub fn decode(name: &str, bytes: &[u8]) -> Result<Trace, String> {
         if bytes.starts_with(&[0x1f, 0x8b]) {
             return Err(format!("{name} is compressed; unpack it first: gzip -d"));
@@ -290,7 +290,7 @@ impl Trace {
     }
 }
 
-/// The next message, which is taken off.
+/// Takes the next message off the bytes and returns it.
 fn message<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], String> {
     let length = decode_varint(rest).map_err(
         |_| "the length of the next message is cut or too long; is the file whole? write it again",
@@ -313,13 +313,13 @@ fn message<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], String> {
     }
 }
 
-/// Whatever is read, what it is written as is read as the same.
+/// Fuzz target: reading what was written for a trace gives the same trace.
 #[cfg(any(test, fuzzing))]
 pub fn fuzzed(data: &[u8]) {
     let Ok(trace) = Trace::decode("input", data) else { return };
     let bytes = trace.encode();
     let again = Trace::decode("again", &bytes).unwrap_or_default();
-    // By its bytes: a number that is none equals nothing, not even itself.
+    // The bytes are compared: a NaN does not equal itself.
     assert_eq!(again.encode(), bytes);
     let _ = super::job::fuzzed_list(&trace);
 }
@@ -354,8 +354,8 @@ mod tests {
         assert_eq!(Trace::decode("t.0.et", &trace().encode()), Ok(trace()));
     }
 
-    /// Bytes as protobuf's documentation has them, and numbers as Chakra's schema does: wire types
-    /// in the low three bits, a field's number above.
+    /// The expected bytes are from protobuf's documentation and the numbers from Chakra's schema:
+    /// wire types in the low three bits, a field's number above.
     #[test]
     fn its_bytes_are_those_of_the_schema() {
         let node = Node {
@@ -413,9 +413,9 @@ mod tests {
             prost::encoding::encode_varint(length, &mut bytes);
             bytes
         };
-        // A string that claims to be longer than the message it is in.
+        // A string that claims to be longer than its message.
         let inner = [long(4), vec![2 << 3 | 2, 0xff, 0xff, 0x03]].concat();
-        // Messages within messages, deeper than there is stack for.
+        // Messages within messages, deeper than the stack.
         let deep = (0..200).fold(Vec::new(), |deep: Vec<u8>, _| {
             let mut wrapped = vec![10 << 3 | 2];
             prost::encoding::encode_varint(deep.len() as u64, &mut wrapped);
@@ -437,7 +437,7 @@ mod tests {
             let error = Trace::decode("t.0.et", &bytes).unwrap_err();
             assert!(error.contains(said), "{bytes:?}: {error}");
         }
-        // Fields that nobody knows are passed over, as protobuf has it: however deep.
+        // Unknown fields are skipped at any depth, as protobuf requires.
         assert!(Trace::decode("t.0.et", &deep).is_ok_and(|trace| trace.nodes.len() == 1));
     }
 

@@ -1,5 +1,5 @@
-//! What the ranks of a job called: as Chakra traces, one for each rank, and as the list on which
-//! all ranks agree.
+//! Calls of the ranks of a job: as Chakra traces, one for each rank, and as the list on which all
+//! ranks agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,116 +15,117 @@ use super::chakra::{Attribute, CommType, Node, NodeType, Trace, Value, number, w
 use crate::quantity;
 use ccl_traffic::matrix::RANKS_MAX;
 
-/// A trace is not longer, nor is the file of groups.
+/// Most bytes of a trace, and of the file of groups.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// Ranks that call together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// How traces call it; empty for that of all ranks.
+    /// Name of the group in traces; empty for the group of all ranks.
     pub name: String,
-    /// Who is in it, by its own numbers.
+    /// Ranks of the members, in the order of the group's own numbers.
     pub members: Vec<Rank>,
 }
 
-/// What a rank did.
+/// Action of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A collective.
     Collective {
-        /// Which.
+        /// Kind of collective.
         collective: Collective,
-        /// Of which group.
+        /// Index of the group.
         group: usize,
         /// Bytes of the larger buffer.
         bytes: u64,
-        /// Whose data it is, or who gets it, by the group's numbers; 0 where there is none.
+        /// Rank that has the data or gets it, by the group's numbers; 0 if the collective has no
+        /// root.
         root: Rank,
-        /// Whether ranks may have other bytes than others.
+        /// True if ranks may have different numbers of bytes.
         is_uneven: bool,
     },
     /// A message to another rank.
     Send {
-        /// To whom.
+        /// Rank that the message goes to.
         to: Rank,
-        /// How long.
+        /// Length of the message in bytes.
         bytes: u64,
-        /// Which of those between the two.
+        /// Number of the message among those between the two ranks.
         tag: u64,
     },
     /// A message from another rank.
     Recv {
-        /// From whom.
+        /// Rank that the message comes from.
         from: Rank,
-        /// How long.
+        /// Length of the message in bytes.
         bytes: u64,
-        /// Which of those between the two.
+        /// Number of the message among those between the two ranks.
         tag: u64,
     },
 }
 
-/// Something that a rank did, and when.
+/// Action of a rank with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The number of its node.
+    /// Number of the node in the trace.
     pub node: u64,
-    /// What it was.
+    /// The action.
     pub what: What,
-    /// When it began, in microseconds; 0 where that is not known.
+    /// Time of the beginning, in microseconds; 0 if unknown.
     pub start_us: u64,
-    /// How long it took; 0 where that is not known.
+    /// Duration in microseconds; 0 if unknown.
     pub duration_us: u64,
 }
 
-/// What all ranks did.
+/// Actions of all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// How its files begin.
+    /// Prefix of the names of the job's files.
     pub prefix: String,
-    /// Who calls together; the first is that of all ranks.
+    /// Groups of ranks that call together; the first is the group of all ranks.
     pub groups: Vec<Group>,
-    /// By rank.
+    /// Actions by rank.
     pub lists: Vec<Vec<Entry>>,
 }
 
 /// A collective on which all ranks of its group agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Which.
+    /// Kind of collective.
     pub collective: Collective,
-    /// Of which group.
+    /// Index of the group.
     pub group: usize,
-    /// Bytes of the larger buffer; of an uneven one the mean over the ranks.
+    /// Bytes of the larger buffer; for an uneven collective the mean over the ranks.
     pub bytes: u64,
-    /// Whose data it is, or who gets it, by the group's numbers.
+    /// Rank that has the data or gets it, by the group's numbers.
     pub root: Rank,
-    /// Whether blocks had other lengths than others.
+    /// True if blocks had different lengths.
     pub is_uneven: bool,
-    /// When the first rank began, in microseconds.
+    /// Time at which the first rank began, in microseconds.
     pub start_us: u64,
-    /// How long the rank that waited least was in it: the one that came last.
+    /// Shortest duration among the ranks, in microseconds: that of the rank that came last.
     pub duration_us: u64,
 }
 
-/// A message that was sent and received.
+/// Message that was sent and received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// By whom.
+    /// Rank that sent the message.
     pub from: Rank,
-    /// To whom.
+    /// Rank that received the message.
     pub to: Rank,
-    /// How long.
+    /// Length of the message in bytes.
     pub bytes: u64,
-    /// When, in microseconds.
+    /// Time at which the sender began, in microseconds.
     pub start_us: u64,
 }
 
-/// What a job did, once for all ranks.
+/// Calls and messages of a job, once for all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Agreed {
-    /// Collectives, by when they began, those of a group in their order.
+    /// Collectives in the order of their beginnings; those of a group stay in the group's order.
     pub calls: Vec<Call>,
-    /// Messages.
+    /// Messages in the order of the senders.
     pub messages: Vec<Sent>,
 }
 
@@ -144,7 +145,7 @@ fn comm_type(collective: Collective) -> Option<CommType> {
     })
 }
 
-/// The collective of blocks that are all alike.
+/// Returns the collective of the same kind with blocks of equal length.
 pub(super) fn even(collective: Collective) -> Option<Collective> {
     Some(collective_of(comm_type(collective)?))
 }
@@ -164,13 +165,14 @@ fn collective_of(comm_type: CommType) -> Collective {
     }
 }
 
-/// Traces have the bytes that a rank brings: of those whose larger buffer is the output, a block.
+/// Returns whether a trace has the bytes of one block, which a rank sends, instead of those of the
+/// larger buffer, which is the output.
 fn brings_a_block(collective: Collective) -> bool {
     matches!(collective, Collective::AllGather | Collective::Gather)
 }
 
 impl Entry {
-    /// Whether both are messages of one group: it is recorded with one time.
+    /// Returns whether both are messages of one group call, which is recorded with one time.
     fn is_beside(&self, other: &Entry) -> bool {
         let is_message = |entry: &Entry| !matches!(entry.what, What::Collective { .. });
         let times = |entry: &Entry| (entry.start_us, entry.duration_us);
@@ -179,14 +181,14 @@ impl Entry {
 }
 
 impl Job {
-    /// Ranks in all.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn ranks(&self) -> u32 {
         self.lists.len() as u32
     }
 
-    /// The traces of all ranks. What a rank does is a chain: each call waits for the one before,
-    /// and messages that began together for the same.
+    /// Returns the traces of all ranks. The nodes of a rank form a chain: each call waits for the
+    /// previous one, and messages that began together wait for the same nodes.
     #[must_use]
     pub fn traces(&self) -> Vec<Trace> {
         let ranks = self.ranks();
@@ -237,8 +239,8 @@ impl Job {
         node
     }
 
-    /// Writes `PREFIX.RANK.et` for each rank, and `PREFIX.groups.json`: who is in which group, as
-    /// ASTRA-sim reads it.
+    /// Writes `PREFIX.RANK.et` for each rank, and `PREFIX.groups.json` with the members of each
+    /// group, as ASTRA-sim reads it.
     ///
     /// # Errors
     ///
@@ -256,13 +258,14 @@ impl Job {
         super::write(&format!("{prefix}.groups.json"), json.as_bytes())
     }
 
-    /// Reads the traces of all ranks: `PREFIX.0.et`, `PREFIX.1.et` and so on; of a directory those
-    /// in it. Groups are those of a file, or of `PREFIX.groups.json` where there is one.
+    /// Reads the traces of all ranks: `PREFIX.0.et`, `PREFIX.1.et` and so on; for a directory the
+    /// traces in it. Groups are read from the given file, or from `PREFIX.groups.json` if that
+    /// exists.
     ///
     /// # Errors
     ///
-    /// When a rank's trace is missing, or no trace; when a node is of an unknown type, size or
-    /// group. Each with its file and node, and what to do.
+    /// When a rank's trace is missing, or is no trace; when a node has an unknown type, size or
+    /// group. Each error names the file and the node, and says what to do.
     pub fn read(prefix: &str, groups: Option<&str>) -> Result<Job, String> {
         let prefix = whole_prefix(prefix)?;
         let ranks = ranks_of(&prefix)?;
@@ -294,12 +297,12 @@ impl Job {
         format!("{}, node {}", path_of(&self.prefix, rank), entry.node)
     }
 
-    /// What all ranks agree that they did.
+    /// Returns the calls on which all ranks agree.
     ///
     /// # Errors
     ///
-    /// When the ranks of a group called different collectives, or not as many; when what was sent
-    /// was not received. Each with files and nodes, and what to do.
+    /// When the ranks of a group called different collectives, or different numbers of them; when a
+    /// message was sent but not received. Each error names files and nodes, and says what to do.
     pub fn agreed(&self) -> Result<Agreed, String> {
         let mut agreed = Agreed::default();
         for (index, group) in self.groups.iter().enumerate() {
@@ -336,7 +339,7 @@ impl Job {
                     ));
                 }
                 sum += u128::from(bytes_of(other));
-                // What has neither was not timed on that rank.
+                // A rank with neither start nor duration was not timed.
                 match ((call.start_us, call.duration_us), (other.start_us, other.duration_us)) {
                     (_, (0, 0)) => {}
                     ((0, 0), times) => (call.start_us, call.duration_us) = times,
@@ -459,13 +462,13 @@ fn in_words(what: &What) -> String {
     }
 }
 
-/// A job as people and programs read it: every call, in order.
+/// Job for people and programs: every call, in order.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Shown {
     ranks: u32,
     groups: BTreeMap<String, Vec<Rank>>,
     calls: Vec<ShownCall>,
-    /// Messages between pairs, and their bytes.
+    /// Number of messages between pairs of ranks, and their bytes.
     messages: (usize, u64),
 }
 
@@ -476,20 +479,20 @@ struct ShownCall {
     bytes: u64,
     uneven: bool,
     root: Option<Rank>,
-    /// Since the first call.
+    /// Time since the first call, in microseconds.
     start_us: u64,
     duration_us: u64,
 }
 
-/// Of more calls the first are shown to people.
+/// Most calls that are shown to people; further calls are only counted.
 const SHOWN_MAX: usize = 50;
 
 impl Job {
-    /// What the ranks called.
+    /// Returns the calls of the ranks for display.
     ///
     /// # Errors
     ///
-    /// When they do not agree.
+    /// When the ranks do not agree.
     pub fn shown(&self) -> Result<Shown, String> {
         let Agreed { calls, messages } = self.agreed()?;
         let first_us = calls.first().map_or(0, |call| call.start_us);
@@ -554,7 +557,7 @@ impl fmt::Display for Shown {
     }
 }
 
-/// What the trace of a rank says of itself.
+/// Returns the metadata of a rank's trace.
 pub(super) fn head(rank: Rank, ranks: u32) -> Vec<Attribute> {
     let number = |name, value| Attribute::new(name, Value::Uint32(value));
     let by = format!("ferroccl {}", env!("CARGO_PKG_VERSION"));
@@ -581,7 +584,7 @@ pub(super) fn message_node(sends: bool, from: Rank, to: Rank, bytes: u64, tag: u
     Node { name, r#type: r#type.into(), attr, ..Node::default() }
 }
 
-/// Chakra's sizes are signed.
+/// Converts a number of bytes to the signed type of Chakra's sizes.
 fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
@@ -608,10 +611,10 @@ fn contents(path: &str) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Prefix and rank of a trace's name.
+/// Splits the name of a trace into prefix and rank.
 fn parts(name: &str) -> Option<(&str, Rank)> {
     let (prefix, rank) = name.strip_suffix(".et")?.rsplit_once('.')?;
-    // As it is written, so that two names are never one rank.
+    // Only the canonical spelling counts, so that two names are never one rank.
     let rank: Rank = rank.parse().ok().filter(|number: &Rank| number.to_string() == rank)?;
     Some((prefix, rank))
 }
@@ -621,7 +624,7 @@ fn names(dir: &Path) -> Result<Vec<String>, String> {
     Ok(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
 }
 
-/// The prefix of the traces in a directory, or the given one.
+/// Returns the prefix of the traces in a directory, or the given prefix.
 fn whole_prefix(given: &str) -> Result<String, String> {
     let path = Path::new(given);
     if !path.is_dir() {
@@ -643,7 +646,7 @@ fn whole_prefix(given: &str) -> Result<String, String> {
     }
 }
 
-/// How many ranks there are: the files are those of 0 to the last.
+/// Returns the number of ranks: the files are those of rank 0 to the last.
 fn ranks_of(prefix: &str) -> Result<u32, String> {
     let path = PathBuf::from(prefix);
     let stem = path.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -672,7 +675,7 @@ fn ranks_of(prefix: &str) -> Result<u32, String> {
     Ok(last + 1)
 }
 
-/// Groups as ASTRA-sim has them: an object of lists of ranks.
+/// Reads groups in ASTRA-sim's format: an object of lists of ranks.
 fn read_groups(path: &str, ranks: u32) -> Result<Vec<Group>, String> {
     let groups: BTreeMap<String, Vec<Rank>> =
         serde_json::from_slice(&contents(path)?).map_err(|error| {
@@ -701,7 +704,7 @@ fn read_groups(path: &str, ranks: u32) -> Result<Vec<Group>, String> {
     Ok(all)
 }
 
-/// What a rank did, by its trace.
+/// Returns the actions of a rank by its trace.
 fn list(path: &str, trace: &Trace, rank: Rank, groups: &[Group]) -> Result<Vec<Entry>, String> {
     let (mut list, mut ids) = (Vec::new(), BTreeSet::new());
     for node in &trace.nodes {
@@ -794,7 +797,7 @@ fn message(node: &Node, rank: Rank, groups: &[Group]) -> Result<What, String> {
     })
 }
 
-/// Whatever a trace holds, its list is told or refused.
+/// Fuzz target: the list of any trace is returned or refused.
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzzed_list(trace: &Trace) -> Result<Agreed, String> {
     let group =

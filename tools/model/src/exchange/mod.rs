@@ -1,6 +1,6 @@
-//! What is exchanged with other tools: who sends how much to whom, as it is predicted
-//! ([`predicted`]); execution traces in Chakra's form ([`chakra`]) of a job ([`job`]) as its ranks
-//! recorded it ([`recorded`]), or of a planned collective; and such a job on another cluster
+//! Data exchanged with other tools: predicted traffic of a collective, by pair of ranks
+//! ([`predicted`]); execution traces in Chakra's format ([`chakra`]) of a job ([`job`]) as its
+//! ranks recorded it ([`recorded`]), or of a planned collective; and such a job on another cluster
 //! ([`replay`]).
 
 pub mod chakra;

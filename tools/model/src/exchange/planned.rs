@@ -1,5 +1,5 @@
-//! The schedule of a planned collective as Chakra traces: its sends, receives, reductions and
-//! copies as nodes, each after those whose results it takes and those that must not see its own.
+//! Schedule of a planned collective as Chakra traces. Sends, receives, reductions and copies are
+//! nodes; each node comes after those whose results it takes and those that must not see its own.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use super::chakra::{Attribute, Node, NodeType, Trace, Value};
 use super::job::{head, message_node};
 use crate::plan::Sized;
 
-/// Nodes of all ranks together.
+/// Most nodes of all ranks together.
 const NODES_MAX: usize = 1 << 21;
 
-/// The traces of all ranks, for a call of these sizes.
+/// Returns the traces of all ranks, for a call of these sizes.
 ///
 /// # Errors
 ///
-/// When the collective does not take blocks that are all alike; when the traces would be too long.
+/// When the collective has no blocks of equal length; when the traces would be too long.
 pub(crate) fn traces(
     algorithm: &'static Algorithm,
     sized: &Sized,
@@ -56,7 +56,7 @@ pub(crate) fn traces(
     Ok(traces)
 }
 
-/// Who wrote a part last, and who has read it since.
+/// Last writer of a part, and the readers since.
 #[derive(Debug, Default)]
 struct Touched {
     written: Option<u64>,
@@ -70,9 +70,9 @@ struct Unrolling {
     output: Layout,
     trace: Trace,
     memory: BTreeMap<(Buffer, u32), Touched>,
-    /// Messages so far, to and from each peer.
+    /// Number of messages so far, to and from each peer.
     tags: BTreeMap<(bool, Rank), u64>,
-    /// Nodes that may still come.
+    /// Number of nodes that may still come.
     room: usize,
 }
 
@@ -111,7 +111,7 @@ impl Unrolling {
         }
     }
 
-    /// How long a slice is.
+    /// Returns the bytes of a slice.
     fn bytes(&self, slice: &Slice, counters: &Counters) -> u64 {
         let extent = slice.extent;
         let layout = if extent.buffer == Buffer::Input { &self.input } else { &self.output };
@@ -119,7 +119,8 @@ impl Unrolling {
         (0..extent.parts.total).map(elements).sum::<u64>() * self.element_bytes
     }
 
-    /// Messages between two ranks are matched in their order; empty ones are none.
+    /// Returns the tag of a message. Messages between two ranks are matched in order; empty ones do
+    /// not count.
     fn tag(&mut self, sends: bool, peer: Rank, bytes: u64) -> u64 {
         let next = self.tags.entry((sends, peer)).or_insert(0);
         let tag = *next;
@@ -210,7 +211,8 @@ mod tests {
         }
     }
 
-    /// What the traces send is the traffic of the schedules, and what is sent is received.
+    /// Compares the traces with the traffic of the schedules; each message that is sent is
+    /// received.
     #[test]
     fn traces_send_what_the_matrix_has() {
         let dir = Dir::new("planned");
@@ -233,8 +235,8 @@ mod tests {
         });
     }
 
-    /// A node waits for earlier ones only, and all of them together can be done: none waits, across
-    /// ranks, for what waits for it.
+    /// Checks that a node waits only for earlier nodes, and that all nodes together can be done: no
+    /// cycle of waits exists across ranks.
     #[test]
     fn traces_can_be_carried_out() {
         each(|algorithm, hosts, sized| {
@@ -272,7 +274,7 @@ mod tests {
         });
     }
 
-    /// By a ring each chunk that is passed on was received first.
+    /// Checks that a ring receives each chunk before it passes the chunk on.
     #[test]
     fn a_ring_waits_for_what_it_passes_on() {
         let hosts = Hosts::one(4);

@@ -1,5 +1,6 @@
-//! The traffic of a collective that is only planned: of few ranks as their messages leave in the
-//! walk that also tells the time; of many, what their schedules send, as one interval.
+//! Traffic of a planned collective. For few ranks the messages are counted as they leave in the
+//! walk that also predicts the time; for many ranks the bytes that the schedules send form one
+//! interval.
 
 use std::fmt;
 
@@ -14,29 +15,30 @@ use crate::plan::{Scene, Sized, Wanted};
 use crate::quantity;
 use ccl_traffic::matrix::{INTERVALS_MAX, PAIRS_MAX};
 
-/// More messages are not walked through: as many take a minute or so.
+/// Most messages that are walked through: the walk takes a minute or so.
 const MESSAGES_MAX: u64 = 1 << 24;
 
-/// What would be sent, and how.
+/// Predicted traffic of a collective, with its algorithm and protocol.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Predicted {
-    /// By which algorithm.
+    /// Name of the algorithm.
     pub algorithm: &'static str,
-    /// By which protocol.
+    /// Name of the protocol.
     pub protocol: &'static str,
-    /// How long it would take, in seconds.
+    /// Predicted time in seconds.
     pub time_s: f64,
-    /// Who sends how much to whom.
+    /// Bytes between pairs of ranks.
     pub traffic: Traffic,
 }
 
-/// The traffic of a collective by the algorithm of that name, or by the fastest; in intervals of so
-/// many seconds, or in one that is as long as it takes.
+/// Returns the traffic of a collective by the algorithm of that name, or by the fastest. The
+/// intervals have the given length in seconds; without it there is one interval, as long as the
+/// collective.
 ///
 /// # Errors
 ///
-/// When it cannot be planned; when there is no such algorithm; when intervals are asked for that
-/// are too many, or of ranks that are.
+/// When the collective cannot be planned; when there is no such algorithm; when intervals are given
+/// and there are too many of them, or too many ranks or messages.
 pub fn traffic(
     wanted: &Wanted<'_>,
     algorithm: Option<&str>,
@@ -68,7 +70,7 @@ pub fn traffic(
     Ok(Predicted { algorithm: algorithm.name, protocol: protocol.name, time_s, traffic })
 }
 
-/// A planned collective, by one way to do it.
+/// Planned collective with the algorithm and protocol that were chosen.
 struct Fastest {
     scene: Scene,
     sized: Sized,
@@ -78,7 +80,7 @@ struct Fastest {
     seen: Prediction,
 }
 
-/// By the algorithm of that name, or by the fastest.
+/// Plans the collective by the algorithm of that name, or by the fastest.
 fn way(wanted: &Wanted<'_>, algorithm: Option<&str>) -> Result<Fastest, String> {
     let Wanted { collective, bytes, data_type, topology, hosts } = *wanted;
     let scene = Scene::of(topology, hosts)?;
@@ -100,12 +102,12 @@ fn way(wanted: &Wanted<'_>, algorithm: Option<&str>) -> Result<Fastest, String> 
     Ok(Fastest { scene, sized, algorithm, programs, protocol, seen })
 }
 
-/// Writes the traces of a planned collective, and says what was written.
+/// Writes the traces of a planned collective, and returns a line that says what was written.
 ///
 /// # Errors
 ///
-/// When it cannot be planned, when there is no such algorithm, when there are too many steps, or a
-/// file cannot be written.
+/// When the collective cannot be planned, when there is no such algorithm, when there are too many
+/// steps, or when a file cannot be written.
 pub fn write_traces(
     wanted: &Wanted<'_>,
     algorithm: Option<&str>,
@@ -123,7 +125,7 @@ pub fn write_traces(
     ))
 }
 
-/// What all ranks send, if that is not too much to hold.
+/// Returns the bytes that all ranks send, or an error if there are too many pairs to hold.
 pub(super) fn all(sent: &Sent<'_>) -> Result<Bytes, String> {
     let mut bytes = Bytes::new();
     for rank in 0..sent.hosts.ranks() {
@@ -154,7 +156,7 @@ fn walked(
     }
     let (mut intervals, mut beyond) = (Vec::new(), false);
     let seen = predict::messages(call, &protocol.model, &mut |left| {
-        // Whatever does not fit is as large as an index gets.
+        // A time too large for an index saturates.
         let index = (left.at_ns / 1e9 / interval_s) as usize;
         beyond |= index >= INTERVALS_MAX;
         if beyond || left.bytes == 0 {
@@ -209,8 +211,8 @@ mod tests {
         traffic(&wanted, Some(by), s).unwrap()
     }
 
-    /// What the messages of all ranks carry is what the schedules say, pair by pair, for lengths
-    /// that no number of ranks divides too.
+    /// Compares, pair by pair, the bytes of the messages of all ranks with those of the schedules,
+    /// also for lengths that no number of ranks divides.
     #[test]
     fn intervals_add_up_to_what_schedules_send() {
         for (name, bytes) in [("h100", 4 * 1_000_003), ("p5", 4 * 100_003), ("p5", 512)] {

@@ -1,5 +1,5 @@
-//! A job as its ranks recorded it: the calls that stand in dumps of the flight recorder
-//! (`FERROCCL_DUMP`), and in the recordings of whole runs (`FERROCCL_TRACE`), which have times too.
+//! A job as its ranks recorded it: the calls in dumps of the flight recorder (`FERROCCL_DUMP`), and
+//! in the recordings of whole runs (`FERROCCL_TRACE`), which have times too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,10 +13,10 @@ use serde::Deserialize;
 use super::job::{Entry, Group, Job, What};
 use ccl_traffic::matrix::RANKS_MAX;
 
-/// All files together are not longer.
+/// Most bytes of all files together.
 const BYTES_MAX: u64 = 4 << 30;
 
-/// A line of a recording, or what of a dump is of use here.
+/// A line of a recording, or the part of a dump that is of use here.
 #[derive(Debug, Deserialize)]
 struct Line {
     communicator: String,
@@ -36,10 +36,10 @@ struct Operation {
     count: Option<u64>,
     bytes: u64,
     root: Option<Rank>,
-    /// What a group sends: to whom, how many bytes.
+    /// Peers that a group sends to, each with the number of bytes.
     #[serde(default)]
     sends: Vec<(Rank, u64)>,
-    /// And from whom it receives.
+    /// Peers that a group receives from, each with the number of bytes.
     #[serde(default)]
     recvs: Vec<(Rank, u64)>,
     #[serde(default)]
@@ -50,15 +50,15 @@ struct Operation {
     duration_us: u64,
 }
 
-/// What stands in recordings.
+/// Contents of recordings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recorded {
-    /// The collectives and messages, by rank.
+    /// Collectives and messages, by rank.
     pub job: Job,
-    /// Groups of sends and receives that are left out: their peers are not known, or what their
-    /// peers did is not.
+    /// Number of groups of sends and receives that are left out, because their peers or the calls
+    /// of their peers are unknown.
     pub messages: u64,
-    /// Whether calls before the first are missing: a dump has the last ones only.
+    /// True if calls before the first are missing: a dump has only the last ones.
     pub is_cut: bool,
 }
 
@@ -85,7 +85,7 @@ impl fmt::Display for Recorded {
     }
 }
 
-/// Who a member of a communicator is, whatever its rank there.
+/// Identity of a member of a communicator, independent of its rank there: host and process.
 type Member = (String, u32);
 
 #[derive(Debug, Default)]
@@ -99,8 +99,8 @@ struct Communicator {
 ///
 /// # Errors
 ///
-/// When a file cannot be read or is no recording; when a rank's is missing, or another's stands in
-/// its place. Each with file and line, and what to do.
+/// When a file cannot be read or is no recording; when the recording of a rank is missing, or a
+/// recording of another process has its rank. Each error names file and line, and says what to do.
 pub fn read(paths: &[String], prefix: &str) -> Result<Recorded, String> {
     let (mut found, mut left) = (BTreeMap::new(), BYTES_MAX);
     for path in paths {
@@ -151,7 +151,7 @@ fn parse(path: &str, text: &str, found: &mut BTreeMap<String, Communicator>) -> 
         communicator.ranks = ranks;
         let operations = communicator.operations.entry(line.rank).or_default();
         for operation in line.operations {
-            // What is there twice, a dump has without times.
+            // An operation may be in a recording and in a dump; that of a dump has no times.
             let known = operations.get(&operation.number);
             if known.is_none_or(|known| known.start_us == 0) {
                 operations.insert(operation.number, operation);
@@ -173,7 +173,7 @@ fn of(found: BTreeMap<String, Communicator>, prefix: &str) -> Result<Recorded, S
             ));
         }
     }
-    // The first of as many ranks as any is that of all of them.
+    // The first communicator with the most ranks is the one of all ranks.
     let whole = found.values().find(|communicator| communicator.ranks == most);
     let whole = whole.map(|whole| whole.members.clone()).unwrap_or_default();
     let places: BTreeMap<&Member, Rank> = whole.iter().map(|(rank, of)| (of, *rank)).collect();
@@ -195,7 +195,7 @@ fn of(found: BTreeMap<String, Communicator>, prefix: &str) -> Result<Recorded, S
         let is_common = |call: &Operation| common.contains(&call.turn());
         let is_cut = *common.start() > 1 || !communicator.calls().all(is_common);
         recorded.is_cut |= is_cut;
-        // What one rank sends is of use only if it is known what its peer receives.
+        // A send is of use only if the receives of its peer are known.
         let has_messages = !is_cut && communicator.operations.values().all(is_whole);
         let members = members(name, communicator, &whole, &places)?;
         let group = match members.iter().copied().eq(0..most) {
@@ -227,14 +227,14 @@ fn of(found: BTreeMap<String, Communicator>, prefix: &str) -> Result<Recorded, S
 }
 
 impl Communicator {
-    /// The collectives of all ranks.
+    /// Returns the collectives of all ranks.
     fn calls(&self) -> impl Iterator<Item = &Operation> {
         let all = self.operations.values().flat_map(BTreeMap::values);
         all.filter(|operation| operation.collective.is_some())
     }
 
-    /// The first and the last collective that all ranks have: dumps of ranks that are not equally
-    /// far have others at either end.
+    /// Returns the numbers of the first and the last collective that all ranks have. Dumps of ranks
+    /// that are not equally far begin and end with different collectives.
     fn common(&self) -> RangeInclusive<u64> {
         let ends = self.operations.values().map(|of| {
             let mut turns = of.values().filter(|one| one.collective.is_some()).map(Operation::turn);
@@ -248,13 +248,13 @@ impl Communicator {
 }
 
 impl Operation {
-    /// Which of the collectives of its communicator it is.
+    /// Returns the number of the collective among those of its communicator.
     fn turn(&self) -> u64 {
         if self.sequence > 0 { self.sequence } else { self.number }
     }
 }
 
-/// Whether nothing of a rank is missing: no operation, nor the peers of one.
+/// Returns whether a rank's recording is complete: every operation is there, with its peers.
 fn is_whole(operations: &BTreeMap<u64, Operation>) -> bool {
     let is_known = |operation: &Operation| {
         let Operation { collective, sends, recvs, .. } = operation;
@@ -263,8 +263,8 @@ fn is_whole(operations: &BTreeMap<u64, Operation>) -> bool {
     operations.keys().copied().eq(1..=operations.len() as u64) && operations.values().all(is_known)
 }
 
-/// The messages of a rank, which is that among all, to and from others; what is between two in
-/// other groups is not mixed up with them.
+/// Returns the messages of a rank to and from others. `own` is its rank among all; the tag keeps
+/// messages between the same two ranks in different groups apart.
 fn messages(
     operation: &Operation,
     (group, members): (usize, &[Rank]),
@@ -286,7 +286,7 @@ fn messages(
     Ok(all.into_iter().filter(|(peer, _)| *peer != own).map(|(_, done)| done).collect())
 }
 
-/// By when they began; without times, as they came.
+/// Sorts operations by their beginnings; without times they keep their order.
 fn entries(mut list: Vec<(Operation, What)>) -> Vec<Entry> {
     list.sort_by_key(|(operation, _)| operation.start_us);
     let entry = |(node, (operation, what)): (u64, (Operation, What))| {
@@ -296,7 +296,7 @@ fn entries(mut list: Vec<(Operation, What)>) -> Vec<Entry> {
     (0..).zip(list).map(entry).collect()
 }
 
-/// Members by their ranks among all.
+/// Returns the members of a communicator as ranks of the job.
 fn members(
     name: &str,
     communicator: &Communicator,
@@ -344,7 +344,7 @@ fn what(operation: &Operation, group: usize, ranks: u32) -> Result<Option<What>,
     if root >= ranks {
         return Err(wrong(format!("root {root} is none of {ranks} ranks")));
     }
-    // Who is not the root may have the smaller buffer only: the count tells of both.
+    // A rank that is not the root may have only the smaller buffer: the count is valid for both.
     let blocks = collective.even_blocks(ranks).filter(|_| !is_uneven);
     let bytes = match (blocks, operation.count, &operation.data_type) {
         _ if collective == Collective::Barrier => Some(0),
@@ -360,12 +360,12 @@ fn what(operation: &Operation, group: usize, ranks: u32) -> Result<Option<What>,
     Ok(Some(What::Collective { collective, group, bytes, root, is_uneven }))
 }
 
-/// Whatever a recording holds, it becomes a job or is refused.
+/// Fuzz target: any recording becomes a job or is refused.
 #[cfg(any(test, fuzzing))]
 pub fn fuzzed(data: &[u8]) {
     let mut found = BTreeMap::new();
     let read = parse("input", &String::from_utf8_lossy(data), &mut found);
-    // What claims many ranks and has few is seen before any list is made.
+    // A recording that claims many ranks and has few is refused before any list is made.
     let Ok(recorded) = read.and_then(|()| of(found, "input")) else { return };
     let _ = (recorded.job.traces(), recorded.job.agreed());
 }
@@ -375,7 +375,7 @@ mod tests {
     use super::super::job::tests::Dir;
     use super::*;
 
-    /// A line of a recording: of a rank of so many, in a process.
+    /// Returns a line of a recording: of a rank in a process.
     fn line(communicator: &str, rank: u32, ranks: u32, process: u32, operations: &str) -> String {
         format!(
             "{{\"communicator\":\"{communicator}\",\"rank\":{rank},\"ranks\":{ranks},\
@@ -408,7 +408,7 @@ mod tests {
             let last = call(2, "gather", 25, "3", 3_000);
             text += &line("b", rank, 4, 10 + rank, &first);
             text += &line("b", rank, 4, 10 + rank, &[last, messages.to_owned()].join(","));
-            // Pairs of every other one, in the other order.
+            // Pairs of every other rank, in reverse order.
             let pair = call(1, "all_gather", 50, "null", 2_000);
             let name = if rank % 2 == 0 { "even" } else { "odd" };
             text += &line(name, 1 - rank / 2, 2, 10 + rank, &pair);
@@ -438,7 +438,7 @@ mod tests {
         assert_eq!((again.lists, again.groups), (recorded.job.lists, recorded.job.groups));
     }
 
-    /// A group of sends and receives of a rank, as recordings have it.
+    /// Returns a group of sends and receives of a rank, as recordings have it.
     fn group(number: u64, sequence: u64, sends: &str, recvs: &str) -> String {
         format!(
             "{{\"number\":{number},\"sequence\":{sequence},\"what\":\"messages\",\
@@ -448,7 +448,8 @@ mod tests {
         )
     }
 
-    /// Ranks of a pipeline make unlike numbers of groups; the calls among these are the same.
+    /// Checks messages of a pipeline: its ranks make different numbers of groups, with the same
+    /// calls among them.
     #[test]
     fn messages_have_their_peers() {
         let reduce = |number: u64| {
@@ -456,7 +457,7 @@ mod tests {
             call.replace("\"what\"", "\"sequence\":1,\"what\"")
         };
         let lines = |last: &str| {
-            // Ranks 2, 0 and 1 of the whole are 0, 1 and 2 here; the first sends to itself, too.
+            // Ranks 2, 0 and 1 of the job are 0, 1 and 2 here; the first also sends to itself.
             let first = [group(1, 0, "[1,70],[0,8]", "[0,8]"), reduce(2)].join(",");
             let second = [group(1, 0, "[2,30]", "[0,70]"), reduce(2), group(3, 1, "[2,5]", "")];
             let third = [group(1, 0, "", "[1,30]"), reduce(2), last.to_owned()].join(",");
@@ -473,11 +474,11 @@ mod tests {
             agreed.messages.iter().map(|sent| (sent.from, sent.to, sent.bytes)).collect();
         assert_eq!(sent, [(0, 1, 30), (0, 1, 5), (2, 0, 70)]);
         assert_eq!((agreed.calls.len(), agreed.messages[1].start_us), (1, 30));
-        // What began together waits for what was before, and not for each other.
+        // Nodes that began together wait for the earlier ones, and not for each other.
         let trace = &recorded.job.traces()[0];
         let waits: Vec<_> = trace.nodes.iter().map(|node| &node.ctrl_deps[..]).collect();
         assert_eq!(waits, [&[][..], &[], &[0, 1], &[2]]);
-        // A send that nobody receives; a rank that says nothing of its peers; a message too long.
+        // A send without a receive; a rank without peers in its recording; a message too long.
         let error = read(&lines(&group(3, 1, "", "[0,5]"))).unwrap().job.agreed().unwrap_err();
         assert!(error.contains("which nothing there receives"), "{error}");
         let silent = read(&lines(&group(3, 1, "", ""))).unwrap();
@@ -486,7 +487,7 @@ mod tests {
             let error = read(&lines(&group(3, 1, "", wrong))).unwrap_err();
             assert!(error.contains("such a message cannot be"), "{error}");
         }
-        // Whose calls are cut, whose messages are of no use.
+        // The messages of a rank whose calls are cut are of no use.
         let cut = lines(&group(3, 1, "", "[1,5]")).replacen("\"sequence\":1", "\"sequence\":2", 1);
         let cut = read(&cut).unwrap();
         assert_eq!((cut.is_cut, cut.messages), (true, 5));

@@ -1,5 +1,5 @@
-//! A recorded job on another cluster: what its collectives would send there, and how long they
-//! would take.
+//! A recorded job on another cluster: the traffic of its collectives there, and their predicted
+//! times.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -19,12 +19,12 @@ use crate::plan::{Scene, Sized};
 use crate::quantity;
 use ccl_traffic::matrix::{INTERVALS_MAX, PAIRS_MAX};
 
-/// A job whose ranks are put on the first hosts of a cluster.
+/// Job whose ranks are placed on the first hosts of a cluster.
 pub struct Replay<'a> {
     job: &'a Job,
     agreed: &'a Agreed,
     topology: &'a Topology,
-    /// Of all ranks, and of each group.
+    /// Scene of each group; the first is that of all ranks.
     scenes: Vec<Scene>,
     algorithm: &'a str,
     slot_bytes: usize,
@@ -36,59 +36,59 @@ impl fmt::Debug for Replay<'_> {
     }
 }
 
-/// What tells calls apart that send and take the same.
+/// Group, collective, bytes and root: calls with equal keys send the same and take as long.
 type Key = (usize, Collective, u64, Rank);
 
-/// A kind of call, there and here.
+/// Calls of one kind, as recorded and as predicted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Which collective.
+    /// Name of the collective.
     pub collective: String,
-    /// Of which group; empty for all ranks.
+    /// Name of the group; empty for all ranks.
     pub group: String,
-    /// Ranks of it.
+    /// Number of ranks of the group.
     pub ranks: u32,
-    /// Bytes of the larger buffer; of uneven ones the mean.
+    /// Bytes of the larger buffer; for uneven collectives the mean.
     pub bytes: u64,
-    /// Calls of this kind.
+    /// Number of calls of this kind.
     pub calls: u64,
-    /// How long all of them took where they were recorded, in seconds; none if that is not known.
+    /// Recorded time of all calls together, in seconds; none if it is unknown.
     pub recorded_s: Option<f64>,
-    /// By which algorithm they would be done here.
+    /// Algorithm by which the calls are predicted.
     pub algorithm: String,
-    /// And by which protocol.
+    /// Protocol by which the calls are predicted.
     pub protocol: String,
-    /// How long all of them would take, in seconds; none for those that move nothing.
+    /// Predicted time of all calls together, in seconds; none for calls that move no data.
     pub predicted_s: Option<f64>,
 }
 
-/// What a job took, and would take.
+/// Recorded and predicted times of a job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     ranks: u32,
     topology: String,
     hosts: u32,
     rows: Vec<Row>,
-    /// Of the calls that were recorded with their times and can be predicted.
+    /// Recorded time of the calls that have a recorded and a predicted time.
     recorded_s: f64,
-    /// What these would take.
+    /// Predicted time of the same calls.
     beside_s: f64,
-    /// What all that can be predicted would take.
+    /// Predicted time of all calls that have one.
     predicted_s: f64,
-    /// Messages between pairs, which are not timed.
+    /// Number of messages between pairs, which are not timed.
     messages: usize,
 }
 
-/// Of calls that are like one before, so many pairs are remembered.
+/// Most pairs of ranks that are remembered for calls that are like an earlier one.
 const KNOWN_PAIRS_MAX: usize = 1 << 22;
 
 impl<'a> Replay<'a> {
-    /// The ranks of a job on the first hosts of a topology, which they fill; collectives by an
-    /// algorithm or family of that name where they have one, else by the library's choice.
+    /// Places the ranks of a job on the first hosts of a topology, filling each host. Collectives
+    /// take the algorithm or family of that name if they have it, else the library's choice.
     ///
     /// # Errors
     ///
-    /// When the topology has not so many ranks; when there is no such algorithm.
+    /// When the topology has fewer ranks than the job; when there is no such algorithm.
     pub fn new(
         job: &'a Job,
         agreed: &'a Agreed,
@@ -114,7 +114,7 @@ impl<'a> Replay<'a> {
         Ok(Replay { job, agreed, topology, scenes, algorithm, slot_bytes })
     }
 
-    /// The call by its algorithm; none if nothing moves.
+    /// Returns the call with its algorithm; none if no data moves.
     fn chosen(&self, call: &Call) -> Result<Option<Chosen<'_>>, String> {
         let Some(scene) = self.scenes.get(call.group) else { return Ok(None) };
         let ranks = scene.hosts.ranks();
@@ -139,12 +139,14 @@ impl<'a> Replay<'a> {
         Ok(Some(Chosen { scene, sized, algorithm: choice.algorithm }))
     }
 
-    /// Who would send how much to whom, in intervals of so many seconds by when calls began, or in
-    /// one that is as long as all took.
+    /// Returns the traffic by pair of ranks. The intervals have the given length in seconds, and a
+    /// call counts in the interval in which it began; without a length there is one interval, as
+    /// long as the job.
     ///
     /// # Errors
     ///
-    /// When that is too much, or times are not known.
+    /// When there are too many intervals or bytes, or when intervals are given and times are
+    /// unknown.
     pub fn traffic(&self, interval_s: Option<f64>) -> Result<Traffic, String> {
         let (begin_us, end_us) = self.span()?;
         let whole_s = (end_us - begin_us) as f64 / 1e6;
@@ -159,7 +161,7 @@ impl<'a> Replay<'a> {
             }
             Some(interval_s) => interval_s,
             None if whole_s > 0.0 => whole_s,
-            // Without times, as long as it would take.
+            // Without recorded times, the interval is as long as the predicted time.
             None => Some(self.compare()?.predicted_s).filter(|s| *s > 0.0).unwrap_or(1.0),
         };
         let count = (whole_s / interval_s).ceil().max(1.0);
@@ -188,7 +190,7 @@ impl<'a> Replay<'a> {
                 false => Ok(()),
             }
         };
-        // What has no time is where the call before it is.
+        // A call without a time counts in the interval of the previous call.
         let mut last_us = begin_us;
         for call in &self.agreed.calls {
             let key = (call.group, call.collective, call.bytes, call.root);
@@ -209,7 +211,8 @@ impl<'a> Replay<'a> {
         Ok(Traffic { ranks: self.job.ranks(), interval_s, intervals })
     }
 
-    /// When the first began, and the last ended, in microseconds; of what has a time.
+    /// Returns the first beginning and the last end, in microseconds, of all calls and messages
+    /// with times.
     fn span(&self) -> Result<(u64, u64), String> {
         let calls = self.agreed.calls.iter().map(|call| (call.start_us, call.duration_us));
         let messages = self.agreed.messages.iter().map(|message| (message.start_us, 0));
@@ -225,7 +228,7 @@ impl<'a> Replay<'a> {
         Ok((begin.min(end), end))
     }
 
-    /// By the ranks of all.
+    /// Returns the bytes that a call sends, by ranks of the job.
     fn sent(&self, call: &Call) -> Result<Bytes, String> {
         let Some(Chosen { scene, sized, algorithm }) = self.chosen(call)? else {
             return Ok(Bytes::new());
@@ -239,7 +242,7 @@ impl<'a> Replay<'a> {
         Ok(sent.into_iter().map(|((from, to), bytes)| ((all(from), all(to)), bytes)).collect())
     }
 
-    /// What its calls took, and would take here.
+    /// Returns the recorded and the predicted times of the calls.
     ///
     /// # Errors
     ///
@@ -265,7 +268,7 @@ impl<'a> Replay<'a> {
         for row in &mut rows {
             row.predicted_s = row.predicted_s.map(|each| each * row.calls as f64);
         }
-        // Where the time goes comes first.
+        // The calls that take the most time come first.
         let most = |row: &Row| row.predicted_s.or(row.recorded_s).unwrap_or(0.0);
         rows.sort_by(|one, other| most(other).total_cmp(&most(one)));
         let scene = self.scenes.first();
@@ -274,7 +277,7 @@ impl<'a> Replay<'a> {
             ranks: self.job.ranks(),
             topology: self.topology.name.clone(),
             hosts: scene.map_or(0, |scene| scene.hosts.count()),
-            // Side by side only what is known on both sides.
+            // Only calls with both times are compared.
             recorded_s: both().map(|(recorded, _)| recorded).sum(),
             beside_s: both().map(|(_, predicted)| predicted).sum(),
             predicted_s: rows.iter().filter_map(|row| row.predicted_s).sum(),
@@ -283,7 +286,7 @@ impl<'a> Replay<'a> {
         })
     }
 
-    /// A kind of call, of which there is none yet; its predicted time is that of one.
+    /// Returns a row without calls; its predicted time is that of one call.
     fn row(&self, call: &Call) -> Result<Row, String> {
         let group = self.job.groups.get(call.group);
         let mut row = Row {
@@ -310,7 +313,7 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// A call that moves something.
+/// A call that moves data, with its algorithm.
 struct Chosen<'a> {
     scene: &'a Scene,
     sized: Sized,
@@ -385,7 +388,7 @@ mod tests {
     use super::super::job::{self, Group, What};
     use super::*;
 
-    /// Sixteen ranks: two calls of all, one of every other rank, at these times.
+    /// Returns a job of sixteen ranks: two calls of all, one of every other rank, at these times.
     fn job(times: [u64; 3]) -> Job {
         let even: Vec<Rank> = (0..16).step_by(2).collect();
         let groups = vec![
@@ -447,7 +450,7 @@ mod tests {
         assert_eq!(seen.recorded_s, 0.0015);
         let text = seen.to_string();
         assert!(text.contains("3 calls of 16 ranks, on 2 hosts of p5"), "{text}");
-        // The same call as `plan` has it.
+        // The prediction that `plan` makes for the same call.
         let topology = presets::find("p5").unwrap().topology();
         let wanted = crate::plan::Wanted {
             collective: Collective::AllReduce,
@@ -460,7 +463,7 @@ mod tests {
         assert!((plan.time_s * 2.0 / reduce.predicted_s.unwrap() - 1.0).abs() < 0.01);
     }
 
-    /// Beside what was recorded stands what that would take, and nothing else.
+    /// Checks that the recorded time is compared with the prediction of the same calls only.
     #[test]
     fn a_call_without_a_time_is_not_set_beside_others() {
         let (job, topology) = (job([1, 1_000, 2_000]), presets::find("p5").unwrap().topology());

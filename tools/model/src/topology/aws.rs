@@ -1,5 +1,5 @@
-//! What `aws ec2 describe-instance-topology` prints: instances, and the nodes of the network above
-//! each, the highest first (Amazon's "Instance Topology API").
+//! Output of `aws ec2 describe-instance-topology`: instances, and the network nodes above each, the
+//! highest first (Amazon's "Instance Topology API").
 
 use crate::topology::fabric::Fabric;
 use crate::topology::{At, HostRun, Placed, Topology, presets};
@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::line;
 
-/// Types of instances whose insides are known by a name of ours.
+/// Instance types whose machine is a preset.
 const KNOWN: &[(&str, &str)] = &[("p5.48xlarge", "p5")];
 
 #[derive(Deserialize)]
@@ -28,12 +28,12 @@ struct Instance {
     network_nodes: Vec<String>,
 }
 
-/// Reads it; `file` is only named in errors. Hosts are numbered as they stand there. Nothing is
-/// known of the network's switches and cables, and of most types nothing of what is inside.
+/// Reads the output; `file` is only named in errors. Hosts are numbered in the order of the output.
+/// The switches and cables of the network are unknown, and so are the parts of most instance types.
 ///
 /// # Errors
 ///
-/// What is wrong, with file, line and what to do.
+/// When the text is wrong; the error has file and line, and says what to do.
 pub(super) fn parse(file: &str, text: &str) -> Result<Topology, String> {
     let read: Answer = serde_json::from_str(text).map_err(|error| {
         let (said, line) = (error.to_string(), error.line());
@@ -56,7 +56,8 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Topology, String> {
         ));
     }
     let topology = topology(&read.instances);
-    // Where an instance stands in the text; of a second one of that name, there.
+    // The position of an instance in the text; for a second instance of the same name, that of the
+    // second.
     let at = |host: usize| {
         let id = read.instances.get(host).map_or("", |instance| &instance.instance_id);
         let quoted = format!("\"{id}\"");
@@ -94,7 +95,7 @@ fn topology(instances: &[Instance]) -> Topology {
     Topology { name: String::new(), machines, hosts, fabric: Fabric::default(), placed }
 }
 
-/// One that is known by name; of any other, nothing is known but that something runs on it.
+/// Returns the preset machine for an instance type; any other type is a machine with one NUMA node.
 fn machine(name: &str) -> Machine {
     let known = KNOWN.iter().find(|(kind, _)| *kind == name);
     known.and_then(|(_, preset)| presets::machine(preset)).unwrap_or_else(|| Machine {
@@ -110,7 +111,7 @@ mod tests {
     use super::super::{dot, mermaid, parse as parse_toml, svg, tree, write};
     use super::*;
 
-    /// An answer with these instances: id, type, nodes.
+    /// Returns an answer with these instances: id, type, nodes.
     fn answer(instances: &[(&str, &str, &[&str])]) -> String {
         let one = |(id, kind, nodes): &(&str, &str, &[&str])| {
             serde_json::json!({

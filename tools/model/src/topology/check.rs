@@ -1,4 +1,4 @@
-//! What cannot be true of a topology.
+//! Consistency checks of a topology.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,46 +7,46 @@ use super::placed;
 use super::whole::Topology;
 use ccl_core::topology::machine::{Kind, Machine, Wire};
 
-/// More hosts than any cluster has: what asks for more is a slip.
+/// Most hosts of a topology: more than any cluster has.
 const HOSTS_MAX: u64 = 16 << 20;
-/// Parts of one machine, and how deep they are plugged into each other.
+/// Most parts of one machine, and the most levels that they are plugged into each other.
 const PARTS_MAX: usize = 4096;
 const DEPTH_MAX: usize = 32;
-/// Of one pair; of one switch; switches of one group.
+/// Most links of one pair; most cables between two that are joined; most switches of one group.
 const LINKS_MAX: u32 = 1024;
 const CABLES_MAX: u32 = 1024;
 const SWITCHES_MAX: u32 = 1 << 14;
-/// A byte in so many seconds is no link.
+/// Least bandwidth of a link.
 const BYTES_PER_S_MIN: f64 = 1.0;
 
-/// Where in a description something is wrong.
+/// Position of an error in a description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
-    /// Nowhere else.
+    /// The description as a whole.
     Whole,
-    /// A kind of machine, by its number.
+    /// Kind of machine, by its number.
     Machine(usize),
-    /// A part of a kind of machine, by both numbers.
+    /// Part of a kind of machine, by both numbers.
     Part(usize, usize),
-    /// Links of accelerators, by both numbers.
+    /// Links of accelerators, by the numbers of the machine and of the link.
     GpuLink(usize, usize),
-    /// A run of hosts.
+    /// Run of hosts.
     Hosts(usize),
-    /// Where a host is in its provider's network, by the host's number.
+    /// Position of a host in its provider's network, by the host's number.
     Placed(usize),
-    /// What is said of the network as a whole.
+    /// Description of the network as a whole.
     Fabric,
-    /// A tier of switches.
+    /// Tier of switches.
     Tier(usize),
 }
 
-/// What cannot be, and what to do about it.
+/// Error for a contradiction in a topology, with a remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}")]
 pub struct Error {
-    /// Where.
+    /// Position of the contradiction.
     pub at: At,
-    /// What, with a remedy.
+    /// Problem and remedy.
     pub problem: String,
 }
 
@@ -55,11 +55,11 @@ fn wrong<T>(at: At, problem: impl Into<String>) -> Result<T, Error> {
 }
 
 impl Topology {
-    /// Whether it can be.
+    /// Checks that the topology is consistent.
     ///
     /// # Errors
     ///
-    /// The first contradiction.
+    /// When there is a contradiction; the error is the first one.
     pub fn check(&self) -> Result<(), Error> {
         plain(At::Whole, &self.name)?;
         let mut names = BTreeSet::new();
@@ -154,7 +154,7 @@ impl Topology {
     }
 }
 
-/// Whether a name can be printed: it must not move a terminal's cursor.
+/// Checks that a name can be printed: it must not move a terminal's cursor.
 fn plain(at: At, name: &str) -> Result<(), Error> {
     match name.chars().any(char::is_control) {
         true => wrong(at, format!("{name:?} has letters that cannot be printed; take others")),
@@ -221,12 +221,12 @@ fn check_machine(number: usize, machine: &Machine) -> Result<(), Error> {
     check_links(number, machine)
 }
 
-/// What a part is plugged into.
+/// Checks the part that a part is plugged into.
 fn check_plug(at: At, machine: &Machine, part: usize) -> Result<(), Error> {
     let this = &machine.parts[part];
     let Some(above) = this.under else {
         return match this.kind {
-            // A host bridge whose NUMA node nobody tells is near none.
+            // A host bridge of an unknown NUMA node is near none.
             Kind::Numa | Kind::NvSwitch | Kind::HostBridge => Ok(()),
             _ => wrong(
                 at,
@@ -246,7 +246,8 @@ fn check_plug(at: At, machine: &Machine, part: usize) -> Result<(), Error> {
     }
     let steps = machine.upwards(part).count();
     let top = machine.upwards(part).last();
-    // Who goes up as often as there are parts, and is not at the top, goes in a circle.
+    // A part whose path upwards has as many steps as there are parts, and does not end at the top,
+    // is in a cycle.
     if steps >= machine.parts.len() && top.is_some_and(|top| machine.parts[top].under.is_some()) {
         return wrong(
             at,

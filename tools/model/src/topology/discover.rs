@@ -1,4 +1,5 @@
-//! What sysfs tells of a machine, and libraries of this one: NUMA nodes, PCIe trees, GPUs, NICs.
+//! Discovery of a machine by sysfs, and of this machine by libraries too: NUMA nodes, PCIe trees,
+//! GPUs, NICs.
 
 use std::collections::BTreeMap;
 
@@ -13,21 +14,20 @@ use super::{gpu_links, nccl};
 use ccl_machine::Files;
 use ccl_machine::devices::{self, Device};
 
-/// Between processors: sysfs does not tell, this is of the order of what they have.
+/// Link between processors: sysfs does not have its speed; this is the usual order of magnitude.
 const SMP: Wire = Wire { bytes_per_s: 40e9, latency_ns: 130.0 };
 
-/// A machine by its sysfs; the one that this runs on also by NVML and verbs, where they can be
-/// opened.
+/// Discovers a machine by its sysfs; this machine also by NVML and verbs, if they can be opened.
 ///
 /// # Errors
 ///
-/// When what is there contradicts itself.
+/// When the parts that were found contradict each other.
 pub fn discover(files: &Files) -> Result<Topology, String> {
     let told = if files.lives() { VerbsTransport::new(Options::default()).list() } else { vec![] };
     discover_with(files, &told)
 }
 
-/// By what verbs have told of its ports, too.
+/// Discovers a machine by sysfs and by the ports that verbs have listed.
 fn discover_with(files: &Files, told: &[PortInfo]) -> Result<Topology, String> {
     let mut found = Found { files, told, plugs: Plugs::default(), nodes: BTreeMap::new() };
     found.numa_nodes();
@@ -57,10 +57,10 @@ fn discover_with(files: &Files, told: &[PortInfo]) -> Result<Topology, String> {
 
 struct Found<'f> {
     files: &'f Files,
-    /// What verbs tell of ports.
+    /// Ports that verbs have listed.
     told: &'f [PortInfo],
     plugs: Plugs,
-    /// NUMA nodes, by their numbers.
+    /// NUMA nodes by their numbers.
     nodes: BTreeMap<u32, usize>,
 }
 
@@ -91,7 +91,7 @@ impl Found<'_> {
         }
     }
 
-    /// The ports of RDMA devices, and interfaces of hardware that RDMA does not use.
+    /// Adds the ports of RDMA devices, and hardware interfaces that RDMA does not use.
     fn nics(&mut self) {
         let mut rdma = devices::rdma(self.files);
         for PortInfo { device, locality, .. } in self.told {
@@ -118,8 +118,9 @@ impl Found<'_> {
         }
     }
 
-    /// The ports of a device, from 1, and what they send to the network: nothing while they are
-    /// down. Where sysfs and verbs contradict each other, verbs ask the device.
+    /// Returns the ports of a device, from 1, with their links to the network; a port that is down
+    /// has none. Where sysfs and verbs contradict each other, the answer of verbs counts, because
+    /// verbs ask the device.
     fn ports(&self, device: &Device) -> BTreeMap<u8, Option<Wire>> {
         let by_files = devices::ports(self.files, device).into_iter().map(|port| {
             let rate = port.gigabits(self.files).map(|gigabits| gigabits * 0.125e9);
@@ -143,12 +144,13 @@ impl Found<'_> {
         self.plugs.parts[part].network = network;
     }
 
-    /// Puts a device into the PCIe tree that its path describes; one in software under a node.
+    /// Puts a device into the PCIe tree that its path describes; a software device goes under a
+    /// node.
     fn place(&mut self, device: &Device, name: String, kind: Kind) -> usize {
-        // The NUMA node that it names; the only one, if it names none.
+        // The NUMA node that the device names; the only node, if it names none.
         let named = device.locality.numa_node.and_then(|node| self.nodes.get(&node).copied());
         let node = named.or_else(|| self.only_node());
-        // What is in software is somewhere.
+        // A software device goes under the first node.
         let first = || self.nodes.values().next().copied().filter(|_| device.card().is_none());
         let node = node.or_else(first);
         let pci = device.address().and_then(pci_address);
@@ -158,12 +160,12 @@ impl Found<'_> {
     }
 }
 
-/// What is sent to a network at this rate; as fast as anything, if nobody knows it.
+/// Returns the link to a network of this rate; an unknown rate counts as infinite.
 fn network(bytes_per_s: Option<f64>) -> Wire {
     Wire { bytes_per_s: bytes_per_s.unwrap_or(f64::INFINITY), latency_ns: 0.0 }
 }
 
-/// The PCIe link of a function, as it runs now.
+/// Returns the PCIe link of a function, at its current speed and width.
 fn link(files: &Files, function: &str) -> Wire {
     let speed = files.text(&format!("{function}/current_link_speed")).unwrap_or_default();
     let width = files.number(&format!("{function}/current_link_width"));
@@ -181,7 +183,7 @@ mod tests {
     use super::*;
     use ccl_core::transport::Locality;
 
-    /// A sysfs of our own, which goes when it is dropped.
+    /// Sysfs of a test, which is removed when it is dropped.
     struct Sysfs(PathBuf);
 
     impl Sysfs {
@@ -200,7 +202,7 @@ mod tests {
             fs::write(path, text).unwrap();
         }
 
-        /// A PCI function, with its attributes.
+        /// Adds a PCI function with its attributes.
         fn function(&self, path: &str, attributes: &[(&str, &str)]) {
             for (name, value) in attributes {
                 self.write(&format!("devices/{path}/{name}"), &format!("{value}\n"));
@@ -232,8 +234,8 @@ mod tests {
         ("current_link_width", "16"),
     ];
 
-    /// Two sockets; on the first a switch with a GPU and a card of two ports, and a GPU beside it;
-    /// on the second one interface that is no RDMA device.
+    /// Returns a server with two sockets; on the first a switch with a GPU and a card of two ports,
+    /// and a GPU beside the switch; on the second one interface that is no RDMA device.
     fn server() -> Sysfs {
         let sysfs = Sysfs::new();
         sysfs.write("devices/system/node/node0/cpulist", "0-3");
@@ -300,7 +302,7 @@ mod tests {
         sysfs.write("devices/system/node/node7000000000000000000000/x", "");
         let topology = discover(&Files::new(&sysfs.0).unwrap()).unwrap();
         assert_eq!(topology.machines[0].network_bytes_per_s(), f64::INFINITY);
-        // On a host of two nodes, a device that names neither is near none.
+        // On a host of two nodes, a device that names no node is near none.
         let machine = &topology.machines[0];
         let eth0 = machine.parts.iter().position(|part| part.name == "eth0").unwrap();
         assert_eq!(machine.numa(eth0), None);
@@ -309,7 +311,7 @@ mod tests {
         assert_eq!(topology.machines[0].parts.len(), 1);
     }
 
-    /// Verbs know better what a port carries, and of devices that no file shows.
+    /// Checks that verbs override sysfs for a port, and add devices that no file shows.
     #[test]
     fn verbs_are_asked_where_they_are() {
         let sysfs = server();

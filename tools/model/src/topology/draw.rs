@@ -1,4 +1,4 @@
-//! A topology as a picture: SVG, Graphviz, Mermaid. All three draw the tree ([`super::tree()`]) and
+//! Drawings of a topology: SVG, Graphviz, Mermaid. All three draw the tree ([`super::tree()`]) and
 //! the links of accelerators.
 
 use std::fmt::Write as _;
@@ -9,16 +9,16 @@ use ccl_core::topology::machine::Kind;
 use super::nccl::escaped;
 use super::tree::{Item, Sort, items};
 
-/// A box, with the number of the one that it hangs on.
+/// Box, with the number of its parent.
 struct Node<'i> {
     item: &'i Item,
     above: Option<usize>,
     depth: usize,
-    /// Of the runs of hosts, from 1, the one whose machine its part is of.
+    /// Number of the run of hosts, from 1, whose machine has the box's part.
     host: usize,
 }
 
-/// All boxes, each after what it hangs on.
+/// Collects all boxes, each after its parent.
 fn nodes<'i>(
     item: &'i Item,
     above: Option<usize>,
@@ -35,7 +35,7 @@ fn nodes<'i>(
     }
 }
 
-/// Links of accelerators, by the numbers of the boxes, with how many.
+/// Returns the links of accelerators: the numbers of both boxes, and the number of links.
 fn links(topology: &Topology, nodes: &[Node<'_>]) -> Vec<(usize, usize, u32)> {
     let mut found = Vec::new();
     let machines = topology.hosts.iter().map(|run| topology.machines.get(run.machine));
@@ -74,7 +74,7 @@ fn drawn<R>(topology: &Topology, draw: impl FnOnce(&[Node<'_>], &[(usize, usize,
     draw(&all, &links)
 }
 
-/// For Graphviz' `dot`.
+/// Draws a topology for Graphviz' `dot`.
 #[must_use]
 pub fn dot(topology: &Topology) -> String {
     drawn(topology, |nodes, links| {
@@ -102,7 +102,7 @@ pub fn dot(topology: &Topology) -> String {
     })
 }
 
-/// For Mermaid, as GitHub shows it.
+/// Draws a topology for Mermaid, as GitHub shows it.
 #[must_use]
 pub fn mermaid(topology: &Topology) -> String {
     drawn(topology, |nodes, links| {
@@ -131,16 +131,16 @@ const BOX_HEIGHT: f64 = 60.0;
 const GAP: f64 = 12.0;
 const ROW: f64 = 96.0;
 const MARGIN: f64 = 20.0;
-/// About as many letters fit into a box, and as many lines below the name.
+/// Approximate number of letters that fit into a line of a box, and of lines below the name.
 const LETTERS: usize = 24;
 const LINES: usize = 3;
 
-/// As SVG: the tree, and below it what joins accelerators.
+/// Draws a topology as SVG: the tree, and below it the links of accelerators.
 #[must_use]
 pub fn svg(topology: &Topology) -> String {
     drawn(topology, |nodes, links| {
         let places = places(nodes);
-        // Links of two accelerators hang below their row.
+        // Links between two accelerators hang below their row.
         let bend = |one: usize, other: usize| 40.0 + (places[one].0 - places[other].0).abs() / 8.0;
         let lowest = |reach: f64, (one, other): (usize, usize)| {
             let y = places[one].1.max(places[other].1) + BOX_HEIGHT;
@@ -195,7 +195,7 @@ fn is_switch(nodes: &[Node<'_>], number: usize) -> bool {
     nodes[number].item.sort == Sort::Part(Kind::NvSwitch)
 }
 
-/// A box with its name and what is known of it, whole as its title.
+/// Draws a box with its name and details; the title has both in full.
 fn shape(svg: &mut String, item: &Item, (centre, top): (f64, f64)) {
     let Item { name, detail, sort, .. } = item;
     let dash = if *sort == Sort::More { " stroke-dasharray=\"4 3\"" } else { "" };
@@ -227,8 +227,8 @@ fn shape(svg: &mut String, item: &Item, (centre, top): (f64, f64)) {
     svg.push_str("</g>\n");
 }
 
-/// The middle and the top of each box: those on which nothing hangs side by side, the others above
-/// the middle of what hangs on them; the switches of accelerators below all, in the middle.
+/// Returns the middle and the top of each box. Leaves are side by side, other boxes above the
+/// middle of their children; the switches of accelerators are below all, in the middle.
 fn places(nodes: &[Node<'_>]) -> Vec<(f64, f64)> {
     let depth = nodes.iter().map(|node| node.depth).max().unwrap_or(0);
     let top = |depth: usize| MARGIN + depth as f64 * ROW;
@@ -241,7 +241,7 @@ fn places(nodes: &[Node<'_>]) -> Vec<(f64, f64)> {
             next += step;
         }
     }
-    // What hangs on a box stands after it: from the last to the first.
+    // The children of a box come after it, so the loop goes from the last to the first.
     for number in (0..nodes.len()).rev() {
         let hangs = |at: &usize| nodes[*at].above == Some(number) && !is_switch(nodes, *at);
         let hangs: Vec<usize> = (number..nodes.len()).filter(hangs).collect();

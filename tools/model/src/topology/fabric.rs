@@ -1,55 +1,57 @@
 //! The network between hosts: tiers of switches, a folded Clos.
 //!
-//! A *group* of the lowest tier is what one set of switches joins directly, such as a rack or a
-//! scalable unit; a group of a higher tier joins groups of the one below. Hosts are numbered
-//! through all groups, so host h is in group h / children of the lowest tier, and so on upwards.
+//! A *group* of the lowest tier is the set of hosts that one set of switches joins directly, such
+//! as a rack or a scalable unit; a group of a higher tier joins groups of the tier below. Hosts are
+//! numbered through all groups, so host h is in group h / children of the lowest tier, and so on
+//! upwards.
 
-/// Which switches of a group are joined with what is below them.
+/// Wiring between the switches of a group and the children below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wiring {
-    /// Each with all.
+    /// Wiring of each switch to all NICs or switches below.
     Mesh,
-    /// By numbers: NIC k of every host with switch k modulo the switches (a *rail*); and above the
-    /// lowest tier switch k of every group with the switches above that are k modulo the switches
-    /// below (a *plane*), or with the one that is k modulo the switches above where those are
-    /// fewer.
+    /// Wiring by numbers: NIC k of every host to switch k modulo the switches (a *rail*). Above the
+    /// lowest tier: switch k of every group to the switches above that are k modulo the switches
+    /// below (a *plane*), or, if those above are fewer, to the one that is k modulo the switches
+    /// above.
     Rails,
 }
 
-/// The switches of a level, all groups alike.
+/// Switches of a level; all groups are alike.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tier {
-    /// What a switch is called: leaf, spine, core.
+    /// Name of a switch: leaf, spine, core.
     pub name: String,
-    /// What a group is called: rack, unit, zone.
+    /// Name of a group: rack, unit, zone.
     pub group: String,
-    /// Hosts in a group of the lowest tier; above, groups of the tier below.
+    /// Number of hosts in a group of the lowest tier; in a higher tier, of groups of the tier
+    /// below.
     pub children: u32,
-    /// Switches in a group.
+    /// Number of switches in a group.
     pub switches: u32,
-    /// Who is joined with whom.
+    /// Wiring between the switches and the children below.
     pub wiring: Wiring,
-    /// Cables between any two that are joined.
+    /// Number of cables between any two that are joined.
     pub cables: u32,
-    /// Of one cable, in one direction.
+    /// Bytes per second of one cable, in one direction.
     pub bytes_per_s: f64,
-    /// Of a cable and the switch above it, in one direction.
+    /// Latency of a cable and the switch above it, in one direction.
     pub latency_ns: f64,
 }
 
-/// Tiers of switches, the one at the hosts first. Without any, hosts are joined by something of
-/// which nothing is known.
+/// Tiers of switches, the one at the hosts first. Without tiers, nothing is known of the network
+/// between hosts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fabric {
-    /// Ports of each host, numbered; what a cable of the lowest tier is joined with.
+    /// Number of ports of each host; cables of the lowest tier end at these.
     pub nics: u32,
-    /// Upwards.
+    /// Tiers from the lowest upwards.
     pub tiers: Vec<Tier>,
 }
 
 impl Fabric {
-    /// What has a number below the switches of a tier, in each of their children: NICs of a host,
-    /// or switches of a group.
+    /// Returns how many numbered ends each child of a tier has: NICs of a host, or switches of a
+    /// group.
     #[must_use]
     pub fn below(&self, tier: usize) -> u32 {
         match tier.checked_sub(1) {
@@ -58,7 +60,7 @@ impl Fabric {
         }
     }
 
-    /// The switches of a group that number `below` of each of its children is joined with.
+    /// Returns the switches of a group that number `below` of each child is joined with.
     pub fn above(&self, tier: usize, below: u32) -> impl Iterator<Item = u32> + use<> {
         let numbers = self.below(tier).max(1);
         let (switches, wiring) =
@@ -71,7 +73,8 @@ impl Fabric {
         (first..switches).step_by(step as usize)
     }
 
-    /// Cables from one NIC of a host, or one switch of a group, to the tier above it.
+    /// Returns the number of cables from one NIC of a host, or one switch of a group, to the tier
+    /// above.
     #[must_use]
     pub fn uplinks(&self, tier: usize, below: u32) -> u32 {
         let cables = self.tiers.get(tier).map_or(0, |tier| tier.cables);
@@ -79,40 +82,41 @@ impl Fabric {
         cables.saturating_mul(above)
     }
 
-    /// Hosts in a group of this tier, if it is full.
+    /// Returns the number of hosts in a full group of this tier.
     #[must_use]
     pub fn hosts_in_group(&self, tier: usize) -> u64 {
         let children = |tier: &Tier| u64::from(tier.children);
         self.tiers.iter().take(tier + 1).map(children).fold(1, u64::saturating_mul)
     }
 
-    /// The group of this tier that a host is in.
+    /// Returns the group of this tier that a host is in.
     #[must_use]
     pub fn group(&self, tier: usize, host: u32) -> u32 {
         u32::try_from(u64::from(host) / self.hosts_in_group(tier).max(1)).unwrap_or(0)
     }
 
-    /// Groups of this tier that so many hosts need.
+    /// Returns the number of groups of this tier that `hosts` hosts need.
     #[must_use]
     pub fn groups(&self, tier: usize, hosts: u32) -> u32 {
         let groups = u64::from(hosts).div_ceil(self.hosts_in_group(tier).max(1));
         u32::try_from(groups).unwrap_or(u32::MAX)
     }
 
-    /// Switches of this tier that so many hosts need.
+    /// Returns the number of switches of this tier that `hosts` hosts need.
     #[must_use]
     pub fn switches(&self, tier: usize, hosts: u32) -> u64 {
         let switches = self.tiers.get(tier).map_or(0, |tier| tier.switches);
         u64::from(self.groups(tier, hosts)) * u64::from(switches)
     }
 
-    /// The lowest tier with a group that has both hosts; none if no tier joins them.
+    /// Returns the lowest tier with a group that has both hosts; none if no tier joins them.
     #[must_use]
     pub fn meeting(&self, one: u32, other: u32) -> Option<usize> {
         (0..self.tiers.len()).find(|tier| self.group(*tier, one) == self.group(*tier, other))
     }
 
-    /// What all cables from one host, or one group, to this tier carry, in one direction.
+    /// Returns the bandwidth of all cables from one host, or one group, to this tier, in one
+    /// direction.
     #[must_use]
     pub fn upward_bytes_per_s(&self, tier: usize) -> f64 {
         let uplinks: u64 =
@@ -120,9 +124,9 @@ impl Fabric {
         self.tiers.get(tier).map_or(0.0, |tier| tier.bytes_per_s * uplinks as f64)
     }
 
-    /// By how much more comes from below into a full group of the tier below this one than can
-    /// leave it upwards; 1 where all of it can. At the lowest tier it is 1: a host sends no more
-    /// than its NICs do.
+    /// Returns the oversubscription of a full group of the tier below this one: the bandwidth into
+    /// the group from below, divided by its bandwidth upwards; 1 if both are equal. At the lowest
+    /// tier it is 1: a host sends no more than its NICs do.
     #[must_use]
     pub fn oversubscription(&self, tier: usize) -> f64 {
         let Some(lower) = tier.checked_sub(1).and_then(|lower| self.tiers.get(lower)) else {
@@ -132,14 +136,13 @@ impl Fabric {
         from_below / self.upward_bytes_per_s(tier)
     }
 
-    /// From a NIC up to this tier and down to another, at rest.
+    /// Returns the idle latency from a NIC up to this tier and down to another NIC.
     #[must_use]
     pub fn latency_ns(&self, tier: usize) -> f64 {
         2.0 * self.tiers.iter().take(tier + 1).map(|tier| tier.latency_ns).sum::<f64>()
     }
 
-    /// The lowest tier to which the groups below send less than comes into them from below, and by
-    /// how much less.
+    /// Returns the lowest tier whose oversubscription is more than 1, and that oversubscription.
     #[must_use]
     pub fn bottleneck(&self) -> Option<(usize, f64)> {
         let over = (0..self.tiers.len()).map(|tier| (tier, self.oversubscription(tier)));

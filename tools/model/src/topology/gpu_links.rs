@@ -1,4 +1,4 @@
-//! NVLinks, which sysfs does not show: from NVML, where it can be opened.
+//! NVLinks, which sysfs does not show: from NVML, if it can be opened.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -10,7 +10,7 @@ use nvml_wrapper::{Device, Nvml};
 
 use super::nccl::link_wire;
 
-/// No GPU has more.
+/// Most links of a GPU.
 const LINKS_MAX: u32 = 36;
 
 /// Adds the links that are up. A machine without NVML, or without links, stays as it is.
@@ -40,7 +40,7 @@ fn add_links(machine: &mut Machine, nvml: &Nvml) -> Result<(), NvmlError> {
         }
         for other in up(&device) {
             let other = part(machine, &other).unwrap_or_else(|| nvswitch(machine));
-            // Links of two GPUs are told of by both.
+            // Both GPUs of a link report it.
             if machine.parts[other].kind == Kind::NvSwitch || gpu < other {
                 ends.entry([gpu, other]).or_insert((0, wire)).0 += 1;
             }
@@ -51,7 +51,7 @@ fn add_links(machine: &mut Machine, nvml: &Nvml) -> Result<(), NvmlError> {
     Ok(())
 }
 
-/// The addresses at the other ends of the links that are up.
+/// Returns the addresses at the other ends of the links that are up.
 fn up(device: &Device<'_>) -> Vec<String> {
     let links = (0..LINKS_MAX).map(|link| device.link_wrapper_for(link));
     let links = links.filter(|link| link.is_active().unwrap_or(false));
@@ -64,7 +64,8 @@ fn part(machine: &Machine, bus_id: &str) -> Option<usize> {
     machine.of(Kind::Gpu).find(found)
 }
 
-/// One stands for all: what a GPU reaches over one it reaches over the others.
+/// Returns the NVSwitch, and adds it if there is none. One switch stands for all: a GPU reaches the
+/// same GPUs over each.
 fn nvswitch(machine: &mut Machine) -> usize {
     if let Some(switch) = machine.of(Kind::NvSwitch).next() {
         return switch;

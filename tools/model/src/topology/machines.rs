@@ -1,4 +1,4 @@
-//! Distances within machines that are known by name.
+//! Tests of distances within preset machines.
 
 use ccl_core::topology::machine::{Class, Kind, Machine};
 

@@ -1,10 +1,10 @@
-//! What lies between any two GPUs and NICs, as `nvidia-smi topo -m` prints it.
+//! Class of the path between any two GPUs and NICs, as `nvidia-smi topo -m` prints it.
 
 use crate::topology::Topology;
 use ccl_core::topology::machine::{Class, Kind, LEGEND, Machine};
 
-/// One table for each kind of machine, and the legend. Ranks on other hosts, if there are any, have
-/// one row for all.
+/// Returns one table for each kind of machine, and the legend. Ranks on other hosts, if there are
+/// any, have one column for all.
 #[must_use]
 pub fn matrix(topology: &Topology) -> String {
     let mut text = String::new();
@@ -20,7 +20,7 @@ pub fn matrix(topology: &Topology) -> String {
     text + &legend
 }
 
-/// Of the legend, what a table shows.
+/// Returns the part of the legend that a table needs.
 fn legend(table: &str) -> String {
     let is_shown = |class: &str| {
         let stem = class.trim_end_matches('#');
@@ -35,7 +35,7 @@ fn legend(table: &str) -> String {
     shown.map(|(class, meaning)| format!("{class:<4}  {meaning}\n")).collect()
 }
 
-/// GPUs, or NUMA nodes where there are none, then NICs.
+/// Returns the table of a machine: GPUs, or NUMA nodes if there are no GPUs, then NICs.
 fn table(machine: &Machine, others: bool) -> String {
     let mut shown = machine.seats();
     shown.extend(machine.of(Kind::Nic));
@@ -57,7 +57,7 @@ fn table(machine: &Machine, others: bool) -> String {
     columns(&rows)
 }
 
-/// Columns as wide as their longest text.
+/// Formats rows as columns that are as wide as their longest text.
 pub(crate) fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

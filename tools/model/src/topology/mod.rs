@@ -1,11 +1,11 @@
-//! What joins ranks: machines ([`ccl_core::topology::machine`]), the switches between them
-//! ([`fabric`]), and both for a whole cluster ([`Topology`]): read from files, discovered on this
-//! machine, known by name; printed as a matrix, a tree, a drawing.
+//! Interconnects of ranks: machines ([`ccl_core::topology::machine`]), the switches between them
+//! ([`fabric`]), and both for a whole cluster ([`Topology`]). A topology is read from a file,
+//! discovered on this machine, or known by name; it is printed as a matrix, a tree or a drawing.
 //!
 //! A cluster is described by its kinds: one machine for thousands of equal hosts, one
 //! [`Tier`](fabric::Tier) for all switches of a level. So a description is as long for 24,576
-//! accelerators as for 16, and what is asked of it is computed. Only where a provider has put hosts
-//! into its network ([`Placed`]) is a list of them.
+//! accelerators as for 16, and answers are computed from it. The only list of hosts is that of
+//! their positions in a provider's network ([`Placed`]).
 
 mod aws;
 mod check;
@@ -39,15 +39,15 @@ pub use text::{parse, write};
 pub use tree::tree;
 pub use whole::{HostRun, Seat, Topology};
 
-/// No description is longer.
+/// Most bytes of a description.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// The preset of that name, or what a file describes: our text form, NCCL's topology XML, or what
-/// Amazon tells of instances.
+/// Opens the preset of that name, or the topology in a file: our text form, NCCL's topology XML, or
+/// Amazon's instance topology.
 ///
 /// # Errors
 ///
-/// When there is no such preset or file; when what the file says is wrong, with its line.
+/// When there is no such preset or file; when the file's contents are wrong, with the line.
 pub fn open(name: &str) -> Result<Topology, String> {
     if let Some(preset) = presets::find(name) {
         return Ok(preset.topology());
@@ -78,7 +78,7 @@ pub fn open(name: &str) -> Result<Topology, String> {
     Ok(topology)
 }
 
-/// The topologies that are known by name, and what they are.
+/// Lists the topologies that are known by name, with a description of each.
 #[must_use]
 pub fn list() -> String {
     let width = presets::ALL.iter().map(|preset| preset.name.len()).max().unwrap_or(0);
@@ -86,17 +86,17 @@ pub fn list() -> String {
     presets::ALL.iter().map(line).collect()
 }
 
-/// The text form as JSON.
+/// Returns the text form as JSON.
 ///
 /// # Errors
 ///
-/// None that is known: the text form is TOML, and that is JSON in other letters.
+/// No known case: the text form is TOML, which converts to JSON.
 pub fn json(topology: &Topology) -> Result<String, String> {
     let value: toml::Value = toml::from_str(&write(topology)).map_err(|error| error.to_string())?;
     serde_json::to_string_pretty(&value).map(|text| text + "\n").map_err(|error| error.to_string())
 }
 
-/// The line of a byte, from 1.
+/// Returns the line of a byte, from 1.
 fn line(text: &str, byte: usize) -> usize {
     1 + text.bytes().take(byte).filter(|byte| *byte == b'\n').count()
 }

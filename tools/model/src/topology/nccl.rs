@@ -1,8 +1,8 @@
 //! NCCL's topology XML (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`): one machine.
 //!
-//! It knows no host bridges, and one switch of NVLink. Of what is read, what this model knows is
-//! written as the model has it, and the other attributes as they were; NVLinks to processors and
-//! elements that this does not know are left out.
+//! The format has no host bridges, and one switch of NVLink. When it is written, values that this
+//! model knows come from the model, and other attributes are as they were read; NVLinks to
+//! processors and unknown elements are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -13,11 +13,11 @@ use ccl_core::topology::machine::{GpuLink, GpuLinkKind, Kind, Machine, Part, Wir
 use ccl_core::transport::pci_address;
 use roxmltree::{Document, Node};
 
-/// What NCCL calls a switch of NVLink.
+/// PCI class by which NCCL marks a switch of NVLink.
 const NVSWITCH_CLASS: &str = "0x068000";
-/// Deeper than any PCIe tree.
+/// Most levels of a PCIe tree.
 const DEPTH_MAX: usize = 32;
-/// Of a lane, by transfers per second: what is left of them after encoding.
+/// Transfers per second of a lane, in 10⁹, and its bytes per second after encoding.
 const LANES: [(f64, f64); 6] = [
     (2.5, 0.25e9),
     (5.0, 0.5e9),
@@ -26,14 +26,14 @@ const LANES: [(f64, f64); 6] = [
     (32.0, 3.938e9),
     (64.0, 7.563e9),
 ];
-/// Between processors, where nothing is known.
+/// Link between processors, if nothing is known of it.
 const SMP: Wire = Wire { bytes_per_s: 10e9, latency_ns: 0.0 };
 
-/// Reads it; `file` is only named in errors.
+/// Reads NCCL's topology; `file` is only named in errors.
 ///
 /// # Errors
 ///
-/// What is wrong, with file, line and what to do.
+/// When the text is wrong; the error has file and line, and says what to do.
 pub(super) fn parse(file: &str, text: &str) -> Result<Topology, String> {
     let document = Document::parse(text).map_err(|error| format!("{file}: {error}"))?;
     let root = document.root_element();
@@ -78,19 +78,19 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Topology, String> {
     Ok(topology)
 }
 
-/// What is wrong, and at which element.
+/// Element and description of a problem.
 type Problem<'d> = (Node<'d, 'd>, String);
 
 #[derive(Default)]
 struct Reading<'d> {
     parts: Vec<Part>,
-    /// The element of each part.
+    /// Element of each part.
     nodes: Vec<Node<'d, 'd>>,
     gpu_links: Vec<GpuLink>,
     links: Vec<Link<'d>>,
 }
 
-/// Links of a GPU, until all GPUs are known.
+/// Links of a GPU, kept until all GPUs are known.
 #[derive(Clone, Copy)]
 struct Link<'d> {
     from: usize,
@@ -173,7 +173,8 @@ impl<'d> Reading<'d> {
         Ok(())
     }
 
-    /// Ports of a card: the first is plugged in where the card is, the others into it.
+    /// Adds the ports of a card: the first is plugged in at the place of the card, the others into
+    /// it.
     fn nic(
         &mut self,
         nic: Node<'d, 'd>,
@@ -188,7 +189,7 @@ impl<'d> Reading<'d> {
             let part = card.take().unwrap_or_else(|| Part::new(name, Kind::Nic));
             let number = |attribute: &str| net.attribute(attribute)?.parse::<f64>().ok();
             let network = Wire {
-                // Millions of bits.
+                // The unit of the speed is 10⁶ bits per second.
                 bytes_per_s: number("speed").filter(|speed| *speed > 0.0).unwrap_or(10_000.0)
                     * 125e3,
                 latency_ns: number("latency").unwrap_or(0.0) * 1e3,
@@ -211,7 +212,8 @@ impl<'d> Reading<'d> {
         Ok(())
     }
 
-    /// Every link of two GPUs stands at both; links to a switch lead to the one switch.
+    /// Adds the links of accelerators. Every link of two GPUs is listed at both; links to a switch
+    /// lead to the one switch.
     fn links(&mut self) -> Result<(), Problem<'d>> {
         let mut pairs = BTreeSet::new();
         let mut kept = Vec::new();
@@ -224,7 +226,7 @@ impl<'d> Reading<'d> {
             let gpu = self.parts.iter().position(|part| {
                 part.kind == Kind::Gpu && part.pci.is_some() && part.pci == target
             });
-            // AMD's accelerators are of other classes than screens.
+            // AMD's accelerators have other classes than displays.
             let to = if let Some(gpu) = gpu {
                 gpu
             } else if class == NVSWITCH_CLASS {
@@ -232,7 +234,7 @@ impl<'d> Reading<'d> {
             } else if class.starts_with("0x03") || node.has_tag_name("xgmi") {
                 return Err((node, "no GPU has the busid of this target".to_owned()));
             } else {
-                // NVLink to a processor: that is how it is plugged in.
+                // An NVLink to a processor: the GPU is plugged in there.
                 continue;
             };
             if pairs.insert([from.min(to), from.max(to)]) {
@@ -258,7 +260,8 @@ impl<'d> Reading<'d> {
     }
 }
 
-/// Of one link of accelerators, by the generation of the GPU (its compute capability).
+/// Returns the bandwidth of one link of accelerators, by the generation of the GPU (its compute
+/// capability).
 pub(super) fn link_wire(kind: GpuLinkKind, sm: Option<u32>) -> Wire {
     let bytes_per_s = match (kind, sm) {
         (GpuLinkKind::Xgmi, _) => 64e9,
@@ -269,7 +272,7 @@ pub(super) fn link_wire(kind: GpuLinkKind, sm: Option<u32>) -> Wire {
     Wire { bytes_per_s, latency_ns: 0.0 }
 }
 
-/// The attributes of an element but these.
+/// Returns the attributes of an element, except those named.
 fn facts(prefix: &str, node: Node<'_, '_>, but: &[&str]) -> BTreeMap<String, String> {
     let attributes = node.attributes().filter(|attribute| !but.contains(&attribute.name()));
     let fact = |attribute: roxmltree::Attribute<'_, '_>| {
@@ -278,7 +281,8 @@ fn facts(prefix: &str, node: Node<'_, '_>, but: &[&str]) -> BTreeMap<String, Str
     attributes.map(fact).collect()
 }
 
-/// Of a PCIe link; where it is not told, as NCCL takes it: 16 lanes of the third generation.
+/// Returns the PCIe link of an element; an unknown one counts, as in NCCL, as 16 lanes of the third
+/// generation.
 fn speed(pci: Node<'_, '_>) -> Wire {
     let transfers = pci.attribute("link_speed").unwrap_or_default();
     let lanes = pci.attribute("link_width").and_then(|width| width.parse().ok());
@@ -288,7 +292,7 @@ fn speed(pci: Node<'_, '_>) -> Wire {
     }
 }
 
-/// What a PCIe link carries, by what sysfs says: `32.0 GT/s PCIe` and the lanes.
+/// Returns the bandwidth of a PCIe link by its sysfs values: `32.0 GT/s PCIe` and the lanes.
 pub(super) fn pcie_bytes_per_s(transfers: &str, lanes: Option<u32>) -> Option<f64> {
     let transfers: f64 = transfers.split_whitespace().next()?.parse().ok()?;
     let lane = LANES.iter().find(|(rate, _)| (rate - transfers).abs() < 0.1)?.1;
@@ -296,7 +300,7 @@ pub(super) fn pcie_bytes_per_s(transfers: &str, lanes: Option<u32>) -> Option<f6
     Some(lane * f64::from(lanes))
 }
 
-/// The PCIe link that carries most nearly so much.
+/// Returns the PCIe link whose bandwidth is nearest.
 fn as_pcie(bytes_per_s: f64) -> (f64, u32) {
     let all = LANES.iter().flat_map(|lane| [16, 8, 4, 2, 1].map(|lanes| (*lane, lanes)));
     let off =
@@ -305,10 +309,10 @@ fn as_pcie(bytes_per_s: f64) -> (f64, u32) {
     nearest.map_or((8.0, 16), |((rate, _), lanes)| (rate, lanes))
 }
 
-/// A machine as NCCL's topology XML.
+/// Writes a machine as NCCL's topology XML.
 ///
-/// NCCL knows no host bridges: what is under one is under its NUMA node there. It looks up itself
-/// what is left out, such as `sm`.
+/// NCCL knows no host bridges: in the XML a bridge's parts are under its NUMA node. NCCL looks up
+/// attributes that are left out, such as `sm`.
 #[must_use]
 pub fn write(machine: &Machine) -> String {
     let mut xml = "<system version=\"1\">\n".to_owned();
@@ -321,7 +325,7 @@ pub fn write(machine: &Machine) -> String {
         said.extend(plain(part));
         element(&mut xml, 1, "cpu", &said, |xml| {
             below(xml, machine, numa, 2);
-            // What is near no node that anybody knows stands at the first.
+            // Host bridges of an unknown NUMA node go to the first one.
             let lost = |part: &usize| machine.parts[*part].under.is_none();
             let bridges = machine.of(Kind::HostBridge).filter(lost);
             bridges.filter(|_| number == 0).for_each(|bridge| below(xml, machine, bridge, 2));
@@ -330,7 +334,7 @@ pub fn write(machine: &Machine) -> String {
     xml + "</system>\n"
 }
 
-/// An element with what is in it.
+/// Writes an element with its contents.
 fn element(
     xml: &mut String,
     depth: usize,
@@ -355,7 +359,7 @@ pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// What was read of an element, or of one in it.
+/// Returns the attributes that were read of an element, or of an element inside it.
 fn facts_of(part: &Part, prefix: &str) -> Vec<(String, String)> {
     let facts = part
         .nccl
@@ -368,12 +372,12 @@ fn plain(part: &Part) -> Vec<(String, String)> {
     facts_of(part, "")
 }
 
-/// Another port of a card, and not a function of its own.
+/// Returns whether a part is another port of a card, and not a function of its own.
 fn is_port(part: &Part) -> bool {
     part.kind == Kind::Nic && part.pci.is_none() && part.wire == Wire::NONE
 }
 
-/// Other functions of a card stand beside the first.
+/// Writes the other functions of a card beside the first.
 fn functions(xml: &mut String, machine: &Machine, card: usize, depth: usize) {
     let is_function = |part: &usize| {
         let function = &machine.parts[*part];
@@ -384,7 +388,7 @@ fn functions(xml: &mut String, machine: &Machine, card: usize, depth: usize) {
     }
 }
 
-/// Everything under a part.
+/// Writes all parts under a part.
 fn below(xml: &mut String, machine: &Machine, above: usize, depth: usize) {
     for number in (0..machine.parts.len()).filter(|part| machine.parts[*part].under == Some(above))
     {
@@ -392,7 +396,7 @@ fn below(xml: &mut String, machine: &Machine, above: usize, depth: usize) {
     }
 }
 
-/// A part with what is in it.
+/// Writes a part with its contents.
 fn whole(xml: &mut String, machine: &Machine, number: usize, depth: usize) {
     let part = &machine.parts[number];
     match part.kind {
@@ -424,7 +428,8 @@ fn whole(xml: &mut String, machine: &Machine, number: usize, depth: usize) {
     }
 }
 
-/// A PCIe function. One whose address nobody knows has a made-up one, as NCCL's own examples do.
+/// Writes a PCIe function. A function of unknown address gets a made-up one, as in NCCL's own
+/// examples.
 fn pci(
     xml: &mut String,
     machine: &Machine,
@@ -470,7 +475,7 @@ fn net(xml: &mut String, part: &Part, depth: usize) {
     element(xml, depth, "net", &said, |_| {});
 }
 
-/// The links of a GPU, those to switches together.
+/// Writes the links of a GPU, those to switches as one element.
 fn own_links(xml: &mut String, machine: &Machine, gpu: usize, depth: usize) {
     let mut to_switches = 0;
     for link in machine.gpu_links.iter().filter(|link| link.ends.contains(&gpu)) {
@@ -499,7 +504,7 @@ mod tests {
 
     use super::*;
 
-    /// As NCCL 2.30 dumps it: two GPUs with NVLink, a switch, a NIC with two ports.
+    /// Dump of NCCL 2.30: two GPUs with NVLink, a switch, a NIC with two ports.
     const DUMP: &str = r#"<system version="1">
   <cpu host_hash="0x1" numaid="0" affinity="00ff" arch="x86_64" modelid="143">
     <pci busid="0000:15:00.0" class="0x060400" vendor="0x1000" device="0xc030"

@@ -1,31 +1,31 @@
-//! Where hosts are in a network that is not ours to see: a provider names the nodes of its network
-//! above each host, and nothing else of it. These make a tree of any form.
+//! Positions of hosts in a provider's network. The provider names only the network nodes above each
+//! host. These form a tree of any shape.
 
 use std::collections::BTreeMap;
 
 use super::fabric::Fabric;
 
-/// No network has as many layers.
+/// Most nodes above a host: more than any network has layers.
 const NODES_MAX: usize = 16;
 
 /// A host, and the nodes of the network above it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// By which its provider names it, such as `i-0123456789abcdef0`.
+    /// Provider's name of the host, such as `i-0123456789abcdef0`.
     pub id: String,
-    /// The network's nodes, the highest first; the last is the one that it is joined with.
+    /// Nodes of the network, the highest first; the last is the node that the host is joined with.
     pub nodes: Vec<String>,
 }
 
 impl Placed {
-    /// How many nodes, from the highest on, both are below.
+    /// Returns the number of nodes, from the highest on, that both hosts are below.
     #[must_use]
     pub fn shared(&self, other: &Placed) -> usize {
         self.nodes.iter().zip(&other.nodes).take_while(|(one, two)| one == two).count()
     }
 
-    /// Nodes on the way to another host: up to the lowest that both are below, and down again. None
-    /// if there is no such node.
+    /// Returns the number of nodes on the path to another host: up to the lowest node that both are
+    /// below, and down again. Returns none if there is no such node.
     #[must_use]
     pub fn hops(&self, other: &Placed) -> Option<usize> {
         let shared = self.shared(other);
@@ -33,10 +33,10 @@ impl Placed {
     }
 }
 
-/// What is wrong with these, and with which of them.
+/// Checks the positions of hosts; an error has the number of the host and the problem.
 pub(super) fn check(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, String)> {
     let mut ids = BTreeMap::new();
-    // Of each node, the ones above it.
+    // Each node with the nodes above it.
     let mut above: BTreeMap<&str, (&[String], &str)> = BTreeMap::new();
     for (host, Placed { id, nodes }) in placed.iter().enumerate() {
         let mut names = nodes.iter().chain([id]);
@@ -79,7 +79,8 @@ pub(super) fn check(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, St
     agrees(placed, fabric)
 }
 
-/// Whether hosts below one node are in one group of the tier of its height, and others are not.
+/// Checks that hosts below one node are in one group of the tier at the node's height, and that
+/// other hosts are not.
 fn agrees(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, String)> {
     for tier in 0..fabric.tiers.len() {
         let (mut groups, mut nodes) = (BTreeMap::new(), BTreeMap::new());
@@ -150,7 +151,7 @@ mod tests {
 
     #[test]
     fn tiers_and_nodes_must_agree() {
-        // Racks of two hosts, and one tier above.
+        // Racks of two hosts, with one tier above.
         let fabric = presets::find("meta-24576").unwrap().topology().fabric;
         let good = [("a", "t z l1"), ("b", "t z l1"), ("c", "t z l2")];
         assert_eq!(check(&placed(&good), &fabric), Ok(()));

@@ -1,11 +1,11 @@
-//! Which rank should be where, so that little of what ranks send each other crosses zones, racks
-//! and hosts.
+//! Placement of ranks that minimizes the traffic between zones, racks and hosts.
 //!
-//! From the top of the network downwards the ranks are divided among its groups, so that those that
-//! send each other most are in one: two divisions to begin with (ranks in order; and grown from the
-//! rank with most to send, always by the one that is tied closest to what is there), both improved
-//! by swapping two ranks as long as that helps, as in [Kernighan and Lin, 1970]; the better one is
-//! taken. What is above counts for more than what is below.
+//! From the top of the network downwards the ranks are divided among its groups, so that ranks with
+//! much traffic between them are in one group. There are two initial divisions. One has the ranks
+//! in order. The other grows from the rank with the most traffic, always by the rank with the most
+//! traffic to those already there. Both are improved by swapping two ranks as long as that helps,
+//! as in [Kernighan and Lin, 1970]; the better one is taken. Traffic at a higher tier counts for
+//! more than traffic below it.
 //!
 //! [Kernighan and Lin, 1970]: https://doi.org/10.1002/j.1538-7305.1970.tb01770.x
 
@@ -16,23 +16,23 @@ use super::fabric::Fabric;
 use ccl_core::types::Rank;
 use ccl_traffic::Bytes;
 
-/// Rounds of swaps; each looks at all ranks.
+/// Number of rounds of swaps; each looks at all ranks.
 const ROUNDS: usize = 8;
-/// Among more ranks none are swapped: that takes time by the square of their number.
+/// Most ranks among which two are swapped: the time is quadratic in their number.
 const SWAPPED_RANKS_MAX: usize = 2048;
 
-/// Bytes that cross from one to another.
+/// Bytes between groups and between hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Crossing {
-    /// Of the highest groups first: from one group of each tier to another.
+    /// Bytes between groups of each tier, the highest tier first.
     pub groups: Vec<u64>,
-    /// Between hosts.
+    /// Bytes between hosts.
     pub hosts: u64,
 }
 
 impl Crossing {
-    /// Whether less crosses: at the top, or about as much there and less below. What is less by
-    /// under a thousandth is as much: for that nobody moves ranks.
+    /// Returns whether less crosses: at the highest tier, or about as much there and less below. A
+    /// difference of less than a thousandth does not count, because it is not worth moving ranks.
     #[must_use]
     pub fn is_less_than(&self, other: &Crossing) -> bool {
         let own = self.groups.iter().chain([&self.hosts]);
@@ -42,8 +42,8 @@ impl Crossing {
     }
 }
 
-/// What crosses, where rank r is on host `hosts[r]`. Ranks that have no host are nowhere, and what
-/// they send is not counted.
+/// Returns the bytes that cross, with rank r on host `hosts[r]`. Traffic of ranks without a host is
+/// not counted.
 #[must_use]
 pub fn crossing(bytes: &Bytes, hosts: &[u32], fabric: &Fabric) -> Crossing {
     let mut crossing = Crossing { groups: vec![0; fabric.tiers.len()], hosts: 0 };
@@ -59,8 +59,8 @@ pub fn crossing(bytes: &Bytes, hosts: &[u32], fabric: &Fabric) -> Crossing {
     crossing
 }
 
-/// Which rank should have each place, where place p is on host `hosts[p]` and has rank p now. The
-/// order that there is stays if none is found by which less crosses.
+/// Returns the rank for each place, where place p is on host `hosts[p]` and has rank p now. The
+/// current order stays if no order is found by which less crosses.
 #[must_use]
 pub fn place(bytes: &Bytes, hosts: &[u32], fabric: &Fabric) -> Vec<Rank> {
     let ties = Ties::new(bytes, hosts.len());
@@ -103,7 +103,7 @@ pub fn place(bytes: &Bytes, hosts: &[u32], fabric: &Fabric) -> Vec<Rank> {
     if moved(&order).is_less_than(&moved(&as_given)) { order } else { as_given }
 }
 
-/// What any two ranks send each other, both ways together.
+/// Bytes between any two ranks, both directions together.
 struct Ties {
     of: Vec<Vec<(usize, u64)>>,
 }
@@ -126,7 +126,8 @@ impl Ties {
         Ties { of }
     }
 
-    /// These ranks in groups of these sizes, which come to as many, each in rank order.
+    /// Divides ranks into groups of these sizes, which add up to their number; each group is in
+    /// rank order.
     fn divide(&self, ranks: &[Rank], sizes: &[usize]) -> Vec<Vec<Rank>> {
         let mut divisions = vec![Division::new(self, ranks, sizes, ranks.to_vec())];
         if sizes.len() > 1 {
@@ -137,7 +138,7 @@ impl Ties {
         best.map_or_else(Vec::new, Division::groups)
     }
 
-    /// The ranks in the order in which groups of these sizes grow.
+    /// Returns the ranks in the order in which groups of these sizes grow.
     fn grown(&self, ranks: &[Rank], sizes: &[usize]) -> Vec<Rank> {
         let mut is_free = vec![false; self.of.len()];
         ranks.iter().for_each(|rank| is_free[*rank as usize] = true);
@@ -166,18 +167,18 @@ impl Ties {
     }
 }
 
-/// The greatest by a key, and the first of those that are alike.
+/// Returns the rank with the greatest key; of equal ones the first.
 fn greatest<K: Ord>(ranks: impl Iterator<Item = usize>, key: impl Fn(usize) -> K) -> Option<usize> {
     ranks.min_by_key(|rank| Reverse(key(*rank)))
 }
 
-/// Ranks in groups, and what they send to each.
+/// Ranks in groups, and their traffic with each group.
 struct Division<'t> {
     ties: &'t Ties,
     ranks: Vec<usize>,
-    /// By rank; of those that are not in the division, none.
+    /// Group by rank; none for ranks that are not in the division.
     group: Vec<Option<usize>>,
-    /// By rank and group.
+    /// Bytes by rank and group.
     tied: Vec<BTreeMap<usize, u64>>,
     groups: usize,
 }
@@ -201,12 +202,12 @@ impl<'t> Division<'t> {
         Division { ties, ranks, group, tied, groups: sizes.len() }
     }
 
-    /// What a rank sends to a group and gets from it.
+    /// Returns the bytes between a rank and a group, both directions together.
     fn to(&self, rank: usize, group: usize) -> i128 {
         self.tied[rank].get(&group).map_or(0, |bytes| i128::from(*bytes))
     }
 
-    /// Bytes between groups, both ways counted for either.
+    /// Returns the bytes between groups; each pair of ranks counts twice.
     fn cut(&self) -> u128 {
         let out = |rank: &usize| {
             let all: u128 = self.tied[*rank].values().map(|bytes| u128::from(*bytes)).sum();
@@ -216,7 +217,7 @@ impl<'t> Division<'t> {
         self.ranks.iter().map(out).sum()
     }
 
-    /// Swaps two ranks as long as less crosses then.
+    /// Swaps two ranks as long as that reduces the bytes between groups.
     fn swap(&mut self) {
         if self.ranks.len() > SWAPPED_RANKS_MAX {
             return;
@@ -237,7 +238,7 @@ impl<'t> Division<'t> {
         }
     }
 
-    /// By how much less crosses if the two swap places.
+    /// Returns by how much the bytes between groups shrink if the two ranks swap places.
     fn gain(&self, one: usize, other: usize) -> i128 {
         let (Some(here), Some(there)) = (self.group[one], self.group[other]) else { return 0 };
         if here == there {
@@ -245,7 +246,7 @@ impl<'t> Division<'t> {
         }
         let moved =
             self.to(one, there) - self.to(one, here) + self.to(other, here) - self.to(other, there);
-        // Only worth looking up if it could be worth it.
+        // The lookup is needed only for a positive gain.
         if moved <= 0 {
             return moved;
         }
@@ -311,7 +312,8 @@ mod tests {
         assert_eq!((crossing.groups, crossing.hosts), (vec![0, 100, 100], 110));
     }
 
-    /// A ring over hosts of two zones that take turns crosses each time; in order, twice.
+    /// Checks that a ring over hosts that alternate between two zones crosses each time, and in
+    /// order twice.
     #[test]
     fn a_ring_crosses_zones_no_more_than_it_must() {
         let hosts: Vec<u32> = (0..32).map(|place| (place / 4) % 2 * 384 + place / 8 * 2).collect();
@@ -327,7 +329,7 @@ mod tests {
         assert_eq!(all, in_turns, "every rank has one place");
     }
 
-    /// Pairs that were torn apart find each other, whatever their numbers.
+    /// Checks that pairs that were torn apart are joined, with any numbers.
     #[test]
     fn those_who_send_each_other_most_come_together() {
         let mut random = Random::new(3);
@@ -362,12 +364,12 @@ mod tests {
         }
         assert_eq!(place(&Bytes::new(), &[], &fabric()), Vec::<u32>::new());
         assert_eq!(place(&ring(&[0]), &[7], &Fabric::default()), [0]);
-        // Ranks that there are no places for.
+        // Ranks without places.
         let strangers = Bytes::from([((0, 99), 5), ((4_000_000_000, 1), 5)]);
         assert_eq!(place(&strangers, &[0, 1], &Fabric::default()), [0, 1]);
     }
 
-    /// Whatever is sent, no more crosses than before, and each rank has one place.
+    /// Checks with any traffic that no more crosses than before, and that each rank has one place.
     #[test]
     fn nothing_gets_worse() {
         let mut random = Random::new(9);

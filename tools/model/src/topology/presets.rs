@@ -10,22 +10,22 @@ use ccl_core::topology::machine::{GpuLink, GpuLinkKind, Kind, Machine, Part, Wir
 /// A cluster that is known by name.
 #[derive(Clone, Copy, Debug)]
 pub struct Preset {
-    /// By which it is asked for.
+    /// Name of the preset.
     pub name: &'static str,
-    /// What it is.
+    /// Description of the cluster.
     pub about: &'static str,
     make: fn() -> Topology,
 }
 
 impl Preset {
-    /// The cluster.
+    /// Returns the cluster.
     #[must_use]
     pub fn topology(&self) -> Topology {
         Topology { name: self.name.to_owned(), ..(self.make)() }
     }
 }
 
-/// All of them.
+/// All presets.
 pub const ALL: &[Preset] = &[
     Preset { name: "a100", about: "DGX A100: 8 GPUs, 8 NICs of 200 Gb/s", make: || single("a100") },
     Preset { name: "h100", about: "DGX H100: 8 GPUs, 8 NICs of 400 Gb/s", make: || single("h100") },
@@ -72,13 +72,13 @@ pub const ALL: &[Preset] = &[
     },
 ];
 
-/// By name.
+/// Returns the preset of that name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Preset> {
     ALL.iter().find(|preset| preset.name == name)
 }
 
-/// The kind of machine that presets call so.
+/// Returns the kind of machine that presets call by that name.
 #[must_use]
 pub fn machine(name: &str) -> Option<Machine> {
     let nvlink = |links, gb_per_s: f64| Some((links, gb_per_s * 1e9));
@@ -94,11 +94,11 @@ pub fn machine(name: &str) -> Option<Machine> {
     Some(machine)
 }
 
-/// 16 lanes of the fourth generation, in bytes per second.
+/// Bandwidth of 16 PCIe lanes of the fourth generation, in bytes per second.
 const PCIE_4: f64 = 31.5e9;
-/// 16 lanes of the fifth.
+/// Bandwidth of 16 PCIe lanes of the fifth generation, in bytes per second.
 const PCIE_5: f64 = 63.0e9;
-/// Network ports of 100, 200 and 400 Gb/s.
+/// Bandwidth of network ports of 100, 200 and 400 Gb/s, in bytes per second.
 const EDR: f64 = 12.5e9;
 const HDR: f64 = 25e9;
 const NDR: f64 = 50e9;
@@ -107,7 +107,7 @@ const PCIE_NS: f64 = 150.0;
 const NVLINK_NS: f64 = 250.0;
 const NIC_NS: f64 = 600.0;
 const SWITCH_NS: f64 = 300.0;
-/// Between the sockets of two processors.
+/// Link between the sockets of two processors.
 const SMP: Wire = Wire { bytes_per_s: 62.4e9, latency_ns: 130.0 };
 
 fn tier(
@@ -123,7 +123,7 @@ fn tier(
     Tier { name, group, children, switches, wiring, cables, bytes_per_s, latency_ns: SWITCH_NS }
 }
 
-/// Units of 32 hosts on 8 leaf switches, and what is above them.
+/// Returns the tiers of units of 32 hosts on 8 leaf switches, and the given tiers above.
 fn unit(above: &[Tier]) -> Vec<Tier> {
     [&[tier("leaf", "unit", 32, 8, Wiring::Rails, 1, NDR)], above].concat()
 }
@@ -162,7 +162,7 @@ fn clustered(name: &str, count: u32, tiers: Vec<Tier>) -> Topology {
     }
 }
 
-/// Adds parts one by one.
+/// Parts of a machine, added one by one.
 struct Parts(Vec<Part>);
 
 impl Parts {
@@ -183,8 +183,8 @@ impl Parts {
     }
 }
 
-/// Two NUMA nodes; below each four PCIe switches with a GPU and `nics` NICs; `switches` of NVLink,
-/// over which the links of each GPU are dealt out.
+/// Returns a machine of two NUMA nodes; below each are four PCIe switches with a GPU and `nics`
+/// NICs. The links of each GPU are spread over `switches` NVSwitches.
 fn paired(
     name: &str,
     switches: usize,
@@ -212,7 +212,7 @@ fn paired(
     Machine { name: name.to_owned(), smp: SMP, parts: parts.0, gpu_links }
 }
 
-/// Links of each GPU, dealt over switches.
+/// Returns the links of each GPU, spread over switches.
 fn dealt(
     parts: &mut Parts,
     gpus: &[usize],
@@ -233,7 +233,7 @@ fn dealt(
     gpus.iter().flat_map(|gpu| (0..).zip(&switches).map(|at| link(*gpu, at))).collect()
 }
 
-/// A link between any two accelerators.
+/// Adds a link between any two accelerators.
 fn with_xgmi(mut machine: Machine) -> Machine {
     let gpus: Vec<usize> = machine.of(Kind::Gpu).collect();
     let wire = Wire { bytes_per_s: 64e9, latency_ns: NVLINK_NS };
@@ -244,7 +244,8 @@ fn with_xgmi(mut machine: Machine) -> Machine {
     machine
 }
 
-/// Pairs of GPUs below one switch, with two NICs below another, both below a third.
+/// Returns a machine with pairs of GPUs below one switch, and two NICs below another; both switches
+/// are below a third.
 fn a100() -> Machine {
     let mut parts = Parts(Vec::new());
     let numa: Vec<usize> = (0..4)
@@ -266,8 +267,8 @@ fn a100() -> Machine {
     Machine { name: "a100".to_owned(), smp: SMP, parts: parts.0, gpu_links }
 }
 
-/// 18 trays of two Grace, each with two GPUs and their NICs. What NVLink joins is one machine here,
-/// though every tray runs its own system.
+/// Returns a machine of 18 trays of two Grace, each with two GPUs and their NICs. All parts that
+/// NVLink joins are one machine here, though every tray runs its own system.
 fn nvl72() -> Machine {
     let mut parts = Parts(Vec::new());
     let mut gpus = Vec::new();

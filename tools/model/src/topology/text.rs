@@ -1,4 +1,4 @@
-//! Our text form of a topology: TOML.
+//! Text form of a topology: TOML.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -146,7 +146,7 @@ const fn one() -> u32 {
 ///
 /// # Errors
 ///
-/// What is wrong, with file, line and what to do.
+/// When the text is wrong; the error has file and line, and says what to do.
 pub fn parse(file: &str, text: &str) -> Result<Topology, String> {
     let read: File = toml::from_str(text).map_err(|error| {
         let at = error.span().map_or(String::new(), |span| format!(":{}", line(text, span.start)));
@@ -158,7 +158,7 @@ pub fn parse(file: &str, text: &str) -> Result<Topology, String> {
     Ok(topology)
 }
 
-/// Where in the text things begin.
+/// First bytes of the descriptions in the text.
 #[derive(Default)]
 struct Spans {
     machines: Vec<(usize, Vec<usize>, Vec<usize>)>,
@@ -187,7 +187,7 @@ impl Spans {
     }
 }
 
-/// A problem, and the byte where it is.
+/// First byte and description of a problem.
 type Problem = (usize, String);
 
 fn topology(read: &File) -> Result<(Topology, Spans), Problem> {
@@ -231,7 +231,7 @@ fn topology(read: &File) -> Result<(Topology, Spans), Problem> {
     Ok((Topology { name: read.name.clone(), machines, hosts, fabric, placed: places }, spans))
 }
 
-/// The number of a kind of machine; one that is known by name need not be described.
+/// Returns the number of a kind of machine; a machine that is known by name need not be described.
 fn kind(machines: &mut Vec<Machine>, name: &str, start: usize) -> Result<usize, Problem> {
     if let Some(number) = machines.iter().position(|machine| machine.name == name) {
         return Ok(number);
@@ -273,7 +273,8 @@ fn wire(start: usize, bandwidth: Option<&str>, latency: Option<&str>) -> Result<
         Some(text) => quantity::parse(text, unit).map_err(|problem| (start, problem)),
     };
     let bytes_per_s = read(bandwidth, Unit::BytesPerSecond, f64::INFINITY)?;
-    // To a millionth of a nanosecond: what was written in ns is read as the same number.
+    // The latency is rounded to a millionth of a nanosecond: a latency in ns is read as the same
+    // number.
     let latency_ns = (read(latency, Unit::Seconds, 0.0)? * 1e15).round() / 1e6;
     Ok(Wire { bytes_per_s, latency_ns })
 }
@@ -337,7 +338,7 @@ impl From<KindText> for Kind {
     }
 }
 
-/// By which a kind of part is written.
+/// Returns the name of a kind of part in the text form.
 pub(super) fn kind_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Numa => "numa",
@@ -349,7 +350,7 @@ pub(super) fn kind_name(kind: Kind) -> &'static str {
     }
 }
 
-/// The text form; [`parse`] reads the same topology from it.
+/// Returns the text form; [`parse`] reads the same topology from it.
 #[must_use]
 pub fn write(topology: &Topology) -> String {
     let Topology { name, machines, hosts, fabric, placed } = topology;
@@ -441,12 +442,12 @@ fn write_machine(text: &mut String, machine: &Machine) {
     text.push_str("]\n");
 }
 
-/// A string of TOML.
+/// Formats a string of TOML.
 fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 
-/// What is known of a wire.
+/// Returns the fields of a wire whose values are known.
 fn fields(wire: Wire) -> Vec<String> {
     let Wire { bytes_per_s, latency_ns } = wire;
     let mut fields = Vec::new();
@@ -462,7 +463,7 @@ fn fields(wire: Wire) -> Vec<String> {
     fields
 }
 
-/// In the first of these units in which it is short and reads as the same number.
+/// Formats a value in the first of these units in which it is short and reads as the same number.
 fn exactly(value: f64, units: &[(&str, f64)], plain: &str) -> String {
     let written = |(unit, factor): &(&str, f64)| {
         let scaled = value / factor;
@@ -524,7 +525,7 @@ mod tests {
         assert_eq!(lab.machine(4).map(|machine| machine.name.as_str()), Some("a100"));
     }
 
-    /// A small machine, with places to break it.
+    /// Returns a small machine with gaps for wrong parts and links.
     fn machine(parts: &str, links: &str, more: &str) -> String {
         format!(
             "[[hosts]]\nmachine = \"m\"\n{more}[[machine]]\nname = \"m\"\nparts = [\n\
@@ -627,7 +628,7 @@ mod tests {
     #[test]
     fn any_bytes_are_read_or_refused() {
         let pod = write(&presets::find("p5").unwrap().topology());
-        // Cut anywhere, and with a letter changed anywhere: an error or a topology, no panic.
+        // Cut anywhere, or with a changed letter, the text gives an error or a topology, no panic.
         let share = if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 1 } else { 7 };
         for cut in (0..pod.len()).step_by(7 * share).filter(|cut| pod.is_char_boundary(*cut)) {
             let _ = parse("it.toml", &pod[..cut]);

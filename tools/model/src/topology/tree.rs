@@ -1,4 +1,4 @@
-//! A topology as a tree, top down: what is alike is shown once, with how many there are.
+//! A topology as a tree, top down: of equal items one is shown, with the number of further ones.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ use ccl_core::topology::machine::{GpuLinkKind, Kind, Machine, Wire};
 
 use crate::quantity;
 
-/// What an item is, for its colour.
+/// Kind of an item, for its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     /// Switches of the network.
     Group,
     Host,
-    /// A host that is shown without what is in it.
+    /// Host that is shown without its parts.
     Placed,
     Part(Kind),
-    /// So many more of what stands before it.
+    /// Number of further items like the previous one.
     More,
 }
 
@@ -26,12 +26,12 @@ pub(super) enum Sort {
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) name: String,
-    /// How fast it is, and the like; may be empty.
+    /// Speed and similar details; may be empty.
     pub(super) detail: String,
     pub(super) sort: Sort,
-    /// Of the machine that is shown, which part.
+    /// Number of the item's part in its machine.
     pub(super) part: Option<usize>,
-    /// Of the runs of hosts, the one whose first host it is.
+    /// Number of the run whose first host the item is.
     pub(super) run: Option<usize>,
     pub(super) children: Vec<Item>,
 }
@@ -42,7 +42,7 @@ impl Item {
     }
 }
 
-/// The tree, as text.
+/// Returns the tree as text.
 #[must_use]
 pub fn tree(topology: &Topology) -> String {
     let mut text = String::new();
@@ -72,7 +72,8 @@ pub(super) fn rate(bytes_per_s: f64) -> String {
     quantity::show(bytes_per_s, Unit::BytesPerSecond)
 }
 
-/// The whole, from the switches at the top down to the parts of the first host of each kind.
+/// Returns the whole tree, from the switches at the top down to the parts of the first host of each
+/// kind.
 pub(super) fn items(topology: &Topology) -> Item {
     let (hosts, gpus) = (topology.hosts(), topology.gpus());
     let mut detail = vec![counted(u64::from(hosts), "host")];
@@ -92,7 +93,7 @@ pub(super) fn items(topology: &Topology) -> Item {
     root
 }
 
-/// How many switches there are of each name, where there is more than a machine.
+/// Returns the number of switches of each name, if the topology has tiers.
 fn switches(topology: &Topology) -> Option<String> {
     let fabric = &topology.fabric;
     let nvswitches = |machine: usize| {
@@ -115,8 +116,9 @@ fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Hosts that are below the same nodes of the network down to this depth: by the nodes that follow,
-/// in the order of their first hosts. Of each kind the first host is shown with what is in it.
+/// Returns the items of hosts that are below the same nodes down to this depth. The hosts are
+/// grouped by their next nodes, in the order of the first hosts. The first host of each run is
+/// shown with its parts.
 fn placed(topology: &Topology, depth: usize, hosts: &[usize]) -> Vec<Item> {
     let mut groups: Vec<(Option<&String>, Vec<usize>)> = Vec::new();
     let mut numbers: BTreeMap<&String, usize> = BTreeMap::new();
@@ -161,7 +163,8 @@ fn placed_host(topology: &Topology, number: usize) -> Item {
     Item::new(id.clone(), String::new(), Sort::Placed)
 }
 
-/// The groups of a tier that are below one of the tier above: the first, and how many more.
+/// Returns the groups of a tier below one group of the tier above: the first, and the number of
+/// further ones.
 fn groups(topology: &Topology, tier: usize, hosts: u32) -> Vec<Item> {
     let fabric = &topology.fabric;
     let Tier { name, group, .. } = &fabric.tiers[tier];
@@ -200,12 +203,12 @@ fn more(count: u64, what: &str) -> Option<Item> {
     (count > 0).then(|| Item::new(name, String::new(), Sort::More))
 }
 
-/// All hosts: of each kind one, and how many more.
+/// Returns all hosts: one of each run, and the number of further ones.
 fn runs(topology: &Topology) -> Vec<Item> {
     runs_of(topology, topology.hosts())
 }
 
-/// The first so many hosts.
+/// Returns the first `hosts` hosts.
 fn runs_of(topology: &Topology, hosts: u32) -> Vec<Item> {
     let mut left = hosts;
     let mut items = Vec::new();
@@ -221,7 +224,7 @@ fn runs_of(topology: &Topology, hosts: u32) -> Vec<Item> {
     items
 }
 
-/// A machine and what is in it; the first of a run.
+/// Returns the first machine of a run, with its parts.
 fn host(machine: &Machine, run: usize) -> Item {
     let count = |kind| machine.of(kind).count() as u64;
     let mut detail = vec![counted(count(Kind::Numa), "NUMA node")];
@@ -256,7 +259,7 @@ fn known(wire: Wire) -> Option<String> {
     wire.bytes_per_s.is_finite().then(|| rate(wire.bytes_per_s))
 }
 
-/// The links of a GPU that are its own.
+/// Describes the links between a GPU and other accelerators.
 fn own_links(machine: &Machine, gpu: usize) -> Option<String> {
     let mine = || machine.gpu_links.iter().filter(move |link| link.ends.contains(&gpu));
     let links: u32 = mine().map(|link| link.links).sum();

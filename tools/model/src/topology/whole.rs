@@ -1,51 +1,51 @@
-//! A whole cluster: its machines, how many of each, and the network between them.
+//! A whole cluster: its machines, the number of each, and the network between them.
 
 use super::fabric::Fabric;
 use super::placed::Placed;
 use ccl_core::topology::machine::{Class, Kind, Machine, Path, Wire};
 
-/// Some hosts in a row that are alike.
+/// Consecutive hosts of the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostRun {
-    /// Of the kinds of machine, which.
+    /// Index of the kind of machine.
     pub machine: usize,
-    /// How many.
+    /// Number of hosts.
     pub count: u32,
 }
 
 /// A cluster, or a single machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
-    /// By which it is named.
+    /// Name of the topology.
     pub name: String,
     /// Kinds of machine.
     pub machines: Vec<Machine>,
     /// Hosts, in the order of their numbers.
     pub hosts: Vec<HostRun>,
-    /// Between hosts.
+    /// Network between hosts.
     pub fabric: Fabric,
-    /// Where each host is in its provider's network, by its number; empty if nobody says. It agrees
-    /// with the tiers of the fabric, if there are any.
+    /// Position of each host in its provider's network, by the host's number; empty if unknown. The
+    /// positions agree with the tiers of the fabric, if there are any.
     pub placed: Vec<Placed>,
 }
 
-/// A part of a host.
+/// Part of a host on which a rank runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat {
-    /// The host's number.
+    /// Number of the host.
     pub host: u32,
-    /// Of its machine's parts, which.
+    /// Index of the part in its machine.
     pub part: usize,
 }
 
 impl Topology {
-    /// Hosts in all.
+    /// Returns the number of hosts.
     #[must_use]
     pub fn hosts(&self) -> u32 {
         self.hosts.iter().map(|run| run.count).fold(0, u32::saturating_add)
     }
 
-    /// Accelerators in all.
+    /// Returns the number of accelerators.
     #[must_use]
     pub fn gpus(&self) -> u64 {
         let gpus = |run: &HostRun| {
@@ -55,7 +55,7 @@ impl Topology {
         self.hosts.iter().map(gpus).sum()
     }
 
-    /// Of which kind a host is.
+    /// Returns the kind of machine of a host.
     #[must_use]
     pub fn machine(&self, host: u32) -> Option<&Machine> {
         let mut before = 0_u64;
@@ -66,7 +66,8 @@ impl Topology {
         self.machines.get(run?.machine)
     }
 
-    /// Where a rank is, if ranks fill the seats of one host after the other ([`Machine::seats`]).
+    /// Returns the seat of a rank, if ranks fill the seats of one host after the other
+    /// ([`Machine::seats`]).
     #[must_use]
     pub fn seat(&self, rank: u64) -> Option<Seat> {
         let (mut host, mut left) = (0, rank);
@@ -84,9 +85,9 @@ impl Topology {
         None
     }
 
-    /// Between two parts of one host or of two. Between hosts it leads through the NIC nearest to
-    /// each and the switches that join their groups; where no NIC or no switches are known, all
-    /// that is known is that it is the network.
+    /// Returns the path between two parts of one host or of two. Between hosts the path leads
+    /// through the NIC nearest to each part and the switches that join their groups. If no NIC or
+    /// no switches are known, only the class is known: the network.
     #[must_use]
     pub fn way(&self, from: Seat, to: Seat) -> Option<Path> {
         let (here, there) = (self.machine(from.host)?, self.machine(to.host)?);
@@ -101,7 +102,7 @@ impl Topology {
         Some(Path { class: Class::Net, wire: out.then(between).then(into) })
     }
 
-    /// Up to a tier and down again, for one who has the cables alone.
+    /// Returns the path up to a tier and down again, for one flow that has each cable alone.
     fn cables(&self, tier: usize) -> Wire {
         let cables = self.fabric.tiers.iter().take(tier + 1);
         let bytes_per_s = cables.map(|tier| tier.bytes_per_s).fold(f64::INFINITY, f64::min);
@@ -109,7 +110,7 @@ impl Topology {
     }
 }
 
-/// From a part to the network, or back.
+/// Returns the link from a part to the network, or back.
 fn to_network(machine: &Machine, part: usize) -> Wire {
     let is_nic = machine.parts.get(part).is_some_and(|part| part.kind == Kind::Nic);
     let nic = if is_nic { Some(part) } else { machine.nearest_nic(part, &[]) };

@@ -11,7 +11,7 @@ use crate::side::Side;
 use crate::stop::{Outcome, Stop, demand, failed, skipped};
 use crate::stream::Stream;
 
-/// How long something is polled that must not come true, or must go on not to block.
+/// Time of polling for what must not come true, or of what must not block.
 const A_WHILE: Duration = Duration::from_millis(300);
 
 pub(super) const HANDLE_IS_128_BYTES: Point = Point::pair(
@@ -63,7 +63,7 @@ fn one_message(side: &Side) -> Outcome {
     exchange(&Link::open(side, &net)?)
 }
 
-/// One message, and the end.
+/// Sends or receives one message, and closes the connection.
 pub(super) fn exchange(link: &Link) -> Outcome {
     let stream = Stream::of(1, 1000);
     match link.side.role {

@@ -1,4 +1,4 @@
-//! The same again and again: what is taken is given back.
+//! Repeated cycles: a plugin gives back what it takes.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub(super) const LISTEN_CLOSE: Point = Point::alone(
 )
 .patient(3);
 
-/// Connections, and those before one looks.
+/// Number of connections, and of those before the first measurement.
 const CONNECTIONS: usize = 60;
 const WARM_UP: usize = 10;
 
@@ -95,7 +95,7 @@ pub(super) const INIT_FINALIZE: Point = Point::alone(
     },
 );
 
-/// From `init` to `finalize`, with a connection that was used.
+/// Runs a plugin from `init` to `finalize`, with a connection that is used.
 fn whole_life(side: &Side, plugin: &crate::library::Plugin) -> Outcome {
     let net = side.init(plugin)?;
     exchange(&Link::open(side, &net)?)?;

@@ -18,7 +18,7 @@ pub(super) const SEVERAL_AS_ONE: Point = Point::pair(
     several_as_one,
 );
 
-/// What they are made of.
+/// Parts of the device.
 const PARTS: [i32; 2] = [0, 1];
 
 fn several_as_one(side: &Side) -> Outcome {

@@ -12,17 +12,17 @@ use crate::side::Side;
 use crate::stop::{Outcome, demand};
 use crate::stream::Stream;
 
-/// How long closing may take that must not wait for the peer.
+/// Longest time of a close that must not wait for the peer.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// Messages at once, and the bytes of long ones.
+/// Number of messages at once, and the bytes of long ones.
 const MESSAGES: usize = 8;
 const BYTES: usize = 512 << 10;
 
 /// Bytes of each message: less than sockets take, more than the receiver's takes, and more than
 /// both do.
 const ROUNDS: [usize; 3] = [4 << 10, 64 << 10, BYTES];
-/// How long sends get to be done while the receiving process is stopped.
+/// Time that sends get to be done while the receiving process is stopped.
 const STOPPED: Duration = Duration::from_millis(300);
 
 pub(super) const CLOSE_IN_FLIGHT: Point = Point::pair(
@@ -40,7 +40,7 @@ pub(super) const CLOSE_IN_FLIGHT: Point = Point::pair(
     },
 );
 
-/// Posts receives, is stopped while the sender sends and closes, and expects all.
+/// Posts receives, is stopped while the sender sends and closes, and verifies all messages.
 fn receive_late(link: &Link, bytes: usize) -> Outcome {
     let side = link.side;
     let memory = link.memory(MESSAGES * bytes)?;
@@ -63,8 +63,8 @@ fn receive_late(link: &Link, bytes: usize) -> Outcome {
     side.meet()
 }
 
-/// Sends to a process that is stopped, lets it go on only if nothing is done otherwise, and closes
-/// as soon as all is done.
+/// Sends to a process that is stopped, lets it go on only if the sends do not end otherwise, and
+/// closes as soon as all are done.
 fn send_and_close(link: &Link, bytes: usize) -> Outcome {
     let side = link.side;
     let memory = link.memory(MESSAGES * bytes)?;
@@ -100,7 +100,7 @@ fn send_and_close(link: &Link, bytes: usize) -> Outcome {
     side.meet()
 }
 
-/// Stops the peer or lets it go on.
+/// Sends a signal to the peer, to stop it or to let it go on.
 fn signal(peer: i32, signal: Signal) -> Outcome {
     let sent = Pid::from_raw(peer).map(|peer| kill_process(peer, signal));
     demand(matches!(sent, Some(Ok(()))), || format!("the receiver could not be sent {signal:?}"))
@@ -226,9 +226,9 @@ pub(super) const SENDER_KILLED: Point = Point::pair(
     },
 );
 
-/// The content of a long message.
+/// Seed of the content of a long message.
 const LONG_SEED: u64 = 9;
-/// Longer than whatever is on its way at a time.
+/// Bytes of a long message: more than is on its way at any time.
 const LONG_BYTES: usize = 64 << 20;
 /// Time between the start of a transfer and the kill of one of its processes.
 const BEGUN: Duration = Duration::from_millis(2);
@@ -296,7 +296,7 @@ pub(super) const SENDER_KILLED_WITHIN: Point = Point::pair(
     },
 );
 
-/// Closing neither hangs nor crashes, whatever it returns.
+/// Closes the connection: this must neither hang nor crash, whatever it returns.
 fn close_after_error(link: &Link) -> Outcome {
     link.side.step("closing, after the error");
     let _may_be_refused = link.side.watch.call("close", || link.comm.close());

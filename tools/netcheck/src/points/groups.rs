@@ -12,7 +12,7 @@ use crate::stop::{Outcome, demand, skipped};
 const ROOM: usize = 3000;
 const STRIDE: usize = 3072 + GUARD;
 
-/// A connection, and how long a group may be.
+/// Opens a connection, and returns it with the most receives of a group.
 fn open(side: &Side) -> Outcome<(Link<'_>, usize)> {
     let net = side.net()?;
     let receives_max = usize::try_from(net.properties()?.receives_max).unwrap_or(1);
@@ -22,14 +22,14 @@ fn open(side: &Side) -> Outcome<(Link<'_>, usize)> {
     Ok((Link::open(side, &net)?, receives_max.min(GROUP_MAX)))
 }
 
-/// What a send with that seed has.
+/// Returns the bytes of a send with that seed.
 fn bytes_of(seed: usize) -> usize {
     (seed * 37) % ROOM
 }
 
-/// Sends messages with these tags and seeds, in this order, as far as the plugin takes them; those
-/// that it does not take now are tried again while later ones are, as NCCL's channels are
-/// independent of each other.
+/// Sends messages with these tags and seeds, in this order, as far as the plugin takes them. A
+/// message that the plugin does not take now is tried again while later ones are, as NCCL's
+/// channels are independent of each other.
 fn send_all(link: &Link, messages: &[(i32, usize)]) -> Outcome {
     let memory = link.memory(messages.len() * STRIDE)?;
     let parts: Vec<Part> = messages
@@ -61,7 +61,7 @@ fn send_all(link: &Link, messages: &[(i32, usize)]) -> Outcome {
     })
 }
 
-/// Posts groups of tags, each with the seed that is expected there, and verifies them.
+/// Posts groups of tags, each with the expected seed, and verifies them.
 fn receive_all(link: &Link, groups: &[Vec<(i32, usize)>]) -> Outcome {
     let slots: usize = groups.iter().map(Vec::len).sum();
     let memory = link.memory(slots * STRIDE)?;
@@ -103,7 +103,7 @@ fn verify(memory: &Registered, slot: usize, seed: usize, bytes: usize, place: &s
     slot.verify(seed as u64, bytes, ROOM).map_err(|stop| stop.of(place, None))
 }
 
-/// Both sides of a point: the groups of the receiver, and what the sender sends, in its order.
+/// Both sides of a point: the groups of the receiver, and the sends of the sender, in order.
 type Plan = (Vec<Vec<(i32, usize)>>, Vec<(i32, usize)>);
 
 fn receive(side: &Side, plan: fn(usize) -> Plan) -> Outcome {
@@ -129,7 +129,7 @@ pub(super) const GROUPED_RECEIVES: Point = Point::pair(
     |side| send(side, all_lengths),
 );
 
-/// A group of each length; in each, the sends come in reverse.
+/// Returns a group of each length; in each, the sends come in reverse.
 fn all_lengths(receives_max: usize) -> Plan {
     let (mut groups, mut sends) = (Vec::new(), Vec::new());
     for length in 1..=receives_max {
@@ -163,7 +163,7 @@ pub(super) const INTERLEAVED_TAGS: Point = Point::pair(
     |side| send(side, interleaved),
 );
 
-/// Groups of tags 1 and 2; all with tag 2 are offered before all with tag 1.
+/// Returns groups of tags 1 and 2; all sends with tag 2 come before all with tag 1.
 fn interleaved(_receives_max: usize) -> Plan {
     let groups: Vec<Vec<(i32, usize)>> =
         (0..12).map(|group| vec![(1, 2 * group + 1), (2, 2 * group + 2)]).collect();

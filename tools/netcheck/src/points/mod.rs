@@ -1,4 +1,4 @@
-//! What NCCL demands of a network plugin, point by point.
+//! Demands of NCCL on a network plugin, point by point.
 
 mod connect;
 mod cycles;
@@ -17,20 +17,20 @@ mod transfer;
 use crate::side::Side;
 use crate::stop::Outcome;
 
-/// One thing that NCCL demands.
+/// One demand of NCCL.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Point {
-    /// By which users choose it.
+    /// Name by which users choose the point.
     pub(crate) name: &'static str,
-    /// What the contract says, in a sentence.
+    /// Demand of the contract, in a sentence.
     pub(crate) demand: &'static str,
-    /// Who demands it.
+    /// Contract, or robustness beyond it.
     pub(crate) kind: Kind,
-    /// How many times the usual time it may take.
+    /// Multiple of the usual time that the point may take.
     pub(crate) patience: u32,
     /// Name of the point without which this one cannot pass.
     pub(crate) rests_on: Option<&'static str>,
-    /// How it is found out.
+    /// Test of the point.
     pub(crate) act: Act,
 }
 
@@ -40,17 +40,17 @@ impl PartialEq for Point {
     }
 }
 
-/// Who demands a point.
+/// Kind of a demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// NCCL does it, or it happens where NCCL runs.
+    /// Demand of the contract: NCCL does it, or it happens where NCCL runs.
     Contract,
-    /// NCCL never does it; a plugin that survives it is easier to live with.
+    /// Demand beyond it: NCCL never does it, but a plugin that survives it is easier to live with.
     Robustness,
 }
 
 impl Kind {
-    /// In JSON.
+    /// Returns the name in JSON.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Contract => "contract",
@@ -59,37 +59,39 @@ impl Kind {
     }
 }
 
-/// How a point is found out.
+/// Test of a point.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Act {
-    /// In one process.
+    /// Function for one process.
     Alone(fn(&Side) -> Outcome),
-    /// In two.
+    /// Functions for two processes.
     Pair {
-        /// In the process that listens.
+        /// Function of the process that listens.
         receive: fn(&Side) -> Outcome,
-        /// In the process that connects.
+        /// Function of the process that connects.
         send: fn(&Side) -> Outcome,
     },
 }
 
-/// Every other point rests on it.
+/// Point that every other point rests on.
 const LOADS: &str = "loads_and_names";
-/// Every connection rests on it.
+/// Point that every connection rests on.
 const HANDLE: &str = "handle_is_128_bytes";
-/// Every message rests on it.
+/// Point that every message rests on.
 const CONNECTS: &str = "connects";
-/// Everything that is done with messages rests on it.
+/// Point that all use of messages rests on.
 pub(crate) const ONE_MESSAGE: &str = "one_message";
 
 impl Point {
-    /// Part of the contract, found out in one process. Rests on a plugin that can be opened.
+    /// Makes a point of the contract that runs in one process. It rests on a plugin that can be
+    /// opened.
     const fn alone(name: &'static str, demand: &'static str, act: fn(&Side) -> Outcome) -> Point {
         let (act, rests_on) = (Act::Alone(act), Some(LOADS));
         Point { name, demand, kind: Kind::Contract, patience: 1, rests_on, act }
     }
 
-    /// Part of the contract, found out in two processes. Rests on a message that arrives.
+    /// Makes a point of the contract that runs in two processes. It rests on a message that
+    /// arrives.
     const fn pair(
         name: &'static str,
         demand: &'static str,
@@ -100,24 +102,24 @@ impl Point {
         Point { name, demand, kind: Kind::Contract, patience: 1, rests_on, act }
     }
 
-    /// Names the point that it rests on, if any.
+    /// Sets the point that this one rests on, if any.
     const fn resting_on(self, rests_on: Option<&'static str>) -> Point {
         Point { rests_on, ..self }
     }
 
-    /// What NCCL itself never does.
+    /// Marks the point as something that NCCL itself never does.
     const fn robustness(self) -> Point {
         Point { kind: Kind::Robustness, ..self }
     }
 
-    /// It may take so many times the usual time.
+    /// Sets the multiple of the usual time that the point may take.
     const fn patient(self, times: u32) -> Point {
         Point { patience: times, ..self }
     }
 }
 
-/// All of them, in the order in which they are run: the simple ones first, so that the first that
-/// fails says most.
+/// All points, in the order in which they run: the simple ones first, so that the first failure
+/// says most.
 pub(crate) const ALL: &[Point] = &[
     setup::LOADS_AND_NAMES,
     setup::PROPERTIES,

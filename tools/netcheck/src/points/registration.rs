@@ -59,7 +59,7 @@ fn during_transfers(side: &Side) -> Outcome {
     link.close()
 }
 
-/// Registers memory of its own and parts of what others transfer; how often.
+/// Registers memory of its own and parts of what others transfer, and returns how often.
 fn register_until(is_over: &AtomicBool, link: &Link, shared: Memory, at: usize) -> Outcome<usize> {
     let own = Memory::new(256 << 10);
     let mut count = 0;
@@ -203,7 +203,7 @@ fn deregister_in_flight(side: &Side) -> Outcome {
     exchange(&other)
 }
 
-/// A call that must not wait for the peer.
+/// Makes a call that must not wait for the peer.
 fn abandon(side: &Side, name: &'static str, call: impl FnOnce() -> Outcome) -> Outcome {
     side.watch.call(name, call)
 }

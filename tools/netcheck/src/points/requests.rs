@@ -1,4 +1,4 @@
-//! What becomes of requests.
+//! Life of requests.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::side::Side;
 use crate::stop::{Outcome, demand, failed, skipped};
 use crate::stream::Stream;
 
-/// How long one side does nothing, for the other to go ahead as far as it can.
+/// Time that one side does nothing, for the other to go ahead as far as it can.
 const A_WHILE: Duration = Duration::from_millis(300);
-/// How long a plugin may take to make room for what it must have room for.
+/// Time that a plugin has to make room for the requests that it must take.
 const SOON: Duration = Duration::from_secs(2);
 
 /// Bytes of a message, and from one slot to the next.
@@ -68,7 +68,7 @@ pub(super) const THIRTY_TWO_IN_FLIGHT: Point = Point::pair(
     },
 );
 
-/// As many requests as NCCL has, without one being tested.
+/// Posts as many requests as NCCL has, without testing one.
 fn take_all(
     call: &str,
     side: &Side,
@@ -159,7 +159,8 @@ pub(super) const NULL_IS_RETRIED: Point = Point::pair(
     eager,
 );
 
-/// First the sender goes ahead, then the receiver: 32 at once are as many as NCCL asks for.
+/// Transfers once with the sender ahead and once with the receiver ahead, 32 messages at once: as
+/// many as NCCL asks for.
 fn eager(side: &Side) -> Outcome {
     let net = side.net()?;
     let link = Link::open(side, &net)?;
@@ -229,7 +230,7 @@ pub(super) const TEST_SEMANTICS: Point = Point::pair(
     },
 );
 
-/// Messages, and those of them that are received at once.
+/// Number of messages, and of those that are received at once.
 const CONSUMED: usize = 64;
 const AT_ONCE: usize = 8;
 
@@ -328,7 +329,7 @@ pub(super) const FLUSH: Point = Point::pair(
     },
 );
 
-/// Tests with NULL for the sizes, until it is done.
+/// Tests the request with NULL for the sizes, until it is done.
 fn finish_without_sizes(side: &Side, net: &Net, request: Opaque, what: &str) -> Outcome {
     side.until(format_args!("test to say that {what} is done"), || {
         let (result, done) = net.calls.test(request, None);

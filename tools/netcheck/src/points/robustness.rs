@@ -1,4 +1,4 @@
-//! What NCCL never does, and people who write a caller do.
+//! Calls that NCCL never makes, and that authors of a caller make.
 
 use std::time::Duration;
 

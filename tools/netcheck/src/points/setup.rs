@@ -1,4 +1,4 @@
-//! Before any connection.
+//! Points before any connection.
 
 use std::path::Path;
 
@@ -75,7 +75,7 @@ pub(super) const PROPERTIES: Point = Point::alone(
     },
 );
 
-/// What is wrong with each field.
+/// Returns what is wrong with each field.
 pub(super) fn wrong_fields(device: i32, properties: &Properties) -> Vec<String> {
     let Properties { memory_kinds, device_type, device_version, latency_us, .. } = *properties;
     let (parts, part) = (properties.parts.0, properties.parts.1.first().copied());
@@ -138,8 +138,8 @@ pub(super) fn wrong_fields(device: i32, properties: &Properties) -> Vec<String> 
     wrong.chain(wrong_pci_path(properties.pci_path.as_deref())).collect()
 }
 
-/// Returns what is wrong with the path of a device. NCCL attaches what is not on the PCI bus to the
-/// first processor.
+/// Returns what is wrong with the path of a device. NCCL attaches devices that are not on the PCI
+/// bus to the first processor.
 fn wrong_pci_path(path: Option<&str>) -> Option<String> {
     let path = path?;
     let place = Path::new(path);
@@ -156,7 +156,7 @@ fn wrong_pci_path(path: Option<&str>) -> Option<String> {
     })
 }
 
-/// Returns whether a name is as `0000:3b:00.0`; domains may be longer.
+/// Returns whether a name has the form of `0000:3b:00.0`; domains may be longer.
 fn is_bus_id(name: &str) -> bool {
     let parts: Vec<&str> = name.split([':', '.']).collect();
     let is_hex = |part: &str| part.chars().all(|c| c.is_ascii_hexdigit());

@@ -1,4 +1,4 @@
-//! Who connects without being a peer, and handles that are none.
+//! Strangers that connect without being a peer, and invalid handles.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::net::{Handle, Listener};
 use crate::side::Side;
 use crate::stop::{Outcome, Stop, failed, skipped};
 
-/// How long something is polled that must not come true.
+/// Time of polling for what must not come true.
 const A_WHILE: Duration = Duration::from_millis(200);
 
 pub(super) const STRANGER_ON_PORT: Point = Point::pair(
@@ -51,7 +51,7 @@ pub(super) const STRANGER_ON_PORT: Point = Point::pair(
     },
 );
 
-/// Expects that `accept` says that nobody is there.
+/// Expects that `accept` reports no connection.
 fn turned_away(side: &Side, listener: &Listener) -> Outcome {
     side.step("accept, when strangers have connected");
     side.poll_for(A_WHILE, || match side.promptly("accept", || Ok(listener.accept()))? {
@@ -64,7 +64,7 @@ fn turned_away(side: &Side, listener: &Listener) -> Outcome {
     Ok(())
 }
 
-/// What strangers do; those connections that they hold on to.
+/// Connects as strangers do, and returns the connections that they hold on to.
 fn strangers(at: SocketAddr) -> Vec<TcpStream> {
     let connect = || TcpStream::connect_timeout(&at, Duration::from_secs(1)).ok();
     // Comes and goes.
@@ -87,7 +87,7 @@ fn strangers(at: SocketAddr) -> Vec<TcpStream> {
     stay.into_iter().flatten().collect()
 }
 
-/// Where this process listens.
+/// Returns the addresses on which this process listens.
 fn listening() -> Vec<SocketAddr> {
     let sockets: BTreeSet<String> = fs::read_dir("/proc/self/fd")
         .into_iter()
@@ -114,8 +114,8 @@ fn listening() -> Vec<SocketAddr> {
     found
 }
 
-/// An address as the kernel prints it: words of the host's order in hexadecimal, and the port. The
-/// address of all interfaces is reached by that of the loopback.
+/// Parses an address as the kernel prints it: words of the host's order in hexadecimal, and the
+/// port. The address of all interfaces becomes that of the loopback.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;

@@ -86,7 +86,7 @@ pub(super) const CALLS_FROM_OTHER_THREADS: Point = Point::pair(
     },
 );
 
-/// Does it in a thread of its own, which then ends.
+/// Runs `what` in a thread of its own, which then ends.
 fn elsewhere<T: Send>(what: impl FnOnce() -> Outcome<T> + Send) -> Outcome<T> {
     std::thread::scope(|scope| {
         scope.spawn(what).join().unwrap_or_else(|_| failed("a thread panicked"))

@@ -8,7 +8,7 @@ use crate::side::Side;
 use crate::stop::{Outcome, demand, skipped};
 use crate::stream::Stream;
 
-/// Around the sizes at which plugins change how they send: inline, eager, in packets, in pieces.
+/// Sizes around those at which plugins change how they send: inline, eager, in packets, in pieces.
 const SIZES: [usize; 22] = [
     0,
     1,
@@ -34,7 +34,7 @@ const SIZES: [usize; 22] = [
     (1 << 20) + 3,
 ];
 
-/// The stream over one connection, then the end.
+/// Transfers the stream over one connection, then closes the connection.
 fn run(side: &Side, stream: &Stream) -> Outcome {
     let net = side.net()?;
     let link = Link::open(side, &net)?;
@@ -105,7 +105,7 @@ pub(super) const SEND_SMALLER_THAN_RECEIVE: Point = Point::pair(
     |side| run(side, &Stream::of_odd_sizes(60, 20_000, 70)),
 );
 
-/// Sent, and received of it.
+/// Bytes that are sent, and the bytes of them that are received.
 const TRUNCATED: [(usize, usize); 4] = [(2000, 1000), (100, 99), (1 << 20, 70_000), (64, 0)];
 
 pub(super) const TRUNCATION: Point = Point::pair(
@@ -154,13 +154,14 @@ pub(super) const IN_ORDER: Point = Point::pair(
     |side| run(side, &in_order()),
 );
 
-/// Long and short messages in turns; enough of each length to see one in the place of another.
+/// Returns a stream of long and short messages in turns, with enough of each length to see one in
+/// the place of another.
 fn in_order() -> Stream {
     let size = |index: usize| [16, 300_000, 64, 9000, 16, 70_000, 8, 64][index % 8];
     Stream { sizes: (0..400).map(size).collect(), in_flight: 8, seed: 1000 }
 }
 
-/// As many as NCCL has in flight at most.
+/// Most messages that NCCL has in flight.
 const UNTESTED: usize = nccl_net_abi::REQUESTS_MAX;
 
 pub(super) const ISEND_WITHOUT_TEST: Point = Point::pair(

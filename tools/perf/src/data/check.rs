@@ -1,19 +1,18 @@
-//! When an element that differs from the expected bits is right all the same.
+//! Cases in which an element is right although it differs from the expected bits.
 //!
 //! Only one case exists: the average of floats over a number of ranks that is no power of two. The
 //! sum is exact, but a library may divide it, or multiply it by a rounded reciprocal, in `f32` (in
-//! `f64` for
-//! `double`), and then round once to the type. Such a result is right if it is as near to the true
-//! quotient as the nearest representable number, but for the error of that arithmetic: two
-//! roundings of `f32` (2^-22 is twice that) or of `f64` (2^-50). Everything else must match bit for
-//! bit.
+//! `f64` for `double`), and then round once to the type. Such a result is right if it is as near to
+//! the true quotient as the nearest representable number, except for the error of that arithmetic:
+//! two roundings of `f32` (2^-22 is twice that) or of `f64` (2^-50). Everything else must match bit
+//! for bit.
 
 use ccl_core::types::{DataType, ReduceOp};
 
 use super::format::{FloatFormat, element_bits};
 use super::generate::Recipe;
 
-/// Whether `actual` may stand for `expected`, which it differs from.
+/// Returns whether `actual` is right although it differs from `expected`.
 #[must_use]
 pub fn accepts(recipe: Recipe, actual: &[u8], expected: &[u8], true_value: Option<f64>) -> bool {
     let Some(format) = FloatFormat::of(recipe.data_type) else { return false };

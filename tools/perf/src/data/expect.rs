@@ -1,51 +1,51 @@
-//! Which data belong where: what each rank puts in, and what must lie in its output afterwards.
+//! Placement of data: the contents of each rank's input, and of its output afterwards.
 
 use ccl_core::types::{Collective, Rank};
 
 use crate::geometry::{Counts, Layout};
 
-/// Where the content of a stretch of a buffer comes from.
+/// Source of the content of a segment of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// From an input; see [`Recipe::input`](super::generate::Recipe::input).
+    /// Input of a rank or a pair; see [`Recipe::input`](super::generate::Recipe::input).
     Input {
-        /// Which stream.
+        /// Number of the stream.
         stream: u64,
     },
-    /// From the reduction over all ranks.
+    /// Reduction over all ranks.
     Reduction,
-    /// Nobody may have written here.
+    /// No source: nothing may be written here.
     Untouched,
 }
 
-/// A stretch of a buffer.
+/// Segment of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// What it holds.
+    /// Source of the content.
     pub source: Source,
-    /// The first element of the source.
+    /// First element of the source.
     pub first: usize,
-    /// Elements.
+    /// Number of elements.
     pub count: usize,
 }
 
-/// One rank's place in one call.
+/// One rank's part in one call.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
-    /// The collective.
+    /// Kind of collective.
     pub collective: Collective,
-    /// Its counts on this rank.
+    /// Counts of the call on this rank.
     pub counts: &'a Counts,
-    /// The root, where it has one.
+    /// Root, if the collective has one.
     pub root: Rank,
-    /// This rank.
+    /// Number of this rank.
     pub rank: Rank,
-    /// All ranks.
+    /// Number of ranks.
     pub ranks: u32,
 }
 
-/// The stream of a block that one rank sends to another, where blocks have counts of their own: the
-/// receiver need not know where the block lies in the sender's buffer.
+/// Returns the stream of a block that one rank sends to another, in calls with a count for each
+/// block: the receiver need not know the block's position in the sender's buffer.
 fn pair_stream(from: Rank, to: Rank) -> u64 {
     1 << 63 | u64::from(from) << 32 | u64::from(to)
 }
@@ -59,13 +59,13 @@ fn untouched(count: usize) -> Segment {
 }
 
 impl Place<'_> {
-    /// Sizes and offsets of the buffers.
+    /// Returns the sizes and offsets of the buffers.
     #[must_use]
     pub fn layout(&self) -> Layout {
         Layout::of(self.collective, self.counts, self.rank, self.ranks)
     }
 
-    /// What the input holds.
+    /// Returns the segments of the input.
     #[must_use]
     pub fn input(&self) -> Vec<Segment> {
         match self.counts {
@@ -81,7 +81,7 @@ impl Place<'_> {
         }
     }
 
-    /// What the output must hold after the call.
+    /// Returns the segments that the output must have after the call.
     #[must_use]
     pub fn output(&self, in_place: bool) -> Vec<Segment> {
         match self.counts {

@@ -2,17 +2,17 @@
 
 use ccl_core::types::DataType;
 
-/// The two widths that make an IEEE-like float.
+/// Widths of an IEEE-like float.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FloatFormat {
-    /// Bits of the exponent.
+    /// Number of bits of the exponent.
     pub exponent_bits: u32,
-    /// Bits of the mantissa, without the leading one.
+    /// Number of bits of the mantissa, without the leading one.
     pub mantissa_bits: u32,
 }
 
 impl FloatFormat {
-    /// The format of a type; `None` for integers.
+    /// Returns the format of a type; `None` for integers.
     #[must_use]
     pub const fn of(data_type: DataType) -> Option<FloatFormat> {
         let (exponent_bits, mantissa_bits) = match data_type {
@@ -31,8 +31,8 @@ impl FloatFormat {
         (1 << (self.exponent_bits - 1)) - 1
     }
 
-    /// The bits of the nearest number, ties to even. Meant for numbers that are in range: what is
-    /// too large comes out as some bits with the largest exponent.
+    /// Returns the bits of the nearest number, ties to even. The number must be in range: one that
+    /// is too large gives some bits with the largest exponent.
     #[must_use]
     pub fn encode(self, value: f64) -> u64 {
         let bits = value.to_bits();
@@ -45,16 +45,16 @@ impl FloatFormat {
             return sign;
         }
         let exponent = ((bits >> 52 & 0x7FF) as i32 - 1023).max(1 - self.bias());
-        // In units of the last place: the scaling is exact, so this is the one rounding.
+        // The scaling to units of the last place is exact, so this is the only rounding.
         let scale = 2.0_f64.powi(self.mantissa_bits as i32 - exponent);
         let units = (magnitude * scale).round_ties_even() as u64;
-        // The leading one of `units` carries into the exponent, which is what is wanted, also when
-        // rounding went up to the next power of two and when the number is subnormal.
+        // The leading one of `units` carries into the exponent. That is right, also when rounding
+        // goes up to the next power of two and when the number is subnormal.
         let field = (exponent + self.bias() - 1) as u64;
         sign | ((field << self.mantissa_bits) + units)
     }
 
-    /// The number that the bits mean; infinities and NaNs are not recognised as such.
+    /// Returns the number that the bits mean; infinities and NaNs are not recognised as such.
     #[must_use]
     pub fn decode(self, bits: u64) -> f64 {
         let mantissa = bits & ((1 << self.mantissa_bits) - 1);
@@ -70,7 +70,7 @@ impl FloatFormat {
     }
 }
 
-/// Whether the integer type has a sign.
+/// Returns whether the integer type has a sign.
 #[must_use]
 pub const fn is_signed(data_type: DataType) -> bool {
     matches!(data_type, DataType::Int8 | DataType::Int32 | DataType::Int64)
@@ -86,7 +86,7 @@ pub fn push_element(bytes: &mut Vec<u8>, data_type: DataType, bits: u64) {
     }
 }
 
-/// The bits of one element given as its bytes.
+/// Returns the bits of one element from its bytes.
 #[must_use]
 pub fn element_bits(element: &[u8]) -> u64 {
     match *element {
@@ -98,7 +98,7 @@ pub fn element_bits(element: &[u8]) -> u64 {
     }
 }
 
-/// The integer that the bits mean.
+/// Returns the integer that the bits mean.
 #[must_use]
 pub fn integer(data_type: DataType, bits: u64) -> i128 {
     let unused = 64 - 8 * data_type.bytes() as u32;

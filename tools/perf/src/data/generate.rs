@@ -1,6 +1,6 @@
-//! The elements themselves: what each rank puts in, and what a reduction of it must give.
+//! Values of elements: the input of each rank, and the result of its reduction.
 //!
-//! How exactness is reached, for `n` ranks and a type with `p` significant bits:
+//! Exactness is reached as follows, for `n` ranks and a type with `p` significant bits:
 //!
 //! * *sum*, *premul-sum* of floats: multiples of one power of two per element, whose magnitudes add
 //!   up to at most `2^p` over all ranks. So every partial sum, in any order, is representable.
@@ -18,25 +18,27 @@ use ccl_core::types::{DataType, Rank, ReduceOp};
 
 use super::format::{FloatFormat, integer, is_signed};
 
-/// What the elements depend on besides rank and index.
+/// Parameters of the elements besides rank and index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recipe {
-    /// The type of the elements.
+    /// Type of the elements.
     pub data_type: DataType,
-    /// The operator of the reduction; `None` where data are only moved, which need no care.
+    /// Operator of the reduction; `None` if data are only moved.
     pub op: Option<ReduceOp>,
-    /// How many ranks take part.
+    /// Number of ranks that take part.
     pub ranks: u32,
-    /// Counts up, so that the result of the last call is never right for the next one.
+    /// Number of the repetition, so that the result of the last call is never right for the next
+    /// one.
     pub repetition: u64,
 }
 
-/// A result that must come out.
+/// Expected result of a reduction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Expected {
-    /// The bits of the element.
+    /// Bits of the element.
     pub bits: u64,
-    /// The true value where its rounding may depend on the way: the average of floats.
+    /// True value before rounding, for the average of floats, whose rounding may depend on the
+    /// method.
     pub true_value: f64,
 }
 
@@ -49,13 +51,13 @@ pub fn mix(seed: u64, counter: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The factor of a rank under [`ReduceOp::PremulSum`].
+/// Returns the factor of a rank under [`ReduceOp::PremulSum`].
 #[must_use]
 pub fn premul_factor(rank: Rank) -> u64 {
     1 + u64::from(rank % 2)
 }
 
-/// The factor of a rank as the call takes it: one element's bytes first.
+/// Returns the factor of a rank as the call takes it: one element's bytes first.
 #[must_use]
 pub fn premul_scalar(data_type: DataType, rank: Rank) -> [u8; 8] {
     let factor = premul_factor(rank);
@@ -68,8 +70,8 @@ pub fn premul_scalar(data_type: DataType, rank: Rank) -> [u8; 8] {
 }
 
 impl Recipe {
-    /// The bits of element `index` of what `stream` puts in. A stream is a rank; all-to-all with
-    /// counts has one per pair.
+    /// Returns the bits of element `index` of the input of `stream`. A stream is a rank; all-to-all
+    /// with counts has one per pair.
     #[must_use]
     pub fn input(&self, stream: u64, index: u64) -> u64 {
         let common = mix(self.repetition, index);
@@ -83,7 +85,7 @@ impl Recipe {
         }
     }
 
-    /// What element `index` is after the reduction over all ranks.
+    /// Returns the expected element `index` after the reduction over all ranks.
     #[must_use]
     pub fn reduced(&self, index: u64) -> Expected {
         let op = self.op.unwrap_or(ReduceOp::Sum);
@@ -98,7 +100,7 @@ impl Recipe {
         u64::MAX >> (64 - 8 * self.data_type.bytes())
     }
 
-    /// A value whose sum over all ranks stays within `budget` in magnitude.
+    /// Returns a value whose sum over all ranks stays within `budget` in magnitude.
     fn within_budget(&self, budget: u64, stream: u64, common: u64, own: u64) -> i64 {
         let ranks = u64::from(self.ranks);
         let amplitude = budget / ranks;
@@ -150,8 +152,8 @@ impl Recipe {
         }
     }
 
-    /// A factor: at most four ranks move the exponent (e4m3 has room for six steps down), one rank
-    /// brings a mantissa, every rank a sign.
+    /// Returns a factor of a product: at most four ranks change the exponent (e4m3 has room for six
+    /// steps down), one rank has a mantissa, every rank a sign.
     fn factor(&self, format: FloatFormat, stream: u64, common: u64, own: u64) -> u64 {
         let ranks = u64::from(self.ranks);
         let moves_exponent = (stream + (common >> 8)) % ranks < 4;
@@ -171,7 +173,7 @@ impl Recipe {
         let data_type = self.data_type;
         let values = inputs.map(|(rank, bits)| (rank, integer(data_type, bits)));
         let result = match op {
-            // Congruent modulo the width, so it may wrap wherever it likes.
+            // The sum is congruent modulo the width, so it may wrap anywhere.
             ReduceOp::Sum => values.fold(0, |sum: i128, (_, value)| sum.wrapping_add(value)),
             ReduceOp::Prod => {
                 values.fold(1, |product: i128, (_, value)| product.wrapping_mul(value))
@@ -208,7 +210,7 @@ impl Recipe {
     }
 }
 
-/// Random bits, but neither zero or subnormal nor infinite or NaN.
+/// Returns random bits of a finite normal number: not zero, subnormal, infinite or NaN.
 fn finite_normal(format: FloatFormat, random: u64) -> u64 {
     let exponents = (1 << format.exponent_bits) - 2;
     let field = 1 + (random >> 53) % exponents;

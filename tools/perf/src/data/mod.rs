@@ -1,8 +1,8 @@
-//! Data whose correct result is known: inputs made from a counter (which rank, which element, which
-//! repetition), the expected outputs worked out by each rank on its own, and the comparison.
+//! Data with a known correct result: inputs computed from rank, element and repetition, expected
+//! outputs that each rank computes by itself, and the comparison.
 //!
 //! Reductions get values for which every order of combining, with or without rounding in between,
-//! gives the same bits, so that one wrong element is one mistake and never rounding; the one
+//! gives the same bits. So a wrong element is always a mistake and never rounding; the only
 //! exception is the average of floats, see [`check`].
 
 pub mod check;

@@ -1,23 +1,23 @@
-//! Elements by the million without making each by itself: the data repeat after a prime number of
-//! elements, so one table per stream is enough to fill and to compare buffers of any length with
-//! `memcpy` and `memcmp`. Being prime, the period meets no chunk or block boundary: a block that
-//! lands in another block's place does not look right.
+//! Fast generation and comparison of elements. The data repeat after a prime number of elements, so
+//! one table per stream is enough to fill and to compare buffers of any length with `memcpy` and
+//! `memcmp`. A prime period is no multiple of a chunk or a block: a block in the place of another
+//! block does not look right.
 
 use super::check::accepts;
 use super::format::push_element;
 use super::generate::{Expected, Recipe};
 
-/// After how many elements the data repeat. Shorter for many ranks, because each rank works out the
-/// reduction of every table element over all of them.
+/// Returns the number of elements after which the data repeat. The period is shorter for many
+/// ranks, because each rank computes the reduction of every table element over all of them.
 #[must_use]
 pub fn period(ranks: u32) -> usize {
     if ranks <= 64 { 65_521 } else { 4_093 }
 }
 
-/// What fills buffers.
+/// Byte that fills buffers before a call.
 pub const POISON: u8 = 0xDB;
 
-/// The first elements of a stream, at most one period of them.
+/// First elements of a stream, at most one period of them.
 #[derive(Clone, Debug)]
 pub struct Table {
     recipe: Recipe,
@@ -26,7 +26,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// What `stream` puts in, for elements before `end`.
+    /// Returns the input of `stream`, for elements before `end`.
     #[must_use]
     pub fn of_input(recipe: Recipe, stream: u64, end: usize) -> Table {
         let mut table = Table::empty(recipe);
@@ -36,7 +36,7 @@ impl Table {
         table
     }
 
-    /// The reduction over all ranks, for elements before `end`.
+    /// Returns the reduction over all ranks, for elements before `end`.
     #[must_use]
     pub fn of_reduction(recipe: Recipe, end: usize) -> Table {
         let mut table = Table::empty(recipe);
@@ -62,7 +62,8 @@ impl Table {
         }
     }
 
-    /// How many elements of `actual` are not those of the stream from element `first` on.
+    /// Returns the number of elements of `actual` that differ from the stream from element `first`
+    /// on.
     #[must_use]
     pub fn wrong(&self, actual: &[u8], first: usize) -> u64 {
         let mut rest = actual;
@@ -87,7 +88,7 @@ impl Table {
         wrong.count() as u64
     }
 
-    /// The byte ranges of the table that make up `bytes` bytes from element `first` on.
+    /// Returns the byte ranges of the table that make up `bytes` bytes from element `first` on.
     fn runs(&self, first: usize, bytes: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
         let length = self.bytes.len();
         let mut start = first % period(self.recipe.ranks) * self.recipe.data_type.bytes();

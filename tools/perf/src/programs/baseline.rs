@@ -1,5 +1,5 @@
-//! What `p2p_matrix` keeps of every path, to compare with later: a file of JSON lines, the first
-//! about the run, each other one about a path.
+//! Baseline of `p2p_matrix`: the times of every path, for later comparison. The file has JSON
+//! lines, the first about the run, each other one about a path.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read as _, Write};
@@ -8,36 +8,36 @@ use std::path::{Path, PathBuf};
 use ccl_core::types::Rank;
 use serde::{Deserialize, Serialize};
 
-/// The form of the file.
+/// Version of the file format.
 const FORM: u32 = 1;
 
-/// No line of a file that this has written is longer: so many hosts have short names, and so many
-/// rounds few digits.
+/// Most bytes of a line: more than this program writes, with short host names and times of few
+/// digits.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// The most rounds.
+/// Most rounds of a measurement.
 pub const ROUNDS_MAX: u32 = 1000;
 
-/// How a run was done. Only what was measured alike can be compared.
+/// Setting of a run. Only runs with equal settings can be compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setting {
-    /// The host of each rank, in rank order.
+    /// Host of each rank, in rank order.
     pub hosts: Vec<String>,
-    /// The transport.
+    /// Name of the transport.
     pub transport: String,
     /// Bytes of a message, for the latency.
     pub latency_bytes: usize,
     /// Bytes of a message, for the bandwidth.
     pub bandwidth_bytes: usize,
-    /// Such messages in a group.
+    /// Number of messages in a group, for the bandwidth.
     pub bandwidth_messages: usize,
-    /// Calls whose mean is a sample.
+    /// Number of calls whose mean is a sample.
     pub iterations: u32,
 }
 
 impl Setting {
-    /// All ordered pairs of ranks, in the order in which they are measured and kept.
+    /// Returns all ordered pairs of ranks, in the order in which they are measured and stored.
     pub fn pairs(&self) -> impl Iterator<Item = (Rank, Rank)> + use<> {
         let ranks = self.hosts.len() as Rank;
         (0..ranks).flat_map(move |from| {
@@ -46,24 +46,24 @@ impl Setting {
     }
 }
 
-/// The first line.
+/// First line of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
-    /// The form of the file: 1.
+    /// Version of the file format: 1.
     pub baseline: u32,
-    /// The version of ferroccl.
+    /// Version of ferroccl.
     pub version: String,
-    /// Its commit.
+    /// Commit of ferroccl.
     pub commit: String,
-    /// When, UTC, ISO 8601.
+    /// Date of the run, UTC, ISO 8601.
     pub date: String,
-    /// How.
+    /// Setting of the run.
     pub setting: Setting,
 }
 
 impl Head {
-    /// Of a run of this program.
+    /// Creates the first line for a run of this program.
     #[must_use]
     pub fn new(date: &str, setting: Setting) -> Head {
         Head {
@@ -76,77 +76,77 @@ impl Head {
     }
 }
 
-/// What was measured of a path: a sample in each round.
+/// Measured times of a path: a sample in each round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PathTimes {
-    /// The sender.
+    /// Rank that sends.
     pub from: Rank,
-    /// The receiver.
+    /// Rank that receives.
     pub to: Rank,
     /// Half a round trip, microseconds.
     pub latency_us: Vec<f64>,
-    /// A group of messages and the answer, microseconds.
+    /// Group of messages and the answer, microseconds.
     pub bandwidth_us: Vec<f64>,
 }
 
 impl PathTimes {
-    /// A path of which nothing was measured yet.
+    /// Creates a path without measurements.
     #[must_use]
     pub fn new((from, to): (Rank, Rank)) -> PathTimes {
         PathTimes { from, to, latency_us: Vec::new(), bandwidth_us: Vec::new() }
     }
 }
 
-/// What a file says.
+/// Contents of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Baseline {
-    /// About the run.
+    /// First line of the file.
     pub head: Head,
-    /// In the order of [`Setting::pairs`].
+    /// Paths in the order of [`Setting::pairs`].
     pub paths: Vec<PathTimes>,
 }
 
-/// Why a file is nothing to compare with.
+/// Error for a file that cannot be compared with.
 #[derive(Debug, thiserror::Error)]
 pub enum BaselineError {
-    /// It cannot be read.
+    /// File that cannot be read.
     #[error("cannot read the baseline {}: {error}; --save-baseline writes one", file.display())]
     Read {
-        /// Which.
+        /// Path of the file.
         file: PathBuf,
-        /// Why.
+        /// Reason of the failure.
         error: std::io::Error,
     },
-    /// It is no baseline, or no longer.
+    /// File that is no baseline, or is damaged.
     #[error(
         "{}:{line}: {problem}; measure anew with --save-baseline, or take the file from where it \
          is whole",
         file.display()
     )]
     Damaged {
-        /// Which.
+        /// Path of the file.
         file: PathBuf,
-        /// From 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// What is wrong there.
+        /// Problem in that line.
         problem: String,
     },
-    /// It is of something else.
+    /// Baseline of another setting.
     #[error("the baseline {} is of {was}, and this run is of {is}; {remedy}", file.display())]
     Other {
-        /// Which.
+        /// Path of the file.
         file: PathBuf,
-        /// What it is of.
+        /// Setting of the baseline, as far as it differs.
         was: String,
-        /// What this run is of.
+        /// Setting of this run, as far as it differs.
         is: String,
-        /// What to do.
+        /// Remedy for the difference.
         remedy: String,
     },
 }
 
-/// Lines of a file, and errors that name them.
+/// Lines of a file, with errors that name them.
 struct Lines {
     file: PathBuf,
     text: BufReader<File>,
@@ -166,7 +166,7 @@ impl Lines {
         BaselineError::Damaged { file, line, problem: problem.into() }
     }
 
-    /// The next line as JSON; none at the end.
+    /// Returns the next line as JSON; none at the end.
     fn next<T: for<'de> Deserialize<'de>>(&mut self) -> Result<Option<T>, BaselineError> {
         let mut line = Vec::new();
         let read = self.text.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
@@ -178,7 +178,7 @@ impl Lines {
         if line.last() != Some(&b'\n') {
             return Err(self.damaged("the line is cut, or too long"));
         }
-        // The line that serde_json tells is that of its text, which is one.
+        // The line number in serde_json's error is useless: the text is one line.
         let value = serde_json::from_slice(&line).map_err(|error| {
             let text = error.to_string();
             let reason = text.split(" at line ").next().unwrap_or_default();
@@ -192,7 +192,7 @@ impl Baseline {
     /// Reads a file that must be of this setting.
     ///
     /// # Errors
-    /// A file that cannot be read, is damaged, or is of another setting.
+    /// When the file cannot be read, is damaged, or has another setting.
     pub fn read(file: &Path, wanted: &Setting) -> Result<Baseline, BaselineError> {
         let mut lines = Lines::open(file)?;
         let head: Option<Head> = lines.next()?;
@@ -229,14 +229,15 @@ impl Baseline {
     /// Writes the file.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The error of the system.
     pub fn write(&self, file: &Path) -> std::io::Result<()> {
         let mut text = serde_json::to_string(&self.head)? + "\n";
         for path in &self.paths {
             text += &serde_json::to_string(path)?;
             text.push('\n');
         }
-        // Beside it first: what is there stays whole until there is another.
+        // The new file is written beside the old one and renamed: the old one stays complete until
+        // then.
         let mut beside = file.as_os_str().to_owned();
         beside.push(".new");
         std::fs::write(&beside, text).inspect_err(|_| drop(std::fs::remove_file(&beside)))?;
@@ -244,10 +245,10 @@ impl Baseline {
     }
 }
 
-/// Whether a file could be written, without a change to what is in it.
+/// Checks that a file can be written, without a change to its contents.
 ///
 /// # Errors
-/// Whatever the system says.
+/// The error of the system.
 pub fn writable(file: &Path) -> std::io::Result<()> {
     OpenOptions::new().append(true).create(true).open(file)?.flush()
 }

@@ -1,4 +1,4 @@
-//! What slower paths have in common: a host, a NIC, a rank, or a direction of one.
+//! Common features of slower paths: a host, a NIC, a rank, or one direction of these.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use ccl_core::types::Rank;
 use serde::Serialize;
 
-/// Of so many, the rest is not told: then it is no few parts that are slow.
+/// Most culprits that are reported: with more, the cause is not a few slow parts.
 const MOST: usize = 16;
 
-/// Whose paths: all, those from it, those to it.
+/// Paths of a part: all, those from the part, those to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Way {
     Both,
@@ -17,40 +17,41 @@ enum Way {
     To,
 }
 
-/// Paths that have something in common. Of two groups that explain as much, the first is named, so
-/// the wider ones come first.
+/// Paths with a common feature. Of two groups that explain as much, the first is named, so the
+/// wider groups come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Group {
     All,
     BetweenHosts,
     WithinHosts,
-    /// Before a host: with only two of them it is not known which.
+    /// Paths from one host to another. This variant precedes `Host`, because with only two hosts it
+    /// is unknown which of them is slow.
     Pair(usize, usize),
-    /// Between a host and others.
+    /// Paths between a host and others.
     Host(Way, usize),
     Within(usize),
-    /// By the number of host and NIC.
+    /// Paths of a NIC, by the first rank with that host and NIC.
     Nic(Way, usize),
     Rank(Way, Rank),
 }
 
-/// Who the ranks are.
+/// Hosts and NICs of the ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Ranks<'a> {
-    /// The host of each.
+    /// Host of each rank.
     pub hosts: &'a [String],
-    /// The NIC of each; empty where it is not known.
+    /// NIC of each rank; empty if unknown.
     pub nics: &'a [String],
 }
 
-/// What is common to slower paths.
+/// Common feature of slower paths.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Culprit {
-    /// For people.
+    /// Description for people.
     pub what: String,
-    /// Paths that share it.
+    /// Number of paths that share the feature.
     pub paths: usize,
-    /// How many of them are slower.
+    /// Number of these paths that are slower.
     pub slower: usize,
 }
 
@@ -63,13 +64,13 @@ impl Ranks<'_> {
         self.nics.get(rank as usize).map_or("", String::as_str)
     }
 
-    /// A rank, and where it is.
+    /// Returns a rank with its host.
     #[must_use]
     pub fn name(&self, rank: Rank) -> String {
         format!("rank {rank} on {}", self.host(rank))
     }
 
-    /// Everything that a path is in.
+    /// Returns all groups that a path is in.
     fn groups(&self, from: Rank, to: Rank, first: &Firsts) -> Vec<Group> {
         let (here, there) = (first.host(from), first.host(to));
         let mut all = vec![
@@ -120,7 +121,7 @@ impl Ranks<'_> {
     }
 }
 
-/// By rank, the first rank with the same host, and with the same NIC of the same host.
+/// First rank with the same host, and with the same NIC of the same host, for each rank.
 struct Firsts {
     hosts: Vec<usize>,
     nics: Vec<usize>,
@@ -146,16 +147,15 @@ impl Firsts {
     }
 }
 
-/// What slower paths have in common: again and again the group that has the most slower paths not
-/// yet explained beyond those that are as they were, so that most of its paths are slower. A path
-/// alone has nothing in common with others.
+/// Returns the common features of slower paths. Each step takes the group whose slower paths that
+/// are not yet explained most outnumber its unchanged paths. A single path has no common feature.
 #[must_use]
 pub fn culprits(ranks: Ranks<'_>, paths: &[(Rank, Rank, bool)]) -> Vec<Culprit> {
     let first = Firsts::new(ranks);
     let mut open: Vec<bool> = paths.iter().map(|(.., is_slower)| *is_slower).collect();
     let mut found = Vec::new();
     while found.len() < MOST {
-        // Of each group: slower ones that are open, all slower ones, the others.
+        // Per group: slower paths that are not yet explained, all slower paths, other paths.
         let mut counts: BTreeMap<Group, [usize; 3]> = BTreeMap::new();
         for ((from, to, is_slower), open) in paths.iter().zip(&open) {
             for group in ranks.groups(*from, *to, &first) {
@@ -182,7 +182,7 @@ pub fn culprits(ranks: Ranks<'_>, paths: &[(Rank, Rank, bool)]) -> Vec<Culprit> 
 mod tests {
     use super::*;
 
-    /// What is said if these paths are slower; hosts and NICs by rank.
+    /// Returns the descriptions for these slower paths; hosts and NICs by rank.
     fn told(hosts: &[&str], nics: &[&str], slower: impl Fn(Rank, Rank) -> bool) -> Vec<String> {
         let owned = |all: &[&str]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
         let (hosts, nics) = (owned(hosts), owned(nics));
@@ -209,7 +209,7 @@ mod tests {
         let into = |from, to| !of_c(from) && of_c(to);
         assert_eq!(told(&FOUR, &[], into), ["what host c receives 12/12"]);
         assert_eq!(told(&FOUR, &[], |from, to| of_c(from) && of_c(to)), ["host c inside 2/2"]);
-        // Not all of them: most.
+        // Most of the paths, not all.
         let most = |from, to| either(from, to) && (from, to) != (4, 0) && (from, to) != (1, 5);
         assert_eq!(told(&FOUR, &[], most), ["host c 22/24"]);
         // One rank on each host.
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(told(&FOUR, &[], pair), ["the way from host a to host d 4/4"]);
         assert_eq!(told(&FOUR, &[], |from, to| from == 3 || to == 3), ["rank 3 on b 14/14"]);
         assert_eq!(told(&FOUR, &[], |_, to| to == 3), ["what rank 3 on b receives 7/7"]);
-        // Two hosts: nobody can tell which of them it is.
+        // With two hosts it is unknown which of them is slow.
         let two = told(&["a", "a", "b", "b"], &[], between);
         assert_eq!(two, ["the network between all hosts 8/8"]);
         let two = told(&["a", "a", "b", "b"], &[], |from, to| from > 1 && to < 2);
@@ -255,7 +255,7 @@ mod tests {
         assert!(told(&FOUR, &[], |from, to| (from, to) == (1, 6)).is_empty());
         assert!(told(&FOUR, &[], |_, _| false).is_empty());
         assert!(told(&[], &[], |_, _| true).is_empty());
-        // Here and there: nothing is common to most.
+        // Scattered paths have nothing in common.
         assert!(told(&FOUR, &[], |from, to| (from * 5 + to * 3) % 11 == 0).is_empty());
     }
 }

@@ -1,5 +1,5 @@
-//! `all_reduce_latency_comp`: one large all_reduce against many small ones of the same total, which
-//! is what bucketing gradients is about.
+//! `all_reduce_latency_comp`: one large all_reduce against many small ones of the same total. The
+//! difference is the gain of gradient buckets.
 
 use std::io::Write;
 
@@ -18,34 +18,34 @@ use crate::timing::{Loop, Times, over_ranks, time_calls};
 use crate::trial::Trial;
 use ccl_traffic::bus_factor;
 
-/// The flags of this program.
+/// Flags of this program.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct Extra {
-    /// Into how many messages the large one is cut
+    /// Number of messages that the large one is cut into
     #[arg(long, value_name = "COUNT", default_value_t = 1000,
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub pieces: u32,
 }
 
-/// One total.
+/// Comparison for one total.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// Bytes reduced in all.
+    /// Total number of bytes that are reduced.
     pub total_bytes: usize,
     /// Bytes of a small message.
     pub piece_bytes: usize,
-    /// One call with everything.
+    /// Times of one call with all bytes.
     pub one: Times,
-    /// All the small calls together.
+    /// Times of all the small calls together.
     pub pieces: Times,
-    /// Wrong elements, in one checked call of each kind.
+    /// Number of wrong elements, in one checked call of each kind.
     pub wrong: u64,
 }
 
 /// Compares at each size of the sweep.
 ///
 /// # Errors
-/// Sizes with fewer elements than pieces, and whatever the communicator reports.
+/// Sizes with fewer elements than pieces, and errors of the communicator.
 pub fn run(
     program: &str,
     options: &Options,

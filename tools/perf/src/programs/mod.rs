@@ -1,4 +1,4 @@
-//! The programs that are no sweep over sizes.
+//! Programs that are no sweep over sizes.
 
 pub mod baseline;
 pub mod culprits;
@@ -20,7 +20,7 @@ use super::setup::{rank_lines, ready, write_file};
 use super::subject::{Peer, Subject, SubjectError};
 use super::table;
 
-/// Memory on all ranks, and the header and the JSON file on rank 0.
+/// Resources of a program: memory on all ranks, and the header and the JSON file on rank 0.
 struct Stage {
     memory: Memory,
     origin: Origin,
@@ -45,7 +45,7 @@ impl Stage {
         Ok(Stage { memory, origin, hosts })
     }
 
-    /// Prints the end and writes the report, on rank 0.
+    /// Prints the last lines and writes the report, on rank 0.
     fn finish(
         &self,
         options: &Options,

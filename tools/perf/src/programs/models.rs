@@ -1,15 +1,16 @@
 //! Parameter counts of published models, generated from their published dimensions, and the buckets
 //! that data-parallel training makes of them.
 
-/// Elements of each parameter tensor, in the order of the forward pass.
+/// Number of elements of each parameter tensor, in the order of the forward pass.
 pub type Parameters = Vec<usize>;
 
-/// ResNet-50 (He et al., 2015; the variant with the stride in the 3×3 convolution), 1,000 classes.
+/// Returns the parameters of ResNet-50 (He et al., 2015; the variant with the stride in the 3×3
+/// convolution), 1,000 classes.
 #[must_use]
 pub fn resnet_50() -> Parameters {
     let mut parameters = Vec::new();
     let mut convolution = |inputs: usize, outputs: usize, side: usize| {
-        // Weights, then the scale and the shift of the normalisation behind.
+        // Weights, then the scale and the shift of the normalisation that follows.
         parameters.extend([inputs * outputs * side * side, outputs, outputs]);
     };
     convolution(3, 64, 7);
@@ -29,7 +30,8 @@ pub fn resnet_50() -> Parameters {
     parameters
 }
 
-/// GPT-2 small (Radford et al., 2019): 12 layers of width 768, the output tied to the embedding.
+/// Returns the parameters of GPT-2 small (Radford et al., 2019): 12 layers of width 768, the output
+/// tied to the embedding.
 #[must_use]
 pub fn gpt_2() -> Parameters {
     let width = 768;
@@ -47,8 +49,9 @@ pub fn gpt_2() -> Parameters {
     parameters
 }
 
-/// Llama 3 8B (Meta, 2024): 32 layers of width 4096, 8 key-value heads, 128,256 tokens. One vector
-/// per unit that fully sharded training gathers: the embedding, each layer, and norm and output.
+/// Returns the parameters of Llama 3 8B (Meta, 2024): 32 layers of width 4096, 8 key-value heads,
+/// 128,256 tokens. There is one vector per unit that fully sharded training gathers: the embedding,
+/// each layer, and norm and output.
 #[must_use]
 pub fn llama_3_8b_units() -> Vec<Parameters> {
     let (width, key_value, hidden, tokens) = (4096, 1024, 14_336, 128_256);
@@ -69,14 +72,14 @@ pub fn llama_3_8b_units() -> Vec<Parameters> {
     units
 }
 
-/// The first bucket is small, so that communication begins early.
+/// Bytes of the first bucket: small, so that communication begins early.
 const FIRST_BUCKET_BYTES: usize = 1 << 20;
 
-/// The other buckets, as DistributedDataParallel has them.
+/// Bytes of the other buckets, as in DistributedDataParallel.
 const BUCKET_BYTES: usize = 25 << 20;
 
-/// The elements of each gradient bucket, in the order in which the backward pass fills them: a
-/// bucket is closed by the tensor that fills it.
+/// Returns the elements of each gradient bucket, in the order in which the backward pass fills
+/// them: a bucket is closed by the tensor that fills it.
 #[must_use]
 pub fn gradient_buckets(parameters: &[usize], element_bytes: usize) -> Vec<usize> {
     let mut buckets = Vec::new();
@@ -112,7 +115,7 @@ mod tests {
         let parameters = resnet_50();
         let buckets = gradient_buckets(&parameters, 4);
         assert_eq!(buckets.iter().sum::<usize>(), 25_557_032);
-        // The last layer alone is more than the first bucket wants.
+        // The last layer alone is more than the limit of the first bucket.
         assert_eq!(buckets[0], 2_049_000);
         let inner = &buckets[1..buckets.len() - 1];
         assert!(inner.iter().all(|&elements| elements * 4 >= BUCKET_BYTES));

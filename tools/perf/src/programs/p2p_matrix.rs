@@ -19,19 +19,19 @@ use crate::table::fitted;
 use crate::timing::{BATCH_ITERATIONS, Loop, time_calls};
 use crate::trial::Trial;
 
-/// Messages in flight, as one group, before the sender waits for an answer, when bandwidth is
-/// measured. Fewer if they are long.
+/// Messages in flight, as one group, before the sender waits for an answer, for the bandwidth;
+/// fewer if they are long.
 const WINDOW: usize = 16;
 const WINDOW_BYTES: usize = 16 << 20;
 
-/// How often every pair is measured, if a baseline is made or read: enough to tell something of the
-/// paths of 512 ranks.
+/// Default number of rounds if a baseline is made or read: enough to detect slower paths among 512
+/// ranks.
 const ROUNDS: u32 = 20;
 
-/// The flags of this program.
+/// Flags of this program.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Extra {
-    /// Measure every pair so often, in turns [default: 1, or 20 with a baseline]
+    /// Measure every pair this many times, in turns [default: 1, or 20 with a baseline]
     #[arg(long, value_name = "COUNT",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(ROUNDS_MAX)))]
     pub rounds: Option<u32>,
@@ -41,7 +41,7 @@ pub struct Extra {
     /// Compare every path with this file, and end with status 1 if one got slower
     #[arg(long, value_name = "FILE", value_parser = file_name())]
     pub baseline: Option<PathBuf>,
-    /// By how many percent a path may be slower than in the baseline
+    /// Percent by which a path may be slower than in the baseline
     #[arg(long, value_name = "PERCENT", value_parser = percent, default_value_t = 10.0,
           requires = "baseline")]
     pub allowed: f64,
@@ -53,8 +53,9 @@ impl Extra {
         self.rounds.unwrap_or(if kept { ROUNDS } else { 1 })
     }
 
-    /// What to compare with, if anything; and whether the rounds can tell something, and what was
-    /// measured can be kept. On the rank that has the files.
+    /// Returns the baseline to compare with, if one is given. It checks that the rounds are enough
+    /// to detect slower paths and that the new baseline can be written. Only the rank that has the
+    /// files calls it.
     fn prepare(&self, setting: &Setting) -> Result<Option<Baseline>, Refused> {
         let refused = |error: &dyn std::fmt::Display| Refused(error.to_string());
         let rounds = self.rounds() as usize;
@@ -69,14 +70,14 @@ impl Extra {
             regression::enough(setting, [rounds; 2]).map_err(Refused)?;
         }
         let old = self.read(setting)?;
-        // Last, as it leaves a file.
+        // This step is the last, because it leaves a file.
         if let Some(file) = &self.save_baseline {
             baseline::writable(file).map_err(|error| refused(&cannot_write(file, &error)))?;
         }
         Ok(old)
     }
 
-    /// The baseline that there is to compare with, if that is possible.
+    /// Returns the baseline to compare with, if one is given and its rounds are enough.
     fn read(&self, setting: &Setting) -> Result<Option<Baseline>, Refused> {
         let rounds = self.rounds() as usize;
         let refused = |error: &dyn std::fmt::Display| Refused(error.to_string());
@@ -91,7 +92,7 @@ impl Extra {
     }
 }
 
-/// Whether two names are of one file.
+/// Returns whether two names are of one file.
 fn is_same(one: &Path, other: &Path) -> bool {
     let whole = |path: &Path| std::fs::canonicalize(path).ok();
     one == other || whole(one).is_some_and(|one| Some(one) == whole(other))
@@ -102,23 +103,23 @@ fn is_same(one: &Path, other: &Path) -> bool {
 pub struct Matrices {
     /// Bytes of a message, for the bandwidth.
     pub bandwidth_bytes: usize,
-    /// Such messages in a group.
+    /// Number of messages in a group, for the bandwidth.
     pub bandwidth_messages: usize,
-    /// 10^9 bytes a second, one way.
+    /// Bandwidth in 10^9 bytes per second, one way.
     pub bandwidth_gbps: Vec<Vec<Option<f64>>>,
     /// Bytes of a message, for the latency.
     pub latency_bytes: usize,
-    /// Half a round trip, microseconds, mean.
+    /// Latency: half a round trip, microseconds, mean.
     pub latency_us: Vec<Vec<Option<f64>>>,
-    /// Wrong bytes over all pairs.
+    /// Number of wrong bytes over all pairs.
     pub wrong: u64,
-    /// What became of the paths of a baseline; on rank 0.
+    /// Comparison with the baseline; on rank 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comparison: Option<Comparison>,
 }
 
 impl Matrices {
-    /// Wrong bytes and slower paths.
+    /// Returns the number of wrong bytes and slower paths.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.wrong + self.comparison.as_ref().map_or(0, |compared| compared.slower() as u64)
@@ -150,7 +151,7 @@ impl Matrices {
 /// Measures every pair: latency with messages of `-b` bytes, bandwidth with messages of `-e` bytes.
 ///
 /// # Errors
-/// Fewer than two ranks, a baseline that cannot be used, and whatever the communicator reports.
+/// Fewer than two ranks, a baseline that cannot be used, and errors of the communicator.
 pub fn run(
     program: &str,
     options: &Options,
@@ -204,8 +205,8 @@ pub fn run(
     Ok(matrices)
 }
 
-/// All rounds: what disturbs the machine for a while disturbs all paths, and few samples of each.
-/// And how many bytes were wrong.
+/// Measures all rounds, and returns the times and the number of wrong bytes. A disturbance of the
+/// machine for a while affects all paths, and only a few samples of each.
 fn measure(
     setting: &Setting,
     options: &Options,
@@ -230,13 +231,13 @@ fn measure(
     Ok((paths, wrong))
 }
 
-/// As it is kept in a file: to a tenth of a nanosecond, and never nothing, which no call takes.
+/// Rounds a time as in the file: to a tenth of a nanosecond, and at least that.
 fn kept(time_us: f64) -> f64 {
     ((time_us * 1e4).round() / 1e4).max(1e-4)
 }
 
-/// The NIC of each rank, where the communicator tells of any: the devices of its rails, or the
-/// addresses that its flows come from.
+/// Returns the NIC of each rank, if the communicator reports any: the devices of its rails, or the
+/// source addresses of its flows.
 fn nics(subject: &mut dyn Subject) -> Result<Vec<String>, SubjectError> {
     let peers = subject.peers();
     let rails = peers.iter().flat_map(|peer| &peer.rails).map(|rail| rail.device.clone());
@@ -250,7 +251,7 @@ fn nics(subject: &mut dyn Subject) -> Result<Vec<String>, SubjectError> {
 struct Pair<'a> {
     from: Rank,
     to: Rank,
-    /// In a group, when bandwidth is measured.
+    /// Number of messages in a group, for the bandwidth.
     messages: usize,
     options: &'a Options,
     subject: &'a mut dyn Subject,
@@ -271,7 +272,7 @@ impl Pair<'_> {
         }
     }
 
-    /// Times so many messages there and one of `back_bytes` back; microseconds on the sender.
+    /// Times `messages` messages there and one of `back_bytes` back; microseconds on the sender.
     fn exchange_us(
         &mut self,
         bytes: usize,
@@ -307,7 +308,7 @@ impl Pair<'_> {
         Ok(self.exchange_us(bytes, 1, bytes, BATCH_ITERATIONS)? / 2.0)
     }
 
-    /// All messages and the answer.
+    /// Returns the time of all messages and the answer.
     fn bandwidth_us(&mut self) -> Result<f64, SubjectError> {
         let bytes = self.options.max_bytes;
         self.exchange_us(bytes, self.messages, 1.min(bytes), 1)

@@ -1,4 +1,4 @@
-//! Which paths got slower since a baseline was measured.
+//! Detection of paths that got slower since a baseline was measured.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,74 +12,74 @@ use crate::number::general;
 use crate::significance::{RankTest, holm, least, ratio};
 use crate::timing::summary;
 
-/// The chance of a false alarm, over all paths together.
+/// Probability of a false alarm, over all paths together.
 pub const ALARM_RATE: f64 = 0.01;
 
-/// Of so many slower paths each has a line; the JSON report has all.
+/// Most slower paths that have a line each; the JSON report has all.
 const LINES_MAX: usize = 64;
 
-/// What a path was measured for.
+/// Kinds of measurement of a path.
 const KINDS: [&str; 2] = ["latency", "bandwidth"];
 
-/// What became of one time of a path.
+/// Change of one time of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Change {
-    /// The median then, microseconds.
+    /// Median in the baseline, microseconds.
     pub then_us: f64,
-    /// The median now, microseconds.
+    /// Median now, microseconds.
     pub now_us: f64,
-    /// The median of all ratios of a time now to a time then.
+    /// Median of all ratios of a time now to a time in the baseline.
     pub ratio: f64,
-    /// The probability of times that are so much longer if nothing has changed, corrected for the
+    /// Probability of times that are so much longer if nothing has changed, corrected for the
     /// number of tests.
     pub p: f64,
-    /// Whether it is longer by more than is allowed, and more than chance.
+    /// True if the time is longer by more than is allowed, and by more than chance.
     pub is_slower: bool,
 }
 
-/// What became of a path.
+/// Change of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PathChange {
-    /// The sender.
+    /// Rank that sends.
     pub from: Rank,
-    /// The receiver.
+    /// Rank that receives.
     pub to: Rank,
-    /// Half a round trip.
+    /// Change of half a round trip.
     pub latency: Change,
-    /// A group of messages and the answer.
+    /// Change of a group of messages and the answer.
     pub bandwidth: Change,
 }
 
 impl PathChange {
-    /// Whether it got slower, in either way.
+    /// Returns whether the path got slower, in latency or bandwidth.
     #[must_use]
     pub fn is_slower(&self) -> bool {
         self.latency.is_slower || self.bandwidth.is_slower
     }
 }
 
-/// What became of all paths.
+/// Change of all paths.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// Compared with what.
+    /// Name of the baseline's file.
     pub baseline: String,
-    /// When that was measured.
+    /// Date of the baseline.
     pub date: String,
-    /// By what.
+    /// Version of ferroccl that measured the baseline.
     pub version: String,
-    /// Samples of each path and kind, then and now.
+    /// Number of samples of each path and kind, in the baseline and now.
     pub rounds: [usize; 2],
-    /// What is allowed (0.1: a tenth longer).
+    /// Relative slowdown that is allowed (0.1: a tenth longer).
     pub allowed: f64,
-    /// The chance of a false alarm.
+    /// Probability of a false alarm.
     pub alarm_rate: f64,
-    /// Every path.
+    /// Changes of every path.
     pub paths: Vec<PathChange>,
-    /// What those that got slower have in common.
+    /// Common features of the paths that got slower.
     pub common: Vec<Culprit>,
 }
 
-/// Compares what was measured now with a baseline, which is of the same paths in the same order.
+/// Compares the times of now with a baseline, which has the same paths in the same order.
 #[must_use]
 pub fn compare(
     (file, old): (&Path, &Baseline),
@@ -120,11 +120,10 @@ pub fn compare(
     }
 }
 
-/// Whether so many rounds then and now could tell anything of so many paths; if not, how many
-/// there should be both times.
+/// Checks that the numbers of rounds, then and now, are enough to detect a slower path among all.
 ///
 /// # Errors
-/// What to do.
+/// Advice with the number of rounds that both measurements need.
 pub fn enough(setting: &Setting, [then, now]: [usize; 2]) -> Result<(), String> {
     let tests = (KINDS.len() * setting.pairs().count()) as f64;
     let tells = |then, now| least(then, now) * tests <= ALARM_RATE;
@@ -140,13 +139,13 @@ pub fn enough(setting: &Setting, [then, now]: [usize; 2]) -> Result<(), String> 
 }
 
 impl Comparison {
-    /// How many paths got slower.
+    /// Returns the number of paths that got slower.
     #[must_use]
     pub fn slower(&self) -> usize {
         self.paths.iter().filter(|path| path.is_slower()).count()
     }
 
-    /// For people.
+    /// Formats the comparison for people.
     #[must_use]
     pub fn text(&self, hosts: &[String]) -> String {
         let ranks = Ranks { hosts, nics: &[] };
@@ -188,7 +187,7 @@ impl Comparison {
     }
 }
 
-/// To three digits.
+/// Rounds a value to three digits.
 fn round(value: f64) -> f64 {
     format!("{value:.2e}").parse().unwrap_or(value)
 }
@@ -200,8 +199,8 @@ mod tests {
     use super::super::baseline::Head;
     use super::*;
 
-    /// Times of four ranks on two hosts: skewed, with a few far off. `factor` says how much longer
-    /// latency and bandwidth of a path take.
+    /// Returns times of four ranks on two hosts: skewed, with a few outliers. `factor` multiplies
+    /// the latency and the bandwidth time of a path.
     fn measured(seed: u64, rounds: usize, factor: impl Fn(Rank, Rank) -> [f64; 2]) -> Baseline {
         let mut random = Random::new(seed);
         let setting = Setting {
@@ -270,7 +269,7 @@ mod tests {
         assert!(comparison.paths.iter().any(|path| path.latency.p < ALARM_RATE), "{text}");
         assert_eq!(comparison.slower(), 0, "{text}");
         assert!(text.ends_with("0 of 12 OK\n"), "{text}");
-        // One far off, which a mean would take for a slow path.
+        // One outlier, which would make the mean that of a slow path.
         let old = measured(1, 20, |_, _| [1.0; 2]);
         let mut new = measured(2, 20, |_, _| [1.0; 2]);
         new.paths[0].latency_us[3] = 1e6;
@@ -285,7 +284,7 @@ mod tests {
             compare((Path::new(""), &old), &new.paths, &[], 0.0).slower() > 0
         });
         let alarms = alarms.count();
-        // 1 % of them, by chance up to four deviations more.
+        // The expected number is 1 % of the runs; chance adds up to four deviations.
         let mean = f64::from(runs as u32) / 100.0;
         assert!(alarms as f64 <= mean + 4.0 * mean.sqrt(), "{alarms} of {runs}");
     }
@@ -297,7 +296,7 @@ mod tests {
         assert!(error.contains("give --rounds 7 or more"), "{error}");
         assert!(enough(&setting, [7, 7]).is_ok() && enough(&setting, [6, 6]).is_err());
         assert!(enough(&setting, [4, 40]).is_ok() && enough(&setting, [1, 100]).is_err());
-        // By default it is enough for as many ranks as start on one machine.
+        // The default is enough for as many ranks as start on one machine.
         let hosts = vec![String::new(); 512];
         assert!(enough(&Setting { hosts, ..setting }, [20, 20]).is_ok());
     }

@@ -1,7 +1,7 @@
-//! `training_buckets`: the collectives of a training step, without the computation in between: so
-//! all of the time is exposed, and the bandwidth is what a step without any overlap would see.
+//! `training_buckets`: the collectives of a training step, without the computation in between. So
+//! all of the time is exposed, and the bandwidth is that of a step without any overlap.
 //!
-//! All calls of a step use the same memory, sized for the largest; a real step has its data spread
+//! All calls of a step use the same memory, sized for the largest. A real step has its data spread
 //! over more memory, so small steps can be faster here than there.
 
 use std::io::Write;
@@ -22,7 +22,7 @@ use crate::timing::{Loop, Times, over_ranks, time_calls};
 use crate::trial::Trial;
 use ccl_traffic::bus_factor;
 
-/// The flags of this program.
+/// Flags of this program.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Extra {
     /// Steps to replay, separated by commas: resnet50 gpt2 llama3-8b llama3-8b-fsdp dlrm moe
@@ -32,7 +32,7 @@ pub struct Extra {
     /// Shrink every count to this share, above 0 and up to 1
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = scale)]
     pub scale: f64,
-    /// What the random routing of the mixture of experts depends on
+    /// Seed of the random routing of the mixture of experts
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
 }
@@ -55,27 +55,27 @@ fn scale(text: &str) -> Result<f64, String> {
 /// One replayed step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Step {
-    /// Its name.
+    /// Name of the model.
     pub model: &'static str,
-    /// Collectives in it.
+    /// Number of collectives of the step.
     pub calls: usize,
     /// Bytes of the larger buffers of all calls on rank 0.
     pub bytes: usize,
     /// Time of the step.
     #[serde(flatten)]
     pub times: Times,
-    /// Bytes over time, 10^9 bytes a second.
+    /// Bytes over time, 10^9 bytes per second.
     pub exposed_algbw_gbps: f64,
-    /// The same with each call's bus factor.
+    /// Bytes over time with each call's bus factor, 10^9 bytes per second.
     pub exposed_busbw_gbps: f64,
-    /// Wrong elements in one checked step.
+    /// Number of wrong elements in one checked step.
     pub wrong: Option<u64>,
 }
 
 /// Replays the chosen steps.
 ///
 /// # Errors
-/// Whatever the communicator reports.
+/// Errors of the communicator.
 pub fn run(
     program: &str,
     options: &Options,
@@ -142,7 +142,7 @@ fn replay(
     subject: &mut dyn Subject,
     memory: &mut Memory,
 ) -> Result<Step, SubjectError> {
-    // Without data in them, averaging in place would soon have nothing but zeros or infinities.
+    // The memory needs data: without, averaging in place soon has nothing but zeros or infinities.
     if let Some(largest) = calls.iter().max_by_key(|trial| trial.size_bytes()) {
         largest.prepare(memory, 0, has_in_place(largest.collective));
     }

@@ -1,4 +1,4 @@
-//! Training steps as lists of collectives. Every rank works out the same list, each with its own
+//! Training steps as lists of collectives. Every rank computes the same list, each with its own
 //! counts.
 
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
@@ -8,7 +8,7 @@ use crate::data::generate::mix;
 use crate::geometry::Counts;
 use crate::trial::Trial;
 
-/// The training steps that can be replayed.
+/// Training steps that can be replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Workload {
     /// ResNet-50, data parallel: gradient buckets in float
@@ -23,7 +23,7 @@ pub enum Workload {
     /// Llama-3-8B, fully sharded: gathers and reduce-scatters per layer in bfloat16 (1 GB buffers)
     #[value(name = "llama3-8b-fsdp")]
     Llama3Sharded,
-    /// A recommender with 26 embedding tables shared out among the ranks
+    /// A recommender with 26 embedding tables divided among the ranks
     #[value(name = "dlrm")]
     Dlrm,
     /// A mixture of experts: 32 layers, top 2 of 8 experts or more, some more popular
@@ -31,25 +31,25 @@ pub enum Workload {
     MixtureOfExperts,
 }
 
-/// The rank that a list is for, and by how much everything shrinks.
+/// Rank that a list is for, and the scale of the counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scene {
-    /// This rank.
+    /// Number of this rank.
     pub rank: Rank,
-    /// All ranks.
+    /// Number of ranks.
     pub ranks: u32,
     /// Factor on every count, above 0 and up to 1.
     pub scale: f64,
-    /// What random choices depend on.
+    /// Seed of random choices.
     pub seed: u64,
 }
 
-/// Parts of the recommender: Criteo's tables, a common dimension and batch.
+/// Dimensions of the recommender: Criteo's tables, a common width and batch.
 const TABLES: u32 = 26;
 const TABLE_WIDTH: usize = 128;
 const SAMPLES_PER_RANK: usize = 2048;
 
-/// Parts of the mixture: the dimensions of Mixtral 8×7B.
+/// Dimensions of the mixture of experts: those of Mixtral 8×7B.
 const EXPERTS_MIN: u32 = 8;
 const EXPERT_WIDTH: usize = 4096;
 const EXPERT_LAYERS: u64 = 32;
@@ -57,7 +57,7 @@ const EXPERTS_PER_TOKEN: usize = 2;
 const TOKENS_PER_RANK: usize = 4096;
 
 impl Workload {
-    /// Its name on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -70,7 +70,7 @@ impl Workload {
         }
     }
 
-    /// The calls of one step, in order.
+    /// Returns the calls of one step, in order.
     #[must_use]
     pub fn calls(self, scene: Scene) -> Vec<Trial<'static>> {
         let buckets = |parameters: &[usize], data_type: DataType| {
@@ -110,7 +110,8 @@ impl Scene {
         }
     }
 
-    /// Forward: gather each unit. Backward: gather it again, then share out its gradients.
+    /// Returns the calls of fully sharded training. Forward: gather each unit. Backward: gather it
+    /// again, then reduce-scatter its gradients.
     fn sharded(self, units: &[Vec<usize>]) -> Vec<Trial<'static>> {
         let call = |collective, unit: &Vec<usize>| {
             let shard = self.scaled(unit.iter().sum()).div_ceil(self.ranks as usize);
@@ -123,8 +124,9 @@ impl Scene {
         forward.chain(backward).collect()
     }
 
-    /// Forward: whoever holds a table sends its rows for each rank's samples there. Backward: the
-    /// gradients go the other way. Skewed where 26 tables do not divide by the ranks.
+    /// Returns the calls of the recommender. Forward: the holder of a table sends its rows to each
+    /// rank for that rank's samples. Backward: the gradients go in the reverse direction. The
+    /// counts are skewed if the 26 tables are not a multiple of the ranks.
     fn recommender(self) -> Vec<Trial<'static>> {
         let samples = self.scaled(SAMPLES_PER_RANK);
         let rows = |holder: Rank| {
@@ -147,8 +149,8 @@ impl Scene {
         [there, back].map(|counts| self.call(Collective::AllToAllV, data_type, counts)).to_vec()
     }
 
-    /// Per layer: tokens to their experts and back, in the forward pass and again in the backward
-    /// pass.
+    /// Returns the calls of the mixture of experts. Per layer: tokens to their experts and back, in
+    /// the forward pass and again in the backward pass.
     fn experts(self) -> Vec<Trial<'static>> {
         let layers: Vec<Vec<Trial<'static>>> = (0..EXPERT_LAYERS)
             .map(|layer| {
@@ -164,8 +166,8 @@ impl Scene {
         forward.chain(backward).cloned().collect()
     }
 
-    /// Elements that `from` sends to each rank in a layer: each token draws distinct experts,
-    /// expert number k of the layer's own ranking being drawn with a weight of 1/k.
+    /// Returns the elements that `from` sends to each rank in a layer. Each token draws distinct
+    /// experts; number k of the layer's own ranking is drawn with a weight of 1/k.
     fn routed(self, layer: u64, from: Rank) -> Vec<usize> {
         let experts = EXPERTS_MIN.max(self.ranks);
         let weights: Vec<f64> = (1..=experts).map(|place| 1.0 / f64::from(place)).collect();

@@ -1,23 +1,24 @@
-//! An older table beside a newer one: a gate.
+//! Comparison of an older table with a newer one, as a gate.
 
 use std::fmt::Write as _;
 
 use ccl_core::select::tuning::{Change, Measured, Point, Tuning};
 
-/// What became of what both tables have.
+/// Comparison of the points that both tables have.
 #[derive(Debug)]
 pub struct Comparison {
-    /// A line for each point, and what they come to.
+    /// Text with a line for each point, and a summary.
     pub text: String,
-    /// Whether any got slower.
+    /// True if any point got slower.
     pub is_slower: bool,
 }
 
-/// Compares an older table with a newer one, which may be slower by so much (0.1: a tenth).
+/// Compares an older table with a newer one; `allowed` is the share by which a point may be slower
+/// (0.1: a tenth).
 ///
 /// # Errors
 ///
-/// When they have nothing in common.
+/// When the tables have no point in common.
 pub fn compare(old: &Tuning, new: &Tuning, allowed: f64) -> Result<Comparison, String> {
     let changes = old.changes(new, allowed);
     if changes.is_empty() && old.measured().next().is_some() {

@@ -1,36 +1,36 @@
-//! What links and processors take, from how long collectives took: the numbers of a model with
-//! which its predictions come nearest to what was measured.
+//! Fitting of a model to measured times of collectives: the figures of links and processors with
+//! which its predictions come nearest to the measurements.
 
 use ccl_core::cost::figures::FIGURES;
 use ccl_core::cost::predict::{Call, PredictError, predict};
 use ccl_core::cost::walk::Model;
 
-/// By so much a number may become another than it was at the beginning.
+/// Largest factor by which fitting may change a figure.
 const DRIFT: f64 = 100.0;
 
-/// Rounds over all numbers, with steps that grow smaller.
+/// Factors of the rounds over all figures, in decreasing order.
 const STEPS: [f64; 7] = [4.0, 2.0, 2.0, 1.5, 1.3, 1.15, 1.07];
 
-/// A call, and how long it took.
+/// Call with its measured time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample<'a> {
-    /// The call.
+    /// Call that was measured.
     pub call: Call<'a>,
-    /// In nanoseconds.
+    /// Time in nanoseconds.
     pub time_ns: f64,
 }
 
-/// A model, and how near it comes.
+/// Model with the accuracy of its predictions.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Fitted {
-    /// The model.
+    /// Model with the fitted figures.
     pub model: Model,
-    /// Of each sample: what is predicted, as a multiple of what was measured.
+    /// Ratio of the predicted to the measured time, for each sample.
     pub ratios: Vec<f64>,
 }
 
 impl Fitted {
-    /// By how much half of the predictions are off at most: 0.2 is a fifth, either way.
+    /// Returns the median of the prediction errors: 0.2 is a fifth, in either direction.
     #[must_use]
     pub(super) fn median_error(&self) -> f64 {
         let mut off: Vec<f64> =
@@ -40,8 +40,8 @@ impl Fitted {
     }
 }
 
-/// The model whose predictions are nearest, beginning from a given one: one number after the other
-/// is made larger and smaller, as long as that helps. What no sample depends on stays.
+/// Fits a model, beginning with a given one: each figure in turn is increased and decreased, as
+/// long as that helps. Figures that no sample depends on stay.
 ///
 /// # Errors
 ///
@@ -51,11 +51,11 @@ pub(super) fn fit(model: &Model, samples: &[Sample<'_>]) -> Result<Fitted, Predi
     for step in STEPS {
         for (_, number) in FIGURES {
             for factor in [step, 1.0 / step] {
-                // As long as it helps.
+                // The step is repeated as long as it helps.
                 loop {
                     let mut other = best.0;
                     *number(&mut other) *= factor;
-                    // What the samples do not tell is not to drift to anywhere.
+                    // A figure that the samples do not determine must not drift far.
                     let far = *number(&mut other) / *number(&mut model.clone());
                     if !(1.0 / DRIFT..=DRIFT).contains(&far) {
                         break;
@@ -77,8 +77,8 @@ fn ratios(model: &Model, samples: &[Sample<'_>]) -> Result<Vec<f64>, PredictErro
     samples.iter().map(ratio).collect()
 }
 
-/// The mean of how far predictions are off, in powers of e: a few that are far off count no more
-/// than their share.
+/// Returns the mean of the absolute logarithms of the ratios: a few outliers count no more than
+/// their share.
 fn off(ratios: &[f64]) -> f64 {
     ratios.iter().map(|ratio| ratio.ln().abs()).sum::<f64>() / ratios.len().max(1) as f64
 }
@@ -92,8 +92,7 @@ mod tests {
     use ccl_core::topology::Hosts;
     use ccl_core::types::Collective;
 
-    /// What a model predicts is measured; another model, which knows nothing of it, is fitted to
-    /// that.
+    /// Fits another model, with no knowledge of the first, to the predictions of a first model.
     #[test]
     fn a_model_is_found_from_what_it_predicts() {
         let truth = processors(f64::INFINITY);

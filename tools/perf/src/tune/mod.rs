@@ -1,4 +1,4 @@
-//! Measures what is the fastest, on the machine at hand: `ferroccl tune`.
+//! Measurement of the fastest algorithms and settings on the machine at hand: `ferroccl tune`.
 
 mod compare;
 mod fit;
@@ -32,68 +32,69 @@ use ferroccl::communicator::{Call, Communicator, Explanation, machine};
 pub use compare::{Comparison, compare};
 pub use predictions::{Predicted, add_predictions};
 
-/// A round of a way takes about so long, however short its calls are.
+/// Approximate time of a round of one variant, for calls of any length.
 const ROUND_US: f64 = 2000.0;
 const ITERATIONS_MAX: f64 = 200.0;
 
-/// What is measured.
+/// Points to measure, and settings to try.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// Which collectives.
+    /// Collectives to measure.
     pub collectives: Vec<Collective>,
-    /// From so many bytes.
+    /// Least number of bytes.
     pub min_bytes: usize,
-    /// To so many.
+    /// Greatest number of bytes.
     pub max_bytes: usize,
-    /// Each so many times the one before, at least 2.
+    /// Factor from one size to the next, at least 2.
     pub factor: usize,
-    /// How often each way has its turn, at least 1.
+    /// Number of turns of each variant, at least 1.
     pub rounds: u32,
-    /// Tunables whose values are tried before that, of `ccl_core::select::tuning::SETTABLE`.
+    /// Tunables whose values are tried first, of `ccl_core::select::tuning::SETTABLE`.
     pub tried: Vec<Tried>,
 }
 
-/// A tunable, and the values that are tried.
+/// Tunable with the values that are tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
-    /// Its variable.
+    /// Variable of the tunable.
     pub variable: &'static str,
-    /// Values as they would be set; that which holds without is tried too.
+    /// Values in the form in which they are set; the current value is tried too.
     pub values: Vec<String>,
 }
 
-/// A point as it was measured.
+/// Point as it was measured.
 #[derive(Clone, Debug)]
 struct Seen {
     point: Point,
-    /// Elements of a block.
+    /// Number of elements of a block.
     count: usize,
-    /// What the library would do.
+    /// Plan of the library without the table.
     plan: Explanation,
 }
 
-/// What was measured.
+/// Result of the measurements.
 #[derive(Debug)]
 pub struct Outcome {
     tuning: Tuning,
     seen: Vec<Seen>,
 }
 
-/// Measures on this rank with all others. Returns what came of it on rank 0; `out` gets a line for
-/// each point there.
+/// Measures on this rank with all others. Returns the result on rank 0, where `out` gets a line for
+/// each point.
 ///
 /// # Errors
 ///
-/// Whatever the communicator reports, and wrong results.
+/// Errors of the communicator, and wrong results.
 pub fn measure(
     wanted: &Wanted,
     mut config: Config,
     out: &mut dyn Write,
 ) -> Result<Option<Outcome>, SubjectError> {
-    // Neither what was measured before nor an order of reduction is asked for.
+    // Earlier measurements and a deterministic order of reduction are switched off.
     config.tuning = Tuning::NONE;
     config.deterministic = false;
-    // It is looked at here, and what is tried has to be what it says.
+    // The network is measured below, and the communicators must take exactly the values that are
+    // tried.
     if config.check_network == NetworkCheck::Measure {
         config.check_network = NetworkCheck::Assumed;
     }
@@ -101,7 +102,7 @@ pub fn measure(
     let mut communicator = Communicator::from_environment_with(config.clone())?;
     let mut tried = wanted.tried.clone();
     for more in network::look(&mut communicator, out)? {
-        // What was asked for stays as it was asked for.
+        // Values that the user has given stay as given.
         if !tried.iter().any(|known| known.variable == more.variable) {
             tried.push(more);
         }
@@ -118,7 +119,7 @@ pub fn measure(
     for collective in &wanted.collectives {
         for bytes in &sizes {
             let seen = point(wanted, *collective, *bytes, &mut communicator, &mut memory)?;
-            // Too few for a block of each rank.
+            // There are too few bytes for a block of each rank.
             let Some(seen) = seen else { continue };
             if is_first {
                 progress.suspend(|| out.write_all(line(&seen).as_bytes()))?;
@@ -138,7 +139,7 @@ impl Wanted {
 }
 
 impl Outcome {
-    /// The table, as text; with the numbers of a model, if there are any.
+    /// Returns the table as text, with a model, if there is one.
     #[must_use]
     pub fn table(&self, model: Option<Model>) -> String {
         Tuning { model, ..self.tuning.clone() }.file()
@@ -168,7 +169,7 @@ fn point(
         .map(|algorithm| Variant { algorithm: algorithm.name, slot_fraction: SlotFraction::WHOLE });
     let mut turns = Turns { trial, turns: wanted.rounds, rounds: Vec::new() };
     turns.take(&whole.collect::<Vec<_>>(), communicator, memory)?;
-    // And by the fastest with shorter messages, where there would be more of them.
+    // The fastest variant is also measured with shorter messages, if that gives more of them.
     let fastest = turns.times().into_iter().min_by_key(|time| time.median_ns);
     let Some(Measured { variant: best, .. }) = fastest else { return Ok(None) };
     let (mut variants, mut most) = (vec![best], 0);
@@ -190,17 +191,18 @@ fn point(
     Ok(Some(Seen { point, count, plan }))
 }
 
-/// Ways that are measured in turns: what disturbs the machine for a while disturbs all of them.
+/// Variants that are measured in turns: a disturbance of the machine for a while affects all of
+/// them.
 struct Turns {
     trial: Trial<'static>,
-    /// How often each has its turn.
+    /// Number of turns of each variant.
     turns: u32,
-    /// Microseconds of each round.
+    /// Microseconds of each round, by variant.
     rounds: Vec<(Variant, Vec<f64>)>,
 }
 
 impl Turns {
-    /// Measures these ways; those that were measured already, once more.
+    /// Measures these variants; variants that were measured before are measured again.
     fn take(
         &mut self,
         variants: &[Variant],
@@ -236,13 +238,13 @@ impl Turns {
         Ok(())
     }
 
-    /// How long each takes, in the order in which they came.
+    /// Returns the time of each variant, in the order in which they were added.
     fn times(&self) -> Vec<Measured> {
         self.rounds.iter().map(|(variant, times)| summary(*variant, times.clone())).collect()
     }
 }
 
-/// Microseconds of a call, of the slowest rank.
+/// Returns the microseconds of a call, on the slowest rank.
 fn time(
     communicator: &mut Communicator,
     trial: &Trial<'_>,
@@ -262,7 +264,7 @@ fn time(
     Ok(over_ranks(communicator, times, Average::Max)?.mean_us)
 }
 
-/// The median, and half of the distance between the quartiles.
+/// Returns the median, and half of the distance between the quartiles.
 fn summary(variant: Variant, mut times: Vec<f64>) -> Measured {
     times.sort_by(f64::total_cmp);
     let at = |share: f64| times.get((times.len() as f64 * share) as usize).copied().unwrap_or(0.0);
@@ -271,7 +273,7 @@ fn summary(variant: Variant, mut times: Vec<f64>) -> Measured {
     Measured { variant, median_ns: ns(at(0.5)), deviation_ns }
 }
 
-/// A point, for people.
+/// Formats a point for people.
 fn line(seen: &Seen) -> String {
     let Point { collective, bytes, times, .. } = &seen.point;
     let mut text = format!("{collective:<16} {bytes:>12} B ");

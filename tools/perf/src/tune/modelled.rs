@@ -1,4 +1,4 @@
-//! A model whose numbers are fitted to what was measured.
+//! A model whose figures are fitted to the measurements.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,17 +14,18 @@ use super::fit::{Sample, fit};
 use super::{Outcome, Seen};
 use crate::subject::SubjectError;
 
-/// Of more, a model is not fitted.
+/// Most ranks for which a model is fitted.
 const MODELLED_RANKS_MAX: u32 = 8;
-/// Fewer sizes do not tell what a call takes from what a byte takes.
+/// Least number of sizes: fewer do not separate the time of a call from that of a byte.
 const SIZES_MIN: usize = 2;
 
 /// Programs by the names of collective and algorithm.
 type Lowered = BTreeMap<(&'static str, &'static str), Programs>;
 
 impl Outcome {
-    /// The model of the processors and links that comes nearest to what was measured, and how near
-    /// that is, in one or two sentences. For few ranks: to walk through many takes too long.
+    /// Returns the model of the processors and links that comes nearest to the measurements, and
+    /// its accuracy in one or two sentences. A model is fitted only for few ranks, because the walk
+    /// through many takes too long.
     ///
     /// # Errors
     ///
@@ -35,7 +36,8 @@ impl Outcome {
         if plan.ranks > MODELLED_RANKS_MAX || sizes.len() < SIZES_MIN {
             return Ok(None);
         }
-        // In rows, as this machine's own launcher and most others place them.
+        // Ranks fill one host after the other, as this machine's own launcher and most others place
+        // them.
         let hosts: Vec<u32> =
             (0..plan.ranks).map(|rank| rank * plan.hosts / plan.ranks.max(1)).collect();
         let programs = self.programs(&Hosts::of(&hosts), plan.slots)?;
@@ -66,7 +68,7 @@ impl Outcome {
         Ok(Some((fitted.model, text + ".\n")))
     }
 
-    /// What was measured, lowered once for all sizes.
+    /// Returns the programs of the measurements, lowered once for all sizes.
     fn programs(&self, hosts: &Hosts, slots: u32) -> Result<Lowered, SubjectError> {
         let mut programs = Lowered::new();
         for Seen { point, .. } in &self.seen {

@@ -1,5 +1,5 @@
-//! What the network does when many use it, said before anything is measured over it, and what is
-//! worth trying because of it.
+//! Measurement of the network under load, before the variants are measured, and the settings that
+//! are worth trying because of it.
 
 use std::io::Write;
 
@@ -11,8 +11,8 @@ use ferroccl::transports::Choice;
 
 const ROUNDS: u32 = 7;
 
-/// Looks, and says what it sees on rank 0. Returns what is worth trying because of it. All ranks
-/// call it, and all get the same.
+/// Measures the network, and prints the result on rank 0. Returns the settings that are worth
+/// trying because of it. All ranks call it, and all get the same.
 pub(super) fn look(
     communicator: &mut Communicator,
     out: &mut dyn Write,
@@ -25,7 +25,7 @@ pub(super) fn look(
     Ok(tried)
 }
 
-/// What was seen, and what it leads to.
+/// Describes the result, and the settings that are tried because of it.
 fn said(seen: &Seen, tried: &[Tried]) -> String {
     let names: Vec<&str> = tried.iter().map(|tried| tried.variable).collect();
     match names.is_empty() {
@@ -34,7 +34,8 @@ fn said(seen: &Seen, tried: &[Tried]) -> String {
     }
 }
 
-/// More flows, where those that there are do not get what one pair alone does.
+/// Returns settings with more flows, if the present flows get less bandwidth together than one pair
+/// alone.
 fn worth(seen: &Seen, transport: &str) -> Vec<Tried> {
     if !seen.is_crowded() {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! What a table does not have, by the model that it has: other numbers of ranks and hosts.
+//! Predictions by the model of a table, for other numbers of ranks and hosts than those measured.
 
 use ccl_core::config::Config;
 use ccl_core::cost::predict::PredictError;
@@ -11,25 +11,25 @@ use super::settings::{MODELLED, WORTH, with};
 use super::{Tried, Wanted};
 use ferroccl::tools::{Asked, predicted};
 
-/// Of more, a table takes too long to work out.
+/// Most ranks for which a table is predicted: more take too long.
 const RANKS_MAX: u32 = 4096;
 
-/// Among how many ranks calls are to be predicted.
+/// Number of ranks and hosts for which calls are predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Predicted {
-    /// So many.
+    /// Number of ranks.
     pub ranks: u32,
-    /// On so many hosts, each with as many as the next.
+    /// Number of hosts, all with equally many ranks.
     pub hosts: u32,
 }
 
-/// Adds what the table's model predicts, in the place of what it predicted before, and of the
-/// values that are tried those with which it predicts the shortest times.
+/// Adds the predictions of the table's model, and replaces earlier ones for the same ranks and
+/// hosts. Of the values that are tried, it sets those with the shortest predicted times.
 ///
 /// # Errors
 ///
-/// When the table has no model, or the ranks do not share the hosts evenly; and for values that
-/// cannot be had, or that the model knows nothing of.
+/// When the table has no model, or the ranks do not share the hosts evenly; when a value is
+/// invalid, or its tunable is not in the model.
 pub fn add_predictions(
     tuning: &mut Tuning,
     among: Predicted,
@@ -77,11 +77,12 @@ fn points(
     Ok(points)
 }
 
-/// A tunable, and its value.
+/// Tunable with its value.
 type Setting = (&'static str, String);
 
-/// A configuration with those of the values that are tried with which the fastest ways take the
-/// shortest times (the geometric mean), and those values; one tunable after the other.
+/// Returns a configuration with the best of the values that are tried, and those values; one
+/// tunable after the other. The best value has the shortest times of the fastest variants (the
+/// geometric mean).
 fn settled(
     wanted: &Wanted,
     hosts: &Hosts,
@@ -121,7 +122,7 @@ fn settled(
     Ok((config, settings))
 }
 
-/// None if there are too few bytes for an element of each block.
+/// Predicts a point; none if there are too few bytes for an element of each block.
 fn point(
     collective: Collective,
     bytes: usize,

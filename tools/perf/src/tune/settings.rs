@@ -1,6 +1,6 @@
-//! Tries values of tunables that hold for a communicator as long as it lives: slots, channels,
-//! sockets, queue pairs. One tunable after the other, with what was the fastest so far for the
-//! others; the communicators of all its values are there at once and measured in turns.
+//! Trial of tunables that hold for the lifetime of a communicator: slots, channels, sockets, queue
+//! pairs. One tunable is tried after the other, with the fastest values so far for the others; the
+//! communicators of all its values exist at once and are measured in turns.
 
 use std::io::Write;
 
@@ -16,10 +16,10 @@ use crate::trial::Trial;
 use ferroccl::communicator::Communicator;
 use ferroccl::transports::{self, Choice};
 
-/// By so much, as a share, a value must be faster than what holds without it.
+/// Least gain, as a share, for which a value replaces the current one.
 pub(super) const WORTH: f64 = 0.03;
 
-/// What is worth trying, by how the ranks are joined.
+/// Values that are usually worth trying, with the connections that each tunable applies to.
 const USUAL: [(&str, &[&str], Joined); 6] = [
     ("FERROCCL_SLOT_BYTES", &["64k", "256k", "512k"], Joined::Anyhow),
     ("FERROCCL_SLOTS", &["4", "16"], Joined::Anyhow),
@@ -29,11 +29,11 @@ const USUAL: [(&str, &[&str], Joined); 6] = [
     ("FERROCCL_IB_POLICY", &["qps=1", "qps=4", "qps=16"], Joined::ByQueuePairs),
 ];
 
-/// What a model takes into account of what tables set.
+/// Tunables that a table may set and a model takes into account.
 pub(super) const MODELLED: [&str; 3] =
     ["FERROCCL_CHANNELS", "FERROCCL_SLOTS", "FERROCCL_SLOT_BYTES"];
 
-/// How ranks are joined for a tunable to count.
+/// Connection of the ranks that a tunable applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Joined {
     Anyhow,
@@ -43,11 +43,11 @@ enum Joined {
 }
 
 impl Tried {
-    /// What a text such as `FERROCCL_SLOTS=4` says.
+    /// Reads a text such as `FERROCCL_SLOTS=4`.
     ///
     /// # Errors
     ///
-    /// If it is no such text, or of a tunable that no table may set.
+    /// When the text has another form, or a tunable that no table may set.
     pub fn read(text: &str) -> Result<Tried, String> {
         let (name, value) = text.split_once('=').unwrap_or((text, ""));
         let known = SETTABLE.iter().find(|known| **known == name);
@@ -57,7 +57,7 @@ impl Tried {
         }
     }
 
-    /// What is usually worth trying, over the transport that a configuration names.
+    /// Returns the values that are usually worth trying, over the transport of a configuration.
     #[must_use]
     pub fn usual(config: &Config) -> Vec<Tried> {
         let choice = Choice::of(config);
@@ -70,7 +70,8 @@ impl Tried {
         Tried::those(|_, joined| counts(joined))
     }
 
-    /// What is usually worth trying of what a model takes into account.
+    /// Returns the values that are usually worth trying, of the tunables that a model takes into
+    /// account.
     #[must_use]
     pub fn modelled() -> Vec<Tried> {
         Tried::those(|variable, _| MODELLED.contains(&variable))
@@ -86,7 +87,7 @@ impl Tried {
     }
 }
 
-/// Those of the values that are the fastest, which the configuration then has.
+/// Returns the fastest of the values, and sets them in the configuration.
 pub(super) fn fastest(
     wanted: &Wanted,
     tried: &[Tried],
@@ -126,16 +127,16 @@ pub(super) fn fastest(
     Ok(settings)
 }
 
-/// A value, and ranks that it holds for.
+/// Value with a communicator that has it.
 struct Candidate {
     value: String,
     communicator: Communicator,
-    /// Microseconds of each round, point by point.
+    /// Microseconds of each round, by point.
     times: Vec<Vec<f64>>,
 }
 
 impl Candidate {
-    /// The ranks of `from` with this configuration.
+    /// Creates a communicator of the ranks of `from` with this configuration.
     fn new(
         value: String,
         config: Config,
@@ -146,8 +147,8 @@ impl Candidate {
     }
 }
 
-/// How long calls take with each value but the first, as multiples of the first: the geometric
-/// mean over all points, by the ways that the library takes.
+/// Returns the time of calls with each value but the first, as a multiple of the first: the
+/// geometric mean over all points, by the library's own choice of algorithm.
 fn ratios(wanted: &Wanted, candidates: &mut [Candidate]) -> Result<Vec<f64>, SubjectError> {
     let mut memory = Memory::new(wanted.max_bytes, wanted.max_bytes)?;
     let points = wanted
@@ -160,7 +161,7 @@ fn ratios(wanted: &Wanted, candidates: &mut [Candidate]) -> Result<Vec<f64>, Sub
             for (index, candidate) in candidates.iter_mut().enumerate() {
                 let trial = trial(&candidate.communicator, collective, bytes);
                 let taken = time(&mut candidate.communicator, &trial, &mut memory, iterations)?;
-                // Of the first round only how often to repeat it.
+                // The first round only determines the number of iterations.
                 match (round, index) {
                     (0, 0) => {
                         let many = (ROUND_US / taken.max(0.01)).clamp(1.0, ITERATIONS_MAX) as u32;
@@ -194,7 +195,7 @@ fn trial(communicator: &Communicator, collective: Collective, bytes: usize) -> T
     Trial { collective, data_type, op, root, counts, algorithm: None, rank, ranks }
 }
 
-/// The same configuration but for one value.
+/// Returns the configuration with one value changed.
 pub(super) fn with(config: &Config, variable: &str, value: &str) -> Result<Config, SubjectError> {
     let tables = transports::tables();
     let table = config.list(&tables)?;

@@ -1,22 +1,22 @@
-//! The two ends of a link: what may be sent, what is there, what is granted again.
+//! The two ends of a link: credits of the sender, and arrived and freed slots of the receiver.
 
 use ccl_core::admission::{Receiver, Sender};
 
 /// Both ends of one direction of a link.
 pub(super) trait Ends {
-    /// With so many slots, all granted.
+    /// Makes ends with `slots` slots, all granted.
     fn new(slots: u32) -> Self;
-    /// Whether the next message may be sent.
+    /// Returns whether the next message may be sent.
     fn is_granted(&mut self) -> bool;
-    /// Sends the next message; its number.
+    /// Sends the next message and returns its number.
     fn send(&mut self, bytes: usize) -> u64;
-    /// A message has arrived, and left where it was sent from.
+    /// Records that a message has arrived, and has left its sender.
     fn arrive(&mut self, number: u64);
-    /// Whether the next message in order is there.
+    /// Returns whether the next message in order is there.
     fn is_there(&self) -> bool;
-    /// Frees the slot of the next message; the new grant, if one is due.
+    /// Frees the slot of the next message, and returns the new credit, if one is due.
     fn release(&mut self) -> Option<u64>;
-    /// The sender hears of a grant.
+    /// Gives the sender a credit: it may send all messages below this number.
     fn grant(&mut self, below: u64);
 }
 
@@ -58,13 +58,13 @@ impl Ends for Admitted {
     }
 }
 
-/// The same in 20 bytes, for millions of links: counts that wrap. At most 32 slots.
+/// Ends as counters that wrap, in 20 bytes, for millions of links. At most 32 slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counted {
     sent: u32,
     granted: u32,
     next: u32,
-    /// Which of the next messages are there, the very next one in the lowest bit.
+    /// Bits of the next messages that are there, the very next one in the lowest bit.
     there: u32,
     slots: u8,
 }
@@ -96,7 +96,7 @@ impl Ends for Counted {
     fn release(&mut self) -> Option<u64> {
         self.there >>= 1;
         self.next = self.next.wrapping_add(1);
-        // As admission does: when half of the slots are free and not granted.
+        // Credits go out as in admission: when half of the slots are free and not granted.
         let half = u32::from(self.slots).div_ceil(2);
         self.next
             .is_multiple_of(half)
@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    /// Both do the same whatever happens, in any order that can be.
+    /// Both kinds of ends do the same in any order of events.
     #[test]
     fn counts_do_what_admission_does() {
         for seed in 0..40 {

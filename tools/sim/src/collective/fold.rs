@@ -1,12 +1,13 @@
-//! Ranks that are alike, and one that stands for each class of them.
+//! Folding: one rank is simulated for each class of ranks that are alike.
 //!
-//! Move all ranks on by a *stride*, those at the end to the front. If the network, the ways of
-//! messages and the schedule are then what they were, ranks a stride apart do the same at the same
-//! time, and the first stride of them is enough. A rank r of these that sends to a rank p beyond
-//! them stands for all that do so from as far: one of those sends, moved on, to the rank of the
-//! first stride that stands for p. So links between ranks are numbered by sender and distance, and
-//! of the network only the first stride's part is loaded, by what its ranks send and, in place of
-//! what others send into it, by what they send out of it.
+//! Move all ranks on by a *stride*, those at the end to the front. If the network, the paths of
+//! messages and the schedule then are unchanged, ranks a stride apart do the same at the same time,
+//! and the first stride of ranks is enough. A rank r of the first stride that sends to a rank p
+//! beyond it stands for all ranks that send over the same distance. One of these sends, moved on,
+//! goes to the rank of the first stride that stands for p. So links between ranks are numbered by
+//! sender and distance. In the network only the part of the first stride is loaded: by the sends of
+//! its ranks, where the sends that leave the first stride take the place of the sends that enter
+//! it.
 
 use ccl_core::schedule::Op;
 use ccl_core::types::Rank;
@@ -16,28 +17,28 @@ use crate::network::{Link, Network, Path};
 use crate::routing::Scheme;
 use crate::workload::{Call, ELEMENT_BYTES};
 
-/// How ranks stand for one another.
+/// Number of ranks, and how many of them are simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fold {
     /// Ranks in all.
     pub ranks: u32,
-    /// Ranks that are simulated: the first ones. Each stands for those that are multiples of this
+    /// Ranks that are simulated: the first ones. Each stands for all ranks a multiple of this
     /// further on.
     pub stride: u32,
 }
 
 impl Fold {
-    /// Every rank for itself.
+    /// Returns a fold in which each rank stands for itself alone.
     #[must_use]
     pub fn none(ranks: u32) -> Fold {
         Fold { ranks, stride: ranks }
     }
 
-    /// The fewest ranks that can stand for all.
+    /// Returns the fold with the fewest simulated ranks.
     ///
     /// # Errors
     ///
-    /// If they are not alike: the error says why.
+    /// If the ranks are not alike: the error says why.
     pub fn closest(network: &Network, scheme: Scheme, call: &Call) -> Result<Fold, SimError> {
         let not_alike = |reason: &str| Err(SimError::NotAlike { reason: reason.to_owned() });
         if !matches!(scheme, Scheme::Spray | Scheme::Pinned) {
@@ -85,7 +86,7 @@ impl Fold {
         Ok(fold)
     }
 
-    /// Whether what ranks a stride apart do is the same, moved on: looked at for some of them.
+    /// Returns whether ranks a stride apart have the same steps, moved on; this checks some ranks.
     fn schedules_agree(&self, network: &Network, call: &Call) -> bool {
         let each = network.plan().ranks_per_host;
         let hosts = crate::workload::Job::first(network.plan().hosts).layout(each);
@@ -110,25 +111,25 @@ impl Fold {
         })
     }
 
-    /// Whether each rank stands for itself alone.
+    /// Returns whether each rank stands for itself alone.
     #[must_use]
     pub fn is_none(&self) -> bool {
         self.stride == self.ranks
     }
 
-    /// Who stands for a rank.
+    /// Returns the rank that stands for `rank`.
     #[must_use]
     pub fn of(&self, rank: Rank) -> Rank {
         rank % self.stride
     }
 
-    /// How far it is from one rank on to another, around the end.
+    /// Returns the distance from one rank on to another, around the end.
     #[must_use]
     pub fn distance(&self, from: Rank, to: Rank) -> u32 {
         (to + self.ranks - from) % self.ranks
     }
 
-    /// Makes a way one through the network of those who are simulated.
+    /// Moves the links of a path back to those of the simulated ranks.
     pub(super) fn path(&self, network: &Network, path: &mut Path) {
         if !self.is_none() {
             for (link, _) in &mut path.links {

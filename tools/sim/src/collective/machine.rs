@@ -1,4 +1,4 @@
-//! What runs a rank's program: the real execution, or one that works it out as it goes.
+//! Machines that run a rank's program: the real execution, or one that computes steps as it goes.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use ccl_core::lower::{Fold, Instr, Location, Program};
 use ccl_core::schedule::{Buffer, Counters, DEPTH, TERM};
 use ccl_core::types::Rank;
 
-/// A rank at work on a program.
+/// A rank that runs a program.
 pub(super) trait Machine: Worker {
-    /// To run a program with these numbers.
+    /// Makes a machine that runs a program with these parameters.
     fn new(program: &Arc<Program>, channels: u32, numbers: &CallParams) -> Self;
 }
 
@@ -22,24 +22,25 @@ impl Machine for Execution {
     }
 }
 
-/// Where a strand stands.
+/// Position of a strand.
 #[derive(Debug, Default)]
 struct Cursor {
     at: usize,
     counters: Counters,
     turn: usize,
-    /// The fold at hand, worked out: elements of the chunk and of all chunks, and its peers.
+    /// True if the current fold is computed: elements of the chunk and of all chunks, and its
+    /// peers.
     ready: bool,
     elements: usize,
     whole: usize,
     recvs: Vec<Rank>,
     sends: Vec<Rank>,
-    /// The peer of which it waits for a message, or towards which for room.
+    /// Peer that the strand waits for, and whether for a message of it or for room towards it.
     waits: Option<(Rank, bool)>,
 }
 
-/// Runs a program without unrolling it: what a step needs is worked out when its turn comes, so
-/// that memory does not grow with the steps. It does what [`Execution`] does, in the same order.
+/// Runs a program without unrolling it: a step is computed when its turn comes, so that memory does
+/// not grow with the steps. This does what [`Execution`] does, in the same order.
 #[derive(Debug)]
 pub(super) struct Walk {
     program: Arc<Program>,
@@ -48,7 +49,7 @@ pub(super) struct Walk {
     chunks: usize,
     chunk_elements: usize,
     cursors: Vec<Cursor>,
-    /// The number of chunks that each unit has done, channel by channel.
+    /// Number of chunks that each unit has done, channel by channel.
     units: Vec<usize>,
     running: usize,
 }
@@ -219,7 +220,7 @@ impl Walk {
         true
     }
 
-    /// Works out how many elements of a fold belong to a chunk, and with whom it deals.
+    /// Computes how many elements of a fold belong to a chunk, and the peers of the fold.
     fn work_out(&mut self, index: usize, fold: &Fold, chunk: usize) {
         let Walk { cursors, numbers, chunks, chunk_elements, .. } = self;
         let cursor = &mut cursors[index];

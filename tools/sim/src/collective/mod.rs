@@ -1,10 +1,11 @@
-//! A collective of all ranks, message by message: the real executions over links that are flows.
+//! Simulates a collective of all ranks, message by message: the real executions over links that are
+//! flows.
 //!
 //! Each rank runs its program (`machine`) over ports (`world`) whose links have the ends that
-//! admission gives them (`ends`): a message is sent when its slot is granted, becomes flows when
-//! its NIC has room for it, arrives when these end, and its slot is granted again when it is taken.
-//! Within a host messages of a rank go one after another. Reductions take the time that the
-//! memory of a rank needs, if it is told.
+//! admission gives them (`ends`). A message is sent when its slot is granted, becomes flows when
+//! its NIC has room, and arrives when these flows end; its slot is granted again when the message
+//! is taken. Within a host, messages of a rank go one after another. Reductions take the time that
+//! a rank's memory needs, if its bandwidth is given.
 
 mod ends;
 mod fold;
@@ -32,29 +33,29 @@ pub use fold::Fold;
 use machine::{Machine, Walk};
 use world::World;
 
-/// Up to so many ranks the real executions and the real admission run.
+/// Most ranks for which the real executions and the real admission run.
 pub const REAL_RANKS_MAX: u32 = 1_024;
 
-/// How a collective is run.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Manner {
     /// Channels, slots and budget of every rank.
     pub links: admission::Config,
-    /// How messages are spread over queue pairs, and what a NIC may have under way.
+    /// Striping of messages over queue pairs, and most bytes and messages in flight of a NIC.
     pub spread: Striping,
-    /// As [`crate::flows::Flows::new`], in seconds.
+    /// Interval of [`crate::flows::Flows::new`], in seconds.
     pub settle_s: f64,
-    /// What a rank's reductions read and write per second, in bytes; infinite if they take no time.
+    /// Bytes per second that a rank's reductions read and write; infinite if they take no time.
     pub fold_bytes_per_s: f64,
     /// Ranks that begin later, and by how many seconds.
     pub late: Vec<(Rank, f64)>,
-    /// Works programs out as it goes, and counts instead of admitting, also where the real ones
-    /// could run.
+    /// True to compute programs as they run, and to count slots instead of running admission, even
+    /// where the real ones could run.
     pub lean: bool,
 }
 
 impl Default for Manner {
-    /// Two channels of eight slots of 128 KiB, one queue pair, 2 MiB under way from a NIC.
+    /// Returns two channels of eight slots of 128 KiB, one queue pair, 2 MiB in flight from a NIC.
     fn default() -> Manner {
         Manner {
             links: admission::Config {
@@ -75,24 +76,24 @@ impl Default for Manner {
     }
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// When each rank that was simulated was done, in seconds.
+    /// Time when each simulated rank was done, in seconds.
     pub ends_s: Vec<f64>,
-    /// When the last was.
+    /// Time when the last rank was done, in seconds.
     pub time_s: f64,
-    /// Messages sent, by those that were simulated.
+    /// Messages sent by the simulated ranks.
     pub messages: u64,
-    /// Their bytes.
+    /// Bytes of these messages.
     pub message_bytes: u64,
-    /// Bytes that passed each link; with folding those of the links that were simulated.
+    /// Bytes that passed each link; with folding those of the simulated links.
     pub carried_bytes: Vec<f64>,
-    /// The most bytes that were under way to one rank.
+    /// Most bytes that were in flight to one rank.
     pub in_flight_bytes_max: u64,
-    /// What admission allows.
+    /// Most bytes that admission allows in flight to one rank.
     pub granted_bytes_max: u64,
-    /// How often rates were shared anew.
+    /// Number of times that rates were shared anew.
     pub settled: u64,
     /// Ranks that were simulated.
     pub simulated: u32,
@@ -102,7 +103,7 @@ pub struct Outcome {
 ///
 /// # Errors
 ///
-/// If it is larger than the plan's memory or takes more than its work, there is no way for a
+/// If it is larger than the plan's memory or takes more than its work, there is no path for a
 /// message, or nothing moves.
 pub fn run(
     network: &Network,
@@ -129,7 +130,7 @@ pub fn run(
     if lean { setup.run::<Walk, Counted>(router) } else { setup.run::<Execution, Admitted>(router) }
 }
 
-/// About how much work a collective of all ranks is: its messages, each by the links it passes.
+/// Estimates the work of a collective of all ranks: its messages, each times the links it passes.
 ///
 /// # Errors
 ///
@@ -192,7 +193,7 @@ impl Setup<'_> {
         })
     }
 
-    /// See [`steps`]: by what the first rank sends.
+    /// Estimates the work as [`steps`] does, by the messages of the first rank.
     fn steps(&self, program: &Program, scheme: Scheme) -> Result<f64, SimError> {
         let numbers = self.numbers(program)?;
         let longest = numbers.input.longest_part().max(numbers.output.longest_part());
@@ -206,7 +207,7 @@ impl Setup<'_> {
         lower_for_slots(&schedule, Alias::APART, self.manner.links.slots.min(2))
     }
 
-    /// Slots of each link: what a receiver's budget leaves to each of its peers.
+    /// Returns the slots of each link: a receiver's budget divided among its peers.
     fn slots(&self, program: &Program) -> u32 {
         self.manner.links.equal_slots(program.recv_peers.len())
     }
@@ -224,7 +225,7 @@ impl Setup<'_> {
         Ok(CallParams { input, output, element_bytes: ELEMENT_BYTES, slot_bytes })
     }
 
-    /// An estimate, before it is taken: of links, and of what is unrolled.
+    /// Refuses a run whose memory, by an estimate of its links and unrolled steps, is too large.
     fn check_memory(&self, program: &Program) -> Result<(), SimError> {
         let peers = program.send_peers.len() as u64;
         let links = peers * u64::from(self.manner.links.channels.max(1));
@@ -236,7 +237,8 @@ impl Setup<'_> {
     }
 }
 
-/// Messages that a rank sends for every chunk: each as often as the loops around it turn.
+/// Returns the messages that a rank sends for every chunk: each as often as the loops around it
+/// repeat.
 fn sends(program: &Program) -> f64 {
     let of_strand = |strand: &Strand| {
         let sent = |target: &Target| match target.location {
@@ -259,7 +261,7 @@ fn sends(program: &Program) -> f64 {
     program.strands.iter().map(of_strand).sum()
 }
 
-/// Whether one count says how long all blocks are.
+/// Returns whether one count gives the length of all blocks.
 fn has_equal_blocks(collective: Collective) -> bool {
     use Collective as C;
     !matches!(

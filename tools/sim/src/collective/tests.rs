@@ -26,7 +26,7 @@ const CASES: [(Collective, &str); 8] = [
     (Collective::ReduceScatter, "ring"),
 ];
 
-/// What is estimated before is about what is sent, and more than is allowed is refused.
+/// The estimate of messages is near the number sent, and more than is allowed is refused.
 #[test]
 fn work_is_estimated_by_messages() {
     let mut plan = zone(4).plan().unwrap();
@@ -50,8 +50,8 @@ fn work_is_estimated_by_messages() {
     assert!(matches!(error, SimError::Work { limit_millions: 0, .. }), "{error}");
 }
 
-/// Every byte that a schedule sends passes the links on its way, and no more than was granted is
-/// ever under way.
+/// Every byte that a schedule sends passes the links on its path, and no more than was granted is
+/// ever in flight.
 #[test]
 fn all_bytes_are_carried_and_none_without_a_grant() {
     let network = Network::new(zone(2).plan().unwrap()).unwrap();
@@ -77,7 +77,7 @@ fn all_bytes_are_carried_and_none_without_a_grant() {
     }
 }
 
-/// What is worked out as it goes does what the real execution and the real admission do.
+/// The lean machines do what the real execution and the real admission do.
 #[test]
 fn lean_ranks_do_what_real_ones_do() {
     let network = Network::new(zone(16).plan().unwrap()).unwrap();
@@ -142,7 +142,7 @@ fn ranks_that_differ_are_not_folded() {
     assert!(why(&network, Scheme::Spray, &ring).contains("slower"));
 }
 
-/// What is sprayed does not see whether its cables are many or one.
+/// Sprayed traffic takes as long over many cables as over one of their bandwidth.
 #[test]
 fn cables_may_be_taken_together_where_all_is_sprayed() {
     let plan = Zone { zones: 2, oversubscription: 2.0, ..zone(2) }.plan().unwrap();

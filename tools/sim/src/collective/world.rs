@@ -1,4 +1,4 @@
-//! All links of the ranks that are simulated, and the time.
+//! The world of a run: all links of the simulated ranks, and the time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -19,20 +19,20 @@ use crate::network::{Network, Path};
 use crate::routing::{Key, Moment, Router, Scheme};
 use crate::shares::Ordered;
 
-/// Something that happens at a time.
+/// An event at a point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A message is there.
+    /// A message arrives.
     Arrive(u32),
-    /// A sender hears of a grant: the link, its sender, and below which message.
+    /// A sender gets a credit: the link, its sender, and the message below which it may send.
     Grant(u32, Rank, u64),
-    /// A message may leave: what its rank folded for it is done.
+    /// A message may leave: the fold that produced it is done.
     Leave(u32),
     /// A rank begins.
     Begin(Rank),
 }
 
-/// A message under way.
+/// A message in flight.
 #[derive(Clone, Copy, Debug, Default)]
 struct Message {
     pipe: u32,
@@ -41,13 +41,13 @@ struct Message {
     channel: u32,
     number: u64,
     bytes: u32,
-    /// Flows of it that have not ended.
+    /// Flows of the message that have not ended.
     parts: u32,
-    /// When the last of them that ended arrived.
+    /// Arrival of the last of its flows that ended, in seconds.
     at_s: f64,
 }
 
-/// What a rank's NIC has to send.
+/// Send queue of a rank's NIC.
 #[derive(Debug, Default)]
 struct Nic {
     waiting: VecDeque<u32>,
@@ -55,7 +55,7 @@ struct Nic {
     messages: u32,
 }
 
-/// Of a rank: since when its links inside the host, and its memory, are free.
+/// Times from which a rank's links inside the host, and its memory, are free.
 #[derive(Clone, Copy, Debug, Default)]
 struct Inside {
     out_s: f64,
@@ -70,11 +70,11 @@ pub(super) struct World<'a, E> {
     fold: Fold,
     manner: &'a Manner,
     ranks_per_host: u32,
-    /// Of every simulated rank: how far those that it sends to are, ascending, from here on; and
-    /// one more entry for the end.
+    /// Per simulated rank: index of its first entry in `distances`, which has the distances to the
+    /// ranks it sends to, ascending; and one more entry for the end.
     first: Vec<u32>,
     distances: Vec<u32>,
-    /// Of every distance and channel.
+    /// Ends of each link, by distance and channel.
     pipes: Vec<E>,
     flows: Flows,
     events: BinaryHeap<Reverse<(Ordered, u64, Event)>>,
@@ -85,12 +85,12 @@ pub(super) struct World<'a, E> {
     nics: Vec<Nic>,
     inside: Vec<Inside>,
     woken: VecDeque<Rank>,
-    /// Of every rank: links of which it may receive, or send on which, since it last looked.
+    /// Per rank: links that became readable (true) or writable (false) since it last looked.
     heard: Vec<Vec<(Link, bool)>>,
     is_woken: Vec<bool>,
     has_begun: Vec<bool>,
-    /// What each queue pair of a link has under way, and when its last byte left: only for those
-    /// who look for pauses.
+    /// Flows in flight of each queue pair of a link, and the time when its last byte left; only for
+    /// schemes that look for pauses.
     pairs: BTreeMap<(u32, u32), (u32, f64)>,
     in_flight: Vec<u64>,
     path: Path,
@@ -99,7 +99,7 @@ pub(super) struct World<'a, E> {
     outcome: Outcome,
 }
 
-/// Where a number is in a list of ascending ones, in which it is. Peers are mostly evenly spaced:
+/// Returns the index of a number in an ascending list that has it. Peers are mostly evenly spaced:
 /// a guess is near, which for thousands of them saves half of the time of a message.
 fn position(list: &[u32], wanted: u32) -> usize {
     let (Some(&first), Some(&last)) = (list.first(), list.last()) else { return 0 };
@@ -141,13 +141,13 @@ impl<'a, E: Ends> engine::World for World<'a, E> {
         RankPorts { world: self, rank }
     }
 
-    /// Nothing that a rank does takes its own time.
+    /// Returns true: nothing that a rank does takes its own time.
     fn moved(&mut self, _: Rank) -> bool {
         true
     }
 
     fn done(&mut self, rank: Rank) {
-        // What it folded last may still be going on.
+        // The last fold of the rank may still be running.
         let folds_s = self.inside[rank as usize].folds_s;
         self.outcome.ends_s[rank as usize] = self.now_s.max(folds_s);
     }
@@ -226,14 +226,14 @@ impl<'a, E: Ends> World<'a, E> {
         self.outcome
     }
 
-    /// A rank that may be able to do something.
+    /// Records that a link of a rank became ready, and wakes the rank.
     fn hear(&mut self, rank: Rank, peer: Rank, channel: u32, receives: bool) {
         self.heard[rank as usize].push((Link { peer, channel }, receives));
         self.wake(rank);
     }
 
     fn wake(&mut self, rank: Rank) {
-        // Who has not begun looks at what has arrived when it does.
+        // A rank that has not begun sees what has arrived when it begins.
         let idle = self.has_begun[rank as usize] && !self.is_woken[rank as usize];
         if idle {
             self.is_woken[rank as usize] = true;
@@ -241,7 +241,7 @@ impl<'a, E: Ends> World<'a, E> {
         }
     }
 
-    /// The link between two ranks, of whichever is simulated in their place.
+    /// Returns the link between two ranks, at the rank that is simulated for the sender.
     fn pipe(&self, from: Rank, to: Rank, channel: u32) -> usize {
         let sender = self.fold.of(from) as usize;
         let own = self.first[sender] as usize..self.first[sender + 1] as usize;
@@ -260,7 +260,8 @@ impl<'a, E: Ends> World<'a, E> {
         self.pipes[pipe].is_granted()
     }
 
-    /// A rank combines so many bytes: what it sends of them leaves when it is done.
+    /// Adds the time of combining `bytes` bytes to a rank: its sends of the result leave when this
+    /// is done.
     pub(super) fn fold(&mut self, rank: Rank, bytes: usize) {
         if self.manner.fold_bytes_per_s.is_finite() {
             let inside = &mut self.inside[rank as usize];
@@ -320,7 +321,7 @@ impl<'a, E: Ends> World<'a, E> {
         self.at(self.now_s + delay_s, event);
     }
 
-    /// A message leaves its rank: inside the host, or to the NIC.
+    /// Lets a message leave its rank: inside the host, or to the NIC.
     fn leave(&mut self, index: u32) {
         let Message { from, to, bytes, .. } = self.messages[index as usize];
         if from / self.ranks_per_host != to / self.ranks_per_host {
@@ -338,7 +339,7 @@ impl<'a, E: Ends> World<'a, E> {
         self.at(ends_s + plan.inner_latency_ns * 1e-9, Event::Arrive(index));
     }
 
-    /// Makes flows of what a NIC has to send, as far as it may.
+    /// Makes flows of the messages that a NIC has to send, as far as its limits allow.
     fn send(&mut self, rank: Rank) {
         let spread = self.manner.spread;
         loop {
@@ -386,7 +387,7 @@ impl<'a, E: Ends> World<'a, E> {
         self.flows.begin(&self.path, bytes, f64::INFINITY, tag);
     }
 
-    /// Since when a queue pair has been idle, if it has ever sent: it sends now.
+    /// Counts a send of a queue pair, and returns the time since when it was idle, if it ever sent.
     fn is_sent(&mut self, pipe: u32, pair: u32) -> Option<f64> {
         if !matches!(self.router.scheme(), Scheme::Flowlet { .. }) {
             return None;
@@ -398,7 +399,7 @@ impl<'a, E: Ends> World<'a, E> {
         (!idle_since_s.is_nan()).then_some(idle_since_s)
     }
 
-    /// Goes on to the next time at which something happens. No if nothing does any more.
+    /// Goes on to the next time at which something happens; returns false if nothing does any more.
     fn go_on(&mut self) -> Result<bool, SimError> {
         if let Some(error) = self.error.take() {
             return Err(error);
@@ -464,7 +465,7 @@ impl<'a, E: Ends> World<'a, E> {
                 self.pipes[pipe as usize].arrive(number);
                 let receiver = self.fold.of(to);
                 self.in_flight[receiver as usize] -= u64::from(bytes);
-                // To who stands for the receiver, the sender is as far away as it was.
+                // For the rank that stands for the receiver, the sender is at the same distance.
                 let ranks = self.fold.ranks;
                 let peer = (receiver + ranks - self.fold.distance(from, to)) % ranks;
                 self.hear(receiver, peer, channel, true);
@@ -491,7 +492,7 @@ impl<E: Ends> Ports for RankPorts<'_, '_, E> {
     }
 
     fn accept(&mut self, _: Link, _: Sent) -> bool {
-        // That lengths agree is proved by the verifier.
+        // The verifier proves that lengths agree.
         true
     }
 

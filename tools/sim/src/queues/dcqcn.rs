@@ -1,23 +1,24 @@
-//! DCQCN: switches mark packets as queues grow, receivers tell their senders, and these slow down
+//! DCQCN: switches mark packets as queues grow, receivers notify their senders, and these slow down
 //! and speed up again. As in "Congestion control for large-scale RDMA deployments" (SIGCOMM 2015).
 
 use ccl_core::random::Random;
 
 use crate::flows::rounded_s;
 
-/// Which packets a switch marks.
+/// Marking of packets by a switch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Marking {
-    /// None below so much in the queue.
+    /// Queue length up to which no packet is marked.
     pub least_bytes: f64,
-    /// All above so much; below it up to `most_probability`.
+    /// Queue length from which all packets are marked; below it the probability rises to
+    /// `most_probability`.
     pub most_bytes: f64,
-    /// At `most_bytes`.
+    /// Probability at `most_bytes`.
     pub most_probability: f64,
 }
 
 impl Marking {
-    /// That of a packet, with so much in the queue.
+    /// Returns the probability that a packet is marked at this queue length.
     pub(super) fn probability(&self, queue_bytes: f64) -> f64 {
         if queue_bytes <= self.least_bytes {
             0.0
@@ -30,31 +31,33 @@ impl Marking {
     }
 }
 
-/// How receivers tell of marks, and how senders react. The names behind are the source's.
+/// Parameters of receivers that notify of marks, and of senders that react. The names at the ends
+/// are the source's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dcqcn {
-    /// Which packets are marked.
+    /// Marking by switches.
     pub marking: Marking,
-    /// A receiver sends a notice of marks (CNP) at most so often for a flow, in seconds: N.
+    /// Shortest time between two notices of marks (CNP) for a flow, in seconds: N.
     pub notice_s: f64,
-    /// So long after the last notice, and again and again, a sender forgets a part: K, in seconds.
+    /// Period after which, without a notice, a sender decays its alpha, in seconds: K.
     pub forget_s: f64,
-    /// How much of what it remembers: g.
+    /// Gain with which alpha changes: g.
     pub gain: f64,
-    /// What a sender remembers at first.
+    /// Initial alpha of a sender: its estimate of congestion.
     pub alpha: f64,
-    /// How often it speeds up, in seconds: T.
+    /// Period of the timer by which a sender speeds up, in seconds: T.
     pub timer_s: f64,
-    /// And after how many bytes that it has sent: B.
+    /// Bytes after which a sender speeds up, too: B.
     pub counter_bytes: f64,
-    /// By how much it speeds up once it is where it was, in bytes per second: R_AI.
+    /// Additive increase once a sender is back at its rate, in bytes per second: R_AI.
     pub increase_bytes_per_s: f64,
-    /// By how much more each time, once both timer and counter have gone on for long: R_HAI.
+    /// Hyper increase of each further round, once both timer and counter have gone on for long, in
+    /// bytes per second: R_HAI.
     pub hyper_bytes_per_s: f64,
 }
 
 impl Default for Dcqcn {
-    /// Those of 400 Gbit/s.
+    /// Returns the parameters for 400 Gbit/s.
     fn default() -> Dcqcn {
         Dcqcn::of(50e9)
     }
@@ -64,8 +67,9 @@ impl Default for Dcqcn {
 const SOURCE_BYTES_PER_S: f64 = 5e9;
 
 impl Dcqcn {
-    /// The source's own numbers. Its thresholds, of 40 Gbit/s, are scaled to another line rate, as
-    /// they stand for time in a queue. `R_HAI`, which it does not give, is ten times `R_AI`.
+    /// Returns the source's own numbers. Its thresholds, for 40 Gbit/s, are scaled to another line
+    /// rate, as they stand for time in a queue. `R_HAI`, which it does not give, is ten times
+    /// `R_AI`.
     #[must_use]
     pub fn of(line_bytes_per_s: f64) -> Dcqcn {
         let faster = line_bytes_per_s / SOURCE_BYTES_PER_S;
@@ -84,18 +88,18 @@ impl Dcqcn {
     }
 }
 
-/// What the senders of flows are like after a run of these: the next call over the same queue pairs
-/// begins with it. Nothing before the first.
+/// State of the senders of flows after a run: the next call over the same queue pairs begins with
+/// it. Empty before the first.
 #[derive(Clone, Debug, Default)]
 pub struct Senders {
     pub(super) rates: Vec<Rate>,
-    /// When the run ended, in seconds.
+    /// End of the run, in seconds.
     pub(super) ended_s: f64,
 }
 
 impl Senders {
-    /// Nothing is sent for so many seconds: notices that were on their way arrive, and senders
-    /// forget and speed up as their timers come round.
+    /// Lets senders rest for `rest_s` seconds: notices on their way arrive, and senders decay alpha
+    /// and speed up as their timers expire.
     pub fn rest(&mut self, dcqcn: &Dcqcn, rest_s: f64) {
         let until_s = self.ended_s + rest_s.max(0.0);
         let shortest_s = dcqcn.forget_s.min(dcqcn.timer_s).max(1e-6);
@@ -112,7 +116,7 @@ impl Senders {
         self.ended_s = 0.0;
     }
 
-    /// What they remember of congestion, on average: alpha.
+    /// Returns the mean alpha of all senders: their estimate of congestion.
     #[must_use]
     pub fn alpha(&self) -> f64 {
         let alphas: Vec<f64> = self.rates.iter().map(|rate| rate.alpha).collect();
@@ -120,16 +124,16 @@ impl Senders {
     }
 }
 
-/// Rounds in which a sender comes half way back to where it was: F.
+/// Rounds of fast recovery, in which a sender comes half way back to its old rate: F.
 const FAST_ROUNDS: u32 = 5;
-/// The slowest that it ever is, as a part of the line rate.
+/// Lowest rate, as a part of the line rate.
 const SLOWEST: f64 = 1e-3;
 
-/// A flow's receiver, who tells of marks.
+/// Receiver of a flow, which notifies its sender of marks.
 #[derive(Clone, Debug)]
 pub(super) struct Notices {
     told_s: f64,
-    /// That a packet was marked since.
+    /// True if a packet was marked since the last notice.
     is_marked: bool,
 }
 
@@ -138,8 +142,8 @@ impl Notices {
         Notices { told_s: f64::NEG_INFINITY, is_marked: false }
     }
 
-    /// So many packets arrive, of which such a part is marked. Whether the sender is told now: at
-    /// the first mark, and then at most once in each `notice_s`.
+    /// Records that `packets` packets arrive, of which a part `marked` is marked. Returns whether
+    /// the sender is notified now: at the first mark, and then at most once in each `notice_s`.
     pub(super) fn arrive(
         &mut self,
         dcqcn: &Dcqcn,
@@ -170,13 +174,13 @@ pub(super) struct Rate {
     now: f64,
     target: f64,
     alpha: f64,
-    /// Since the last notice: how often the timer and the counter of bytes have come round, and
-    /// when and at how many bytes they last did.
+    /// Rounds of the timer and of the byte counter since the last notice; then the time and the
+    /// bytes of the last round.
     rounds: [u32; 2],
     raised_s: f64,
     counted_bytes: f64,
     forgot_s: f64,
-    /// When a notice arrives that is on its way.
+    /// Arrival time of a notice that is on its way, in seconds.
     hears_s: f64,
 }
 
@@ -199,17 +203,17 @@ impl Rate {
         self.now
     }
 
-    /// A notice will arrive at that time.
+    /// Schedules the arrival of a notice.
     pub(super) fn will_hear(&mut self, at_s: f64) {
         self.hears_s = at_s;
     }
 
-    /// So much has left.
+    /// Counts bytes that have left.
     pub(super) fn sent(&mut self, bytes: f64) {
         self.counted_bytes += bytes;
     }
 
-    /// Slows down at a notice, forgets and speeds up without.
+    /// Slows down at a notice; decays alpha and speeds up without one.
     pub(super) fn react(&mut self, dcqcn: &Dcqcn, now_s: f64) {
         if now_s >= self.hears_s {
             self.hears_s = f64::INFINITY;
@@ -234,7 +238,7 @@ impl Rate {
         }
     }
 
-    /// Speeds up, as the timer or the counter has come round.
+    /// Speeds up after a round of the timer or of the counter.
     fn raise(&mut self, dcqcn: &Dcqcn, which: usize) {
         self.rounds[which] += 1;
         let [timer, counter] = self.rounds;

@@ -1,11 +1,11 @@
-//! Queues in switches, and who slows down senders: pauses between switches (PFC), marks that
-//! senders react to (DCQCN), or receivers that grant what may be under way.
+//! Queues in switches, and congestion control: pauses between switches (PFC), marks that senders
+//! react to (DCQCN), or receivers that grant what may be in flight.
 //!
-//! Flows are fluids that move from queue to queue in short steps. A link serves the queue before
-//! it in the order of arrival, that is, all flows by what they have in it. A switch that holds more
-//! than [`Buffer::pause_bytes`] of what came in by one link pauses that link, whole, until it holds
-//! less than [`Buffer::resume_bytes`]: flows to other places wait too, and what waits may pause
-//! links further back. Nothing is ever dropped.
+//! Flows are fluids that move from queue to queue in short steps. A link serves the queue before it
+//! in the order of arrival, that is, all flows in proportion to what they have in it. A switch that
+//! holds more than [`Buffer::pause_bytes`] of what came in by one link pauses that link, whole,
+//! until it holds less than [`Buffer::resume_bytes`]. Flows to other places wait too, and their
+//! bytes may pause links further back. Nothing is ever dropped.
 
 mod dcqcn;
 
@@ -16,96 +16,97 @@ use crate::SimError;
 use crate::network::{Link, Network};
 pub use dcqcn::{Dcqcn, Marking, Senders};
 
-/// What a switch of a tier holds of each link into it.
+/// Buffer of a switch of a tier for each link into it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Buffer {
-    /// More than this pauses the link.
+    /// Bytes above which the link is paused.
     pub pause_bytes: f64,
-    /// Less than this resumes it.
+    /// Bytes below which the link is resumed.
     pub resume_bytes: f64,
 }
 
 impl Buffer {
-    /// A switch that pauses at so many bytes and resumes at three quarters of them.
+    /// Returns the buffer of a switch that pauses at `pause_bytes` and resumes at three quarters of
+    /// them.
     #[must_use]
     pub fn of(pause_bytes: f64) -> Buffer {
         Buffer { pause_bytes, resume_bytes: 0.75 * pause_bytes }
     }
 }
 
-/// Who slows down senders.
+/// Congestion control.
 #[derive(Clone, Copy, Debug)]
 pub enum Transport {
-    /// Nobody but pauses.
+    /// No control but pauses.
     PauseOnly,
-    /// Senders, as switches mark packets.
+    /// Rate control by senders, as switches mark packets.
     Dcqcn(Dcqcn),
-    /// Receivers: a sender has no more under way to one than the slots that it granted, which are
-    /// granted again this many seconds after they were filled.
+    /// Admission by receivers: a sender has no more in flight to a receiver than the slots that it
+    /// granted, which are granted again `grant_s` after they were filled.
     Admission {
         /// Slots, channels and budget of every receiver.
         slots: admission::Config,
-        /// From the arrival of the last byte of a slot to the sender's next byte, in seconds.
+        /// Time from the arrival of the last byte of a slot to the sender's next byte, in seconds.
         grant_s: f64,
     },
 }
 
-/// How queues are simulated.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Manner {
-    /// Seconds of a step, which is also what a byte needs for a hop.
+    /// Seconds of a step, which is also the time of a byte for a hop.
     pub step_s: f64,
-    /// Of the switches of each tier.
+    /// Buffers of the switches of each tier.
     pub buffers: Vec<Buffer>,
-    /// Who slows down senders.
+    /// Congestion control.
     pub transport: Transport,
-    /// The longest time simulated, in seconds.
+    /// Longest time simulated, in seconds.
     pub limit_s: f64,
-    /// Of all that is random.
+    /// Seed of all that is random.
     pub seed: u64,
     /// Links whose queues are recorded over time.
     pub watched: Vec<Link>,
 }
 
-/// A flow with its way.
+/// A flow with its path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flow {
-    /// From its NIC's link on.
+    /// Links of the path, from that of its NIC on.
     pub links: Vec<Link>,
-    /// All of it.
+    /// Bytes of the flow.
     pub bytes: f64,
-    /// When it may begin, in seconds: from the start, or after another flow.
+    /// Earliest begin, in seconds: from the start, or from the end of the flow `after`.
     pub begins_s: f64,
-    /// The flow that must be done before.
+    /// Flow that must be done before.
     pub after: Option<u32>,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// When each flow was done, in seconds.
+    /// Time when each flow was done, in seconds.
     pub ends_s: Vec<f64>,
-    /// When the last was.
+    /// Time when the last flow was done, in seconds.
     pub time_s: f64,
-    /// Of each link: the most bytes that were queued before it.
+    /// Per link: the most bytes that were queued before it.
     pub queue_bytes_max: Vec<f64>,
-    /// Of each link: what it carried.
+    /// Per link: bytes that it carried.
     pub carried_bytes: Vec<f64>,
-    /// Of each link: the most that it carried in a step, as a part of what it can.
+    /// Per link: the most that it carried in a step, as a part of its capacity.
     pub used_max: Vec<f64>,
-    /// Of each link: how often it was paused.
+    /// Per link: how often it was paused.
     pub pauses: Vec<u32>,
-    /// Of each link: for how many seconds it was paused.
+    /// Per link: seconds that it was paused.
     pub paused_s: Vec<f64>,
-    /// The most bytes that were under way to one receiver.
+    /// Most bytes that were in flight to one receiver.
     pub in_flight_bytes_max: f64,
-    /// Of each watched link: what was queued before it at times in seconds.
+    /// Per watched link: times in seconds, with the bytes queued before it.
     pub watched: Vec<Vec<(f64, f64)>>,
 }
 
-/// Done but for this much is done: a packet.
+/// Bytes short of its end at which a flow counts as done: a packet.
 const PACKET_BYTES: f64 = 4096.0;
-/// So many points of a watched queue are kept.
+/// Most points of a watched queue that are kept.
 const POINTS: usize = 400;
 
 struct Run<'a> {
@@ -114,26 +115,26 @@ struct Run<'a> {
     manner: &'a Manner,
     /// First hop of each flow, and one more entry for the end.
     first: Vec<usize>,
-    /// Of each hop: its link, and what the flow has queued before it. Before the first hop nothing
-    /// is queued: a sender sends what it may.
+    /// Per hop: its link, and the bytes of the flow that are queued before it. Nothing is queued
+    /// before the first hop: a sender sends what it may.
     links: Vec<Link>,
     queued: Vec<f64>,
     sent: Vec<f64>,
     arrived: Vec<f64>,
-    /// What each flow may have under way.
+    /// Most bytes of each flow in flight.
     window: Vec<f64>,
-    /// What arrived in the last steps and is not granted again yet.
+    /// Bytes that arrived in the last steps and are not granted again yet.
     ungranted: Vec<f64>,
     late: Vec<Vec<f64>>,
     rates: Vec<dcqcn::Rate>,
     notices: Vec<dcqcn::Notices>,
-    /// Of each hop: what of its queue is marked. Empty where nothing is.
+    /// Per hop: marked bytes of its queue. Empty without DCQCN.
     marked: Vec<f64>,
-    /// Of each link.
+    /// Per link: bytes queued before it.
     total: Vec<f64>,
     held: Vec<f64>,
     under_way: Vec<f64>,
-    /// What it carries in this step.
+    /// Bytes that each link carries in this step.
     moved: Vec<f64>,
     paused: Vec<bool>,
     random: Random,
@@ -150,8 +151,8 @@ pub fn run(network: &Network, flows: &[Flow], manner: &Manner) -> Result<Outcome
     run_again(network, flows, manner, &mut Senders::default())
 }
 
-/// Runs flows to their end whose senders are as an earlier run of as many has left them; under
-/// [`Transport::Dcqcn`] that is more than nothing.
+/// Runs flows to their end whose senders start in the state that an earlier run of as many flows
+/// has left; only [`Transport::Dcqcn`] has such a state.
 ///
 /// # Errors
 ///
@@ -204,7 +205,8 @@ pub fn run_again(
     Ok(run.outcome)
 }
 
-/// An estimate, before it is taken: of every flow, its hops, and what comes back to it late.
+/// Refuses flows that need too much memory, by an estimate: of every flow, its hops, and its late
+/// credits.
 fn check_memory(network: &Network, flows: &[Flow], manner: &Manner) -> Result<(), SimError> {
     let hops: usize = flows.iter().map(|flow| flow.links.len()).sum();
     let late = match manner.transport {
@@ -216,8 +218,8 @@ fn check_memory(network: &Network, flows: &[Flow], manner: &Manner) -> Result<()
     SimError::if_over(what, bytes, network.plan().memory_mib)
 }
 
-/// An estimate, before it is begun: in every step all hops of the flows that are open, of which on
-/// average half are, for as long as the busiest link needs.
+/// Refuses flows that need too much work, by an estimate: in every step all hops of the open flows,
+/// which on average are half of all, for as long as the busiest link needs.
 fn check_work(network: &Network, flows: &[Flow], manner: &Manner) -> Result<(), SimError> {
     let mut bytes = vec![0.0; network.links() as usize];
     let mut hops = 0;
@@ -286,7 +288,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What a sender may send in this step.
+    /// Returns the bytes that a sender may send in this step.
     fn wish(&self, flow: usize, now_s: f64) -> f64 {
         let of = &self.flows[flow];
         let after_s = of.after.map_or(0.0, |before| match self.outcome.ends_s[before as usize] {
@@ -316,14 +318,14 @@ impl<'a> Run<'a> {
         self.pause(open);
     }
 
-    /// What a link carries in a step, of all that is queued before it.
+    /// Returns the part of all that is queued before a link that it carries in a step.
     fn part(&self, link: Link) -> f64 {
         let link = link as usize;
         let carries = self.network.capacity()[link] * self.manner.step_s;
         if self.paused[link] { 0.0 } else { (carries / self.total[link]).min(1.0) }
     }
 
-    /// Moves what links carry in a step.
+    /// Moves the bytes that links carry in a step.
     fn serve(&mut self, step: usize, open: &[usize]) {
         let delay = self.late.len();
         let now_s = step as f64 * self.manner.step_s;
@@ -362,7 +364,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Counts what switches hold, and pauses and resumes links.
+    /// Counts the bytes that switches hold, and pauses and resumes links.
     fn pause(&mut self, open: &[usize]) {
         self.held.fill(0.0);
         self.under_way.fill(0.0);
@@ -399,15 +401,15 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// That of the switch which a link leads to; none if it leads to a NIC.
+    /// Returns the buffer of the switch that a link leads to; none if it leads to a NIC.
     fn buffer(&self, link: Link) -> Option<Buffer> {
         let (tier, ..) = self.network.place(link)?;
         let tier = if self.network.is_up(link) { Some(tier) } else { tier.checked_sub(1) };
         self.manner.buffers.get(tier?).copied()
     }
 
-    /// What is marked of all that leaves a hop's queue: what was, and what its switch marks now,
-    /// as long as its queue is.
+    /// Returns the marked part of the bytes that leave a hop's queue: those marked before, and
+    /// those that its switch marks now by the length of its queue.
     fn mark(&mut self, hop: usize, moved: f64, is_sender: bool) -> f64 {
         let Transport::Dcqcn(dcqcn) = &self.manner.transport else { return 0.0 };
         if moved <= 0.0 || is_sender {
@@ -419,8 +421,8 @@ impl<'a> Run<'a> {
         before + (moved - before).max(0.0) * dcqcn.marking.probability(queue)
     }
 
-    /// A flow's receiver tells of what arrived marked, and its sender reacts to what it was told. A
-    /// notice takes as long back as a byte takes there through empty queues.
+    /// Lets a flow's receiver notify its sender of marks, and the sender react to earlier notices.
+    /// A notice takes as long back as a byte takes there through empty queues.
     fn tell(&mut self, dcqcn: &Dcqcn, flow: usize, now_s: f64, (came, marked): (f64, f64)) {
         let packets = (came / PACKET_BYTES, if came > 0.0 { marked / came } else { 0.0 });
         if self.notices[flow].arrive(dcqcn, now_s, packets, &mut self.random) {
@@ -430,7 +432,7 @@ impl<'a> Run<'a> {
         self.rates[flow].react(dcqcn, now_s);
     }
 
-    /// Records watched queues; every other point goes when there are too many.
+    /// Records watched queues; drops every other point when there are too many.
     fn watch(&mut self, now_s: f64, every: usize) -> usize {
         for (link, points) in self.manner.watched.iter().zip(&mut self.outcome.watched) {
             points.push((now_s, self.total[*link as usize]));
@@ -449,7 +451,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What each flow may have under way: what its receiver grants to each of its senders.
+/// Returns the most bytes of each flow in flight: what its receiver grants to each of its senders.
 fn windows(flows: &[Flow], transport: &Transport) -> Vec<f64> {
     let Transport::Admission { slots, .. } = transport else {
         return vec![f64::INFINITY; flows.len()];
@@ -583,7 +585,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(12))]
 
-        /// No link carries more than it can in any step, and each what its flows bring.
+        /// No link carries more than it can in any step, and each carries the bytes of its flows.
         #[test]
         fn links_carry_what_their_flows_bring(
             pairs in proptest::collection::vec((0u32..16, 16u32..32, 1u32..8), 1..12),

@@ -1,15 +1,15 @@
-//! Adaptive routing: each message takes the way whose busiest link is least busy, as switches know
-//! that tell one another. Ways are tried in an order that differs from flow to flow, so that equals
-//! do not all take the first.
+//! Adaptive routing: each message takes the path whose busiest link is least busy, as switches know
+//! that exchange their load. Paths are tried in an order that differs from flow to flow, so that
+//! equal ones do not all take the first.
 
 use super::{Way, ecmp};
 use crate::flows::Load;
 use crate::network::{Link, Path};
 
-/// At most so many ways are looked at.
+/// Most paths that are compared.
 const WAYS: usize = 256;
 
-/// The least busy of the ways.
+/// Sets `path` to the least busy path.
 pub(super) fn route(
     way: &Way<'_>,
     seed: u64,

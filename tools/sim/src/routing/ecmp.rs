@@ -1,12 +1,12 @@
 //! Equal-cost multipath: a hash of what does not change within a flow.
 //!
 //! All queue pairs of a connection have the same addresses and, in the paper's case, the same UDP
-//! ports: they go one way, unless the destination's queue pair is hashed as well (E-ECMP).
+//! ports: they take one path, unless the destination's queue pair is hashed as well (E-ECMP).
 
 use super::{Key, flow_of};
 use crate::network::{Link, Step};
 
-/// Chooses by hash, by another one at each switch.
+/// Returns a function that chooses a link by a hash, which differs from switch to switch.
 pub(super) fn chooser(
     key: &Key,
     seed: u64,
@@ -20,7 +20,7 @@ pub(super) fn chooser(
     }
 }
 
-/// A number for each switch and direction.
+/// Returns a number for each switch and direction.
 pub(super) fn switch(step: &Step) -> u64 {
     let (group, number) = step.at;
     let level = (step.tier as u64) << 1 | u64::from(step.up);

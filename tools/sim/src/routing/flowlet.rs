@@ -1,5 +1,5 @@
-//! Flowlet switching: the first switch sends on what follows a pause of a flow by the uplink that
-//! is least busy there. A pause longer than the ways differ in time keeps packets in order.
+//! Flowlet switching: after a pause of a flow, the first switch sends on by the uplink that is
+//! least busy there. A pause longer than the paths differ in time keeps packets in order.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use super::{Moment, Way, ecmp};
 use crate::flows::Load;
 use crate::network::{Link, Path, Port};
 
-/// The uplink that each flow takes at its first switch.
+/// Uplink that each flow takes at its first switch.
 #[derive(Debug, Default)]
 pub(super) struct Table(BTreeMap<(Port, Port, u32, u32), Link>);
 
 impl Table {
-    /// The way of the next message of a flow.
+    /// Sets `path` to the path of the next message of a flow.
     pub(super) fn route(
         &mut self,
         way: &Way<'_>,
@@ -44,7 +44,7 @@ impl Table {
     }
 }
 
-/// The least busy link, the first of equals from `first` on.
+/// Returns the index of the least busy link, the first of equals from `first` on.
 fn least_busy(links: &[Link], first: usize, load: &Load<'_>) -> usize {
     let order = (0..links.len()).map(|at| (first + at) % links.len());
     let busy = |at: &usize| load.of(links[*at]);

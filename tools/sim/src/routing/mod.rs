@@ -1,4 +1,4 @@
-//! Which way a flow takes: one file per scheme.
+//! Routing: the path of a flow. Each scheme is a file.
 
 mod adaptive;
 mod ecmp;
@@ -19,25 +19,25 @@ use crate::flows::Load;
 use crate::network::{Link, Network, Path, Port, Step};
 pub use te::{Demand, Interval, Placed, Te};
 
-/// What a fabric sees of a flow.
+/// Identity of a flow that the fabric sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// Who sends.
+    /// Port of the sender.
     pub from: Port,
-    /// Who receives.
+    /// Port of the receiver.
     pub to: Port,
-    /// Which connection between them: each has a UDP port of its own to send from.
+    /// Connection between them: each has a UDP source port of its own.
     pub channel: u32,
-    /// Which queue pair of the connection.
+    /// Queue pair of the connection.
     pub pair: u32,
 }
 
-/// When a message is sent, and after what.
+/// Time of a message, and the time since when its queue pair was idle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moment {
-    /// Now, in seconds.
+    /// Current time, in seconds.
     pub now_s: f64,
-    /// When the queue pair sent the last byte before, in seconds; none if there was none.
+    /// Time when the queue pair sent its last byte before, in seconds; none if there was none.
     pub idle_since_s: Option<f64>,
 }
 
@@ -47,28 +47,28 @@ impl Default for Moment {
     }
 }
 
-/// How switches choose among equal ways.
+/// Routing scheme: how switches choose among equal paths.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "scheme")]
 pub enum Scheme {
-    /// By a hash of addresses and UDP ports, the same for all queue pairs of a connection.
+    /// A hash of addresses and UDP ports, the same for all queue pairs of a connection.
     Ecmp,
-    /// By a hash that includes the destination's queue pair (E-ECMP).
+    /// A hash that includes the destination's queue pair (E-ECMP).
     HashedPairs,
-    /// By the destination's place in its rack: uplink k for the NIC at downlink k.
+    /// Position of the destination in its rack: uplink k for the NIC at downlink k.
     Pinned,
-    /// As a controller has placed it; what it has not, as by `HashedPairs`, or by `Ecmp`
+    /// Placement by a controller; flows that it has not placed go as by `HashedPairs`, or by `Ecmp`
     /// ([`Te::over_plain_ecmp`]).
     Te,
-    /// By a hash, until a pause of the flow of at least so many seconds; then the uplink that is
-    /// least busy at the first switch.
+    /// A hash, until a pause of the flow of at least `gap_s`; then the uplink that is least busy at
+    /// the first switch.
     Flowlet {
-        /// The shortest pause after which a flow may take another way, in seconds.
+        /// Shortest pause after which a flow may take another path, in seconds.
         gap_s: f64,
     },
-    /// Every message anew, where the busiest link of the way is least busy.
+    /// Choice for every message anew: the path whose busiest link is least busy.
     Adaptive,
-    /// Every packet over the next of all ways.
+    /// Spraying of packets over all paths in turn.
     Spray,
 }
 
@@ -84,7 +84,7 @@ pub const SCHEMES: [(&str, Scheme); 7] = [
 ];
 
 impl Scheme {
-    /// The scheme of a name.
+    /// Returns the scheme of a name.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl Scheme {
         })
     }
 
-    /// Its name.
+    /// Returns the scheme's name.
     #[must_use]
     pub fn name(&self) -> &'static str {
         let same = |other: &Scheme| std::mem::discriminant(other) == std::mem::discriminant(self);
@@ -110,41 +110,41 @@ impl Scheme {
 #[derive(Debug)]
 pub struct Router {
     scheme: Scheme,
-    /// Of the switches' hashes.
+    /// Seed of the switches' hashes.
     seed: u64,
-    /// What a controller has placed.
+    /// Placement by a controller.
     te: Te,
     flowlets: flowlet::Table,
     found: Vec<Link>,
 }
 
 impl Router {
-    /// Switches that choose by this scheme; the seed is that of their hashes.
+    /// Makes a router whose switches choose by this scheme; `seed` is that of their hashes.
     #[must_use]
     pub fn new(scheme: Scheme, seed: u64) -> Router {
         let (te, flowlets) = (Te::default(), flowlet::Table::default());
         Router { scheme, seed, te, flowlets, found: Vec::new() }
     }
 
-    /// As with a controller that has placed these.
+    /// Makes a router with the placement of a controller.
     #[must_use]
     pub fn with_te(seed: u64, te: Te) -> Router {
         Router { te, ..Router::new(Scheme::Te, seed) }
     }
 
-    /// The scheme.
+    /// Returns the scheme.
     #[must_use]
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
 
-    /// What the controller has placed.
+    /// Returns the placement of the controller.
     #[must_use]
     pub fn te(&self) -> &Te {
         &self.te
     }
 
-    /// The way of a flow, into `path`.
+    /// Sets `path` to the path of a flow.
     ///
     /// # Errors
     ///
@@ -180,26 +180,27 @@ impl Router {
     }
 }
 
-/// A flow on its way.
+/// A flow and the tier where its path turns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way<'a> {
     pub(crate) network: &'a Network,
     pub(crate) key: &'a Key,
-    /// The tier where it turns down.
+    /// Tier where the path turns down.
     pub(crate) turn: usize,
 }
 
 impl Way<'_> {
-    /// The steps of the way, up and down again.
+    /// Returns the tiers of the path with their directions, up and down again.
     pub(crate) fn levels(&self) -> impl Iterator<Item = (usize, bool)> + use<> {
         let turn = self.turn;
         (0..=turn).map(|tier| (tier, true)).chain((0..=turn).rev().map(|tier| (tier, false)))
     }
 
-    /// The switch, or NIC, that chooses the next link after one with this far end.
+    /// Returns the step of the switch, or NIC, that chooses the next link after one with this far
+    /// end.
     pub(crate) fn step(&self, (tier, up): (usize, bool), number: u32) -> Step {
         let host = if up { self.key.from.host } else { self.key.to.host };
-        // Upwards it is told by the child that the cables belong to, downwards by the group.
+        // Upwards the child that the cables belong to identifies the switch, downwards the group.
         let group = self.network.child(if up { tier } else { tier + 1 }, host);
         Step { tier, up, at: (group, number) }
     }
@@ -224,9 +225,10 @@ impl Way<'_> {
     }
 }
 
-/// What a fabric hashes: an address for every NIC, the port of RoCE, and the queue pair.
+/// Returns the fields that a fabric hashes: an address for every NIC, the port of RoCE, and the
+/// queue pair.
 pub(crate) fn flow_of(key: &Key) -> Flow {
-    // The host and the NIC whole, in words of their own: no two ports have one address.
+    // The address holds host and NIC whole, in words of their own: no two ports have one address.
     let address = |port: Port| {
         let number = 0xfd00_u128 << 112 | u128::from(port.host) << 32 | u128::from(port.nic);
         IpAddr::V6(Ipv6Addr::from_bits(number))

@@ -1,15 +1,15 @@
-//! Paths pinned by the destination's *slice*, the place of its NIC in its rack: uplink k carries
-//! what goes to every rack's downlink k.
+//! Path pinning by the destination's *slice*, the position of its NIC in its rack: uplink k carries
+//! the traffic to every rack's downlink k.
 //!
-//! Perfect where a job has whole racks and all links work: 16 NICs send to 16 slices of one rack.
-//! Where a rack's hosts send to hosts of different racks, slices coincide. Uplinks that have failed
-//! shift the slices of those after them onto others.
+//! This is perfect where a job has whole racks and all links work: 16 NICs send to 16 slices of one
+//! rack. Where a rack's hosts send to hosts of different racks, slices coincide. Uplinks that have
+//! failed shift the slices of those after them onto others.
 
 use super::Key;
 use super::ecmp;
 use crate::network::{Link, Network, Step};
 
-/// Chooses the uplink with the number of the destination's slice.
+/// Returns a function that chooses the uplink with the number of the destination's slice.
 pub(super) fn chooser(
     network: &Network,
     key: &Key,

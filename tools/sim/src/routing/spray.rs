@@ -3,10 +3,10 @@
 use super::Way;
 use crate::network::{Link, Path};
 
-/// The ways of all packets together, each link with the part that takes it.
+/// Sets `path` to the paths of all packets together, each link with the part that takes it.
 pub(super) fn route(way: &Way<'_>, found: &mut Vec<Link>, path: &mut Path) {
     path.clear();
-    // Which numbers are reached at this level, with what part of the flow.
+    // Numbers that are reached at this level, each with its part of the flow.
     let mut here = vec![(way.key.from.nic, 1.0)];
     let mut next: Vec<(u32, f64)> = Vec::new();
     for level in way.levels() {

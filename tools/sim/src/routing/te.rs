@@ -1,11 +1,11 @@
-//! Traffic engineering: a controller that knows the traffic matrix places each pair of NICs on a
-//! way of its own, by constrained shortest paths (CSPF), from time to time.
+//! Traffic engineering: a controller that knows the traffic matrix periodically places each pair of
+//! NICs on a path of its own, by constrained shortest paths (CSPF).
 //!
-//! Of the shortest ways those count that have room for the whole demand; of these the one is taken
-//! that is least full afterwards. A demand that finds none may still find room if others move: in
+//! The candidates are the shortest paths that have room for the whole demand; the one that is least
+//! full afterwards is taken. A demand without a candidate may still find room if others move: in
 //! two tiers along a chain of two colours, as edges of a bipartite graph are coloured (König), so
-//! that equal demands are placed wherever that is possible at all. What is not placed, and what is
-//! placed on a link that has failed since, goes as the switches' default says.
+//! that equal demands are placed wherever that is possible at all. Demands that are not placed, and
+//! those placed on a link that has failed since, take the switches' default path.
 
 use std::collections::BTreeMap;
 
@@ -14,18 +14,18 @@ use serde::Serialize;
 use super::{Key, Way};
 use crate::network::{Link, Network, Path, Port};
 
-/// What one NIC sends to another.
+/// Traffic from one NIC to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Demand {
-    /// Who sends.
+    /// Port of the sender.
     pub from: Port,
-    /// Who receives.
+    /// Port of the receiver.
     pub to: Port,
-    /// How much, in bytes per second.
+    /// Rate, in bytes per second.
     pub bytes_per_s: f64,
 }
 
-/// How often the controller places anew.
+/// Interval between placements of the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interval {
     /// Seconds from one placement to the next.
@@ -33,26 +33,26 @@ pub struct Interval {
 }
 
 impl Default for Interval {
-    /// The paper's.
+    /// Returns the paper's interval.
     fn default() -> Interval {
         Interval { every_s: 30.0 }
     }
 }
 
 impl Interval {
-    /// When what happens at a time is first known to the switches: the next placement.
+    /// Returns the time when the switches first know of an event: the next placement.
     #[must_use]
     pub fn known_at_s(&self, happens_s: f64) -> f64 {
         ((happens_s / self.every_s).floor() + 1.0) * self.every_s
     }
 }
 
-/// How much of the demands was placed.
+/// Amount of the demands that was placed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Placed {
     /// Demands in all.
     pub demands: usize,
-    /// Those that were placed.
+    /// Demands that were placed.
     pub placed: usize,
     /// Bytes per second in all.
     pub bytes_per_s: f64,
@@ -61,30 +61,30 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// The part of the bytes that was placed; 1 where there are none.
+    /// Returns the part of the bytes that was placed; 1 where there are none.
     #[must_use]
     pub fn share(&self) -> f64 {
         if self.bytes_per_s > 0.0 { self.placed_bytes_per_s / self.bytes_per_s } else { 1.0 }
     }
 }
 
-/// What a controller has placed.
+/// Placement by a controller.
 #[derive(Clone, Debug, Default)]
 pub struct Te {
     ways: BTreeMap<(Port, Port), Vec<Link>>,
     placed: Placed,
-    /// Whether what is not placed is hashed without its queue pair.
+    /// True if demands that are not placed are hashed without their queue pair.
     plain: bool,
 }
 
-/// At most so many demands move for one.
+/// Most demands that move for one.
 const MOVES: usize = 4_096;
-/// A hair more than a link carries is still its capacity.
+/// Relative rounding error within which a link is not over its capacity.
 const HAIR: f64 = 1e-9;
 
 impl Te {
-    /// The same, but what is not placed goes by addresses and ports alone (`Ecmp`), and not by its
-    /// queue pair as well (`HashedPairs`).
+    /// Returns the placement with another default: demands that are not placed go by addresses and
+    /// ports alone (`Ecmp`), and not by their queue pair as well (`HashedPairs`).
     #[must_use]
     pub fn over_plain_ecmp(self) -> Te {
         Te { plain: true, ..self }
@@ -98,16 +98,16 @@ impl Te {
     ///
     /// # Errors
     ///
-    /// If there is no way at all for one.
+    /// If there is no path at all for one.
     pub fn place(network: &Network, demands: &[Demand]) -> Result<Te, crate::SimError> {
         Te::place_some(network, demands, false)
     }
 
-    /// The same, but what finds no room goes all the same where most is left.
+    /// Places demands as `Te::place` does, and those without room on the path where most is left.
     ///
     /// # Errors
     ///
-    /// If there is no way at all for one.
+    /// If there is no path at all for one.
     pub fn place_all(network: &Network, demands: &[Demand]) -> Result<Te, crate::SimError> {
         Te::place_some(network, demands, true)
     }
@@ -115,7 +115,7 @@ impl Te {
     fn place_some(network: &Network, demands: &[Demand], all: bool) -> Result<Te, crate::SimError> {
         let mut engine = Engine::new(network, demands)?;
         let mut order: Vec<usize> = (0..demands.len()).collect();
-        // The largest first; of equals the first.
+        // Order: the largest first; of equals the first.
         order.sort_by(|one, other| {
             demands[*other].bytes_per_s.total_cmp(&demands[*one].bytes_per_s).then(one.cmp(other))
         });
@@ -147,13 +147,14 @@ impl Te {
         Ok(te)
     }
 
-    /// How much was placed.
+    /// Returns how much was placed.
     #[must_use]
     pub fn placed(&self) -> Placed {
         self.placed
     }
 
-    /// The way of a flow, if it is placed and all its links work.
+    /// Sets `path` to the path of a flow, if it is placed and all its links work; returns whether
+    /// it is.
     pub(super) fn route(&self, network: &Network, key: &Key, path: &mut Path) -> bool {
         let Some(way) = self.ways.get(&(key.from, key.to)) else { return false };
         if !way.iter().all(|link| network.works(*link)) {
@@ -169,9 +170,9 @@ struct Engine<'a> {
     network: &'a Network,
     demands: &'a [Demand],
     turns: Vec<usize>,
-    /// What is left of each link.
+    /// Bytes per second left of each link.
     room: Vec<f64>,
-    /// Of each link: the demands that are placed on it.
+    /// Per link: the demands that are placed on it.
     on: Vec<Vec<u32>>,
     ways: Vec<Option<Vec<Link>>>,
     found: Vec<Link>,
@@ -191,9 +192,9 @@ impl<'a> Engine<'a> {
         })
     }
 
-    /// Of a demand's ways over spine `spine`, or over any, the one with the most room, and the part
-    /// of its fullest link that would be left: by Dijkstra's rule for the widest path, level by
-    /// level, since all shortest ways have the same levels.
+    /// Returns the path of a demand with the most room, over spine `spine` or over any, and the
+    /// room that would be left on its fullest link as a part of the capacity: by Dijkstra's rule
+    /// for the widest path, level by level, since all shortest paths have the same levels.
     fn widest(&mut self, index: usize, spine: Option<u32>) -> Option<(f64, Vec<Link>)> {
         let demand = self.demands[index];
         let key = Key { from: demand.from, to: demand.to, channel: 0, pair: 0 };
@@ -236,7 +237,7 @@ impl<'a> Engine<'a> {
         Some((least, links))
     }
 
-    /// Places a demand where there is room for all of it.
+    /// Places a demand where there is room for all of it; returns whether there is.
     fn place(&mut self, index: usize) -> bool {
         let fits = |(least, _): &(f64, Vec<Link>)| *least >= -HAIR;
         let Some((_, way)) = self.widest(index, None).filter(fits) else { return false };
@@ -261,12 +262,12 @@ impl<'a> Engine<'a> {
         Some(way)
     }
 
-    /// Whether a link carries more than it can.
+    /// Returns whether a link carries more than it can.
     fn is_over(&self, link: Link) -> bool {
         self.room[link as usize] < -HAIR * self.network.capacity()[link as usize]
     }
 
-    /// Moves others out of the way of a demand, if that helps; in two tiers.
+    /// Moves others out of the way of a demand, if that helps; in two tiers only.
     fn make_room(&mut self, index: usize) {
         if self.turns[index] != 1 {
             return;
@@ -310,7 +311,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// The way of a demand over a certain spine.
+    /// Returns the path of a demand over a certain spine.
     fn coloured(&mut self, index: usize, colour: u32) -> Option<Vec<Link>> {
         self.widest(index, Some(colour)).map(|(_, way)| way)
     }
@@ -323,7 +324,7 @@ mod tests {
     use crate::presets::Zone;
     use ccl_core::random::Random;
 
-    /// A random permutation among all NICs, each at full speed.
+    /// Returns a random permutation among all NICs, each at full speed.
     fn permutation(network: &Network, seed: u64) -> Vec<Demand> {
         let mut to: Vec<u32> = (0..network.ranks()).collect();
         Random::new(seed).shuffle(&mut to);
@@ -345,8 +346,8 @@ mod tests {
         }
     }
 
-    /// Over three tiers and under all ways: as much as there is room for above the zones, however
-    /// many ways lead there.
+    /// Over three tiers and all paths, as much is placed as there is room for above the zones,
+    /// however many paths lead there.
     #[test]
     fn all_ways_over_three_tiers_are_looked_at() {
         let zone = Zone { racks: 8, zones: 2, oversubscription: 1.0, ..Zone::default() };

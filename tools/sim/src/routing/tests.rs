@@ -1,4 +1,4 @@
-//! Ways lead where they should, whatever the scheme.
+//! Tests that paths lead to their destination, whatever the scheme.
 
 use ccl_core::random::Random;
 use ccl_model::topology::fabric::Wiring;

@@ -25,7 +25,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Queue pairs, and what throwing balls into bins gives.
+/// Queue pairs, and the result of throwing balls into bins.
 const CASES: [(u32, f64); 4] = [(1, 3.05), (4, 1.97), (16, 1.47), (32, 1.32)];
 
 fn run(setting: &Setting) -> Result<Findings, SimError> {

@@ -29,10 +29,10 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// The paper's groups have 16 to 128 ranks.
+/// Hosts of the jobs: the paper's groups have 16 to 128 ranks.
 const JOB_HOSTS: [u32; 4] = [2, 4, 8, 16];
 
-/// All-reduce rings of jobs that fill the zone in any order.
+/// Returns the streams of all-reduce rings of jobs that fill the zone in random order.
 pub(super) fn scattered(network: &Network, seed: u64) -> Result<Vec<Stream>, SimError> {
     let call = Call::new(Collective::AllReduce, "ring", 1 << 30)?;
     let jobs = Job::fill(network, &JOB_HOSTS, Some(&mut Random::new(seed)));
@@ -40,7 +40,7 @@ pub(super) fn scattered(network: &Network, seed: u64) -> Result<Vec<Stream>, Sim
     of_all(network, &jobs, &call, rings)
 }
 
-/// What jobs send that all make the same call, each a group.
+/// Returns the streams of jobs that all make the same call, each a group.
 pub(super) fn of_all(
     network: &Network,
     jobs: &[Job],
@@ -51,7 +51,7 @@ pub(super) fn of_all(
     Ok(streams.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
-/// Of each job, the part of its roofline that it reaches.
+/// Returns for each trial and job the part of its roofline that the job reaches.
 fn of_roofline(
     setting: &Setting,
     network: &Network,
@@ -116,7 +116,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     Ok(findings)
 }
 
-/// Cuts so many uplinks of every fourth rack.
+/// Cuts `failed` uplinks of every fourth rack.
 pub(super) fn fail_some(network: &mut Network, failed: u32) {
     for rack in (0..network.children(1)).step_by(4) {
         let links: Vec<u32> = network.uplinks(1, rack, 0).take(failed as usize).collect();

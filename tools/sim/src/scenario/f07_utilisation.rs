@@ -32,7 +32,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
 /// Racks and queue pairs that a benchmark may have had as well.
 const OTHERS: [(u32, u32); 2] = [(2, 16), (4, 32)];
 
-/// Of the uplinks of all racks in a run, the least used, the mean and the most used: on average.
+/// Returns the least, the mean and the largest utilisation of the uplinks of all racks, averaged
+/// over the trials.
 fn used(
     setting: &Setting,
     scheme: Scheme,

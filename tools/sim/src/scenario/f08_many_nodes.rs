@@ -35,14 +35,14 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// A direct all_to_all in which what goes to another host first moves, inside, to the rank whose
-/// NIC is on the destination's rail.
+/// Returns the streams of a direct all_to_all in which data for another host first moves, inside,
+/// to the rank whose NIC is on the destination's rail.
 fn all_to_all(network: &Network, hosts: u32) -> Result<Vec<Stream>, SimError> {
     let call = Call::new(Collective::AllToAll, "hierarchical", 1 << 30)?;
     Job::first(hosts).streams(network, &call, 1, 0)
 }
 
-/// How much faster TE is in each of the two collectives, on a zone of so many uplinks.
+/// Returns how much faster TE is in each of the two collectives, on a zone of `uplinks` uplinks.
 fn gains(setting: &Setting, uplinks: u32) -> Result<[f64; 2], SimError> {
     let hosts = setting.count("hosts");
     let zone = Zone { racks: hosts.div_ceil(2), uplinks, ..Zone::default() };

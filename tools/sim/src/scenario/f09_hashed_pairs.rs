@@ -41,11 +41,11 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 /// Buffers of a benchmark, in MiB.
 const SIZES_MIB: [u32; 5] = [64, 256, 1024, 4096, 16384];
-/// That of the streams that are run: others take as many times longer.
+/// Buffer of the streams that are run, in MiB: others take as many times longer.
 const RUN_MIB: u32 = 1024;
 
-/// What the steps of a ring take besides that of bytes, in seconds: two for each rank but one, of
-/// which two for each host but one cross the network.
+/// Returns the latency of the steps of a ring, in seconds, besides the time of its bytes: two steps
+/// for each rank but one, of which two for each host but one cross the network.
 fn latency_s(setting: &Setting, network: &Network) -> f64 {
     let [ranks, hosts] = [network.ranks(), network.plan().hosts].map(f64::from);
     let across = 2.0 * (hosts - 1.0);
@@ -103,14 +103,14 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     Ok(findings)
 }
 
-/// An all_reduce of one job on the whole network, by a ring for every NIC.
+/// Returns the streams of an all_reduce of one job on the whole network, by a ring for every NIC.
 fn rings(network: &Network) -> Result<Vec<Stream>, SimError> {
     let call = Call::new(Collective::AllReduce, "ring", 1 << 30)?;
     let rings = network.plan().ranks_per_host;
     Job::first(network.plan().hosts).streams(network, &call, rings, 0)
 }
 
-/// Each stream over several connections.
+/// Splits each stream over several connections.
 fn in_channels(streams: &[Stream], channels: u32) -> Vec<Stream> {
     let part = |stream: Stream, channel| Stream {
         bytes: stream.bytes / f64::from(channels),

@@ -66,14 +66,14 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
 }
 
 /// Orders a job's hosts so that neighbours are in different racks: the first hosts of all its
-/// racks, then the second ones. So all NICs of a rack send over its uplinks, and not those of one
-/// host alone, which would leave half of the uplinks idle and a failed one unnoticed.
+/// racks, then the second ones. So all NICs of a rack send over its uplinks. Otherwise those of one
+/// host alone would, which leaves half of the uplinks idle and a failed one unnoticed.
 fn deal(network: &Network, job: &mut Job) {
     let rack_hosts = network.plan().fabric.hosts_in_group(0).max(1);
     job.hosts.sort_by_key(|host| (u64::from(*host) % rack_hosts, *host));
 }
 
-/// The part of the roofline that jobs reach on average.
+/// Returns the part of the roofline that jobs reach on average.
 fn of_roofline(
     network: &Network,
     job_hosts: u32,

@@ -25,7 +25,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// The phase, how much the uplinks carry, how many they are, and who routes.
+/// Phases: name, bandwidth of an uplink over that of a NIC, number of uplinks, and routing.
 const PHASES: [(&str, f64, u32, Scheme); 4] = [
     ("1: pinned, 1:1", 1.0, 16, Scheme::Pinned),
     ("2: pinned, 1:2", 2.0, 16, Scheme::Pinned),
@@ -65,7 +65,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     Ok(findings)
 }
 
-/// Of each job, the part of its roofline that it reaches.
+/// Returns for each job the part of its roofline that it reaches.
 fn parts_of_roofline(network: &Network, scheme: Scheme, seed: u64) -> Result<Vec<f64>, SimError> {
     let streams = scattered(network, seed)?;
     let outcome = run_streams(network, scheme, &streams, Manner::at_once(1), seed)?;

@@ -1,4 +1,4 @@
-//! F12: what tuning DCQCN gains, and costs.
+//! F12: gain and cost of tuning DCQCN.
 
 use ccl_plot::Figure;
 
@@ -40,7 +40,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Everybody to everybody on other hosts.
+/// Returns the streams of every NIC to every NIC on other hosts.
 pub(super) fn all_to_all(zone: &Zone, bytes: f64) -> Vec<Stream> {
     let nics = zone.racks * zone.rack_nics();
     let port = |at: u32| crate::network::Port { host: at / zone.nics, nic: at % zone.nics };
@@ -52,16 +52,16 @@ pub(super) fn all_to_all(zone: &Zone, bytes: f64) -> Vec<Stream> {
     pairs.map(stream).filter(|stream| stream.from.host != stream.to.host).collect()
 }
 
-/// Of a transport: time over roofline, and seconds paused of all links, on average.
+/// Means of a transport: time over roofline, and seconds that all links were paused.
 struct Case {
     name: &'static str,
     time: f64,
     paused_s: f64,
-    /// What senders remember when they begin a call: alpha.
+    /// Mean alpha of senders when they begin a call.
     alpha: f64,
 }
 
-/// The later ones of calls in a row over the same queue pairs.
+/// Returns the means over the later calls of several in a row over the same queue pairs.
 fn of_calls(
     setting: &Setting,
     network: &Network,

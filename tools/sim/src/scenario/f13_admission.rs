@@ -1,4 +1,4 @@
-//! F13: receivers that grant, without any congestion control.
+//! F13: admission by receivers, without any congestion control.
 
 use ccl_core::admission;
 use ccl_plot::Figure;
@@ -33,14 +33,16 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// The links that a switch of the upper of two tiers has paused towards the lower one.
+/// Returns the seconds and the number of pauses of the links from rack switches up to spine
+/// switches.
 fn paused_upwards(network: &Network, outcome: &Outcome) -> (f64, u32) {
     let links = || network.tier_links(1, true).map(|link| link as usize);
     let pauses = links().map(|link| outcome.pauses[link]).sum();
     (links().map(|link| outcome.paused_s[link]).sum(), pauses)
 }
 
-/// What queues and pauses were like; `granted` is what a receiver granted at most, if it did.
+/// Adds the results of queues and pauses; `granted` is the most bytes that a receiver granted, if
+/// it did.
 fn tell(
     findings: &mut Findings,
     network: &Network,

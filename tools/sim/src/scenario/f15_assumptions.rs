@@ -1,4 +1,4 @@
-//! F15: a library tuned for a network that it does not have.
+//! F15: a library tuned for another network than it has.
 
 use ccl_core::admission;
 use ccl_plot::Figure;
@@ -30,7 +30,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 const STEP_S: f64 = 0.5e-6;
 const SLOT_BYTES: usize = 32 << 10;
 
-/// What is tried: by name, routing, queue pairs, and slots of a link.
+/// Returns the cases: name, routing, queue pairs, and slots of a link.
 fn cases(setting: &Setting, zone: &Zone) -> [(&'static str, Scheme, u32, u32); 5] {
     // As many slots as are filled while one comes back.
     let slots = |round_trip_us: f64| {

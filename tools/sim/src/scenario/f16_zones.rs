@@ -25,14 +25,15 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Bytes that go up to the third tier, and all that leave a host.
+/// Returns the bytes that go up to the third tier, and all that leave a host.
 fn crossing(network: &Network, streams: &[Stream]) -> (f64, f64) {
     let zone = |host| network.plan().fabric.group(1, host);
     let crosses = streams.iter().filter(|stream| zone(stream.from.host) != zone(stream.to.host));
     (crosses.map(|stream| stream.bytes).sum(), streams.iter().map(|stream| stream.bytes).sum())
 }
 
-/// A ring over all ranks, dealt to the zones in turn: every step leaves the host and the zone.
+/// Returns the streams of a ring over all ranks, dealt to the zones in turn: every step leaves the
+/// host and the zone.
 fn dealt(network: &Network, call: &Call, hosts: u32) -> Vec<Stream> {
     let each = network.plan().ranks_per_host;
     let half = hosts / 2 * each;

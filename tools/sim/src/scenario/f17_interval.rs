@@ -1,4 +1,4 @@
-//! F17: between two placements of the controller its ways are as old as the last one.
+//! F17: the age of a controller's paths between two placements.
 
 use ccl_plot::Figure;
 

@@ -1,4 +1,4 @@
-//! Many senders to one receiver, and a bystander whose way touches theirs.
+//! Many senders to one receiver, and a bystander whose path touches theirs.
 
 use ccl_core::admission;
 use ccl_plot::Figure;
@@ -26,8 +26,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Who sends what to whom, the bystander last: from the first ranks to the first one of the last
-/// group of hosts, of which the bystander's sends to the second.
+/// Returns the network and the streams, the bystander's last. The first ranks send to the first
+/// rank of the last group of hosts; the bystander sends to its second rank.
 fn set_up(setting: &Setting) -> Result<(Network, Vec<Stream>), SimError> {
     // One wide uplink, as if all were spread perfectly: only queues are looked at.
     let uplink_bytes_per_s = f64::from(Zone::default().rack_nics()) * GBPS_400;

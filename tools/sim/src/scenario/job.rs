@@ -1,4 +1,4 @@
-//! Any collective on any such zone: for questions that no experiment here asks.
+//! A collective on a network of the user's choice, for questions that no other experiment asks.
 
 use ccl_core::types::Collective;
 
@@ -58,14 +58,14 @@ const ALGORITHMS: [(Collective, &str); 7] = [
     (Collective::ReduceScatter, "ring"),
 ];
 
-/// One of a list, by its number.
+/// Returns an entry of a list, by its number.
 fn chosen<T: Copy>(setting: &Setting, name: &str, list: &[T]) -> Result<T, SimError> {
     let remedy = || format!("give a number from 0 to {}", list.len() - 1);
     let found = list.get(setting.whole(name) as usize).copied();
     found.ok_or_else(|| SimError::number(name, setting.number(name), remedy()))
 }
 
-/// Cuts so many uplinks of the first rack.
+/// Cuts `failed` uplinks of the first rack.
 fn fail(network: &mut Network, failed: u32) -> Result<(), SimError> {
     if failed > 0 && network.tiers() < 2 {
         let remedy = "give 0 where there is one tier of switches: it has no uplinks";

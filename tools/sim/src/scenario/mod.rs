@@ -1,5 +1,5 @@
-//! Experiments: each builds a network, runs something on it, and says what came out beside what
-//! its source says. The mechanisms are the same in all; a file here says only what is tried, and
+//! Experiments: each builds a network, runs something on it, and reports the results beside the
+//! claims of its source. The mechanisms are the same in all; a file here has only the cases, and
 //! its parameters can be given other values.
 
 mod f01_hashed_flows;
@@ -45,33 +45,33 @@ pub use replay::{PARAMETERS as REPLAY_PARAMETERS, replay};
 /// A number that an experiment can be given another value of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameter {
-    /// Its name.
+    /// Name of the parameter.
     pub name: &'static str,
-    /// Its value if none is given.
+    /// Default value.
     pub value: f64,
-    /// What it is, with its unit.
+    /// Description, with the unit.
     pub what: &'static str,
 }
 
-/// What no parameter needs to be more than: sizes are in KiB or MiB, the rest counts things.
+/// Largest value of parameters: sizes are in KiB or MiB, the rest counts things.
 const MOST: f64 = 65_536.0;
 
 /// An experiment.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// Its name.
+    /// Name of the experiment.
     pub name: &'static str,
-    /// What it shows.
+    /// Title of the experiment.
     pub title: &'static str,
-    /// What its source says, in English.
+    /// Claim of its source, in English.
     pub source: &'static str,
-    /// What can be changed.
+    /// Parameters.
     pub parameters: &'static [Parameter],
     run: fn(&Setting) -> Result<Findings, SimError>,
 }
 
-/// Those that can run on any network, and the fewest tiers of switches that each needs. The others
-/// try what the paper says of its own.
+/// Experiments that can run on any network, and the fewest tiers of switches that each needs. The
+/// others try what the paper says of its own network.
 const ON_ANY: [(&str, usize); 5] =
     [("job", 1), ("scale", 1), ("schemes", 2), ("straggler", 1), ("incast", 1)];
 
@@ -82,29 +82,29 @@ const OF_NETWORK: [&str; 7] =
 /// A network for experiments, in place of their own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct On {
-    /// By which it is known.
+    /// Name of the network.
     pub name: String,
-    /// What it is.
+    /// Plan of the network.
     pub plan: Plan,
 }
 
-/// How an experiment is to be run.
+/// Request to run an experiment.
 #[derive(Clone, Debug)]
 pub struct Ask<'a> {
-    /// Of all that is random.
+    /// Seed of all that is random.
     pub seed: u64,
-    /// The most memory, in MiB.
+    /// Most memory, in MiB.
     pub memory_mib: u64,
-    /// The most work of a run, in millions of steps ([`Plan::work_millions`]).
+    /// Most work of a run, in millions of steps ([`Plan::work_millions`]).
     pub work_millions: u64,
     /// Other values of its parameters, by name.
     pub changed: &'a [(String, f64)],
-    /// On which network, if not on its own.
+    /// Network to run on, if not the experiment's own.
     pub on: Option<&'a On>,
 }
 
 impl Default for Ask<'_> {
-    /// Everything as it is shown.
+    /// Returns the defaults, with which the page was made.
     fn default() -> Self {
         Ask { seed: 1, memory_mib: 4_096, work_millions: 1_000, changed: &[], on: None }
     }
@@ -136,7 +136,7 @@ pub const SCENARIOS: &[Scenario] = &[
     scale::SCENARIO,
 ];
 
-/// The experiment of a name.
+/// Returns the experiment of a name.
 ///
 /// # Errors
 ///
@@ -149,11 +149,11 @@ pub fn find(name: &str) -> Result<&'static Scenario, SimError> {
     })
 }
 
-/// The most seeds that something is run with.
+/// Most seeds of a run.
 const SEEDS_MAX: u32 = 1_000;
 
-/// Runs something with so many seeds, from that of `ask` on: the report has the mean of each number
-/// and its standard error.
+/// Runs an experiment with `seeds` seeds, from that of `ask` on: the report has the mean of each
+/// number and its standard error.
 ///
 /// # Errors
 ///
@@ -171,22 +171,22 @@ pub fn over_seeds(
     Ok(first.with_others(&(1..seeds).map(of).collect::<Result<Vec<Report>, SimError>>()?))
 }
 
-/// The numbers that an experiment runs with.
+/// Parameters that an experiment runs with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
-    /// Of all that is random.
+    /// Seed of all that is random.
     pub seed: u64,
-    /// The most memory, in MiB.
+    /// Most memory, in MiB.
     pub memory_mib: u64,
-    /// The most work of a run, in millions of steps ([`Plan::work_millions`]).
+    /// Most work of a run, in millions of steps ([`Plan::work_millions`]).
     pub work_millions: u64,
     values: BTreeMap<&'static str, f64>,
-    /// The network to run on, if it is not the experiment's own.
+    /// Network to run on, if it is not the experiment's own.
     on: Option<On>,
 }
 
 impl Scenario {
-    /// Runs it.
+    /// Runs the experiment.
     ///
     /// # Errors
     ///
@@ -198,7 +198,7 @@ impl Scenario {
         Ok(setting.report(self.name, self.title, self.source, &parameters, findings))
     }
 
-    /// Its parameters, but for those that a network given has its own values of.
+    /// Returns its parameters, except those that a given network has its own values of.
     fn on(&self, on: Option<&On>) -> Result<Vec<Parameter>, SimError> {
         let Some(On { name, plan }) = on else { return Ok(self.parameters.to_vec()) };
         let Some((_, tiers)) = ON_ANY.iter().find(|(known, _)| *known == self.name) else {
@@ -216,7 +216,7 @@ impl Scenario {
 }
 
 impl Setting {
-    /// The parameters' values, with those that were changed.
+    /// Makes a setting of the parameters' defaults and the changed values.
     pub(crate) fn new(ask: &Ask<'_>, parameters: &[Parameter]) -> Result<Setting, SimError> {
         let known = parameters.iter().map(|parameter| (parameter.name, parameter.value));
         let mut values: BTreeMap<&'static str, f64> = known.collect();
@@ -243,7 +243,7 @@ impl Setting {
         Ok(Setting { seed, memory_mib, work_millions, values, on })
     }
 
-    /// What came out, with what it ran with.
+    /// Makes the report of the findings, with the parameters that they were found with.
     pub(crate) fn report(
         &self,
         name: &str,
@@ -269,34 +269,34 @@ impl Setting {
         }
     }
 
-    /// A parameter's value.
+    /// Returns a parameter's value.
     pub(crate) fn number(&self, name: &str) -> f64 {
         self.values.get(name).copied().unwrap_or(0.0)
     }
 
-    /// A parameter that counts something, or is a number in a list: to the nearest whole number.
+    /// Returns the nearest whole number of a parameter that is a count, or a number in a list.
     pub(crate) fn whole(&self, name: &str) -> u32 {
         self.number(name).round().clamp(0.0, f64::from(u32::MAX)) as u32
     }
 
-    /// A parameter that counts something, at least one of it.
+    /// Returns a parameter that is a count, at least 1.
     pub(crate) fn count(&self, name: &str) -> u32 {
         self.whole(name).max(1)
     }
 
-    /// The seeds of so many trials.
+    /// Returns the seeds of the trials.
     pub(crate) fn trials(&self) -> Vec<u64> {
         self.seeds("trials")
     }
 
-    /// As many seeds as a parameter says.
+    /// Returns as many seeds as a parameter says.
     pub(crate) fn seeds(&self, name: &str) -> Vec<u64> {
         let mut random = Random::new(self.seed);
         (0..self.count(name)).map(|_| random.bits()).collect()
     }
 
-    /// The numbers of queue pairs that are tried: the usual ones with what is expected, or the one
-    /// that was given.
+    /// Returns the numbers of queue pairs to try: the usual ones with the expected results, or the
+    /// one that was given.
     pub(crate) fn pairs(&self, usual: &[(u32, f64)]) -> Vec<(u32, Option<f64>)> {
         match self.whole("pairs") {
             0 => usual.iter().map(|(pairs, expected)| (*pairs, Some(*expected))).collect(),
@@ -307,12 +307,12 @@ impl Setting {
         }
     }
 
-    /// The network of a zone.
+    /// Builds the network of a zone.
     pub(crate) fn network(&self, zone: &Zone) -> Result<Network, SimError> {
         Network::new(self.own(zone)?)
     }
 
-    /// The network that was given, or that of a zone.
+    /// Returns the plan of the network that was given, or that of a zone.
     pub(crate) fn plan(&self, zone: &Zone) -> Result<Plan, SimError> {
         match &self.on {
             Some(on) => Ok(on.plan.clone()),
@@ -320,17 +320,17 @@ impl Setting {
         }
     }
 
-    /// The plan of a zone, within what is allowed.
+    /// Returns the plan of a zone, with the limits of memory and work.
     fn own(&self, zone: &Zone) -> Result<Plan, SimError> {
         let Setting { memory_mib, work_millions, .. } = *self;
         Ok(Plan { memory_mib, work_millions, ..zone.plan()? })
     }
 }
 
-/// What trials are called everywhere.
+/// Description of the parameter `trials`.
 const TRIALS: &str = "trials with other hashes and places, whose mean is shown";
 
-/// Every NIC of a rack to the one at the same place in another.
+/// Returns the streams of every NIC of a rack to the one at the same position in another.
 fn rack_to_rack(zone: &Zone, from: u32, to: u32, bytes: f64) -> Vec<Stream> {
     let port = |rack: u32, at: u32| Port {
         host: rack * zone.rack_hosts + at / zone.nics,
@@ -341,7 +341,7 @@ fn rack_to_rack(zone: &Zone, from: u32, to: u32, bytes: f64) -> Vec<Stream> {
     (0..zone.rack_nics()).map(stream).collect()
 }
 
-/// A router by this scheme; a controller's places are made for the streams on the network as it is.
+/// Makes a router of this scheme; a controller places the streams on the network as it is.
 fn router(
     network: &Network,
     scheme: Scheme,
@@ -354,8 +354,9 @@ fn router(
     Ok(Router::with_te(seed, Te::place(network, &demands(network, streams))?))
 }
 
-/// What streams demand, port by port, when all go on for the time that the busiest NIC needs: a
-/// controller's rules know a source and a destination, and no connection between them.
+/// Returns the demands of streams, port by port, as rates if all go on for the time that the
+/// busiest NIC needs: a controller's rules know a source and a destination, and no connection
+/// between them.
 fn demands(network: &Network, streams: &[Stream]) -> Vec<Demand> {
     let mut bytes: BTreeMap<(Port, bool), f64> = BTreeMap::new();
     let (mut places, mut demands) = (BTreeMap::new(), Vec::new());
@@ -385,7 +386,7 @@ fn run(
     streams::run(network, &mut router, streams, manner)
 }
 
-/// Streams as flows through queues, one for each queue pair.
+/// Converts streams to flows through queues, one for each queue pair.
 fn queued(
     network: &Network,
     scheme: Scheme,
@@ -404,7 +405,7 @@ fn queued(
             let Stream { from, to, channel, .. } = *stream;
             let key = Key { from, to, channel, pair };
             router.route(network, &key, Moment::default(), &flows.load(), &mut path)?;
-            // So that those who look at how busy links are see those before.
+            // Later flows see the load of earlier ones.
             flows.begin(&path, stream.bytes, f64::INFINITY, 0);
             let links = path.links.iter().map(|(link, _)| *link).collect();
             let bytes = stream.bytes / f64::from(pairs);
@@ -414,8 +415,8 @@ fn queued(
     Ok(queued)
 }
 
-/// Flows in any order, each sender's one after another but for so many at a time, as ranks that
-/// are not in step have them.
+/// Orders the flows of each sender at random, one after another except for `at_a_time` at a time,
+/// as ranks that are not in step have them.
 fn in_turn(flows: &mut [queues::Flow], at_a_time: u32, seed: u64) {
     let mut random = Random::new(seed);
     let mut by_sender: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
@@ -430,7 +431,7 @@ fn in_turn(flows: &mut [queues::Flow], at_a_time: u32, seed: u64) {
     }
 }
 
-/// When each group of streams is done, in seconds.
+/// Returns the time when each group of streams is done, in seconds.
 fn group_ends_s(streams: &[Stream], outcome: &Outcome) -> BTreeMap<u32, f64> {
     let mut ends: BTreeMap<u32, f64> = BTreeMap::new();
     for (stream, end_s) in streams.iter().zip(&outcome.ends_s) {
@@ -440,7 +441,7 @@ fn group_ends_s(streams: &[Stream], outcome: &Outcome) -> BTreeMap<u32, f64> {
     ends
 }
 
-/// How evenly the links of each tier were used.
+/// Reports how evenly the links of each tier were used.
 fn tell_links(
     findings: &mut Findings,
     network: &Network,

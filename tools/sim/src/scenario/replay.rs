@@ -1,4 +1,4 @@
-//! Traffic that was recorded, or worked out, sent again over a fabric: interval by interval.
+//! Replay of recorded or computed traffic over a fabric, interval by interval.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::routing::{Interval, Router, Scheme, Te};
 use crate::streams::{self, Manner, Stream, ports_s, roofline_s};
 use crate::workload::of_pair;
 
-/// What can be changed.
+/// Parameters of a replay.
 pub const PARAMETERS: &[Parameter] = &[
     Parameter { name: "pairs", value: 4.0, what: "queue pairs of each pair of NICs" },
     Parameter {
@@ -26,14 +26,14 @@ pub const PARAMETERS: &[Parameter] = &[
 ];
 
 const TITLE: &str = "recorded traffic, replayed";
-/// So many points of a line are drawn.
+/// Most points of a line that are drawn.
 const POINTS: usize = 400;
-/// More messages than are simulated in minutes.
+/// Most messages of an interval: those of minutes of simulation.
 const MESSAGES_MAX: f64 = 50e6;
 
-/// Sends traffic again over the network that is asked for. Ranks fill hosts, and send by the NICs
-/// nearest to them. What is sent in an interval starts with it, or when all that was sent before
-/// has arrived, whichever is later, and all at once.
+/// Replays traffic over the network that is asked for. Ranks fill hosts, and send by the NICs
+/// nearest to them. The traffic of an interval starts, all at once, with the interval or when all
+/// earlier traffic has arrived, whichever is later.
 ///
 /// # Errors
 ///
@@ -86,11 +86,11 @@ fn check(traffic: &Traffic, network: &Network) -> Result<(), SimError> {
     Ok(())
 }
 
-/// What was found of an interval.
+/// Result of an interval.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     starts_s: f64,
-    /// What it took, and what it would have if ports alone limited it.
+    /// Time that the interval took, and the time if ports alone limited it.
     takes_s: f64,
     ports_s: f64,
 }
@@ -100,23 +100,23 @@ struct Replaying<'a> {
     traffic: &'a Traffic,
     setting: &'a Setting,
     router: Router,
-    /// Since when all before has arrived, and would have if ports alone limited it.
+    /// Time when all earlier traffic has arrived, and the same if ports alone limited it.
     free_s: f64,
     ports_free_s: f64,
-    /// Time in which something crosses, and what it would take at least.
+    /// Time in which something crosses the network, and its roofline.
     crossing_s: f64,
     roofline_s: f64,
     across_bytes: f64,
     inside_bytes: f64,
     carried_bytes: Vec<f64>,
-    /// Of each tier: how unevenly intervals loaded it.
+    /// Per tier: max-to-mean ratios of the intervals that loaded it.
     ratios: Vec<Vec<f64>>,
     seen: Vec<Seen>,
-    /// Which of the controller's intervals its ways are of.
+    /// Placement interval of the controller that its current paths are of.
     placed: Option<usize>,
 }
 
-/// Each interval looks at all links: more looks than that take hours.
+/// Most looks at links: each interval looks at all links, and more looks take hours.
 const LINKS_SEEN_MAX: f64 = 2e9;
 
 impl<'a> Replaying<'a> {
@@ -180,7 +180,7 @@ impl<'a> Replaying<'a> {
         }
         let begins_s = number as f64 * self.traffic.interval_s;
         let starts_s = begins_s.max(self.free_s);
-        // Nothing arrives in an interval that has nothing.
+        // Nothing arrives in an interval without traffic.
         if takes_s > 0.0 {
             self.free_s = starts_s + takes_s;
             self.ports_free_s = begins_s.max(self.ports_free_s) + ports_s;
@@ -189,7 +189,7 @@ impl<'a> Replaying<'a> {
         Ok(())
     }
 
-    /// A controller's ways for all that is sent until it places again, which it knows.
+    /// Places all traffic until the controller places again, which it knows in advance.
     fn place(&mut self, number: usize) -> Result<(), SimError> {
         let every_s = Interval::default().every_s;
         let period = |number: usize| (number as f64 * self.traffic.interval_s / every_s) as usize;
@@ -235,7 +235,7 @@ impl<'a> Replaying<'a> {
         Ok(Manner { message_bytes, in_flight: pairs.div_ceil(2), ..manner })
     }
 
-    /// How long what stays inside hosts takes, rank by rank.
+    /// Returns the time of traffic that stays inside hosts: that of the busiest rank and direction.
     fn inside_s(&mut self, bytes: &Bytes) -> f64 {
         let each = self.network.plan().ranks_per_host;
         let mut ranks: BTreeMap<(Rank, bool), f64> = BTreeMap::new();
@@ -285,7 +285,7 @@ impl<'a> Replaying<'a> {
     }
 }
 
-/// What goes from host to host, by ports.
+/// Returns the streams from host to host, by ports.
 fn across(network: &Network, bytes: &Bytes) -> Vec<Stream> {
     let each = network.plan().ranks_per_host;
     let crosses =
@@ -293,7 +293,7 @@ fn across(network: &Network, bytes: &Bytes) -> Vec<Stream> {
     crosses.flat_map(|(pair, bytes)| of_pair(network, *pair, *bytes as f64, 0)).collect()
 }
 
-/// What each interval takes; of many neighbours the one that takes longest.
+/// Draws the time of each interval; of neighbours that share a point the longest.
 fn figure(seen: &[Seen], interval_s: f64) -> Figure {
     let together = seen.len().div_ceil(POINTS).max(1);
     let line = |of: fn(&Seen) -> f64| -> Vec<(f64, f64)> {

@@ -1,4 +1,4 @@
-//! How large collectives can be simulated: hierarchical, flat, and everybody with everybody.
+//! Scale of collectives that can be simulated: hierarchical, flat, and all to all.
 
 use ccl_core::types::Collective;
 
@@ -35,7 +35,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Runs one case; the network with its parallel cables as one, since all is sprayed.
+/// Runs one case; parallel cables of the network count as one, since all is sprayed.
 fn run(setting: &Setting) -> Result<Findings, SimError> {
     let zone = Zone {
         racks: setting.count("racks"),

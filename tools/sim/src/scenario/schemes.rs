@@ -1,4 +1,4 @@
-//! All ways of routing side by side, for jobs that are scattered over a zone.
+//! All routing schemes side by side, for jobs that are scattered over a zone.
 
 use ccl_plot::Figure;
 
@@ -27,7 +27,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// What jobs reach of their roofline on average, and how unevenly the uplinks carry.
+/// Returns the part of their roofline that jobs reach on average, and how unevenly the uplinks
+/// carry.
 fn reached(
     setting: &Setting,
     network: &Network,

@@ -1,4 +1,4 @@
-//! One rank that begins late, one host that is slow: what it costs all others.
+//! Stragglers: the cost of one rank that begins late, and of one slow host, for all others.
 
 use ccl_core::types::Collective;
 use ccl_plot::Figure;
@@ -27,7 +27,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 const ALGORITHMS: [&str; 2] = ["ring", "hierarchical"];
 
-/// An estimate of all runs together, before the first is begun.
+/// Refuses runs that need too much work, by an estimate of all runs together.
 fn check_work(network: &Network, bytes: u64) -> Result<(), SimError> {
     let (mut steps, each) = (0.0, 3.0);
     for algorithm in ALGORITHMS {

@@ -14,14 +14,14 @@ use ccl_transport_sim::{Conditions, World};
 use crate::failing::meet;
 use crate::house::House;
 
-/// What the devices of side 0 do, one after the other.
+/// Controls of one of side 0's devices.
 #[derive(Clone, Debug, Default)]
 struct Knobs {
-    /// Memory is refused with this error number, unless it is 0.
+    /// Error number with which memory is refused, unless it is 0.
     code: Arc<AtomicI32>,
-    /// Whether lanes take no work.
+    /// True if lanes take no work.
     is_full: Arc<AtomicBool>,
-    /// Looks at farewells that are not over yet.
+    /// Number of looks at farewells that are not over yet.
     leaving: Arc<AtomicUsize>,
     /// Farewells and ends of endpoints, by device.
     log: Arc<Mutex<Vec<(usize, Step)>>>,
@@ -66,7 +66,7 @@ fn refused(code: i32) -> Result<(), TransportError> {
     if code == 0 { Ok(()) } else { Err(TransportError::Os { call, code, reason, advice }) }
 }
 
-/// A house whose devices of side 0 do as they are told.
+/// Returns a house whose devices of side 0 do as they are told.
 fn house() -> (House, [Knobs; 2]) {
     let conditions = Conditions { redirects: false, ..Conditions::default() };
     let mut house = House::new([2, 2], conditions, 5);
@@ -84,7 +84,7 @@ fn house() -> (House, [Knobs; 2]) {
     (house, knobs)
 }
 
-/// Polls a lane until an event that counts has come; the others go on meanwhile.
+/// Polls both lanes until an event that counts has come on the lane of `side`.
 fn await_event(world: &World, lanes: &mut [Box<dyn Lane>; 2], side: usize) -> Event {
     let until = world.now() + Duration::from_secs(10);
     loop {
@@ -230,7 +230,7 @@ fn credits_and_cts_wait_behind_no_data() {
     assert_eq!(sender.post(house.world.now(), &[put(true, remote, 2)]).unwrap(), 1);
 }
 
-/// One rail after the other, an error would come as many times late as there are rails.
+/// Farewells of one rail after the other would delay an error by as many times as there are rails.
 #[test]
 fn farewells_of_rails_are_said_together() {
     for by_drop in [false, true] {

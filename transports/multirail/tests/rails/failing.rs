@@ -14,11 +14,12 @@ use ccl_transport_sim::{Conditions, Cut, Random, World};
 use crate::house::House;
 
 const SECRET: Secret = Secret([9; 32]);
-/// Bytes that each put has a place for.
+/// Number of bytes that each put has room for.
 const STRIDE: usize = 512;
-/// Behind all places: a word that puts without an immediate write again and again.
+/// Number of bytes of a word behind all puts' memory, which puts without an immediate write again
+/// and again.
 const WORD: usize = 8;
-/// Longer than anything takes.
+/// Time that is longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One side of the link.
@@ -30,15 +31,15 @@ struct End {
     inbox: Region,
     remote: RemoteMr,
     puts: usize,
-    /// Of these, those that may be posted by now.
+    /// Number of puts that may be posted by now.
     allowed: usize,
     posted: usize,
-    /// How often each name has come.
+    /// Number of times that each immediate has come.
     names: BTreeMap<u32, usize>,
-    /// How often each put has arrived, and was done.
+    /// Number of times that each put has arrived; `done` counts how often it was done.
     arrived: BTreeMap<usize, u32>,
     done: BTreeMap<u64, u32>,
-    /// The word that was written last, and whether it is done.
+    /// Word that was written last; `word_done` is true if it is done.
     word: u64,
     word_done: bool,
     notes: Vec<Vec<u8>>,
@@ -46,14 +47,14 @@ struct End {
 }
 
 const WORD_ID: u64 = u64::MAX;
-/// Immediates, which are used again in turn: as many as two rails need, and then some.
+/// Number of immediates, which are used again in turn: as many as two rails need, and then some.
 const NAMES: usize = TURNS / 4;
 
 fn length(number: usize) -> usize {
     number * 37 % STRIDE
 }
 
-/// They are used again.
+/// Returns the immediate of a put; immediates are used again.
 fn name(number: usize) -> u32 {
     (number % NAMES) as u32
 }
@@ -62,7 +63,8 @@ fn byte(side: usize, number: usize) -> u8 {
     (number * 7 + side * 101 + 1) as u8
 }
 
-/// Two sides of a link, whose listener is gone; `later` of its devices are told of later.
+/// Returns the two sides of a link, whose listener is gone; `later` of its devices are told of
+/// later.
 pub(crate) fn meet(house: &House, later: u32) -> [Connected; 2] {
     let [accepting, dialling] = &house.devices;
     let mut listener = accepting.listen(&SECRET).unwrap();
@@ -137,7 +139,7 @@ impl End {
         }
     }
 
-    /// Posts a few more, and takes in what has happened.
+    /// Posts a few more puts, and takes in what has happened.
     fn go_on(&mut self, world: &World, random: &mut Random) {
         let now = world.now();
         let until = (self.posted + random.below(8) as usize).min(self.allowed);
@@ -176,7 +178,7 @@ impl End {
         all && self.word == 500 && self.word_done
     }
 
-    /// Everything of the other side's has come, once, and is what it was.
+    /// Checks that everything of the other side has come, once, and is what it was.
     fn check(&self, side: usize, context: &str) {
         assert_eq!(self.lost, None, "{context}");
         assert!(self.arrived.values().all(|count| *count == 1), "{context}: twice");
@@ -211,7 +213,7 @@ fn conditions() -> Conditions {
     }
 }
 
-/// Nothing gets through between the devices of these rails for so long.
+/// Cuts the devices of these rails off from each other for so long.
 fn cut(world: &World, rails: &[u32], lasts: Duration) {
     let (ranks, from) = (rails.iter().map(|rail| 2 * rail).collect(), world.now());
     let cut = Some(Cut { ranks, from, until: from + lasts });
@@ -315,8 +317,8 @@ fn a_rail_comes_back_when_something_passes_there_and_is_used_again() {
     }
 }
 
-/// The address names one device of four: the link works with that, and soon with all, though
-/// nobody listens any more.
+/// The address names one device: the link works with that, and soon with all, though nobody listens
+/// any more.
 #[test]
 fn rails_that_the_address_does_not_name_come_later() {
     for counts in [[4, 4], [4, 2], [2, 4], [1, 3], [3, 1]] {
@@ -350,8 +352,8 @@ fn rails_that_the_address_does_not_name_come_later() {
     }
 }
 
-/// Names that are used again in as many turns as they must be are told apart: here a rail fails
-/// each time that it has carried so many.
+/// Immediates that are used again in as many turns as they must be are told apart: here a rail
+/// fails each time that it has carried so many.
 #[test]
 fn names_may_be_used_again_in_turns() {
     const PHASES: usize = 3;
@@ -386,8 +388,8 @@ fn names_may_be_used_again_in_turns() {
     }
 }
 
-/// It takes with it what it has acknowledged and nobody has looked at: that ends the link, and is
-/// told; otherwise nothing is missed.
+/// A device that dies takes with it what it has acknowledged and nobody has looked at: that ends
+/// the link, and is told; otherwise nothing is missed.
 #[test]
 fn a_device_that_dies_silently_is_taken_out_or_named() {
     let (mut went_on, mut named) = (0, 0);
@@ -462,8 +464,8 @@ fn notes_arrive_once_and_in_order_while_rails_fail() {
     }
 }
 
-/// What a put meant when it was taken it means when it is repeated, whatever has been imported and
-/// forgotten since.
+/// A repeated put means what it meant when it was taken, whatever has been imported and forgotten
+/// since.
 #[test]
 fn repeated_puts_go_where_they_were_meant_to_go() {
     let house = House::new([2, 2], conditions(), 11);

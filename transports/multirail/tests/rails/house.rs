@@ -8,7 +8,7 @@ use ccl_core::transport::{Address, Device};
 use ccl_transport_multirail::RailsDevice;
 use ccl_transport_sim::{Conditions, World};
 
-/// Devices of the two sides, so many each.
+/// Devices of the two sides, `counts` of them each.
 #[derive(Clone)]
 pub(crate) struct House {
     pub(crate) world: World,
@@ -29,7 +29,7 @@ impl House {
         House { world, devices, counts }
     }
 
-    /// All devices of a side die.
+    /// Kills all devices of a side.
     pub(crate) fn crash(&self, side: usize) {
         for at in 0..self.counts[side] {
             self.world.crash_at(2 * at + side as u32, self.world.now());
@@ -37,7 +37,7 @@ impl House {
     }
 }
 
-/// The first device's part of an address.
+/// Returns the first device's part of an address.
 pub(crate) fn first(Address(bytes): &Address) -> Address {
     let (_, known): (usize, Vec<Address>) = decode(bytes).unwrap();
     known[0].clone()

@@ -1,4 +1,5 @@
-//! Two devices of one process as each other's peers, with access to what lies between them.
+//! Tests with two devices of one process as each other's peers, and with access to what lies
+//! between them.
 
 mod strangers;
 
@@ -19,7 +20,7 @@ use crate::{DEVICE, ShmTransport, now};
 
 const SECRET: Secret = Secret([5; 32]);
 
-/// Both sides of a connection: of the listener and of the connector.
+/// Returns both sides of a connection: the listener's and the connector's.
 fn connect(listening: &dyn Device, connecting: &dyn Device) -> [Connected; 2] {
     let mut listener = listening.listen(&SECRET).unwrap();
     let until = now() + Duration::from_secs(10);
@@ -223,7 +224,7 @@ fn a_mapping_is_the_same_memory() {
     assert_eq!(b.lane.map(b.endpoint, &key).unwrap().start(), mapped.start());
 }
 
-/// Descriptors of this process, and mappings of shared memory.
+/// Returns the number of this process's descriptors, and of its mappings of shared memory.
 fn held() -> [usize; 2] {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -362,7 +363,7 @@ fn a_detached_peer_is_lost_after_its_last_put() {
     a.lane.detach(a.endpoint);
 }
 
-/// The raw connection of a side that does not keep to the rules, and a good side.
+/// Returns the raw connection of a side that does not keep to the rules, and a good side.
 fn rogue() -> (Link, Side) {
     let device = ShmDevice::open().unwrap();
     let [here, there] = connect(&device, &device);

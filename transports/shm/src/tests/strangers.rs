@@ -1,4 +1,5 @@
-//! Connections from processes that are not who they should be, or do not keep to the protocol.
+//! Tests with connections from processes that are not who they should be, or do not keep to the
+//! protocol.
 
 use std::os::fd::OwnedFd;
 
@@ -21,7 +22,7 @@ fn raw_socket() -> OwnedFd {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
 }
 
-/// A raw connection to a listener.
+/// Makes a raw connection to a listener.
 fn stranger(listener: &dyn Listener) -> OwnedFd {
     let name = address::decode(&listener.address(), Namespace::here().unwrap()).unwrap();
     let socket = raw_socket();
@@ -180,7 +181,7 @@ fn an_old_proof_proves_nothing() {
     assert_eq!(listener.rejected(), 5);
 }
 
-/// What the connecting side says to a listener that answers its hello with this.
+/// Returns the error of a connecting side whose hello a listener answers with this.
 fn answered(answer: impl Fn(&[u8]) -> Vec<Vec<u8>>) -> String {
     let device = ShmDevice::open().unwrap();
     let name = address::Name(crate::handshake::random().unwrap());

@@ -1,4 +1,4 @@
-//! The suite that every transport passes.
+//! Conformance suite, run for shared memory.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The shared memory transport between processes.
+//! Tests of the shared memory transport between processes.
 
 #[cfg(test)]
 mod conformance;

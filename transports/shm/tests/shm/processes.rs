@@ -1,4 +1,4 @@
-//! Several processes: this test binary starts itself again as the peer.
+//! Tests with several processes: this test binary starts itself again as the peer.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt as _;
@@ -30,7 +30,7 @@ fn unhex(text: &str) -> Vec<u8> {
     digits.map(|two| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap()).collect()
 }
 
-/// A line for the parent, told from what the test framework prints.
+/// Prints a line for the parent, marked to tell it from the output of the test framework.
 fn tell(text: &str) {
     println!("\n@{text}");
 }
@@ -41,7 +41,7 @@ fn read_line() -> String {
     line.trim().to_owned()
 }
 
-/// The same binary in another process; killed at the end of the test, with what it has forked.
+/// A process of this binary; killed at the end of the test, with all processes that it has forked.
 struct Peer {
     child: Child,
     to: ChildStdin,
@@ -112,7 +112,7 @@ fn connect(device: &dyn Device) -> Connected {
     }
 }
 
-/// The next event within a time.
+/// Returns the next event, which must come `within` a time.
 fn event(lane: &mut dyn Lane, within: Duration) -> Event {
     let until = now() + within;
     let mut events = Vec::new();
@@ -136,7 +136,7 @@ fn expect_lost(lane: &mut dyn Lane, endpoint: EndpointId, pid: u32) -> String {
     }
 }
 
-/// What a process does that was started by a test. In an ordinary run this is an empty test.
+/// Runs the role of a process that was started by a test. In an ordinary run this is an empty test.
 #[test]
 fn child() {
     match std::env::var(ROLE).as_deref() {
@@ -193,7 +193,7 @@ fn peer(at_the_end: impl FnOnce(&mut Option<Box<dyn Lane>>)) {
     read_line();
 }
 
-/// A forked process that keeps everything open for a few seconds.
+/// Forks a process that keeps everything open for a few seconds.
 fn fork_a_sleeper() {
     // SAFETY: the child calls nothing but what is safe after a fork, and never returns.
     if unsafe { libc::fork() } == 0 {
@@ -211,7 +211,7 @@ fn fork_and_drop(lane: &mut Option<Box<dyn Lane>>) {
     *lane = None;
 }
 
-/// The parent's part of [`peer`]: up to the child's first put.
+/// Plays the parent's part of [`peer`], up to the child's first put.
 fn meet(peer: &mut Peer) -> (Box<dyn Lane>, EndpointId, String) {
     let device = open();
     // The name is in the address, after its kind.
@@ -239,7 +239,7 @@ fn meet(peer: &mut Peer) -> (Box<dyn Lane>, EndpointId, String) {
     (lane, endpoint, listens_at)
 }
 
-/// All abstract names of this network namespace.
+/// Returns all abstract names of this network namespace.
 fn names() -> String {
     std::fs::read_to_string("/proc/net/unix").unwrap()
 }
@@ -280,7 +280,7 @@ fn a_forked_child_hides_neither_death_nor_farewell() {
     }
 }
 
-/// Tells how forked children end that touch what their parent shares, or drop it.
+/// Tells how forked children end that touch the memory which their parent shares, or drop it.
 fn fork_and_touch() {
     let device = open();
     let (memory, key) = device.allocate(4096).unwrap();
@@ -302,7 +302,7 @@ fn fork_and_touch() {
     tell(&format!("{}", byte[0]));
 }
 
-/// The signal that ends a forked child which does this, or `fine`.
+/// Runs `does` in a forked child. Returns the signal that ends the child, or `fine`.
 fn forked(does: impl FnOnce()) -> String {
     // SAFETY: the child uses nothing that another thread may have locked but the allocator, which
     // the C library keeps usable.
@@ -318,7 +318,7 @@ fn forked(does: impl FnOnce()) -> String {
     if status == 0 { "fine".to_owned() } else { format!("signal {}", status & 0x7f) }
 }
 
-/// A page of this process's own at an address where nothing is.
+/// Maps a page of this process's own at an address where nothing is.
 fn fresh_page(at: *mut u8) -> *mut u8 {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -335,7 +335,7 @@ fn a_forked_child_cannot_touch_what_is_shared() {
     assert_eq!(said, ["signal 11", "fine", "7"], "touching, dropping, the parent's byte");
 }
 
-/// Sets limits of this process and tells what comes of it.
+/// Sets limits of this process, and tells the parent the results.
 fn limits() {
     let device = open();
     let set = |resource, most| {

@@ -1,5 +1,5 @@
-//! The listening side: peers that prove the secret are let in, for a new link or to mend an old
-//! one.
+//! The listening side of links: lets in peers that prove the secret, for a new link or to mend an
+//! old one.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -14,9 +14,9 @@ use crate::gate::{BUSY_MAX, Gate, Proven};
 use crate::shake::Setup;
 use crate::wire::Wire;
 
-/// The most connections made anew that wait for their links.
+/// Most connections made anew that wait for their links.
 const RESUMED_MAX: usize = 1024;
-/// How often links have the gate looked at, however many there are.
+/// Shortest interval at which links look at the gate, however many links there are.
 const PUMP_EVERY: Duration = Duration::from_millis(1);
 
 /// A link whose connections have not all come yet.
@@ -29,22 +29,22 @@ struct Joining {
     until: Instant,
 }
 
-/// Takes connections for a listener, and later for its links.
+/// The gate of a listener, and later of the listener's links.
 #[derive(Debug)]
 pub(super) struct Acceptor {
     gate: Gate,
-    /// True while the listener lives and wants new links.
+    /// True while the listener lives and takes new links.
     listens: bool,
     proven: Vec<Proven>,
     joining: Vec<Joining>,
     ready: VecDeque<Joining>,
     resumed: VecDeque<(LinkId, u16, Wire)>,
-    /// When links had the gate looked at last.
+    /// Time at which a link last looked at the gate.
     pumped: Instant,
 }
 
 impl Acceptor {
-    /// Takes in all that have come.
+    /// Takes in all connections that have come.
     fn pump(&mut self, now: Instant) -> Result<(), TransportError> {
         let pumped = self.gate.pump(now, &mut self.proven);
         for proven in std::mem::take(&mut self.proven) {
@@ -100,7 +100,7 @@ fn lock(acceptor: &Mutex<Acceptor>) -> MutexGuard<'_, Acceptor> {
     acceptor.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes the connections of a link that its peer has made anew.
+/// Takes the connections of a link that the peer has made anew.
 pub(super) fn take_resumed(
     acceptor: &Mutex<Acceptor>,
     link: &LinkId,
@@ -128,8 +128,8 @@ pub struct LinkListener {
 }
 
 impl LinkListener {
-    /// Listens on the interfaces that the filter takes, and names `preferred` first, if it has one,
-    /// of the addresses that peers are told.
+    /// Listens on the interfaces that the filter takes. Peers try the address `preferred` first, if
+    /// it is among those that they are told.
     ///
     /// # Errors
     ///

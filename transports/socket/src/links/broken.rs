@@ -22,18 +22,18 @@ pub struct Break {
 }
 
 impl Break {
-    /// Begins when the connection is found broken.
+    /// Begins a break when the connection is found broken.
     #[must_use]
     pub fn new(reason: String, now: Instant) -> Break {
         Break { since: now, reason, dialler: None, redial_at: now }
     }
 
-    /// Connects again, on the side that connects. Returns the new connection once it stands.
+    /// Connects again, if this is the connecting side. Returns the new connection once it stands.
     ///
     /// # Errors
     ///
-    /// When there will be none: the peer refuses it, or nobody listens there. The text continues
-    /// "the connection broke and".
+    /// When no new connection will come: the peer refuses it, or nobody listens there. The text
+    /// continues "the connection broke and".
     pub fn redial(
         &mut self,
         remake: &Remake,
@@ -60,13 +60,13 @@ impl Break {
         }
     }
 
-    /// Returns whether it has lasted for so long.
+    /// Returns whether the break has lasted for `within`.
     #[must_use]
     pub fn lasts(&self, within: Duration, now: Instant) -> bool {
         now.since(self.since) >= within
     }
 
-    /// Says that the connection to a peer broke, why, and what came of it.
+    /// Returns a text that says that the connection to a peer broke, why, and what came of it.
     #[must_use]
     pub fn tell(&self, peer: &str, outcome: &str) -> String {
         format!("the connection to {peer} broke ({}) and {outcome}", self.reason)

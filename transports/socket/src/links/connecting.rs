@@ -24,7 +24,7 @@ pub struct LinkConnecting {
 }
 
 impl LinkConnecting {
-    /// Begins a link of so many connections with a text for the other side's user.
+    /// Begins a link of `count` connections with a text for the other side's user.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What the connecting side says that a connection is for.
+//! The intent: data of the connecting side about the link that a connection is for.
 
 use ccl_core::encoding::{decode, encode};
 use ccl_core::transport::HELLO_BYTES_MAX;
@@ -9,18 +9,18 @@ use super::LinkId;
 /// The purpose of a connection, as the connecting side states it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
-    /// The link that it belongs to.
+    /// Link that the connection belongs to.
     pub link: LinkId,
-    /// Its number among the link's connections.
+    /// Number of the connection in the link.
     pub number: u16,
-    /// How many the link has.
+    /// Number of connections in the link.
     pub count: u16,
-    /// The user's text.
+    /// Text of the user.
     pub text: Vec<u8>,
 }
 
 impl Intent {
-    /// Encodes it as bytes.
+    /// Encodes the intent as bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         encode(self)

@@ -24,21 +24,21 @@ use crate::address::Location;
 use crate::shake::Setup;
 use crate::wire::Wire;
 
-/// Identifies a link in both processes; random.
+/// Random identifier of a link, the same in both processes.
 pub type LinkId = [u8; 16];
 
 /// The connections of a pair of processes.
 #[derive(Debug)]
 pub struct Link {
-    /// The device that it was made by.
+    /// Device that made the link.
     pub device: u64,
-    /// The link.
+    /// Identifier of the link.
     pub id: LinkId,
-    /// The peer's address, for messages.
+    /// Address of the peer, for messages.
     pub peer: String,
-    /// Its connections, in the order of their numbers.
+    /// Connections of the link, in the order of their numbers.
     pub wires: Vec<Wire>,
-    /// The way to make them anew.
+    /// Means of making the connections anew.
     pub remake: Remake,
 }
 
@@ -48,20 +48,20 @@ impl Inner for Link {
     }
 }
 
-/// The way to make a link's connections anew.
+/// Means of making a link's connections anew.
 #[derive(Clone, Debug)]
 pub struct Remake(Side);
 
 #[derive(Clone, Debug)]
 enum Side {
-    /// The peer connects again, to this.
+    /// The peer connects again, to this acceptor.
     Accepted(Arc<Mutex<Acceptor>>),
-    /// This side connects again, there.
+    /// This side connects again, to this location.
     Dialled { location: Location, setup: Setup },
 }
 
 impl Remake {
-    /// Makes them anew by connecting to a place again.
+    /// Creates a `Remake` that connects to a location again.
     #[must_use]
     pub fn dialled(location: Location, setup: Setup) -> Remake {
         Remake(Side::Dialled { location, setup })

@@ -1,4 +1,4 @@
-//! Connections that are encrypted, and who would like to read them.
+//! Tests of encrypted connections, and of attempts to read them.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -52,7 +52,7 @@ fn what_was_changed_on_the_way_is_not_taken_in_but_sent_again() {
     }
 }
 
-/// Connects until one side has an error, and returns it. Nobody must be let in.
+/// Connects until one side has an error, and returns that error. Panics if anybody is let in.
 fn refused(way: &Address, mut listener: Box<dyn Listener>, tls: bool) -> TransportError {
     let connecting = device(1, Duration::from_secs(1), tls);
     let by = now() + Duration::from_secs(10);
@@ -99,7 +99,7 @@ fn who_decrypts_in_between_is_found_out_on_both_sides() {
     assert_eq!(thread.join().unwrap(), 64, "bytes that were read in between");
 }
 
-/// Passes the proofs on and sits between the two from then on. Returns how many bytes it has
+/// Passes the proofs on, and then sits between the two sides. Returns how many bytes it has
 /// decrypted.
 fn intercept(mut near: TcpStream, far: SocketAddr) -> usize {
     let mut far = TcpStream::connect_timeout(&far, Duration::from_secs(5)).unwrap();
@@ -154,7 +154,7 @@ fn sessions() -> (ServerConnection, ClientConnection) {
     (server, ClientConnection::new(Arc::new(client), name).unwrap())
 }
 
-/// Does not care whom it listens to.
+/// Verifier that accepts every certificate.
 #[derive(Debug)]
 struct Indifferent;
 

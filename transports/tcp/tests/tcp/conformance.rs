@@ -1,4 +1,4 @@
-//! The suite that every transport passes.
+//! Conformance suite, run for TCP.
 
 use std::io::Write;
 use std::net::TcpStream;

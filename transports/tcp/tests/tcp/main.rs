@@ -1,4 +1,4 @@
-//! The TCP transport.
+//! Tests of the TCP transport.
 
 #[cfg(test)]
 #[cfg(feature = "tls")]

@@ -1,4 +1,4 @@
-//! Connections that break while the peer lives.
+//! Tests of connections that break while the peer lives.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use ccl_transport_tcp::{DEVICE, Options, TcpTransport};
 const SECRET: Secret = Secret([3; 32]);
 const SLOT_BYTES: usize = 70_000;
 const SLOTS: usize = 16;
-/// What of a message goes where its sender says in any case.
+/// Bytes of a message that are never redirected.
 const HEAD: usize = 16;
 
 struct Side {
@@ -26,10 +26,10 @@ struct Side {
     inbox_key: MrKey,
     source: Region,
     source_key: MrKey,
-    /// Where tails lie when they are posted, and no longer.
+    /// Memory of tails when they are posted; it is used again afterwards.
     reused: Region,
     reused_key: MrKey,
-    /// Where messages come instead of to the inbox, by slot.
+    /// Memory that messages are redirected to, by slot.
     target: Region,
     target_key: MrKey,
     lands: [bool; SLOTS],
@@ -41,11 +41,11 @@ struct Side {
 pub(crate) struct Pair {
     sides: [Side; 2],
     pub(crate) proxy: Proxy,
-    /// Where side 1 has listened, and still waits for connections that come back.
+    /// Port on which side 1 listens, and still waits for connections that come back.
     port: u16,
 }
 
-/// Whether to encrypt: both, where that can be.
+/// Values of the encryption option to test: both, if the feature is on.
 const TLS: &[bool] = if cfg!(feature = "tls") { &[false, true] } else { &[false] };
 
 pub(crate) fn device(sockets: u32, resume_within: Duration, tls: bool) -> Arc<dyn Device> {
@@ -121,8 +121,8 @@ impl Side {
         });
     }
 
-    /// Sends message `number` through its slot, every other one in two parts of which the second
-    /// moves under way.
+    /// Sends message `number` through its slot. Every other message has two parts, of which the
+    /// second is relocated under way.
     fn send(&mut self, number: usize, bytes: usize) {
         let (offset, text) = (number % SLOTS * SLOT_BYTES, text(number, bytes));
         let head = if number.is_multiple_of(2) { bytes } else { bytes.min(HEAD) };
@@ -147,7 +147,7 @@ impl Side {
         self.reused.write(0, &vec![0xee; rest]).unwrap();
     }
 
-    /// Wants message `number` elsewhere, if it is one of every three.
+    /// Redirects message `number`, if it is one of every three.
     fn redirect(&mut self, number: usize, bytes: usize) {
         let slot = number % SLOTS;
         let (offset, bytes) = (slot * SLOT_BYTES + HEAD, bytes.saturating_sub(HEAD));
@@ -178,12 +178,12 @@ impl Side {
     }
 }
 
-/// What message `number` says.
+/// Returns the text of message `number`.
 pub(crate) fn text(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (number * 31 + at * 7) as u8).collect()
 }
 
-/// Sends messages both ways, each slot used again only when its message is done and was seen.
+/// Sends messages both ways; each slot is used again only when its message is done and was seen.
 pub(crate) fn exchange(pair: &mut Pair, messages: usize, mut each: impl FnMut(&Pair, usize)) {
     let bytes = |number: usize| [0, 8, 40_000, 1000, 69_999][number % 5];
     let none = || [vec![false; messages], vec![false; messages]];
@@ -243,7 +243,7 @@ fn breaks_in_the_middle_of_frames_do_no_harm() {
     }
 }
 
-/// More of them than may be half open at a time.
+/// Tests with more strangers than may be half open at a time.
 #[test]
 fn strangers_who_say_nothing_do_not_keep_a_connection_from_coming_back() {
     let mut pair = Pair::new(1, Duration::from_secs(3), false);

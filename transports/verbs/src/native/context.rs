@@ -17,17 +17,17 @@ use super::{check, last};
 pub(crate) struct GidRow {
     pub(crate) index: u32,
     pub(crate) gid: [u8; 16],
-    /// `IBV_GID_TYPE_...`.
+    /// Type of the address: `IBV_GID_TYPE_...`.
     pub(crate) kind: u32,
 }
 
-/// Something that has happened to an open device.
+/// Asynchronous event of an open device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Happening {
     pub(crate) event: ibv_event_type,
-    /// The number of the queue pair, if it concerns one.
+    /// Number of the queue pair, if the event concerns one.
     pub(crate) pair: Option<u32>,
-    /// The port, if it concerns one.
+    /// Number of the port, if the event concerns one.
     pub(crate) port: Option<u8>,
 }
 
@@ -36,7 +36,8 @@ pub(crate) struct Context {
     pub(crate) functions: &'static Functions,
     context: NonNull<ibv_context>,
     name: String,
-    /// The child of a fork has the same devices, and must not end what its parent uses.
+    /// Process that opened the device: the child of a fork has the same devices, and must not end
+    /// what its parent uses.
     process: Pid,
 }
 
@@ -46,27 +47,28 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// The names of all devices; none if there is no RDMA on this machine.
+    /// Returns the names of all devices; none if there is no RDMA on this machine.
     pub(crate) fn names(functions: &'static Functions) -> Vec<String> {
         with_list(functions, |devices| {
             devices.iter().filter_map(|device| name(functions, *device)).collect()
         })
     }
 
-    /// The memory that is nearest to it, where the kernel says so.
+    /// Returns the NUMA node that is nearest to the device, where the kernel reports it.
     pub(crate) fn numa_node(&self) -> Option<u32> {
         let path = format!("/sys/class/infiniband/{}/device/numa_node", self.name);
-        // -1 where it is not known; devices in software are of no bus.
+        // The file says -1 where the node is not known; devices in software have no such file.
         std::fs::read_to_string(path).ok()?.trim().parse().ok()
     }
 
-    /// The canonical path of its PCI function in sysfs; devices in software have none.
+    /// Returns the canonical path of the device's PCI function in sysfs; devices in software have
+    /// none.
     pub(crate) fn pci_path(&self) -> Option<String> {
         let link = format!("/sys/class/infiniband/{}/device", self.name);
         std::fs::canonicalize(link).ok()?.into_os_string().into_string().ok()
     }
 
-    /// Opens the device of that name.
+    /// Opens the device with the name `requested`.
     pub(crate) fn open(
         functions: &'static Functions,
         requested: &str,
@@ -87,7 +89,7 @@ impl Context {
         })
     }
 
-    /// Asking for events returns at once.
+    /// Makes queries for events return at once.
     fn no_waiting(&self) -> Result<(), TransportError> {
         let events = self.events();
         rustix::fs::fcntl_getfl(events)
@@ -97,7 +99,7 @@ impl Context {
             })
     }
 
-    /// Whether this process has opened it, and not the one that it was forked from.
+    /// Returns whether this process has opened the device, and not the one that it was forked from.
     pub(super) fn is_ours(&self) -> bool {
         self.process == getpid()
     }
@@ -110,7 +112,7 @@ impl Context {
         self.context.as_ptr()
     }
 
-    /// What it can do.
+    /// Returns the limits of the device.
     pub(crate) fn limits(&self) -> Result<ibv_device_attr, TransportError> {
         let mut attr = std::mem::MaybeUninit::zeroed();
         // SAFETY: the device is open, and there is room.
@@ -120,7 +122,7 @@ impl Context {
         Ok(unsafe { attr.assume_init() })
     }
 
-    /// How a port is, from 1.
+    /// Returns the attributes of a port; ports are numbered from 1.
     pub(crate) fn port(&self, port: u8) -> Result<ibv_port_attr, TransportError> {
         let mut attr = ibv_port_attr::default();
         // SAFETY: the device is open, and there is room.
@@ -129,12 +131,12 @@ impl Context {
         Ok(attr)
     }
 
-    /// The rows of a port's table of addresses that hold one.
+    /// Returns the rows of a port's table of addresses that hold one.
     pub(crate) fn gids(&self, port: u8, rows: u32) -> Vec<GidRow> {
         (0..rows).filter_map(|row| self.gid(port, row)).collect()
     }
 
-    /// A row of a port's table of addresses, unless it is empty.
+    /// Returns a row of a port's table of addresses, unless it is empty.
     pub(crate) fn gid(&self, port: u8, row: u32) -> Option<GidRow> {
         let Some(query) = self.functions.query_gid_ex else { return self.gid_of_old(port, row) };
         let (mut entry, bytes) = (ibv_gid_entry::default(), size_of::<ibv_gid_entry>());
@@ -144,7 +146,7 @@ impl Context {
         (result == 0 && found.gid != [0; 16]).then_some(found)
     }
 
-    /// By a library that does not tell kinds: the kernel does.
+    /// Returns a row when the library does not report types: sysfs does.
     fn gid_of_old(&self, port: u8, row: u32) -> Option<GidRow> {
         let mut gid = ibv_gid::default();
         // SAFETY: the device is open, and there is room.
@@ -154,14 +156,14 @@ impl Context {
         let path = format!("/sys/class/infiniband/{name}/ports/{port}/gid_attrs/types/{row}");
         let kind = match std::fs::read_to_string(path).ok()?.trim() {
             "RoCE v2" => IBV_GID_TYPE_ROCE_V2,
-            // It has one name for both.
+            // The kernel has one name for InfiniBand and RoCE version 1.
             _ => IBV_GID_TYPE_IB,
         };
         let found = GidRow { index: row, gid: gid.raw, kind };
         (result == 0 && found.gid != [0; 16]).then_some(found)
     }
 
-    /// A row of a port's table of partitions.
+    /// Returns a row of a port's table of partitions.
     pub(crate) fn partition(&self, port: u8, row: u16) -> Option<u16> {
         let mut key = 0;
         // SAFETY: the device is open, and there is room.
@@ -170,7 +172,7 @@ impl Context {
         (result == 0).then_some(u16::from_be(key))
     }
 
-    /// Readable when something has happened.
+    /// Returns the descriptor that is readable when there is an event.
     pub(crate) fn events(&self) -> BorrowedFd<'_> {
         // SAFETY: the context is open as long as this.
         let descriptor = unsafe { (*self.raw()).async_fd };
@@ -178,7 +180,7 @@ impl Context {
         unsafe { BorrowedFd::borrow_raw(descriptor) }
     }
 
-    /// What has happened, if anything has.
+    /// Returns the next event, if there is one.
     pub(crate) fn happening(&self) -> Option<Happening> {
         let mut event = ibv_async_event {
             element: ibv_async_event_element { port_num: 0 },
@@ -236,7 +238,7 @@ impl Drop for Context {
     }
 }
 
-/// Keeps memory and queue pairs of one device together.
+/// Protection domain, which keeps memory and queue pairs of one device together.
 pub(crate) struct Domain {
     pub(crate) context: Arc<Context>,
     domain: NonNull<ibv_pd>,

@@ -1,4 +1,4 @@
-//! Memory that a device knows.
+//! Memory that a device has registered.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -14,11 +14,12 @@ use super::last;
 /// Registered memory: peers may write there, if they have its key.
 pub(crate) struct Memory {
     domain: Arc<Domain>,
-    /// None once it has ended.
+    /// The library's registration; none once it has ended.
     memory: Mutex<Option<Handle>>,
     local_key: u32,
     remote_key: u32,
-    /// Kept until the registration has ended, and for whoever reads from it himself.
+    /// Memory of the registration, kept until the registration has ended, and for the library,
+    /// which reads inline bytes itself.
     region: Region,
 }
 
@@ -36,7 +37,7 @@ impl Sge {
         self.0.length as usize
     }
 
-    /// Those from byte `start` to before `end`; none if that is none.
+    /// Returns the part from byte `start` to before `end`; none if that holds no bytes.
     pub(crate) fn part(&self, start: usize, end: usize) -> Option<Sge> {
         let end = end.min(self.bytes());
         (start < end).then(|| {
@@ -75,7 +76,7 @@ impl Memory {
         Ok(Memory { domain, memory, local_key, remote_key, region })
     }
 
-    /// For peers: its first address, and the key.
+    /// Returns the first address and the key, for peers.
     pub(crate) fn remote(&self) -> (u64, u32) {
         (self.region.start().addr() as u64, self.remote_key)
     }
@@ -84,7 +85,7 @@ impl Memory {
         self.region.bytes()
     }
 
-    /// Some of it; none if it has not so many bytes.
+    /// Returns `bytes` bytes from `offset`; none if they are not all inside the memory.
     pub(crate) fn sge(&self, offset: usize, bytes: usize) -> Option<Sge> {
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.region.bytes());
         let length = u32::try_from(bytes).ok().filter(|_| inside)?;

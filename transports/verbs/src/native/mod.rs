@@ -1,5 +1,5 @@
-//! libibverbs' objects: each ends what it stands for when it is dropped, and keeps alive what the
-//! library wants to outlive it. What is `unsafe` in this crate is here.
+//! Objects of libibverbs. Each ends the library's object when it is dropped, and keeps alive what
+//! the library wants to outlive that. All `unsafe` code of this crate is here.
 
 mod context;
 mod memory;
@@ -14,7 +14,8 @@ pub(crate) use memory::{Memory, Sge};
 pub(crate) use pair::{Pair, Path, Room, Write};
 pub(crate) use queue::Queue;
 
-/// The error of a call that returns an error number, or -1 and leaves it with the thread.
+/// Returns the error of a call that returns an error number, or -1 and leaves the number with the
+/// thread.
 fn check(call: &'static str, result: c_int, advice: &'static str) -> Result<(), TransportError> {
     match result {
         0 => Ok(()),
@@ -23,13 +24,13 @@ fn check(call: &'static str, result: c_int, advice: &'static str) -> Result<(), 
     }
 }
 
-/// The error of a call that has left its number with the thread.
+/// Returns the error of a call that has left its number with the thread.
 fn last(call: &'static str, advice: &'static str) -> TransportError {
     let code = std::io::Error::last_os_error().raw_os_error();
     failure(call, code.unwrap_or(libc::EIO), advice)
 }
 
-/// Some drivers fail without a number, and would leave another call's.
+/// Clears the thread's error number: some drivers fail without one, and would leave another call's.
 fn forget_errors() {
     // SAFETY: the call takes nothing.
     let own = unsafe { libc::__errno_location() };

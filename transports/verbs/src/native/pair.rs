@@ -12,62 +12,62 @@ use super::memory::Sge;
 use super::queue::Queue;
 use super::{check, forget_errors, last};
 
-/// What a queue pair has room for.
+/// Room of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
-    /// Writes under way.
+    /// Number of writes under way.
     pub(crate) writes: u32,
-    /// Immediates that may come before receive requests are renewed.
+    /// Number of immediates that may come before receive requests are renewed.
     pub(crate) immediates: u32,
-    /// The longest write whose bytes are taken when it is posted.
+    /// Length of the longest write whose bytes are taken when it is posted.
     pub(crate) inline_bytes: u32,
 }
 
-/// The way from one queue pair to another, and how patiently it is used.
+/// Path from one queue pair to another, and how patiently it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
-    /// This side's port, from 1.
+    /// Number of this side's port, from 1.
     pub(crate) port: u8,
-    /// The row of its table of partitions.
+    /// Row of the port's table of partitions.
     pub(crate) partition: u16,
-    /// The row of its table of addresses; none if the way is not routed.
+    /// Row of the port's table of addresses; none if the path is not routed.
     pub(crate) gid_index: Option<u8>,
     /// The peer's address.
     pub(crate) peer_gid: [u8; 16],
-    /// The same in its InfiniBand subnet.
+    /// The peer's address in its InfiniBand subnet.
     pub(crate) peer_lid: u16,
-    /// The peer's queue pair.
+    /// Number of the peer's queue pair.
     pub(crate) peer_number: u32,
-    /// The number of the first packet, of both sides.
+    /// Number of the first packet, of both sides.
     pub(crate) first_packet: u32,
-    /// The longest packet.
+    /// Longest packet.
     pub(crate) mtu: ibv_mtu,
     pub(crate) service_level: u8,
     pub(crate) traffic_class: u8,
-    /// Tells its packets apart from those of other queue pairs.
+    /// Label that tells packets of this queue pair apart from those of others.
     pub(crate) flow_label: u32,
-    /// Acknowledgements are waited for 4.096 µs times two to this.
+    /// Exponent of the time that acknowledgements are waited for: 4.096 µs times two to this.
     pub(crate) timeout: u8,
-    /// How often a packet is sent again.
+    /// Number of times that a packet is sent again.
     pub(crate) retries: u8,
-    /// How often a receiver that is not ready is asked again; 7 is for ever.
+    /// Number of times that a receiver that is not ready is asked again; 7 is for ever.
     pub(crate) not_ready_retries: u8,
 }
 
 /// One write to a peer's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Write {
-    /// Comes back with its completion.
+    /// Id that comes back with the completion.
     pub(crate) id: u64,
     pub(crate) from: Option<Sge>,
-    /// What follows it.
+    /// Bytes that follow `from`.
     pub(crate) then: Option<Sge>,
-    /// Where to, and the key.
+    /// Address of the peer's memory, and its key.
     pub(crate) to: (u64, u32),
     pub(crate) immediate: Option<u32>,
-    /// Whether it completes also if it succeeds.
+    /// True if the write completes also when it succeeds.
     pub(crate) signaled: bool,
-    /// Whether its bytes are taken now.
+    /// True if the bytes are taken when the write is posted.
     pub(crate) inline: bool,
 }
 
@@ -83,7 +83,7 @@ impl Write {
 /// A queue pair, reliable and connected.
 pub(crate) struct Pair {
     domain: Arc<Domain>,
-    /// Kept until the pair has ended.
+    /// Completion queue, kept until the pair has ended.
     _queue: Arc<Queue>,
     pair: NonNull<ibv_qp>,
     room: Room,
@@ -97,8 +97,8 @@ pub(crate) struct Pair {
 unsafe impl Send for Pair {}
 
 impl Pair {
-    /// A new one, whose completions go to `queue`. It may take fewer bytes inline than asked for:
-    /// how many a device can, it does not say.
+    /// Makes a queue pair whose completions go to `queue`. The pair may take fewer bytes inline
+    /// than asked for, because a device does not say how many it can take.
     pub(crate) fn new(
         domain: &Arc<Domain>,
         queue: &Arc<Queue>,
@@ -153,18 +153,18 @@ impl Pair {
         })
     }
 
-    /// What it got.
+    /// Returns the room that the queue pair got.
     pub(crate) fn room(&self) -> Room {
         self.room
     }
 
-    /// What peers know it by.
+    /// Returns the number that peers know the queue pair by.
     pub(crate) fn number(&self) -> u32 {
         // SAFETY: it is alive.
         unsafe { self.pair.as_ref() }.qp_num
     }
 
-    /// Makes it take receive requests.
+    /// Makes the queue pair take receive requests.
     pub(crate) fn prepare(&mut self, port: u8, partition: u16) -> Result<(), TransportError> {
         let attr = ibv_qp_attr {
             qp_state: IBV_QPS_INIT,
@@ -177,7 +177,7 @@ impl Pair {
         self.modify("ibv_modify_qp(INIT)", attr, mask, PORT)
     }
 
-    /// Connects it with its peer, which must do the same before anything is sent.
+    /// Connects the queue pair with its peer, which must do the same before anything is sent.
     pub(crate) fn connect(&mut self, path: &Path) -> Result<(), TransportError> {
         let grh = ibv_global_route {
             dgid: ibv_gid { raw: path.peer_gid },
@@ -230,8 +230,7 @@ impl Pair {
         self.modify("ibv_modify_qp(RTS)", attr, mask, PATH)
     }
 
-    /// Has it carry nothing any more: what it has is flushed, after the completions of what came
-    /// before.
+    /// Stops the queue pair: its requests are flushed, after the completions of what came before.
     pub(crate) fn stop(&mut self) -> Result<(), TransportError> {
         let attr = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..ibv_qp_attr::default() };
         self.modify("ibv_modify_qp(ERR)", attr, IBV_QP_STATE, PORT)
@@ -249,19 +248,19 @@ impl Pair {
         check(call, unsafe { modify(self.pair.as_ptr(), &raw mut attr, mask) }, advice)
     }
 
-    /// Prepares a write, which must find room. Its memory must stay what it is until the write is
-    /// done: the device looks, but for inline bytes nobody else does.
+    /// Prepares a write, which must find room. The write's memory must stay what it is until the
+    /// write is done: the device checks that, but nothing does for inline bytes.
     pub(crate) fn stage(&mut self, write: &Write) {
         self.sge_pairs.push(write.sge_pairs());
         self.requests.push(request(write));
     }
 
-    /// Whether a write was prepared and not handed to the device.
+    /// Returns whether a write is prepared and not handed to the device.
     pub(crate) fn is_staged(&self) -> bool {
         !self.requests.is_empty()
     }
 
-    /// Has the write that was prepared last complete; no if there is none.
+    /// Makes the write that was prepared last complete. Returns false if there is none.
     pub(crate) fn signal_last(&mut self) -> bool {
         let last = self.requests.last_mut();
         last.is_some_and(|request| {
@@ -274,7 +273,7 @@ impl Pair {
     ///
     /// # Errors
     ///
-    /// When it does not take them all.
+    /// When the device does not take them all.
     pub(crate) fn ring(&mut self) -> Result<(), TransportError> {
         if self.requests.is_empty() {
             return Ok(());
@@ -308,7 +307,7 @@ impl Pair {
     }
 }
 
-/// A write in the library's form, without its places.
+/// Returns a write in the library's form, without its memory.
 fn request(write: &Write) -> ibv_send_wr {
     let (opcode, imm_data) = match write.immediate {
         Some(immediate) => (IBV_WR_RDMA_WRITE_WITH_IMM, immediate.to_be()),
@@ -324,7 +323,7 @@ fn request(write: &Write) -> ibv_send_wr {
     request
 }
 
-/// Has each request lead to its places and to the next.
+/// Makes each request lead to its memory and to the next request.
 fn link(requests: &mut [ibv_send_wr], sge_pairs: &mut [[ibv_sge; 2]]) {
     let start = requests.as_mut_ptr();
     let last = requests.len().saturating_sub(1);
@@ -351,8 +350,8 @@ impl Drop for Pair {
     }
 }
 
-/// Who asks a receiver that is not ready waits for 0.64 ms: the code of that time, by the
-/// InfiniBand specification (table 45, "RNR NAK timer").
+/// Code of the time that a sender waits before it asks a receiver that is not ready again: 0.64 ms,
+/// by the InfiniBand specification (table 45, "RNR NAK timer").
 const NOT_READY_TIMER: u8 = 12;
 
 const PAIRS: &str = "if the device has no queue pair left, use fewer per peer, such as \

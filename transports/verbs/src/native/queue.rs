@@ -11,7 +11,7 @@ use rdma_sys::*;
 use super::context::Context;
 use super::{check, failure, last};
 
-/// Where queue pairs tell what they have done.
+/// Completion queue, where queue pairs report what they have done.
 pub(crate) struct Queue {
     context: Arc<Context>,
     queue: NonNull<ibv_cq>,
@@ -24,7 +24,7 @@ unsafe impl Send for Queue {}
 unsafe impl Sync for Queue {}
 
 impl Queue {
-    /// One that holds so many completions.
+    /// Makes a queue that holds `room` completions.
     pub(crate) fn new(context: &Arc<Context>, room: u32) -> Result<Arc<Queue>, TransportError> {
         let functions = context.functions;
         // SAFETY: the device is open.
@@ -53,7 +53,7 @@ impl Queue {
         self.queue.as_ptr()
     }
 
-    /// Takes completions; returns how many.
+    /// Takes completions, and returns how many.
     pub(crate) fn poll(&self, into: &mut [ibv_wc]) -> Result<usize, TransportError> {
         // SAFETY: the queue is alive, and there is room for so many.
         let count = unsafe { ibv_poll_cq(self.raw(), into.len() as i32, into.as_mut_ptr()) };
@@ -61,8 +61,8 @@ impl Queue {
             .map_err(|_| failure("ibv_poll_cq", libc::EIO, "the device has failed: see `dmesg`"))
     }
 
-    /// The next completion makes [`Queue::bell`] readable. What came before does not: poll once
-    /// more.
+    /// Makes [`Queue::bell`] readable at the next completion. Completions that came before do not
+    /// ring the bell, so poll once more.
     pub(crate) fn arm(&self) -> Result<(), TransportError> {
         self.silence();
         // SAFETY: the queue is alive.
@@ -70,7 +70,7 @@ impl Queue {
         check("ibv_req_notify_cq", result, "the device has failed: see `dmesg`")
     }
 
-    /// Takes in how often it has rung.
+    /// Takes in and acknowledges all events of the bell.
     fn silence(&self) {
         let (mut queue, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
         let functions = self.context.functions;
@@ -84,7 +84,7 @@ impl Queue {
         }
     }
 
-    /// Readable when a completion came after [`Queue::arm`].
+    /// Returns the descriptor that is readable when a completion came after [`Queue::arm`].
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is alive.
         let descriptor = unsafe { self.channel.as_ref() }.fd;

@@ -5,7 +5,7 @@ use libc::c_int;
 use crate::{ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_wc};
 
 /// Hands a list of requests to a queue pair. Returns 0, or an error number; `bad` then points to
-/// the first that was not taken.
+/// the first request that was not taken.
 ///
 /// # Safety
 ///
@@ -27,11 +27,11 @@ pub unsafe fn ibv_post_send(
     }
 }
 
-/// The same for requests to receive.
+/// Does what [`ibv_post_send`] does, for requests to receive.
 ///
 /// # Safety
 ///
-/// As with [`ibv_post_send`].
+/// The contract is that of [`ibv_post_send`].
 #[inline]
 pub unsafe fn ibv_post_recv(
     qp: *mut ibv_qp,
@@ -48,11 +48,11 @@ pub unsafe fn ibv_post_recv(
     }
 }
 
-/// Takes up to so many completions. Returns how many, or a negative number.
+/// Takes up to `count` completions. Returns their number, or a negative number for an error.
 ///
 /// # Safety
 ///
-/// The queue is alive, and there is room for so many.
+/// The queue is alive, and `into` has room for `count` completions.
 #[inline]
 pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, count: c_int, into: *mut ibv_wc) -> c_int {
     // SAFETY: it is alive.
@@ -65,7 +65,7 @@ pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, count: c_int, into: *mut ibv_wc) -> c
     }
 }
 
-/// Has the next completion make the queue's channel readable. Returns 0, or an error number.
+/// Makes the queue's channel readable at the next completion. Returns 0, or an error number.
 ///
 /// # Safety
 ///

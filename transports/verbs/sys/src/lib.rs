@@ -1,13 +1,13 @@
-//! libibverbs as it is: the types that its callers share with it, and its functions, found at run
-//! time. Nothing here is linked, so what uses it starts on a machine without the library.
+//! Bindings to libibverbs: the types that the library shares with its callers, and its functions,
+//! looked up at run time. The library is not linked, so a program that uses this crate also starts
+//! on a machine without libibverbs.
 //!
-//! Types, fields and constants bear the names that the library's own header gives them, so that
-//! its manual pages explain them. Only what ferroccl uses is here. The calls of the fast path are
-//! no symbols of the library but pointers in its context; [`ibv_post_send`] and its siblings go
-//! through them.
+//! Types, fields and constants have the names of the library's header, so the manual pages explain
+//! them. Only what ferroccl uses is declared. The calls of the fast path are not symbols of the
+//! library but pointers in a context; [`ibv_post_send`] and its siblings call them.
 //!
-//! Everything goes through a [`Functions`], so a program may bring its own: a software device for
-//! tests, or one that fails on demand.
+//! Calls go through a [`Functions`], so a program may supply its own: a software device for tests,
+//! or one that fails on demand.
 
 // The library's names, for those who know them or look them up.
 #![allow(non_camel_case_types)]

@@ -1,5 +1,5 @@
-//! The structures of the header, as far as they are shared with its callers. Those that only the
-//! library makes are here up to the last field that is read.
+//! Structures of the header that the library shares with its callers. A structure that only the
+//! library makes is declared up to the last field that is read.
 
 use libc::{c_char, c_int, c_uint, c_void};
 
@@ -15,20 +15,20 @@ pub struct ibv_device {
     _opaque: [u8; 0],
 }
 
-/// The calls of the fast path; those in between are never called from outside.
+/// Calls of the fast path; the entries in between are never called from outside.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_context_ops {
     _before_poll_cq: [*mut c_void; 11],
-    /// See [`ibv_poll_cq`](crate::ibv_poll_cq).
+    /// Pointer behind [`ibv_poll_cq`](crate::ibv_poll_cq).
     pub poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
-    /// See [`ibv_req_notify_cq`](crate::ibv_req_notify_cq).
+    /// Pointer behind [`ibv_req_notify_cq`](crate::ibv_req_notify_cq).
     pub req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
     _before_post_send: [*mut c_void; 12],
-    /// See [`ibv_post_send`](crate::ibv_post_send).
+    /// Pointer behind [`ibv_post_send`](crate::ibv_post_send).
     pub post_send:
         Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>,
-    /// See [`ibv_post_recv`](crate::ibv_post_recv).
+    /// Pointer behind [`ibv_post_recv`](crate::ibv_post_recv).
     pub post_recv:
         Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
     _after_post_recv: [*mut c_void; 5],
@@ -52,19 +52,19 @@ impl Default for ibv_context_ops {
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_context {
-    /// Which.
+    /// The device that is open.
     pub device: *mut ibv_device,
-    /// The fast path.
+    /// Calls of the fast path.
     pub ops: ibv_context_ops,
-    /// To the kernel.
+    /// File descriptor for commands to the kernel.
     pub cmd_fd: c_int,
-    /// Readable when there is an asynchronous event.
+    /// File descriptor that is readable when there is an asynchronous event.
     pub async_fd: c_int,
-    /// Interrupts that completion queues can be spread over.
+    /// Number of interrupts that completion queues can be spread over.
     pub num_comp_vectors: c_int,
 }
 
-/// What a device can do.
+/// Limits of a device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // As the manual page of ibv_query_device has it.
@@ -111,7 +111,7 @@ pub struct ibv_device_attr {
     pub phys_port_cnt: u8,
 }
 
-/// How a port is.
+/// Attributes of a port.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs)] // As the manual page of ibv_query_port has it.
@@ -140,15 +140,15 @@ pub struct ibv_port_attr {
     pub port_cap_flags2: u16,
 }
 
-/// The address of a port, as it stands on the wire.
+/// Address of a port, as it travels on the wire.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ibv_gid {
-    /// In the order of the wire; an IPv6 address, or an IPv4 address mapped to one, with RoCE.
+    /// Bytes in network order; with RoCE an IPv6 address, or an IPv4 address mapped to one.
     pub raw: [u8; 16],
 }
 
-/// A row of a port's table of addresses.
+/// Row of a port's table of addresses.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs)] // As the manual page of ibv_query_gid_ex has it.
@@ -160,13 +160,13 @@ pub struct ibv_gid_entry {
     pub ndev_ifindex: u32,
 }
 
-/// Keeps memory and queue pairs of one user together.
+/// Protection domain, which keeps memory and queue pairs of one user together.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_pd {
-    /// Its device.
+    /// Device of the domain.
     pub context: *mut ibv_context,
-    /// The kernel's name for it.
+    /// The kernel's handle of the domain.
     pub handle: u32,
 }
 
@@ -174,31 +174,31 @@ pub struct ibv_pd {
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_mr {
-    /// Its device.
+    /// Device of the registration.
     pub context: *mut ibv_context,
-    /// Whose it is.
+    /// Protection domain of the registration.
     pub pd: *mut ibv_pd,
-    /// Its first byte.
+    /// Address of the first byte.
     pub addr: *mut c_void,
-    /// Its bytes.
+    /// Number of bytes.
     pub length: usize,
-    /// The kernel's name for it.
+    /// The kernel's handle of the registration.
     pub handle: u32,
-    /// For work requests of this side.
+    /// Key for work requests of this side.
     pub lkey: u32,
-    /// For work requests of peers.
+    /// Key for work requests of peers.
     pub rkey: u32,
 }
 
-/// Wakes who waits for completions.
+/// Completion channel, which wakes a thread that waits for completions.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_comp_channel {
-    /// Its device.
+    /// Device of the channel.
     pub context: *mut ibv_context,
-    /// Readable when a completion queue has something.
+    /// File descriptor that is readable when a completion queue has an event.
     pub fd: c_int,
-    /// Completion queues that use it.
+    /// Number of completion queues that use the channel.
     pub refcnt: c_int,
 }
 
@@ -206,15 +206,15 @@ pub struct ibv_comp_channel {
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_cq {
-    /// Its device.
+    /// Device of the queue.
     pub context: *mut ibv_context,
-    /// What wakes who waits for it.
+    /// Channel that wakes a thread that waits for the queue.
     pub channel: *mut ibv_comp_channel,
-    /// Its owner's.
+    /// Pointer for the owner's use.
     pub cq_context: *mut c_void,
-    /// The kernel's name for it.
+    /// The kernel's handle of the queue.
     pub handle: u32,
-    /// Completions that it holds.
+    /// Number of completions that the queue can hold.
     pub cqe: c_int,
 }
 
@@ -222,29 +222,29 @@ pub struct ibv_cq {
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_qp {
-    /// Its device.
+    /// Device of the queue pair.
     pub context: *mut ibv_context,
-    /// Its owner's.
+    /// Pointer for the owner's use.
     pub qp_context: *mut c_void,
-    /// Whose it is.
+    /// Protection domain of the queue pair.
     pub pd: *mut ibv_pd,
-    /// Where its sends complete.
+    /// Completion queue for sends.
     pub send_cq: *mut ibv_cq,
-    /// Where its receives complete.
+    /// Completion queue for receives.
     pub recv_cq: *mut ibv_cq,
-    /// Unused.
+    /// Shared receive queue; unused.
     pub srq: *mut c_void,
-    /// The kernel's name for it.
+    /// The kernel's handle of the queue pair.
     pub handle: u32,
-    /// Its number, which peers know it by.
+    /// Number by which peers know the queue pair.
     pub qp_num: u32,
-    /// Its state when the library last heard of it.
+    /// Last state that the library has learned of.
     pub state: ibv_qp_state,
-    /// Its kind.
+    /// Type of the queue pair.
     pub qp_type: c_uint,
 }
 
-/// Limits of a queue pair: asked for, and replaced by what it got.
+/// Limits of a queue pair: the requested ones, replaced by the granted ones.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs)] // As the manual page of ibv_create_qp has it.
@@ -256,7 +256,7 @@ pub struct ibv_qp_cap {
     pub max_inline_data: u32,
 }
 
-/// What a queue pair is made with.
+/// Attributes that a queue pair is made with.
 #[repr(C)]
 #[derive(Debug)]
 #[allow(missing_docs)] // As the manual page of ibv_create_qp has it.
@@ -270,43 +270,44 @@ pub struct ibv_qp_init_attr {
     pub sq_sig_all: c_int,
 }
 
-/// The part of a way that is routed.
+/// Routed part of a path.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_global_route {
-    /// The peer's address.
+    /// Address of the peer.
     pub dgid: ibv_gid,
-    /// Tells flows apart; the UDP source port follows from it where the device does not choose.
+    /// Label that tells flows apart. The UDP source port follows from the label where the device
+    /// does not choose the port.
     pub flow_label: u32,
-    /// The row of this port's table of addresses.
+    /// Row of this port's table of addresses.
     pub sgid_index: u8,
-    /// Routers that it may pass.
+    /// Number of routers that a packet may pass.
     pub hop_limit: u8,
     /// DSCP and ECN.
     pub traffic_class: u8,
 }
 
-/// A way to a peer.
+/// Path to a peer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_ah_attr {
-    /// Used if `is_global`.
+    /// Routed part, used if `is_global` is set.
     pub grh: ibv_global_route,
-    /// The peer's address in an InfiniBand subnet.
+    /// Address of the peer in an InfiniBand subnet (LID).
     pub dlid: u16,
-    /// The service level.
+    /// Service level.
     pub sl: u8,
-    /// Which of this port's addresses.
+    /// Choice among this port's addresses.
     pub src_path_bits: u8,
-    /// The fastest that the way takes; 0 for the port's own.
+    /// Highest rate of the path; 0 for the port's own.
     pub static_rate: u8,
-    /// Whether it is routed; always with RoCE.
+    /// 1 if the path is routed, as it always is with RoCE; else 0.
     pub is_global: u8,
-    /// This side's port, from 1.
+    /// Number of this side's port, from 1.
     pub port_num: u8,
 }
 
-/// How a queue pair is to be, or is.
+/// Attributes of a queue pair, requested or queried.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs)] // As the manual page of ibv_modify_qp has it.
@@ -339,25 +340,25 @@ pub struct ibv_qp_attr {
     pub rate_limit: u32,
 }
 
-/// Bytes of registered memory.
+/// Range of registered memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_sge {
-    /// The first.
+    /// Address of the first byte.
     pub addr: u64,
-    /// How many.
+    /// Number of bytes.
     pub length: u32,
-    /// [`ibv_mr::lkey`].
+    /// Key for this side: [`ibv_mr::lkey`].
     pub lkey: u32,
 }
 
-/// Where a write goes.
+/// Destination of a write.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_send_wr_rdma {
-    /// The first byte there.
+    /// Address of the first byte in the peer's memory.
     pub remote_addr: u64,
-    /// [`ibv_mr::rkey`] of the peer.
+    /// Key of the peer's memory: its [`ibv_mr::rkey`].
     pub rkey: u32,
     _longer_kinds: [u32; 5],
 }
@@ -366,21 +367,21 @@ pub struct ibv_send_wr_rdma {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_send_wr {
-    /// Comes back with its completion.
+    /// Id that comes back with the completion.
     pub wr_id: u64,
-    /// The next of a list, or null.
+    /// Next request of the list, or null.
     pub next: *mut ibv_send_wr,
-    /// What.
+    /// Memory that the request reads.
     pub sg_list: *mut ibv_sge,
-    /// Entries of `sg_list`.
+    /// Number of entries of `sg_list`.
     pub num_sge: c_int,
-    /// How.
+    /// Operation of the request.
     pub opcode: ibv_wr_opcode,
-    /// `IBV_SEND_...`.
+    /// Flags `IBV_SEND_...`.
     pub send_flags: c_uint,
-    /// The immediate, in the order of the wire.
+    /// Immediate, in network byte order.
     pub imm_data: u32,
-    /// Where to.
+    /// Destination of the write.
     pub rdma: ibv_send_wr_rdma,
     _kinds_not_used: [u64; 7],
 }
@@ -405,13 +406,13 @@ impl Default for ibv_send_wr {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_recv_wr {
-    /// Comes back with its completion.
+    /// Id that comes back with the completion.
     pub wr_id: u64,
-    /// The next of a list, or null.
+    /// Next request of the list, or null.
     pub next: *mut ibv_recv_wr,
-    /// Where to; nothing for writes with immediate.
+    /// Memory that the request writes; none for writes with immediate.
     pub sg_list: *mut ibv_sge,
-    /// Entries of `sg_list`.
+    /// Number of entries of `sg_list`.
     pub num_sge: c_int,
 }
 
@@ -426,45 +427,46 @@ impl Default for ibv_recv_wr {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_wc {
-    /// The request's.
+    /// Id of the request.
     pub wr_id: u64,
-    /// What became of it. All but `wr_id`, `qp_num` and `vendor_err` holds only for successes.
+    /// Status of the request. After a failure, the other valid fields are `wr_id`, `qp_num` and
+    /// `vendor_err`.
     pub status: ibv_wc_status,
-    /// What was done.
+    /// Operation that completed.
     pub opcode: ibv_wc_opcode,
-    /// The device's own word on a failure.
+    /// The device's own code of a failure.
     pub vendor_err: u32,
-    /// Bytes that came.
+    /// Number of bytes that came.
     pub byte_len: u32,
-    /// The immediate, in the order of the wire.
+    /// Immediate, in network byte order.
     pub imm_data: u32,
-    /// Of which queue pair.
+    /// Number of the queue pair.
     pub qp_num: u32,
-    /// From which one; datagrams only.
+    /// Number of the sender's queue pair; datagrams only.
     pub src_qp: u32,
-    /// `IBV_WC_WITH_IMM` and others.
+    /// Flags, such as `IBV_WC_WITH_IMM`.
     pub wc_flags: c_uint,
-    /// Datagrams only, like what follows.
+    /// Row of the table of partitions; datagrams only.
     pub pkey_index: u16,
-    /// See there.
+    /// Address of the sender in an InfiniBand subnet (LID); datagrams only.
     pub slid: u16,
-    /// See there.
+    /// Service level; datagrams only.
     pub sl: u8,
-    /// See there.
+    /// Choice among the receiver's addresses; datagrams only.
     pub dlid_path_bits: u8,
 }
 
-/// Something that happened.
+/// Asynchronous event.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_async_event {
-    /// A pointer to what it happened to, or the number of a port.
+    /// Object of the event: a pointer, or the number of a port.
     pub element: ibv_async_event_element,
-    /// What.
+    /// Kind of the event.
     pub event_type: ibv_event_type,
 }
 
-/// To what something happened; `event_type` says which.
+/// Object of an asynchronous event; `event_type` says which field is valid.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_async_event_element {
@@ -472,7 +474,7 @@ pub union ibv_async_event_element {
     pub cq: *mut ibv_cq,
     /// A queue pair.
     pub qp: *mut ibv_qp,
-    /// A port, from 1.
+    /// Number of a port, from 1.
     pub port_num: c_int,
 }
 
@@ -482,7 +484,7 @@ impl std::fmt::Debug for ibv_async_event_element {
     }
 }
 
-// The rest is asked of the header, where there is one, by the tests in `layout.rs`.
+// The tests in `layout.rs` check the rest against the header, where one is installed.
 const _: () = {
     assert!(size_of::<ibv_context_ops>() == 32 * size_of::<usize>());
     assert!(size_of::<ibv_device_attr>() == 232);

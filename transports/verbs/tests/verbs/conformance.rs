@@ -12,13 +12,13 @@ use ccl_core::transport::{Address, Device, DeviceId, Transport};
 use ccl_soft_verbs::{Limits, SoftDevice, functions};
 use ccl_transport_verbs::{Options, VerbsTransport};
 
-/// Where the devices are named that this machine has for tests: one or two, by port.
+/// Environment variable that names the devices of this machine for tests: one or two, by port.
 const DEVICES: &str = "FERROCCL_TEST_RDMA";
 
 /// Two devices of this process.
 struct Verbs {
     devices: [Arc<dyn Device>; 2],
-    /// What is behind them, if that is this process.
+    /// Software devices behind them; none for devices of this machine.
     soft: Vec<SoftDevice>,
 }
 
@@ -31,7 +31,7 @@ impl Verbs {
         Verbs { devices, soft: soft.into() }
     }
 
-    /// Over devices of this machine.
+    /// Opens devices of this machine.
     fn real(options: &Options, names: &str) -> Verbs {
         let transport = VerbsTransport::new(options.clone());
         // Further ones are at the ends of another link.
@@ -85,7 +85,7 @@ fn one_queue_pair_passes_the_suite() {
     passes(|| Verbs::new(&options, &Limits::default()));
 }
 
-/// As rails need it.
+/// Rails need such puts.
 #[test]
 fn puts_that_are_done_when_the_peer_has_them_pass_the_suite() {
     let policy = "3".parse().unwrap();

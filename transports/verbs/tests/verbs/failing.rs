@@ -1,4 +1,4 @@
-//! What fails, and who is told: writes, queue pairs, links of ports, whole devices.
+//! Failures of writes, queue pairs, links of ports and whole devices, and who is told.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use rdma_sys::*;
 
 use crate::pair::{End, go_on, joined};
 
-/// More than is handed to the device with the request.
+/// Number of bytes of a put: more than is handed to the device with the request.
 const BYTES: usize = 4096;
 
 fn options(policy: &str, acknowledged: bool) -> Options {
     Options { policy: policy.parse().unwrap(), acknowledged, ..Options::default() }
 }
 
-/// Number `number` of puts that have places of their own.
+/// Returns the put of this number; each has memory of its own.
 fn put(end: &End, number: u32) -> WorkRequest {
     let mut put = end.put(number as usize * BYTES, BYTES, Some(number));
     let WorkRequest::Put { id, .. } = &mut put;
@@ -37,7 +37,7 @@ fn done(end: &End) -> Vec<u32> {
     end.events.iter().filter_map(id).collect()
 }
 
-/// What has come, of which the bytes are looked at.
+/// Returns the immediates of what has come, whose bytes are checked.
 fn arrived(end: &End) -> Vec<u32> {
     let name = |event: &Event| match event {
         Event::Arrived { immediate, bytes, .. } => {
@@ -51,14 +51,14 @@ fn arrived(end: &End) -> Vec<u32> {
     names
 }
 
-/// The last byte in a put's place.
+/// Returns the last byte of a put's memory.
 fn byte(end: &End, number: u32) -> u8 {
     let mut byte = [0];
     end.region.read((number as usize + 1) * BYTES - 1, &mut byte).unwrap();
     byte[0]
 }
 
-/// Why a link was lost: once, if it was.
+/// Returns why a link was lost, if it was; a loss is told once.
 fn lost(end: &End) -> Option<&str> {
     let mut reasons = end.events.iter().filter_map(|event| match event {
         Event::Lost { reason, .. } => Some(reason.as_str()),
@@ -69,7 +69,8 @@ fn lost(end: &End) -> Option<&str> {
     reason
 }
 
-/// Two sides, and a put that has shown that they are joined. The first side has bytes for `puts`.
+/// Returns two sides after a put has shown that they are joined. The first side has bytes for
+/// `puts`.
 fn working(options: &Options, puts: u32) -> [End; 2] {
     let mut ends = joined(options);
     for number in 0..puts {
@@ -81,7 +82,7 @@ fn working(options: &Options, puts: u32) -> [End; 2] {
     ends
 }
 
-/// Until both sides have lost the link; then it is seen that nothing more happens.
+/// Polls until both sides have lost the link; then checks that nothing more happens.
 fn lose(ends: &mut [End; 2]) {
     go_on(ends, |ends| ends.iter().all(|end| lost(end).is_some()));
     let events = ends.each_ref().map(|end| end.events.len());
@@ -120,7 +121,7 @@ fn a_write_that_fails_ends_the_link_and_is_not_done() {
     }
 }
 
-/// The rest of them may be on their way over other queue pairs, or have been.
+/// Other puts may be on their way over other queue pairs, or have arrived.
 #[test]
 fn of_puts_that_are_spread_those_are_done_that_the_peer_has() {
     for policy in ["3", "qps=4 order=split chunk=1K"] {
@@ -165,7 +166,7 @@ fn a_queue_pair_that_fails_ends_its_link() {
     }
 }
 
-/// Whichever of its lanes hears of it: the library tells each event once.
+/// Any lane of the device may hear of the failure: the library tells each event once.
 #[test]
 fn a_device_that_fails_ends_all_its_links_and_those_to_come() {
     for (event, meaning) in [
@@ -199,7 +200,7 @@ fn events_that_change_nothing_are_passed_over() {
     assert_eq!(ends.each_ref().map(lost), [None; 2]);
 }
 
-/// Polls both sides at that time, often.
+/// Polls both sides often, at that time.
 fn poll_at(ends: &mut [End; 2], now: Instant) {
     for _ in 0..200 {
         for end in ends.iter_mut() {

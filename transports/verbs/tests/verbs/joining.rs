@@ -31,7 +31,7 @@ fn gids(ips: &[[u8; 4]]) -> Gids {
     ips.iter().map(|ip| Some((gid(*ip), IBV_GID_TYPE_ROCE_V2))).collect()
 }
 
-/// One that is gone by then meets nobody.
+/// An address that is gone by then is not used.
 #[test]
 fn of_several_addresses_those_of_one_subnet_meet() {
     let own = [[10, 79, 1, 1], [192, 168, 9, 1]];

@@ -1,4 +1,4 @@
-//! RDMA over devices that are none.
+//! Tests of RDMA, over software devices and over those that the environment names.
 
 #[cfg(test)]
 mod conformance;

@@ -1,4 +1,4 @@
-//! Memory of links that are not made.
+//! Registered memory of links that could not be made.
 
 use std::sync::Arc;
 

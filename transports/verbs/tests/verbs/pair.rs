@@ -13,11 +13,11 @@ use ccl_socket::Location;
 use ccl_soft_verbs::{Limits, SoftDevice, functions};
 use ccl_transport_verbs::{Options, VerbsTransport};
 
-/// Bytes that each side has, and shares with the other.
+/// Number of bytes that each side has, and shares with the other.
 pub(crate) const BYTES: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// One side.
+/// One side of a link.
 pub(crate) struct End {
     pub(crate) soft: SoftDevice,
     pub(crate) device: Arc<dyn Device>,
@@ -25,13 +25,13 @@ pub(crate) struct End {
     pub(crate) endpoint: EndpointId,
     pub(crate) region: Region,
     key: MrKey,
-    /// The other side's.
+    /// Memory of the other side.
     remote: RemoteMr,
     pub(crate) events: Vec<Event>,
 }
 
 impl End {
-    /// All `bytes` from `offset`, to the same place of the other side.
+    /// Returns a put of `bytes` bytes from `offset` to the same offset of the other side.
     pub(crate) fn put(&self, offset: usize, bytes: usize, immediate: Option<u32>) -> WorkRequest {
         WorkRequest::Put {
             endpoint: self.endpoint,
@@ -50,12 +50,13 @@ impl End {
     }
 }
 
-/// A connection between two devices, by their sides.
+/// Makes a connection between two devices, and returns its end for each of them.
 pub(crate) fn meet(devices: &[Arc<dyn Device>; 2]) -> [Connected; 2] {
     meet_at(devices, |address| address)
 }
 
-/// The same where the second connects to another address, which leads to the first one's.
+/// Does what `meet` does, where the second device connects to another address, which leads to the
+/// first one's.
 fn meet_at(
     devices: &[Arc<dyn Device>; 2],
     detour: impl FnOnce(Address) -> Address,
@@ -75,17 +76,17 @@ fn meet_at(
     [accepted.unwrap(), connected.unwrap()]
 }
 
-/// The two sides of a link, over devices of their own.
+/// Returns the two sides of a link, over devices of their own.
 pub(crate) fn joined(options: &Options) -> [End; 2] {
     joined_in(options, None)
 }
 
-/// The same with a traffic class of their own.
+/// Does what `joined` does, with a traffic class of the lanes' own.
 pub(crate) fn joined_in(options: &Options, traffic_class: Option<u8>) -> [End; 2] {
     joined_after(options, traffic_class, |_| ())
 }
 
-/// The same over devices that have changed since they were opened.
+/// Does what `joined_in` does, over devices that have changed since they were opened.
 pub(crate) fn joined_after(
     options: &Options,
     traffic_class: Option<u8>,
@@ -94,15 +95,15 @@ pub(crate) fn joined_after(
     joined_by(options, traffic_class, [vec![], vec![]], change, |address| address)
 }
 
-/// The rows of a table of addresses.
+/// Rows of a table of addresses.
 pub(crate) type Gids = Vec<Option<([u8; 16], u32)>>;
 
-/// The same over devices that have these addresses when they are opened.
+/// Does what `joined_after` does, over devices that have these addresses when they are opened.
 pub(crate) fn joined_at(gids: [Gids; 2], change: impl FnOnce(&[SoftDevice; 2])) -> [End; 2] {
     joined_by(&Options::default(), None, gids, change, |address| address)
 }
 
-/// The same through a proxy, which comes with them.
+/// Does what `joined` does, through a proxy, which is returned with the sides.
 pub(crate) fn joined_through_proxy(options: &Options) -> ([End; 2], Proxy) {
     let mut proxy = None;
     let ends = joined_by(
@@ -156,7 +157,7 @@ fn joined_by(
     })
 }
 
-/// Has both sides go on until `done`.
+/// Polls both sides until `done`.
 pub(crate) fn go_on(ends: &mut [End; 2], mut done: impl FnMut(&mut [End; 2]) -> bool) {
     let deadline = ccl_socket::now() + PATIENCE;
     while !done(ends) {

@@ -1,4 +1,4 @@
-//! Which queue pairs carry what, as the devices saw it.
+//! Traffic of the queue pairs, as the devices saw it.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn options(policy: &str) -> Options {
     Options { policy, traffic_class: 8, control_traffic_class: Some(GRANTS), ..Options::default() }
 }
 
-/// Puts from the first side to the second, each when the one before is done and has arrived.
+/// Sends puts from the first side to the second, each when the one before is done and has arrived.
 fn one_by_one(ends: &mut [End; 2], puts: &[WorkRequest]) {
     for put in puts {
         let posted = ends[0].lane.post(ccl_socket::now(), &[*put]).unwrap();
@@ -25,7 +25,7 @@ fn one_by_one(ends: &mut [End; 2], puts: &[WorkRequest]) {
     }
 }
 
-/// Until so many puts are done, and have arrived.
+/// Polls both sides until `count` puts are done and have arrived.
 fn await_all(ends: &mut [End; 2], count: usize) {
     go_on(ends, |[one, other]| {
         let done = one.events.iter().filter(|event| matches!(event, Event::Done { .. })).count();
@@ -36,7 +36,8 @@ fn await_all(ends: &mut [End; 2], count: usize) {
     ends.iter_mut().for_each(|end| end.events.clear());
 }
 
-/// Writes and bytes of the first side's queue pairs that carried anything, of one traffic class.
+/// Returns writes and bytes of the first side's queue pairs of one traffic class that carried
+/// anything.
 fn carried(ends: &[End; 2], class: u8) -> Vec<(u64, u64)> {
     let carried = |traffic: &&Traffic| traffic.traffic_class == class && traffic.writes > 0;
     let traffic = ends[0].soft.traffic();
@@ -173,7 +174,7 @@ fn one_of_sixteen_queue_pairs_has_room_for_sixteen_writes() {
     await_all(&mut ends, puts.len());
 }
 
-/// As many as the budget holds; then one after the other, for as many bytes as are done.
+/// Puts go as far as the budget holds; then one follows the other, for as many bytes as are done.
 #[test]
 fn a_port_has_no_more_under_way_than_its_budget() {
     for (policy, at_once) in [("qps=3 budget=10000", 2), ("qps=2 budget=1", 1), ("qps=2", 12)] {
@@ -208,7 +209,7 @@ fn a_port_has_no_more_under_way_than_its_budget() {
     }
 }
 
-/// Others may have given back what it waits for, without a word to it.
+/// Other lanes may give back what a lane waits for, without a word to it.
 #[test]
 fn who_waits_for_the_budget_looks_again_soon() {
     let mut ends = joined(&options("qps=2 budget=4K"));
@@ -235,7 +236,7 @@ fn packets_are_no_longer_and_receivers_asked_no_more_often_than_is_said() {
     }
 }
 
-/// One lane, two links: while the budget is short they take turns, whoever came first.
+/// Two links of one lane take turns while the budget is short, whichever came first.
 #[test]
 fn links_share_a_budget_fairly() {
     const PUTS: usize = 40;

@@ -1,31 +1,31 @@
 //! Two hosts for measurements: network namespaces of this machine, joined by a link.
 //!
-//! A namespace has no name: a process that waits for the end of its input keeps it alive, so that
-//! all is gone when we are, however we end.
+//! A namespace has no name. A process that waits for the end of its input keeps the namespace
+//! alive, so that everything is gone when this program ends, however it ends.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::{Outcome, process};
 
-/// The congestion control of both hosts: all sides have the same, whatever this machine's own is
-/// (bbr paces what it sends, which costs each of them time).
+/// Congestion control of both hosts: the same for all sides, whatever this machine uses (bbr paces
+/// packets, which costs each side time).
 pub(super) const CONGESTION: &str = "reno";
-/// The interface of each host.
+/// Network interface of each host.
 pub(super) const INTERFACE: &str = "net0";
 const WITHIN: Duration = Duration::from_secs(20);
 
-/// A host.
+/// Host of a measurement.
 #[derive(Debug)]
 pub(super) struct Host {
     keeper: Child,
-    /// Its IPv4 address.
+    /// IPv4 address of the host.
     pub(super) address: String,
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // The end of its input ends it.
+        // The keeper ends at the end of its input.
         drop(self.keeper.stdin.take());
         let _ = self.keeper.kill();
         let _ = self.keeper.try_wait();
@@ -52,13 +52,13 @@ impl Host {
         Ok(host)
     }
 
-    /// The words that run what follows on this host.
+    /// Returns the words of a command line that run the words after them on this host.
     pub(super) fn entrance(&self) -> Vec<String> {
         let net = format!("--net=/proc/{}/ns/net", self.keeper.id());
         vec!["nsenter".to_owned(), net]
     }
 
-    /// A program to run on this host.
+    /// Returns a command that runs a program on this host.
     pub(super) fn command(&self, program: &str) -> Command {
         let mut words = self.entrance().into_iter();
         let mut command = Command::new(words.next().unwrap_or_default());
@@ -72,7 +72,7 @@ fn net_of(process: &str) -> Outcome<std::path::PathBuf> {
     std::fs::read_link(&path).map_err(|error| format!("cannot read {path}: {error}"))
 }
 
-/// Two hosts that reach each other over a virtual Ethernet link.
+/// Returns two hosts that reach each other over a virtual Ethernet link.
 pub(super) fn joined() -> Outcome<[Host; 2]> {
     if !rustix::process::geteuid().is_root() {
         return Err("only root may make network namespaces: run it as root".to_owned());

@@ -1,5 +1,5 @@
-//! Two ranks on two hosts, side by side with others on the same link: what their latency,
-//! all_reduce and bandwidth are over TCP.
+//! Two ranks on two hosts, side by side with other programs on the same link: latency, all_reduce
+//! and bandwidth over TCP.
 
 mod hosts;
 mod sides;
@@ -11,12 +11,12 @@ use super::{DIST, Job, Sample};
 use hosts::Host;
 use sides::{Gloo, Mpi, Ours, Side};
 
-/// All_reduce is measured at these sizes unless others are asked for.
+/// Default message sizes of all_reduce.
 pub(super) const SIZES: [u64; 4] = [1 << 10, 64 << 10, 1 << 20, 64 << 20];
 const LATENCY_BYTES: u64 = 8;
 const STREAM_BYTES: u64 = 1 << 20;
 
-/// Measures all of it; returns the tables.
+/// Runs all measurements; returns the tables.
 pub(super) fn run(sizes: &[u64], rounds: u32) -> Outcome<String> {
     let binaries = sides::build()?;
     let hosts = hosts::joined()?;
@@ -122,7 +122,7 @@ fn stream(hosts: &[Host; 2], binaries: &sides::Binaries, rounds: u32) -> Outcome
         size(STREAM_BYTES),
         rate(&series[0]),
         rate(&series[1]),
-        // Times are the other way round.
+        // The sample is a time, so that the ratio is inverted.
         ratio(&series[1], &series[0]),
     ];
     let header = ["message", "p2p_matrix", "iperf3", "p2p_matrix / iperf3"];

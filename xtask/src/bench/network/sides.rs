@@ -1,4 +1,4 @@
-//! What is measured: each side runs one rank on each host.
+//! Sides of the comparison; each runs one rank on each host.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,21 +19,21 @@ const BUILD_DEADLINE: Duration = Duration::from_secs(900);
 const PORT: u16 = 29_500;
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Something to be measured.
+/// Side of the comparison.
 pub(super) trait Side {
-    /// What tables call it.
+    /// Returns the name of the side in tables.
     fn name(&self) -> &'static str;
     /// Runs the job once.
     fn measure(&self, hosts: &[Host; 2], job: Job) -> Outcome<Sample>;
 }
 
-/// Where built programs are.
+/// Directory of the built programs.
 #[derive(Debug)]
 pub(super) struct Binaries {
     examples: PathBuf,
 }
 
-/// Builds what is ours, as it is shipped.
+/// Builds our programs with the profile that they are shipped with.
 pub(super) fn build() -> Outcome<Binaries> {
     for arguments in [
         &["--example", "all_reduce_perf", "--example", "p2p_matrix"][..],
@@ -47,7 +47,7 @@ pub(super) fn build() -> Outcome<Binaries> {
     Ok(Binaries { examples: target_dir()?.join(DIST).join("examples") })
 }
 
-/// Runs a command on each host at the same time; returns what the first prints.
+/// Runs a command on each host at the same time; returns the output of the first.
 fn both(mut first: Command, mut second: Command) -> Outcome<String> {
     let other = std::thread::spawn(move || process::capture(&mut second, DEADLINE));
     let output = process::capture(&mut first, DEADLINE);
@@ -59,7 +59,7 @@ fn words(job: Job) -> [String; 3] {
     [job.bytes.to_string(), job.iterations.to_string(), job.warmup.to_string()]
 }
 
-/// A perf program.
+/// Perf program of ferroccl.
 #[derive(Debug)]
 pub(super) struct Ours {
     program: PathBuf,
@@ -114,7 +114,7 @@ impl Ours {
     }
 }
 
-/// Our messages in one direction, many in flight.
+/// Stream of ferroccl's messages in one direction, many in flight.
 #[derive(Debug)]
 pub(super) struct Stream(Ours);
 
@@ -139,7 +139,7 @@ impl Side for Stream {
     }
 }
 
-/// The floor for latency.
+/// Bare round trip, as the lower bound for latency.
 #[derive(Debug)]
 pub(super) struct PingPong {
     program: String,
@@ -169,12 +169,12 @@ impl Side for PingPong {
 #[derive(Debug)]
 pub(super) struct Mpi {
     program: mpi::Program,
-    /// Starts a process on a host, as `rsh` would.
+    /// Script that starts a process on a host, as `rsh` would.
     agent: PathBuf,
 }
 
 impl Mpi {
-    /// None where it is not installed.
+    /// Prepares Open MPI; returns `None` if it is not installed.
     pub(super) fn new(hosts: &[Host; 2]) -> Outcome<Option<Mpi>> {
         let Some(program) = mpi::build()? else {
             println!("{}", mpi::MISSING);
@@ -182,7 +182,7 @@ impl Mpi {
         };
         let agent = target_dir()?.join("bench/enter.sh");
         let enter = hosts[1].entrance().join(" ");
-        // Open MPI takes hosts of one name for one.
+        // Open MPI treats hosts with the same name as one host.
         let script = format!(
             "#!/bin/sh\nhost=$1; shift\nexec {enter} unshare --uts sh -c \"hostname $host; $*\"\n"
         );
@@ -224,7 +224,7 @@ pub(super) struct Gloo {
 }
 
 impl Gloo {
-    /// None where PyTorch is not installed.
+    /// Prepares Gloo; returns `None` if PyTorch is not installed.
     pub(super) fn new() -> Outcome<Option<Gloo>> {
         let mut check = Command::new(PYTHON);
         check.args(["-c", "import torch.distributed as d; assert d.is_gloo_available()"]);
@@ -258,12 +258,12 @@ impl Side for Gloo {
     }
 }
 
-/// The ceiling for bandwidth.
+/// Stream of iperf3, as the upper bound for bandwidth.
 #[derive(Debug)]
 pub(super) struct Iperf;
 
 impl Iperf {
-    /// None where it is not installed.
+    /// Returns the side, or `None` if iperf3 is not installed.
     pub(super) fn new() -> Option<Iperf> {
         process::is_installed("iperf3").then_some(Iperf)
     }
@@ -276,7 +276,7 @@ impl Side for Iperf {
 
     fn measure(&self, hosts: &[Host; 2], job: Job) -> Outcome<Sample> {
         let mut client = hosts[0].command("sh");
-        // Its server has no way to say that it listens.
+        // The iperf3 server does not announce that it listens.
         let length = job.bytes;
         let line = format!("sleep 0.3; exec iperf3 -c {} -t 2 -l {length} -J", hosts[1].address);
         client.args(["-c", &line]);

@@ -14,7 +14,7 @@ use crate::record;
 use crate::slots::{Receiver, Sender, Shape};
 use crate::sync::{Ordering, fence};
 
-/// Whether `model` fails, as it must, when this ordering is weakened.
+/// Returns whether `model` fails, as it must, when this ordering is weakened.
 fn needs(name: &'static str, model: fn()) -> bool {
     // A thread of its own: a failed model leaves its checker in disorder.
     let run = move || {
@@ -149,7 +149,7 @@ fn of_two_that_show_and_then_look_one_sees_the_other_thanks_to_a_fence() {
     assert!(needs("none", || one_of_two_sees_the_other(false)), "the fence is needed");
 }
 
-/// What futexes do, for one word: nobody goes to sleep once a ring has changed it.
+/// Model of a futex for one word: nobody goes to sleep once a ring has changed the word.
 struct Futex {
     state: Mutex<Bed>,
     rang: Condvar,

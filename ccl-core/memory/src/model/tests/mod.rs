@@ -1,4 +1,4 @@
-//! What the models show of the lock-free pieces, and the faults that they must find.
+//! Models of the lock-free parts: what holds in every interleaving, and faults that must be found.
 
 #[cfg(loom)]
 mod exhaustive;

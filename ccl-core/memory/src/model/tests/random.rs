@@ -24,7 +24,7 @@ fn explore(case: fn()) {
     shuttle::check_pct(case, schedules() / 2, 3);
 }
 
-/// Whether exploring this case fails, as it must.
+/// Returns whether exploring this case fails, as it must.
 fn fails(case: fn()) -> bool {
     catch_unwind(|| explore(case)).is_err()
 }
@@ -46,7 +46,7 @@ const PARKING: Parking = Parking {
     },
 };
 
-/// What a rank may do wrong.
+/// Mistake that a rank may make.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,

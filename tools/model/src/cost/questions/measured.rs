@@ -1,4 +1,4 @@
-//! Questions about what was measured, and what that tells of other sizes and numbers of nodes.
+//! Questions about measurements, and what they imply for other sizes and numbers of nodes.
 
 use super::*;
 use crate::cost::cluster::Cluster;

@@ -1,12 +1,12 @@
-//! Questions about cost that have a name: what each asks, its formula and where that comes from,
-//! what must be known, and the answer. For whoever asks by text.
+//! Named questions about cost: each with its text, its formula and the source, its inputs, and the
+//! function that answers. Their text form is in `super::ask`.
 
 mod collectives;
 mod measured;
 mod networks;
 mod training;
 
-/// What a number is of.
+/// Unit of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// A number of things, or a ratio.
@@ -23,25 +23,25 @@ pub enum Unit {
     OperationsPerSecond,
 }
 
-/// What must be known.
+/// Input of a formula.
 #[derive(Clone, Copy, Debug)]
 pub struct Input {
-    /// By which it is given.
+    /// Name by which the input is given.
     pub name: &'static str,
-    /// In the formula.
+    /// Symbol of the input in the formula.
     pub symbol: &'static str,
-    /// Of what it is.
+    /// Unit of the input.
     pub unit: Unit,
-    /// Unless it is given.
+    /// Value of the input if none is given.
     pub default: Option<f64>,
-    /// The least that the formula has a meaning for.
+    /// Least value that the formula has a meaning for.
     pub least: Least,
 }
 
-/// The least that an input may be.
+/// Least value of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Least {
-    /// Anything that is not less than 0.
+    /// Any number that is not less than 0.
     Zero,
     /// A whole number of things, at least one.
     One,
@@ -49,11 +49,11 @@ pub enum Least {
     AsMany(&'static str),
 }
 
-/// An input that a formula has no meaning for.
+/// Error for an input that a formula has no meaning for.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InputError {
-    /// Less than nothing, or not finite.
+    /// Input less than 0, or not finite.
     #[error("{name} is {given}; give a finite number that is not less than 0")]
     Negative {
         /// The input.
@@ -61,7 +61,7 @@ pub enum InputError {
         /// The value given.
         given: f64,
     },
-    /// A part of a thing, or none of it.
+    /// Input that is not a whole number, or is less than one.
     #[error("{name} is {given}; give a whole number, 1 or more")]
     Fraction {
         /// The input.
@@ -69,16 +69,16 @@ pub enum InputError {
         /// The value given.
         given: f64,
     },
-    /// Fewer than there must be.
+    /// Input less than the count that bounds it.
     #[error("{name} is {given}, fewer than {of}, {least}; give {least} or more")]
     Fewer {
         /// The input.
         name: &'static str,
         /// The value given.
         given: f64,
-        /// The input that counts the fewest.
+        /// The input that is the lower bound.
         of: &'static str,
-        /// Their number.
+        /// Value of that input.
         least: f64,
     },
 }
@@ -86,38 +86,38 @@ pub enum InputError {
 /// One number of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
-    /// What it is.
+    /// Name of the number.
     pub name: &'static str,
-    /// Of what it is.
+    /// Unit of the number.
     pub unit: Unit,
-    /// How much.
+    /// Value in that unit.
     pub value: f64,
 }
 
-/// A question.
+/// A question with its formula.
 #[derive(Clone, Copy, Debug)]
 pub struct Question {
-    /// By which it is asked.
+    /// Name by which the question is asked.
     pub name: &'static str,
-    /// What it asks.
+    /// Text of the question.
     pub asks: &'static str,
     /// The formula, in the symbols of the inputs.
     pub formula: &'static str,
-    /// Where the formula is from.
+    /// Source of the formula.
     pub source: &'static str,
-    /// What must be known, in the order in which [`Question::answer`] takes it.
+    /// Inputs in the order in which [`Question::answer`] takes them.
     pub inputs: &'static [Input],
-    /// The answer, for as many numbers as there are inputs, which are checked
+    /// Computes the answer. It takes as many numbers as there are inputs, which are checked
     /// ([`Input::check`], [`Question::check`]).
     pub answer: fn(&[f64]) -> Vec<Output>,
 }
 
 impl Input {
-    /// Checks a number that was given for it.
+    /// Checks a number that was given for the input.
     ///
     /// # Errors
     ///
-    /// If the formula has no meaning for it.
+    /// When the formula has no meaning for the number.
     pub fn check(&self, given: f64) -> Result<(), InputError> {
         let Input { name, least, .. } = *self;
         if !given.is_finite() || given < 0.0 {
@@ -135,7 +135,7 @@ impl Question {
     ///
     /// # Errors
     ///
-    /// If one counts fewer things than there must be.
+    /// When an input counts fewer things than another input requires.
     pub fn check(&self, numbers: &[f64]) -> Result<(), InputError> {
         let inputs = || self.inputs.iter().zip(numbers.iter().copied());
         for (input, given) in inputs() {
@@ -154,7 +154,7 @@ pub(super) const fn needs(name: &'static str, symbol: &'static str, unit: Unit) 
     Input { name, symbol, unit, default: None, least: Least::Zero }
 }
 
-/// A whole number of things.
+/// Returns an input that is a whole number of things.
 pub(super) const fn counts(name: &'static str, symbol: &'static str) -> Input {
     Input { least: Least::One, ..needs(name, symbol, Unit::Count) }
 }
@@ -190,14 +190,14 @@ pub(super) const SCALING: &str = "How to Scale Your Model, GPUs";
 const PLAYBOOK: &str = "The Smol Training Playbook, interconnects";
 const ENGINEERING: &str = "Machine Learning Engineering, network";
 
-/// All of them.
+/// Returns all questions.
 pub fn all() -> impl Iterator<Item = &'static Question> {
     let groups =
         [collectives::QUESTIONS, networks::QUESTIONS, training::QUESTIONS, measured::QUESTIONS];
     groups.into_iter().flatten()
 }
 
-/// The question of that name.
+/// Returns the question of that name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Question> {
     all().find(|question| question.name == name)

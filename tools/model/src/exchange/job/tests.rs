@@ -1,8 +1,8 @@
-//! Jobs as traces, there and back, and what is said of those that are wrong.
+//! Tests of jobs: round trips through traces, and the errors for traces that are wrong.
 
 use super::*;
 
-/// A place that goes with the test.
+/// Directory that is removed after the test.
 pub(crate) struct Dir(PathBuf);
 
 impl Dir {
@@ -28,7 +28,7 @@ fn collective(collective: Collective, group: usize, bytes: u64) -> What {
     What::Collective { collective, group, bytes, root: 0, is_uneven: false }
 }
 
-/// Four ranks: a call of all, two groups of two, a message.
+/// Returns a job of four ranks: a call of all, two groups of two, a message.
 fn job(prefix: &str) -> Job {
     let group =
         |name: &str, members: &[Rank]| Group { name: name.to_owned(), members: members.to_vec() };
@@ -75,7 +75,7 @@ fn what_is_exported_is_imported_as_the_same() {
     let prefix = dir.at("train");
     job(&prefix).write(&prefix).unwrap();
     assert_eq!(Job::read(&prefix, None), Ok(job(&prefix)));
-    // Of a directory the one job that is in it.
+    // A directory stands for the one job in it.
     assert_eq!(Job::read(&dir.at("."), None).unwrap().lists, job(&prefix).lists);
     let Agreed { calls, messages } = job(&prefix).agreed().unwrap();
     let seen: Vec<_> = calls.iter().map(|call| (call.collective, call.group, call.bytes)).collect();
@@ -95,14 +95,14 @@ fn what_is_exported_is_imported_as_the_same() {
     assert_eq!(messages, [Sent { from: 1, to: 2, bytes: 77, start_us: 5_001 }]);
 }
 
-/// What is said when the job was changed so.
+/// Returns the error for a job after a change.
 fn refused(change: impl FnOnce(&mut Job)) -> String {
     let mut job = job("t");
     change(&mut job);
     job.agreed().unwrap_err()
 }
 
-/// A rank's last call is missing.
+/// Removes a rank's last call.
 fn cut(job: &mut Job, rank: usize) {
     let less = job.lists[rank].len() - 1;
     job.lists[rank].truncate(less);
@@ -153,7 +153,7 @@ fn missing_files_are_named() {
     job(&prefix).write(&prefix).unwrap();
     fs::remove_file(dir.at("train.3.et")).unwrap();
     let error = refused(None);
-    // Rank 3 is one of the groups, and the files say how many there were.
+    // Rank 3 is a member of a group, and each file has the number of ranks.
     assert!(error.contains("has rank 3") || error.contains("is one of 4 ranks"), "{error}");
     fs::remove_file(dir.at("train.groups.json")).unwrap();
     let error = refused(None);
