@@ -33,7 +33,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("recorded_calls", ccl_model::fuzzing::recorded_calls),
     ("recording", ferroccl::fuzzing::recording),
     ("store", ferroccl::fuzzing::store),
-    ("traffic_matrix", ccl_traffic::matrix::fuzzed),
+    ("traffic_matrix", ccl_traffic::fuzzing::traffic_matrix),
     ("nccl_net", nccl_net_ferroccl::fuzzing::nccl_net),
 ];
 

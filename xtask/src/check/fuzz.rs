@@ -116,6 +116,7 @@ mod tests {
             "transports/tcp",
             "plugins/nccl-net",
             "tools/model",
+            "tools/traffic",
         ];
         let tests: String =
             crates.iter().map(|dir| read(&format!("./{dir}/src/fuzzing.rs"))).collect();

@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn every_check_has_a_name_to_call_it_by() {
         let names: Vec<_> = Check::value_variants().iter().map(|check| check.name()).collect();
-        assert_eq!(names, ["loom", "shuttle", "asan", "valgrind", "recorder", "fuzz"]);
+        assert_eq!(names, ["loom", "shuttle", "asan", "valgrind", "recorder", "fuzz", "ofi"]);
     }
 
     #[test]

@@ -301,7 +301,14 @@ pub(crate) const SUITES: &[Suite] = &[
         waits: false,
         quick: &[],
         deep: &[Step::Xtask(&["check", "fuzz"])],
-        covers: &["fuzz", "ccl-core", "tools/model", "transports/socket", "transports/tcp"],
+        covers: &[
+            "fuzz",
+            "ccl-core",
+            "tools/model",
+            "tools/traffic",
+            "transports/socket",
+            "transports/tcp",
+        ],
     },
 ];
 

@@ -115,7 +115,7 @@ mod tests {
             ("README.md".to_owned(), "[gone](no/such/file.md)\n".to_owned()),
             ("src/a.rs".to_owned(), format!("// {mark}\nfn a() {{ std::env::var(\"A\"); }}\n")),
             ("src/b.rs".to_owned(), format!("//{}\n", "x".repeat(100))),
-            ("src/f.rs".to_owned(), "/// Whether.\nfn f() {}\n".to_owned()),
+            ("src/f.rs".to_owned(), "/// Whether it is.\nfn f() {}\n".to_owned()),
             ("src/c.rs".to_owned(), "//\n".repeat(1001)),
             ("src/d.rs".to_owned(), "fn broken( {\n".to_owned()),
             ("ccl-core/src/e.rs".to_owned(), "use std::fs;\n".to_owned()),
