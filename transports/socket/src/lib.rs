@@ -37,6 +37,7 @@ mod hello;
 pub mod interface;
 mod links;
 mod shake;
+mod side;
 pub mod socket;
 #[cfg(test)]
 #[cfg(feature = "tls")]
@@ -61,6 +62,7 @@ pub use hello::{Hello, TEXT_BYTES_MAX};
 pub use interface::interfaces;
 pub use links::{Break, Intent, Link, LinkConnecting, LinkId, LinkListener, Remake};
 pub use shake::{Setup, Shake, protocol};
+pub use side::{SideConnection, SideEnd, SideMessage};
 pub use socket::Got;
 pub use tls::{Session, Tls};
 pub use wire::Wire;

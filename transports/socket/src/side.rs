@@ -1,12 +1,13 @@
-//! The connection beside the queue pairs. Over it the two sides agree on the queue pairs and
-//! exchange notes, and its end tells them that the other side is gone.
+//! The connection beside hardware that cannot connect by itself. Over it the two sides agree on
+//! what they connect and exchange notes, and its end tells them that the other side is gone.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 
+use crate::{Got, Wire};
 use ccl_core::transport::NOTE_BYTES_MAX;
-use ccl_socket::{Got, Wire};
 
 const HEAD_BYTES: usize = 3;
 /// Number of bytes read at once.
@@ -23,68 +24,73 @@ const FAREWELL: u8 = 7;
 
 /// Message of one side to the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
-    /// Queue pairs, as bytes of an [`Offer`](crate::offer::Offer).
+pub enum SideMessage {
+    /// The transport's own bytes, by which the other side reaches this one: queue pairs, say.
     Offer(Vec<u8>),
-    /// The queue pairs of this side are connected.
+    /// This side is connected, by what the other side has offered.
     Ready,
     /// Note of the user.
     Note(Vec<u8>),
-    /// Reason why nothing goes over the queue pairs of this side any more.
+    /// Reason why nothing goes beside this connection any more.
     Failed(String),
+    /// This side leaves, and has sent so many immediates beside this connection.
+    Leaving(u64),
 }
 
-impl Word {
+impl SideMessage {
     fn kind(&self) -> u8 {
         match self {
-            Word::Offer(_) => 1,
-            Word::Ready => 2,
-            Word::Note(_) => 3,
-            Word::Failed(_) => 4,
+            SideMessage::Offer(_) => 1,
+            SideMessage::Ready => 2,
+            SideMessage::Note(_) => 3,
+            SideMessage::Failed(_) => 4,
+            SideMessage::Leaving(_) => 8,
         }
     }
 
-    fn bytes(&self) -> &[u8] {
+    fn bytes(&self) -> Cow<'_, [u8]> {
         match self {
-            Word::Offer(bytes) | Word::Note(bytes) => bytes,
-            Word::Ready => &[],
-            Word::Failed(reason) => reason.as_bytes(),
+            SideMessage::Offer(bytes) | SideMessage::Note(bytes) => Cow::Borrowed(bytes),
+            SideMessage::Ready => Cow::Borrowed(&[]),
+            SideMessage::Failed(reason) => Cow::Borrowed(reason.as_bytes()),
+            SideMessage::Leaving(count) => Cow::Owned(count.to_le_bytes().to_vec()),
         }
     }
 
     fn encode(&self) -> Vec<u8> {
         let bytes = self.bytes();
         let length = (bytes.len() as u16).to_le_bytes();
-        [&[self.kind()][..], &length, bytes].concat()
+        [&[self.kind()][..], &length, &bytes].concat()
     }
 
-    fn new(kind: u8, bytes: &[u8]) -> Option<Word> {
+    fn new(kind: u8, bytes: &[u8]) -> Option<SideMessage> {
         match kind {
-            1 => Some(Word::Offer(bytes.to_vec())),
-            2 if bytes.is_empty() => Some(Word::Ready),
-            3 => Some(Word::Note(bytes.to_vec())),
+            1 => Some(SideMessage::Offer(bytes.to_vec())),
+            2 if bytes.is_empty() => Some(SideMessage::Ready),
+            3 => Some(SideMessage::Note(bytes.to_vec())),
             // A peer's text is shown: nothing in it may steer a terminal.
-            4 => Some(Word::Failed(
+            4 => Some(SideMessage::Failed(
                 String::from_utf8_lossy(bytes).replace(char::is_control, " ").trim().to_owned(),
             )),
+            8 => bytes.try_into().ok().map(u64::from_le_bytes).map(SideMessage::Leaving),
             _ => None,
         }
     }
 }
 
-/// The end of the connection beside the queue pairs.
+/// The end of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum SideEnd {
     /// The connection broke: it can be made anew, and nothing that was said is lost with it.
     Broken(String),
     /// The peer has ended the connection, or says something that means nothing.
     Final(String),
 }
 
-/// One end of the connection beside the queue pairs. Words that were said and are not acknowledged
+/// One end of the connection. Words that were said and are not acknowledged
 /// are kept, so that another connection can replace one that breaks.
 #[derive(Debug)]
-pub(crate) struct Side {
+pub struct SideConnection {
     /// The connection; none while it is broken.
     wire: Option<Wire>,
     outgoing: Vec<u8>,
@@ -100,9 +106,11 @@ pub(crate) struct Side {
     resumes: bool,
 }
 
-impl Side {
-    pub(crate) fn new(wire: Wire) -> Side {
-        Side {
+impl SideConnection {
+    /// Returns the end of a connection that has proved the secret.
+    #[must_use]
+    pub fn new(wire: Wire) -> SideConnection {
+        SideConnection {
             wire: Some(wire),
             outgoing: Vec::new(),
             incoming: Vec::new(),
@@ -115,12 +123,12 @@ impl Side {
     }
 
     /// Returns the socket, unless the connection is broken.
-    pub(crate) fn socket(&self) -> Option<&OwnedFd> {
+    pub fn socket(&self) -> Option<&OwnedFd> {
         self.wire.as_ref().map(Wire::socket)
     }
 
     /// Says a word as soon as the socket takes it.
-    pub(crate) fn say(&mut self, word: &Word) {
+    pub fn say(&mut self, word: &SideMessage) {
         let bytes = word.encode();
         // Otherwise it goes with what was said before, when the peer has told what it has.
         if self.wire.is_some() && !self.resumes {
@@ -139,7 +147,7 @@ impl Side {
     }
 
     /// Returns whether the socket has taken everything.
-    pub(crate) fn is_flushed(&self) -> bool {
+    pub fn is_flushed(&self) -> bool {
         match &self.wire {
             Some(wire) => self.outgoing.is_empty() && wire.is_flushed() && !self.resumes,
             None => self.unacknowledged.is_empty(),
@@ -159,7 +167,11 @@ impl Side {
     }
 
     /// Appends the words that the peer has said.
-    pub(crate) fn listen(&mut self, words: &mut Vec<Word>) -> Result<(), End> {
+    ///
+    /// # Errors
+    ///
+    /// When the connection has ended.
+    pub fn listen(&mut self, words: &mut Vec<SideMessage>) -> Result<(), SideEnd> {
         let flushed = self.flush();
         for _ in 0..READS_MAX {
             let Some(wire) = &mut self.wire else { return Ok(()) };
@@ -171,18 +183,18 @@ impl Side {
             match got {
                 Got::Bytes(_) => self.understand(words)?,
                 Got::Nothing => break,
-                Got::End(reason) => return Err(End::Broken(reason)),
+                Got::End(reason) => return Err(SideEnd::Broken(reason)),
             }
         }
         if self.heard.wrapping_sub(self.told) >= TELL_EVERY {
             self.told = self.heard;
             self.control(HEARD, &self.heard.to_le_bytes());
         }
-        flushed.map_err(End::Broken)
+        flushed.map_err(SideEnd::Broken)
     }
 
     /// Gives up a broken connection: nothing is said or heard until another one takes its place.
-    pub(crate) fn breaks(&mut self) {
+    pub fn breaks(&mut self) {
         if let Some(wire) = self.wire.take() {
             // Also where a forked child still has it.
             let _ = rustix::net::shutdown(wire.socket(), rustix::net::Shutdown::Both);
@@ -192,7 +204,7 @@ impl Side {
     }
 
     /// Puts another connection in the place of the one before.
-    pub(crate) fn comes_back(&mut self, wire: Wire) {
+    pub fn comes_back(&mut self, wire: Wire) {
         self.breaks();
         (self.wire, self.resumes) = (Some(wire), true);
         self.told = self.heard;
@@ -200,7 +212,7 @@ impl Side {
     }
 
     /// Ends the connection for both sides, also where a forked child still has its socket.
-    pub(crate) fn close(&mut self) {
+    pub fn close(&mut self) {
         self.control(FAREWELL, &[]);
         // What was not heard would reset it, and with it what the peer has not read yet.
         let _ = self.listen(&mut Vec::new());
@@ -210,7 +222,7 @@ impl Side {
     }
 
     /// Forgets the words that the peer has heard; `heard` is their number.
-    fn trim(&mut self, heard: u32) -> Result<(), End> {
+    fn trim(&mut self, heard: u32) -> Result<(), SideEnd> {
         let count = heard.wrapping_sub(self.acknowledged) as usize;
         if count > self.unacknowledged.len() {
             return Err(nonsense());
@@ -220,11 +232,13 @@ impl Side {
         Ok(())
     }
 
-    fn understand(&mut self, words: &mut Vec<Word>) -> Result<(), End> {
+    fn understand(&mut self, words: &mut Vec<SideMessage>) -> Result<(), SideEnd> {
         while let Some(&[kind, low, high]) = self.incoming.first_chunk::<HEAD_BYTES>() {
             let bytes = usize::from(u16::from_le_bytes([low, high]));
             if bytes > NOTE_BYTES_MAX {
-                return Err(End::Final("it says something longer than anything may be".to_owned()));
+                return Err(SideEnd::Final(
+                    "it says something longer than anything may be".to_owned(),
+                ));
             }
             let Some(text) = self.incoming.get(HEAD_BYTES..HEAD_BYTES + bytes) else { break };
             let number = text.try_into().ok().map(u32::from_le_bytes);
@@ -239,10 +253,12 @@ impl Side {
                     // An end of the connection is noticed by who reads.
                     let _ = self.flush();
                 }
-                (FAREWELL, _) => return Err(End::Final("it has closed the connection".to_owned())),
+                (FAREWELL, _) => {
+                    return Err(SideEnd::Final("it has closed the connection".to_owned()));
+                }
                 (HEARD | RESUME, _) => return Err(nonsense()),
                 _ => {
-                    words.push(Word::new(kind, text).ok_or_else(nonsense)?);
+                    words.push(SideMessage::new(kind, text).ok_or_else(nonsense)?);
                     self.heard = self.heard.wrapping_add(1);
                 }
             }
@@ -252,8 +268,8 @@ impl Side {
     }
 }
 
-fn nonsense() -> End {
-    End::Final("it says something that means nothing here".to_owned())
+fn nonsense() -> SideEnd {
+    SideEnd::Final("it says something that means nothing here".to_owned())
 }
 
 #[cfg(test)]
@@ -269,15 +285,15 @@ mod tests {
         (Wire::plain(one), Wire::plain(other))
     }
 
-    fn sides() -> (Side, Side) {
+    fn sides() -> (SideConnection, SideConnection) {
         let (one, other) = wires();
-        (Side::new(one), Side::new(other))
+        (SideConnection::new(one), SideConnection::new(other))
     }
 
     /// The first connection may take any of the words with it.
     #[test]
     fn what_is_said_around_a_break_is_heard_once_and_in_order() {
-        let note = |at: u32| Word::Note(at.to_le_bytes().to_vec());
+        let note = |at: u32| SideMessage::Note(at.to_le_bytes().to_vec());
         for (heard_before, said_before) in [(0, 0), (0, 40), (7, 40), (40, 40), (100, 100)] {
             let (mut one, mut other) = sides();
             let mut heard = Vec::new();
@@ -309,20 +325,21 @@ mod tests {
             assert!(one.is_flushed());
             other.close();
             let end = one.listen(&mut Vec::new());
-            assert_eq!(end, Err(End::Final("it has closed the connection".to_owned())));
+            assert_eq!(end, Err(SideEnd::Final("it has closed the connection".to_owned())));
         }
     }
 
     #[test]
     fn words_arrive_in_order_and_the_end_after_them() {
         let (mut one, mut other) = sides();
-        let long = Word::Note(vec![7; NOTE_BYTES_MAX]);
+        let long = SideMessage::Note(vec![7; NOTE_BYTES_MAX]);
         let said = [
-            Word::Offer(vec![1, 2]),
-            Word::Ready,
+            SideMessage::Offer(vec![1, 2]),
+            SideMessage::Ready,
             long,
-            Word::Note(Vec::new()),
-            Word::Failed("x".into()),
+            SideMessage::Note(Vec::new()),
+            SideMessage::Failed("x".into()),
+            SideMessage::Leaving(u64::MAX - 1),
         ];
         said.iter().for_each(|word| one.say(word));
         let mut heard = Vec::new();
@@ -332,23 +349,24 @@ mod tests {
         }
         assert_eq!(heard, said);
         assert!(one.is_flushed());
-        one.say(&Word::Ready);
+        one.say(&SideMessage::Ready);
         drop(one);
         assert!(other.listen(&mut heard).is_err());
-        assert_eq!(heard.last(), Some(&Word::Ready));
+        assert_eq!(heard.last(), Some(&SideMessage::Ready));
     }
 
     #[test]
     fn nonsense_ends_it() {
         let long_ago = [HEARD, 4, 0, 9, 0, 0, 0];
         let unasked = [RESUME, 4, 0, 0, 0, 0, 0];
-        let all = [&[9, 0, 0][..], &[2, 1, 0, 5], &[3, 0xff, 0xff], &long_ago, &unasked];
+        let all =
+            [&[9, 0, 0][..], &[8, 1, 0, 5], &[2, 1, 0, 5], &[3, 0xff, 0xff], &long_ago, &unasked];
         for nonsense in all {
             let (mut one, mut other) = sides();
             one.outgoing.extend_from_slice(nonsense);
             one.flush().unwrap();
             let end = other.listen(&mut Vec::new());
-            assert!(matches!(end, Err(End::Final(_))), "{nonsense:?}: {end:?}");
+            assert!(matches!(end, Err(SideEnd::Final(_))), "{nonsense:?}: {end:?}");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ccl_core::queue_pairs::{Flow, Striping};
 use ccl_core::time::Instant;
 use ccl_core::transport::{IMMEDIATE_MAX, NOTE_BYTES_MAX, TransportError};
-use ccl_socket::{Break, Intent, Link, LinkId, Remake};
+use ccl_socket::{Break, Intent, Link, LinkId, Remake, SideConnection, SideEnd, SideMessage};
 use rdma_sys::{IBV_QPF_GRH_REQUIRED, ibv_wc};
 
 use crate::gid;
@@ -19,7 +19,6 @@ use crate::native::{Memory, Pair, Path, Queue, Room};
 use crate::offer::Offer;
 use crate::open::OpenPuts;
 use crate::port::{Located, Port};
-use crate::side::{End, Side, Word};
 use crate::{Options, status};
 
 /// Largest number of puts outstanding on one endpoint.
@@ -60,7 +59,7 @@ pub(crate) struct Endpoint {
     pub(crate) id: LinkId,
     pub(crate) dialled: bool,
     pub(crate) peer: String,
-    pub(crate) side: Side,
+    pub(crate) side: SideConnection,
     /// Means to make the connection beside the queue pairs anew.
     remake: Remake,
     /// Break of that connection, if it is broken.
@@ -174,8 +173,8 @@ impl Endpoint {
             pairs: lines.iter().map(Line::number).collect(),
         };
         let gone = || TransportError::Usage("a link without a connection".to_owned());
-        let mut side = Side::new(link.wires.into_iter().next().ok_or_else(gone)?);
-        side.say(&Word::Offer(own.encode()));
+        let mut side = SideConnection::new(link.wires.into_iter().next().ok_or_else(gone)?);
+        side.say(&SideMessage::Offer(own.encode()));
         Ok(Endpoint {
             id: link.id,
             dialled: link.remake.is_dialled(),
@@ -481,18 +480,18 @@ impl Endpoint {
     pub(crate) fn hear(
         &mut self,
         now: Instant,
-        words: &mut Vec<Word>,
+        words: &mut Vec<SideMessage>,
         notes: &mut Vec<Vec<u8>>,
         options: &Options,
     ) -> Result<(), String> {
         let listened = self.side.listen(words);
         // A peer that offers its queue pairs is on its way; notes alone bring nobody nearer.
-        let offers = |word: &Word| matches!(word, Word::Offer(_));
+        let offers = |word: &SideMessage| matches!(word, SideMessage::Offer(_));
         self.joining_since = self.joining_since.filter(|_| !words.iter().any(offers));
         for word in words.drain(..) {
             match word {
-                Word::Note(bytes) => notes.push(bytes),
-                Word::Ready if self.stage == Stage::Connected => {
+                SideMessage::Note(bytes) => notes.push(bytes),
+                SideMessage::Ready if self.stage == Stage::Connected => {
                     tracing::debug!(
                         self.peer,
                         port = self.port.name(),
@@ -500,26 +499,26 @@ impl Endpoint {
                     );
                     self.stage = Stage::Live;
                 }
-                Word::Offer(bytes) if self.stage == Stage::Offered => {
+                SideMessage::Offer(bytes) if self.stage == Stage::Offered => {
                     let connected = self.connect(&bytes, options);
                     connected.map_err(|problem| format!("{}: {problem}", self.peer))?;
                 }
                 // In the peer's own words, which know more than what becomes of this side.
-                Word::Failed(reason) => return Err(format!("{} says: {reason}", self.peer)),
-                Word::Ready | Word::Offer(_) => {
+                SideMessage::Failed(reason) => return Err(format!("{} says: {reason}", self.peer)),
+                SideMessage::Ready | SideMessage::Offer(_) | SideMessage::Leaving(_) => {
                     return Err(format!("{} spoke out of turn", self.peer));
                 }
             }
         }
         match listened {
             // From there on both sides have what it takes to find each other again.
-            Err(End::Broken(reason)) if self.stage != Stage::Offered => {
+            Err(SideEnd::Broken(reason)) if self.stage != Stage::Offered => {
                 tracing::info!(self.peer, reason, "the connection beside the queue pairs broke");
                 self.side.breaks();
                 self.broken = Some(Break::new(reason, now));
                 Ok(())
             }
-            Err(End::Broken(reason) | End::Final(reason)) => {
+            Err(SideEnd::Broken(reason) | SideEnd::Final(reason)) => {
                 Err(format!("{}: {reason}", self.peer))
             }
             Ok(()) => Ok(()),
@@ -614,7 +613,7 @@ impl Endpoint {
             line.connect(&path).map_err(|error| error.to_string())?;
         }
         self.stage = Stage::Connected;
-        self.side.say(&Word::Ready);
+        self.side.say(&SideMessage::Ready);
         Ok(())
     }
 
@@ -641,7 +640,7 @@ impl Endpoint {
     pub(crate) fn lose(&mut self, reason: String) {
         if self.lost.is_none() {
             tracing::debug!(self.peer, port = self.port.name(), reason, "a link is lost");
-            self.side.say(&Word::Failed(reason.chars().take(REASON_CHARS_MAX).collect()));
+            self.side.say(&SideMessage::Failed(reason.chars().take(REASON_CHARS_MAX).collect()));
             self.lost = Some(reason);
         }
         self.lines.clear();

@@ -12,7 +12,7 @@ use ccl_core::transport::{
     TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
-use ccl_socket::{DESCRIPTORS, Farewell, Link, now, os};
+use ccl_socket::{DESCRIPTORS, Farewell, Link, SideMessage, now, os};
 use rdma_sys::ibv_wc;
 use rustix::event::{Timespec, epoll};
 use rustix::process::Pid;
@@ -23,7 +23,6 @@ use crate::load::Load;
 use crate::memory::Shared;
 use crate::native::{Memory, Queue, Sge};
 use crate::port::Port;
-use crate::side::Word;
 use crate::{Options, device};
 
 /// Number of completions that are taken at once.
@@ -81,7 +80,7 @@ pub(crate) struct VerbsLane {
     deferred: Vec<Event>,
     /// Numbers of endpoints with something to hear, at the last look.
     ready: Vec<u64>,
-    words: Vec<Word>,
+    words: Vec<SideMessage>,
     checked: Instant,
     farewell: Farewell,
 }
@@ -478,7 +477,7 @@ impl Lane for VerbsLane {
         check_note(bytes)?;
         let peer = self.endpoint(endpoint)?;
         if peer.lost.is_none() {
-            peer.side.say(&Word::Note(bytes.to_vec()));
+            peer.side.say(&SideMessage::Note(bytes.to_vec()));
         }
         Ok(())
     }

@@ -40,7 +40,6 @@ mod native;
 mod offer;
 mod open;
 mod port;
-mod side;
 mod status;
 #[cfg(test)]
 mod tests;
