@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ccl_memory::Region;
 use libc::{c_void, iovec};
 use libfabric_sys::{
-    FI_MR_VIRT_ADDR, FI_RECV, FI_REMOTE_WRITE, FI_SEND, FI_WRITE, fi_close, fi_domain, fi_mr_attr,
-    fi_mr_regattr, fid_domain, fid_fabric, fid_mr,
+    FI_MR_HMEM, FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_RECV, FI_REMOTE_WRITE, FI_SEND, FI_WRITE,
+    fi_close, fi_domain, fi_mr_attr, fi_mr_regattr, fid_domain, fid_fabric, fid_mr,
 };
 
 use super::{Info, OfiError, check};
@@ -46,6 +46,11 @@ impl Domain {
 
     pub(crate) fn info(&self) -> &Info {
         &self.info
+    }
+
+    /// Returns whether memory that is sent from must be registered.
+    pub(crate) fn needs_local(&self) -> bool {
+        self.info.registers(FI_MR_LOCAL | FI_MR_HMEM)
     }
 }
 

@@ -4,13 +4,13 @@ use std::ffi::CStr;
 use std::ptr;
 use std::sync::Arc;
 
-use libc::{EAGAIN, c_char, c_int, c_void, ssize_t};
+use libc::{EAGAIN, c_char, c_int, c_void, iovec, ssize_t};
 use libfabric_sys::{
-    FI_AV_TABLE, FI_CQ_FORMAT_DATA, FI_EAVAIL, FI_MR_ENDPOINT, FI_RECV, FI_SEND, FI_WAIT_NONE,
-    fi_av_attr, fi_av_insert, fi_av_open, fi_close, fi_context2, fi_cq_attr, fi_cq_data_entry,
-    fi_cq_err_entry, fi_cq_open, fi_cq_read, fi_cq_readerr, fi_cq_strerror, fi_enable, fi_endpoint,
-    fi_ep_bind, fi_getname, fi_mr_bind, fi_mr_enable, fi_recv, fi_senddata, fi_writedata, fid,
-    fid_av, fid_cq, fid_ep,
+    FI_AV_TABLE, FI_CQ_FORMAT_DATA, FI_EAVAIL, FI_MR_ENDPOINT, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND,
+    FI_WAIT_NONE, fi_av_attr, fi_av_insert, fi_av_open, fi_close, fi_context2, fi_cq_attr,
+    fi_cq_data_entry, fi_cq_err_entry, fi_cq_open, fi_cq_read, fi_cq_readerr, fi_cq_strerror,
+    fi_enable, fi_endpoint, fi_ep_bind, fi_getname, fi_mr_bind, fi_mr_enable, fi_msg_rma, fi_recv,
+    fi_rma_iov, fi_senddata, fi_writedata, fi_writemsg, fid, fid_av, fid_cq, fid_ep,
 };
 
 use super::{Domain, Memory, OfiError, check, reason};
@@ -28,7 +28,17 @@ pub(crate) struct Completion {
     pub(crate) flags: u64,
     /// Data that the peer has sent with its request.
     pub(crate) data: u64,
+    /// Bytes that have arrived.
+    pub(crate) bytes: usize,
+    /// Context of the request; of no meaning for a peer's.
+    pub(crate) context: *mut fi_context2,
 }
+
+/// Bytes that are written, and the descriptor of their registration.
+pub(crate) type Range = (*const u8, usize, *mut c_void);
+
+/// Most ranges of one write.
+pub(crate) const RANGES_MAX: usize = 2;
 
 /// An endpoint for reliable datagrams.
 #[derive(Debug)]
@@ -38,6 +48,9 @@ pub(crate) struct Endpoint {
     vector: *mut fid_av,
     domain: Arc<Domain>,
 }
+
+// SAFETY: the domain was asked for with `FI_THREAD_SAFE`: any thread may call its objects.
+unsafe impl Send for Endpoint {}
 
 impl Endpoint {
     pub(crate) fn open(domain: &Arc<Domain>) -> Result<Endpoint, OfiError> {
@@ -192,8 +205,55 @@ impl Endpoint {
         self.taken("fi_writedata", returned)
     }
 
+    /// Writes ranges, one behind the other, to a peer's memory, with data for its completion if
+    /// there are any. Returns false if the provider takes nothing now.
+    ///
+    /// # Safety
+    ///
+    /// The contract is that of [`Endpoint::recv`].
+    pub(crate) unsafe fn write_ranges(
+        &self,
+        ranges: &[Range],
+        data: Option<u64>,
+        to: u64,
+        (address, key): (u64, u64),
+        context: *mut fi_context2,
+    ) -> Result<bool, OfiError> {
+        let mut local = [iovec { iov_base: ptr::null_mut(), iov_len: 0 }; RANGES_MAX];
+        let mut descriptors = [ptr::null_mut(); RANGES_MAX];
+        let slots = local.iter_mut().zip(&mut descriptors);
+        for ((start, bytes, of), (range, descriptor)) in ranges.iter().zip(slots) {
+            *range = iovec { iov_base: start.cast_mut().cast(), iov_len: *bytes };
+            *descriptor = *of;
+        }
+        let bytes = ranges.iter().map(|(_, bytes, _)| bytes).sum();
+        let remote = fi_rma_iov { addr: address, len: bytes, key };
+        let message = fi_msg_rma {
+            msg_iov: local.as_ptr(),
+            desc: descriptors.as_mut_ptr(),
+            iov_count: ranges.len().clamp(1, RANGES_MAX),
+            addr: to,
+            rma_iov: &raw const remote,
+            rma_iov_count: 1,
+            context: context.cast(),
+            data: data.unwrap_or(0),
+        };
+        let flags = if data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
+        // SAFETY: the caller keeps the contract; the message itself is read before this returns.
+        let returned = unsafe { fi_writemsg(self.raw, &raw const message, flags) };
+        self.taken("fi_writemsg", returned)
+    }
+
     /// Takes one completion, if there is one, and lets the provider make progress.
     pub(crate) fn poll(&self, what: &'static str) -> Result<Option<Completion>, OfiError> {
+        self.take(what).map_err(|(_, error)| error)
+    }
+
+    /// Takes one completion or failure; a failure comes with the context of its request.
+    pub(crate) fn take(
+        &self,
+        what: &'static str,
+    ) -> Result<Option<Completion>, (*mut fi_context2, OfiError)> {
         let none = ptr::null_mut();
         let mut entry = fi_cq_data_entry { op_context: none, flags: 0, len: 0, buf: none, data: 0 };
         // SAFETY: the queue is open, with entries of this kind.
@@ -201,12 +261,14 @@ impl Endpoint {
         if returned == -(FI_EAVAIL as ssize_t) {
             return Err(self.failure(what));
         }
-        let any = self.taken("fi_cq_read", returned)? && returned > 0;
-        Ok(any.then_some(Completion { flags: entry.flags, data: entry.data }))
+        let taken = self.taken("fi_cq_read", returned).map_err(|error| (ptr::null_mut(), error))?;
+        let fi_cq_data_entry { op_context, flags, len, data, .. } = entry;
+        let completion = Completion { flags, data, bytes: len, context: op_context.cast() };
+        Ok((taken && returned > 0).then_some(completion))
     }
 
     /// Takes the failure that is at the head of the queue.
-    fn failure(&self, what: &'static str) -> OfiError {
+    fn failure(&self, what: &'static str) -> (*mut fi_context2, OfiError) {
         let none = ptr::null_mut();
         let mut entry = fi_cq_err_entry {
             op_context: none,
@@ -226,7 +288,7 @@ impl Endpoint {
         let returned = unsafe { fi_cq_readerr(self.queue, &raw mut entry) };
         let functions = self.domain.info.functions;
         if let Err(error) = check(functions, "fi_cq_readerr", returned as c_int) {
-            return error;
+            return (ptr::null_mut(), error);
         }
         let mut space: [c_char; TEXT_BYTES_MAX] = [0; TEXT_BYTES_MAX];
         // SAFETY: the entry is the last that was taken.
@@ -236,7 +298,9 @@ impl Endpoint {
             // SAFETY: the text ends with a zero, and is the provider's or in `space`.
             false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
         };
-        OfiError::Request { what, code: entry.err, reason: reason(functions, entry.err), detail }
+        let reason = reason(functions, entry.err);
+        let error = OfiError::Request { what, code: entry.err, reason, detail };
+        (entry.op_context.cast(), error)
     }
 }
 

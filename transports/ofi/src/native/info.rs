@@ -148,6 +148,15 @@ impl Info {
         text(self.domain().name)
     }
 
+    /// Returns the speed of the link, if there is one that says it.
+    pub(crate) fn bytes_per_s(&self) -> Option<f64> {
+        // SAFETY: the library has made what is there.
+        let nic = unsafe { self.info().nic.as_ref() }?;
+        // SAFETY: as above.
+        let link = unsafe { nic.link_attr.as_ref() }?;
+        (link.speed > 0).then(|| link.speed as f64 / 8.0)
+    }
+
     pub(crate) fn has(&self, caps: u64) -> bool {
         self.info().caps & caps == caps
     }

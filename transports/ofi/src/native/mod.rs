@@ -6,11 +6,12 @@ mod info;
 
 use std::ffi::CStr;
 
+use ccl_core::transport::TransportError;
 use libc::c_int;
 use libfabric_sys::{Functions, LoadError};
 
 pub(crate) use domain::{Domain, Memory};
-pub(crate) use endpoint::{Completion, Endpoint};
+pub(crate) use endpoint::{Completion, Endpoint, Range};
 pub(crate) use info::{Hints, Info};
 
 /// Failure of libfabric.
@@ -66,4 +67,13 @@ fn check(functions: &Functions, call: &'static str, returned: c_int) -> Result<(
     }
     let code = -returned;
     Err(OfiError::Call { call, code, reason: reason(functions, code) })
+}
+
+/// Converts an error of libfabric, with advice.
+pub(crate) fn transport_error(error: OfiError) -> TransportError {
+    let advice = "`ferroccl doctor --ofi` tests each provider";
+    match error {
+        OfiError::Call { call, code, reason } => TransportError::Os { call, code, reason, advice },
+        error => TransportError::Usage(error.to_string()),
+    }
 }

@@ -263,3 +263,16 @@ pub unsafe fn fi_writedata(
         writedata(endpoint, memory, bytes, descriptor, data, to, address, key, context)
     )
 }
+
+/// Writes to a peer's memory, from several ranges.
+///
+/// # Safety
+///
+/// The contract is that of [`fi_recv`], for all that the message names.
+pub unsafe fn fi_writemsg(
+    endpoint: *mut fid_ep,
+    message: *const fi_msg_rma,
+    flags: u64,
+) -> ssize_t {
+    call!((*endpoint).rma, writemsg(endpoint, message, flags))
+}

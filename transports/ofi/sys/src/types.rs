@@ -460,7 +460,7 @@ pub struct fi_ops_rma {
         ) -> ssize_t,
     >,
     pub writev: *mut c_void,
-    pub writemsg: *mut c_void,
+    pub writemsg: Option<unsafe extern "C" fn(*mut fid_ep, *const fi_msg_rma, u64) -> ssize_t>,
     pub inject: *mut c_void,
     pub writedata: Option<
         unsafe extern "C" fn(
@@ -475,6 +475,29 @@ pub struct fi_ops_rma {
             *mut c_void,
         ) -> ssize_t,
     >,
+}
+
+/// Range of a peer's memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fi_rma_iov {
+    pub addr: u64,
+    pub len: size_t,
+    pub key: u64,
+}
+
+/// A write to a peer's memory.
+#[repr(C)]
+#[derive(Debug)]
+pub struct fi_msg_rma {
+    pub msg_iov: *const iovec,
+    pub desc: *mut *mut c_void,
+    pub iov_count: size_t,
+    pub addr: fi_addr_t,
+    pub rma_iov: *const fi_rma_iov,
+    pub rma_iov_count: size_t,
+    pub context: *mut c_void,
+    pub data: u64,
 }
 
 /// Endpoint.

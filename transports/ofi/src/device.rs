@@ -1,0 +1,120 @@
+//! The device: a domain of a provider, its registered memory, and the maker of everything else.
+
+use std::sync::Arc;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::handshake::Protocol;
+use ccl_core::transport::{
+    Address, Caps, Connecting, Device, Lane, Listener, MrKey, Registry, Secret, TransportError,
+};
+use ccl_memory::Region;
+use ccl_socket::{LinkConnecting, LinkListener, Location, Setup, protocol};
+
+use crate::lane::{DEPTH_MAX, OfiLane};
+use crate::memory::Registered;
+use crate::native::{Domain, Info, transport_error};
+use crate::tag::Layout;
+
+/// Protocol of the two sides; the version changes with every change of what they tell each other.
+const PROTOCOL: Protocol = protocol("ferroccl-ofi", 1);
+
+/// Largest number of bytes of one put, even where a provider takes more.
+const MESSAGE_BYTES_MAX: usize = 1 << 30;
+
+/// Smallest number of bytes that is worth a registration, as over verbs.
+const REGISTER_BYTES_MIN: usize = 256 << 10;
+
+/// Bandwidth of a device whose link does not say its speed, in bytes per second.
+const USUAL_BYTES_PER_S: f64 = 1e9;
+
+/// Options of the transport.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Interfaces that peers are told of for the connections beside libfabric, as with TCP.
+    pub interfaces: String,
+}
+
+/// Returns the capabilities of an offer.
+pub(crate) fn caps(info: &Info) -> Caps {
+    Caps {
+        mapped: false,
+        ordered: false,
+        redirects: false,
+        acknowledged: false,
+        register_bytes_min: REGISTER_BYTES_MIN,
+        message_bytes_max: info
+            .endpoint()
+            .max_msg_size
+            .min(Layout::new(info.domain().cq_data_size).bytes_max())
+            .clamp(1, MESSAGE_BYTES_MAX),
+        depth_max: DEPTH_MAX,
+        bandwidth_bytes_per_s: info.bytes_per_s().unwrap_or(USUAL_BYTES_PER_S),
+        latency_ns: 5_000,
+    }
+}
+
+/// A domain of a provider.
+#[derive(Debug)]
+pub struct OfiDevice {
+    caps: Caps,
+    options: Options,
+    domain: Arc<Domain>,
+    registry: Arc<Registry<Arc<Registered>>>,
+}
+
+impl OfiDevice {
+    pub(crate) fn open(info: Info, options: Options) -> Result<OfiDevice, TransportError> {
+        let caps = caps(&info);
+        let domain = Domain::open(info).map_err(transport_error)?;
+        Ok(OfiDevice { caps, options, domain, registry: Arc::new(Registry::new()) })
+    }
+
+    fn setup(secret: &Secret) -> Setup {
+        Setup { protocol: PROTOCOL, secret: secret.clone(), tls: None, congestion: None }
+    }
+}
+
+impl Device for OfiDevice {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<(Region, MrKey), TransportError> {
+        let region = Region::allocate(bytes)?;
+        let key = self.register(&region)?;
+        Ok((region, key))
+    }
+
+    fn register(&self, region: &Region) -> Result<MrKey, TransportError> {
+        Ok(self.registry.add(region.clone(), Registered::new(&self.domain, region)?))
+    }
+
+    fn deregister(&self, key: MrKey) -> Result<(), TransportError> {
+        let memory = self.registry.find(key)?.with;
+        self.registry.remove(key)?;
+        // Lanes may know it still; the provider does not.
+        memory.end();
+        Ok(())
+    }
+
+    fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
+        let (device, setup) = (self.registry.device(), OfiDevice::setup(secret));
+        Ok(Box::new(LinkListener::new(device, &self.options.interfaces, &setup, None)?))
+    }
+
+    fn connect(
+        &self,
+        address: &Address,
+        secret: &Secret,
+        hello: &[u8],
+        deadline: Instant,
+    ) -> Result<Box<dyn Connecting>, TransportError> {
+        let (device, location) = (self.registry.device(), Location::decode(address)?);
+        let setup = OfiDevice::setup(secret);
+        Ok(Box::new(LinkConnecting::new(device, location, &setup, hello, 1, deadline)?))
+    }
+
+    fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {
+        Ok(Box::new(OfiLane::new(&self.domain, &self.registry, self.caps.clone())?))
+    }
+}

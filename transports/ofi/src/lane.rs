@@ -1,0 +1,402 @@
+//! A lane: puts become writes with data, completions become events.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{
+    Caps, Connected, EndpointId, Event, Lane, MrKey, NamedMemory, Registry, RemoteKey, RemoteMr,
+    TransportError, WorkRequest, check_note, take,
+};
+use ccl_memory::Region;
+use ccl_socket::{Farewell, Link, now};
+use libfabric_sys::{FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, fi_context2};
+
+use crate::memory::{Registered, Shared};
+use crate::native::{Completion, Domain, Endpoint, OfiError, transport_error};
+use crate::peer::Peer;
+use crate::requests::{Request, Requests, Write};
+use crate::tag::Layout;
+
+/// Most puts under way on one link.
+pub(crate) const DEPTH_MAX: usize = 64;
+/// Most completions in a row, so that a lane that never dries up does not keep its caller.
+const TURNS_MAX: usize = 256;
+/// Interval at which the lane looks for notes and ends while all links stand.
+const CHECK_EVERY: Duration = Duration::from_millis(1);
+/// Longest time that is waited for the provider to have sent what was posted, before a link closes.
+const FAREWELL: Duration = Duration::from_secs(4);
+/// Pause between two looks meanwhile.
+const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
+/// Longest time that a peer's last writes may take after its connection has ended.
+const LAST_WRITES: Duration = Duration::from_secs(1);
+/// Longest sleep: nothing wakes the lane.
+const NAP: Duration = Duration::from_micros(50);
+
+/// Number of each lane of the process, for registrations.
+static LANES: AtomicU64 = AtomicU64::new(0);
+
+/// A lane of a domain: one endpoint for all its peers.
+#[derive(Debug)]
+pub(crate) struct OfiLane {
+    // Goes first: then the provider has nothing of the rest any more.
+    endpoint: Endpoint,
+    requests: Requests,
+    memory: NamedMemory<Arc<Registered>, Shared>,
+    number: u64,
+    /// Peers by the numbers of their endpoints; empty where detached. Numbers are not used again.
+    peers: Vec<Option<Peer>>,
+    layout: Layout,
+    /// Memory that was shared, by the endpoint that it was shared with.
+    shared: Vec<(EndpointId, Arc<Registered>)>,
+    done: Vec<u64>,
+    /// Events from while a link was closed.
+    deferred: Vec<Event>,
+    checked: Instant,
+    farewell: Farewell,
+}
+
+impl OfiLane {
+    pub(crate) fn new(
+        domain: &Arc<Domain>,
+        registry: &Arc<Registry<Arc<Registered>>>,
+        caps: Caps,
+    ) -> Result<OfiLane, TransportError> {
+        Ok(OfiLane {
+            endpoint: Endpoint::open(domain).map_err(transport_error)?,
+            requests: Requests::default(),
+            memory: NamedMemory::new(Arc::clone(registry), caps),
+            number: LANES.fetch_add(1, Ordering::Relaxed),
+            peers: Vec::new(),
+            layout: Layout::new(domain.info().domain().cq_data_size),
+            shared: Vec::new(),
+            done: Vec::new(),
+            deferred: Vec::new(),
+            checked: Instant::ZERO,
+            farewell: Farewell::default(),
+        })
+    }
+
+    fn peer(&mut self, id: EndpointId) -> Result<&mut Peer, TransportError> {
+        let found = self.peers.get_mut(id.0 as usize).and_then(Option::as_mut);
+        found.ok_or_else(|| unknown(id))
+    }
+
+    /// Takes one put; returns false if the link takes no more.
+    fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
+        let WorkRequest::Put { endpoint, remote_offset, immediate, id, .. } = *request;
+        let understood = self.memory.understand(request)?;
+        let peer = self.peers.get_mut(endpoint.0 as usize).and_then(Option::as_mut);
+        let peer = peer.ok_or_else(|| unknown(endpoint))?;
+        if peer.lost.is_some() {
+            // Work for a lost peer is void: taken, and never done.
+            return Ok(true);
+        }
+        if peer.outstanding >= DEPTH_MAX {
+            return Ok(false);
+        }
+        let remote = (understood.to.address + remote_offset as u64, understood.to.key);
+        let mut write = Write::new(endpoint, id, immediate, remote);
+        let slices = [Some(&understood.source), understood.tail.as_ref()];
+        for slice in slices.into_iter().flatten().filter(|slice| slice.bytes > 0) {
+            write.add(slice);
+        }
+        peer.outstanding += 1;
+        if immediate.is_none() && write.ranges().is_empty() {
+            peer.outstanding -= 1;
+            self.done.push(id);
+            return Ok(true);
+        }
+        peer.waiting.push_back(write);
+        self.pump(endpoint);
+        Ok(true)
+    }
+
+    /// Hands what waits for a peer to the provider, as far as that takes it.
+    fn pump(&mut self, endpoint: EndpointId) {
+        let OfiLane { endpoint: own, requests, peers, layout, .. } = self;
+        let Some(Some(peer)) = peers.get_mut(endpoint.0 as usize) else { return };
+        let Some((to, number)) = peer.to else { return };
+        while let Some(mut write) = peer.waiting.pop_front() {
+            let Some(request) = write.request.take() else { continue };
+            let bytes = write.ranges().iter().map(|(_, bytes, _)| bytes).sum();
+            let data = write.immediate.map(|immediate| layout.encode(number, immediate, bytes));
+            let context = requests.add(request);
+            let ranges = write.ranges();
+            // SAFETY: the memory is kept with the request, and context and request until it has
+            // completed; the endpoint goes before both.
+            match unsafe { own.write_ranges(ranges, data, to, write.remote, context) } {
+                Ok(true) => peer.sent += u64::from(data.is_some()),
+                Ok(false) => {
+                    write.request = requests.end(context);
+                    peer.waiting.push_front(write);
+                    return;
+                }
+                Err(error) => {
+                    requests.end(context);
+                    peer.lose(error.to_string());
+                    peer.waiting.clear();
+                }
+            }
+        }
+    }
+
+    /// Does the same for all peers.
+    fn pump_all(&mut self) {
+        for number in 0..self.peers.len() {
+            let waits = |peer: &Peer| !peer.waiting.is_empty() && peer.lost.is_none();
+            if self.peers[number].as_ref().is_some_and(waits) {
+                self.pump(EndpointId(number as u32));
+            }
+        }
+    }
+
+    /// Takes completions in.
+    fn drain(&mut self, events: &mut Vec<Event>) {
+        for _ in 0..TURNS_MAX {
+            match self.endpoint.take("a write") {
+                Ok(None) => return,
+                Ok(Some(completion)) => self.completed(&completion, events),
+                Err((context, error)) => self.failed(context, &error),
+            }
+        }
+    }
+
+    fn completed(&mut self, completion: &Completion, events: &mut Vec<Event>) {
+        let Completion { flags, data, bytes, context } = *completion;
+        let from_peer = FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
+        if flags & from_peer != 0 {
+            let tag = self.layout.decode(data);
+            let (endpoint, immediate) = (EndpointId(tag.number), tag.immediate);
+            let bytes = tag.bytes.unwrap_or(bytes);
+            if let Ok(peer) = self.peer(endpoint) {
+                peer.arrived += 1;
+                events.push(Event::Arrived { endpoint, immediate, bytes });
+            }
+            return;
+        }
+        let Some(Request { endpoint, id, .. }) = self.requests.end(context) else { return };
+        if let Ok(peer) = self.peer(endpoint) {
+            peer.outstanding -= 1;
+            self.done.push(id);
+        }
+    }
+
+    fn failed(&mut self, context: *mut fi_context2, error: &OfiError) {
+        let Some(Request { endpoint, .. }) = self.requests.end(context) else { return };
+        if let Ok(peer) = self.peer(endpoint) {
+            peer.outstanding -= 1;
+            peer.lose(error.to_string());
+        }
+    }
+
+    /// Hears what peers say beside, and notices their ends.
+    fn check(&mut self, now: Instant, events: &mut Vec<Event>) {
+        self.checked = now;
+        let mut notes = Vec::new();
+        for (number, peer) in self.peers.iter_mut().enumerate() {
+            let Some(peer) = peer else { continue };
+            peer.hear(now, &self.endpoint, &mut notes);
+            let endpoint = EndpointId(number as u32);
+            events.extend(notes.drain(..).map(|bytes| Event::Note { endpoint, bytes }));
+            if let Some((since, reason)) = &peer.ended
+                && (peer.has_all() || now.since(*since) >= LAST_WRITES)
+            {
+                let reason = reason.clone();
+                peer.lose(reason);
+            }
+        }
+    }
+
+    fn report(&mut self, events: &mut Vec<Event>) {
+        for (number, peer) in self.peers.iter_mut().enumerate() {
+            let Some(peer) = peer else { continue };
+            if let (Some(reason), false) = (&peer.lost, peer.is_reported) {
+                let (endpoint, reason) = (EndpointId(number as u32), reason.clone());
+                peer.is_reported = true;
+                events.push(Event::Lost { endpoint, reason });
+            }
+        }
+    }
+
+    /// Waits until the provider has sent what was posted, but not for long.
+    fn part(&mut self, only: Option<EndpointId>) {
+        while !self.say_farewell(only) {
+            std::thread::sleep(FAREWELL_PAUSE);
+        }
+    }
+
+    /// Keeps a peer from writing anything any more.
+    fn close(&mut self, endpoint: EndpointId) {
+        let number = self.number;
+        let (of, others) =
+            std::mem::take(&mut self.shared).into_iter().partition(|(at, _)| *at == endpoint);
+        self.shared = others;
+        let of: Vec<(EndpointId, Arc<Registered>)> = of;
+        of.iter().for_each(|(_, memory)| memory.unshare(number, endpoint));
+        self.memory.forget(endpoint);
+        if let Some(mut peer) = self.peers.get_mut(endpoint.0 as usize).and_then(Option::take) {
+            peer.side.close();
+        }
+    }
+}
+
+#[cold]
+fn unknown(EndpointId(number): EndpointId) -> TransportError {
+    TransportError::Usage(format!("this lane has no endpoint {number}"))
+}
+
+impl Lane for OfiLane {
+    fn attach(&mut self, connected: Connected) -> Result<EndpointId, TransportError> {
+        let link = connected.inner.into_any().downcast::<Link>().ok();
+        let link = link.filter(|link| link.device == self.memory.registry().device()).ok_or_else(
+            || TransportError::Usage("this connection was made by another device".to_owned()),
+        )?;
+        let endpoint = EndpointId(self.peers.len() as u32);
+        let most = self.layout.peers_max();
+        if self.peers.len() >= most {
+            return Err(TransportError::Usage(format!(
+                "a lane over this provider has at most {most} links: the data of its writes is \
+                 short; use FERROCCL_TRANSPORT=tcp"
+            )));
+        }
+        let address = self.endpoint.address().map_err(transport_error)?;
+        let peer = Peer::new(*link, endpoint, address);
+        let peer =
+            peer.ok_or_else(|| TransportError::Usage("a link without a connection".to_owned()))?;
+        self.peers.push(Some(peer));
+        Ok(endpoint)
+    }
+
+    fn detach(&mut self, endpoint: EndpointId) {
+        self.part(Some(endpoint));
+        self.close(endpoint);
+        self.deferred.retain(|event| match event {
+            Event::Arrived { endpoint: at, .. }
+            | Event::Note { endpoint: at, .. }
+            | Event::Lost { endpoint: at, .. } => *at != endpoint,
+            Event::Done { .. } => true,
+        });
+    }
+
+    fn say_farewell(&mut self, only: Option<EndpointId>) -> bool {
+        let mut waits = false;
+        for (number, peer) in self.peers.iter_mut().enumerate() {
+            let Some(peer) = peer else { continue };
+            if only.is_some_and(|only| only.0 as usize != number) || peer.lost.is_some() {
+                continue;
+            }
+            if peer.outstanding == 0 {
+                peer.leave();
+            }
+            waits |= !peer.has_left || !peer.side.is_flushed();
+        }
+        if !waits {
+            self.farewell.end();
+            return true;
+        }
+        if now() >= self.farewell.until(now(), FAREWELL) {
+            return true;
+        }
+        let mut events = std::mem::take(&mut self.deferred);
+        self.drain(&mut events);
+        self.check(now(), &mut events);
+        self.pump_all();
+        self.deferred = events;
+        false
+    }
+
+    fn cut(&mut self, endpoint: EndpointId) {
+        if let Ok(peer) = self.peer(endpoint) {
+            peer.lose("this side has given the link up".to_owned());
+        }
+        self.detach(endpoint);
+    }
+
+    fn share(&mut self, endpoint: EndpointId, key: MrKey) -> Result<RemoteKey, TransportError> {
+        let memory = self.memory.registry().find(key)?.with;
+        let peer = self.peer(endpoint)?;
+        let (link, dialled) = (peer.id, peer.dialled);
+        if let Some(reason) = &peer.lost {
+            let (peer, reason) = (peer.name.clone(), reason.clone());
+            return Err(TransportError::Lost { peer, reason });
+        }
+        let own = &self.endpoint;
+        let (address, key) = memory.share(self.number, endpoint, |memory| own.expose(memory))?;
+        let bytes = memory.bytes() as u64;
+        self.shared.push((endpoint, memory));
+        Ok(Shared { link, dialled, address, bytes, key }.encode())
+    }
+
+    fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError> {
+        let peer = self.peer(at)?;
+        let theirs = |shared: &Shared| shared.link == peer.id && shared.dialled != peer.dialled;
+        let shared = Shared::decode(key).filter(theirs).ok_or_else(|| {
+            TransportError::Usage(format!("a key of memory that {} has not shared", peer.name))
+        })?;
+        let known = self.memory.known(at, |known| *known == shared);
+        Ok(known.unwrap_or_else(|| self.memory.import(at, shared)))
+    }
+
+    fn forget(&mut self, at: EndpointId, mr: RemoteMr) {
+        self.memory.give_back(at, mr);
+    }
+
+    fn map(&mut self, _at: EndpointId, _key: &RemoteKey) -> Result<Region, TransportError> {
+        Err(TransportError::Usage("memory of another host cannot be mapped".to_owned()))
+    }
+
+    fn post(&mut self, _now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {
+        self.memory.refresh();
+        take(work, |request| self.put(request))
+    }
+
+    fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
+        check_note(bytes)?;
+        let peer = self.peer(endpoint)?;
+        if peer.lost.is_none() {
+            peer.side.say(&ccl_socket::SideMessage::Note(bytes.to_vec()));
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
+        self.memory.refresh();
+        events.append(&mut self.deferred);
+        self.drain(events);
+        self.pump_all();
+        let unsettled = |peer: &Peer| peer.to.is_none() || peer.ended.is_some();
+        if now.since(self.checked) >= CHECK_EVERY || self.peers.iter().flatten().any(unsettled) {
+            self.check(now, events);
+            self.pump_all();
+        }
+        events.extend(self.done.drain(..).map(|id| Event::Done { id }));
+        self.report(events);
+        Ok(())
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let any = self.peers.iter().flatten().any(|peer| !peer.is_reported);
+        any.then(|| self.checked + CHECK_EVERY)
+    }
+
+    fn is_drained(&self) -> bool {
+        self.peers.iter().flatten().all(|peer| peer.outstanding == 0 || peer.lost.is_some())
+    }
+
+    fn sleep(&mut self, longest: Duration) {
+        if self.done.is_empty() && self.deferred.is_empty() {
+            std::thread::sleep(longest.min(NAP));
+        }
+    }
+}
+
+impl Drop for OfiLane {
+    fn drop(&mut self) {
+        self.part(None);
+        for number in 0..self.peers.len() {
+            self.close(EndpointId(number as u32));
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Memory of a device, and what each peer may write of it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ccl_core::encoding;
+use ccl_core::transport::{EndpointId, Imported, RemoteKey, TransportError};
+use ccl_memory::Region;
+use ccl_socket::LinkId;
+use serde::{Deserialize, Serialize};
+
+use crate::native::{Domain, Memory, OfiError, transport_error};
+
+/// Registrations that peers write to, each by its lane and endpoint.
+type Shares = BTreeMap<(u64, EndpointId), Memory>;
+
+/// Memory that is registered. Each peer that it is shared with has a registration of its own, with
+/// a key that ends with the link: endpoints are not connected, so only keys keep a peer out.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    region: Region,
+    domain: Arc<Domain>,
+    /// Registration that this side sends from; none where the provider needs none.
+    local: Mutex<Option<Memory>>,
+    shares: Mutex<Shares>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Registered {
+    pub(crate) fn new(
+        domain: &Arc<Domain>,
+        region: &Region,
+    ) -> Result<Arc<Registered>, TransportError> {
+        let local = match domain.needs_local() {
+            true => Some(Memory::register(domain, region.clone()).map_err(transport_error)?),
+            false => None,
+        };
+        Ok(Arc::new(Registered {
+            region: region.clone(),
+            domain: Arc::clone(domain),
+            local: Mutex::new(local),
+            shares: Mutex::default(),
+        }))
+    }
+
+    /// Returns the descriptor that this side's writes name the memory by.
+    pub(crate) fn descriptor(&self) -> *mut libc::c_void {
+        lock(&self.local).as_ref().map_or(std::ptr::null_mut(), Memory::descriptor)
+    }
+
+    /// Lets a peer write the memory; returns address and key. `expose` is called for a registration
+    /// that is new.
+    pub(crate) fn share(
+        &self,
+        lane: u64,
+        endpoint: EndpointId,
+        expose: impl FnOnce(&Memory) -> Result<(), OfiError>,
+    ) -> Result<(u64, u64), TransportError> {
+        let mut shares = lock(&self.shares);
+        if let Some(shared) = shares.get(&(lane, endpoint)) {
+            return Ok(shared.remote());
+        }
+        let memory =
+            Memory::register(&self.domain, self.region.clone()).map_err(transport_error)?;
+        expose(&memory).map_err(transport_error)?;
+        let remote = memory.remote();
+        shares.insert((lane, endpoint), memory);
+        Ok(remote)
+    }
+
+    /// Keeps a peer from writing the memory any more.
+    pub(crate) fn unshare(&self, lane: u64, endpoint: EndpointId) {
+        lock(&self.shares).remove(&(lane, endpoint));
+    }
+
+    /// Ends all registrations.
+    pub(crate) fn end(&self) {
+        lock(&self.local).take();
+        lock(&self.shares).clear();
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.region.bytes()
+    }
+}
+
+/// Memory that a peer may write to, over one link, as its key says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Shared {
+    pub(crate) link: LinkId,
+    /// True if the side that dialled shares the memory.
+    pub(crate) dialled: bool,
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    pub(crate) key: u64,
+}
+
+impl Imported for Shared {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Shared {
+    pub(crate) fn encode(&self) -> RemoteKey {
+        RemoteKey(encoding::encode(self))
+    }
+
+    pub(crate) fn decode(key: &RemoteKey) -> Option<Shared> {
+        let shared: Shared = encoding::decode(&key.0).ok()?;
+        shared.address.checked_add(shared.bytes).map(|_| shared)
+    }
+}

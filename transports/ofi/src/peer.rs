@@ -1,0 +1,126 @@
+//! A link to a peer, as a lane knows it.
+
+use std::collections::VecDeque;
+
+use ccl_core::encoding;
+use ccl_core::time::Instant;
+use ccl_core::transport::EndpointId;
+use ccl_socket::{Link, LinkId, Remake, SideConnection, SideEnd, SideMessage};
+use serde::{Deserialize, Serialize};
+
+use crate::native::Endpoint;
+use crate::requests::Write;
+
+/// Words by which a side makes itself known.
+#[derive(Debug, Serialize, Deserialize)]
+struct Offer {
+    /// Address of the lane's endpoint.
+    address: Vec<u8>,
+    /// Number that the peer sends with its writes, by which this side tells it from others.
+    number: u32,
+}
+
+/// A link to a peer.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) side: SideConnection,
+    pub(crate) id: LinkId,
+    pub(crate) dialled: bool,
+    /// Address of the peer, for messages.
+    pub(crate) name: String,
+    /// Number of the peer in the address vector, and the number that writes to it carry; none until
+    /// its offer has come.
+    pub(crate) to: Option<(u64, u32)>,
+    /// Puts that the provider has not taken yet.
+    pub(crate) waiting: VecDeque<Write>,
+    /// Number of puts that are not done.
+    pub(crate) outstanding: usize,
+    /// Number of immediates that were sent.
+    pub(crate) sent: u64,
+    /// Number of immediates that have arrived.
+    pub(crate) arrived: u64,
+    /// Number of immediates that the peer has sent in all, once it leaves.
+    leaves: Option<u64>,
+    /// End of the connection beside, and when it was noticed.
+    pub(crate) ended: Option<(Instant, String)>,
+    /// True once this side has said that it leaves.
+    pub(crate) has_left: bool,
+    /// Reason why the peer is lost.
+    pub(crate) lost: Option<String>,
+    pub(crate) is_reported: bool,
+    _remake: Remake,
+}
+
+impl Peer {
+    /// Begins a link; the peer is told how this side is reached. None if it has no connection.
+    pub(crate) fn new(link: Link, endpoint: EndpointId, address: Vec<u8>) -> Option<Peer> {
+        let Link { id, peer, wires, remake, .. } = link;
+        let mut side = SideConnection::new(wires.into_iter().next()?);
+        let offer = Offer { address, number: endpoint.0 };
+        side.say(&SideMessage::Offer(encoding::encode(&offer)));
+        Some(Peer {
+            side,
+            id,
+            dialled: remake.is_dialled(),
+            name: peer,
+            to: None,
+            waiting: VecDeque::new(),
+            outstanding: 0,
+            sent: 0,
+            arrived: 0,
+            leaves: None,
+            ended: None,
+            has_left: false,
+            lost: None,
+            is_reported: false,
+            _remake: remake,
+        })
+    }
+
+    /// Hears what the peer says beside; appends its notes.
+    pub(crate) fn hear(&mut self, now: Instant, endpoint: &Endpoint, notes: &mut Vec<Vec<u8>>) {
+        if self.ended.is_some() || self.lost.is_some() {
+            return;
+        }
+        let mut words = Vec::new();
+        let heard = self.side.listen(&mut words);
+        for word in words {
+            match word {
+                SideMessage::Note(bytes) => notes.push(bytes),
+                SideMessage::Leaving(count) => self.leaves = Some(count),
+                SideMessage::Failed(reason) => return self.lose(format!("it says: {reason}")),
+                SideMessage::Offer(bytes) if self.to.is_none() => {
+                    let Ok(offer) = encoding::decode::<Offer>(&bytes) else {
+                        return self.lose("it offers what is no address".to_owned());
+                    };
+                    match endpoint.insert(&offer.address) {
+                        Ok(number) => self.to = Some((number, offer.number)),
+                        Err(error) => return self.lose(error.to_string()),
+                    }
+                }
+                SideMessage::Offer(_) | SideMessage::Ready => {
+                    return self.lose("it says something that means nothing here".to_owned());
+                }
+            }
+        }
+        if let Err(SideEnd::Broken(reason) | SideEnd::Final(reason)) = heard {
+            self.ended = Some((now, reason));
+        }
+    }
+
+    pub(crate) fn lose(&mut self, reason: String) {
+        self.lost.get_or_insert(format!("{}: {reason}", self.name));
+    }
+
+    /// Returns whether everything that the peer has sent has arrived, as far as it has told.
+    pub(crate) fn has_all(&self) -> bool {
+        self.leaves.is_none_or(|sent| self.arrived >= sent)
+    }
+
+    /// Says that this side leaves, once.
+    pub(crate) fn leave(&mut self) {
+        if !std::mem::replace(&mut self.has_left, true) {
+            self.side.say(&SideMessage::Leaving(self.sent));
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The data of a write: which peer it is from, its immediate, and its length.
+//!
+//! An endpoint has many peers, and a completion does not say whose write it is. So each side gives
+//! each peer a number, which comes with the peer's writes. Providers with eight bytes of data have
+//! room for the length, too, which the completions of libfabric 1.17 lack. Providers with four
+//! bytes (EFA) tell it in the completion.
+
+/// Bits of an immediate.
+const IMMEDIATE_BITS: u32 = 28;
+/// Bits of the length, where there is room for it.
+const LENGTH_BITS: u32 = 24;
+/// Bits of the peer's number where there is room for the length, and where there is none.
+const NUMBER_BITS: [u32; 2] = [12, 4];
+
+/// Layout of the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    has_length: bool,
+}
+
+/// Facts that come with a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tag {
+    pub(crate) number: u32,
+    pub(crate) immediate: u32,
+    /// Length of the write; none if the completion tells it.
+    pub(crate) bytes: Option<usize>,
+}
+
+impl Layout {
+    /// Returns the layout for a provider by its bytes of data, of which it has four at least.
+    pub(crate) fn new(data_bytes: usize) -> Layout {
+        Layout { has_length: data_bytes >= 8 }
+    }
+
+    /// Returns the number of peers that can be told apart.
+    pub(crate) fn peers_max(self) -> usize {
+        1 << NUMBER_BITS[usize::from(!self.has_length)]
+    }
+
+    /// Returns the longest write.
+    pub(crate) fn bytes_max(self) -> usize {
+        if self.has_length { (1 << LENGTH_BITS) - 1 } else { usize::MAX }
+    }
+
+    pub(crate) fn encode(self, number: u32, immediate: u32, bytes: usize) -> u64 {
+        let length = if self.has_length { bytes as u64 } else { 0 };
+        let number = u64::from(number) << IMMEDIATE_BITS;
+        let length = length << (IMMEDIATE_BITS + NUMBER_BITS[0]);
+        length | number | u64::from(immediate)
+    }
+
+    pub(crate) fn decode(self, data: u64) -> Tag {
+        let bits = |from: u32, bits: u32| data >> from & ((1 << bits) - 1);
+        let number_bits = NUMBER_BITS[usize::from(!self.has_length)];
+        let length = bits(IMMEDIATE_BITS + NUMBER_BITS[0], LENGTH_BITS) as usize;
+        Tag {
+            number: bits(IMMEDIATE_BITS, number_bits) as u32,
+            immediate: bits(0, IMMEDIATE_BITS) as u32,
+            bytes: self.has_length.then_some(length),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccl_core::transport::IMMEDIATE_MAX;
+
+    use super::*;
+
+    #[test]
+    fn everything_passes_at_its_bounds() {
+        for (data_bytes, peers) in [(8, 4096), (4, 16)] {
+            let layout = Layout::new(data_bytes);
+            assert_eq!(layout.peers_max(), peers);
+            for number in [0, peers as u32 - 1] {
+                for immediate in [0, IMMEDIATE_MAX] {
+                    for bytes in [0, layout.bytes_max().min(1 << 30)] {
+                        let data = layout.encode(number, immediate, bytes);
+                        assert!(data_bytes == 8 || data <= u64::from(u32::MAX));
+                        let tag = layout.decode(data);
+                        assert_eq!((tag.number, tag.immediate), (number, immediate));
+                        assert_eq!(tag.bytes, (data_bytes == 8).then_some(bytes));
+                    }
+                }
+            }
+        }
+    }
+}

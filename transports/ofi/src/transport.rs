@@ -1,0 +1,81 @@
+//! The transport: the devices of one provider.
+
+use std::sync::Arc;
+
+use ccl_core::transport::{Device, DeviceId, DeviceInfo, Fabric, Transport, TransportError};
+use libfabric_sys::{FI_MSG, FI_RMA};
+
+use crate::device::{OfiDevice, Options, caps};
+use crate::native::{Hints, Info, OfiError, transport_error};
+use crate::provider::DATA_BYTES;
+
+/// A provider of libfabric as a transport.
+#[derive(Clone, Debug)]
+pub struct OfiTransport {
+    provider: String,
+    options: Options,
+}
+
+impl OfiTransport {
+    /// Returns the transport over a provider, by its name; it costs nothing until it is asked.
+    #[must_use]
+    pub fn new(provider: &str, options: Options) -> OfiTransport {
+        OfiTransport { provider: provider.to_owned(), options }
+    }
+
+    /// Returns the offers that writes with data are possible by.
+    fn offers(&self) -> Result<Vec<Info>, OfiError> {
+        let hints = Hints { provider: Some(&self.provider), caps: FI_MSG | FI_RMA };
+        let mut offers = Info::list(&hints)?;
+        offers.retain(|info| {
+            info.provider() == self.provider && info.domain().cq_data_size >= DATA_BYTES
+        });
+        // The same device with other formats of its address comes later.
+        let mut seen = Vec::new();
+        offers.retain(|info| {
+            let device = info.device();
+            let is_new = !seen.contains(&device);
+            seen.push(device);
+            is_new
+        });
+        Ok(offers)
+    }
+}
+
+impl Transport for OfiTransport {
+    fn name(&self) -> &'static str {
+        "ofi"
+    }
+
+    fn devices(&self) -> Vec<DeviceInfo> {
+        let describe = |info: &Info| DeviceInfo {
+            id: DeviceId(info.device()),
+            description: format!("{} over libfabric's provider {}", info.device(), self.provider),
+            caps: caps(info),
+            numa_node: None,
+            pci_path: None,
+            fabric: Fabric::default(),
+        };
+        self.offers().unwrap_or_default().iter().map(describe).collect()
+    }
+
+    fn why_none(&self) -> String {
+        match self.offers() {
+            Err(error) => error.to_string(),
+            Ok(_) => format!(
+                "libfabric has no provider {} with reliable datagram endpoints and writes with \
+                 data; `ferroccl doctor --ofi` lists what there is",
+                self.provider
+            ),
+        }
+    }
+
+    fn open(&self, id: &DeviceId) -> Result<Arc<dyn Device>, TransportError> {
+        let offers = self.offers().map_err(transport_error)?;
+        let found = offers.into_iter().find(|info| info.device() == id.0);
+        let info = found.ok_or_else(|| {
+            TransportError::Usage(format!("provider {} has no device {}", self.provider, id.0))
+        })?;
+        Ok(Arc::new(OfiDevice::open(info, self.options.clone())?))
+    }
+}
