@@ -1,6 +1,6 @@
 //! The device: a domain of a provider, its registered memory, and the maker of everything else.
 
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 
 use ccl_core::time::Instant;
 use ccl_core::transport::handshake::Protocol;
@@ -32,21 +32,22 @@ const USUAL_BYTES_PER_S: f64 = 1e9;
 pub struct Options {
     /// Interfaces that peers are told of for the connections beside libfabric, as with TCP.
     pub interfaces: String,
+    /// True to write to the peer's memory also where the provider is software; else puts are
+    /// messages there.
+    pub always_writes: bool,
 }
 
 /// Returns the capabilities of an offer.
-pub(crate) fn caps(info: &Info) -> Caps {
+pub(crate) fn caps(info: &Info, writes: bool) -> Caps {
+    let layout = Layout::new(info.domain().cq_data_size);
+    let most = if writes { layout.bytes_max() } else { MESSAGE_BYTES_MAX };
     Caps {
         mapped: false,
         ordered: false,
         redirects: false,
         acknowledged: false,
         register_bytes_min: REGISTER_BYTES_MIN,
-        message_bytes_max: info
-            .endpoint()
-            .max_msg_size
-            .min(Layout::new(info.domain().cq_data_size).bytes_max())
-            .clamp(1, MESSAGE_BYTES_MAX),
+        message_bytes_max: info.endpoint().max_msg_size.min(most).clamp(1, MESSAGE_BYTES_MAX),
         depth_max: DEPTH_MAX,
         bandwidth_bytes_per_s: info.bytes_per_s().unwrap_or(USUAL_BYTES_PER_S),
         latency_ns: 5_000,
@@ -60,13 +61,18 @@ pub struct OfiDevice {
     options: Options,
     domain: Arc<Domain>,
     registry: Arc<Registry<Arc<Registered>>>,
+    /// Read by lanes that copy what came, written by whoever takes memory back.
+    fence: Arc<RwLock<()>>,
+    /// True if puts are writes.
+    writes: bool,
 }
 
 impl OfiDevice {
     pub(crate) fn open(info: Info, options: Options) -> Result<OfiDevice, TransportError> {
-        let caps = caps(&info);
         let domain = Domain::open(info).map_err(transport_error)?;
-        Ok(OfiDevice { caps, options, domain, registry: Arc::new(Registry::new()) })
+        let writes = options.always_writes || domain.ends_writes();
+        let (caps, registry) = (caps(domain.info(), writes), Arc::new(Registry::new()));
+        Ok(OfiDevice { caps, options, domain, registry, fence: Arc::default(), writes })
     }
 
     fn setup(secret: &Secret) -> Setup {
@@ -92,8 +98,9 @@ impl Device for OfiDevice {
     fn deregister(&self, key: MrKey) -> Result<(), TransportError> {
         let memory = self.registry.find(key)?.with;
         self.registry.remove(key)?;
-        // Lanes may know it still; the provider does not.
+        // Lanes may know it still; the provider does not, and no lane copies anything there.
         memory.end();
+        drop(self.fence.write());
         Ok(())
     }
 
@@ -115,6 +122,8 @@ impl Device for OfiDevice {
     }
 
     fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {
-        Ok(Box::new(OfiLane::new(&self.domain, &self.registry, self.caps.clone())?))
+        let (registry, fence) = (Arc::clone(&self.registry), Arc::clone(&self.fence));
+        let caps = self.caps.clone();
+        Ok(Box::new(OfiLane::new(&self.domain, registry, fence, caps, self.writes)?))
     }
 }

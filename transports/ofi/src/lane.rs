@@ -1,7 +1,7 @@
 //! A lane: puts become writes with data, completions become events.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use ccl_core::time::Instant;
@@ -11,9 +11,10 @@ use ccl_core::transport::{
 };
 use ccl_memory::Region;
 use ccl_socket::{Farewell, Link, now};
-use libfabric_sys::{FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, fi_context2};
+use libfabric_sys::{FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, fi_context2};
 
 use crate::memory::{Registered, Shared};
+use crate::messages::{HEAD_BYTES, Head, Inbox, PART_BYTES};
 use crate::native::{Completion, Domain, Endpoint, OfiError, transport_error};
 use crate::peer::Peer;
 use crate::requests::{Request, Requests, Write};
@@ -48,8 +49,12 @@ pub(crate) struct OfiLane {
     /// Peers by the numbers of their endpoints; empty where detached. Numbers are not used again.
     peers: Vec<Option<Peer>>,
     layout: Layout,
+    /// Receives, where puts are messages; none where they are writes.
+    inbox: Option<Inbox>,
+    /// Read while bytes are copied.
+    fence: Arc<RwLock<()>>,
     /// Memory that was shared, by the endpoint that it was shared with.
-    shared: Vec<(EndpointId, Arc<Registered>)>,
+    shared: Vec<(EndpointId, MrKey, Arc<Registered>)>,
     done: Vec<u64>,
     /// Events from while a link was closed.
     deferred: Vec<Event>,
@@ -60,16 +65,24 @@ pub(crate) struct OfiLane {
 impl OfiLane {
     pub(crate) fn new(
         domain: &Arc<Domain>,
-        registry: &Arc<Registry<Arc<Registered>>>,
+        registry: Arc<Registry<Arc<Registered>>>,
+        fence: Arc<RwLock<()>>,
         caps: Caps,
+        writes: bool,
     ) -> Result<OfiLane, TransportError> {
+        let endpoint = Endpoint::open(domain).map_err(transport_error)?;
+        let mut inbox = if writes { None } else { Some(Inbox::new(domain)?) };
+        let posted = inbox.as_mut().map_or(Ok(()), |inbox| inbox.post(&endpoint));
+        posted.map_err(transport_error)?;
         Ok(OfiLane {
-            endpoint: Endpoint::open(domain).map_err(transport_error)?,
+            endpoint,
             requests: Requests::default(),
-            memory: NamedMemory::new(Arc::clone(registry), caps),
+            memory: NamedMemory::new(registry, caps),
             number: LANES.fetch_add(1, Ordering::Relaxed),
             peers: Vec::new(),
             layout: Layout::new(domain.info().domain().cq_data_size),
+            inbox,
+            fence,
             shared: Vec::new(),
             done: Vec::new(),
             deferred: Vec::new(),
@@ -108,6 +121,7 @@ impl OfiLane {
             self.done.push(id);
             return Ok(true);
         }
+        (peer.puts, write.put) = (peer.puts + 1, peer.puts);
         peer.waiting.push_back(write);
         self.pump(endpoint);
         Ok(true)
@@ -115,26 +129,18 @@ impl OfiLane {
 
     /// Hands what waits for a peer to the provider, as far as that takes it.
     fn pump(&mut self, endpoint: EndpointId) {
-        let OfiLane { endpoint: own, requests, peers, layout, .. } = self;
+        let OfiLane { endpoint: own, requests, peers, layout, inbox, .. } = self;
         let Some(Some(peer)) = peers.get_mut(endpoint.0 as usize) else { return };
         let Some((to, number)) = peer.to else { return };
         while let Some(mut write) = peer.waiting.pop_front() {
-            let Some(request) = write.request.take() else { continue };
-            let bytes = write.ranges().iter().map(|(_, bytes, _)| bytes).sum();
-            let data = write.immediate.map(|immediate| layout.encode(number, immediate, bytes));
-            let context = requests.add(request);
-            let ranges = write.ranges();
-            // SAFETY: the memory is kept with the request, and context and request until it has
-            // completed; the endpoint goes before both.
-            match unsafe { own.write_ranges(ranges, data, to, write.remote, context) } {
-                Ok(true) => peer.sent += u64::from(data.is_some()),
-                Ok(false) => {
-                    write.request = requests.end(context);
-                    peer.waiting.push_front(write);
-                    return;
-                }
+            let posted = match inbox {
+                None => write_put(own, requests, *layout, (to, number), &write),
+                Some(_) => send_put(own, requests, (to, number), &mut write),
+            };
+            match posted {
+                Ok(true) => peer.sent += u64::from(write.immediate.is_some()),
+                Ok(false) => return peer.waiting.push_front(write),
                 Err(error) => {
-                    requests.end(context);
                     peer.lose(error.to_string());
                     peer.waiting.clear();
                 }
@@ -156,10 +162,15 @@ impl OfiLane {
     fn drain(&mut self, events: &mut Vec<Event>) {
         for _ in 0..TURNS_MAX {
             match self.endpoint.take("a write") {
-                Ok(None) => return,
+                Ok(None) => break,
                 Ok(Some(completion)) => self.completed(&completion, events),
                 Err((context, error)) => self.failed(context, &error),
             }
+        }
+        let posted = self.inbox.as_mut().map_or(Ok(()), |inbox| inbox.post(&self.endpoint));
+        if let Err(error) = posted {
+            // Nothing can come any more.
+            self.peers.iter_mut().flatten().for_each(|peer| peer.lose(error.to_string()));
         }
     }
 
@@ -176,10 +187,47 @@ impl OfiLane {
             }
             return;
         }
-        let Some(Request { endpoint, id, .. }) = self.requests.end(context) else { return };
+        if flags & FI_RECV != 0 {
+            return self.received(context, bytes, events);
+        }
+        let Some(Request { endpoint, id, left, .. }) = self.requests.end(context) else { return };
+        if left.fetch_sub(1, Ordering::Relaxed) > 1 {
+            return;
+        }
         if let Ok(peer) = self.peer(endpoint) {
             peer.outstanding -= 1;
             self.done.push(id);
+        }
+    }
+
+    /// Takes a message in: its bytes go where its head says, if its sender may write there.
+    fn received(&mut self, context: *mut fi_context2, bytes: usize, events: &mut Vec<Event>) {
+        let OfiLane { inbox, fence, memory, shared, peers, .. } = self;
+        let Some(inbox) = inbox else { return };
+        let Some(message) = inbox.take(context) else { return };
+        let mut head = [0; HEAD_BYTES];
+        if bytes < HEAD_BYTES || message.read(0, &mut head).is_err() {
+            return;
+        }
+        let (head, bytes) = (Head::decode(&head), bytes - HEAD_BYTES);
+        let endpoint = EndpointId(head.number);
+        let peer = peers.get_mut(head.number as usize).and_then(Option::as_mut);
+        let Some(peer) = peer.filter(|peer| peer.lost.is_none()) else { return };
+        let may_write = shared.iter().any(|(at, key, _)| (*at, *key) == (endpoint, head.mr()));
+        {
+            let _fence = fence.read().unwrap_or_else(PoisonError::into_inner);
+            let target = memory.registry().find(head.mr()).ok().filter(|_| may_write);
+            if let (Some(target), true) = (target, bytes > 0) {
+                // What lies outside of it is written nowhere.
+                let offset = usize::try_from(head.offset).unwrap_or(usize::MAX);
+                let _ = target.region.copy_from(offset, &message, HEAD_BYTES, bytes);
+            }
+        }
+        if let (true, Some(immediate)) =
+            (inbox.count(endpoint, &head, bytes as u64), head.immediate)
+        {
+            peer.arrived += 1;
+            events.push(Event::Arrived { endpoint, immediate, bytes: head.total as usize });
         }
     }
 
@@ -230,14 +278,73 @@ impl OfiLane {
     /// Keeps a peer from writing anything any more.
     fn close(&mut self, endpoint: EndpointId) {
         let number = self.number;
-        let (of, others) =
-            std::mem::take(&mut self.shared).into_iter().partition(|(at, _)| *at == endpoint);
-        self.shared = others;
-        let of: Vec<(EndpointId, Arc<Registered>)> = of;
-        of.iter().for_each(|(_, memory)| memory.unshare(number, endpoint));
+        self.shared.retain(|(at, _, memory)| {
+            let stays = *at != endpoint;
+            if !stays {
+                memory.unshare(number, endpoint);
+            }
+            stays
+        });
+        self.inbox.iter_mut().for_each(|inbox| inbox.forget(endpoint));
         self.memory.forget(endpoint);
         if let Some(mut peer) = self.peers.get_mut(endpoint.0 as usize).and_then(Option::take) {
             peer.side.close();
+        }
+    }
+}
+
+/// Writes a put; returns false if the provider takes nothing now.
+fn write_put(
+    endpoint: &Endpoint,
+    requests: &mut Requests,
+    layout: Layout,
+    (to, number): (u64, u32),
+    write: &Write,
+) -> Result<bool, OfiError> {
+    let data = write.immediate.map(|immediate| layout.encode(number, immediate, write.bytes()));
+    let context = requests.add(write.request.clone());
+    // SAFETY: the memory is kept with the request, and context and request until it has completed;
+    // the endpoint goes before both.
+    let taken = unsafe { endpoint.write_ranges(write.ranges(), data, to, write.remote, context) };
+    if taken != Ok(true) {
+        requests.end(context);
+    }
+    taken
+}
+
+/// Sends what is left of a put; returns false if the provider does not take all of it now.
+fn send_put(
+    endpoint: &Endpoint,
+    requests: &mut Requests,
+    (to, number): (u64, u32),
+    write: &mut Write,
+) -> Result<bool, OfiError> {
+    let total = write.bytes();
+    if write.handed == 0 {
+        let parts = total.div_ceil(PART_BYTES).max(1);
+        write.request.left.store(parts, Ordering::Relaxed);
+    }
+    loop {
+        let (offset, key) = write.remote;
+        let head = Head {
+            number,
+            immediate: write.immediate,
+            put: write.put,
+            key,
+            offset: offset + write.handed as u64,
+            total: total as u64,
+        };
+        let (context, head) = requests.add_message(write.request.clone(), head.encode());
+        let (ranges, count, bytes) = write.part(head);
+        // SAFETY: as in `write_put`; the head stays with the request.
+        let taken = unsafe { endpoint.send_ranges(&ranges[..count], to, context) };
+        if taken != Ok(true) {
+            requests.end(context);
+            return taken;
+        }
+        write.handed += bytes;
+        if write.handed >= total {
+            return Ok(true);
         }
     }
 }
@@ -323,10 +430,15 @@ impl Lane for OfiLane {
             return Err(TransportError::Lost { peer, reason });
         }
         let own = &self.endpoint;
-        let (address, key) = memory.share(self.number, endpoint, |memory| own.expose(memory))?;
+        let (address, name) = match &self.inbox {
+            None => memory.share(self.number, endpoint, |memory| own.expose(memory))?,
+            Some(_) => (0, key.0),
+        };
         let bytes = memory.bytes() as u64;
-        self.shared.push((endpoint, memory));
-        Ok(Shared { link, dialled, address, bytes, key }.encode())
+        if !self.shared.iter().any(|(at, known, _)| (*at, *known) == (endpoint, key)) {
+            self.shared.push((endpoint, key, memory));
+        }
+        Ok(Shared { link, dialled, address, bytes, key: name }.encode())
     }
 
     fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError> {

@@ -33,6 +33,8 @@ pub(crate) struct Peer {
     pub(crate) to: Option<(u64, u32)>,
     /// Puts that the provider has not taken yet.
     pub(crate) waiting: VecDeque<Write>,
+    /// Number of puts so far.
+    pub(crate) puts: u64,
     /// Number of puts that are not done.
     pub(crate) outstanding: usize,
     /// Number of immediates that were sent.
@@ -65,6 +67,7 @@ impl Peer {
             name: peer,
             to: None,
             waiting: VecDeque::new(),
+            puts: 0,
             outstanding: 0,
             sent: 0,
             arrived: 0,

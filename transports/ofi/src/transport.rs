@@ -51,7 +51,7 @@ impl Transport for OfiTransport {
         let describe = |info: &Info| DeviceInfo {
             id: DeviceId(info.device()),
             description: format!("{} over libfabric's provider {}", info.device(), self.provider),
-            caps: caps(info),
+            caps: caps(info, self.options.always_writes || info.has_own_keys()),
             numa_node: None,
             pci_path: None,
             fabric: Fabric::default(),

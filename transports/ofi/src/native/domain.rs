@@ -48,6 +48,12 @@ impl Domain {
         &self.info
     }
 
+    /// Returns whether closing a registration ends the writes to its memory: then the keys are a
+    /// device's own.
+    pub(crate) fn ends_writes(&self) -> bool {
+        self.info.has_own_keys()
+    }
+
     /// Returns whether memory that is sent from must be registered.
     pub(crate) fn needs_local(&self) -> bool {
         self.info.registers(FI_MR_LOCAL | FI_MR_HMEM)

@@ -9,8 +9,9 @@ use libfabric_sys::{
     FI_AV_TABLE, FI_CQ_FORMAT_DATA, FI_EAVAIL, FI_MR_ENDPOINT, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND,
     FI_WAIT_NONE, fi_av_attr, fi_av_insert, fi_av_open, fi_close, fi_context2, fi_cq_attr,
     fi_cq_data_entry, fi_cq_err_entry, fi_cq_open, fi_cq_read, fi_cq_readerr, fi_cq_strerror,
-    fi_enable, fi_endpoint, fi_ep_bind, fi_getname, fi_mr_bind, fi_mr_enable, fi_msg_rma, fi_recv,
-    fi_rma_iov, fi_senddata, fi_writedata, fi_writemsg, fid, fid_av, fid_cq, fid_ep,
+    fi_enable, fi_endpoint, fi_ep_bind, fi_getname, fi_mr_bind, fi_mr_enable, fi_msg, fi_msg_rma,
+    fi_recv, fi_rma_iov, fi_senddata, fi_sendmsg, fi_writedata, fi_writemsg, fid, fid_av, fid_cq,
+    fid_ep,
 };
 
 use super::{Domain, Memory, OfiError, check, reason};
@@ -38,7 +39,27 @@ pub(crate) struct Completion {
 pub(crate) type Range = (*const u8, usize, *mut c_void);
 
 /// Most ranges of one write.
-pub(crate) const RANGES_MAX: usize = 2;
+pub(crate) const RANGES_MAX: usize = 3;
+
+/// Ranges as libfabric takes them; of no bytes, one empty range.
+struct Local {
+    ranges: [iovec; RANGES_MAX],
+    descriptors: [*mut c_void; RANGES_MAX],
+    count: usize,
+}
+
+impl Local {
+    fn new(of: &[Range]) -> Local {
+        let mut ranges = [iovec { iov_base: ptr::null_mut(), iov_len: 0 }; RANGES_MAX];
+        let mut descriptors = [ptr::null_mut(); RANGES_MAX];
+        let slots = ranges.iter_mut().zip(&mut descriptors);
+        for ((start, bytes, of), (range, descriptor)) in of.iter().zip(slots) {
+            *range = iovec { iov_base: start.cast_mut().cast(), iov_len: *bytes };
+            *descriptor = *of;
+        }
+        Local { ranges, descriptors, count: of.len().clamp(1, RANGES_MAX) }
+    }
+}
 
 /// An endpoint for reliable datagrams.
 #[derive(Debug)]
@@ -205,6 +226,32 @@ impl Endpoint {
         self.taken("fi_writedata", returned)
     }
 
+    /// Sends ranges, one behind the other, as one message. Returns false if the provider takes
+    /// nothing now.
+    ///
+    /// # Safety
+    ///
+    /// The contract is that of [`Endpoint::recv`].
+    pub(crate) unsafe fn send_ranges(
+        &self,
+        ranges: &[Range],
+        to: u64,
+        context: *mut fi_context2,
+    ) -> Result<bool, OfiError> {
+        let mut local = Local::new(ranges);
+        let message = fi_msg {
+            msg_iov: local.ranges.as_ptr(),
+            desc: local.descriptors.as_mut_ptr(),
+            iov_count: local.count,
+            addr: to,
+            context: context.cast(),
+            data: 0,
+        };
+        // SAFETY: the caller keeps the contract; the message itself is read before this returns.
+        let returned = unsafe { fi_sendmsg(self.raw, &raw const message, 0) };
+        self.taken("fi_sendmsg", returned)
+    }
+
     /// Writes ranges, one behind the other, to a peer's memory, with data for its completion if
     /// there are any. Returns false if the provider takes nothing now.
     ///
@@ -219,19 +266,13 @@ impl Endpoint {
         (address, key): (u64, u64),
         context: *mut fi_context2,
     ) -> Result<bool, OfiError> {
-        let mut local = [iovec { iov_base: ptr::null_mut(), iov_len: 0 }; RANGES_MAX];
-        let mut descriptors = [ptr::null_mut(); RANGES_MAX];
-        let slots = local.iter_mut().zip(&mut descriptors);
-        for ((start, bytes, of), (range, descriptor)) in ranges.iter().zip(slots) {
-            *range = iovec { iov_base: start.cast_mut().cast(), iov_len: *bytes };
-            *descriptor = *of;
-        }
+        let mut local = Local::new(ranges);
         let bytes = ranges.iter().map(|(_, bytes, _)| bytes).sum();
         let remote = fi_rma_iov { addr: address, len: bytes, key };
         let message = fi_msg_rma {
-            msg_iov: local.as_ptr(),
-            desc: descriptors.as_mut_ptr(),
-            iov_count: ranges.len().clamp(1, RANGES_MAX),
+            msg_iov: local.ranges.as_ptr(),
+            desc: local.descriptors.as_mut_ptr(),
+            iov_count: local.count,
             addr: to,
             rma_iov: &raw const remote,
             rma_iov_count: 1,

@@ -157,6 +157,11 @@ impl Info {
         (link.speed > 0).then(|| link.speed as f64 / 8.0)
     }
 
+    /// Returns whether the keys of memory are a device's own.
+    pub(crate) fn has_own_keys(&self) -> bool {
+        self.registers(FI_MR_PROV_KEY)
+    }
+
     pub(crate) fn has(&self, caps: u64) -> bool {
         self.info().caps & caps == caps
     }

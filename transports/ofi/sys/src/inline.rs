@@ -276,3 +276,12 @@ pub unsafe fn fi_writemsg(
 ) -> ssize_t {
     call!((*endpoint).rma, writemsg(endpoint, message, flags))
 }
+
+/// Sends several ranges as one message.
+///
+/// # Safety
+///
+/// The contract is that of [`fi_recv`], for all that the message names.
+pub unsafe fn fi_sendmsg(endpoint: *mut fid_ep, message: *const fi_msg, flags: u64) -> ssize_t {
+    call!((*endpoint).msg, sendmsg(endpoint, message, flags))
+}

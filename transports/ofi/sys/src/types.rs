@@ -424,7 +424,7 @@ pub struct fi_ops_msg {
         *mut c_void,
     ) -> ssize_t,
     pub sendv: *mut c_void,
-    pub sendmsg: *mut c_void,
+    pub sendmsg: Option<unsafe extern "C" fn(*mut fid_ep, *const fi_msg, u64) -> ssize_t>,
     pub inject: *mut c_void,
     pub senddata: Option<
         unsafe extern "C" fn(
@@ -475,6 +475,18 @@ pub struct fi_ops_rma {
             *mut c_void,
         ) -> ssize_t,
     >,
+}
+
+/// A message.
+#[repr(C)]
+#[derive(Debug)]
+pub struct fi_msg {
+    pub msg_iov: *const iovec,
+    pub desc: *mut *mut c_void,
+    pub iov_count: size_t,
+    pub addr: fi_addr_t,
+    pub context: *mut c_void,
+    pub data: u64,
 }
 
 /// Range of a peer's memory.

@@ -14,8 +14,8 @@ use ccl_transport_ofi::{OfiTransport, Options, providers};
 struct Ofi([Arc<dyn Device>; 2]);
 
 impl Ofi {
-    fn new(provider: &str) -> Ofi {
-        let options = Options { interfaces: "lo".to_owned() };
+    fn new(provider: &str, always_writes: bool) -> Ofi {
+        let options = Options { interfaces: "lo".to_owned(), always_writes };
         let transport = OfiTransport::new(provider, options);
         let devices = transport.devices();
         let device = devices.iter().find(|device| device.id.0 == "lo").or(devices.first());
@@ -46,27 +46,37 @@ impl Fixture for Ofi {
     }
 }
 
-/// Point that providers in software do not keep to where they receive a write in parts: they check
-/// its key at its beginning only.
+/// Point that writes over a provider in software do not keep to where they are received in parts:
+/// the key is checked at the beginning only. Puts are messages there, unless writes are asked for.
 const WITHDRAWN: &str = "what is on its way to memory that is given back goes nowhere";
 
-fn passes(provider: &str) {
+fn passes(provider: &str, always_writes: bool) {
     let all = providers().unwrap_or_default();
     if !all.iter().any(|found| found.name == provider) {
         println!("\nSKIPPED: libfabric has no provider {provider}");
         return;
     }
-    let make = || Box::new(Ofi::new(provider)) as Box<dyn Fixture>;
-    let report = run_only(make, |name| name != WITHDRAWN);
+    let make = || Box::new(Ofi::new(provider, always_writes)) as Box<dyn Fixture>;
+    let report = run_only(make, |name| !always_writes || name != WITHDRAWN);
     assert!(report.passed(), "{report}");
 }
 
 #[test]
 fn tcp_passes_the_suite() {
-    passes("tcp");
+    passes("tcp", false);
 }
 
 #[test]
 fn tcp_as_messages_passes_the_suite() {
-    passes("tcp;ofi_rxm");
+    passes("tcp;ofi_rxm", false);
+}
+
+#[test]
+fn writes_over_tcp_pass_the_suite() {
+    passes("tcp", true);
+}
+
+#[test]
+fn writes_over_tcp_as_messages_pass_the_suite() {
+    passes("tcp;ofi_rxm", true);
 }

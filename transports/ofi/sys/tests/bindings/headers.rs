@@ -90,6 +90,7 @@ fn objects() -> Vec<(String, u64)> {
         fi_ops_cm { size, setname, getname }
         fi_ops_msg { size, recv, recvv, recvmsg, send, sendv, sendmsg, inject, senddata }
         fi_ops_rma { size, read, readv, readmsg, write, writev, writemsg, inject, writedata }
+        fi_msg { msg_iov, desc, iov_count, addr, context, data }
         fi_rma_iov { addr, len, key }
         fi_msg_rma {
             msg_iov, desc, iov_count, addr, rma_iov, rma_iov_count, context, data,
@@ -111,6 +112,7 @@ fn lengths() -> Vec<(String, u64)> {
         fi_av_attr,
         fid_mr,
         fi_cq_data_entry,
+        fi_msg,
         fi_rma_iov,
         fi_msg_rma,
         fi_context2,

@@ -1,0 +1,175 @@
+//! Puts as messages: for providers in software, whose writes go on when their memory is
+//! deregistered. A put is sent in parts, each with a head that says where its bytes go; the
+//! receiver's lane copies them there, so that it can check the key of each part.
+
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ccl_core::transport::{EndpointId, MrKey, TransportError};
+use ccl_memory::Region;
+use libfabric_sys::fi_context2;
+
+use crate::native::{Domain, Endpoint, Memory, OfiError, transport_error};
+
+/// Bytes of a head.
+pub(crate) const HEAD_BYTES: usize = 40;
+/// Most bytes of a put in one message.
+pub(crate) const PART_BYTES: usize = 64 << 10;
+/// Number of receives that a lane has posted, each for one message.
+const RECEIVES: usize = 64;
+/// Immediate of a put that has none.
+const NO_IMMEDIATE: u32 = u32::MAX;
+
+/// Head of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    /// Number that the receiver has given the sender.
+    pub(crate) number: u32,
+    pub(crate) immediate: Option<u32>,
+    /// Number of the put among those of the link.
+    pub(crate) put: u64,
+    /// Key of the receiver's memory, and the offset of the part there.
+    pub(crate) key: u64,
+    pub(crate) offset: u64,
+    /// Bytes of the whole put.
+    pub(crate) total: u64,
+}
+
+impl Head {
+    pub(crate) fn encode(&self) -> [u8; HEAD_BYTES] {
+        let first =
+            u64::from(self.immediate.unwrap_or(NO_IMMEDIATE)) << 32 | u64::from(self.number);
+        let words = [first, self.put, self.key, self.offset, self.total];
+        let mut bytes = [0; HEAD_BYTES];
+        for (slot, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+            *slot = word.to_le_bytes();
+        }
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; HEAD_BYTES]) -> Head {
+        let mut words = [0; HEAD_BYTES / 8];
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        let [first, put, key, offset, total] = words;
+        let immediate = (first >> 32) as u32;
+        Head {
+            number: first as u32,
+            immediate: (immediate != NO_IMMEDIATE).then_some(immediate),
+            put,
+            key,
+            offset,
+            total,
+        }
+    }
+
+    /// Returns the key as this side's registry knows it.
+    pub(crate) fn mr(&self) -> MrKey {
+        MrKey(self.key)
+    }
+}
+
+/// A posted receive.
+#[derive(Debug)]
+struct Receive {
+    context: NonNull<fi_context2>,
+    memory: Memory,
+}
+
+/// Receives of a lane, and the puts of which some parts have come.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    receives: Vec<Receive>,
+    /// Index of each receive by the address of its context.
+    indices: BTreeMap<usize, usize>,
+    /// Receives that the provider has not taken yet.
+    idle: Vec<usize>,
+    /// Bytes of each put that are still to come.
+    missing: BTreeMap<(EndpointId, u64), u64>,
+}
+
+// SAFETY: contexts hold what the provider writes there, which any thread may.
+unsafe impl Send for Inbox {}
+
+impl Inbox {
+    pub(crate) fn new(domain: &Arc<Domain>) -> Result<Inbox, TransportError> {
+        let mut inbox = Inbox {
+            receives: Vec::new(),
+            indices: BTreeMap::new(),
+            idle: (0..RECEIVES).collect(),
+            missing: BTreeMap::new(),
+        };
+        for index in 0..RECEIVES {
+            let region = Region::allocate(HEAD_BYTES + PART_BYTES)?;
+            let memory = Memory::register(domain, region).map_err(transport_error)?;
+            let context = fi_context2 { internal: [std::ptr::null_mut(); 8] };
+            let context = NonNull::from(Box::leak(Box::new(context)));
+            inbox.indices.insert(context.addr().get(), index);
+            inbox.receives.push(Receive { context, memory });
+        }
+        Ok(inbox)
+    }
+
+    /// Posts the receives that the provider does not have, as far as it takes them.
+    pub(crate) fn post(&mut self, endpoint: &Endpoint) -> Result<(), OfiError> {
+        while let Some(index) = self.idle.last() {
+            let Receive { context, memory } = &self.receives[*index];
+            // SAFETY: memory and context live until the inbox goes, after the endpoint.
+            if !unsafe { endpoint.recv(memory, context.as_ptr()) }? {
+                break;
+            }
+            self.idle.pop();
+        }
+        Ok(())
+    }
+
+    /// Returns the memory of a receive that has completed, by its context; none if it is not one of
+    /// these. It is posted again by the next [`Inbox::post`].
+    pub(crate) fn take(&mut self, context: *mut fi_context2) -> Option<Region> {
+        let index = *self.indices.get(&context.addr())?;
+        self.idle.push(index);
+        Some(self.receives[index].memory.region.clone())
+    }
+
+    /// Counts a part of a put; returns whether the put is whole now.
+    pub(crate) fn count(&mut self, endpoint: EndpointId, head: &Head, bytes: u64) -> bool {
+        let missing = self.missing.entry((endpoint, head.put)).or_insert(head.total);
+        *missing = missing.saturating_sub(bytes);
+        let is_whole = *missing == 0;
+        if is_whole {
+            self.missing.remove(&(endpoint, head.put));
+        }
+        is_whole
+    }
+
+    /// Forgets the puts of a link.
+    pub(crate) fn forget(&mut self, endpoint: EndpointId) {
+        self.missing.retain(|(at, _), _| *at != endpoint);
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        for receive in &self.receives {
+            // SAFETY: it was made by a box, and the endpoint, which had it, is closed.
+            drop(unsafe { Box::from_raw(receive.context.as_ptr()) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_survive_their_journey() {
+        for immediate in [None, Some(0), Some(ccl_core::transport::IMMEDIATE_MAX)] {
+            let number = 4095;
+            let (put, key, offset, total) = (u64::MAX, 7, 1 << 40, 3);
+            let head = Head { number, immediate, put, key, offset, total };
+            assert_eq!(Head::decode(&head.encode()), head);
+        }
+    }
+}
