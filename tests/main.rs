@@ -33,6 +33,8 @@ mod nccl_net;
 #[cfg(test)]
 mod network;
 #[cfg(test)]
+mod ofi;
+#[cfg(test)]
 mod perf;
 #[cfg(test)]
 mod rails;

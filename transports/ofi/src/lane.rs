@@ -1,5 +1,6 @@
 //! A lane: puts become writes with data, completions become events.
 
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use ccl_core::transport::{
 use ccl_memory::Region;
 use ccl_socket::{Farewell, Link, now};
 use libfabric_sys::{FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, fi_context2};
+use rustix::process::Pid;
 
 use crate::memory::{Registered, Shared};
 use crate::messages::{HEAD_BYTES, Head, Inbox, PART_BYTES};
@@ -41,8 +43,10 @@ static LANES: AtomicU64 = AtomicU64::new(0);
 /// A lane of a domain: one endpoint for all its peers.
 #[derive(Debug)]
 pub(crate) struct OfiLane {
-    // Goes first: then the provider has nothing of the rest any more.
-    endpoint: Endpoint,
+    /// Endpoint; closed first, so that the provider has nothing of the rest any more.
+    endpoint: ManuallyDrop<Endpoint>,
+    /// The child of a fork has the same connections, and must say nothing on them.
+    process: Pid,
     requests: Requests,
     memory: NamedMemory<Arc<Registered>, Shared>,
     number: u64,
@@ -75,7 +79,8 @@ impl OfiLane {
         let posted = inbox.as_mut().map_or(Ok(()), |inbox| inbox.post(&endpoint));
         posted.map_err(transport_error)?;
         Ok(OfiLane {
-            endpoint,
+            endpoint: ManuallyDrop::new(endpoint),
+            process: rustix::process::getpid(),
             requests: Requests::default(),
             memory: NamedMemory::new(registry, caps),
             number: LANES.fetch_add(1, Ordering::Relaxed),
@@ -288,7 +293,9 @@ impl OfiLane {
         self.inbox.iter_mut().for_each(|inbox| inbox.forget(endpoint));
         self.memory.forget(endpoint);
         if let Some(mut peer) = self.peers.get_mut(endpoint.0 as usize).and_then(Option::take) {
-            peer.side.close();
+            if self.process == rustix::process::getpid() {
+                peer.side.close();
+            }
         }
     }
 }
@@ -388,6 +395,9 @@ impl Lane for OfiLane {
     }
 
     fn say_farewell(&mut self, only: Option<EndpointId>) -> bool {
+        if self.process != rustix::process::getpid() {
+            return true;
+        }
         let mut waits = false;
         for (number, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
@@ -506,9 +516,15 @@ impl Lane for OfiLane {
 
 impl Drop for OfiLane {
     fn drop(&mut self) {
+        if self.process != rustix::process::getpid() {
+            // The provider's state is the parent's.
+            return;
+        }
         self.part(None);
         for number in 0..self.peers.len() {
             self.close(EndpointId(number as u32));
         }
+        // SAFETY: nothing uses it afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.endpoint) };
     }
 }

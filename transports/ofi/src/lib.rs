@@ -20,11 +20,12 @@
 //! # What is missing
 //!
 //! The registry of ferroccl does not list it yet. A connection beside that breaks is not made
-//! anew, nothing wakes a lane that sleeps, and the child of a fork must not drop a lane. Over the
-//! provider `shm` libfabric itself fails in some points of the conformance suite: 1.17 when a peer
-//! is inserted that has died, 2.5 when many messages go both ways within one process.
+//! anew, and nothing wakes a lane that sleeps. Over the provider `shm` libfabric itself fails in
+//! some points of the conformance suite: 1.17 when a peer is inserted that has died, 2.5 when many
+//! messages go both ways within one process.
 
 mod device;
+mod kind;
 mod lane;
 mod memory;
 mod messages;
@@ -37,6 +38,7 @@ mod tag;
 mod transport;
 
 pub use device::{OfiDevice, Options};
+pub use kind::KIND;
 pub use native::OfiError;
 pub use provider::{Provider, providers};
 pub use selftest::{Passed, TestError, test_provider};

@@ -44,7 +44,7 @@ impl OfiTransport {
 
 impl Transport for OfiTransport {
     fn name(&self) -> &'static str {
-        "ofi"
+        crate::KIND.name
     }
 
     fn devices(&self) -> Vec<DeviceInfo> {

@@ -84,12 +84,13 @@ fn wheel() -> Outcome<PathBuf> {
     Err(format!("{WHEEL} has no {WHEEL_LIBRARIES}/{LIBRARY}; name a version that has"))
 }
 
-/// Runs what uses libfabric: the bindings, the providers, and the command.
+/// Runs what uses libfabric: the bindings, the transport, the command, and collectives.
 fn test(directory: Option<&Path>) -> Outcome {
-    let transport: &[&str] = &["-p", "ferroccl-libfabric-sys", "-p", "ccl-transport-ofi"];
-    let command: &[&str] = &["-p", "ferroccl-cli", "--test", "cli", "--", "doctor::ofi"];
-    for arguments in [transport, command] {
-        let mut cargo = workspace::cargo(&["test", "--locked", "--no-fail-fast"]);
+    let transport: &[&str] = &["--test", "bindings", "--test", "ofi"];
+    let users: &[&str] = &["--test", "cli", "--test", "integration", "--", "ofi::"];
+    for arguments in [transport, users] {
+        // With the features of some packages alone, everything would be built anew.
+        let mut cargo = workspace::cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]);
         cargo.args(arguments);
         if let Some(directory) = directory {
             cargo.env("LD_LIBRARY_PATH", directory);

@@ -194,8 +194,8 @@ pub(crate) const SUITES: &[Suite] = &[
         needs: "as root installs libfabric1 and libfabric-dev, and needs python3 and PyPI once for \
                 a newer version beside the build; skipped where it cannot",
         tiers: "quick and deep alike",
-        usual_s: [20, 20],
-        tests_min: 4,
+        usual_s: [40, 40],
+        tests_min: 8,
         waits: false,
         quick: &[Step::Xtask(&["check", "ofi"])],
         deep: &[Step::Xtask(&["check", "ofi"])],

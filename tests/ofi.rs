@@ -1,0 +1,52 @@
+//! All collectives over libfabric, with the providers that there are.
+
+use ccl_harness::{config_with, ranks_with};
+use ccl_transport_ofi::{KIND, providers};
+use ferroccl::transports;
+
+use crate::collectives::sweep;
+
+#[test]
+fn all_collectives_run_over_libfabric() {
+    let all = providers().unwrap_or_default();
+    if all.is_empty() {
+        assert!(std::env::var_os("FERROCCL_TEST_OFI").is_none(), "there is no libfabric");
+        println!("\nSKIPPED: there is no libfabric (libfabric1)");
+        return;
+    }
+    transports::add(&KIND);
+    let names = ["tcp", "tcp;ofi_rxm"].into_iter();
+    for name in names.filter(|name| all.iter().any(|provider| provider.name == *name)) {
+        for ranks in [2, 3, 5, 8] {
+            let config = config_with(|config| {
+                config.transport = KIND.name.to_owned();
+                config.transport_settings.set("FERROCCL_OFI_PROVIDER", name);
+            });
+            ranks_with(ranks, config, |communicator| {
+                assert_eq!(communicator.transport(), KIND.name);
+                sweep(communicator, &[0, 1, 1009]);
+            });
+        }
+    }
+}
+
+/// A provider that is not there is named, with where to look.
+#[test]
+fn a_provider_that_is_not_there_is_an_error_with_advice() {
+    transports::add(&KIND);
+    let config = config_with(|config| {
+        config.transport = KIND.name.to_owned();
+        config.transport_settings.set("FERROCCL_OFI_PROVIDER", "carrier-pigeon");
+    });
+    let errors = ccl_harness::joining(
+        2,
+        move |_| config.clone(),
+        |joined| match joined {
+            Ok(_) => panic!("there is no such provider"),
+            Err(error) => error.to_string(),
+        },
+    );
+    for error in errors {
+        assert!(error.contains("libfabric"), "{error}");
+    }
+}
