@@ -292,10 +292,10 @@ impl OfiLane {
         });
         self.inbox.iter_mut().for_each(|inbox| inbox.forget(endpoint));
         self.memory.forget(endpoint);
-        if let Some(mut peer) = self.peers.get_mut(endpoint.0 as usize).and_then(Option::take) {
-            if self.process == rustix::process::getpid() {
-                peer.side.close();
-            }
+        if let Some(mut peer) = self.peers.get_mut(endpoint.0 as usize).and_then(Option::take)
+            && self.process == rustix::process::getpid()
+        {
+            peer.side.close();
         }
     }
 }
