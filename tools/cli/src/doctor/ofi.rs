@@ -136,7 +136,7 @@ fn shown(rows: &[Row]) -> String {
             let _ = write!(text, "\n{}: {sentence}", provider.name);
         }
     }
-    text + "\n\nFERROCCL_TRANSPORT does not offer libfabric yet; this table is what ferroccl uses it for.\n"
+    text + "\n\nFERROCCL_TRANSPORT does not offer libfabric yet.\n"
 }
 
 #[cfg(test)]
