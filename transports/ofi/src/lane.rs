@@ -218,10 +218,12 @@ impl OfiLane {
         let endpoint = EndpointId(head.number);
         let peer = peers.get_mut(head.number as usize).and_then(Option::as_mut);
         let Some(peer) = peer.filter(|peer| peer.lost.is_none()) else { return };
-        let may_write = shared.iter().any(|(at, key, _)| (*at, *key) == (endpoint, head.mr()));
+        if !shared.iter().any(|(at, key, _)| (*at, *key) == (endpoint, head.mr())) {
+            return;
+        }
         {
             let _fence = fence.read().unwrap_or_else(PoisonError::into_inner);
-            let target = memory.registry().find(head.mr()).ok().filter(|_| may_write);
+            let target = memory.registry().find(head.mr()).ok();
             if let (Some(target), true) = (target, bytes > 0) {
                 // What lies outside of it is written nowhere.
                 let offset = usize::try_from(head.offset).unwrap_or(usize::MAX);

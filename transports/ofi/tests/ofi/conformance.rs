@@ -5,9 +5,10 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccl_conformance::{Fixture, first_location, run_only};
+use ccl_conformance::{Fixture, first_location, join, run_only};
 use ccl_core::time::Instant;
-use ccl_core::transport::{Address, Device, Transport};
+use ccl_core::transport::{Address, Device, Event, LocalSlice, Transport, WorkRequest};
+use ccl_memory::Region;
 use ccl_transport_ofi::{OfiTransport, Options, providers};
 
 /// Two devices of this process.
@@ -79,4 +80,61 @@ fn writes_over_tcp_pass_the_suite() {
 #[test]
 fn writes_over_tcp_as_messages_pass_the_suite() {
     passes("tcp;ofi_rxm", true);
+}
+
+/// A peer names memory that was shared with nobody, by a key that it makes of another's.
+#[test]
+fn memory_that_was_not_shared_is_not_written() {
+    let all = providers().unwrap_or_default();
+    let names = ["tcp", "tcp;ofi_rxm"];
+    let Some(name) = names.iter().find(|name| all.iter().any(|found| found.name == **name)) else {
+        println!("\nSKIPPED: libfabric has no provider tcp");
+        return;
+    };
+    let fixture = Ofi::new(name, false);
+    let [accepted, connected] = join(&fixture, b"keys").unwrap();
+    let mut lanes = [0, 1].map(|side| fixture.device(side).lane().unwrap());
+    let at = [lanes[0].attach(accepted).unwrap(), lanes[1].attach(connected).unwrap()];
+    let (shared, key) = fixture.device(0).allocate(64).unwrap();
+    let (own, other) = fixture.device(0).allocate(64).unwrap();
+    let (source, local) = fixture.device(1).allocate(64).unwrap();
+    source.write(0, &[7; 64]).unwrap();
+    let named = lanes[0].share(at[0], key).unwrap();
+    // The key's number is its last byte, as long as it is small.
+    let mut forged = named.clone();
+    assert_eq!(forged.0.last().map(|last| u64::from(*last)), Some(key.0));
+    *forged.0.last_mut().unwrap() = u8::try_from(other.0).unwrap();
+    for (id, key) in [(1, &forged), (2, &named)] {
+        let put = WorkRequest::Put {
+            endpoint: at[1],
+            local: LocalSlice { key: local, offset: 0, bytes: 64 },
+            tail: None,
+            is_control: false,
+            remote: lanes[1].import(at[1], key).unwrap(),
+            remote_offset: 0,
+            immediate: Some(id),
+            id: id.into(),
+        };
+        assert_eq!(lanes[1].post(fixture.now(), &[put]), Ok(1));
+    }
+    let mut arrived = Vec::new();
+    let until = std::time::Instant::now() + Duration::from_secs(60);
+    while !arrived.contains(&2) {
+        assert!(std::time::Instant::now() < until, "{arrived:?}");
+        for lane in &mut lanes {
+            let mut events = Vec::new();
+            lane.poll(fixture.now(), &mut events).unwrap();
+            arrived.extend(events.iter().filter_map(|event| match event {
+                Event::Arrived { immediate, .. } => Some(*immediate),
+                _ => None,
+            }));
+        }
+    }
+    assert_eq!(arrived, [2]);
+    let read = |region: &Region| {
+        let mut bytes = [0; 64];
+        region.read(0, &mut bytes).unwrap();
+        bytes
+    };
+    assert_eq!((read(&shared), read(&own)), ([7; 64], [0; 64]));
 }
