@@ -14,11 +14,17 @@ static OWN: [&TransportKind; 3] =
 static ADDED: Mutex<Vec<&'static TransportKind>> = Mutex::new(Vec::new());
 
 /// Adds a transport of the program's own, which all ranks must add. After that `FERROCCL_TRANSPORT`
-/// can name the transport. A name or a number that is taken changes nothing.
-pub fn add(kind: &'static TransportKind) {
-    let taken = |known: &&TransportKind| known.name == kind.name || known.id == kind.id;
-    if !all().iter().any(taken) {
-        ADDED.lock().unwrap_or_else(PoisonError::into_inner).push(kind);
+/// can name the transport. Returns whether it is listed now: not if its name or its number is
+/// another's.
+pub fn add(kind: &'static TransportKind) -> bool {
+    let mut added = ADDED.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_taken = |known: &&&TransportKind| known.name == kind.name || known.id == kind.id;
+    match OWN.iter().chain(added.iter()).find(is_taken) {
+        Some(known) => known.name == kind.name && known.id == kind.id,
+        None => {
+            added.push(kind);
+            true
+        }
     }
 }
 
@@ -143,8 +149,11 @@ mod tests {
         let ids = BTreeSet::from_iter(OWN.iter().map(|kind| kind.id));
         assert_eq!((names.len(), ids.len()), (OWN.len(), OWN.len()));
         let all = all().len();
-        add(OWN[0]);
-        assert_eq!(super::all().len(), all, "it is there already");
+        assert!(add(OWN[0]), "it is there already");
+        static OTHER: TransportKind =
+            TransportKind { name: "carrier-pigeon", ..ccl_transport_tcp::KIND };
+        assert!(!add(&OTHER), "its number is another's");
+        assert_eq!(super::all().len(), all);
     }
 
     #[test]

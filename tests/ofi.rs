@@ -14,7 +14,7 @@ fn all_collectives_run_over_libfabric() {
         println!("\nSKIPPED: there is no libfabric (libfabric1)");
         return;
     }
-    transports::add(&KIND);
+    assert!(transports::add(&KIND));
     let names = ["tcp", "tcp;ofi_rxm"].into_iter();
     for name in names.filter(|name| all.iter().any(|provider| provider.name == *name)) {
         for ranks in [2, 3, 5, 8] {
@@ -33,7 +33,7 @@ fn all_collectives_run_over_libfabric() {
 /// A provider that is not there is named, with where to look.
 #[test]
 fn a_provider_that_is_not_there_is_an_error_with_advice() {
-    transports::add(&KIND);
+    assert!(transports::add(&KIND));
     let config = config_with(|config| {
         config.transport = KIND.name.to_owned();
         config.transport_settings.set("FERROCCL_OFI_PROVIDER", "carrier-pigeon");
