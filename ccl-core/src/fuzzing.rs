@@ -378,6 +378,6 @@ mod tests {
 
     #[test]
     fn localities() {
-        replay("place", super::locality);
+        replay("locality", super::locality);
     }
 }

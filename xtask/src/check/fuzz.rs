@@ -104,10 +104,13 @@ mod tests {
         let mut built: Vec<_> = program
             .lines()
             .filter_map(|line| line.trim().strip_prefix("(\"")?.split_once("\", "))
-            .map(|(name, _)| name.to_owned())
+            .map(|(name, rest)| {
+                let function = rest.trim_end_matches("),").rsplit("::").next().unwrap();
+                (name.to_owned(), function.to_owned())
+            })
             .collect();
         built.sort();
-        assert_eq!(targets().unwrap(), built);
+        assert_eq!(targets().unwrap(), Vec::from_iter(built.iter().map(|(name, _)| name.clone())));
         let crates = [
             "ccl-core",
             "",
@@ -121,8 +124,9 @@ mod tests {
         let tests: String =
             crates.iter().map(|dir| read(&format!("./{dir}/src/fuzzing.rs"))).collect();
         assert!(!built.is_empty());
-        for target in built {
-            assert!(tests.contains(&format!("replay(\"{target}\"")), "{target}");
+        for (target, function) in built {
+            let replayed = format!("replay(\"{target}\", super::{function})");
+            assert!(tests.contains(&replayed), "no crate tests `{replayed}`");
             let corpus = root().join("fuzz/corpus").join(&target);
             assert!(fs::read_dir(corpus).unwrap().next().is_some(), "{target}");
         }
