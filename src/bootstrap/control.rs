@@ -303,7 +303,7 @@ impl ControlPlane {
     }
 
     /// Returns the failure that ended this communicator, if one has, as far as this rank knows.
-    /// Where several ranks fail at once, others may have heard of another one first:
+    /// Others may have heard of another rank first, if several fail at once:
     /// [`ControlPlane::verdict`] names the failure that all agree on.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {

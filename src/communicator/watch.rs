@@ -76,7 +76,7 @@ impl Engine {
 
     /// Checks, when a call has ended on this rank, that the others meant the same root.
     ///
-    /// Where data has a direction, no rank answers the one that only sends. Two ranks that each
+    /// No rank answers one that only sends, if data has a direction. Two ranks that each
     /// name themselves root of a broadcast would both be content with data that the other did not
     /// send. So each rank publishes its record, sends, and then checks: for a message that it did
     /// not expect, and, where more than one rank could be late, the records of the ranks that it
