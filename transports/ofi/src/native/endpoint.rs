@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use libc::{EAGAIN, c_char, c_int, c_void, iovec, ssize_t};
 use libfabric_sys::{
-    FI_AV_TABLE, FI_CQ_FORMAT_DATA, FI_EAVAIL, FI_MR_ENDPOINT, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND,
-    FI_WAIT_NONE, fi_av_attr, fi_av_insert, fi_av_open, fi_close, fi_context2, fi_cq_attr,
-    fi_cq_data_entry, fi_cq_err_entry, fi_cq_open, fi_cq_read, fi_cq_readerr, fi_cq_strerror,
-    fi_enable, fi_endpoint, fi_ep_bind, fi_getname, fi_mr_bind, fi_mr_enable, fi_msg, fi_msg_rma,
-    fi_recv, fi_rma_iov, fi_senddata, fi_sendmsg, fi_writedata, fi_writemsg, fid, fid_av, fid_cq,
-    fid_ep,
+    FI_ADDR_STR, FI_AV_TABLE, FI_CQ_FORMAT_DATA, FI_EAVAIL, FI_MR_ENDPOINT, FI_RECV,
+    FI_REMOTE_CQ_DATA, FI_SEND, FI_WAIT_NONE, fi_av_attr, fi_av_insert, fi_av_open, fi_close,
+    fi_context2, fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry, fi_cq_open, fi_cq_read,
+    fi_cq_readerr, fi_cq_strerror, fi_enable, fi_endpoint, fi_ep_bind, fi_getname, fi_mr_bind,
+    fi_mr_enable, fi_msg, fi_msg_rma, fi_recv, fi_rma_iov, fi_senddata, fi_sendmsg, fi_writedata,
+    fi_writemsg, fid, fid_av, fid_cq, fid_ep,
 };
 
 use super::{Domain, Memory, OfiError, check, reason};
@@ -139,6 +139,14 @@ impl Endpoint {
 
     /// Makes a peer known by its address; returns its number.
     pub(crate) fn insert(&self, address: &[u8]) -> Result<u64, OfiError> {
+        // The provider reads as far as its format goes.
+        let is_whole = match self.domain.info.info().addr_format {
+            FI_ADDR_STR => address.last() == Some(&0),
+            _ => address.len() == self.address()?.len(),
+        };
+        if !is_whole {
+            return self.check("fi_av_insert", -libc::EINVAL).map(|()| 0);
+        }
         let mut number = 0;
         // SAFETY: the address is what the same provider returned.
         let returned =
@@ -351,6 +359,26 @@ impl Drop for Endpoint {
         for object in objects.into_iter().filter(|object| !object.is_null()) {
             // SAFETY: it is open, and what depended on it was closed before it.
             unsafe { fi_close(object) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::best;
+
+    #[test]
+    fn an_address_that_is_cut_off_is_refused() {
+        for name in ["tcp", "tcp;ofi_rxm", "shm"] {
+            let Ok(Some(info)) = best(name) else { continue };
+            let domain = Domain::open(info).unwrap();
+            let endpoint = Endpoint::open(&domain).unwrap();
+            let address = endpoint.address().unwrap();
+            let error = endpoint.insert(&address[..address.len() - 1]).unwrap_err();
+            assert!(error.to_string().starts_with("fi_av_insert: "), "{name}: {error}");
+            assert!(endpoint.insert(&[]).is_err(), "{name}");
+            endpoint.insert(&address).unwrap();
         }
     }
 }

@@ -71,6 +71,7 @@ constants! { c_int:
 }
 
 constants! { u32:
+    FI_ADDR_STR = 9,
     FI_TC_UNSPEC = 0,
     FI_TC_BEST_EFFORT = 0x200,
     FI_TC_LOW_LATENCY = 0x201,

@@ -164,6 +164,7 @@ fn numbers() -> Vec<(String, u64)> {
         FI_HMEM_SYSTEM,
         FI_ENABLE,
         FI_GETWAIT,
+        FI_ADDR_STR,
         FI_TC_UNSPEC,
         FI_TC_BEST_EFFORT,
         FI_TC_LOW_LATENCY,
