@@ -267,8 +267,12 @@ impl Communicator {
         how.limits.deadline = config.join_timeout;
         let (give_up, secret) = (how.give_up.clone(), how.id.secret.clone());
         let met = give_up.check(how.rank).and_then(|()| meet(how));
-        let (control, linked) =
-            met.map_err(|error| Attempt { error: error.into(), control: None })?;
+        let (control, linked) = met.map_err(|error| {
+            // Members that fail or abort hang up on the others, who may see that before they are
+            // told why.
+            from.await_failure(FAILURE_WITHIN);
+            Attempt { error: error.into(), control: None }
+        })?;
         let control = Arc::new(control);
         from.expect_heir(&Arc::downgrade(&control));
         // An abort before that line did not find this communicator.

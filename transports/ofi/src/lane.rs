@@ -28,7 +28,7 @@ pub(crate) const DEPTH_MAX: usize = 64;
 const TURNS_MAX: usize = 256;
 /// Interval at which the lane looks for notes and ends while all links stand.
 const CHECK_EVERY: Duration = Duration::from_millis(1);
-/// Longest time that is waited for the provider to have sent what was posted, before a link closes.
+/// Longest time that is waited for a peer to have what was posted, before its link closes.
 const FAREWELL: Duration = Duration::from_secs(4);
 /// Pause between two looks meanwhile.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
@@ -275,7 +275,7 @@ impl OfiLane {
         }
     }
 
-    /// Waits until the provider has sent what was posted, but not for long.
+    /// Waits until peers have what was posted, but not for long.
     fn part(&mut self, only: Option<EndpointId>) {
         while !self.say_farewell(only) {
             std::thread::sleep(FAREWELL_PAUSE);
@@ -400,6 +400,9 @@ impl Lane for OfiLane {
         if self.process != rustix::process::getpid() {
             return true;
         }
+        // A software provider is done with a message before its peer has it, and what it still
+        // holds goes with the endpoint.
+        let is_done_early = self.inbox.is_some();
         let mut waits = false;
         for (number, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
@@ -409,7 +412,9 @@ impl Lane for OfiLane {
             if peer.outstanding == 0 {
                 peer.leave();
             }
+            let may_hear = peer.ended.is_none() && peer.sent > 0;
             waits |= !peer.has_left || !peer.side.is_flushed();
+            waits |= is_done_early && may_hear && !peer.is_received;
         }
         if !waits {
             self.farewell.end();

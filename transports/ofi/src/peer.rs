@@ -47,6 +47,10 @@ pub(crate) struct Peer {
     pub(crate) ended: Option<(Instant, String)>,
     /// True once this side has said that it leaves.
     pub(crate) has_left: bool,
+    /// True once the peer has said that it has all that this side had sent before it left.
+    pub(crate) is_received: bool,
+    /// True once this side has said the same of what the peer had sent.
+    has_received: bool,
     /// Reason why the peer is lost.
     pub(crate) lost: Option<String>,
     pub(crate) is_reported: bool,
@@ -74,6 +78,8 @@ impl Peer {
             leaves: None,
             ended: None,
             has_left: false,
+            is_received: false,
+            has_received: false,
             lost: None,
             is_reported: false,
             _remake: remake,
@@ -91,6 +97,7 @@ impl Peer {
             match word {
                 SideMessage::Note(bytes) => notes.push(bytes),
                 SideMessage::Leaving(count) => self.leaves = Some(count),
+                SideMessage::Received => self.is_received = true,
                 SideMessage::Failed(reason) => return self.lose(format!("it says: {reason}")),
                 SideMessage::Offer(bytes) if self.to.is_none() => {
                     let Ok(offer) = encoding::decode::<Offer>(&bytes) else {
@@ -108,6 +115,9 @@ impl Peer {
         }
         if let Err(SideEnd::Broken(reason) | SideEnd::Final(reason)) = heard {
             self.ended = Some((now, reason));
+        } else if self.leaves.is_some() && self.has_all() && !self.has_received {
+            self.has_received = true;
+            self.side.say(&SideMessage::Received);
         }
     }
 

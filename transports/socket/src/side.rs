@@ -35,6 +35,8 @@ pub enum SideMessage {
     Failed(String),
     /// This side leaves, and has sent so many immediates beside this connection.
     Leaving(u64),
+    /// All immediates that the other side had sent before it left have arrived.
+    Received,
 }
 
 impl SideMessage {
@@ -45,13 +47,14 @@ impl SideMessage {
             SideMessage::Note(_) => 3,
             SideMessage::Failed(_) => 4,
             SideMessage::Leaving(_) => 8,
+            SideMessage::Received => 9,
         }
     }
 
     fn bytes(&self) -> Cow<'_, [u8]> {
         match self {
             SideMessage::Offer(bytes) | SideMessage::Note(bytes) => Cow::Borrowed(bytes),
-            SideMessage::Ready => Cow::Borrowed(&[]),
+            SideMessage::Ready | SideMessage::Received => Cow::Borrowed(&[]),
             SideMessage::Failed(reason) => Cow::Borrowed(reason.as_bytes()),
             SideMessage::Leaving(count) => Cow::Owned(count.to_le_bytes().to_vec()),
         }
@@ -73,6 +76,7 @@ impl SideMessage {
                 String::from_utf8_lossy(bytes).replace(char::is_control, " ").trim().to_owned(),
             )),
             8 => bytes.try_into().ok().map(u64::from_le_bytes).map(SideMessage::Leaving),
+            9 if bytes.is_empty() => Some(SideMessage::Received),
             _ => None,
         }
     }
@@ -340,6 +344,7 @@ mod tests {
             SideMessage::Note(Vec::new()),
             SideMessage::Failed("x".into()),
             SideMessage::Leaving(u64::MAX - 1),
+            SideMessage::Received,
         ];
         said.iter().for_each(|word| one.say(word));
         let mut heard = Vec::new();

@@ -505,7 +505,10 @@ impl Endpoint {
                 }
                 // In the peer's own words, which know more than what becomes of this side.
                 SideMessage::Failed(reason) => return Err(format!("{} says: {reason}", self.peer)),
-                SideMessage::Ready | SideMessage::Offer(_) | SideMessage::Leaving(_) => {
+                SideMessage::Ready
+                | SideMessage::Offer(_)
+                | SideMessage::Leaving(_)
+                | SideMessage::Received => {
                     return Err(format!("{} spoke out of turn", self.peer));
                 }
             }
