@@ -4,7 +4,7 @@ use ccl_core::transport::{Event, LocalSlice};
 
 use crate::late::NOT_CLAIMED;
 use crate::pair::{End, Pair, bytes_of, join, pattern};
-use crate::{Fixture, Outcome, PASSED, Point, ensure, failed};
+use crate::{Fixture, Outcome, PASSED, Point, Verdict, ensure, failed};
 
 /// Fill byte of memory that must not be written.
 const UNTOUCHED: u8 = 0xA5;
@@ -12,6 +12,10 @@ const UNTOUCHED: u8 = 0xA5;
 pub(crate) const POINTS: &[Point] = &[
     Point { name: "after detach nothing is written and nothing is told", check: fence },
     Point { name: "the peer of a detached endpoint is told once", check: farewell },
+    Point {
+        name: "what was sent before a farewell arrives, whatever comes back",
+        check: last_puts,
+    },
     Point { name: "a dead peer is told of once, and work for it is void", check: death },
     Point { name: "a dropped connection is told of", check: dropped },
     Point { name: "a lost endpoint leaves the others alone", check: others },
@@ -29,6 +33,18 @@ fn flood(fixture: &dyn Fixture, pair: &mut Pair, byte: u8) -> Result<(), String>
     let work: Vec<_> = (0..16).map(|id| pair.ends[0].put(size, Some(3), id)).collect();
     // The endpoint may be lost or gone by now, which is no failure here.
     let _ = pair.ends[0].lane.post(fixture.now(), &work);
+    Ok(())
+}
+
+/// Detaches a side while the other one goes on.
+fn leave(fixture: &dyn Fixture, pair: &mut Pair, side: usize) -> Result<(), String> {
+    let (endpoint, end) = (pair.ends[side].endpoint, fixture.now() + fixture.patience());
+    while !pair.ends[side].lane.say_farewell(Some(endpoint)) {
+        ensure!(fixture.now() < end, "the farewell does not end");
+        pair.poll(fixture.now())?;
+        fixture.idle();
+    }
+    pair.ends[side].lane.detach(endpoint);
     Ok(())
 }
 
@@ -66,7 +82,7 @@ fn farewell(fixture: &dyn Fixture) -> Outcome {
     let complete = |pair: &Pair| pair.ends[1].done() == [1] && !pair.ends[0].events.is_empty();
     pair.until(fixture, "a put arrives", complete)?;
     let endpoint = pair.ends[1].endpoint;
-    pair.ends[1].lane.detach(endpoint);
+    leave(fixture, pair, 1)?;
     pair.until(fixture, "the other side is told", |pair| pair.ends[0].lost() > 0)?;
     pair.settle(fixture)?;
     ensure!(pair.ends[0].lost() == 1, "it is told {} times", pair.ends[0].lost());
@@ -74,6 +90,44 @@ fn farewell(fixture: &dyn Fixture) -> Outcome {
     pair.ends[1].lane.detach(endpoint);
     let endpoint = pair.ends[0].endpoint;
     pair.ends[0].lane.detach(endpoint);
+    PASSED
+}
+
+/// The side that leaves has unread puts of the other one, whose answers find it gone.
+fn last_puts(fixture: &dyn Fixture) -> Outcome {
+    const PUTS: u32 = 8;
+    if !fixture.awaits_farewells() {
+        return Ok(Verdict::Skipped("lanes do not wait for farewells"));
+    }
+    let bytes = fixture.device(0).caps().message_bytes_max.min(10_000);
+    let pair = &mut Pair::new(fixture, bytes)?;
+    let (leaving, endpoint) = (pair.ends[0].endpoint, pair.ends[1].endpoint);
+    let mut work: Vec<_> =
+        (0..PUTS).map(|id| pair.ends[0].put(bytes, Some(id), u64::from(id))).collect();
+    let answers: Vec<_> = (0..PUTS).map(|id| pair.ends[1].put(8, Some(id), 0)).collect();
+    let arrived = |pair: &Pair| pair.ends[1].arrived(endpoint).len();
+    let mut rounds = (0..50).rev().cycle();
+    pair.post(fixture, 0, &work.split_off(PUTS as usize - 1))?;
+    pair.until(fixture, "a put arrives", |pair| arrived(pair) == 1)?;
+    let end = fixture.now() + fixture.patience();
+    while !work.is_empty() || !pair.ends[0].lane.say_farewell(Some(leaving)) {
+        ensure!(fixture.now() < end, "the farewell does not end");
+        let taken = pair.ends[0].lane.post(fixture.now(), &work).map_err(failed("posting"))?;
+        work.drain(..taken);
+        let End { lane, events, .. } = &mut pair.ends[1];
+        let _ = lane.post(fixture.now(), &answers);
+        // The other side has more to do than to look.
+        if rounds.next() == Some(0) {
+            lane.poll(fixture.now(), events).map_err(failed("polling"))?;
+        }
+        fixture.idle();
+    }
+    pair.ends[0].lane.detach(leaving);
+    let fresh = fixture.device(0).lane().map_err(failed("making a lane"))?;
+    drop(std::mem::replace(&mut pair.ends[0].lane, fresh));
+    let _ = pair.ends[1].lane.post(fixture.now(), &answers);
+    pair.until(fixture, "the other side is told", |pair| pair.ends[1].lost() > 0)?;
+    ensure!(arrived(pair) == PUTS as usize, "{} of {PUTS} puts arrived", arrived(pair));
     PASSED
 }
 
@@ -136,8 +190,7 @@ fn given_back(fixture: &dyn Fixture) -> Outcome {
     let posted = pair.ends[0].lane.post(fixture.now(), &[put]);
     ensure!(posted.is_err(), "memory that was given back is put from: {posted:?}");
     for side in [0, 1] {
-        let endpoint = pair.ends[side].endpoint;
-        pair.ends[side].lane.detach(endpoint);
+        leave(fixture, pair, side)?;
         let end = &pair.ends[side];
         end.device.deregister(end.inbox_key).map_err(failed("giving back the inbox"))?;
     }

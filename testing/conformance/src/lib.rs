@@ -64,6 +64,11 @@ pub trait Fixture {
         false
     }
 
+    /// Returns whether lanes wait for farewells. In virtual time nothing would end such a wait.
+    fn awaits_farewells(&self) -> bool {
+        true
+    }
+
     /// Kills a side as a crash would, without a farewell. Returns false if that cannot be done; the
     /// suite then drops the side's lane.
     fn kill(&self, side: usize) -> bool {

@@ -1,6 +1,7 @@
 //! Two lanes joined by one connection, with memory to put from and into.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
@@ -15,6 +16,9 @@ pub(crate) const SECRET: Secret = Secret([0x5e; 32]);
 
 /// Number of polls after which the suite assumes that nothing more happens.
 const SETTLED: usize = 400;
+/// Most attempts of both sides to leave, and the pause after each.
+const FAREWELLS_MAX: usize = 2_000;
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// End of the connection.
 #[derive(Debug)]
@@ -89,6 +93,21 @@ impl End {
 #[derive(Debug)]
 pub(crate) struct Pair {
     pub(crate) ends: [End; 2],
+}
+
+impl Drop for Pair {
+    /// Lets both sides leave, as ranks do: one after the other, the first would wait for an answer
+    /// of the second.
+    fn drop(&mut self) {
+        for _ in 0..FAREWELLS_MAX {
+            // Both, whatever the first says.
+            let over = self.ends.each_mut().map(|end| end.lane.say_farewell(None));
+            if over == [true, true] {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
 }
 
 /// Returns the bytes of a region.

@@ -53,6 +53,10 @@ impl Fixture for Simulated {
         true
     }
 
+    fn awaits_farewells(&self) -> bool {
+        false
+    }
+
     fn kill(&self, side: usize) -> bool {
         self.world.crash_at(side as u32, self.world.now());
         true
@@ -69,8 +73,9 @@ fn the_simulator_conforms() {
                 assert!(report.passed(), "seed {seed}, {conditions:?}\n{report}");
                 let skipped =
                     report.points.iter().filter(|(_, v)| matches!(v, Verdict::Skipped(_)));
-                // Skipped: order and four points on late changes if unordered, CTS if ordered.
-                assert_eq!(skipped.count(), if ordered { 1 } else { 5 }, "{report}");
+                // Skipped: farewells; order and four points on late changes if unordered, CTS if
+                // ordered.
+                assert_eq!(skipped.count(), if ordered { 2 } else { 6 }, "{report}");
             }
         }
     }

@@ -400,6 +400,11 @@ impl Lane for OfiLane {
         if self.process != rustix::process::getpid() {
             return true;
         }
+        let mut events = std::mem::take(&mut self.deferred);
+        self.drain(&mut events);
+        self.check(now(), &mut events);
+        self.pump_all();
+        self.deferred = events;
         // A software provider is done with a message before its peer has it, and what it still
         // holds goes with the endpoint.
         let is_done_early = self.inbox.is_some();
@@ -423,11 +428,6 @@ impl Lane for OfiLane {
         if now() >= self.farewell.until(now(), FAREWELL) {
             return true;
         }
-        let mut events = std::mem::take(&mut self.deferred);
-        self.drain(&mut events);
-        self.check(now(), &mut events);
-        self.pump_all();
-        self.deferred = events;
         false
     }
 

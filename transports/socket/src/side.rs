@@ -364,8 +364,15 @@ mod tests {
     fn nonsense_ends_it() {
         let long_ago = [HEARD, 4, 0, 9, 0, 0, 0];
         let unasked = [RESUME, 4, 0, 0, 0, 0, 0];
-        let all =
-            [&[9, 0, 0][..], &[8, 1, 0, 5], &[2, 1, 0, 5], &[3, 0xff, 0xff], &long_ago, &unasked];
+        let all = [
+            &[10, 0, 0][..],
+            &[8, 1, 0, 5],
+            &[9, 1, 0, 5],
+            &[2, 1, 0, 5],
+            &[3, 0xff, 0xff],
+            &long_ago,
+            &unasked,
+        ];
         for nonsense in all {
             let (mut one, mut other) = sides();
             one.outgoing.extend_from_slice(nonsense);

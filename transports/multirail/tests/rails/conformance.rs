@@ -32,6 +32,10 @@ impl Fixture for House {
         true
     }
 
+    fn awaits_farewells(&self) -> bool {
+        false
+    }
+
     fn kill(&self, side: usize) -> bool {
         self.crash(side);
         true
