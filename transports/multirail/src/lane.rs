@@ -58,6 +58,8 @@ pub(crate) struct RailsLane {
     below: Vec<Event>,
     /// Rails that peers have closed, by link.
     downs: Vec<(usize, Down)>,
+    /// Links that are to be lost, and why.
+    ends: Vec<(usize, String)>,
     /// True if puts may wait for a rail.
     waits: bool,
     /// Events to be told at the next poll.
@@ -86,6 +88,7 @@ impl RailsLane {
             links: Vec::new(),
             below: Vec::new(),
             downs: Vec::new(),
+            ends: Vec::new(),
             waits: false,
             news: Vec::new(),
             checked: Instant::ZERO,
@@ -363,11 +366,29 @@ impl RailsLane {
         self.lanes[lane].cut(endpoint);
         self.route(lane, endpoint, None);
         if is_last {
-            self.lose(number, &reasons);
+            self.ends.push((number, reasons));
         } else if !is_clear {
-            self.lose(number, &format!("of two puts alike one may be lost; {reasons}"));
+            let reason = format!("of two puts alike one may be lost; {reasons}");
+            self.ends.push((number, reason));
         } else {
             self.tell(number, &untold);
+        }
+    }
+
+    /// Loses the links that have come to their end, after all that has come over their other rails
+    /// is taken in: a peer that leaves has waited for that.
+    fn end_links(&mut self, now: Instant) {
+        if self.ends.is_empty() {
+            return;
+        }
+        for _ in 0..LOOKS_MAX {
+            let moved = (0..self.lanes.len()).fold(false, |any, lane| self.listen(lane, now) | any);
+            if !moved {
+                break;
+            }
+        }
+        for (number, reason) in std::mem::take(&mut self.ends) {
+            self.lose(number, &reason);
         }
     }
 
@@ -867,6 +888,7 @@ impl Lane for RailsLane {
         while let Some((number, down)) = self.downs.pop() {
             self.answer(number, &down, now);
         }
+        self.end_links(now);
         self.retry(now);
         self.ring(now);
         if now.since(self.checked) >= CHECK_EVERY {
