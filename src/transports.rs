@@ -7,8 +7,12 @@ use ccl_core::config::{Config, Table};
 use ccl_core::registry::{Reach, TransportKind};
 
 /// The transports of the library.
-static OWN: [&TransportKind; 3] =
-    [&ccl_transport_shm::KIND, &ccl_transport_tcp::KIND, &ccl_transport_verbs::KIND];
+static OWN: [&TransportKind; 4] = [
+    &ccl_transport_shm::KIND,
+    &ccl_transport_tcp::KIND,
+    &ccl_transport_verbs::KIND,
+    &ccl_transport_ofi::KIND,
+];
 
 /// The transports that programs have added.
 static ADDED: Mutex<Vec<&'static TransportKind>> = Mutex::new(Vec::new());

@@ -1,22 +1,26 @@
 //! All collectives over libfabric, with the providers that there are.
 
-use ccl_harness::{config_with, ranks_with};
+use ccl_harness::{config_with, ranks_with, skip};
 use ccl_transport_ofi::{KIND, providers};
-use ferroccl::transports;
 
 use crate::collectives::sweep;
 
-#[test]
-fn all_collectives_run_over_libfabric() {
+/// Providers that run anywhere.
+const PROVIDERS: [&str; 2] = ["tcp", "tcp;ofi_rxm"];
+
+/// Returns those of the providers that there are; the test is skipped if there are none.
+pub(crate) fn present() -> impl Iterator<Item = &'static str> {
     let all = providers().unwrap_or_default();
     if all.is_empty() {
         assert!(std::env::var_os("FERROCCL_TEST_OFI").is_none(), "there is no libfabric");
-        println!("\nSKIPPED: there is no libfabric (libfabric1)");
-        return;
+        skip("there is no libfabric (libfabric1)");
     }
-    assert!(transports::add(&KIND));
-    let names = ["tcp", "tcp;ofi_rxm"].into_iter();
-    for name in names.filter(|name| all.iter().any(|provider| provider.name == *name)) {
+    PROVIDERS.into_iter().filter(move |name| all.iter().any(|provider| provider.name == *name))
+}
+
+#[test]
+fn all_collectives_run_over_libfabric() {
+    for name in present() {
         for ranks in [2, 3, 5, 8] {
             let config = config_with(|config| {
                 config.transport = KIND.name.to_owned();
@@ -33,7 +37,6 @@ fn all_collectives_run_over_libfabric() {
 /// A provider that is not there is named, with where to look.
 #[test]
 fn a_provider_that_is_not_there_is_an_error_with_advice() {
-    assert!(transports::add(&KIND));
     let config = config_with(|config| {
         config.transport = KIND.name.to_owned();
         config.transport_settings.set("FERROCCL_OFI_PROVIDER", "carrier-pigeon");

@@ -9,6 +9,7 @@
 
 mod inject;
 mod judge;
+mod ofi;
 mod rank;
 mod rdma;
 mod selection;

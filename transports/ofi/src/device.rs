@@ -35,17 +35,22 @@ pub struct Options {
     /// True to write to the peer's memory also where the provider is software; else puts are
     /// messages there.
     pub always_writes: bool,
+    /// True if a write is done only when the peer has it
+    /// ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)). A message is done when
+    /// the peer's provider has it, which knows nothing of the memory that it is for.
+    pub acknowledged: bool,
 }
 
 /// Returns the capabilities of an offer.
-pub(crate) fn caps(info: &Info, writes: bool) -> Caps {
+pub(crate) fn caps(info: &Info, options: &Options) -> Caps {
+    let writes = options.always_writes || info.has_own_keys();
     let layout = Layout::new(info.domain().cq_data_size);
     let most = if writes { layout.bytes_max() } else { MESSAGE_BYTES_MAX };
     Caps {
         mapped: false,
         ordered: false,
         redirects: false,
-        acknowledged: false,
+        acknowledged: writes && options.acknowledged,
         register_bytes_min: REGISTER_BYTES_MIN,
         message_bytes_max: info.endpoint().max_msg_size.min(most).clamp(1, MESSAGE_BYTES_MAX),
         depth_max: DEPTH_MAX,
@@ -71,7 +76,7 @@ impl OfiDevice {
     pub(crate) fn open(info: Info, options: Options) -> Result<OfiDevice, TransportError> {
         let domain = Domain::open(info).map_err(transport_error)?;
         let writes = options.always_writes || domain.ends_writes();
-        let (caps, registry) = (caps(domain.info(), writes), Arc::new(Registry::new()));
+        let (caps, registry) = (caps(domain.info(), &options), Arc::new(Registry::new()));
         Ok(OfiDevice { caps, options, domain, registry, fence: Arc::default(), writes })
     }
 

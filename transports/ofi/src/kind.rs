@@ -1,6 +1,8 @@
 //! libfabric as a value, for a registry, and its tunables.
 
-use ccl_core::config::table_of;
+use std::ffi::OsStr;
+
+use ccl_core::config::{Config, table_of};
 use ccl_core::registry::{Reach, TransportKind};
 use ccl_core::transport::TransportError;
 use ccl_socket::Location;
@@ -27,27 +29,52 @@ pub const KIND: TransportKind = TransportKind {
     name: "ofi",
     id: 4,
     reach: Reach::Network,
-    preference: 0,
-    adapters: false,
+    preference: 2,
+    adapters: true,
     stripes: false,
     encrypts: false,
     more_flows: None,
     tunables: table_of::<OfiTunables>,
-    names_devices: |_| false,
-    make: |config, _| {
-        let own = config.transport_settings.read::<OfiTunables>();
-        let own = own.map_err(|error| TransportError::Usage(error.to_string()))?;
-        let interfaces = config.socket_interfaces.clone();
-        let options = Options { interfaces, always_writes: false };
-        let provider = if own.provider.is_empty() { usual() } else { own.provider };
+    names_devices: |config| own(config).is_ok_and(|own| !own.provider.is_empty()),
+    make: |config, setup| {
+        let named = own(config)?.provider;
+        let provider = match named.is_empty() {
+            true => usual(config)?,
+            false => named,
+        };
+        let options = Options {
+            interfaces: config.socket_interfaces.clone(),
+            always_writes: false,
+            acknowledged: setup.acknowledged,
+        };
         Ok(Box::new(OfiTransport::new(&provider, options)))
     },
     fewer_locations: Location::fewer,
 };
 
-/// Returns the best provider that there is, or the one that most machines have.
-fn usual() -> String {
+fn own(config: &Config) -> Result<OfiTunables, TransportError> {
+    let own = config.transport_settings.read::<OfiTunables>();
+    own.map_err(|error| TransportError::Usage(error.to_string()))
+}
+
+/// Returns the best provider that there is, or the one that most machines have. Where libfabric is
+/// not asked for by name, it is loaded for EFA only: it takes its time, and some providers set
+/// signal handlers.
+fn usual(config: &Config) -> Result<String, TransportError> {
+    if has_efa() {
+        return Ok(USUAL[0].to_owned());
+    }
+    if !config.transport.split('+').any(|name| name == KIND.name) {
+        return Err(TransportError::Usage("this host has no EFA".to_owned()));
+    }
     let all = providers().unwrap_or_default();
     let found = USUAL.iter().find(|name| all.iter().any(|provider| provider.name == **name));
-    found.unwrap_or(&"tcp").to_string()
+    Ok(found.unwrap_or(&"tcp").to_string())
+}
+
+/// Returns whether the kernel has an adapter for EFA.
+fn has_efa() -> bool {
+    let adapters = std::fs::read_dir("/sys/bus/pci/drivers/efa");
+    let is_adapter = |name: &OsStr| name.as_encoded_bytes().contains(&b':');
+    adapters.is_ok_and(|entries| entries.flatten().any(|entry| is_adapter(&entry.file_name())))
 }

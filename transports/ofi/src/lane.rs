@@ -53,6 +53,8 @@ pub(crate) struct OfiLane {
     /// Peers by the numbers of their endpoints; empty where detached. Numbers are not used again.
     peers: Vec<Option<Peer>>,
     layout: Layout,
+    /// True if a write is done only when the peer has it.
+    acknowledged: bool,
     /// Receives, where puts are messages; none where they are writes.
     inbox: Option<Inbox>,
     /// Read while bytes are copied.
@@ -82,6 +84,7 @@ impl OfiLane {
             endpoint: ManuallyDrop::new(endpoint),
             process: rustix::process::getpid(),
             requests: Requests::default(),
+            acknowledged: caps.acknowledged,
             memory: NamedMemory::new(registry, caps),
             number: LANES.fetch_add(1, Ordering::Relaxed),
             peers: Vec::new(),
@@ -134,12 +137,12 @@ impl OfiLane {
 
     /// Hands what waits for a peer to the provider, as far as that takes it.
     fn pump(&mut self, endpoint: EndpointId) {
-        let OfiLane { endpoint: own, requests, peers, layout, inbox, .. } = self;
+        let OfiLane { endpoint: own, requests, peers, layout, inbox, acknowledged, .. } = self;
         let Some(Some(peer)) = peers.get_mut(endpoint.0 as usize) else { return };
         let Some((to, number)) = peer.to else { return };
         while let Some(mut write) = peer.waiting.pop_front() {
             let posted = match inbox {
-                None => write_put(own, requests, *layout, (to, number), &write),
+                None => write_put(own, requests, *layout, (to, number), *acknowledged, &write),
                 Some(_) => send_put(own, requests, (to, number), &mut write),
             };
             match posted {
@@ -308,13 +311,17 @@ fn write_put(
     requests: &mut Requests,
     layout: Layout,
     (to, number): (u64, u32),
+    acknowledged: bool,
     write: &Write,
 ) -> Result<bool, OfiError> {
     let data = write.immediate.map(|immediate| layout.encode(number, immediate, write.bytes()));
     let context = requests.add(write.request.clone());
     // SAFETY: the memory is kept with the request, and context and request until it has completed;
     // the endpoint goes before both.
-    let taken = unsafe { endpoint.write_ranges(write.ranges(), data, to, write.remote, context) };
+    let taken = unsafe {
+        let (ranges, remote) = (write.ranges(), write.remote);
+        endpoint.write_ranges(ranges, data, to, remote, acknowledged, context)
+    };
     if taken != Ok(true) {
         requests.end(context);
     }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use ccl_core::transport::{Device, DeviceId, DeviceInfo, Fabric, Transport, TransportError};
+use ccl_core::transport::{
+    Device, DeviceId, DeviceInfo, Fabric, Locality, Transport, TransportError,
+};
 use libfabric_sys::{FI_MSG, FI_RMA};
 
 use crate::device::{OfiDevice, Options, caps};
@@ -42,21 +44,55 @@ impl OfiTransport {
     }
 }
 
+/// Returns the position of a device in the host; that of software is not known.
+fn locality(info: &Info) -> Locality {
+    let function = info.pci_address().map(|address| format!("/sys/bus/pci/devices/{address}"));
+    let pci_path = function.and_then(|link| std::fs::canonicalize(link).ok());
+    let numa_node = pci_path.as_ref().and_then(|path| {
+        // The file says -1 where the node is not known.
+        std::fs::read_to_string(path.join("numa_node")).ok()?.trim().parse().ok()
+    });
+    Locality {
+        numa_node,
+        pci_path: pci_path.and_then(|path| path.into_os_string().into_string().ok()),
+    }
+}
+
 impl Transport for OfiTransport {
     fn name(&self) -> &'static str {
         crate::KIND.name
     }
 
     fn devices(&self) -> Vec<DeviceInfo> {
-        let describe = |info: &Info| DeviceInfo {
-            id: DeviceId(info.device()),
-            description: format!("{} over libfabric's provider {}", info.device(), self.provider),
-            caps: caps(info, self.options.always_writes || info.has_own_keys()),
-            numa_node: None,
-            pci_path: None,
-            fabric: Fabric::default(),
+        let describe = |info: &Info| {
+            let Locality { numa_node, pci_path } = locality(info);
+            DeviceInfo {
+                id: DeviceId(info.device()),
+                description: format!(
+                    "{} over libfabric's provider {}",
+                    info.device(),
+                    self.provider
+                ),
+                caps: caps(info, &self.options),
+                numa_node,
+                pci_path,
+                fabric: Fabric::default(),
+            }
         };
-        self.offers().unwrap_or_default().iter().map(describe).collect()
+        let mut all: Vec<_> = self.offers().unwrap_or_default().iter().map(describe).collect();
+        if all.iter().any(|device| device.pci_path.is_some()) {
+            all.retain(|device| device.pci_path.is_some());
+            return all;
+        }
+        // Interfaces of software are no adapters that ranks divide: one of them reaches all hosts.
+        let interfaces = ccl_socket::interfaces(&self.options.interfaces).unwrap_or_default();
+        let rank = |device: &DeviceInfo| {
+            let at = interfaces.iter().position(|name| *name == device.id.0);
+            at.unwrap_or(interfaces.len())
+        };
+        all.sort_by_key(rank);
+        all.truncate(1);
+        all
     }
 
     fn why_none(&self) -> String {

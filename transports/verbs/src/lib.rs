@@ -257,7 +257,7 @@ pub const KIND: TransportKind = TransportKind {
     name: "verbs",
     id: 2,
     reach: Reach::Network,
-    preference: 2,
+    preference: 3,
     adapters: true,
     stripes: true,
     encrypts: false,

@@ -56,6 +56,18 @@ struct Health {
     pairs: VecDeque<(u32, &'static str)>,
 }
 
+/// Returns the reason why a device of this type, as sysfs names it, has no reliable connected queue
+/// pairs that two hosts could join, if that is so.
+fn unsuitable(node_type: &str) -> Option<String> {
+    let node_type = node_type.trim();
+    (!node_type.starts_with("1:")).then(|| {
+        format!(
+            "it is neither InfiniBand nor RoCE (type \"{node_type}\"); FERROCCL_TRANSPORT=ofi \
+             reaches EFA through libfabric"
+        )
+    })
+}
+
 impl Port {
     pub(crate) fn open(
         context: Arc<Context>,
@@ -64,6 +76,9 @@ impl Port {
     ) -> Result<Port, TransportError> {
         let title = format!("{}:{number}", context.name());
         let usage = |problem: String| TransportError::Usage(format!("{title}: {problem}"));
+        if let Some(problem) = context.node_type().as_deref().and_then(unsuitable) {
+            return Err(usage(problem));
+        }
         let (attr, limits) = (context.port(number)?, context.limits()?);
         if attr.state != IBV_PORT_ACTIVE {
             return Err(usage(format!(
@@ -215,4 +230,19 @@ fn choose(
     let choice = rule.choose(&rows, attr.link_layer)?;
     let others = rule.others(&rows, attr.link_layer, choice.row);
     Ok((choice, others))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_devices_than_channel_adapters_are_refused() {
+        assert_eq!(unsuitable("1: CA\n"), None);
+        // EFA, iWARP, usNIC.
+        for node_type in ["7: unspecified\n", "4: RNIC\n", "5: usNIC\n", "\n"] {
+            let problem = unsuitable(node_type).unwrap();
+            assert!(problem.contains("FERROCCL_TRANSPORT=ofi"), "{problem}");
+        }
+    }
 }

@@ -23,10 +23,11 @@ the last operation that all completed (L). Where a family has no algorithm for a
 cell names the one that stands for it.
 ";
 /// Places where cells run, in the order of the page, with their descriptions.
-const PLACES: [(&str, &str); 4] = [
+const PLACES: [(&str, &str); 5] = [
     ("network", "Processes in network namespaces"),
     ("guest", "The same in a virtual machine, whose links lose, delay and reorder"),
     ("rdma", "Over RDMA, between two devices in software in that machine"),
+    ("libfabric", "Over libfabric, with its providers in software, on loopback"),
     ("simulator", "The simulator, each cell under many seeds"),
 ];
 

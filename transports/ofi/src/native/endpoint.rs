@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use libc::{EAGAIN, c_char, c_int, c_void, iovec, ssize_t};
 use libfabric_sys::{
-    FI_ADDR_STR, FI_AV_TABLE, FI_CQ_FORMAT_DATA, FI_EAVAIL, FI_MR_ENDPOINT, FI_RECV,
-    FI_REMOTE_CQ_DATA, FI_SEND, FI_WAIT_NONE, fi_av_attr, fi_av_insert, fi_av_open, fi_close,
-    fi_context2, fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry, fi_cq_open, fi_cq_read,
+    FI_ADDR_STR, FI_AV_TABLE, FI_CQ_FORMAT_DATA, FI_DELIVERY_COMPLETE, FI_EAVAIL, FI_MR_ENDPOINT,
+    FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, FI_WAIT_NONE, fi_av_attr, fi_av_insert, fi_av_open,
+    fi_close, fi_context2, fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry, fi_cq_open, fi_cq_read,
     fi_cq_readerr, fi_cq_strerror, fi_enable, fi_endpoint, fi_ep_bind, fi_getname, fi_mr_bind,
     fi_mr_enable, fi_msg, fi_msg_rma, fi_recv, fi_rma_iov, fi_senddata, fi_sendmsg, fi_writedata,
     fi_writemsg, fid, fid_av, fid_cq, fid_ep,
@@ -272,6 +272,7 @@ impl Endpoint {
         data: Option<u64>,
         to: u64,
         (address, key): (u64, u64),
+        acknowledged: bool,
         context: *mut fi_context2,
     ) -> Result<bool, OfiError> {
         let mut local = Local::new(ranges);
@@ -287,7 +288,8 @@ impl Endpoint {
             context: context.cast(),
             data: data.unwrap_or(0),
         };
-        let flags = if data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
+        let tells = if data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
+        let flags = tells | if acknowledged { FI_DELIVERY_COMPLETE } else { 0 };
         // SAFETY: the caller keeps the contract; the message itself is read before this returns.
         let returned = unsafe { fi_writemsg(self.raw, &raw const message, flags) };
         self.taken("fi_writemsg", returned)

@@ -5,9 +5,9 @@ use std::ptr::{self, NonNull};
 
 use libc::{ENODATA, c_char, c_int};
 use libfabric_sys::{
-    FI_API_VERSION, FI_CONTEXT, FI_CONTEXT2, FI_EP_RDM, FI_MR_ALLOCATED, FI_MR_ENDPOINT,
-    FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_RX_CQ_DATA, FI_THREAD_SAFE,
-    Functions, fi_domain_attr, fi_ep_attr, fi_info, fi_tx_attr,
+    FI_API_VERSION, FI_BUS_PCI, FI_CONTEXT, FI_CONTEXT2, FI_EP_RDM, FI_MR_ALLOCATED,
+    FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_RX_CQ_DATA,
+    FI_THREAD_SAFE, Functions, fi_domain_attr, fi_ep_attr, fi_info, fi_pci_attr, fi_tx_attr,
 };
 
 use super::{OfiError, check, functions};
@@ -155,6 +155,17 @@ impl Info {
         // SAFETY: as above.
         let link = unsafe { nic.link_attr.as_ref() }?;
         (link.speed > 0).then(|| link.speed as f64 / 8.0)
+    }
+
+    /// Returns the address of the device's PCI function, as sysfs has it: `0000:31:00.0`.
+    pub(crate) fn pci_address(&self) -> Option<String> {
+        // SAFETY: the library has made what is there.
+        let nic = unsafe { self.info().nic.as_ref() }?;
+        // SAFETY: as above.
+        let bus = unsafe { nic.bus_attr.as_ref() }?;
+        let fi_pci_attr { domain_id, bus_id, device_id, function_id } = bus.pci;
+        (bus.bus_type == FI_BUS_PCI)
+            .then(|| format!("{domain_id:04x}:{bus_id:02x}:{device_id:02x}.{function_id:x}"))
     }
 
     /// Returns whether the keys of memory are a device's own.

@@ -28,6 +28,7 @@ constants! { u64:
     FI_SEND = 1 << 11,
     FI_REMOTE_WRITE = 1 << 13,
     FI_REMOTE_CQ_DATA = 1 << 17,
+    FI_DELIVERY_COMPLETE = 1 << 28,
     FI_HMEM = 1 << 47,
     FI_LOCAL_COMM = 1 << 51,
     FI_REMOTE_COMM = 1 << 52,

@@ -12,6 +12,18 @@ use crate::types::{fi_fabric_attr, fi_info, fid_fabric};
 /// File name under which every distribution installs the library.
 pub const LIBRARY: &str = "libfabric.so.1";
 
+/// Signals of programs that fail or are told to end.
+const HANDLED: [c_int; 8] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGILL,
+    libc::SIGFPE,
+    libc::SIGABRT,
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGQUIT,
+];
+
 /// Reason why there are no functions.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
@@ -42,7 +54,7 @@ pub fn system() -> Result<&'static Functions, &'static LoadError> {
 
 fn load() -> Result<Functions, LoadError> {
     // SAFETY: its initialisers are those of a library that everybody loads at start otherwise.
-    let library = unsafe { Library::new(LIBRARY) };
+    let library = keep_signal_handlers(|| unsafe { Library::new(LIBRARY) });
     let library = library.map_err(|error| LoadError::Library(reason(&error)))?;
     let functions = Functions::of(&library);
     std::mem::forget(library);
@@ -53,6 +65,25 @@ fn load() -> Result<Functions, LoadError> {
         return Err(LoadError::Version(version >> 16, version & 0xffff));
     }
     Ok(functions)
+}
+
+/// Undoes what `load` does to the handlers of signals: libraries that some providers need set
+/// handlers of their own when they are loaded (libpsm), in the place of the program's.
+fn keep_signal_handlers<T>(load: impl FnOnce() -> T) -> T {
+    let before = HANDLED.map(|signal| {
+        // SAFETY: zeros are such an action.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: the action has room for what is asked for; nothing is set.
+        let found = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
+        (signal, (found == 0).then_some(action))
+    });
+    let loaded = load();
+    for (signal, action) in &before {
+        let Some(action) = action else { continue };
+        // SAFETY: the action was in force just before.
+        unsafe { libc::sigaction(*signal, action, std::ptr::null_mut()) };
+    }
+    loaded
 }
 
 /// Returns what the system says of an error, which knows the file that is missing.

@@ -15,8 +15,8 @@ use ccl_transport_ofi::{OfiTransport, Options, providers};
 struct Ofi([Arc<dyn Device>; 2]);
 
 impl Ofi {
-    fn new(provider: &str, always_writes: bool) -> Ofi {
-        let options = Options { interfaces: "lo".to_owned(), always_writes };
+    fn new(provider: &str, options: &Options) -> Ofi {
+        let options = Options { interfaces: "lo".to_owned(), ..options.clone() };
         let transport = OfiTransport::new(provider, options);
         let devices = transport.devices();
         let device = devices.iter().find(|device| device.id.0 == "lo").or(devices.first());
@@ -51,35 +51,43 @@ impl Fixture for Ofi {
 /// the key is checked at the beginning only. Puts are messages there, unless writes are asked for.
 const WITHDRAWN: &str = "what is on its way to memory that is given back goes nowhere";
 
-fn passes(provider: &str, always_writes: bool) {
+fn passes(provider: &str, options: &Options) {
     let all = providers().unwrap_or_default();
     if !all.iter().any(|found| found.name == provider) {
         println!("\nSKIPPED: libfabric has no provider {provider}");
         return;
     }
-    let make = || Box::new(Ofi::new(provider, always_writes)) as Box<dyn Fixture>;
-    let report = run_only(make, |name| !always_writes || name != WITHDRAWN);
+    let make = || Box::new(Ofi::new(provider, options)) as Box<dyn Fixture>;
+    let report = run_only(make, |name| !options.always_writes || name != WITHDRAWN);
     assert!(report.passed(), "{report}");
 }
 
 #[test]
 fn tcp_passes_the_suite() {
-    passes("tcp", false);
+    passes("tcp", &Options::default());
 }
 
 #[test]
 fn tcp_as_messages_passes_the_suite() {
-    passes("tcp;ofi_rxm", false);
+    passes("tcp;ofi_rxm", &Options::default());
 }
 
 #[test]
 fn writes_over_tcp_pass_the_suite() {
-    passes("tcp", true);
+    passes("tcp", &Options { always_writes: true, ..Options::default() });
 }
 
 #[test]
 fn writes_over_tcp_as_messages_pass_the_suite() {
-    passes("tcp;ofi_rxm", true);
+    passes("tcp;ofi_rxm", &Options { always_writes: true, ..Options::default() });
+}
+
+#[test]
+fn writes_that_are_acknowledged_pass_the_suite() {
+    for provider in ["tcp", "tcp;ofi_rxm"] {
+        let options = Options { acknowledged: true, always_writes: true, ..Options::default() };
+        passes(provider, &options);
+    }
 }
 
 /// A peer names memory that was shared with nobody, by a key that it makes of another's.
@@ -91,7 +99,7 @@ fn memory_that_was_not_shared_is_not_written() {
         println!("\nSKIPPED: libfabric has no provider tcp");
         return;
     };
-    let fixture = Ofi::new(name, false);
+    let fixture = Ofi::new(name, &Options::default());
     let [accepted, connected] = join(&fixture, b"keys").unwrap();
     let mut lanes = [0, 1].map(|side| fixture.device(side).lane().unwrap());
     let at = [lanes[0].attach(accepted).unwrap(), lanes[1].attach(connected).unwrap()];

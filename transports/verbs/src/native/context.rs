@@ -54,6 +54,11 @@ impl Context {
         })
     }
 
+    /// Returns the type of the device, such as `1: CA`, where the kernel reports it.
+    pub(crate) fn node_type(&self) -> Option<String> {
+        std::fs::read_to_string(format!("/sys/class/infiniband/{}/node_type", self.name)).ok()
+    }
+
     /// Returns the NUMA node that is nearest to the device, where the kernel reports it.
     pub(crate) fn numa_node(&self) -> Option<u32> {
         let path = format!("/sys/class/infiniband/{}/device/numa_node", self.name);

@@ -133,6 +133,7 @@ fn numbers() -> Vec<(String, u64)> {
         FI_SEND,
         FI_REMOTE_WRITE,
         FI_REMOTE_CQ_DATA,
+        FI_DELIVERY_COMPLETE,
         FI_HMEM,
         FI_LOCAL_COMM,
         FI_REMOTE_COMM,
