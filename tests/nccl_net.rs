@@ -23,7 +23,7 @@ fn plugin() -> PathBuf {
 ///
 /// The default time limit of a point is longer than usual, because other tests run at the same
 /// time.
-fn keeps_the_contract(arguments: &[&str], variables: &[(&str, &str)], skipped: &[&str]) {
+pub(crate) fn keeps_the_contract(arguments: &[&str], variables: &[(&str, &str)], skipped: &[&str]) {
     let mut command = Command::new(ccl_harness::command::program());
     command.arg("netcheck").arg(plugin()).args(arguments);
     command.arg("--skip-performance");
@@ -78,10 +78,11 @@ const VERSIONS: [(&str, &[&str]); 4] = [
     ("v11", &[]),
 ];
 /// Points that take seconds together.
-const SHORT: &str = "loads_and_names,properties,send_receive,zero_sizes,truncation,in_order,\
-                     grouped_receives,thirty_two_in_flight,deregister_with_requests_in_flight";
+pub(crate) const SHORT: &str = "loads_and_names,properties,send_receive,zero_sizes,truncation,\
+                                in_order,grouped_receives,thirty_two_in_flight,\
+                                deregister_with_requests_in_flight";
 /// Points that need a second device.
-const ONE_DEVICE: [&str; 2] = ["cross_device", "several_devices_as_one"];
+pub(crate) const ONE_DEVICE: [&str; 2] = ["cross_device", "several_devices_as_one"];
 /// Point that version 8 lacks: it has no virtual devices.
 const V8_HAS_NO_PARTS: &str = "several_devices_as_one";
 

@@ -48,7 +48,7 @@ const SEED: &str = "FERROCCL_TEST_SEED";
 /// Variable that selects the cells whose names contain its value.
 const ONLY: &str = "FERROCCL_TEST_CELLS";
 
-fn full() -> bool {
+pub(crate) fn full() -> bool {
     std::env::var(FULL).is_ok_and(|full| full == "1")
 }
 

@@ -28,7 +28,8 @@ const PARTS_MAX: usize = 8;
 /// devices at least.
 pub(crate) fn shorten(kind: &TransportKind, address: &Address, least: usize) -> Option<Address> {
     match kind.adapters {
-        true => rails_address(address, least, kind.fewer_locations),
+        true => rails_address(address, least, kind.fewer_locations)
+            .or_else(|| (kind.fewer_locations)(address)),
         false => (kind.fewer_locations)(address),
     }
 }
@@ -54,6 +55,8 @@ pub(crate) struct NetDevice {
     /// Numbers of the devices that this one is made of; mostly its own.
     pub(crate) parts: Vec<i32>,
     ids: Vec<DeviceId>,
+    /// True if others may be added to the device, and it to others.
+    may_be_rail: bool,
     description: String,
     transport: Arc<dyn Transport>,
     opened: Mutex<Option<Arc<dyn Device>>>,
@@ -69,7 +72,7 @@ impl NetDevice {
             return Ok(Arc::clone(device));
         }
         let device = match &self.ids[..] {
-            [id] if !self.kind.adapters => self.transport.open(id)?,
+            [id] if !self.may_be_rail => self.transport.open(id)?,
             // Each is rails, though of one: so any device can be reached from any other.
             ids => Arc::new(RailsDevice::new(self.open_parts(ids)?)?),
         };
@@ -221,6 +224,7 @@ fn several(parts: &[&Arc<NetDevice>], numbers: &[i32], with: &Arc<dyn Transport>
         layer: first.layer,
         parts: numbers.to_vec(),
         ids: parts.iter().flat_map(|part| part.ids.clone()).collect(),
+        may_be_rail: true,
         description: joined(|device| &device.description, " and "),
         transport: Arc::clone(with),
         opened: Mutex::new(None),
@@ -252,7 +256,14 @@ pub(crate) fn find(config: &Config) -> Result<(Devices, String), NetError> {
             reasons.push(format!("FERROCCL_TLS=1, which {} cannot", kind.name));
             continue;
         }
-        let (devices, lacks) = of(kind, config)?;
+        let (devices, lacks) = match of(kind, config) {
+            // Others may do without adapters.
+            Err(error) if kind.adapters => {
+                reasons.push(format!("not {}, since {error}", kind.name));
+                continue;
+            }
+            found => found?,
+        };
         if devices.count() > 0 {
             reasons.push(format!("{} is the best that there is", kind.name));
             return Ok((devices, reasons.join("; ")));
@@ -336,6 +347,7 @@ fn describe(
         plane: told(info.fabric.plane).unwrap_or(UNDEFINED as i16),
         layer: info.fabric.layer,
         parts: Vec::new(),
+        may_be_rail: kind.adapters && info.caps.acknowledged,
         ids: vec![info.id],
         description: info.description,
         transport: Arc::clone(transport),

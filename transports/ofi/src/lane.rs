@@ -242,9 +242,11 @@ impl OfiLane {
     }
 
     fn failed(&mut self, context: *mut fi_context2, error: &OfiError) {
-        let Some(Request { endpoint, .. }) = self.requests.end(context) else { return };
+        let Some(Request { endpoint, left, .. }) = self.requests.end(context) else { return };
+        // Other messages of the same put fail, too.
+        let is_last = left.fetch_sub(1, Ordering::Relaxed) == 1;
         if let Ok(peer) = self.peer(endpoint) {
-            peer.outstanding -= 1;
+            peer.outstanding -= usize::from(is_last);
             peer.lose(error.to_string());
         }
     }

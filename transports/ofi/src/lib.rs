@@ -19,11 +19,9 @@
 //!
 //! # What is missing
 //!
-//! The registry of ferroccl does not list it yet. A connection beside that breaks is not made
-//! anew, and nothing wakes a lane that sleeps. Over the provider `shm` libfabric itself fails in
-//! some points of the conformance suite: 1.17 when a peer is inserted that has died, 2.5 when many
-//! messages go both ways within one process. libpsm, which libfabric 1.17 of Debian loads, sets
-//! signal handlers of its own, unless IPATH_NO_BACKTRACE is set.
+//! A connection beside that breaks is not made anew, and nothing wakes a lane that sleeps. Over the
+//! provider `shm` libfabric itself fails in some points of the conformance suite: 1.17 when a peer
+//! is inserted that has died, 2.5 when many messages go both ways within one process.
 
 mod device;
 mod kind;

@@ -29,9 +29,14 @@ impl OfiTransport {
     fn offers(&self) -> Result<Vec<Info>, OfiError> {
         let hints = Hints { provider: Some(&self.provider), caps: FI_MSG | FI_RMA };
         let mut offers = Info::list(&hints)?;
-        offers.retain(|info| {
-            info.provider() == self.provider && info.domain().cq_data_size >= DATA_BYTES
-        });
+        offers.retain(|info| info.domain().cq_data_size >= DATA_BYTES);
+        // As with FI_PROVIDER, a provider that lacks such endpoints is one with a layer above it.
+        let is_exact = |info: &Info| info.provider() == self.provider;
+        let layered = format!("{};", self.provider);
+        match offers.iter().any(is_exact) {
+            true => offers.retain(is_exact),
+            false => offers.retain(|info| info.provider().starts_with(&layered)),
+        }
         // The same device with other formats of its address comes later.
         let mut seen = Vec::new();
         offers.retain(|info| {
@@ -71,7 +76,7 @@ impl Transport for OfiTransport {
                 description: format!(
                     "{} over libfabric's provider {}",
                     info.device(),
-                    self.provider
+                    info.provider()
                 ),
                 caps: caps(info, &self.options),
                 numa_node,

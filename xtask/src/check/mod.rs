@@ -64,7 +64,7 @@ impl Check {
             Check::Valgrind => sanitizers::valgrind(full),
             Check::Recorder => recorder::run(),
             Check::Fuzz => fuzz::run(full),
-            Check::Ofi => ofi::run(),
+            Check::Ofi => ofi::run(full),
         }
     }
 

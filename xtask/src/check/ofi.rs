@@ -34,8 +34,9 @@ struct Version {
     directory: Option<PathBuf>,
 }
 
-/// Runs the tests over every version that can be had.
-pub(super) fn run() -> Outcome<Verdict> {
+/// Runs the tests over every version that can be had. The quick tier has what uses the system's
+/// library in another suite.
+pub(super) fn run(full: bool) -> Outcome<Verdict> {
     let mut versions = Vec::new();
     let mut lacks = Vec::new();
     match needs::install(&PACKAGES) {
@@ -50,7 +51,7 @@ pub(super) fn run() -> Outcome<Verdict> {
     }
     for Version { name, directory } in &versions {
         println!("-- over {name}");
-        test(directory.as_deref()).map_err(|error| format!("over {name}: {error}"))?;
+        test(directory.as_deref(), full).map_err(|error| format!("over {name}: {error}"))?;
     }
     match (versions.len(), lacks.join("; ")) {
         (0, why) => Ok(Verdict::Skipped(why)),
@@ -85,13 +86,17 @@ fn wheel() -> Outcome<PathBuf> {
 }
 
 /// Runs what uses libfabric: the bindings, the transport, the command, and collectives.
-fn test(directory: Option<&Path>) -> Outcome {
+fn test(directory: Option<&Path>, full: bool) -> Outcome {
     let transport: &[&str] = &["--test", "bindings", "--test", "ofi"];
     let users: &[&str] = &["--test", "cli", "--test", "integration", "--", "ofi::"];
-    for arguments in [transport, users] {
+    let parts: &[&[&str]] = match full || directory.is_some() {
+        true => &[transport, users],
+        false => &[transport],
+    };
+    for arguments in parts {
         // With the features of some packages alone, everything would be built anew.
         let mut cargo = workspace::cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]);
-        cargo.args(arguments);
+        cargo.args(*arguments);
         if let Some(directory) = directory {
             cargo.env("LD_LIBRARY_PATH", directory);
         }

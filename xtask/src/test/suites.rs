@@ -193,9 +193,9 @@ pub(crate) const SUITES: &[Suite] = &[
         what: "what uses libfabric, over two versions of it",
         needs: "as root installs libfabric1 and libfabric-dev, and needs python3 and PyPI once for \
                 a newer version beside the build; skipped where it cannot",
-        tiers: "quick and deep alike",
-        usual_s: [40, 40],
-        tests_min: 8,
+        tiers: "quick: what uses the newer version; deep: both, and every cell of the matrix",
+        usual_s: [50, 400],
+        tests_min: 24,
         waits: false,
         quick: &[Step::Xtask(&["check", "ofi"])],
         deep: &[Step::Xtask(&["check", "ofi"])],
@@ -231,7 +231,7 @@ pub(crate) const SUITES: &[Suite] = &[
         needs: IN_GUEST,
         tiers: "quick: one boot with conformance, a collective of each family, captures, a kill, \
                 a short netcheck and compare-transports; deep: every test",
-        usual_s: [150, 600],
+        usual_s: [140, 600],
         tests_min: 5,
         waits: true,
         quick: &[Step::Guest(&GUEST_QUICK)],

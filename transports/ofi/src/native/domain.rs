@@ -13,6 +13,10 @@ use libfabric_sys::{
 
 use super::{Info, OfiError, check};
 
+/// Most requests and receives that an endpoint of a provider in software has. Such providers
+/// allocate buffers for all of them: 32 MiB and more for the 2,048 that `ofi_rxm` has otherwise.
+const SOFTWARE_QUEUE_MAX: usize = 128;
+
 /// A device that this process has opened.
 #[derive(Debug)]
 pub(crate) struct Domain {
@@ -29,7 +33,11 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    pub(crate) fn open(info: Info) -> Result<Arc<Domain>, OfiError> {
+    /// Opens the device of an offer.
+    pub(crate) fn open(mut info: Info) -> Result<Arc<Domain>, OfiError> {
+        if !info.has_own_keys() {
+            info.limit_queues(SOFTWARE_QUEUE_MAX);
+        }
         let functions = info.functions;
         let mut fabric = ptr::null_mut();
         let attributes = info.info().fabric_attr;

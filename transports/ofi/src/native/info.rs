@@ -106,6 +106,18 @@ impl Info {
         Ok(())
     }
 
+    /// Lowers the number of requests, and of receives, that an endpoint has at once.
+    pub(super) fn limit_queues(&mut self, most: usize) {
+        // SAFETY: the offer is whole, and nobody else has it.
+        let info = unsafe { self.raw.as_mut() };
+        // SAFETY: every offer has all attributes.
+        let sending = unsafe { &mut *info.tx_attr };
+        sending.size = sending.size.min(most);
+        // SAFETY: as above.
+        let receiving = unsafe { &mut *info.rx_attr };
+        receiving.size = receiving.size.min(most);
+    }
+
     pub(super) fn raw(&self) -> *mut fi_info {
         self.raw.as_ptr()
     }
