@@ -311,7 +311,8 @@ fn back_pressure(fixture: &dyn Fixture) -> Outcome {
 }
 
 fn many_endpoints(fixture: &dyn Fixture) -> Outcome {
-    const ENDPOINTS: usize = 16;
+    // More than four bits tell apart.
+    const ENDPOINTS: usize = 20;
     let pair = &mut Pair::new(fixture, ENDPOINTS * 8)?;
     let mut routes = vec![(pair.ends[0].endpoint, pair.ends[1].endpoint, pair.ends[0].remote)];
     for _ in 1..ENDPOINTS {

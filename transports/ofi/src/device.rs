@@ -35,6 +35,8 @@ pub struct Options {
     /// True to write to the peer's memory also where the provider is software; else puts are
     /// messages there.
     pub always_writes: bool,
+    /// True to leave four of eight bytes of a write's data alone, as EFA has no more.
+    pub short_data: bool,
     /// True if a write is done only when the peer has it
     /// ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)). A message is done when
     /// the peer's provider has it, which knows nothing of the memory that it is for.
@@ -44,7 +46,7 @@ pub struct Options {
 /// Returns the capabilities of an offer.
 pub(crate) fn caps(info: &Info, options: &Options) -> Caps {
     let writes = options.always_writes || info.has_own_keys();
-    let layout = Layout::new(info.domain().cq_data_size);
+    let layout = layout(info, options);
     let most = if writes { layout.bytes_max() } else { MESSAGE_BYTES_MAX };
     Caps {
         mapped: false,
@@ -57,6 +59,11 @@ pub(crate) fn caps(info: &Info, options: &Options) -> Caps {
         bandwidth_bytes_per_s: info.bytes_per_s().unwrap_or(USUAL_BYTES_PER_S),
         latency_ns: 5_000,
     }
+}
+
+/// Returns the layout of the data of writes.
+fn layout(info: &Info, options: &Options) -> Layout {
+    Layout::new(if options.short_data { 4 } else { info.domain().cq_data_size })
 }
 
 /// A domain of a provider.
@@ -128,7 +135,7 @@ impl Device for OfiDevice {
 
     fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {
         let (registry, fence) = (Arc::clone(&self.registry), Arc::clone(&self.fence));
-        let caps = self.caps.clone();
-        Ok(Box::new(OfiLane::new(&self.domain, registry, fence, caps, self.writes)?))
+        let (caps, layout) = (self.caps.clone(), layout(self.domain.info(), &self.options));
+        Ok(Box::new(OfiLane::new(&self.domain, registry, fence, caps, (self.writes, layout))?))
     }
 }

@@ -44,8 +44,8 @@ pub const KIND: TransportKind = TransportKind {
         };
         let options = Options {
             interfaces: config.socket_interfaces.clone(),
-            always_writes: false,
             acknowledged: setup.acknowledged,
+            ..Options::default()
         };
         Ok(Box::new(OfiTransport::new(&provider, options)))
     },

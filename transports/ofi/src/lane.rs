@@ -40,11 +40,15 @@ const NAP: Duration = Duration::from_micros(50);
 /// Number of each lane of the process, for registrations.
 static LANES: AtomicU64 = AtomicU64::new(0);
 
-/// A lane of a domain: one endpoint for all its peers.
+/// A lane of a domain: one endpoint for as many peers as the data of writes tells apart.
 #[derive(Debug)]
 pub(crate) struct OfiLane {
-    /// Endpoint; closed first, so that the provider has nothing of the rest any more.
-    endpoint: ManuallyDrop<Endpoint>,
+    domain: Arc<Domain>,
+    /// Endpoints, each for so many peers in turn; closed first, so that the provider has nothing of
+    /// the rest any more.
+    endpoints: ManuallyDrop<Vec<Endpoint>>,
+    /// Number of peers of each endpoint.
+    peers_max: usize,
     /// The child of a fork has the same connections, and must say nothing on them.
     process: Pid,
     requests: Requests,
@@ -74,21 +78,25 @@ impl OfiLane {
         registry: Arc<Registry<Arc<Registered>>>,
         fence: Arc<RwLock<()>>,
         caps: Caps,
-        writes: bool,
+        (writes, layout): (bool, Layout),
     ) -> Result<OfiLane, TransportError> {
         let endpoint = Endpoint::open(domain).map_err(transport_error)?;
         let mut inbox = if writes { None } else { Some(Inbox::new(domain)?) };
         let posted = inbox.as_mut().map_or(Ok(()), |inbox| inbox.post(&endpoint));
         posted.map_err(transport_error)?;
+        // The heads of messages have room for any number.
+        let peers_max = if writes { layout.peers_max() } else { usize::MAX };
         Ok(OfiLane {
-            endpoint: ManuallyDrop::new(endpoint),
+            domain: Arc::clone(domain),
+            endpoints: ManuallyDrop::new(vec![endpoint]),
+            peers_max,
             process: rustix::process::getpid(),
             requests: Requests::default(),
             acknowledged: caps.acknowledged,
             memory: NamedMemory::new(registry, caps),
             number: LANES.fetch_add(1, Ordering::Relaxed),
             peers: Vec::new(),
-            layout: Layout::new(domain.info().domain().cq_data_size),
+            layout,
             inbox,
             fence,
             shared: Vec::new(),
@@ -137,9 +145,13 @@ impl OfiLane {
 
     /// Hands what waits for a peer to the provider, as far as that takes it.
     fn pump(&mut self, endpoint: EndpointId) {
-        let OfiLane { endpoint: own, requests, peers, layout, inbox, acknowledged, .. } = self;
-        let Some(Some(peer)) = peers.get_mut(endpoint.0 as usize) else { return };
-        let Some((to, number)) = peer.to else { return };
+        let OfiLane { endpoints, peers_max, requests, peers, layout, inbox, acknowledged, .. } =
+            self;
+        let number = endpoint.0 as usize;
+        let Some(Some(peer)) = peers.get_mut(number) else { return };
+        let (Some((to, number)), Some(own)) = (peer.to, endpoints.get(number / *peers_max)) else {
+            return;
+        };
         while let Some(mut write) = peer.waiting.pop_front() {
             let posted = match inbox {
                 None => write_put(own, requests, *layout, (to, number), *acknowledged, &write),
@@ -168,26 +180,30 @@ impl OfiLane {
 
     /// Takes completions in.
     fn drain(&mut self, events: &mut Vec<Event>) {
-        for _ in 0..TURNS_MAX {
-            match self.endpoint.take("a write") {
-                Ok(None) => break,
-                Ok(Some(completion)) => self.completed(&completion, events),
-                Err((context, error)) => self.failed(context, &error),
+        for number in 0..self.endpoints.len() {
+            for _ in 0..TURNS_MAX {
+                match self.endpoints[number].take("a write") {
+                    Ok(None) => break,
+                    Ok(Some(completion)) => self.completed(number, &completion, events),
+                    Err((context, error)) => self.failed(context, &error),
+                }
             }
         }
-        let posted = self.inbox.as_mut().map_or(Ok(()), |inbox| inbox.post(&self.endpoint));
+        let posted = self.inbox.as_mut().map_or(Ok(()), |inbox| inbox.post(&self.endpoints[0]));
         if let Err(error) = posted {
             // Nothing can come any more.
             self.peers.iter_mut().flatten().for_each(|peer| peer.lose(error.to_string()));
         }
     }
 
-    fn completed(&mut self, completion: &Completion, events: &mut Vec<Event>) {
+    /// Takes in a completion of the endpoint of that number.
+    fn completed(&mut self, number: usize, completion: &Completion, events: &mut Vec<Event>) {
         let Completion { flags, data, bytes, context } = *completion;
         let from_peer = FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
         if flags & from_peer != 0 {
             let tag = self.layout.decode(data);
-            let (endpoint, immediate) = (EndpointId(tag.number), tag.immediate);
+            let first = number.saturating_mul(self.peers_max) as u32;
+            let (endpoint, immediate) = (EndpointId(first + tag.number), tag.immediate);
             let bytes = tag.bytes.unwrap_or(bytes);
             if let Ok(peer) = self.peer(endpoint) {
                 peer.arrived += 1;
@@ -257,7 +273,7 @@ impl OfiLane {
         let mut notes = Vec::new();
         for (number, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
-            peer.hear(now, &self.endpoint, &mut notes);
+            peer.hear(now, &self.endpoints[number / self.peers_max], &mut notes);
             let endpoint = EndpointId(number as u32);
             events.extend(notes.drain(..).map(|bytes| Event::Note { endpoint, bytes }));
             if let Some((since, reason)) = &peer.ended
@@ -379,15 +395,12 @@ impl Lane for OfiLane {
             || TransportError::Usage("this connection was made by another device".to_owned()),
         )?;
         let endpoint = EndpointId(self.peers.len() as u32);
-        let most = self.layout.peers_max();
-        if self.peers.len() >= most {
-            return Err(TransportError::Usage(format!(
-                "a lane over this provider has at most {most} links: the data of its writes is \
-                 short; use FERROCCL_TRANSPORT=tcp"
-            )));
+        let (own, number) = (self.peers.len() / self.peers_max, self.peers.len() % self.peers_max);
+        if own == self.endpoints.len() {
+            self.endpoints.push(Endpoint::open(&self.domain).map_err(transport_error)?);
         }
-        let address = self.endpoint.address().map_err(transport_error)?;
-        let peer = Peer::new(*link, endpoint, address);
+        let address = self.endpoints[own].address().map_err(transport_error)?;
+        let peer = Peer::new(*link, number as u32, address);
         let peer =
             peer.ok_or_else(|| TransportError::Usage("a link without a connection".to_owned()))?;
         self.peers.push(Some(peer));
@@ -455,7 +468,7 @@ impl Lane for OfiLane {
             let (peer, reason) = (peer.name.clone(), reason.clone());
             return Err(TransportError::Lost { peer, reason });
         }
-        let own = &self.endpoint;
+        let own = &self.endpoints[endpoint.0 as usize / self.peers_max];
         let (address, name) = match &self.inbox {
             None => memory.share(self.number, endpoint, |memory| own.expose(memory))?,
             Some(_) => (0, key.0),
@@ -541,6 +554,6 @@ impl Drop for OfiLane {
             self.close(EndpointId(number as u32));
         }
         // SAFETY: nothing uses it afterwards.
-        unsafe { ManuallyDrop::drop(&mut self.endpoint) };
+        unsafe { ManuallyDrop::drop(&mut self.endpoints) };
     }
 }

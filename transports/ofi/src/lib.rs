@@ -3,8 +3,8 @@
 //!
 //! # How it works
 //!
-//! A lane has one reliable datagram endpoint (`FI_EP_RDM`) for all its peers; nothing relies on an
-//! order. Where the keys of memory are a device's own (`FI_MR_PROV_KEY`: EFA, verbs), a put is a
+//! A lane has one reliable datagram endpoint (`FI_EP_RDM`) for all its peers, or for each 16 of them
+//! where the data of writes is short (EFA); nothing relies on an order. Where the keys of memory are a device's own (`FI_MR_PROV_KEY`: EFA, verbs), a put is a
 //! write with data (`FI_RMA`, `FI_REMOTE_CQ_DATA`), which completes at both sides; the data tells
 //! the peer, the immediate and the length (see `tag`). Endpoints are not connected, so each peer
 //! has keys of its own, which end with its link.

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 
 use ccl_core::encoding;
 use ccl_core::time::Instant;
-use ccl_core::transport::EndpointId;
 use ccl_socket::{Link, LinkId, Remake, SideConnection, SideEnd, SideMessage};
 use serde::{Deserialize, Serialize};
 
@@ -58,11 +57,12 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Begins a link; the peer is told how this side is reached. None if it has no connection.
-    pub(crate) fn new(link: Link, endpoint: EndpointId, address: Vec<u8>) -> Option<Peer> {
+    /// Begins a link; the peer is told how this side is reached, and the number that its writes
+    /// carry. None if it has no connection.
+    pub(crate) fn new(link: Link, number: u32, address: Vec<u8>) -> Option<Peer> {
         let Link { id, peer, wires, remake, .. } = link;
         let mut side = SideConnection::new(wires.into_iter().next()?);
-        let offer = Offer { address, number: endpoint.0 };
+        let offer = Offer { address, number };
         side.say(&SideMessage::Offer(encoding::encode(&offer)));
         Some(Peer {
             side,

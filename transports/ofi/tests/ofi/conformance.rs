@@ -83,10 +83,14 @@ fn writes_over_tcp_as_messages_pass_the_suite() {
 }
 
 #[test]
-fn writes_that_are_acknowledged_pass_the_suite() {
+fn writes_as_over_efa_pass_the_suite() {
     for provider in ["tcp", "tcp;ofi_rxm"] {
-        let options = Options { acknowledged: true, always_writes: true, ..Options::default() };
-        passes(provider, &options);
+        // Where the data are short, the length comes with the completion, which 1.17 lacks.
+        let short_data = provider == "tcp";
+        passes(
+            provider,
+            &Options { acknowledged: true, always_writes: true, short_data, ..Options::default() },
+        );
     }
 }
 
