@@ -1,6 +1,7 @@
 //! The device: a domain of a provider, its registered memory, and the maker of everything else.
 
 use std::sync::{Arc, RwLock};
+use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::handshake::Protocol;
@@ -28,19 +29,33 @@ const REGISTER_BYTES_MIN: usize = 256 << 10;
 const USUAL_BYTES_PER_S: f64 = 1e9;
 
 /// Options of the transport.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Interfaces that peers are told of for the connections beside libfabric, as with TCP.
     pub interfaces: String,
     /// True to write to the peer's memory also where the provider is software; else puts are
     /// messages there.
     pub always_writes: bool,
+    /// Longest time that a connection beside may be broken.
+    pub link_within: Duration,
     /// True to leave four of eight bytes of a write's data alone, as EFA has no more.
     pub short_data: bool,
     /// True if a write is done only when the peer has it
     /// ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)). A message is done when
     /// the peer's provider has it, which knows nothing of the memory that it is for.
     pub acknowledged: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            interfaces: String::new(),
+            always_writes: false,
+            link_within: Duration::from_secs(3),
+            short_data: false,
+            acknowledged: false,
+        }
+    }
 }
 
 /// Returns the capabilities of an offer.
@@ -135,7 +150,15 @@ impl Device for OfiDevice {
 
     fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {
         let (registry, fence) = (Arc::clone(&self.registry), Arc::clone(&self.fence));
+        let within = self.options.link_within;
         let (caps, layout) = (self.caps.clone(), layout(self.domain.info(), &self.options));
-        Ok(Box::new(OfiLane::new(&self.domain, registry, fence, caps, (self.writes, layout))?))
+        Ok(Box::new(OfiLane::new(
+            &self.domain,
+            registry,
+            fence,
+            caps,
+            (self.writes, layout),
+            within,
+        )?))
     }
 }

@@ -45,6 +45,7 @@ pub const KIND: TransportKind = TransportKind {
         let options = Options {
             interfaces: config.socket_interfaces.clone(),
             acknowledged: setup.acknowledged,
+            link_within: setup.link_within,
             ..Options::default()
         };
         Ok(Box::new(OfiTransport::new(&provider, options)))

@@ -59,6 +59,8 @@ pub(crate) struct OfiLane {
     layout: Layout,
     /// True if a write is done only when the peer has it.
     acknowledged: bool,
+    /// Longest time that a connection beside may be broken.
+    broken_within: Duration,
     /// Receives, where puts are messages; none where they are writes.
     inbox: Option<Inbox>,
     /// Read while bytes are copied.
@@ -79,6 +81,7 @@ impl OfiLane {
         fence: Arc<RwLock<()>>,
         caps: Caps,
         (writes, layout): (bool, Layout),
+        broken_within: Duration,
     ) -> Result<OfiLane, TransportError> {
         let endpoint = Endpoint::open(domain).map_err(transport_error)?;
         let mut inbox = if writes { None } else { Some(Inbox::new(domain)?) };
@@ -93,6 +96,7 @@ impl OfiLane {
             process: rustix::process::getpid(),
             requests: Requests::default(),
             acknowledged: caps.acknowledged,
+            broken_within,
             memory: NamedMemory::new(registry, caps),
             number: LANES.fetch_add(1, Ordering::Relaxed),
             peers: Vec::new(),
@@ -273,7 +277,8 @@ impl OfiLane {
         let mut notes = Vec::new();
         for (number, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
-            peer.hear(now, &self.endpoints[number / self.peers_max], &mut notes);
+            let own = &self.endpoints[number / self.peers_max];
+            peer.hear((now, self.broken_within), own, &mut notes);
             let endpoint = EndpointId(number as u32);
             events.extend(notes.drain(..).map(|bytes| Event::Note { endpoint, bytes }));
             if let Some((since, reason)) = &peer.ended

@@ -3,11 +3,12 @@
 //!
 //! # How it works
 //!
-//! A lane has one reliable datagram endpoint (`FI_EP_RDM`) for all its peers, or for each 16 of them
-//! where the data of writes is short (EFA); nothing relies on an order. Where the keys of memory are a device's own (`FI_MR_PROV_KEY`: EFA, verbs), a put is a
-//! write with data (`FI_RMA`, `FI_REMOTE_CQ_DATA`), which completes at both sides; the data tells
-//! the peer, the immediate and the length (see `tag`). Endpoints are not connected, so each peer
-//! has keys of its own, which end with its link.
+//! A lane has one reliable datagram endpoint (`FI_EP_RDM`) for all its peers, or for each 16 of
+//! them where the data of writes is short (EFA); nothing relies on an order. Where the keys of
+//! memory are a device's own (`FI_MR_PROV_KEY`: EFA, verbs), a put is a write with data (`FI_RMA`,
+//! `FI_REMOTE_CQ_DATA`), which completes at both sides; the data tells the peer, the immediate and
+//! the length (see `tag`). Endpoints are not connected, so each peer has keys of its own, which end
+//! with its link.
 //!
 //! Providers in software check the key of a write at its beginning only: the rest of a write
 //! arrives in memory that was deregistered meanwhile. There, a put is messages, each with a head
@@ -19,9 +20,9 @@
 //!
 //! # What is missing
 //!
-//! A connection beside that breaks is not made anew, and nothing wakes a lane that sleeps. Over the
-//! provider `shm` libfabric itself fails in some points of the conformance suite: 1.17 when a peer
-//! is inserted that has died, 2.5 when many messages go both ways within one process.
+//! Nothing wakes a lane that sleeps. Over the provider `shm` libfabric itself fails in some points
+//! of the conformance suite: 1.17 when a peer is inserted that has died, 2.5 when many messages go
+//! both ways within one process.
 
 mod device;
 mod kind;

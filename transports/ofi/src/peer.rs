@@ -1,10 +1,11 @@
 //! A link to a peer, as a lane knows it.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use ccl_core::encoding;
 use ccl_core::time::Instant;
-use ccl_socket::{Link, LinkId, Remake, SideConnection, SideEnd, SideMessage};
+use ccl_socket::{Link, LinkId, SideLink, SideMessage};
 use serde::{Deserialize, Serialize};
 
 use crate::native::Endpoint;
@@ -22,7 +23,7 @@ struct Offer {
 /// A link to a peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    pub(crate) side: SideConnection,
+    pub(crate) side: SideLink,
     pub(crate) id: LinkId,
     pub(crate) dialled: bool,
     /// Address of the peer, for messages.
@@ -53,22 +54,20 @@ pub(crate) struct Peer {
     /// Reason why the peer is lost.
     pub(crate) lost: Option<String>,
     pub(crate) is_reported: bool,
-    _remake: Remake,
 }
 
 impl Peer {
     /// Begins a link; the peer is told how this side is reached, and the number that its writes
     /// carry. None if it has no connection.
     pub(crate) fn new(link: Link, number: u32, address: Vec<u8>) -> Option<Peer> {
-        let Link { id, peer, wires, remake, .. } = link;
-        let mut side = SideConnection::new(wires.into_iter().next()?);
+        let mut side = SideLink::new(link)?;
         let offer = Offer { address, number };
         side.say(&SideMessage::Offer(encoding::encode(&offer)));
         Some(Peer {
+            id: side.id(),
+            dialled: side.is_dialled(),
+            name: side.peer().to_owned(),
             side,
-            id,
-            dialled: remake.is_dialled(),
-            name: peer,
             to: None,
             waiting: VecDeque::new(),
             puts: 0,
@@ -82,17 +81,27 @@ impl Peer {
             has_received: false,
             lost: None,
             is_reported: false,
-            _remake: remake,
         })
     }
 
-    /// Hears what the peer says beside; appends its notes.
-    pub(crate) fn hear(&mut self, now: Instant, endpoint: &Endpoint, notes: &mut Vec<Vec<u8>>) {
+    /// Hears what the peer says beside; appends its notes. A connection beside that breaks may be
+    /// broken for `within`.
+    pub(crate) fn hear(
+        &mut self,
+        (now, within): (Instant, Duration),
+        endpoint: &Endpoint,
+        notes: &mut Vec<Vec<u8>>,
+    ) {
         if self.ended.is_some() || self.lost.is_some() {
             return;
         }
         let mut words = Vec::new();
-        let heard = self.side.listen(&mut words);
+        // From the peer's offer on both sides have what it takes to find each other again.
+        let may_break = self.to.is_some();
+        let mut heard = self.side.listen(&mut words, may_break, now);
+        if heard.is_ok() && may_break {
+            heard = self.side.mend(within, now).map(|_| ());
+        }
         for word in words {
             match word {
                 SideMessage::Note(bytes) => notes.push(bytes),
@@ -113,7 +122,7 @@ impl Peer {
                 }
             }
         }
-        if let Err(SideEnd::Broken(reason) | SideEnd::Final(reason)) = heard {
+        if let Err(reason) = heard {
             self.ended = Some((now, reason));
         } else if self.leaves.is_some() && self.has_all() && !self.has_received {
             self.has_received = true;
@@ -122,7 +131,9 @@ impl Peer {
     }
 
     pub(crate) fn lose(&mut self, reason: String) {
-        self.lost.get_or_insert(format!("{}: {reason}", self.name));
+        let is_told = reason.contains(&self.name);
+        let reason = if is_told { reason } else { format!("{}: {reason}", self.name) };
+        self.lost.get_or_insert(reason);
     }
 
     /// Returns whether everything that the peer has sent has arrived, as far as it has told.

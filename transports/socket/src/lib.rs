@@ -38,6 +38,7 @@ pub mod interface;
 mod links;
 mod shake;
 mod side;
+mod side_link;
 pub mod socket;
 #[cfg(test)]
 #[cfg(feature = "tls")]
@@ -63,6 +64,7 @@ pub use interface::interfaces;
 pub use links::{Break, Intent, Link, LinkConnecting, LinkId, LinkListener, Remake};
 pub use shake::{Setup, Shake, protocol};
 pub use side::{SideConnection, SideEnd, SideMessage};
+pub use side_link::SideLink;
 pub use socket::Got;
 pub use tls::{Session, Tls};
 pub use wire::Wire;

@@ -2,12 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ccl_core::queue_pairs::{Flow, Striping};
 use ccl_core::time::Instant;
 use ccl_core::transport::{IMMEDIATE_MAX, NOTE_BYTES_MAX, TransportError};
-use ccl_socket::{Break, Intent, Link, LinkId, Remake, SideConnection, SideEnd, SideMessage};
+use ccl_socket::{Link, LinkId, SideLink, SideMessage};
 use rdma_sys::{IBV_QPF_GRH_REQUIRED, ibv_wc};
 
 use crate::gid;
@@ -59,11 +58,7 @@ pub(crate) struct Endpoint {
     pub(crate) id: LinkId,
     pub(crate) dialled: bool,
     pub(crate) peer: String,
-    pub(crate) side: SideConnection,
-    /// Means to make the connection beside the queue pairs anew.
-    remake: Remake,
-    /// Break of that connection, if it is broken.
-    broken: Option<Break>,
+    pub(crate) side: SideLink,
     port: Arc<Port>,
     stage: Stage,
     /// Time since when the link is not live.
@@ -173,15 +168,13 @@ impl Endpoint {
             pairs: lines.iter().map(Line::number).collect(),
         };
         let gone = || TransportError::Usage("a link without a connection".to_owned());
-        let mut side = SideConnection::new(link.wires.into_iter().next().ok_or_else(gone)?);
+        let mut side = SideLink::new(link).ok_or_else(gone)?;
         side.say(&SideMessage::Offer(own.encode()));
         Ok(Endpoint {
-            id: link.id,
-            dialled: link.remake.is_dialled(),
-            peer: link.peer,
+            id: side.id(),
+            dialled: side.is_dialled(),
+            peer: side.peer().to_owned(),
             side,
-            remake: link.remake,
-            broken: None,
             port: Arc::clone(port),
             stage: Stage::Offered,
             joining_since: None,
@@ -484,7 +477,8 @@ impl Endpoint {
         notes: &mut Vec<Vec<u8>>,
         options: &Options,
     ) -> Result<(), String> {
-        let listened = self.side.listen(words);
+        // From there on both sides have what it takes to find each other again.
+        let listened = self.side.listen(words, self.stage != Stage::Offered, now);
         // A peer that offers its queue pairs is on its way; notes alone bring nobody nearer.
         let offers = |word: &SideMessage| matches!(word, SideMessage::Offer(_));
         self.joining_since = self.joining_since.filter(|_| !words.iter().any(offers));
@@ -513,47 +507,7 @@ impl Endpoint {
                 }
             }
         }
-        match listened {
-            // From there on both sides have what it takes to find each other again.
-            Err(SideEnd::Broken(reason)) if self.stage != Stage::Offered => {
-                tracing::info!(self.peer, reason, "the connection beside the queue pairs broke");
-                self.side.breaks();
-                self.broken = Some(Break::new(reason, now));
-                Ok(())
-            }
-            Err(SideEnd::Broken(reason) | SideEnd::Final(reason)) => {
-                Err(format!("{}: {reason}", self.peer))
-            }
-            Ok(()) => Ok(()),
-        }
-    }
-
-    /// Makes the connection beside the queue pairs anew, if this side or the peer has found it
-    /// broken. Returns whether there is a new one.
-    fn mend(&mut self, now: Instant, within: Duration) -> bool {
-        let resumed = self.remake.take_resumed(&self.id, now).pop();
-        let mut mended = Ok(resumed.map(|(_, wire)| wire));
-        if let (Ok(None), Some(broken)) = (&mended, &mut self.broken) {
-            let intent = || Intent { link: self.id, number: 0, count: 1, text: Vec::new() };
-            mended = broken.redial(&self.remake, intent, now);
-            if matches!(mended, Ok(None)) && broken.lasts(within, now) {
-                mended = Err(format!("did not come back within {within:?}"));
-            }
-        }
-        match mended {
-            Ok(None) => return false,
-            Ok(Some(wire)) => {
-                tracing::info!(self.peer, "the connection beside the queue pairs is back");
-                self.side.comes_back(wire);
-                self.broken = None;
-                return true;
-            }
-            Err(outcome) => {
-                let text = self.broken.take().map(|broken| broken.tell(&self.peer, &outcome));
-                self.fail(text.unwrap_or(outcome));
-            }
-        }
-        false
+        listened
     }
 
     /// Connects the queue pairs with those that the peer offers.
@@ -624,7 +578,11 @@ impl Endpoint {
     /// connected their queue pairs in time. Returns whether there is a new connection.
     pub(crate) fn look_after(&mut self, now: Instant, options: &Options) -> bool {
         let may_mend = self.stage != Stage::Offered && !self.has_ended();
-        let is_back = may_mend && self.mend(now, options.link_within);
+        let mended = if may_mend { self.side.mend(options.link_within, now) } else { Ok(false) };
+        let is_back = mended.unwrap_or_else(|reason| {
+            self.fail(reason);
+            false
+        });
         if is_back || self.is_live() {
             return is_back;
         }

@@ -1,0 +1,145 @@
+//! A connection beside that breaks: it is made anew, or the peer is lost.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ccl_conformance::{Proxy, first_location};
+use ccl_core::transport::{
+    Device, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr, Secret, Transport, WorkRequest,
+};
+use ccl_memory::Region;
+use ccl_socket::now;
+use ccl_transport_ofi::{OfiTransport, Options};
+
+use crate::conformance::present;
+
+const SECRET: Secret = Secret([7; 32]);
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest time that the connection may be broken.
+const WITHIN: Duration = Duration::from_millis(400);
+
+struct Side {
+    lane: Box<dyn Lane>,
+    at: EndpointId,
+    key: MrKey,
+    remote: RemoteMr,
+    events: Vec<Event>,
+    _memory: Region,
+}
+
+impl Side {
+    fn has(&self, event: &Event) -> bool {
+        self.events.contains(event)
+    }
+
+    fn lost(&self) -> Option<&str> {
+        self.events.iter().find_map(|event| match event {
+            Event::Lost { reason, .. } => Some(reason.as_str()),
+            _ => None,
+        })
+    }
+
+    fn put(&mut self, immediate: u32) {
+        let put = WorkRequest::Put {
+            endpoint: self.at,
+            local: LocalSlice { key: self.key, offset: 0, bytes: 64 },
+            tail: None,
+            is_control: false,
+            remote: self.remote,
+            remote_offset: 0,
+            immediate: Some(immediate),
+            id: immediate.into(),
+        };
+        assert_eq!(self.lane.post(now(), &[put]), Ok(1));
+    }
+}
+
+/// Returns two sides with a proxy between them.
+fn pair(provider: &str) -> ([Side; 2], Proxy) {
+    let options =
+        Options { interfaces: "lo".to_owned(), link_within: WITHIN, ..Options::default() };
+    let transport = OfiTransport::new(provider, options);
+    let id = transport.devices().remove(0).id;
+    let devices: [Arc<dyn Device>; 2] = [(); 2].map(|()| transport.open(&id).unwrap());
+    let mut listener = devices[0].listen(&SECRET).unwrap();
+    let proxy = Proxy::new(first_location(&listener.address()).unwrap());
+    let address = proxy.instead_of(&listener.address()).unwrap();
+    let mut connecting = devices[1].connect(&address, &SECRET, b"", now() + PATIENCE).unwrap();
+    let (mut accepted, mut connected) = (None, None);
+    while accepted.is_none() || connected.is_none() {
+        accepted = accepted.or_else(|| listener.poll(now()).unwrap());
+        connected = connected.or_else(|| connecting.poll(now()).unwrap());
+    }
+    let joined = [accepted.unwrap(), connected.unwrap()];
+    let mut sides = Vec::new();
+    for (device, connected) in devices.iter().zip(joined) {
+        let mut lane = device.lane().unwrap();
+        let at = lane.attach(connected).unwrap();
+        let (memory, key) = device.allocate(64).unwrap();
+        let events = Vec::new();
+        sides.push(Side { lane, at, key, remote: RemoteMr(0), events, _memory: memory });
+    }
+    let mut sides: [Side; 2] = sides.try_into().ok().unwrap();
+    for from in [0, 1] {
+        let Side { lane, at, key, .. } = &mut sides[from];
+        let shared = lane.share(*at, *key).unwrap();
+        let to = &mut sides[1 - from];
+        to.remote = to.lane.import(to.at, &shared).unwrap();
+    }
+    (sides, proxy)
+}
+
+fn until(sides: &mut [Side; 2], what: &str, done: impl Fn(&[Side; 2]) -> bool) {
+    let begun = Instant::now();
+    while !done(sides) {
+        let told = sides.each_ref().map(|side| &side.events);
+        assert!(begun.elapsed() < PATIENCE, "{what}: {told:?}");
+        for side in sides.iter_mut() {
+            side.lane.poll(now(), &mut side.events).unwrap();
+        }
+    }
+}
+
+/// Sends a put and a note each way, and waits until both have come.
+fn exchange(sides: &mut [Side; 2], number: u32) {
+    for side in sides.iter_mut() {
+        side.put(number);
+        side.lane.note(side.at, &number.to_le_bytes()).unwrap();
+    }
+    until(sides, "they exchange", |sides| {
+        sides.iter().all(|side| {
+            let (endpoint, bytes) = (side.at, number.to_le_bytes().to_vec());
+            side.has(&Event::Arrived { endpoint, immediate: number, bytes: 64 })
+                && side.has(&Event::Note { endpoint, bytes })
+        })
+    });
+}
+
+#[test]
+fn a_connection_that_breaks_is_made_anew() {
+    for provider in present() {
+        let (mut sides, proxy) = pair(provider);
+        exchange(&mut sides, 1);
+        for number in 2..5 {
+            proxy.cut();
+            exchange(&mut sides, number);
+        }
+        assert!(proxy.made() >= 4, "{} connections", proxy.made());
+        assert!(sides.iter().all(|side| side.lost().is_none()));
+    }
+}
+
+#[test]
+fn a_connection_that_does_not_come_back_loses_the_peer() {
+    for provider in present() {
+        let (mut sides, proxy) = pair(provider);
+        exchange(&mut sides, 1);
+        proxy.refuse(true);
+        proxy.cut();
+        until(&mut sides, "both are told", |sides| sides.iter().all(|side| side.lost().is_some()));
+        for side in &sides {
+            let reason = side.lost().unwrap();
+            assert!(reason.contains("broke (") && reason.contains("within 400ms"), "{reason}");
+        }
+    }
+}

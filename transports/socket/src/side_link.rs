@@ -1,0 +1,126 @@
+//! The connection beside hardware, as one that is made anew when it breaks.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use ccl_core::time::Instant;
+
+use crate::links::{Break, Intent, Link, LinkId, Remake};
+use crate::side::{SideConnection, SideEnd, SideMessage};
+
+/// One end of a link's connection beside hardware. It may break, when a middlebox drops it, say,
+/// and is then made anew; nothing that was said is lost.
+#[derive(Debug)]
+pub struct SideLink {
+    id: LinkId,
+    peer: String,
+    connection: SideConnection,
+    remake: Remake,
+    /// Break of the connection, while it is broken.
+    broken: Option<Break>,
+}
+
+impl SideLink {
+    /// Returns the end of a link's connection; none if the link has none.
+    #[must_use]
+    pub fn new(link: Link) -> Option<SideLink> {
+        let Link { id, peer, wires, remake, .. } = link;
+        let connection = SideConnection::new(wires.into_iter().next()?);
+        Some(SideLink { id, peer, connection, remake, broken: None })
+    }
+
+    /// Returns the identifier of the link.
+    #[must_use]
+    pub fn id(&self) -> LinkId {
+        self.id
+    }
+
+    /// Returns the address of the peer, for messages.
+    #[must_use]
+    pub fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// Returns whether this is the side that connected.
+    #[must_use]
+    pub fn is_dialled(&self) -> bool {
+        self.remake.is_dialled()
+    }
+
+    /// Returns the socket, unless the connection is broken.
+    pub fn socket(&self) -> Option<&OwnedFd> {
+        self.connection.socket()
+    }
+
+    /// Says a word, as [`SideConnection::say`] does.
+    pub fn say(&mut self, word: &SideMessage) {
+        self.connection.say(word);
+    }
+
+    /// Returns whether the socket has taken everything.
+    pub fn is_flushed(&self) -> bool {
+        self.connection.is_flushed()
+    }
+
+    /// Appends the words that the peer has said. A break is no error where the connection
+    /// `may_break`.
+    ///
+    /// # Errors
+    ///
+    /// When the connection has ended for good; the text names the peer.
+    pub fn listen(
+        &mut self,
+        words: &mut Vec<SideMessage>,
+        may_break: bool,
+        now: Instant,
+    ) -> Result<(), String> {
+        match self.connection.listen(words) {
+            Ok(()) => Ok(()),
+            Err(SideEnd::Broken(reason)) if may_break => {
+                tracing::info!(self.peer, reason, "the connection beside the data broke");
+                self.connection.breaks();
+                self.broken = Some(Break::new(reason, now));
+                Ok(())
+            }
+            Err(SideEnd::Broken(reason) | SideEnd::Final(reason)) => {
+                Err(format!("{}: {reason}", self.peer))
+            }
+        }
+    }
+
+    /// Makes the connection anew, if this side or the peer has found it broken. Returns whether
+    /// there is a new one.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be made anew, or was not `within` that time; the text names the peer.
+    pub fn mend(&mut self, within: Duration, now: Instant) -> Result<bool, String> {
+        let resumed = self.remake.take_resumed(&self.id, now).pop();
+        let mut mended = Ok(resumed.map(|(_, wire)| wire));
+        if let (Ok(None), Some(broken)) = (&mended, &mut self.broken) {
+            let intent = || Intent { link: self.id, number: 0, count: 1, text: Vec::new() };
+            mended = broken.redial(&self.remake, intent, now);
+            if matches!(mended, Ok(None)) && broken.lasts(within, now) {
+                mended = Err(format!("did not come back within {within:?}"));
+            }
+        }
+        match mended {
+            Ok(None) => Ok(false),
+            Ok(Some(wire)) => {
+                tracing::info!(self.peer, "the connection beside the data is back");
+                self.connection.comes_back(wire);
+                self.broken = None;
+                Ok(true)
+            }
+            Err(outcome) => {
+                let text = self.broken.take().map(|broken| broken.tell(&self.peer, &outcome));
+                Err(text.unwrap_or(outcome))
+            }
+        }
+    }
+
+    /// Ends the connection for both sides.
+    pub fn close(&mut self) {
+        self.connection.close();
+    }
+}
