@@ -253,11 +253,13 @@ impl OfiLane {
                 let _ = target.region.copy_from(offset, &message, HEAD_BYTES, bytes);
             }
         }
-        if let (true, Some(immediate)) =
-            (inbox.count(endpoint, &head, bytes as u64), head.immediate)
-        {
-            peer.arrived += 1;
-            events.push(Event::Arrived { endpoint, immediate, bytes: head.total as usize });
+        match (inbox.count(endpoint, &head, bytes as u64), head.immediate) {
+            (Some(true), Some(immediate)) => {
+                peer.arrived += 1;
+                events.push(Event::Arrived { endpoint, immediate, bytes: head.total as usize });
+            }
+            (Some(_), _) => {}
+            (None, _) => peer.lose("it begins more puts than it may".to_owned()),
         }
     }
 
@@ -278,7 +280,7 @@ impl OfiLane {
         for (number, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
             let own = &self.endpoints[number / self.peers_max];
-            peer.hear((now, self.broken_within), own, &mut notes);
+            peer.hear((now, self.broken_within), (own, self.peers_max), &mut notes);
             let endpoint = EndpointId(number as u32);
             events.extend(notes.drain(..).map(|bytes| Event::Note { endpoint, bytes }));
             if let Some((since, reason)) = &peer.ended

@@ -10,6 +10,7 @@ use ccl_core::transport::{EndpointId, MrKey, TransportError};
 use ccl_memory::Region;
 use libfabric_sys::fi_context2;
 
+use crate::lane::DEPTH_MAX;
 use crate::native::{Domain, Endpoint, Memory, OfiError, transport_error};
 
 /// Bytes of a head.
@@ -18,6 +19,9 @@ pub(crate) const HEAD_BYTES: usize = 40;
 pub(crate) const PART_BYTES: usize = 64 << 10;
 /// Number of receives that a lane has posted, each for one message.
 const RECEIVES: usize = 64;
+/// Most puts of a peer of which parts have come: several times as many as it has under way, since
+/// its provider may be done with a put before it has arrived.
+const BEGUN_MAX: usize = 4 * DEPTH_MAX;
 /// Immediate of a put that has none.
 const NO_IMMEDIATE: u32 = u32::MAX;
 
@@ -133,15 +137,22 @@ impl Inbox {
         Some(self.receives[index].memory.region.clone())
     }
 
-    /// Counts a part of a put; returns whether the put is whole now.
-    pub(crate) fn count(&mut self, endpoint: EndpointId, head: &Head, bytes: u64) -> bool {
-        let missing = self.missing.entry((endpoint, head.put)).or_insert(head.total);
-        *missing = missing.saturating_sub(bytes);
-        let is_whole = *missing == 0;
-        if is_whole {
-            self.missing.remove(&(endpoint, head.put));
+    /// Counts a part of a put; returns whether the put is whole now. None if the peer has begun
+    /// more puts than it may.
+    pub(crate) fn count(&mut self, at: EndpointId, head: &Head, bytes: u64) -> Option<bool> {
+        let put = (at, head.put);
+        let missing = self.missing.get(&put).map_or(head.total, |missing| *missing);
+        let missing = missing.saturating_sub(bytes);
+        if missing == 0 {
+            self.missing.remove(&put);
+            return Some(true);
         }
-        is_whole
+        let begun = self.missing.range((at, 0)..=(at, u64::MAX)).count();
+        if begun >= BEGUN_MAX && !self.missing.contains_key(&put) {
+            return None;
+        }
+        self.missing.insert(put, missing);
+        Some(false)
     }
 
     /// Forgets the puts of a link.
@@ -162,6 +173,24 @@ impl Drop for Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provider::best;
+
+    /// A peer that begins puts and never ends them gets no memory for that.
+    #[test]
+    fn puts_that_are_begun_are_limited() {
+        let Ok(Some(info)) = best("tcp;ofi_rxm") else { return };
+        let mut inbox = Inbox::new(&Domain::open(info).unwrap()).unwrap();
+        let head = |put| Head { number: 0, immediate: None, put, key: 0, offset: 0, total: 10 };
+        let (one, other) = (EndpointId(1), EndpointId(2));
+        for put in 0..BEGUN_MAX as u64 {
+            assert_eq!(inbox.count(one, &head(put), 4), Some(false));
+        }
+        assert_eq!(inbox.count(one, &head(1 << 40), 4), None);
+        assert_eq!(inbox.count(one, &head(1 << 40), 10), Some(true));
+        assert_eq!(inbox.count(other, &head(0), 4), Some(false));
+        assert_eq!(inbox.count(one, &head(0), 6), Some(true));
+        assert_eq!(inbox.count(one, &head(1 << 40), 4), Some(false));
+    }
 
     #[test]
     fn heads_survive_their_journey() {

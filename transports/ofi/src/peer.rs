@@ -89,7 +89,7 @@ impl Peer {
     pub(crate) fn hear(
         &mut self,
         (now, within): (Instant, Duration),
-        endpoint: &Endpoint,
+        (endpoint, peers_max): (&Endpoint, usize),
         notes: &mut Vec<Vec<u8>>,
     ) {
         if self.ended.is_some() || self.lost.is_some() {
@@ -109,7 +109,10 @@ impl Peer {
                 SideMessage::Received => self.is_received = true,
                 SideMessage::Failed(reason) => return self.lose(format!("it says: {reason}")),
                 SideMessage::Offer(bytes) if self.to.is_none() => {
-                    let Ok(offer) = encoding::decode::<Offer>(&bytes) else {
+                    let offer = encoding::decode::<Offer>(&bytes).ok();
+                    // The data of writes has no room for a greater number.
+                    let offer = offer.filter(|offer| (offer.number as usize) < peers_max);
+                    let Some(offer) = offer else {
                         return self.lose("it offers what is no address".to_owned());
                     };
                     match endpoint.insert(&offer.address) {
