@@ -13,6 +13,7 @@ use ccl_core::transport::{
 use ccl_memory::Region;
 use ccl_socket::{Farewell, Link, now};
 use libfabric_sys::{FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, fi_context2};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
 
 use crate::memory::{Registered, Shared};
@@ -34,7 +35,7 @@ const FAREWELL: Duration = Duration::from_secs(4);
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 /// Longest time that a peer's last writes may take after its connection has ended.
 const LAST_WRITES: Duration = Duration::from_secs(1);
-/// Longest sleep: nothing wakes the lane.
+/// Longest sleep where the provider wakes nobody.
 const NAP: Duration = Duration::from_micros(50);
 
 /// Number of each lane of the process, for registrations.
@@ -544,8 +545,33 @@ impl Lane for OfiLane {
     }
 
     fn sleep(&mut self, longest: Duration) {
-        if self.done.is_empty() && self.deferred.is_empty() {
-            std::thread::sleep(longest.min(NAP));
+        if !self.done.is_empty() || !self.deferred.is_empty() {
+            return;
+        }
+        if !self.endpoints.iter().all(Endpoint::has_bell) {
+            return std::thread::sleep(longest.min(NAP));
+        }
+        // What waits for the provider to take it is tried again soon.
+        let waits = self.peers.iter().flatten().any(|peer| !peer.waiting.is_empty());
+        let longest = if waits { longest.min(NAP) } else { longest };
+        let bells = Vec::from_iter(self.endpoints.iter().map_while(Endpoint::bell));
+        if bells.len() < self.endpoints.len() {
+            return;
+        }
+        let hears = |peer: &&Peer| peer.ended.is_none() && peer.lost.is_none();
+        let sides = self.peers.iter().flatten().filter(hears);
+        let sides = sides.filter_map(|peer| peer.side.socket());
+        let sockets = sides.map(std::os::fd::AsFd::as_fd);
+        let fds = bells.into_iter().chain(sockets);
+        let mut fds = Vec::from_iter(fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let longest = Timespec {
+            tv_sec: longest.as_secs().min(i32::MAX as u64) as _,
+            tv_nsec: longest.subsec_nanos().into(),
+        };
+        // A signal ends the sleep, as anything else may.
+        if rustix::event::poll(&mut fds, Some(&longest)).is_ok_and(|ready| ready > 0) {
+            // It is heard at the next poll.
+            self.checked = Instant::ZERO;
         }
     }
 }

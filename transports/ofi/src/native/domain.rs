@@ -21,7 +21,7 @@ const SOFTWARE_QUEUE_MAX: usize = 128;
 #[derive(Debug)]
 pub(crate) struct Domain {
     pub(super) info: Info,
-    fabric: *mut fid_fabric,
+    pub(super) fabric: *mut fid_fabric,
     pub(super) raw: *mut fid_domain,
     /// Next key of memory, where this side chooses them.
     next_key: AtomicU64,

@@ -1,17 +1,18 @@
 //! Endpoints, each with a completion queue and an address vector of its own.
 
 use std::ffi::CStr;
+use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::Arc;
 
 use libc::{EAGAIN, c_char, c_int, c_void, iovec, ssize_t};
 use libfabric_sys::{
     FI_ADDR_STR, FI_AV_TABLE, FI_CQ_FORMAT_DATA, FI_DELIVERY_COMPLETE, FI_EAVAIL, FI_MR_ENDPOINT,
-    FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, FI_WAIT_NONE, fi_av_attr, fi_av_insert, fi_av_open,
-    fi_close, fi_context2, fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry, fi_cq_open, fi_cq_read,
-    fi_cq_readerr, fi_cq_strerror, fi_enable, fi_endpoint, fi_ep_bind, fi_getname, fi_mr_bind,
-    fi_mr_enable, fi_msg, fi_msg_rma, fi_recv, fi_rma_iov, fi_senddata, fi_sendmsg, fi_writedata,
-    fi_writemsg, fid, fid_av, fid_cq, fid_ep,
+    FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, FI_WAIT_FD, FI_WAIT_NONE, fi_av_attr, fi_av_insert,
+    fi_av_open, fi_close, fi_context2, fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry, fi_cq_open,
+    fi_cq_read, fi_cq_readerr, fi_cq_strerror, fi_cq_wait_fd, fi_enable, fi_endpoint, fi_ep_bind,
+    fi_getname, fi_mr_bind, fi_mr_enable, fi_msg, fi_msg_rma, fi_recv, fi_rma_iov, fi_senddata,
+    fi_sendmsg, fi_trywait, fi_writedata, fi_writemsg, fid, fid_av, fid_cq, fid_ep,
 };
 
 use super::{Domain, Memory, OfiError, check, reason};
@@ -67,6 +68,8 @@ pub(crate) struct Endpoint {
     raw: *mut fid_ep,
     queue: *mut fid_cq,
     vector: *mut fid_av,
+    /// Descriptor of the queue that becomes readable, if the provider has that.
+    bell: Option<c_int>,
     domain: Arc<Domain>,
 }
 
@@ -82,13 +85,14 @@ impl Endpoint {
             raw: ptr::null_mut(),
             queue: ptr::null_mut(),
             vector: ptr::null_mut(),
+            bell: None,
             domain,
         };
         let mut queue = fi_cq_attr {
             size: 0,
             flags: 0,
             format: FI_CQ_FORMAT_DATA,
-            wait_obj: FI_WAIT_NONE,
+            wait_obj: FI_WAIT_FD,
             signaling_vector: 0,
             wait_cond: 0,
             wait_set: none,
@@ -105,8 +109,20 @@ impl Endpoint {
         };
         let (opened, info) = (made.domain.raw, made.domain.info.raw());
         // SAFETY: the domain is open.
-        let returned = unsafe { fi_cq_open(opened, &raw mut queue, &raw mut made.queue) };
+        let mut returned = unsafe { fi_cq_open(opened, &raw mut queue, &raw mut made.queue) };
+        if returned < 0 {
+            // Not every provider wakes anybody.
+            queue.wait_obj = FI_WAIT_NONE;
+            // SAFETY: as above.
+            returned = unsafe { fi_cq_open(opened, &raw mut queue, &raw mut made.queue) };
+        }
         check(functions, "fi_cq_open", returned)?;
+        if queue.wait_obj == FI_WAIT_FD {
+            let mut descriptor = -1;
+            // SAFETY: the queue is open, with such an object.
+            let found = unsafe { fi_cq_wait_fd(made.queue, &mut descriptor) };
+            made.bell = (found == 0 && descriptor >= 0).then_some(descriptor);
+        }
         // SAFETY: the domain is open.
         let returned = unsafe { fi_av_open(opened, &raw mut vector, &raw mut made.vector) };
         check(functions, "fi_av_open", returned)?;
@@ -124,6 +140,22 @@ impl Endpoint {
 
     fn check(&self, call: &'static str, returned: c_int) -> Result<(), OfiError> {
         check(self.domain.info.functions, call, returned)
+    }
+
+    /// Returns the descriptor that is readable once there is a completion or something to do, if it
+    /// may be waited for now.
+    pub(crate) fn bell(&self) -> Option<BorrowedFd<'_>> {
+        let bell = self.bell?;
+        let mut queues: [*mut fid; 1] = [self.queue.cast()];
+        // SAFETY: all are open, and the queue has a descriptor.
+        let may_wait = unsafe { fi_trywait(self.domain.fabric, &mut queues) } == 0;
+        // SAFETY: the descriptor is the queue's, which lives as long as this.
+        may_wait.then(|| unsafe { BorrowedFd::borrow_raw(bell) })
+    }
+
+    /// Returns whether waiting is possible at all.
+    pub(crate) fn has_bell(&self) -> bool {
+        self.bell.is_some()
     }
 
     /// Returns the address that peers insert.

@@ -213,6 +213,17 @@ pub unsafe fn fi_cq_wait_fd(queue: *mut fid_cq, descriptor: &mut c_int) -> c_int
     call!((*queue).fid.ops, control(&raw mut (*queue).fid, FI_GETWAIT, into))
 }
 
+/// Asks whether waiting for the descriptors of completion queues would lose nothing: not if
+/// something is to be taken or done first.
+///
+/// # Safety
+///
+/// The fabric is open, and the queues are of it, with `FI_WAIT_FD`.
+pub unsafe fn fi_trywait(fabric: *mut fid_fabric, queues: &mut [*mut fid]) -> c_int {
+    let (first, count) = (queues.as_mut_ptr(), c_int::try_from(queues.len()).unwrap_or(c_int::MAX));
+    call!((*fabric).ops, trywait(fabric, first, count))
+}
+
 /// Posts a receive.
 ///
 /// # Safety

@@ -6,3 +6,5 @@ mod conformance;
 mod mending;
 #[cfg(test)]
 mod providers;
+#[cfg(test)]
+mod sleeping;

@@ -18,12 +18,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Longest time that the connection may be broken.
 const WITHIN: Duration = Duration::from_millis(400);
 
-struct Side {
-    lane: Box<dyn Lane>,
-    at: EndpointId,
+pub(crate) struct Side {
+    pub(crate) lane: Box<dyn Lane>,
+    pub(crate) at: EndpointId,
     key: MrKey,
     remote: RemoteMr,
-    events: Vec<Event>,
+    pub(crate) events: Vec<Event>,
     _memory: Region,
 }
 
@@ -39,7 +39,7 @@ impl Side {
         })
     }
 
-    fn put(&mut self, immediate: u32) {
+    pub(crate) fn put(&mut self, immediate: u32) {
         let put = WorkRequest::Put {
             endpoint: self.at,
             local: LocalSlice { key: self.key, offset: 0, bytes: 64 },
@@ -55,7 +55,7 @@ impl Side {
 }
 
 /// Returns two sides with a proxy between them.
-fn pair(provider: &str) -> ([Side; 2], Proxy) {
+pub(crate) fn pair(provider: &str) -> ([Side; 2], Proxy) {
     let options =
         Options { interfaces: "lo".to_owned(), link_within: WITHIN, ..Options::default() };
     let transport = OfiTransport::new(provider, options);
@@ -101,7 +101,7 @@ fn until(sides: &mut [Side; 2], what: &str, done: impl Fn(&[Side; 2]) -> bool) {
 }
 
 /// Sends a put and a note each way, and waits until both have come.
-fn exchange(sides: &mut [Side; 2], number: u32) {
+pub(crate) fn exchange(sides: &mut [Side; 2], number: u32) {
     for side in sides.iter_mut() {
         side.put(number);
         side.lane.note(side.at, &number.to_le_bytes()).unwrap();

@@ -1,0 +1,53 @@
+//! A lane that sleeps is woken by what comes over the provider, and by what is said beside.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ccl_core::transport::Event;
+use ccl_socket::now;
+
+use crate::conformance::present;
+use crate::mending::{exchange, pair};
+
+/// Time after which the other side does something.
+const LATER: Duration = Duration::from_millis(200);
+/// Sleep of a lane that nobody wakes.
+const LONG: Duration = Duration::from_secs(20);
+/// Most times that a lane may wake meanwhile: one that naps would wake thousands of times.
+const WAKES_MAX: u32 = 100;
+
+#[test]
+fn a_lane_that_sleeps_is_woken() {
+    for (provider, by_note) in present().flat_map(|name| [(name, false), (name, true)]) {
+        let (mut sides, _proxy) = pair(provider);
+        exchange(&mut sides, 1);
+        let [sleeper, other] = &mut sides;
+        let is_heard = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(LATER);
+                match by_note {
+                    true => other.lane.note(other.at, b"wake up").unwrap(),
+                    false => other.put(7),
+                }
+                while !is_heard.load(Ordering::Relaxed) {
+                    other.lane.poll(now(), &mut other.events).unwrap();
+                }
+            });
+            let heard = |event: &Event| match event {
+                Event::Arrived { immediate: 7, .. } => !by_note,
+                Event::Note { bytes, .. } => by_note && bytes == b"wake up",
+                _ => false,
+            };
+            let (begun, mut wakes) = (Instant::now(), 0);
+            while !sleeper.events.iter().any(heard) {
+                assert!(begun.elapsed() < LONG / 2, "{provider}, {by_note}");
+                sleeper.lane.sleep(LONG);
+                sleeper.lane.poll(now(), &mut sleeper.events).unwrap();
+                wakes += 1;
+            }
+            is_heard.store(true, Ordering::Relaxed);
+            assert!(wakes <= WAKES_MAX, "{provider}, {by_note}: woke {wakes} times");
+        });
+    }
+}
