@@ -540,9 +540,9 @@ fn page() -> String {
 # From the sources to a line of output
 
 What the sources of this project say, and the command that says the same. Made by
-`tests/acceptance.rs`, which fails if a number differs in the digits that are expected, or, where
-the source has a measurement, by more than the percentage in the last column. Write it anew with
-`FERROCCL_TEST_WRITE=1 cargo test --test integration acceptance`. The column `basis` says which
+`tools/cli/tests/acceptance.rs`, which fails if a number differs in the digits that are expected,
+or, where the source has a measurement, by more than the percentage in the last column. Write it
+anew with `FERROCCL_TEST_WRITE=1 cargo test --test cli acceptance`. The column `basis` says which
 numbers a source prints. The others this project computed from the source's formula: such a row
 shows that the command evaluates the formula, and not that a source has the number. Known errata of
 the sources are left out; where they contradict themselves (the bandwidth of the spine), the number

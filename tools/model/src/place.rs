@@ -245,7 +245,7 @@ impl fmt::Display for Placement {
         if order.iter().enumerate().all(|(place, rank)| place == *rank as usize) {
             return writeln!(f, "\nthe ranks are best left in order");
         }
-        writeln!(f, "\nranks in the order of the places: {}", rows(order))
+        writeln!(f, "\norder of the ranks: {}", rows(order))
     }
 }
 
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(zones.after_bytes * 2, zones.before_bytes);
         assert_eq!((racks.after_bytes, hosts.after_bytes), (zones.after_bytes, hosts.before_bytes));
         let shown = placement.to_string();
-        assert!(shown.contains("places: 0-7 16-23 8-15 24-31\n"), "{shown}");
+        assert!(shown.contains("ranks: 0-7 16-23 8-15 24-31\n"), "{shown}");
     }
 
     #[test]

@@ -11,8 +11,9 @@ use ccl_core::transport::{
 use ccl_memory::Region;
 use ccl_socket::{LinkConnecting, LinkListener, Location, Setup, protocol};
 
-use crate::lane::{DEPTH_MAX, OfiLane};
+use crate::lane::OfiLane;
 use crate::memory::Registered;
+use crate::messages::DEPTH_MAX;
 use crate::native::{Domain, Info, transport_error};
 use crate::tag::Layout;
 

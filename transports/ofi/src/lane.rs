@@ -17,14 +17,12 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
 
 use crate::memory::{Registered, Shared};
-use crate::messages::{HEAD_BYTES, Head, Inbox, PART_BYTES};
+use crate::messages::{DEPTH_MAX, HEAD_BYTES, Head, Inbox, PART_BYTES};
 use crate::native::{Completion, Domain, Endpoint, OfiError, transport_error};
 use crate::peer::Peer;
 use crate::requests::{Request, Requests, Write};
 use crate::tag::Layout;
 
-/// Most puts under way on one link.
-pub(crate) const DEPTH_MAX: usize = 64;
 /// Most completions in a row, so that a lane that never dries up does not keep its caller.
 const TURNS_MAX: usize = 256;
 /// Interval at which the lane looks for notes and ends while all links stand.

@@ -20,8 +20,8 @@
 //!
 //! # What is missing
 //!
-//! Over the provider `shm` libfabric itself fails in some points of the conformance suite: 1.17 when
-//! a peer is inserted that has died, 2.5 when many messages go both ways within one process.
+//! Over the provider `shm` libfabric itself fails in some points of the conformance suite: 1.17
+//! when a peer is inserted that has died, 2.5 when many messages go both ways within one process.
 
 mod device;
 mod kind;

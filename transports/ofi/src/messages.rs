@@ -10,9 +10,10 @@ use ccl_core::transport::{EndpointId, MrKey, TransportError};
 use ccl_memory::Region;
 use libfabric_sys::fi_context2;
 
-use crate::lane::DEPTH_MAX;
 use crate::native::{Domain, Endpoint, Memory, OfiError, transport_error};
 
+/// Most puts under way on one link.
+pub(crate) const DEPTH_MAX: usize = 64;
 /// Bytes of a head.
 pub(crate) const HEAD_BYTES: usize = 40;
 /// Most bytes of a put in one message.

@@ -39,7 +39,7 @@ pub(crate) struct Options {
 /// One check, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Check {
-    /// Every interleaving of the lock-free pieces in small cases.
+    /// Every interleaving of the lock-free code in small cases.
     Loom,
     /// Random interleavings of longer cases.
     Shuttle,

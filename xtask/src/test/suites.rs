@@ -166,7 +166,7 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         name: "models",
-        what: "every interleaving of the lock-free pieces in small cases",
+        what: "every interleaving of the lock-free code in small cases",
         needs: NOTHING,
         tiers: "quick: the two smallest models and what they must reject; deep: all",
         usual_s: [45, 300],

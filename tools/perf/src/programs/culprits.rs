@@ -111,7 +111,7 @@ impl Ranks<'_> {
             Group::WithinHosts => "all hosts inside".to_owned(),
             Group::Host(way, first) => of(way, host(first)),
             Group::Within(first) => format!("{} inside", host(first)),
-            Group::Pair(one, other) => format!("the way from {} to {}", host(one), host(other)),
+            Group::Pair(one, other) => format!("the path from {} to {}", host(one), host(other)),
             Group::Nic(way, first) => {
                 let (nic, host) = (self.nic(first as Rank), host(first));
                 of(way, format!("NIC {nic} of {host}"))
@@ -223,14 +223,14 @@ mod tests {
         assert_eq!(told(&FOUR, &[], between), ["the network between all hosts 48/48"]);
         assert_eq!(told(&FOUR, &[], |from, to| !between(from, to)), ["all hosts inside 8/8"]);
         let pair = |from: Rank, to: Rank| from / 2 == 0 && to / 2 == 3;
-        assert_eq!(told(&FOUR, &[], pair), ["the way from host a to host d 4/4"]);
+        assert_eq!(told(&FOUR, &[], pair), ["the path from host a to host d 4/4"]);
         assert_eq!(told(&FOUR, &[], |from, to| from == 3 || to == 3), ["rank 3 on b 14/14"]);
         assert_eq!(told(&FOUR, &[], |_, to| to == 3), ["what rank 3 on b receives 7/7"]);
         // With two hosts it is unknown which of them is slow.
         let two = told(&["a", "a", "b", "b"], &[], between);
         assert_eq!(two, ["the network between all hosts 8/8"]);
         let two = told(&["a", "a", "b", "b"], &[], |from, to| from > 1 && to < 2);
-        assert_eq!(two, ["the way from host b to host a 4/4"]);
+        assert_eq!(two, ["the path from host b to host a 4/4"]);
     }
 
     #[test]
@@ -251,7 +251,7 @@ mod tests {
         let two = |from: Rank, to: Rank| {
             from / 2 != to / 2 && (of(from, 0) || of(to, 0) || of(from, 3) && of(to, 2))
         };
-        assert_eq!(told(&FOUR, &[], two), ["host a 24/24", "the way from host d to host c 4/4"]);
+        assert_eq!(told(&FOUR, &[], two), ["host a 24/24", "the path from host d to host c 4/4"]);
         assert!(told(&FOUR, &[], |from, to| (from, to) == (1, 6)).is_empty());
         assert!(told(&FOUR, &[], |_, _| false).is_empty());
         assert!(told(&[], &[], |_, _| true).is_empty());

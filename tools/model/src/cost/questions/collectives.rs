@@ -64,7 +64,7 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "wire_rate",
-        asks: "What passes the wires at this busbw: if switches reduce, or if hosts reduce first?",
+        asks: "What do links carry at this busbw: if switches reduce, or if hosts reduce first?",
         formula: "by switches b (N + 1) / (2 (N - 1)); hierarchical b (M - 1) / (N - 1)",
         source: ENGINEERING,
         inputs: &[BUSBW, RANKS, else_takes(NODES, 1.0)],
