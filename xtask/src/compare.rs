@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::bench::size;
+use crate::guest::needs::LIBFABRIC;
 use crate::machine::{Provenance, rdma_ports};
 use crate::workspace::{cargo, target_dir};
 use crate::{Outcome, guest, process, report};
@@ -22,7 +23,9 @@ const COLLECTIVES: [(&str, &str); 3] = [
     ("all_to_all", "alltoall_perf"),
     ("broadcast", "broadcast_perf"),
 ];
-const TRANSPORTS: [&str; 3] = ["shm", "tcp", "verbs"];
+const TRANSPORTS: [&str; 4] = ["shm", "tcp", "verbs", OFI];
+/// Transport that needs a library.
+const OFI: &str = "ofi";
 /// Largest size; sizes start at 16 bytes and grow by a factor of four.
 const BYTES_MAX: &str = "1M";
 const ITERATIONS: &str = "20";
@@ -96,10 +99,16 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
 fn measure(built: &Path, out: &Path, options: &Options) -> Outcome<ExitCode> {
     let rounds = options.rounds;
     let mut all = Vec::new();
+    let has_libfabric = Path::new(LIBFABRIC).exists();
+    if !has_libfabric {
+        println!("there is no libfabric (libfabric1), so {OFI} is left out");
+    }
+    let is_there = |transport: &&str| *transport != OFI || has_libfabric;
+    let transports = Vec::from_iter(TRANSPORTS.into_iter().filter(is_there));
     for (collective, program) in COLLECTIVES {
         let mut samples: BTreeMap<&str, BTreeMap<u64, Vec<Point>>> = BTreeMap::new();
         for round in 1..=rounds {
-            for transport in TRANSPORTS {
+            for transport in &transports {
                 let points = once(&built.join(program), transport, out, options.short)?;
                 let last = points.last().map_or(0.0, |point| point.time_us);
                 println!("{collective} over {transport}, round {round} of {rounds}: {last} µs");
@@ -111,11 +120,12 @@ fn measure(built: &Path, out: &Path, options: &Options) -> Outcome<ExitCode> {
             let sizes = samples.remove(transport).unwrap_or_default();
             (transport, sizes.into_values().filter_map(median).collect())
         };
-        all.push(Comparison { collective, lines: TRANSPORTS.map(line).into() });
+        all.push(Comparison { collective, lines: transports.iter().copied().map(line).collect() });
     }
     let text = format!(
         "{}. 2 ranks; medians over {rounds} interleaved rounds of the median over {ITERATIONS} \
-         calls out of place. tcp goes over the loopback interface, verbs over {}.\n\n{}",
+         calls out of place. tcp goes over the loopback interface, verbs over {}, {OFI} over \
+         libfabric's tcp and loopback.\n\n{}",
         Provenance::now().sentence(),
         rdma_ports().join(" and "),
         all.iter().map(section).collect::<Vec<_>>().join("\n")
@@ -159,6 +169,7 @@ fn once(program: &Path, transport: &str, out: &Path, short: bool) -> Outcome<Vec
     command.args(["-n", iterations, "-w", warmup]);
     command.arg("--json").arg(&rows);
     command.env("FERROCCL_TRANSPORT", transport).env("FERROCCL_SOCKET_IFNAME", "lo");
+    command.env("FERROCCL_OFI_PROVIDER", "tcp");
     command.env("FERROCCL_IB_HCA", format!("={}", rdma_ports().join(",")));
     process::capture(&mut command, RUN_WITHIN)?;
     let text = fs::read_to_string(&rows);

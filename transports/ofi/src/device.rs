@@ -61,7 +61,7 @@ impl Default for Options {
 
 /// Returns the capabilities of an offer.
 pub(crate) fn caps(info: &Info, options: &Options) -> Caps {
-    let writes = options.always_writes || info.has_own_keys();
+    let writes = options.always_writes || info.suits_writes();
     let layout = layout(info, options);
     let most = if writes { layout.bytes_max() } else { MESSAGE_BYTES_MAX };
     Caps {
@@ -98,7 +98,7 @@ pub struct OfiDevice {
 impl OfiDevice {
     pub(crate) fn open(info: Info, options: Options) -> Result<OfiDevice, TransportError> {
         let domain = Domain::open(info).map_err(transport_error)?;
-        let writes = options.always_writes || domain.ends_writes();
+        let writes = options.always_writes || domain.info().suits_writes();
         let (caps, registry) = (caps(domain.info(), &options), Arc::new(Registry::new()));
         Ok(OfiDevice { caps, options, domain, registry, fence: Arc::default(), writes })
     }

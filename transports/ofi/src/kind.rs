@@ -12,7 +12,7 @@ use crate::provider::providers;
 use crate::transport::OfiTransport;
 
 /// Providers that are taken where none is named, the best first.
-const USUAL: [&str; 4] = ["efa", "verbs;ofi_rxm", "tcp", "tcp;ofi_rxm"];
+const USUAL: [&str; 3] = ["efa", "tcp", "tcp;ofi_rxm"];
 
 ccl_core::tunables! {
     /// Tunables of libfabric alone.
@@ -20,7 +20,7 @@ ccl_core::tunables! {
     pub(crate) struct OfiTunables {
         provider: String = String::new(), "FERROCCL_OFI_PROVIDER", Some("FI_PROVIDER"), true,
             "Provider of libfabric that ofi uses, such as efa or tcp; `ferroccl doctor --ofi` has \
-             them. Empty takes efa, else verbs, else tcp.";
+             them. Empty takes efa, else tcp.";
     }
 }
 

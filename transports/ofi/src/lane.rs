@@ -134,12 +134,15 @@ impl OfiLane {
         for slice in slices.into_iter().flatten().filter(|slice| slice.bytes > 0) {
             write.add(slice);
         }
-        peer.outstanding += 1;
-        if immediate.is_none() && write.ranges().is_empty() {
-            peer.outstanding -= 1;
-            self.done.push(id);
-            return Ok(true);
+        if write.ranges().is_empty() {
+            if immediate.is_none() {
+                self.done.push(id);
+                return Ok(true);
+            }
+            // Providers look at the registration of nothing, too.
+            write.add(&understood.source);
         }
+        peer.outstanding += 1;
         (peer.puts, write.put) = (peer.puts + 1, peer.puts);
         peer.waiting.push_back(write);
         self.pump(endpoint);

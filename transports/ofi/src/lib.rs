@@ -4,15 +4,15 @@
 //! # How it works
 //!
 //! A lane has one reliable datagram endpoint (`FI_EP_RDM`) for all its peers, or for each 16 of
-//! them where the data of writes is short (EFA); nothing relies on an order. Where the keys of
-//! memory are a device's own (`FI_MR_PROV_KEY`: EFA, verbs), a put is a write with data (`FI_RMA`,
-//! `FI_REMOTE_CQ_DATA`), which completes at both sides; the data tells the peer, the immediate and
-//! the length (see `tag`). Endpoints are not connected, so each peer has keys of its own, which end
-//! with its link.
+//! them where the data of writes is short; nothing relies on an order. Over EFA, a put is a write
+//! with data (`FI_RMA`, `FI_REMOTE_CQ_DATA`), which completes at both sides; the data tells the
+//! peer and the immediate (see `tag`), the completion the length. Endpoints are not connected, so
+//! each peer has keys of its own, which end with its link.
 //!
 //! Providers in software check the key of a write at its beginning only: the rest of a write
-//! arrives in memory that was deregistered meanwhile. There, a put is messages, each with a head
-//! that says where its bytes go, and the receiver's lane copies them (see `messages`).
+//! arrives in memory that was deregistered meanwhile. Over verbs registrations are cached, and
+//! completions need not tell the length. There, a put is messages, each with a head that says where
+//! its bytes go, and the receiver's lane copies them (see `messages`).
 //!
 //! A TCP connection beside, whose two sides have proved the secret, carries addresses and notes,
 //! and its end is the peer's: the side that leaves tells how many immediates it has sent, and the
@@ -22,6 +22,9 @@
 //!
 //! Over the provider `shm` libfabric itself fails in some points of the conformance suite: 1.17
 //! when a peer is inserted that has died, 2.5 when many messages go both ways within one process.
+//! `verbs;ofi_rxm` is left out: it wants the heads of messages registered. EFA caches
+//! registrations, unless FI_EFA_MR_CACHE_ENABLE=0: a late write may arrive in memory that was given
+//! back.
 
 mod device;
 mod kind;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ccl_core::transport::{
     Device, DeviceId, DeviceInfo, Fabric, Locality, Transport, TransportError,
 };
-use libfabric_sys::{FI_MSG, FI_RMA};
+use libfabric_sys::{FI_MR_HMEM, FI_MR_LOCAL, FI_MSG, FI_RMA};
 
 use crate::device::{OfiDevice, Options, caps};
 use crate::native::{Hints, Info, OfiError, transport_error};
@@ -30,6 +30,9 @@ impl OfiTransport {
         let hints = Hints { provider: Some(&self.provider), caps: FI_MSG | FI_RMA };
         let mut offers = Info::list(&hints)?;
         offers.retain(|info| info.domain().cq_data_size >= DATA_BYTES);
+        // Heads of messages are not registered.
+        let writes = |info: &Info| info.suits_writes() || self.options.always_writes;
+        offers.retain(|info| writes(info) || !info.registers(FI_MR_LOCAL | FI_MR_HMEM));
         // As with FI_PROVIDER, a provider that lacks such endpoints is one with a layer above it.
         let is_exact = |info: &Info| info.provider() == self.provider;
         let layered = format!("{};", self.provider);
@@ -104,8 +107,9 @@ impl Transport for OfiTransport {
         match self.offers() {
             Err(error) => error.to_string(),
             Ok(_) => format!(
-                "libfabric has no provider {} with reliable datagram endpoints and writes with \
-                 data; `ferroccl doctor --ofi` lists what there is",
+                "libfabric has no provider {} with reliable datagram endpoints, writes with data, \
+                 and, but for efa, no demand that memory be registered to be sent from (LOCAL); \
+                 `ferroccl doctor --ofi` lists what there is",
                 self.provider
             ),
         }

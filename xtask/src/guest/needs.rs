@@ -16,11 +16,16 @@ const NEEDS: [(&str, &str); 6] = [
     ("setpriv", "util-linux"),
 ];
 
+/// Debian's libfabric.
+pub(crate) const LIBFABRIC: &str = "/usr/lib/x86_64-linux-gnu/libfabric.so.1";
+
 /// Files that a guest with RDMA uses, each with its Debian package.
-const NEEDS_RDMA: [(&str, &str); 4] = [
+const NEEDS_RDMA: [(&str, &str); 5] = [
     ("/usr/lib/x86_64-linux-gnu/libibverbs.so.1", "libibverbs1"),
     ("/etc/libibverbs.d/rxe.driver", "ibverbs-providers"),
     ("/usr/bin/tcpdump", "tcpdump"),
+    // One of the transports that are compared.
+    (LIBFABRIC, "libfabric1"),
     // Tests compare the bindings with this header.
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
 ];

@@ -138,7 +138,7 @@ fn shown(rows: &[Row]) -> String {
             let _ = write!(text, "\n{}: {sentence}", provider.name);
         }
     }
-    text + "\n\nFERROCCL_TRANSPORT does not offer libfabric yet.\n"
+    text + "\n\nFERROCCL_TRANSPORT=ofi uses one of them, by name with FERROCCL_OFI_PROVIDER.\n"
 }
 
 #[cfg(test)]

@@ -13,9 +13,9 @@ use libfabric_sys::{
 
 use super::{Info, OfiError, check};
 
-/// Most requests and receives that an endpoint of a provider in software has. Such providers
-/// allocate buffers for all of them: 32 MiB and more for the 2,048 that `ofi_rxm` has otherwise.
-const SOFTWARE_QUEUE_MAX: usize = 128;
+/// Most requests and receives that an endpoint has where puts are messages. Providers allocate
+/// buffers for all of them: 32 MiB and more for the 2,048 that `ofi_rxm` has otherwise.
+const MESSAGE_QUEUE_MAX: usize = 128;
 
 /// A device that this process has opened.
 #[derive(Debug)]
@@ -35,8 +35,8 @@ unsafe impl Sync for Domain {}
 impl Domain {
     /// Opens the device of an offer.
     pub(crate) fn open(mut info: Info) -> Result<Arc<Domain>, OfiError> {
-        if !info.has_own_keys() {
-            info.limit_queues(SOFTWARE_QUEUE_MAX);
+        if !info.suits_writes() {
+            info.limit_queues(MESSAGE_QUEUE_MAX);
         }
         let functions = info.functions;
         let mut fabric = ptr::null_mut();
@@ -54,12 +54,6 @@ impl Domain {
 
     pub(crate) fn info(&self) -> &Info {
         &self.info
-    }
-
-    /// Returns whether closing a registration ends the writes to its memory: then the keys are a
-    /// device's own.
-    pub(crate) fn ends_writes(&self) -> bool {
-        self.info.has_own_keys()
     }
 
     /// Returns whether memory that is sent from must be registered.

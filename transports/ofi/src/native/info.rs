@@ -180,9 +180,12 @@ impl Info {
             .then(|| format!("{domain_id:04x}:{bus_id:02x}:{device_id:02x}.{function_id:x}"))
     }
 
-    /// Returns whether the keys of memory are a device's own.
-    pub(crate) fn has_own_keys(&self) -> bool {
-        self.registers(FI_MR_PROV_KEY)
+    /// Returns whether puts are writes: over EFA, where a device checks the key of each packet, and
+    /// the completion at the peer tells the length. Over others, the rest of a write arrives in
+    /// memory that was deregistered meanwhile (software), or may, since registrations are cached
+    /// (verbs), and the completion need not tell the length.
+    pub(crate) fn suits_writes(&self) -> bool {
+        self.provider() == "efa"
     }
 
     pub(crate) fn has(&self, caps: u64) -> bool {

@@ -100,6 +100,15 @@ fn writes_as_over_efa_pass_the_suite() {
     }
 }
 
+/// Provider that this machine has and others lack, such as verbs over Soft-RoCE.
+#[test]
+fn the_named_provider_passes_the_suite() {
+    match std::env::var("FERROCCL_TEST_OFI_PROVIDER") {
+        Ok(provider) => passes(&provider, &Options::default()),
+        Err(_) => println!("\nSKIPPED: FERROCCL_TEST_OFI_PROVIDER names no provider"),
+    }
+}
+
 /// A peer names memory that was shared with nobody, by a key that it makes of another's.
 #[test]
 fn memory_that_was_not_shared_is_not_written() {
