@@ -175,6 +175,9 @@ impl Devices {
         let Some(transport) = &self.together else {
             return usage(format!("devices of {} cannot be one", found[0].kind.name));
         };
+        if found.iter().any(|part| !part.may_be_rail) {
+            return usage(format!("{} and others cannot be one device", found[0].name()));
+        }
         if found.iter().any(|part| part.layer != found[0].layer) {
             return usage("ports of Ethernet and of InfiniBand do not reach each other".to_owned());
         }

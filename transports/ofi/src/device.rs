@@ -18,7 +18,7 @@ use crate::native::{Domain, Info, transport_error};
 use crate::tag::Layout;
 
 /// Protocol of the two sides; the version changes with every change of what they tell each other.
-const PROTOCOL: Protocol = protocol("ferroccl-ofi", 1);
+const PROTOCOL: Protocol = protocol("ferroccl-ofi", 2);
 
 /// Largest number of bytes of one put, even where a provider takes more.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;

@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
 
 use crate::memory::{Registered, Shared};
-use crate::messages::{DEPTH_MAX, HEAD_BYTES, Head, Inbox, PART_BYTES};
+use crate::messages::{DEPTH_MAX, HEAD_BYTES, Head, Inbox, PART_BYTES, TOKEN_BYTES};
 use crate::native::{Completion, Domain, Endpoint, OfiError, transport_error};
 use crate::peer::Peer;
 use crate::requests::{Request, Requests, Write};
@@ -82,8 +82,9 @@ impl OfiLane {
         (writes, layout): (bool, Layout),
         broken_within: Duration,
     ) -> Result<OfiLane, TransportError> {
-        let endpoint = Endpoint::open(domain).map_err(transport_error)?;
+        // Made in this order, so that the endpoint goes first if something fails.
         let mut inbox = if writes { None } else { Some(Inbox::new(domain)?) };
+        let endpoint = Endpoint::open(domain).map_err(transport_error)?;
         let posted = inbox.as_mut().map_or(Ok(()), |inbox| inbox.post(&endpoint));
         posted.map_err(transport_error)?;
         // The heads of messages have room for any number.
@@ -108,6 +109,14 @@ impl OfiLane {
             checked: Instant::ZERO,
             farewell: Farewell::default(),
         })
+    }
+
+    /// Notices memory that was given back.
+    fn refresh(&mut self) {
+        if self.memory.refresh() {
+            let registry = self.memory.registry();
+            self.shared.retain(|(_, key, _)| registry.find(*key).is_ok());
+        }
     }
 
     fn peer(&mut self, id: EndpointId) -> Result<&mut Peer, TransportError> {
@@ -155,13 +164,14 @@ impl OfiLane {
             self;
         let number = endpoint.0 as usize;
         let Some(Some(peer)) = peers.get_mut(number) else { return };
-        let (Some((to, number)), Some(own)) = (peer.to, endpoints.get(number / *peers_max)) else {
+        let (Some((to, number, token)), Some(own)) = (peer.to, endpoints.get(number / *peers_max))
+        else {
             return;
         };
         while let Some(mut write) = peer.waiting.pop_front() {
             let posted = match inbox {
                 None => write_put(own, requests, *layout, (to, number), *acknowledged, &write),
-                Some(_) => send_put(own, requests, (to, number), &mut write),
+                Some(_) => send_put(own, requests, (to, number, token), &mut write),
             };
             match posted {
                 Ok(true) => peer.sent += u64::from(write.immediate.is_some()),
@@ -205,20 +215,25 @@ impl OfiLane {
     /// Takes in a completion of the endpoint of that number.
     fn completed(&mut self, number: usize, completion: &Completion, events: &mut Vec<Event>) {
         let Completion { flags, data, bytes, context } = *completion;
-        let from_peer = FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
-        if flags & from_peer != 0 {
+        if flags & FI_RECV != 0 {
+            return self.received(context, bytes, events);
+        }
+        if flags & (FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA) != 0 {
+            if self.inbox.is_some() {
+                // No peer writes here.
+                return;
+            }
             let tag = self.layout.decode(data);
             let first = number.saturating_mul(self.peers_max) as u32;
             let (endpoint, immediate) = (EndpointId(first + tag.number), tag.immediate);
             let bytes = tag.bytes.unwrap_or(bytes);
-            if let Ok(peer) = self.peer(endpoint) {
+            if let Ok(peer) = self.peer(endpoint)
+                && peer.lost.is_none()
+            {
                 peer.arrived += 1;
                 events.push(Event::Arrived { endpoint, immediate, bytes });
             }
             return;
-        }
-        if flags & FI_RECV != 0 {
-            return self.received(context, bytes, events);
         }
         let Some(Request { endpoint, id, left, .. }) = self.requests.end(context) else { return };
         if left.fetch_sub(1, Ordering::Relaxed) > 1 {
@@ -226,7 +241,9 @@ impl OfiLane {
         }
         if let Ok(peer) = self.peer(endpoint) {
             peer.outstanding -= 1;
-            self.done.push(id);
+            // Work for a lost peer is never done.
+            let is_done = peer.lost.is_none();
+            self.done.extend(is_done.then_some(id));
         }
     }
 
@@ -242,7 +259,9 @@ impl OfiLane {
         let (head, bytes) = (Head::decode(&head), bytes - HEAD_BYTES);
         let endpoint = EndpointId(head.number);
         let peer = peers.get_mut(head.number as usize).and_then(Option::as_mut);
-        let Some(peer) = peer.filter(|peer| peer.lost.is_none()) else { return };
+        // Endpoints are not connected: only the token tells the peer from a stranger.
+        let is_peers = |peer: &&mut Peer| peer.lost.is_none() && peer.token == head.token;
+        let Some(peer) = peer.filter(is_peers) else { return };
         if !shared.iter().any(|(at, key, _)| (*at, *key) == (endpoint, head.mr())) {
             return;
         }
@@ -266,7 +285,15 @@ impl OfiLane {
     }
 
     fn failed(&mut self, context: *mut fi_context2, error: &OfiError) {
-        let Some(Request { endpoint, left, .. }) = self.requests.end(context) else { return };
+        if context.is_null() {
+            // The queue itself fails.
+            return self.peers.iter_mut().flatten().for_each(|peer| peer.lose(error.to_string()));
+        }
+        let Some(Request { endpoint, left, .. }) = self.requests.end(context) else {
+            // A receive whose message did not come whole is posted again.
+            self.inbox.iter_mut().for_each(|inbox| drop(inbox.take(context)));
+            return;
+        };
         // Other messages of the same put fail, too.
         let is_last = left.fetch_sub(1, Ordering::Relaxed) == 1;
         if let Ok(peer) = self.peer(endpoint) {
@@ -359,7 +386,7 @@ fn write_put(
 fn send_put(
     endpoint: &Endpoint,
     requests: &mut Requests,
-    (to, number): (u64, u32),
+    (to, number, token): (u64, u32, [u8; TOKEN_BYTES]),
     write: &mut Write,
 ) -> Result<bool, OfiError> {
     let total = write.bytes();
@@ -370,6 +397,7 @@ fn send_put(
     loop {
         let (offset, key) = write.remote;
         let head = Head {
+            token,
             number,
             immediate: write.immediate,
             put: write.put,
@@ -409,7 +437,8 @@ impl Lane for OfiLane {
             self.endpoints.push(Endpoint::open(&self.domain).map_err(transport_error)?);
         }
         let address = self.endpoints[own].address().map_err(transport_error)?;
-        let peer = Peer::new(*link, number as u32, address);
+        let token = ccl_socket::socket::random()?;
+        let peer = Peer::new(*link, number as u32, address, token);
         let peer =
             peer.ok_or_else(|| TransportError::Usage("a link without a connection".to_owned()))?;
         self.peers.push(Some(peer));
@@ -438,22 +467,28 @@ impl Lane for OfiLane {
         self.deferred = events;
         // A software provider is done with a message before its peer has it, and what it still
         // holds goes with the endpoint.
-        let is_done_early = self.inbox.is_some();
-        let mut waits = false;
+        let is_done_early = !self.domain.info().suits_writes();
+        let (mut waits, mut any_waits) = (false, false);
         for (number, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
-            if only.is_some_and(|only| only.0 as usize != number) || peer.lost.is_some() {
+            if peer.lost.is_some() {
                 continue;
             }
-            if peer.outstanding == 0 {
+            let is_asked = only.is_none_or(|only| only.0 as usize == number);
+            if is_asked && peer.outstanding == 0 {
                 peer.leave();
             }
             let may_hear = peer.ended.is_none() && peer.sent > 0;
-            waits |= !peer.has_left || !peer.side.is_flushed();
-            waits |= is_done_early && may_hear && !peer.is_received;
+            let waits_here = !peer.has_left
+                || !peer.side.is_flushed()
+                || (is_done_early && may_hear && !peer.is_received);
+            waits |= is_asked && waits_here;
+            any_waits |= (is_asked || peer.has_left) && waits_here;
+        }
+        if !any_waits {
+            self.farewell.end();
         }
         if !waits {
-            self.farewell.end();
             return true;
         }
         if now() >= self.farewell.until(now(), FAREWELL) {
@@ -508,7 +543,7 @@ impl Lane for OfiLane {
     }
 
     fn post(&mut self, _now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {
-        self.memory.refresh();
+        self.refresh();
         take(work, |request| self.put(request))
     }
 
@@ -522,7 +557,7 @@ impl Lane for OfiLane {
     }
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
-        self.memory.refresh();
+        self.refresh();
         events.append(&mut self.deferred);
         self.drain(events);
         self.pump_all();

@@ -11,8 +11,9 @@
 //!
 //! Providers in software check the key of a write at its beginning only: the rest of a write
 //! arrives in memory that was deregistered meanwhile. Over verbs registrations are cached, and
-//! completions need not tell the length. There, a put is messages, each with a head that says where
-//! its bytes go, and the receiver's lane copies them (see `messages`).
+//! completions need not tell the length. There, a put is messages, each with a head that has the
+//! token of the link and says where its bytes go, and the receiver's lane copies them (see
+//! `messages`).
 //!
 //! A TCP connection beside, whose two sides have proved the secret, carries addresses and notes,
 //! and its end is the peer's: the side that leaves tells how many immediates it has sent, and the

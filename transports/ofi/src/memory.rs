@@ -9,7 +9,7 @@ use ccl_memory::Region;
 use ccl_socket::LinkId;
 use serde::{Deserialize, Serialize};
 
-use crate::native::{Domain, Memory, OfiError, transport_error};
+use crate::native::{Domain, LOCAL, Memory, OfiError, REMOTE, transport_error};
 
 /// Registrations that peers write to, each by its lane and endpoint.
 type Shares = BTreeMap<(u64, EndpointId), Memory>;
@@ -35,7 +35,7 @@ impl Registered {
         region: &Region,
     ) -> Result<Arc<Registered>, TransportError> {
         let local = match domain.needs_local() {
-            true => Some(Memory::register(domain, region.clone()).map_err(transport_error)?),
+            true => Some(Memory::register(domain, region.clone(), LOCAL).map_err(transport_error)?),
             false => None,
         };
         Ok(Arc::new(Registered {
@@ -64,7 +64,7 @@ impl Registered {
             return Ok(shared.remote());
         }
         let memory =
-            Memory::register(&self.domain, self.region.clone()).map_err(transport_error)?;
+            Memory::register(&self.domain, self.region.clone(), REMOTE).map_err(transport_error)?;
         expose(&memory).map_err(transport_error)?;
         let remote = memory.remote();
         shares.insert((lane, endpoint), memory);

@@ -10,12 +10,14 @@ use ccl_core::transport::{EndpointId, MrKey, TransportError};
 use ccl_memory::Region;
 use libfabric_sys::fi_context2;
 
-use crate::native::{Domain, Endpoint, Memory, OfiError, transport_error};
+use crate::native::{Domain, Endpoint, LOCAL, Memory, OfiError, transport_error};
 
 /// Most puts under way on one link.
 pub(crate) const DEPTH_MAX: usize = 64;
 /// Bytes of a head.
-pub(crate) const HEAD_BYTES: usize = 40;
+pub(crate) const HEAD_BYTES: usize = TOKEN_BYTES + 40;
+/// Bytes of the token by which a receiver knows a peer's messages.
+pub(crate) const TOKEN_BYTES: usize = 16;
 /// Most bytes of a put in one message.
 pub(crate) const PART_BYTES: usize = 64 << 10;
 /// Number of receives that a lane has posted, each for one message.
@@ -29,6 +31,8 @@ const NO_IMMEDIATE: u32 = u32::MAX;
 /// Head of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
+    /// Token that the receiver has given the sender.
+    pub(crate) token: [u8; TOKEN_BYTES],
     /// Number that the receiver has given the sender.
     pub(crate) number: u32,
     pub(crate) immediate: Option<u32>,
@@ -47,20 +51,24 @@ impl Head {
             u64::from(self.immediate.unwrap_or(NO_IMMEDIATE)) << 32 | u64::from(self.number);
         let words = [first, self.put, self.key, self.offset, self.total];
         let mut bytes = [0; HEAD_BYTES];
-        for (slot, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+        bytes[..TOKEN_BYTES].copy_from_slice(&self.token);
+        for (slot, word) in bytes[TOKEN_BYTES..].as_chunks_mut().0.iter_mut().zip(words) {
             *slot = word.to_le_bytes();
         }
         bytes
     }
 
     pub(crate) fn decode(bytes: &[u8; HEAD_BYTES]) -> Head {
-        let mut words = [0; HEAD_BYTES / 8];
-        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+        let mut token = [0; TOKEN_BYTES];
+        token.copy_from_slice(&bytes[..TOKEN_BYTES]);
+        let mut words = [0; (HEAD_BYTES - TOKEN_BYTES) / 8];
+        for (word, bytes) in words.iter_mut().zip(bytes[TOKEN_BYTES..].as_chunks().0) {
             *word = u64::from_le_bytes(*bytes);
         }
         let [first, put, key, offset, total] = words;
         let immediate = (first >> 32) as u32;
         Head {
+            token,
             number: first as u32,
             immediate: (immediate != NO_IMMEDIATE).then_some(immediate),
             put,
@@ -108,7 +116,7 @@ impl Inbox {
         };
         for index in 0..RECEIVES {
             let region = Region::allocate(HEAD_BYTES + PART_BYTES)?;
-            let memory = Memory::register(domain, region).map_err(transport_error)?;
+            let memory = Memory::register(domain, region, LOCAL).map_err(transport_error)?;
             let context = fi_context2 { internal: [std::ptr::null_mut(); 8] };
             let context = NonNull::from(Box::leak(Box::new(context)));
             inbox.indices.insert(context.addr().get(), index);
@@ -181,7 +189,9 @@ mod tests {
     fn puts_that_are_begun_are_limited() {
         let Ok(Some(info)) = best("tcp;ofi_rxm") else { return };
         let mut inbox = Inbox::new(&Domain::open(info).unwrap()).unwrap();
-        let head = |put| Head { number: 0, immediate: None, put, key: 0, offset: 0, total: 10 };
+        let token = [0; TOKEN_BYTES];
+        let head =
+            |put| Head { token, number: 0, immediate: None, put, key: 0, offset: 0, total: 10 };
         let (one, other) = (EndpointId(1), EndpointId(2));
         for put in 0..BEGUN_MAX as u64 {
             assert_eq!(inbox.count(one, &head(put), 4), Some(false));
@@ -198,7 +208,8 @@ mod tests {
         for immediate in [None, Some(0), Some(ccl_core::transport::IMMEDIATE_MAX)] {
             let number = 4095;
             let (put, key, offset, total) = (u64::MAX, 7, 1 << 40, 3);
-            let head = Head { number, immediate, put, key, offset, total };
+            let token = [9; TOKEN_BYTES];
+            let head = Head { token, number, immediate, put, key, offset, total };
             assert_eq!(Head::decode(&head.encode()), head);
         }
     }

@@ -8,6 +8,7 @@ use ccl_core::time::Instant;
 use ccl_socket::{Link, LinkId, SideLink, SideMessage};
 use serde::{Deserialize, Serialize};
 
+use crate::messages::TOKEN_BYTES;
 use crate::native::Endpoint;
 use crate::requests::Write;
 
@@ -18,6 +19,8 @@ struct Offer {
     address: Vec<u8>,
     /// Number that the peer sends with its writes, by which this side tells it from others.
     number: u32,
+    /// Token that the peer sends with its messages.
+    token: [u8; TOKEN_BYTES],
 }
 
 /// A link to a peer.
@@ -28,9 +31,11 @@ pub(crate) struct Peer {
     pub(crate) dialled: bool,
     /// Address of the peer, for messages.
     pub(crate) name: String,
-    /// Number of the peer in the address vector, and the number that writes to it carry; none until
-    /// its offer has come.
-    pub(crate) to: Option<(u64, u32)>,
+    /// Token that this side has given the peer.
+    pub(crate) token: [u8; TOKEN_BYTES],
+    /// Number of the peer in the address vector, and number and token that puts to it carry; none
+    /// until its offer has come.
+    pub(crate) to: Option<(u64, u32, [u8; TOKEN_BYTES])>,
     /// Puts that the provider has not taken yet.
     pub(crate) waiting: VecDeque<Write>,
     /// Number of puts so far.
@@ -59,15 +64,21 @@ pub(crate) struct Peer {
 impl Peer {
     /// Begins a link; the peer is told how this side is reached, and the number that its writes
     /// carry. None if it has no connection.
-    pub(crate) fn new(link: Link, number: u32, address: Vec<u8>) -> Option<Peer> {
+    pub(crate) fn new(
+        link: Link,
+        number: u32,
+        address: Vec<u8>,
+        token: [u8; TOKEN_BYTES],
+    ) -> Option<Peer> {
         let mut side = SideLink::new(link)?;
-        let offer = Offer { address, number };
+        let offer = Offer { address, number, token };
         side.say(&SideMessage::Offer(encoding::encode(&offer)));
         Some(Peer {
             id: side.id(),
             dialled: side.is_dialled(),
             name: side.peer().to_owned(),
             side,
+            token,
             to: None,
             waiting: VecDeque::new(),
             puts: 0,
@@ -116,7 +127,7 @@ impl Peer {
                         return self.lose("it offers what is no address".to_owned());
                     };
                     match endpoint.insert(&offer.address) {
-                        Ok(number) => self.to = Some((number, offer.number)),
+                        Ok(number) => self.to = Some((number, offer.number, offer.token)),
                         Err(error) => return self.lose(error.to_string()),
                     }
                 }
@@ -137,6 +148,8 @@ impl Peer {
         let is_told = reason.contains(&self.name);
         let reason = if is_told { reason } else { format!("{}: {reason}", self.name) };
         self.lost.get_or_insert(reason);
+        // Work for a lost peer is void.
+        self.waiting.clear();
     }
 
     /// Returns whether everything that the peer has sent has arrived, as far as it has told.

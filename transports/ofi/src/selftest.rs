@@ -9,7 +9,7 @@ use libfabric_sys::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::native::{Completion, Domain, Endpoint, Memory, OfiError};
+use crate::native::{Completion, Domain, Endpoint, Memory, OfiError, REMOTE};
 use crate::provider::{DATA_BYTES, best};
 
 /// Bytes of a message that is sent.
@@ -123,7 +123,7 @@ pub fn test_provider(name: &str, within: Duration) -> Result<Passed, TestError> 
     let domain = Domain::open(info)?;
     let mut contexts = [fi_context2 { internal: [std::ptr::null_mut(); 8] }; 4];
     let [at_recv, at_send, at_write, at_data] = contexts.each_mut().map(|at| &raw mut *at);
-    let register = |region: Region| Memory::register(&domain, region);
+    let register = |region: Region| Memory::register(&domain, region, REMOTE);
     let (sent, received) =
         (register(pattern(SENT_BYTES)?)?, register(Region::allocate(SENT_BYTES)?)?);
     let (from, to) =

@@ -17,6 +17,11 @@ use super::{Info, OfiError, check};
 /// buffers for all of them: 32 MiB and more for the 2,048 that `ofi_rxm` has otherwise.
 const MESSAGE_QUEUE_MAX: usize = 128;
 
+/// Access of this side alone.
+pub(crate) const LOCAL: u64 = FI_SEND | FI_RECV | FI_WRITE;
+/// Access of this side and of peers that know the key.
+pub(crate) const REMOTE: u64 = LOCAL | FI_REMOTE_WRITE;
+
 /// A device that this process has opened.
 #[derive(Debug)]
 pub(crate) struct Domain {
@@ -87,12 +92,17 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    pub(crate) fn register(domain: &Arc<Domain>, region: Region) -> Result<Memory, OfiError> {
+    /// Registers memory for these kinds of access.
+    pub(crate) fn register(
+        domain: &Arc<Domain>,
+        region: Region,
+        access: u64,
+    ) -> Result<Memory, OfiError> {
         let range = iovec { iov_base: region.start().cast(), iov_len: region.bytes() };
         let attributes = fi_mr_attr {
             mr_iov: &raw const range,
             iov_count: 1,
-            access: FI_SEND | FI_RECV | FI_WRITE | FI_REMOTE_WRITE,
+            access,
             offset: 0,
             requested_key: domain.next_key.fetch_add(1, Ordering::Relaxed),
             context: ptr::null_mut(),

@@ -6,8 +6,8 @@ use std::ptr::{self, NonNull};
 use libc::{ENODATA, c_char, c_int};
 use libfabric_sys::{
     FI_API_VERSION, FI_BUS_PCI, FI_CONTEXT, FI_CONTEXT2, FI_EP_RDM, FI_MR_ALLOCATED,
-    FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_RX_CQ_DATA,
-    FI_THREAD_SAFE, Functions, fi_domain_attr, fi_ep_attr, fi_info, fi_pci_attr, fi_tx_attr,
+    FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_THREAD_SAFE,
+    Functions, fi_domain_attr, fi_ep_attr, fi_info, fi_pci_attr, fi_tx_attr,
 };
 
 use super::{OfiError, check, functions};
@@ -91,7 +91,8 @@ impl Info {
         // SAFETY: the offer is whole, and nobody else has it.
         let info = unsafe { &mut *self.raw.as_ptr() };
         info.caps = hints.caps;
-        info.mode = FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA;
+        // Not FI_RX_CQ_DATA: each write with data would take a receive, and none is posted for it.
+        info.mode = FI_CONTEXT | FI_CONTEXT2;
         // SAFETY: the library has made all attributes.
         unsafe { &mut *info.ep_attr }.r#type = FI_EP_RDM;
         // SAFETY: as above.
@@ -146,6 +147,12 @@ impl Info {
     pub(crate) fn provider(&self) -> String {
         // SAFETY: every offer has all attributes.
         text(unsafe { (*self.info().fabric_attr).prov_name })
+    }
+
+    /// Returns the name of the fabric, such as `efa`.
+    pub(crate) fn fabric(&self) -> String {
+        // SAFETY: every offer has all attributes.
+        text(unsafe { (*self.info().fabric_attr).name })
     }
 
     /// Returns the provider's version.

@@ -10,7 +10,7 @@ use ccl_core::transport::TransportError;
 use libc::c_int;
 use libfabric_sys::{Functions, LoadError};
 
-pub(crate) use domain::{Domain, Memory};
+pub(crate) use domain::{Domain, LOCAL, Memory, REMOTE};
 pub(crate) use endpoint::{Completion, Endpoint, RANGES_MAX, Range};
 pub(crate) use info::{Hints, Info};
 
