@@ -100,7 +100,7 @@ fn writes_as_over_efa_pass_the_suite() {
     }
 }
 
-/// Provider that this machine has and others lack, such as verbs over Soft-RoCE.
+/// Provider that this machine has and others lack, such as EFA.
 #[test]
 fn the_named_provider_passes_the_suite() {
     match std::env::var("FERROCCL_TEST_OFI_PROVIDER") {
