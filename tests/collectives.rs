@@ -12,7 +12,7 @@ use ferroccl::communicator::Blocks;
 use ferroccl::{Communicator, Config, Reduction};
 
 /// Returns the collectives that move data.
-fn movers() -> impl Iterator<Item = Collective> {
+pub(crate) fn movers() -> impl Iterator<Item = Collective> {
     use Collective as C;
     C::ALL.into_iter().filter(|collective| !matches!(collective, C::Barrier | C::SendRecv))
 }

@@ -1,9 +1,15 @@
-//! All collectives over libfabric, with the providers that there are.
+//! All collectives over libfabric, with the providers that there are and with software providers.
 
+use ccl_core::registry::{Make, NO_TUNABLES, TransportKind};
+use ccl_core::transport::Transport;
+use ccl_core::types::Collective::{AllReduce, AllToAll};
+use ccl_harness::data::{Case, check};
 use ccl_harness::{config_with, ranks_with, skip};
-use ccl_transport_ofi::{KIND, providers};
+use ccl_soft_ofi::{Limits, SoftProvider, functions};
+use ccl_transport_ofi::{KIND, OfiTransport, Options, providers};
+use ferroccl::{Communicator, transports};
 
-use crate::collectives::sweep;
+use crate::collectives::{movers, sweep};
 use crate::matrix::full;
 use crate::nccl_net::{ONE_DEVICE, SHORT, keeps_the_contract};
 
@@ -33,6 +39,61 @@ fn all_collectives_run_over_libfabric() {
                 sweep(communicator, &[0, 1, 1009]);
             });
         }
+    }
+}
+
+/// Transport, and its provider by the seed.
+type Soft = (TransportKind, fn(u64) -> Limits);
+
+/// Kinds over software providers, whose writes or messages overtake each other.
+static SOFT: [Soft; 2] = [
+    (soft("soft-efa", 254, |_, _| Ok(over("efa"))), Limits::efa),
+    (soft("soft-sockets", 253, |_, _| Ok(over("soft"))), Limits::sockets),
+];
+
+const fn soft(name: &'static str, id: u8, make: Make) -> TransportKind {
+    TransportKind { name, id, adapters: false, tunables: NO_TUNABLES, make, ..KIND }
+}
+
+fn over(provider: &str) -> Box<dyn Transport> {
+    let options = Options { interfaces: "lo".to_owned(), ..Options::default() };
+    Box::new(OfiTransport::over(functions(), provider, options))
+}
+
+fn with_soft(
+    kind: &'static TransportKind,
+    ranks: u32,
+    work: impl Fn(&mut Communicator) + Send + Sync + 'static,
+) {
+    assert!(transports::add(kind));
+    let config = config_with(|config| config.transport = kind.name.to_owned());
+    ranks_with(ranks, config, move |communicator| {
+        assert_eq!(communicator.transport(), kind.name);
+        work(communicator);
+    });
+}
+
+#[test]
+fn all_collectives_run_over_software_providers() {
+    for (kind, limits) in &SOFT {
+        for ranks in if full() { &[2, 3, 5, 8][..] } else { &[2, 5] } {
+            let _provider = SoftProvider::new(limits(u64::from(*ranks)));
+            with_soft(kind, *ranks, |communicator| sweep(communicator, &[0, 1, 1009]));
+        }
+    }
+}
+
+#[test]
+fn a_hundred_seeds_run_over_software_providers() {
+    for seed in 0..if full() { 1000 } else { 100 } {
+        let (kind, limits) = &SOFT[seed as usize % SOFT.len()];
+        let _provider = SoftProvider::new(limits(seed));
+        with_soft(kind, 2 + seed as u32 % 3, move |communicator| {
+            let also = movers().nth(seed as usize % movers().count());
+            for collective in also.into_iter().chain([AllReduce, AllToAll]) {
+                check(communicator, &Case::new(collective, 5_011));
+            }
+        });
     }
 }
 

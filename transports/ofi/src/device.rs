@@ -10,11 +10,13 @@ use ccl_core::transport::{
 };
 use ccl_memory::Region;
 use ccl_socket::{LinkConnecting, LinkListener, Location, Setup, protocol};
+use libfabric_sys::FI_RMA;
 
 use crate::lane::OfiLane;
 use crate::memory::Registered;
 use crate::messages::DEPTH_MAX;
 use crate::native::{Domain, Info, transport_error};
+use crate::provider::DATA_BYTES;
 use crate::tag::Layout;
 
 /// Protocol of the two sides; the version changes with every change of what they tell each other.
@@ -59,9 +61,15 @@ impl Default for Options {
     }
 }
 
+/// Returns whether puts are writes.
+pub(crate) fn writes(info: &Info, options: &Options) -> bool {
+    let can_write = info.has(FI_RMA) && info.domain().cq_data_size >= DATA_BYTES;
+    can_write && (options.always_writes || info.suits_writes())
+}
+
 /// Returns the capabilities of an offer.
 pub(crate) fn caps(info: &Info, options: &Options) -> Caps {
-    let writes = options.always_writes || info.suits_writes();
+    let writes = writes(info, options);
     let layout = layout(info, options);
     let most = if writes { layout.bytes_max() } else { MESSAGE_BYTES_MAX };
     Caps {
@@ -98,7 +106,7 @@ pub struct OfiDevice {
 impl OfiDevice {
     pub(crate) fn open(info: Info, options: Options) -> Result<OfiDevice, TransportError> {
         let domain = Domain::open(info).map_err(transport_error)?;
-        let writes = options.always_writes || domain.info().suits_writes();
+        let writes = writes(domain.info(), &options);
         let (caps, registry) = (caps(domain.info(), &options), Arc::new(Registry::new()));
         Ok(OfiDevice { caps, options, domain, registry, fence: Arc::default(), writes })
     }

@@ -31,8 +31,6 @@ const CHECK_EVERY: Duration = Duration::from_millis(1);
 const FAREWELL: Duration = Duration::from_secs(4);
 /// Pause between two looks meanwhile.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
-/// Longest time that a peer's last writes may take after its connection has ended.
-const LAST_WRITES: Duration = Duration::from_secs(1);
 /// Longest sleep where the provider wakes nobody.
 const NAP: Duration = Duration::from_micros(50);
 
@@ -130,7 +128,7 @@ impl OfiLane {
         let understood = self.memory.understand(request)?;
         let peer = self.peers.get_mut(endpoint.0 as usize).and_then(Option::as_mut);
         let peer = peer.ok_or_else(|| unknown(endpoint))?;
-        if peer.lost.is_some() {
+        if peer.lost.is_some() || peer.failing.is_some() {
             // Work for a lost peer is void: taken, and never done.
             return Ok(true);
         }
@@ -263,7 +261,8 @@ impl OfiLane {
         let is_peers = |peer: &&mut Peer| peer.lost.is_none() && peer.token == head.token;
         let Some(peer) = peer.filter(is_peers) else { return };
         if !shared.iter().any(|(at, key, _)| (*at, *key) == (endpoint, head.mr())) {
-            return;
+            // As where a device checks keys, which fails the write.
+            return peer.lose("it puts to memory that is not shared with it".to_owned());
         }
         {
             let _fence = fence.read().unwrap_or_else(PoisonError::into_inner);
@@ -298,7 +297,7 @@ impl OfiLane {
         let is_last = left.fetch_sub(1, Ordering::Relaxed) == 1;
         if let Ok(peer) = self.peer(endpoint) {
             peer.outstanding -= usize::from(is_last);
-            peer.lose(error.to_string());
+            peer.fail(now(), error.to_string());
         }
     }
 
@@ -312,10 +311,7 @@ impl OfiLane {
             peer.hear((now, self.broken_within), (own, self.peers_max), &mut notes);
             let endpoint = EndpointId(number as u32);
             events.extend(notes.drain(..).map(|bytes| Event::Note { endpoint, bytes }));
-            if let Some((since, reason)) = &peer.ended
-                && (peer.has_all() || now.since(*since) >= LAST_WRITES)
-            {
-                let reason = reason.clone();
+            if let Some(reason) = peer.end(now) {
                 peer.lose(reason);
             }
         }
@@ -561,7 +557,8 @@ impl Lane for OfiLane {
         events.append(&mut self.deferred);
         self.drain(events);
         self.pump_all();
-        let unsettled = |peer: &Peer| peer.to.is_none() || peer.ended.is_some();
+        let ends = |peer: &Peer| peer.ended.is_some() || peer.failing.is_some();
+        let unsettled = |peer: &Peer| peer.to.is_none() || ends(peer);
         if now.since(self.checked) >= CHECK_EVERY || self.peers.iter().flatten().any(unsettled) {
             self.check(now, events);
             self.pump_all();

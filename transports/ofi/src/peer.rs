@@ -12,6 +12,14 @@ use crate::messages::TOKEN_BYTES;
 use crate::native::Endpoint;
 use crate::requests::Write;
 
+/// Longest time that a peer's last writes may take after its connection has ended.
+const LAST_WRITES: Duration = Duration::from_secs(1);
+/// Longest time that a peer's word that it leaves may take after a put to it has failed.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// Most characters of a reason that the peer is told.
+const REASON_CHARS_MAX: usize = 200;
+
 /// Words by which a side makes itself known.
 #[derive(Debug, Serialize, Deserialize)]
 struct Offer {
@@ -50,6 +58,8 @@ pub(crate) struct Peer {
     leaves: Option<u64>,
     /// End of the connection beside, and when it was noticed.
     pub(crate) ended: Option<(Instant, String)>,
+    /// Failure of a put to the peer, which may have left.
+    pub(crate) failing: Option<(Instant, String)>,
     /// True once this side has said that it leaves.
     pub(crate) has_left: bool,
     /// True once the peer has said that it has all that this side had sent before it left.
@@ -87,6 +97,7 @@ impl Peer {
             arrived: 0,
             leaves: None,
             ended: None,
+            failing: None,
             has_left: false,
             is_received: false,
             has_received: false,
@@ -145,9 +156,12 @@ impl Peer {
     }
 
     pub(crate) fn lose(&mut self, reason: String) {
-        let is_told = reason.contains(&self.name);
-        let reason = if is_told { reason } else { format!("{}: {reason}", self.name) };
-        self.lost.get_or_insert(reason);
+        if self.lost.is_none() {
+            // The peer need not find out by itself.
+            self.side.say(&SideMessage::Failed(reason.chars().take(REASON_CHARS_MAX).collect()));
+            let is_told = reason.contains(&self.name);
+            self.lost = Some(if is_told { reason } else { format!("{}: {reason}", self.name) });
+        }
         // Work for a lost peer is void.
         self.waiting.clear();
     }
@@ -155,6 +169,25 @@ impl Peer {
     /// Returns whether everything that the peer has sent has arrived, as far as it has told.
     pub(crate) fn has_all(&self) -> bool {
         self.leaves.is_none_or(|sent| self.arrived >= sent)
+    }
+
+    /// Takes in that puts to the peer fail. A peer that leaves may have told of it, and what it has
+    /// sent may still come.
+    pub(crate) fn fail(&mut self, now: Instant, reason: String) {
+        self.failing.get_or_insert((now, reason));
+        self.waiting.clear();
+    }
+
+    /// Returns why the peer is to be lost now, if it is.
+    pub(crate) fn end(&self, now: Instant) -> Option<String> {
+        let (since, reason) = self.ended.as_ref().or(self.failing.as_ref())?;
+        let waited = now.since(*since);
+        let is_over = match (self.leaves, &self.ended) {
+            (Some(_), _) => self.has_all() || waited >= LAST_WRITES,
+            (None, Some(_)) => true,
+            (None, None) => waited >= LAST_WORDS,
+        };
+        is_over.then(|| reason.clone())
     }
 
     /// Says that this side leaves, once.

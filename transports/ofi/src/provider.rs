@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use libfabric_sys::{
     FI_HMEM, FI_MR_ALLOCATED, FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY,
-    FI_MR_VIRT_ADDR, FI_MSG, FI_PROGRESS_AUTO, FI_RMA,
+    FI_MR_VIRT_ADDR, FI_MSG, FI_PROGRESS_AUTO, FI_RMA, Functions,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::native::{Hints, Info, OfiError};
+use crate::native::{Hints, Info, OfiError, functions};
 
 /// Bytes of data with a completion that a transport needs.
 pub(crate) const DATA_BYTES: usize = 4;
@@ -65,7 +65,8 @@ impl Provider {
 ///
 /// When there is no libfabric of version 1.17 or later, or it fails.
 pub fn providers() -> Result<Vec<Provider>, OfiError> {
-    let infos = Info::list(&Hints { provider: None, caps: FI_MSG })?;
+    let functions = functions()?;
+    let infos = Info::list(functions, &Hints { provider: None, caps: FI_MSG })?;
     let mut order: Vec<String> = Vec::new();
     let mut of_name: BTreeMap<String, Vec<Info>> = BTreeMap::new();
     for info in infos {
@@ -77,15 +78,16 @@ pub fn providers() -> Result<Vec<Provider>, OfiError> {
     }
     let mut all = Vec::new();
     for name in order {
-        all.extend(provider(&name, of_name.get(&name).map_or(&[], Vec::as_slice))?);
+        let infos = of_name.get(&name).map_or(&[][..], Vec::as_slice);
+        all.extend(provider(functions, &name, infos)?);
     }
     Ok(all)
 }
 
 /// Returns the best offer of a provider.
-pub(crate) fn best(name: &str) -> Result<Option<Info>, OfiError> {
+pub(crate) fn best(functions: &'static Functions, name: &str) -> Result<Option<Info>, OfiError> {
     for caps in [FI_MSG | FI_RMA, FI_MSG] {
-        let offers = Info::list(&Hints { provider: Some(name), caps })?;
+        let offers = Info::list(functions, &Hints { provider: Some(name), caps })?;
         // Asked for a layer, the library returns what is made of it, too.
         if let Some(offer) = offers.into_iter().find(|offer| offer.provider() == name) {
             return Ok(Some(offer));
@@ -94,8 +96,18 @@ pub(crate) fn best(name: &str) -> Result<Option<Info>, OfiError> {
     Ok(None)
 }
 
+/// Returns the best offer of a provider of the installed library; none if there is none.
+#[cfg(test)]
+pub(crate) fn installed(name: &str) -> Option<Info> {
+    functions().and_then(|functions| best(functions, name)).ok().flatten()
+}
+
 /// Describes a provider by its offers; none if it offers nothing any more.
-fn provider(name: &str, infos: &[Info]) -> Result<Option<Provider>, OfiError> {
+fn provider(
+    functions: &'static Functions,
+    name: &str,
+    infos: &[Info],
+) -> Result<Option<Provider>, OfiError> {
     let mut devices: Vec<String> = Vec::new();
     for device in infos.iter().map(Info::device) {
         if !devices.contains(&device) {
@@ -103,8 +115,8 @@ fn provider(name: &str, infos: &[Info]) -> Result<Option<Provider>, OfiError> {
         }
     }
     let hints = Hints { provider: Some(name), caps: FI_MSG | FI_HMEM };
-    let device_memory = Info::list(&hints)?.iter().any(|info| info.provider() == name);
-    let Some(info) = best(name)? else { return Ok(None) };
+    let device_memory = Info::list(functions, &hints)?.iter().any(|info| info.provider() == name);
+    let Some(info) = best(functions, name)? else { return Ok(None) };
     let (major, minor) = info.version();
     let modes = [
         (FI_MR_LOCAL, "LOCAL"),

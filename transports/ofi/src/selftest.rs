@@ -9,7 +9,7 @@ use libfabric_sys::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::native::{Completion, Domain, Endpoint, Memory, OfiError, REMOTE};
+use crate::native::{Completion, Domain, Endpoint, Memory, OfiError, REMOTE, functions};
 use crate::provider::{DATA_BYTES, best};
 
 /// Bytes of a message that is sent.
@@ -119,7 +119,7 @@ impl Pair {
 ///
 /// When the provider is not there, fails, is late, or brings other bytes.
 pub fn test_provider(name: &str, within: Duration) -> Result<Passed, TestError> {
-    let info = best(name)?.ok_or_else(|| TestError::Unknown(name.to_owned()))?;
+    let info = best(functions()?, name)?.ok_or_else(|| TestError::Unknown(name.to_owned()))?;
     let domain = Domain::open(info)?;
     let mut contexts = [fi_context2 { internal: [std::ptr::null_mut(); 8] }; 4];
     let [at_recv, at_send, at_write, at_data] = contexts.each_mut().map(|at| &raw mut *at);

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use ccl_core::transport::{
     Device, DeviceId, DeviceInfo, Fabric, Locality, Transport, TransportError,
 };
-use libfabric_sys::{FI_MR_HMEM, FI_MR_LOCAL, FI_MSG, FI_RMA};
+use libfabric_sys::{FI_MR_HMEM, FI_MR_LOCAL, FI_MSG, FI_RMA, Functions};
 
-use crate::device::{OfiDevice, Options, caps};
-use crate::native::{Hints, Info, OfiError, transport_error};
-use crate::provider::DATA_BYTES;
+use crate::device::{OfiDevice, Options, caps, writes};
+use crate::native::{Hints, Info, OfiError, functions, transport_error};
 
 /// A provider of libfabric as a transport.
 #[derive(Clone, Debug)]
 pub struct OfiTransport {
+    /// Functions in place of the installed library's.
+    functions: Option<&'static Functions>,
     provider: String,
     options: Options,
 }
@@ -22,19 +23,32 @@ impl OfiTransport {
     /// Returns the transport over a provider, by its name; it costs nothing until it is asked.
     #[must_use]
     pub fn new(provider: &str, options: Options) -> OfiTransport {
-        OfiTransport { provider: provider.to_owned(), options }
+        OfiTransport { functions: None, provider: provider.to_owned(), options }
     }
 
-    /// Returns the offers that writes with data are possible by.
+    /// Returns the transport over a provider of other functions than the installed library's, for
+    /// tests.
+    #[must_use]
+    pub fn over(functions: &'static Functions, provider: &str, options: Options) -> OfiTransport {
+        OfiTransport { functions: Some(functions), ..OfiTransport::new(provider, options) }
+    }
+
+    /// Returns the offers that puts are possible by.
     fn offers(&self) -> Result<Vec<Info>, OfiError> {
-        let hints = Hints { provider: Some(&self.provider), caps: FI_MSG | FI_RMA };
-        let mut offers = Info::list(&hints)?;
-        offers.retain(|info| info.domain().cq_data_size >= DATA_BYTES);
+        let functions = self.functions.map_or_else(functions, Ok)?;
+        let mut offers = Vec::new();
+        // Not every provider writes, and those that do may lose it if they are not asked for it.
+        for caps in [FI_MSG | FI_RMA, FI_MSG] {
+            let hints = Hints { provider: Some(&self.provider), caps };
+            if offers.is_empty() {
+                offers = Info::list(functions, &hints)?;
+            }
+        }
         // It lacks what writes rely on: unposted receives, and completion at the peer.
         offers.retain(|info| info.fabric() != "efa-direct");
         // Heads of messages are not registered.
-        let writes = |info: &Info| info.suits_writes() || self.options.always_writes;
-        offers.retain(|info| writes(info) || !info.registers(FI_MR_LOCAL | FI_MR_HMEM));
+        let options = &self.options;
+        offers.retain(|info| writes(info, options) || !info.registers(FI_MR_LOCAL | FI_MR_HMEM));
         // As with FI_PROVIDER, a provider that lacks such endpoints is one with a layer above it.
         let is_exact = |info: &Info| info.provider() == self.provider;
         let layered = format!("{};", self.provider);
@@ -109,9 +123,9 @@ impl Transport for OfiTransport {
         match self.offers() {
             Err(error) => error.to_string(),
             Ok(_) => format!(
-                "libfabric has no provider {} with reliable datagram endpoints, writes with data, \
-                 and, but for efa, no demand that memory be registered to be sent from (LOCAL); \
-                 `ferroccl doctor --ofi` lists what there is",
+                "libfabric has no provider {} with reliable datagram endpoints and, but for efa, \
+                 no demand that memory be registered to be sent from (LOCAL); `ferroccl doctor \
+                 --ofi` lists what there is",
                 self.provider
             ),
         }

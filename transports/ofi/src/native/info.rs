@@ -10,7 +10,7 @@ use libfabric_sys::{
     Functions, fi_domain_attr, fi_ep_attr, fi_info, fi_pci_attr, fi_tx_attr,
 };
 
-use super::{OfiError, check, functions};
+use super::{OfiError, check};
 
 /// Modes of memory registration that the callers of this crate keep to.
 const MR_MODES: c_int =
@@ -40,8 +40,10 @@ unsafe impl Sync for Info {}
 impl Info {
     /// Lists the offers of reliable datagram endpoints that meet the hints, the library's preferred
     /// one first; none if no provider meets them.
-    pub(crate) fn list(hints: &Hints<'_>) -> Result<Vec<Info>, OfiError> {
-        let functions = functions()?;
+    pub(crate) fn list(
+        functions: &'static Functions,
+        hints: &Hints<'_>,
+    ) -> Result<Vec<Info>, OfiError> {
         let mut demands = Info::empty(functions)?;
         demands.demand(hints)?;
         let mut first: *mut fi_info = ptr::null_mut();

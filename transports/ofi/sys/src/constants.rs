@@ -83,6 +83,8 @@ pub const FI_ADDR_UNSPEC: u64 = u64::MAX;
 
 // Errors that are no error numbers of the system; calls return them negated.
 constants! { c_int:
+    FI_EOVERRUN = 268,
+    FI_ETRUNC = 265,
     FI_ENOCQ = 263,
     FI_EAVAIL = 259,
     FI_EOPBADSTATE = 258,

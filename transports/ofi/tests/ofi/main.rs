@@ -1,4 +1,4 @@
-//! Tests over the libfabric that there is.
+//! Tests over the libfabric that there is, and over software providers.
 
 #[cfg(test)]
 mod conformance;
@@ -8,3 +8,5 @@ mod mending;
 mod providers;
 #[cfg(test)]
 mod sleeping;
+#[cfg(test)]
+mod soft;

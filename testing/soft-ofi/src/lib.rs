@@ -1,0 +1,141 @@
+//! Software providers behind the functions of libfabric, within one process, with faults on demand.
+//! They show what real providers show seldom or never: packets that overtake each other, requests
+//! that complete late, queues that are full for seconds, and messages that are lost without a sign.
+//!
+//! [`functions`] is a table like the library's. It lists a [`SoftProvider`] until that is dropped.
+//! Requests travel when a completion queue is read, on any endpoint of the provider: a seed draws
+//! which request goes on, and by which packet. Each packet of a write checks the key anew, as a
+//! device does. Nothing keeps an order, not even that of the packets of one write.
+
+mod calls;
+mod network;
+mod objects;
+mod offers;
+mod travel;
+
+use libc::c_int;
+use libfabric_sys::{FI_MR_ALLOCATED, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR};
+
+pub use calls::functions;
+/// Names of the errors and modes that a test can give a provider.
+pub use libfabric_sys as sys;
+
+/// Properties of a provider.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Name of the provider.
+    pub name: &'static str,
+    /// Demands on registered memory (`FI_MR_...`).
+    pub mr_mode: c_int,
+    /// Bytes of data that come with a write; no writes if there are none.
+    pub data_bytes: usize,
+    /// Most requests of an endpoint in each direction.
+    pub requests: usize,
+    /// Most bytes of a packet.
+    pub packet_bytes: usize,
+    /// True if a request may complete before the peer has anything of it, as in a socket's buffer,
+    /// unless `FI_DELIVERY_COMPLETE` is asked for.
+    pub is_done_early: bool,
+    /// True if completion queues have a descriptor to wait for.
+    pub wakes: bool,
+    /// Seed that draws what travels next.
+    pub seed: u64,
+}
+
+impl Limits {
+    /// Returns a provider like AWS's, whose writes are the device's.
+    #[must_use]
+    pub fn efa(seed: u64) -> Limits {
+        Limits {
+            name: "efa",
+            mr_mode: FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY,
+            data_bytes: 4,
+            requests: 512,
+            packet_bytes: 8 << 10,
+            is_done_early: false,
+            wakes: true,
+            seed,
+        }
+    }
+
+    /// Returns a provider over sockets, whose requests complete early.
+    #[must_use]
+    pub fn sockets(seed: u64) -> Limits {
+        Limits { name: "soft", mr_mode: 0, data_bytes: 8, is_done_early: true, ..Limits::efa(seed) }
+    }
+}
+
+/// Fault of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The request fails with this error (positive), and none of its bytes arrive.
+    Fails(c_int),
+    /// The request fails with this error although it has arrived, as if the acknowledgement were
+    /// lost.
+    FailsLate(c_int),
+    /// The request is done, but nothing arrives.
+    Vanishes,
+}
+
+/// State of a whole provider.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Condition {
+    /// Everything works.
+    #[default]
+    Good,
+    /// Requests are taken, but nothing travels.
+    Still,
+    /// Endpoints take no requests (`-FI_EAGAIN`), and nothing travels.
+    Busy,
+    /// Reading a completion queue fails with this error (positive).
+    Broken(c_int),
+}
+
+/// Software provider with one device; dropping it removes it from the list. What was opened stays
+/// until it is closed.
+#[derive(Debug)]
+pub struct SoftProvider {
+    id: u32,
+}
+
+impl SoftProvider {
+    /// Creates a provider.
+    #[must_use]
+    pub fn new(limits: Limits) -> SoftProvider {
+        SoftProvider { id: network::lock().add_provider(limits) }
+    }
+
+    /// Returns the name of the provider's device.
+    #[must_use]
+    pub fn device(&self) -> String {
+        network::device_name(self.id)
+    }
+
+    /// Lets the next request of this provider that is posted have a fault.
+    pub fn fail_next(&self, fault: Fault) {
+        network::lock().with_provider(self.id, |provider| provider.faults.push_back(fault));
+    }
+
+    /// Puts the provider into a condition, until the next call.
+    pub fn set(&self, condition: Condition) {
+        network::lock().with_provider(self.id, |provider| provider.condition = condition);
+    }
+
+    /// Returns the number of requests that are under way from this provider's endpoints.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        network::lock().under_way(self.id)
+    }
+
+    /// Returns the current numbers of endpoints and registrations.
+    #[must_use]
+    pub fn in_use(&self) -> (usize, usize) {
+        network::lock().in_use(self.id)
+    }
+}
+
+impl Drop for SoftProvider {
+    fn drop(&mut self) {
+        network::lock().remove_provider(self.id);
+    }
+}

@@ -1,0 +1,238 @@
+//! State of all providers, memory, queues and requests under way, behind one lock.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use libc::c_int;
+
+use crate::objects::{self, Range};
+use crate::{Condition, Fault, Limits};
+
+/// Length of an endpoint's address.
+pub(crate) const ADDRESS_BYTES: usize = 32;
+
+#[derive(Debug)]
+pub(crate) struct Provider {
+    pub(crate) limits: Limits,
+    pub(crate) condition: Condition,
+    pub(crate) faults: VecDeque<Fault>,
+    pub(crate) is_listed: bool,
+    /// State of the draws.
+    random: u64,
+    pub(crate) requests: Vec<Request>,
+}
+
+/// Registered memory.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) domain: u32,
+    pub(crate) key: u64,
+    pub(crate) start: usize,
+    pub(crate) bytes: usize,
+    pub(crate) access: u64,
+    /// Endpoint that it is bound to, where the provider asks for that.
+    pub(crate) bound: Option<u32>,
+}
+
+/// A completion; a failure if there is an error.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Completion {
+    pub(crate) context: usize,
+    pub(crate) flags: u64,
+    pub(crate) bytes: usize,
+    pub(crate) data: u64,
+    pub(crate) error: c_int,
+    /// Endpoint whose request it is the end of.
+    pub(crate) ends: Option<u32>,
+}
+
+/// Completion queue.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) domain: u32,
+    pub(crate) ready: VecDeque<Completion>,
+    /// Completions that come later.
+    pub(crate) late: Vec<Completion>,
+    /// Failure that was at the head when the queue was read.
+    pub(crate) bell: Option<c_int>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Endpoint {
+    pub(crate) domain: u32,
+    pub(crate) queue: Option<u32>,
+    pub(crate) vector: Option<u32>,
+    pub(crate) is_enabled: bool,
+    /// Posted receives: memory and context.
+    pub(crate) receives: VecDeque<(Range, usize)>,
+    /// Number of requests whose completions were not read.
+    pub(crate) outstanding: usize,
+}
+
+/// Bytes of a request.
+#[derive(Debug)]
+pub(crate) enum Payload {
+    /// Bytes that were copied when the request was posted.
+    Taken(Vec<u8>),
+    /// Memory that is read when a packet is sent.
+    At(Vec<Range>),
+}
+
+/// Destination of a write: address, key, and the data of its completion.
+pub(crate) type Target = (u64, u64, Option<u64>);
+
+/// A request under way.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) from: u32,
+    /// The peer's address.
+    pub(crate) to: u32,
+    pub(crate) flags: u64,
+    pub(crate) context: usize,
+    pub(crate) payload: Payload,
+    pub(crate) bytes: usize,
+    /// Destination of a write; none for a message.
+    pub(crate) target: Option<Target>,
+    /// First byte and length of the packets that have not arrived.
+    pub(crate) packets: Vec<(usize, usize)>,
+    /// True if the sender has been told that it is done.
+    pub(crate) is_told: bool,
+    pub(crate) fault: Option<Fault>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Network {
+    last_id: u32,
+    pub(crate) providers: BTreeMap<u32, Provider>,
+    /// Open domains, each with its provider.
+    pub(crate) domains: BTreeMap<u32, u32>,
+    pub(crate) memory: BTreeMap<u32, Memory>,
+    pub(crate) queues: BTreeMap<u32, Queue>,
+    pub(crate) vectors: BTreeMap<u32, Vec<u32>>,
+    pub(crate) endpoints: BTreeMap<u32, Endpoint>,
+}
+
+static NETWORK: Mutex<Network> = Mutex::new(Network {
+    last_id: 0,
+    providers: BTreeMap::new(),
+    domains: BTreeMap::new(),
+    memory: BTreeMap::new(),
+    queues: BTreeMap::new(),
+    vectors: BTreeMap::new(),
+    endpoints: BTreeMap::new(),
+});
+
+pub(crate) fn lock() -> MutexGuard<'static, Network> {
+    // One failed test must not fail all others.
+    NETWORK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn device_name(id: u32) -> String {
+    format!("soft{id}")
+}
+
+impl Network {
+    /// Returns a new number for an object.
+    pub(crate) fn next_id(&mut self) -> u32 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    pub(crate) fn add_provider(&mut self, limits: Limits) -> u32 {
+        let id = self.next_id();
+        // Never 0.
+        let random = limits.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let provider = Provider {
+            limits,
+            condition: Condition::Good,
+            faults: VecDeque::new(),
+            is_listed: true,
+            random,
+            requests: Vec::new(),
+        };
+        self.providers.insert(id, provider);
+        id
+    }
+
+    pub(crate) fn remove_provider(&mut self, id: u32) {
+        self.with_provider(id, |provider| provider.is_listed = false);
+        self.forget(id);
+    }
+
+    /// Removes a provider that is neither listed nor open.
+    pub(crate) fn forget(&mut self, id: u32) {
+        let is_open = self.domains.values().any(|provider| *provider == id);
+        if !is_open && self.providers.get(&id).is_some_and(|provider| !provider.is_listed) {
+            self.providers.remove(&id);
+        }
+    }
+
+    pub(crate) fn with_provider(&mut self, id: u32, change: impl FnOnce(&mut Provider)) {
+        if let Some(provider) = self.providers.get_mut(&id) {
+            change(provider);
+        }
+    }
+
+    /// Returns the provider of a domain.
+    pub(crate) fn provider_of(&mut self, domain: u32) -> Option<&mut Provider> {
+        let provider = self.domains.get(&domain)?;
+        self.providers.get_mut(provider)
+    }
+
+    /// Returns the provider of an endpoint.
+    pub(crate) fn provider_at(&mut self, endpoint: u32) -> Option<&mut Provider> {
+        let domain = self.endpoints.get(&endpoint)?.domain;
+        self.provider_of(domain)
+    }
+
+    fn is_of(&self, domain: u32, provider: u32) -> bool {
+        self.domains.get(&domain) == Some(&provider)
+    }
+
+    pub(crate) fn under_way(&self, provider: u32) -> usize {
+        self.providers.get(&provider).map_or(0, |provider| provider.requests.len())
+    }
+
+    pub(crate) fn in_use(&self, provider: u32) -> (usize, usize) {
+        let domains = self.endpoints.values().map(|endpoint| endpoint.domain);
+        let endpoints = domains.filter(|domain| self.is_of(*domain, provider)).count();
+        let domains = self.memory.values().map(|memory| memory.domain);
+        (endpoints, domains.filter(|domain| self.is_of(*domain, provider)).count())
+    }
+
+    /// Puts a completion into an endpoint's queue, now or later.
+    pub(crate) fn complete(&mut self, at: u32, completion: Completion) {
+        let is_late = self.provider_at(at).is_some_and(|provider| provider.draw(2) == 0);
+        let queue = self.endpoints.get(&at).and_then(|endpoint| endpoint.queue);
+        let queue = queue.and_then(|queue| self.queues.get_mut(&queue));
+        let Some(queue) = queue else { return };
+        match is_late {
+            true => queue.late.push(completion),
+            false => queue.ready.push_back(completion),
+        }
+        queue.bell.into_iter().for_each(objects::ring);
+    }
+
+    /// Lets some of a queue's late completions come, in any order.
+    pub(crate) fn ripen(&mut self, queue: u32) {
+        let Network { queues, domains, providers, .. } = self;
+        let Some(queue) = queues.get_mut(&queue) else { return };
+        let provider = domains.get(&queue.domain).and_then(|id| providers.get_mut(id));
+        let Some(provider) = provider else { return };
+        for _ in 0..provider.draw(queue.late.len() + 1) {
+            let at = provider.draw(queue.late.len());
+            queue.ready.push_back(queue.late.swap_remove(at));
+        }
+    }
+}
+
+impl Provider {
+    /// Returns a random number below `below`, which is not 0.
+    pub(crate) fn draw(&mut self, below: usize) -> usize {
+        // xorshift64*: https://en.wikipedia.org/wiki/Xorshift
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % below
+    }
+}

@@ -1,0 +1,119 @@
+//! Objects of callers, and accesses to their memory. All accesses to raw memory are in this module.
+
+use libc::{c_int, c_void, iovec, size_t};
+use libfabric_sys::fid;
+
+/// Bytes of a caller, and the number of the registration that they are named by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    pub(crate) start: usize,
+    pub(crate) bytes: usize,
+    pub(crate) descriptor: u32,
+}
+
+/// Hands an object out to the caller.
+pub(crate) fn hand_out<T>(object: T) -> *mut T {
+    Box::into_raw(Box::new(object))
+}
+
+/// Hands out an object of zeros.
+///
+/// # Safety
+///
+/// Zeros are a value of the type.
+pub(crate) unsafe fn hand_out_zeros<T>() -> *mut T {
+    // SAFETY: the caller keeps the contract.
+    hand_out(unsafe { std::mem::zeroed() })
+}
+
+/// Takes back an object that was handed out.
+///
+/// # Safety
+///
+/// The object was handed out as this type, and nobody uses it any more.
+pub(crate) unsafe fn take_back<T>(object: *mut T) {
+    // SAFETY: the caller keeps the contract.
+    drop(unsafe { Box::from_raw(object) });
+}
+
+/// Returns a number as the pointer that stands for it.
+pub(crate) fn pointer_of(id: u32) -> *mut c_void {
+    std::ptr::without_provenance_mut(id as usize)
+}
+
+/// Returns the number of an object.
+///
+/// # Safety
+///
+/// The object was handed out, and is open.
+pub(crate) unsafe fn id_of<T>(object: *mut T) -> u32 {
+    // SAFETY: every object begins with this.
+    unsafe { (*object.cast::<fid>()).context }.addr() as u32
+}
+
+/// Returns an event descriptor that is readable once it was rung.
+pub(crate) fn bell() -> c_int {
+    // SAFETY: the call takes no memory.
+    unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }
+}
+
+/// Makes a descriptor readable.
+pub(crate) fn ring(bell: c_int) {
+    let once = 1u64;
+    // SAFETY: it reads eight bytes that are there.
+    unsafe { libc::write(bell, (&raw const once).cast::<c_void>(), 8) };
+}
+
+/// Makes a descriptor unreadable.
+pub(crate) fn quiet(bell: c_int) {
+    let mut count = 0u64;
+    // SAFETY: it writes eight bytes to where eight are.
+    unsafe { libc::read(bell, (&raw mut count).cast::<c_void>(), 8) };
+}
+
+/// Closes an event descriptor.
+pub(crate) fn close(bell: c_int) {
+    // SAFETY: it is ours, and closed once.
+    unsafe { libc::close(bell) };
+}
+
+/// Appends bytes of a caller.
+pub(crate) fn load(start: usize, bytes: usize, into: &mut Vec<u8>) {
+    let at = into.len();
+    into.resize(at + bytes, 0);
+    let from = std::ptr::with_exposed_provenance::<u8>(start);
+    // SAFETY: the caller that posted the memory vouches for it until its request has completed or
+    // its endpoint is closed, either of which needs the lock that is held.
+    unsafe { from.copy_to_nonoverlapping(into.as_mut_ptr().wrapping_add(at), bytes) };
+}
+
+/// Writes bytes to a caller's memory.
+pub(crate) fn store(start: usize, bytes: &[u8]) {
+    let to = std::ptr::with_exposed_provenance_mut::<u8>(start);
+    // SAFETY: the caller that posted or registered the memory vouches for it until its receive has
+    // completed or its registration is closed, either of which needs the lock that is held.
+    unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+}
+
+/// Returns a list of ranges with their descriptors, of which there may be none.
+///
+/// # Safety
+///
+/// Either list has `count` entries, or is null.
+pub(crate) unsafe fn ranges(
+    list: *const iovec,
+    descriptors: *mut *mut c_void,
+    count: size_t,
+) -> Vec<Range> {
+    let range = |at: usize| {
+        // SAFETY: the caller keeps the contract.
+        let iovec { iov_base, iov_len } = unsafe { list.wrapping_add(at).read() };
+        let descriptor = match descriptors.is_null() {
+            true => 0,
+            // SAFETY: as above.
+            false => unsafe { descriptors.wrapping_add(at).read() }.addr() as u32,
+        };
+        Range { start: iov_base.expose_provenance(), bytes: iov_len, descriptor }
+    };
+    (0..count).map(range).collect()
+}

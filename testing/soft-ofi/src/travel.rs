@@ -1,0 +1,188 @@
+//! Progress of posted requests.
+
+use libc::{EHOSTUNREACH, EINVAL, EKEYREJECTED, c_int};
+use libfabric_sys::{
+    FI_ETRUNC, FI_MR_ENDPOINT, FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_MSG, FI_RECV, FI_REMOTE_CQ_DATA,
+    FI_REMOTE_WRITE, FI_RMA,
+};
+
+use crate::network::{Completion, Network, Payload, Request, Target};
+use crate::objects::{self, Range};
+use crate::{Condition, Fault};
+
+/// Most steps of progress for each read of a queue.
+const STEPS: usize = 8;
+
+/// Result of a step of a request.
+enum Outcome {
+    /// More is to come.
+    Stays,
+    /// All of it has arrived.
+    Arrived,
+    /// Error that the sender is told, perhaps although all of it has arrived.
+    Failed(c_int),
+}
+
+impl Network {
+    /// Makes progress on a random number of a provider's requests.
+    pub(crate) fn travel(&mut self, provider: u32) {
+        let steps = self.providers.get_mut(&provider).map_or(0, |it| it.draw(STEPS + 1));
+        for _ in 0..steps {
+            let found = self.providers.get_mut(&provider).filter(|it| !it.requests.is_empty());
+            let Some(found) = found else { return };
+            let at = found.draw(found.requests.len());
+            let mut request = found.requests.swap_remove(at);
+            match self.step(&mut request) {
+                Outcome::Stays => {
+                    if let Some(provider) = self.providers.get_mut(&provider) {
+                        provider.requests.push(request);
+                    }
+                }
+                Outcome::Arrived => self.told(&request, 0),
+                Outcome::Failed(error) => self.told(&request, error),
+            }
+        }
+    }
+
+    /// Returns whether a read of a queue could move anything.
+    pub(crate) fn may_travel(&mut self, queue: u32) -> bool {
+        let domain = self.queues.get(&queue).map(|queue| queue.domain);
+        domain.and_then(|domain| self.provider_of(domain)).is_some_and(|provider| {
+            provider.condition == Condition::Good && !provider.requests.is_empty()
+        })
+    }
+
+    /// Tells the sender of its request's end.
+    fn told(&mut self, request: &Request, error: c_int) {
+        if request.is_told {
+            return;
+        }
+        let Request { from, flags, context, .. } = *request;
+        let ends = Some(from);
+        self.complete(from, Completion { context, flags, bytes: 0, data: 0, error, ends });
+    }
+
+    fn step(&mut self, request: &mut Request) -> Outcome {
+        let Some(provider) = self.provider_at(request.from) else { return Outcome::Arrived };
+        if provider.condition != Condition::Good {
+            return Outcome::Stays;
+        }
+        match request.fault {
+            Some(Fault::Fails(error)) => return Outcome::Failed(error),
+            Some(Fault::Vanishes) => return Outcome::Arrived,
+            Some(Fault::FailsLate(_)) | None => {}
+        }
+        if self.endpoints.get(&request.to).is_none_or(|to| !to.is_enabled) {
+            return Outcome::Failed(EHOSTUNREACH);
+        }
+        let done = match request.target {
+            Some(target) => self.write(request, target),
+            None => self.deliver(request),
+        };
+        match (done, request.fault) {
+            (Outcome::Arrived, Some(Fault::FailsLate(error))) => Outcome::Failed(error),
+            (done, _) => done,
+        }
+    }
+
+    /// Writes one packet of a write.
+    fn write(&mut self, request: &mut Request, (address, key, data): Target) -> Outcome {
+        let Some(provider) = self.provider_at(request.from) else { return Outcome::Arrived };
+        let packet = provider.draw(request.packets.len().max(1));
+        let packet = (packet < request.packets.len()).then(|| request.packets.swap_remove(packet));
+        let (first, bytes) = packet.unwrap_or((0, 0));
+        let Some(payload) = self.load(request, first, bytes) else {
+            return Outcome::Failed(EINVAL);
+        };
+        let Some(start) = self.target(request, address, key) else {
+            return Outcome::Failed(EKEYREJECTED);
+        };
+        objects::store(start + first, &payload);
+        if !request.packets.is_empty() {
+            return Outcome::Stays;
+        }
+        if let Some(data) = data {
+            let flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
+            let (context, error, bytes) = (0, 0, request.bytes);
+            let arrived = Completion { context, flags, bytes, data, error, ends: None };
+            self.complete(request.to, arrived);
+        }
+        Outcome::Arrived
+    }
+
+    /// Returns the first byte of the memory that a write goes to, if its peer has it registered.
+    fn target(&mut self, request: &Request, address: u64, key: u64) -> Option<usize> {
+        let domain = self.endpoints.get(&request.to)?.domain;
+        let mode = self.provider_of(domain)?.limits.mr_mode;
+        let memory = self.memory.values().find(|it| (it.domain, it.key) == (domain, key))?;
+        let may_write = memory.access & FI_REMOTE_WRITE != 0;
+        let is_bound = mode & FI_MR_ENDPOINT == 0 || memory.bound == Some(request.to);
+        let offset = match mode & FI_MR_VIRT_ADDR != 0 {
+            true => (address as usize).checked_sub(memory.start)?,
+            false => address as usize,
+        };
+        let fits = offset.checked_add(request.bytes).is_some_and(|end| end <= memory.bytes);
+        (may_write && is_bound && fits).then(|| memory.start + offset)
+    }
+
+    /// Delivers a message into a posted receive; it waits for one.
+    fn deliver(&mut self, request: &mut Request) -> Outcome {
+        let Some(payload) = self.load(request, 0, request.bytes) else {
+            return Outcome::Failed(EINVAL);
+        };
+        let Some(to) = self.endpoints.get_mut(&request.to) else { return Outcome::Arrived };
+        let Some((into, context)) = to.receives.pop_front() else { return Outcome::Stays };
+        let taken = request.bytes.min(into.bytes);
+        let error = if taken < request.bytes { FI_ETRUNC } else { 0 };
+        if self.covers(request.to, &into) {
+            objects::store(into.start, &payload[..taken]);
+        }
+        let flags = FI_MSG | FI_RECV;
+        let received = Completion { context, flags, bytes: taken, data: 0, error, ends: None };
+        self.complete(request.to, received);
+        Outcome::Arrived
+    }
+
+    /// Returns bytes of a request; none if its memory is not registered any more, where that is
+    /// asked for.
+    pub(crate) fn load(
+        &mut self,
+        request: &Request,
+        first: usize,
+        bytes: usize,
+    ) -> Option<Vec<u8>> {
+        let ranges = match &request.payload {
+            Payload::Taken(all) => return Some(all[first..first + bytes].to_vec()),
+            Payload::At(ranges) => ranges,
+        };
+        if !ranges.iter().all(|range| self.covers(request.from, range)) {
+            return None;
+        }
+        let mut loaded = Vec::with_capacity(bytes);
+        let mut skip = first;
+        for range in ranges {
+            let here = range.bytes.saturating_sub(skip).min(bytes - loaded.len());
+            if here > 0 {
+                objects::load(range.start + skip, here, &mut loaded);
+            }
+            skip = skip.saturating_sub(range.bytes);
+        }
+        Some(loaded)
+    }
+
+    /// Returns whether a descriptor names memory that covers a range, where the provider asks for
+    /// registered memory.
+    fn covers(&mut self, endpoint: u32, range: &Range) -> bool {
+        let Some(domain) = self.endpoints.get(&endpoint).map(|it| it.domain) else { return false };
+        let Some(provider) = self.provider_of(domain) else { return false };
+        if provider.limits.mr_mode & FI_MR_LOCAL == 0 || range.bytes == 0 {
+            return true;
+        }
+        self.memory.get(&range.descriptor).is_some_and(|memory| {
+            let end = range.start + range.bytes;
+            memory.domain == domain
+                && range.start >= memory.start
+                && end <= memory.start + memory.bytes
+        })
+    }
+}

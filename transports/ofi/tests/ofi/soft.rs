@@ -1,0 +1,91 @@
+//! The suite over software providers, which deliver out of order and complete late.
+
+use std::sync::Arc;
+
+use ccl_conformance::{Fixture, first_location, run};
+use ccl_core::time::Instant;
+use ccl_core::transport::{Address, Device, DeviceId, Transport};
+use ccl_soft_ofi::{Limits, SoftProvider, functions};
+use ccl_transport_ofi::{OfiTransport, Options};
+
+use crate::conformance::knock;
+
+/// Returns the number of seeds of each suite.
+fn seeds() -> u64 {
+    if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 10 } else { 1 }
+}
+
+/// Two devices of one software provider.
+struct Soft {
+    devices: [Arc<dyn Device>; 2],
+    _provider: SoftProvider,
+}
+
+impl Soft {
+    fn new(limits: Limits, options: &Options) -> Soft {
+        let options = Options { interfaces: "lo".to_owned(), ..options.clone() };
+        let (name, provider) = (limits.name, SoftProvider::new(limits));
+        let transport = OfiTransport::over(functions(), name, options);
+        let id = DeviceId(provider.device());
+        let devices = [(); 2].map(|()| transport.open(&id).unwrap());
+        Soft { devices, _provider: provider }
+    }
+}
+
+impl Fixture for Soft {
+    fn device(&self, side: usize) -> Arc<dyn Device> {
+        Arc::clone(&self.devices[side])
+    }
+
+    fn now(&self) -> Instant {
+        ccl_socket::now()
+    }
+
+    fn idle(&self) {
+        std::thread::sleep(std::time::Duration::from_micros(20));
+    }
+
+    fn stranger(&self, address: &Address, bytes: &[u8]) -> bool {
+        knock(first_location(address).unwrap(), bytes);
+        true
+    }
+}
+
+fn passes(limits: impl Fn(u64) -> Limits, options: &Options) {
+    for seed in 0..seeds() {
+        let report = run(|| Box::new(Soft::new(limits(seed), options)) as Box<dyn Fixture>);
+        assert!(report.passed(), "seed {seed}: {report}");
+    }
+}
+
+#[test]
+fn writes_pass_the_suite() {
+    passes(Limits::efa, &Options::default());
+}
+
+#[test]
+fn writes_that_are_acknowledged_pass_the_suite() {
+    passes(Limits::efa, &Options { acknowledged: true, ..Options::default() });
+}
+
+#[test]
+fn messages_pass_the_suite() {
+    passes(Limits::sockets, &Options::default());
+}
+
+/// A provider that cannot write at all.
+#[test]
+fn messages_of_a_provider_without_writes_pass_the_suite() {
+    passes(
+        |seed| Limits { name: "mute", data_bytes: 0, ..Limits::sockets(seed) },
+        &Options::default(),
+    );
+}
+
+#[test]
+fn small_queues_and_queues_that_wake_nobody_pass_the_suite() {
+    for limits in [Limits::efa, Limits::sockets] {
+        let small = |seed| Limits { requests: 3, wakes: false, packet_bytes: 999, ..limits(seed) };
+        passes(small, &Options::default());
+    }
+}
