@@ -1,6 +1,6 @@
 //! The device: a domain of a provider, its registered memory, and the maker of everything else.
 
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use ccl_core::time::Instant;
@@ -16,11 +16,13 @@ use crate::lane::OfiLane;
 use crate::memory::Registered;
 use crate::messages::DEPTH_MAX;
 use crate::native::{Domain, Info, transport_error};
+use crate::peer::Patience;
+use crate::posted::{Posted, lock};
 use crate::provider::DATA_BYTES;
 use crate::tag::Layout;
 
 /// Protocol of the two sides; the version changes with every change of what they tell each other.
-const PROTOCOL: Protocol = protocol("ferroccl-ofi", 2);
+const PROTOCOL: Protocol = protocol("ferroccl-ofi", 3);
 
 /// Largest number of bytes of one put, even where a provider takes more.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
@@ -41,6 +43,8 @@ pub struct Options {
     pub always_writes: bool,
     /// Longest time that a connection beside may be broken.
     pub link_within: Duration,
+    /// Longest time that a peer may take to say how its endpoint is reached.
+    pub join_within: Duration,
     /// True to leave four of eight bytes of a write's data alone, as EFA has no more.
     pub short_data: bool,
     /// True if a write is done only when the peer has it
@@ -55,6 +59,7 @@ impl Default for Options {
             interfaces: String::new(),
             always_writes: false,
             link_within: Duration::from_secs(3),
+            join_within: Duration::from_secs(20),
             short_data: false,
             acknowledged: false,
         }
@@ -101,6 +106,7 @@ pub struct OfiDevice {
     fence: Arc<RwLock<()>>,
     /// True if puts are writes.
     writes: bool,
+    lanes: Mutex<Vec<Weak<Mutex<Posted>>>>,
 }
 
 impl OfiDevice {
@@ -108,7 +114,15 @@ impl OfiDevice {
         let domain = Domain::open(info).map_err(transport_error)?;
         let writes = writes(domain.info(), &options);
         let (caps, registry) = (caps(domain.info(), &options), Arc::new(Registry::new()));
-        Ok(OfiDevice { caps, options, domain, registry, fence: Arc::default(), writes })
+        Ok(OfiDevice {
+            caps,
+            options,
+            domain,
+            registry,
+            fence: Arc::default(),
+            writes,
+            lanes: Mutex::default(),
+        })
     }
 
     fn setup(secret: &Secret) -> Setup {
@@ -134,8 +148,12 @@ impl Device for OfiDevice {
     fn deregister(&self, key: MrKey) -> Result<(), TransportError> {
         let memory = self.registry.find(key)?.with;
         self.registry.remove(key)?;
-        // Lanes may know it still; the provider does not, and no lane copies anything there.
         memory.end();
+        for posted in self.lanes.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            posted.upgrade().iter().for_each(|posted| lock(posted).withdraw(&memory));
+        }
+        memory.end_local();
+        // Lanes may know it still; the provider does not, and no lane copies anything there.
         drop(self.fence.write());
         Ok(())
     }
@@ -159,15 +177,16 @@ impl Device for OfiDevice {
 
     fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {
         let (registry, fence) = (Arc::clone(&self.registry), Arc::clone(&self.fence));
-        let within = self.options.link_within;
+        let Options { link_within, join_within, .. } = self.options;
+        let patience = Patience { broken: link_within, joined: join_within };
         let (caps, layout) = (self.caps.clone(), layout(self.domain.info(), &self.options));
-        Ok(Box::new(OfiLane::new(
-            &self.domain,
-            registry,
-            fence,
-            caps,
-            (self.writes, layout),
-            within,
-        )?))
+        let posted = Posted::open(&self.domain).map_err(transport_error)?;
+        let posted = Arc::new(Mutex::new(posted));
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes.retain(|lane| lane.strong_count() > 0);
+        lanes.push(Arc::downgrade(&posted));
+        drop(lanes);
+        let how = (self.writes, layout);
+        Ok(Box::new(OfiLane::new((&self.domain, posted), registry, fence, caps, how, patience)?))
     }
 }

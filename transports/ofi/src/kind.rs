@@ -46,6 +46,7 @@ pub const KIND: TransportKind = TransportKind {
             interfaces: config.socket_interfaces.clone(),
             acknowledged: setup.acknowledged,
             link_within: setup.link_within,
+            join_within: config.timeout,
             ..Options::default()
         };
         Ok(Box::new(OfiTransport::new(&provider, options)))

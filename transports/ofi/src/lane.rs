@@ -1,8 +1,8 @@
 //! A lane: puts become writes with data, completions become events.
 
-use std::mem::ManuallyDrop;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use ccl_core::time::Instant;
@@ -18,8 +18,9 @@ use rustix::process::Pid;
 
 use crate::memory::{Registered, Shared};
 use crate::messages::{DEPTH_MAX, HEAD_BYTES, Head, Inbox, PART_BYTES, TOKEN_BYTES};
-use crate::native::{Completion, Domain, Endpoint, OfiError, transport_error};
-use crate::peer::Peer;
+use crate::native::{Bell, Completion, Domain, Endpoint, OfiError, transport_error};
+use crate::peer::{Patience, Peer};
+use crate::posted::{Posted, lock};
 use crate::requests::{Request, Requests, Write};
 use crate::tag::Layout;
 
@@ -34,6 +35,10 @@ const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 /// Longest sleep where the provider wakes nobody.
 const NAP: Duration = Duration::from_micros(50);
 
+/// Reason why the links of a lane are lost whose memory was given back too early.
+const WITHDRAWN: &str = "memory was given back while it was being sent from; what is sent stays \
+                         registered until it is done";
+
 /// Number of each lane of the process, for registrations.
 static LANES: AtomicU64 = AtomicU64::new(0);
 
@@ -41,14 +46,11 @@ static LANES: AtomicU64 = AtomicU64::new(0);
 #[derive(Debug)]
 pub(crate) struct OfiLane {
     domain: Arc<Domain>,
-    /// Endpoints, each for so many peers in turn; closed first, so that the provider has nothing of
-    /// the rest any more.
-    endpoints: ManuallyDrop<Vec<Endpoint>>,
+    posted: Arc<Mutex<Posted>>,
     /// Number of peers of each endpoint.
     peers_max: usize,
     /// The child of a fork has the same connections, and must say nothing on them.
     process: Pid,
-    requests: Requests,
     memory: NamedMemory<Arc<Registered>, Shared>,
     number: u64,
     /// Peers by the numbers of their endpoints; empty where detached. Numbers are not used again.
@@ -56,8 +58,7 @@ pub(crate) struct OfiLane {
     layout: Layout,
     /// True if a write is done only when the peer has it.
     acknowledged: bool,
-    /// Longest time that a connection beside may be broken.
-    broken_within: Duration,
+    patience: Patience,
     /// Receives, where puts are messages; none where they are writes.
     inbox: Option<Inbox>,
     /// Read while bytes are copied.
@@ -73,28 +74,23 @@ pub(crate) struct OfiLane {
 
 impl OfiLane {
     pub(crate) fn new(
-        domain: &Arc<Domain>,
+        (domain, posted): (&Arc<Domain>, Arc<Mutex<Posted>>),
         registry: Arc<Registry<Arc<Registered>>>,
         fence: Arc<RwLock<()>>,
         caps: Caps,
         (writes, layout): (bool, Layout),
-        broken_within: Duration,
+        patience: Patience,
     ) -> Result<OfiLane, TransportError> {
-        // Made in this order, so that the endpoint goes first if something fails.
-        let mut inbox = if writes { None } else { Some(Inbox::new(domain)?) };
-        let endpoint = Endpoint::open(domain).map_err(transport_error)?;
-        let posted = inbox.as_mut().map_or(Ok(()), |inbox| inbox.post(&endpoint));
-        posted.map_err(transport_error)?;
+        let inbox = if writes { None } else { Some(Inbox::new(domain)?) };
         // The heads of messages have room for any number.
         let peers_max = if writes { layout.peers_max() } else { usize::MAX };
-        Ok(OfiLane {
+        let mut lane = OfiLane {
             domain: Arc::clone(domain),
-            endpoints: ManuallyDrop::new(vec![endpoint]),
+            posted,
             peers_max,
             process: rustix::process::getpid(),
-            requests: Requests::default(),
             acknowledged: caps.acknowledged,
-            broken_within,
+            patience,
             memory: NamedMemory::new(registry, caps),
             number: LANES.fetch_add(1, Ordering::Relaxed),
             peers: Vec::new(),
@@ -106,7 +102,14 @@ impl OfiLane {
             deferred: Vec::new(),
             checked: Instant::ZERO,
             farewell: Farewell::default(),
-        })
+        };
+        // From here on, the endpoint is closed before the inbox goes.
+        let posted = lock(&lane.posted);
+        if let (Some(inbox), Some(endpoint)) = (&mut lane.inbox, posted.endpoints.first()) {
+            inbox.post(endpoint).map_err(transport_error)?;
+        }
+        drop(posted);
+        Ok(lane)
     }
 
     /// Notices memory that was given back.
@@ -158,8 +161,8 @@ impl OfiLane {
 
     /// Hands what waits for a peer to the provider, as far as that takes it.
     fn pump(&mut self, endpoint: EndpointId) {
-        let OfiLane { endpoints, peers_max, requests, peers, layout, inbox, acknowledged, .. } =
-            self;
+        let OfiLane { posted, peers_max, peers, layout, inbox, acknowledged, .. } = self;
+        let Posted { endpoints, requests, .. } = &mut *lock(posted);
         let number = endpoint.0 as usize;
         let Some(Some(peer)) = peers.get_mut(number) else { return };
         let (Some((to, number, token)), Some(own)) = (peer.to, endpoints.get(number / *peers_max))
@@ -167,6 +170,9 @@ impl OfiLane {
             return;
         };
         while let Some(mut write) = peer.waiting.pop_front() {
+            if write.request.is_void() {
+                return peer.lose(WITHDRAWN.to_owned());
+            }
             let posted = match inbox {
                 None => write_put(own, requests, *layout, (to, number), *acknowledged, &write),
                 Some(_) => send_put(own, requests, (to, number, token), &mut write),
@@ -194,24 +200,36 @@ impl OfiLane {
 
     /// Takes completions in.
     fn drain(&mut self, events: &mut Vec<Event>) {
-        for number in 0..self.endpoints.len() {
+        let posted = Arc::clone(&self.posted);
+        let Posted { endpoints, requests, is_withdrawn, .. } = &mut *lock(&posted);
+        for (number, endpoint) in endpoints.iter().enumerate() {
             for _ in 0..TURNS_MAX {
-                match self.endpoints[number].take("a write") {
+                match endpoint.take("a write") {
                     Ok(None) => break,
-                    Ok(Some(completion)) => self.completed(number, &completion, events),
-                    Err((context, error)) => self.failed(context, &error),
+                    Ok(Some(completion)) => self.completed(number, &completion, requests, events),
+                    Err((context, error)) => self.failed(context, &error, requests),
                 }
             }
         }
-        let posted = self.inbox.as_mut().map_or(Ok(()), |inbox| inbox.post(&self.endpoints[0]));
-        if let Err(error) = posted {
+        if *is_withdrawn {
+            self.peers.iter_mut().flatten().for_each(|peer| peer.lose(WITHDRAWN.to_owned()));
+        }
+        let (inbox, endpoint) = (&mut self.inbox, endpoints.first());
+        let posted = inbox.as_mut().zip(endpoint).map(|(inbox, endpoint)| inbox.post(endpoint));
+        if let Some(Err(error)) = posted {
             // Nothing can come any more.
             self.peers.iter_mut().flatten().for_each(|peer| peer.lose(error.to_string()));
         }
     }
 
     /// Takes in a completion of the endpoint of that number.
-    fn completed(&mut self, number: usize, completion: &Completion, events: &mut Vec<Event>) {
+    fn completed(
+        &mut self,
+        number: usize,
+        completion: &Completion,
+        requests: &mut Requests,
+        events: &mut Vec<Event>,
+    ) {
         let Completion { flags, data, bytes, context } = *completion;
         if flags & FI_RECV != 0 {
             return self.received(context, bytes, events);
@@ -233,14 +251,14 @@ impl OfiLane {
             }
             return;
         }
-        let Some(Request { endpoint, id, left, .. }) = self.requests.end(context) else { return };
+        let Some(Request { endpoint, id, left, .. }) = requests.end(context) else { return };
         if left.fetch_sub(1, Ordering::Relaxed) > 1 {
             return;
         }
         if let Ok(peer) = self.peer(endpoint) {
             peer.outstanding -= 1;
-            // Work for a lost peer is never done.
-            let is_done = peer.lost.is_none();
+            // Work for a lost peer is never done; other parts of it may be.
+            let is_done = peer.lost.is_none() && peer.failing.is_none();
             self.done.extend(is_done.then_some(id));
         }
     }
@@ -274,21 +292,21 @@ impl OfiLane {
             }
         }
         match (inbox.count(endpoint, &head, bytes as u64), head.immediate) {
-            (Some(true), Some(immediate)) => {
+            (Ok(Some(bytes)), Some(immediate)) => {
                 peer.arrived += 1;
-                events.push(Event::Arrived { endpoint, immediate, bytes: head.total as usize });
+                events.push(Event::Arrived { endpoint, immediate, bytes: bytes as usize });
             }
-            (Some(_), _) => {}
-            (None, _) => peer.lose("it begins more puts than it may".to_owned()),
+            (Ok(_), _) => {}
+            (Err(reason), _) => peer.lose(reason.to_owned()),
         }
     }
 
-    fn failed(&mut self, context: *mut fi_context2, error: &OfiError) {
+    fn failed(&mut self, context: *mut fi_context2, error: &OfiError, requests: &mut Requests) {
         if context.is_null() {
             // The queue itself fails.
             return self.peers.iter_mut().flatten().for_each(|peer| peer.lose(error.to_string()));
         }
-        let Some(Request { endpoint, left, .. }) = self.requests.end(context) else {
+        let Some(Request { endpoint, left, .. }) = requests.end(context) else {
             // A receive whose message did not come whole is posted again.
             self.inbox.iter_mut().for_each(|inbox| drop(inbox.take(context)));
             return;
@@ -305,10 +323,16 @@ impl OfiLane {
     fn check(&mut self, now: Instant, events: &mut Vec<Event>) {
         self.checked = now;
         let mut notes = Vec::new();
+        let Posted { endpoints, .. } = &*lock(&self.posted);
         for (number, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
-            let own = &self.endpoints[number / self.peers_max];
-            peer.hear((now, self.broken_within), (own, self.peers_max), &mut notes);
+            // None are left where memory was withdrawn, and all peers are lost.
+            if let Some(own) = endpoints.get(number / self.peers_max) {
+                peer.hear(now, &self.patience, (own, self.peers_max), &mut notes);
+                if self.inbox.is_some() {
+                    peer.count(now);
+                }
+            }
             let endpoint = EndpointId(number as u32);
             events.extend(notes.drain(..).map(|bytes| Event::Note { endpoint, bytes }));
             if let Some(reason) = peer.end(now) {
@@ -429,14 +453,17 @@ impl Lane for OfiLane {
         )?;
         let endpoint = EndpointId(self.peers.len() as u32);
         let (own, number) = (self.peers.len() / self.peers_max, self.peers.len() % self.peers_max);
-        if own == self.endpoints.len() {
-            self.endpoints.push(Endpoint::open(&self.domain).map_err(transport_error)?);
-        }
-        let address = self.endpoints[own].address().map_err(transport_error)?;
+        let mut posted = lock(&self.posted);
+        posted.grow(own + 1).map_err(transport_error)?;
+        let Some(own) = posted.endpoints.get(own) else {
+            return Err(TransportError::Usage(WITHDRAWN.to_owned()));
+        };
+        let address = own.address().map_err(transport_error)?;
         let token = ccl_socket::socket::random()?;
         let peer = Peer::new(*link, number as u32, address, token);
         let peer =
             peer.ok_or_else(|| TransportError::Usage("a link without a connection".to_owned()))?;
+        drop(posted);
         self.peers.push(Some(peer));
         Ok(endpoint)
     }
@@ -508,7 +535,10 @@ impl Lane for OfiLane {
             let (peer, reason) = (peer.name.clone(), reason.clone());
             return Err(TransportError::Lost { peer, reason });
         }
-        let own = &self.endpoints[endpoint.0 as usize / self.peers_max];
+        let posted = lock(&self.posted);
+        let Some(own) = posted.endpoints.get(endpoint.0 as usize / self.peers_max) else {
+            return Err(TransportError::Usage(WITHDRAWN.to_owned()));
+        };
         let (address, name) = match &self.inbox {
             None => memory.share(self.number, endpoint, |memory| own.expose(memory))?,
             Some(_) => (0, key.0),
@@ -581,21 +611,25 @@ impl Lane for OfiLane {
         if !self.done.is_empty() || !self.deferred.is_empty() {
             return;
         }
-        if !self.endpoints.iter().all(Endpoint::has_bell) {
+        let bells = Vec::from_iter(lock(&self.posted).endpoints.iter().map(Endpoint::bell));
+        if bells.iter().any(|bell| matches!(bell, Bell::Silent)) {
             return std::thread::sleep(longest.min(NAP));
+        }
+        if bells.iter().any(|bell| matches!(bell, Bell::Busy)) {
+            return;
         }
         // What waits for the provider to take it is tried again soon.
         let waits = self.peers.iter().flatten().any(|peer| !peer.waiting.is_empty());
         let longest = if waits { longest.min(NAP) } else { longest };
-        let bells = Vec::from_iter(self.endpoints.iter().map_while(Endpoint::bell));
-        if bells.len() < self.endpoints.len() {
-            return;
-        }
         let hears = |peer: &&Peer| peer.ended.is_none() && peer.lost.is_none();
         let sides = self.peers.iter().flatten().filter(hears);
         let sides = sides.filter_map(|peer| peer.side.socket());
-        let sockets = sides.map(std::os::fd::AsFd::as_fd);
-        let fds = bells.into_iter().chain(sockets);
+        let sockets = sides.map(AsFd::as_fd);
+        let descriptors = bells.iter().filter_map(|bell| match bell {
+            Bell::Rings(descriptor) => Some(descriptor.as_fd()),
+            Bell::Silent | Bell::Busy => None,
+        });
+        let fds = descriptors.chain(sockets);
         let mut fds = Vec::from_iter(fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let longest = Timespec {
             tv_sec: longest.as_secs().min(i32::MAX as u64) as _,
@@ -619,7 +653,7 @@ impl Drop for OfiLane {
         for number in 0..self.peers.len() {
             self.close(EndpointId(number as u32));
         }
-        // SAFETY: nothing uses it afterwards.
-        unsafe { ManuallyDrop::drop(&mut self.endpoints) };
+        // The device may have it for a moment longer, and the inbox goes now.
+        lock(&self.posted).close();
     }
 }

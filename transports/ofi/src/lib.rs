@@ -34,6 +34,7 @@ mod memory;
 mod messages;
 mod native;
 mod peer;
+mod posted;
 mod provider;
 mod requests;
 mod selftest;

@@ -1,6 +1,7 @@
 //! Memory of a device, and what each peer may write of it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ccl_core::encoding;
@@ -23,6 +24,7 @@ pub(crate) struct Registered {
     /// Registration that this side sends from; none where the provider needs none.
     local: Mutex<Option<Memory>>,
     shares: Mutex<Shares>,
+    is_ended: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -43,6 +45,7 @@ impl Registered {
             domain: Arc::clone(domain),
             local: Mutex::new(local),
             shares: Mutex::default(),
+            is_ended: AtomicBool::new(false),
         }))
     }
 
@@ -76,10 +79,20 @@ impl Registered {
         lock(&self.shares).remove(&(lane, endpoint));
     }
 
-    /// Ends all registrations.
+    /// Ends the registrations that peers write to; no more requests begin.
     pub(crate) fn end(&self) {
-        lock(&self.local).take();
+        self.is_ended.store(true, Ordering::Release);
         lock(&self.shares).clear();
+    }
+
+    /// Ends the registration that this side sends from, once no request names it.
+    pub(crate) fn end_local(&self) {
+        lock(&self.local).take();
+    }
+
+    /// Returns whether the memory was given back.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.is_ended.load(Ordering::Acquire)
     }
 
     pub(crate) fn bytes(&self) -> usize {

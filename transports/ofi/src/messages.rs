@@ -99,8 +99,8 @@ pub(crate) struct Inbox {
     indices: BTreeMap<usize, usize>,
     /// Receives that the provider has not taken yet.
     idle: Vec<usize>,
-    /// Bytes of each put that are still to come.
-    missing: BTreeMap<(EndpointId, u64), u64>,
+    /// Bytes of each put that are still to come, and all its bytes.
+    missing: BTreeMap<(EndpointId, u64), (u64, u64)>,
 }
 
 // SAFETY: contexts hold what the provider writes there, which any thread may.
@@ -146,22 +146,32 @@ impl Inbox {
         Some(self.receives[index].memory.region.clone())
     }
 
-    /// Counts a part of a put; returns whether the put is whole now. None if the peer has begun
-    /// more puts than it may.
-    pub(crate) fn count(&mut self, at: EndpointId, head: &Head, bytes: u64) -> Option<bool> {
+    /// Counts a part of a put; returns the bytes of the put if it is whole now.
+    ///
+    /// # Errors
+    ///
+    /// What the peer does that it may not.
+    pub(crate) fn count(
+        &mut self,
+        at: EndpointId,
+        head: &Head,
+        bytes: u64,
+    ) -> Result<Option<u64>, &'static str> {
         let put = (at, head.put);
-        let missing = self.missing.get(&put).map_or(head.total, |missing| *missing);
-        let missing = missing.saturating_sub(bytes);
+        let (missing, total) = *self.missing.get(&put).unwrap_or(&(head.total, head.total));
+        let Some(missing) = missing.checked_sub(bytes).filter(|_| total == head.total) else {
+            return Err("the parts of a put that it sends do not fit together");
+        };
         if missing == 0 {
             self.missing.remove(&put);
-            return Some(true);
+            return Ok(Some(total));
         }
         let begun = self.missing.range((at, 0)..=(at, u64::MAX)).count();
         if begun >= BEGUN_MAX && !self.missing.contains_key(&put) {
-            return None;
+            return Err("it begins more puts than it may");
         }
-        self.missing.insert(put, missing);
-        Some(false)
+        self.missing.insert(put, (missing, total));
+        Ok(None)
     }
 
     /// Forgets the puts of a link.
@@ -194,13 +204,19 @@ mod tests {
             |put| Head { token, number: 0, immediate: None, put, key: 0, offset: 0, total: 10 };
         let (one, other) = (EndpointId(1), EndpointId(2));
         for put in 0..BEGUN_MAX as u64 {
-            assert_eq!(inbox.count(one, &head(put), 4), Some(false));
+            assert_eq!(inbox.count(one, &head(put), 4), Ok(None));
         }
-        assert_eq!(inbox.count(one, &head(1 << 40), 4), None);
-        assert_eq!(inbox.count(one, &head(1 << 40), 10), Some(true));
-        assert_eq!(inbox.count(other, &head(0), 4), Some(false));
-        assert_eq!(inbox.count(one, &head(0), 6), Some(true));
-        assert_eq!(inbox.count(one, &head(1 << 40), 4), Some(false));
+        assert!(inbox.count(one, &head(1 << 40), 4).unwrap_err().contains("more puts"));
+        assert_eq!(inbox.count(one, &head(1 << 40), 10), Ok(Some(10)));
+        assert_eq!(inbox.count(other, &head(0), 4), Ok(None));
+        assert_eq!(inbox.count(one, &head(0), 6), Ok(Some(10)));
+        assert_eq!(inbox.count(one, &head(1 << 40), 4), Ok(None));
+        // A peer that says another length each time, or sends more than it says.
+        let longer = Head { total: 11, ..head(1) };
+        for (head, bytes) in [(longer, 4), (head(1), 7)] {
+            let error = inbox.count(one, &head, bytes).unwrap_err();
+            assert!(error.contains("do not fit together"), "{error}");
+        }
     }
 
     #[test]

@@ -20,6 +20,30 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Most characters of a reason that the peer is told.
 const REASON_CHARS_MAX: usize = 200;
 
+/// Interval at which a peer is told how much it was sent.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+/// Time, and number of looks, in which nothing of what is missing has come.
+const MISSING_WITHIN: Duration = Duration::from_secs(10);
+const MISSING_LOOKS: u32 = 1000;
+
+/// Longest waits for a peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// Longest time that a connection beside may be broken.
+    pub(crate) broken: Duration,
+    /// Longest time that the peer's offer may take.
+    pub(crate) joined: Duration,
+}
+
+/// Puts of a peer that have not come.
+#[derive(Clone, Copy, Debug)]
+struct Missing {
+    since: Instant,
+    /// Immediates that had arrived then.
+    arrived: u64,
+    looks: u32,
+}
+
 /// Words by which a side makes itself known.
 #[derive(Debug, Serialize, Deserialize)]
 struct Offer {
@@ -56,6 +80,13 @@ pub(crate) struct Peer {
     pub(crate) arrived: u64,
     /// Number of immediates that the peer has sent in all, once it leaves.
     leaves: Option<u64>,
+    /// Immediates that the peer said last that it had sent.
+    claimed: u64,
+    /// Immediates that this side said last that it had sent, and when.
+    told: (u64, Instant),
+    missing: Option<Missing>,
+    /// Time since which the peer's offer is waited for.
+    joining_since: Option<Instant>,
     /// End of the connection beside, and when it was noticed.
     pub(crate) ended: Option<(Instant, String)>,
     /// Failure of a put to the peer, which may have left.
@@ -96,6 +127,10 @@ impl Peer {
             sent: 0,
             arrived: 0,
             leaves: None,
+            claimed: 0,
+            told: (0, Instant::ZERO),
+            missing: None,
+            joining_since: None,
             ended: None,
             failing: None,
             has_left: false,
@@ -106,11 +141,11 @@ impl Peer {
         })
     }
 
-    /// Hears what the peer says beside; appends its notes. A connection beside that breaks may be
-    /// broken for `within`.
+    /// Hears what the peer says beside; appends its notes.
     pub(crate) fn hear(
         &mut self,
-        (now, within): (Instant, Duration),
+        now: Instant,
+        patience: &Patience,
         (endpoint, peers_max): (&Endpoint, usize),
         notes: &mut Vec<Vec<u8>>,
     ) {
@@ -122,13 +157,14 @@ impl Peer {
         let may_break = self.to.is_some();
         let mut heard = self.side.listen(&mut words, may_break, now);
         if heard.is_ok() && may_break {
-            heard = self.side.mend(within, now).map(|_| ());
+            heard = self.side.mend(patience.broken, now).map(|_| ());
         }
         for word in words {
             match word {
                 SideMessage::Note(bytes) => notes.push(bytes),
                 SideMessage::Leaving(count) => self.leaves = Some(count),
                 SideMessage::Received => self.is_received = true,
+                SideMessage::Sent(count) => self.claimed = count,
                 SideMessage::Failed(reason) => return self.lose(format!("it says: {reason}")),
                 SideMessage::Offer(bytes) if self.to.is_none() => {
                     let offer = encoding::decode::<Offer>(&bytes).ok();
@@ -147,8 +183,15 @@ impl Peer {
                 }
             }
         }
+        let since = *self.joining_since.get_or_insert(now);
         if let Err(reason) = heard {
             self.ended = Some((now, reason));
+        } else if self.to.is_none() && now.since(since) >= patience.joined {
+            self.lose(format!(
+                "it did not say within {:?} how its endpoint is reached: is that process stopped, \
+                 or does its lane wait for something else?",
+                patience.joined
+            ));
         } else if self.leaves.is_some() && self.has_all() && !self.has_received {
             self.has_received = true;
             self.side.say(&SideMessage::Received);
@@ -164,6 +207,33 @@ impl Peer {
         }
         // Work for a lost peer is void.
         self.waiting.clear();
+    }
+
+    /// Tells the peer how much it was sent, and notices what the peer has sent and never comes: a
+    /// provider may be done with a message, and lose it when a connection of its own breaks.
+    pub(crate) fn count(&mut self, now: Instant) {
+        let may_tell = self.outstanding == 0 && now.since(self.told.1) >= TELL_EVERY;
+        if may_tell && self.sent != self.told.0 && self.lost.is_none() && !self.has_left {
+            self.told = (self.sent, now);
+            self.side.say(&SideMessage::Sent(self.sent));
+        }
+        if self.arrived >= self.claimed {
+            self.missing = None;
+            return;
+        }
+        let fresh = Missing { since: now, arrived: self.arrived, looks: 0 };
+        let missing = self.missing.get_or_insert(fresh);
+        if missing.arrived != self.arrived {
+            *missing = fresh;
+        }
+        missing.looks += 1;
+        if missing.looks >= MISSING_LOOKS && now.since(missing.since) >= MISSING_WITHIN {
+            let count = self.claimed - self.arrived;
+            self.lose(format!(
+                "{count} of its puts have not arrived, although they were sent {MISSING_WITHIN:?} \
+                 ago: libfabric's provider has lost them, as when a connection of its own is reset"
+            ));
+        }
     }
 
     /// Returns whether everything that the peer has sent has arrived, as far as it has told.

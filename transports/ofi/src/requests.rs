@@ -23,6 +23,17 @@ pub(crate) struct Request {
     keeps: [Option<Arc<Registered>>; 2],
 }
 
+impl Request {
+    fn reads(&self, memory: &Arc<Registered>) -> bool {
+        self.keeps.iter().flatten().any(|own| Arc::ptr_eq(own, memory))
+    }
+
+    /// Returns whether memory that it reads was given back.
+    pub(crate) fn is_void(&self) -> bool {
+        self.keeps.iter().flatten().any(|own| own.is_ended())
+    }
+}
+
 /// A slot for a request, whose address the provider has. The context comes first: its address is
 /// that of the whole.
 #[repr(C)]
@@ -87,13 +98,31 @@ impl Requests {
     }
 }
 
-impl Drop for Requests {
-    fn drop(&mut self) {
-        for slot in self.slots.values() {
-            // SAFETY: it was made by a box, and the provider, whose endpoint is closed, has none of
-            // it any more.
+impl Requests {
+    fn requests(&self) -> impl Iterator<Item = &Request> {
+        // SAFETY: the slots live until the end, and the provider touches only the contexts.
+        self.slots.values().filter_map(|slot| unsafe { &*slot.as_ptr() }.request.as_ref())
+    }
+
+    /// Returns whether any request reads this memory.
+    pub(crate) fn any_of(&self, memory: &Arc<Registered>) -> bool {
+        self.requests().any(|request| request.reads(memory))
+    }
+
+    /// Forgets all requests, whose endpoints are closed.
+    pub(crate) fn clear(&mut self) {
+        self.free.clear();
+        for slot in std::mem::take(&mut self.slots).into_values() {
+            // SAFETY: it was made by a box, and the provider, whose endpoints are closed, has none
+            // of it any more.
             drop(unsafe { Box::from_raw(slot.as_ptr()) });
         }
+    }
+}
+
+impl Drop for Requests {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 

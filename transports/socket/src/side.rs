@@ -37,6 +37,8 @@ pub enum SideMessage {
     Leaving(u64),
     /// All immediates that the other side had sent before it left have arrived.
     Received,
+    /// This side has sent so many immediates so far beside this connection.
+    Sent(u64),
 }
 
 impl SideMessage {
@@ -48,6 +50,7 @@ impl SideMessage {
             SideMessage::Failed(_) => 4,
             SideMessage::Leaving(_) => 8,
             SideMessage::Received => 9,
+            SideMessage::Sent(_) => 10,
         }
     }
 
@@ -56,7 +59,9 @@ impl SideMessage {
             SideMessage::Offer(bytes) | SideMessage::Note(bytes) => Cow::Borrowed(bytes),
             SideMessage::Ready | SideMessage::Received => Cow::Borrowed(&[]),
             SideMessage::Failed(reason) => Cow::Borrowed(reason.as_bytes()),
-            SideMessage::Leaving(count) => Cow::Owned(count.to_le_bytes().to_vec()),
+            SideMessage::Leaving(count) | SideMessage::Sent(count) => {
+                Cow::Owned(count.to_le_bytes().to_vec())
+            }
         }
     }
 
@@ -77,6 +82,7 @@ impl SideMessage {
             )),
             8 => bytes.try_into().ok().map(u64::from_le_bytes).map(SideMessage::Leaving),
             9 if bytes.is_empty() => Some(SideMessage::Received),
+            10 => bytes.try_into().ok().map(u64::from_le_bytes).map(SideMessage::Sent),
             _ => None,
         }
     }
@@ -345,6 +351,7 @@ mod tests {
             SideMessage::Failed("x".into()),
             SideMessage::Leaving(u64::MAX - 1),
             SideMessage::Received,
+            SideMessage::Sent(9),
         ];
         said.iter().for_each(|word| one.say(word));
         let mut heard = Vec::new();

@@ -502,6 +502,7 @@ impl Endpoint {
                 SideMessage::Ready
                 | SideMessage::Offer(_)
                 | SideMessage::Leaving(_)
+                | SideMessage::Sent(_)
                 | SideMessage::Received => {
                     return Err(format!("{} spoke out of turn", self.peer));
                 }

@@ -10,6 +10,7 @@ use libfabric_sys::{
     FI_MR_HMEM, FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_RECV, FI_REMOTE_WRITE, FI_SEND, FI_WRITE,
     fi_close, fi_domain, fi_mr_attr, fi_mr_regattr, fid_domain, fid_fabric, fid_mr,
 };
+use rustix::process::{Pid, getpid};
 
 use super::{Info, OfiError, check};
 
@@ -30,6 +31,7 @@ pub(crate) struct Domain {
     pub(super) raw: *mut fid_domain,
     /// Next key of memory, where this side chooses them.
     next_key: AtomicU64,
+    process: Pid,
 }
 
 // SAFETY: it was asked for with `FI_THREAD_SAFE`: any thread may call it at any time.
@@ -50,7 +52,8 @@ impl Domain {
         let returned = unsafe { (functions.fabric)(attributes, &raw mut fabric, ptr::null_mut()) };
         check(functions, "fi_fabric", returned)?;
         let next_key = AtomicU64::new(1);
-        let mut domain = Domain { info, fabric, raw: ptr::null_mut(), next_key };
+        let process = getpid();
+        let mut domain = Domain { info, fabric, raw: ptr::null_mut(), next_key, process };
         // SAFETY: the fabric is open, by the same offer.
         let returned = unsafe { fi_domain(fabric, domain.info.raw(), &raw mut domain.raw) };
         check(functions, "fi_domain", returned)?;
@@ -61,6 +64,12 @@ impl Domain {
         &self.info
     }
 
+    /// Returns whether this process has opened the device; the child of a fork has the memory of it
+    /// only, and must not close it.
+    pub(super) fn is_ours(&self) -> bool {
+        self.process == getpid()
+    }
+
     /// Returns whether memory that is sent from must be registered.
     pub(crate) fn needs_local(&self) -> bool {
         self.info.registers(FI_MR_LOCAL | FI_MR_HMEM)
@@ -69,6 +78,9 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
+        if !self.is_ours() {
+            return;
+        }
         if !self.raw.is_null() {
             // SAFETY: what depends on the domain holds it.
             unsafe { fi_close(self.raw.cast()) };
@@ -136,6 +148,9 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        if !self.domain.is_ours() {
+            return;
+        }
         // SAFETY: its owner has no request under way that names it.
         unsafe { fi_close(self.raw.cast()) };
     }

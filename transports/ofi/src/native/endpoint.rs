@@ -1,18 +1,19 @@
 //! Endpoints, each with a completion queue and an address vector of its own.
 
 use std::ffi::CStr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 
-use libc::{EAGAIN, c_char, c_int, c_void, iovec, ssize_t};
+use libc::{EAGAIN, ENOSYS, c_char, c_int, c_void, iovec, ssize_t};
 use libfabric_sys::{
     FI_ADDR_STR, FI_AV_TABLE, FI_CQ_FORMAT_DATA, FI_DELIVERY_COMPLETE, FI_EAVAIL, FI_MR_ENDPOINT,
-    FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, FI_WAIT_FD, FI_WAIT_NONE, fi_av_attr, fi_av_insert,
-    fi_av_open, fi_close, fi_context2, fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry, fi_cq_open,
-    fi_cq_read, fi_cq_readerr, fi_cq_strerror, fi_cq_wait_fd, fi_enable, fi_endpoint, fi_ep_bind,
-    fi_getname, fi_mr_bind, fi_mr_enable, fi_msg, fi_msg_rma, fi_recv, fi_rma_iov, fi_senddata,
-    fi_sendmsg, fi_trywait, fi_writedata, fi_writemsg, fid, fid_av, fid_cq, fid_ep,
+    FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, FI_SOCKADDR, FI_SOCKADDR_IB, FI_WAIT_FD, FI_WAIT_NONE,
+    fi_av_attr, fi_av_insert, fi_av_open, fi_close, fi_context2, fi_cq_attr, fi_cq_data_entry,
+    fi_cq_err_entry, fi_cq_open, fi_cq_read, fi_cq_readerr, fi_cq_strerror, fi_cq_wait_fd,
+    fi_enable, fi_endpoint, fi_ep_bind, fi_getname, fi_mr_bind, fi_mr_enable, fi_msg, fi_msg_rma,
+    fi_recv, fi_rma_iov, fi_senddata, fi_sendmsg, fi_trywait, fi_writedata, fi_writemsg, fid,
+    fid_av, fid_cq, fid_ep,
 };
 
 use super::{Domain, Memory, OfiError, check, reason};
@@ -69,8 +70,20 @@ pub(crate) struct Endpoint {
     queue: *mut fid_cq,
     vector: *mut fid_av,
     /// Descriptor of the queue that becomes readable, if the provider has that.
-    bell: Option<c_int>,
+    bell: Option<Arc<OwnedFd>>,
     domain: Arc<Domain>,
+}
+
+/// Way to wait for an endpoint.
+#[derive(Debug)]
+pub(crate) enum Bell {
+    /// The provider wakes nobody.
+    Silent,
+    /// There is something to take or to do first.
+    Busy,
+    /// Readable once there is a completion or something to do. It outlives the endpoint, and is
+    /// never readable then.
+    Rings(Arc<OwnedFd>),
 }
 
 // SAFETY: the domain was asked for with `FI_THREAD_SAFE`: any thread may call its objects.
@@ -121,7 +134,10 @@ impl Endpoint {
             let mut descriptor = -1;
             // SAFETY: the queue is open, with such an object.
             let found = unsafe { fi_cq_wait_fd(made.queue, &mut descriptor) };
-            made.bell = (found == 0 && descriptor >= 0).then_some(descriptor);
+            // SAFETY: the descriptor is the queue's, which is open.
+            let own = (found == 0 && descriptor >= 0)
+                .then(|| unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned());
+            made.bell = own.and_then(Result::ok).map(Arc::new);
         }
         // SAFETY: the domain is open.
         let returned = unsafe { fi_av_open(opened, &raw mut vector, &raw mut made.vector) };
@@ -142,20 +158,16 @@ impl Endpoint {
         check(self.domain.info.functions, call, returned)
     }
 
-    /// Returns the descriptor that is readable once there is a completion or something to do, if it
-    /// may be waited for now.
-    pub(crate) fn bell(&self) -> Option<BorrowedFd<'_>> {
-        let bell = self.bell?;
+    /// Returns how the endpoint is waited for now.
+    pub(crate) fn bell(&self) -> Bell {
+        let Some(bell) = &self.bell else { return Bell::Silent };
         let mut queues: [*mut fid; 1] = [self.queue.cast()];
         // SAFETY: all are open, and the queue has a descriptor.
-        let may_wait = unsafe { fi_trywait(self.domain.fabric, &mut queues) } == 0;
-        // SAFETY: the descriptor is the queue's, which lives as long as this.
-        may_wait.then(|| unsafe { BorrowedFd::borrow_raw(bell) })
-    }
-
-    /// Returns whether waiting is possible at all.
-    pub(crate) fn has_bell(&self) -> bool {
-        self.bell.is_some()
+        match unsafe { fi_trywait(self.domain.fabric, &mut queues) } {
+            0 => Bell::Rings(Arc::clone(bell)),
+            returned if returned == -ENOSYS => Bell::Silent,
+            _ => Bell::Busy,
+        }
     }
 
     /// Returns the address that peers insert.
@@ -172,9 +184,14 @@ impl Endpoint {
     /// Makes a peer known by its address; returns its number.
     pub(crate) fn insert(&self, address: &[u8]) -> Result<u64, OfiError> {
         // The provider reads as far as its format goes.
+        let own = self.address()?;
         let is_whole = match self.domain.info.info().addr_format {
             FI_ADDR_STR => address.last() == Some(&0),
-            _ => address.len() == self.address()?.len(),
+            // The family says how much is read.
+            FI_SOCKADDR..=FI_SOCKADDR_IB => {
+                address.len() == own.len() && address.get(..2) == own.get(..2)
+            }
+            _ => address.len() == own.len(),
         };
         if !is_whole {
             return self.check("fi_av_insert", -libc::EINVAL).map(|()| 0);
@@ -389,6 +406,9 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
+        if !self.domain.is_ours() {
+            return;
+        }
         let objects: [*mut fid; 3] = [self.raw.cast(), self.queue.cast(), self.vector.cast()];
         for object in objects.into_iter().filter(|object| !object.is_null()) {
             // SAFETY: it is open, and what depended on it was closed before it.
@@ -412,6 +432,9 @@ mod tests {
             let error = endpoint.insert(&address[..address.len() - 1]).unwrap_err();
             assert!(error.to_string().starts_with("fi_av_insert: "), "{name}: {error}");
             assert!(endpoint.insert(&[]).is_err(), "{name}");
+            let mut other = address.clone();
+            other[0] ^= 0xff;
+            assert!(name == "shm" || endpoint.insert(&other).is_err(), "{name}: another family");
             endpoint.insert(&address).unwrap();
         }
     }

@@ -72,6 +72,8 @@ constants! { c_int:
 }
 
 constants! { u32:
+    FI_SOCKADDR = 1,
+    FI_SOCKADDR_IB = 4,
     FI_ADDR_STR = 9,
     FI_TC_UNSPEC = 0,
     FI_TC_BEST_EFFORT = 0x200,

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod conformance;
 #[cfg(test)]
+mod faults;
+#[cfg(test)]
 mod mending;
 #[cfg(test)]
 mod providers;

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use ccl_conformance::{Proxy, first_location};
 use ccl_core::transport::{
-    Device, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr, Secret, Transport, WorkRequest,
+    Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr, Secret, Transport,
+    WorkRequest,
 };
 use ccl_memory::Region;
 use ccl_socket::now;
@@ -19,30 +20,44 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const WITHIN: Duration = Duration::from_millis(400);
 
 pub(crate) struct Side {
+    pub(crate) device: Arc<dyn Device>,
     pub(crate) lane: Box<dyn Lane>,
     pub(crate) at: EndpointId,
-    key: MrKey,
+    pub(crate) key: MrKey,
     remote: RemoteMr,
     pub(crate) events: Vec<Event>,
-    _memory: Region,
+    pub(crate) memory: Region,
 }
 
 impl Side {
-    fn has(&self, event: &Event) -> bool {
+    pub(crate) fn has(&self, event: &Event) -> bool {
         self.events.contains(event)
     }
 
-    fn lost(&self) -> Option<&str> {
+    pub(crate) fn lost(&self) -> Option<&str> {
         self.events.iter().find_map(|event| match event {
             Event::Lost { reason, .. } => Some(reason.as_str()),
             _ => None,
         })
     }
 
+    /// Returns the immediates that have arrived.
+    pub(crate) fn arrived(&self) -> Vec<u32> {
+        let immediates = self.events.iter().filter_map(|event| match event {
+            Event::Arrived { immediate, .. } => Some(*immediate),
+            _ => None,
+        });
+        immediates.collect()
+    }
+
     pub(crate) fn put(&mut self, immediate: u32) {
+        self.put_bytes(immediate, 64);
+    }
+
+    pub(crate) fn put_bytes(&mut self, immediate: u32, bytes: usize) {
         let put = WorkRequest::Put {
             endpoint: self.at,
-            local: LocalSlice { key: self.key, offset: 0, bytes: 64 },
+            local: LocalSlice { key: self.key, offset: 0, bytes },
             tail: None,
             is_control: false,
             remote: self.remote,
@@ -59,7 +74,13 @@ pub(crate) fn pair(provider: &str) -> ([Side; 2], Proxy) {
     let options =
         Options { interfaces: "lo".to_owned(), link_within: WITHIN, ..Options::default() };
     let transport = OfiTransport::new(provider, options);
-    let id = transport.devices().remove(0).id;
+    let device = transport.devices().remove(0).id.0;
+    joined(&transport, &device, 64)
+}
+
+/// Returns two sides over a device, with so many bytes of memory each, and a proxy between them.
+pub(crate) fn joined(transport: &OfiTransport, device: &str, bytes: usize) -> ([Side; 2], Proxy) {
+    let id = DeviceId(device.to_owned());
     let devices: [Arc<dyn Device>; 2] = [(); 2].map(|()| transport.open(&id).unwrap());
     let mut listener = devices[0].listen(&SECRET).unwrap();
     let proxy = Proxy::new(first_location(&listener.address()).unwrap());
@@ -72,12 +93,12 @@ pub(crate) fn pair(provider: &str) -> ([Side; 2], Proxy) {
     }
     let joined = [accepted.unwrap(), connected.unwrap()];
     let mut sides = Vec::new();
-    for (device, connected) in devices.iter().zip(joined) {
+    for (device, connected) in devices.into_iter().zip(joined) {
         let mut lane = device.lane().unwrap();
         let at = lane.attach(connected).unwrap();
-        let (memory, key) = device.allocate(64).unwrap();
+        let (memory, key) = device.allocate(bytes).unwrap();
         let events = Vec::new();
-        sides.push(Side { lane, at, key, remote: RemoteMr(0), events, _memory: memory });
+        sides.push(Side { device, lane, at, key, remote: RemoteMr(0), events, memory });
     }
     let mut sides: [Side; 2] = sides.try_into().ok().unwrap();
     for from in [0, 1] {
@@ -89,7 +110,7 @@ pub(crate) fn pair(provider: &str) -> ([Side; 2], Proxy) {
     (sides, proxy)
 }
 
-fn until(sides: &mut [Side; 2], what: &str, done: impl Fn(&[Side; 2]) -> bool) {
+pub(crate) fn until(sides: &mut [Side; 2], what: &str, done: impl Fn(&[Side; 2]) -> bool) {
     let begun = Instant::now();
     while !done(sides) {
         let told = sides.each_ref().map(|side| &side.events);

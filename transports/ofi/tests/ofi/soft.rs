@@ -16,13 +16,13 @@ fn seeds() -> u64 {
 }
 
 /// Two devices of one software provider.
-struct Soft {
+pub(crate) struct Soft {
     devices: [Arc<dyn Device>; 2],
     _provider: SoftProvider,
 }
 
 impl Soft {
-    fn new(limits: Limits, options: &Options) -> Soft {
+    pub(crate) fn new(limits: Limits, options: &Options) -> Soft {
         let options = Options { interfaces: "lo".to_owned(), ..options.clone() };
         let (name, provider) = (limits.name, SoftProvider::new(limits));
         let transport = OfiTransport::over(functions(), name, options);

@@ -1,0 +1,56 @@
+//! The part of a lane that the provider has: endpoints, and the requests that were posted to them.
+//! The device closes them when memory is given back that is still being sent from.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::memory::Registered;
+use crate::native::{Domain, Endpoint, OfiError};
+use crate::requests::Requests;
+
+/// Endpoints, and the requests that they have.
+#[derive(Debug)]
+pub(crate) struct Posted {
+    domain: Arc<Domain>,
+    /// Endpoints, each for so many peers in turn; closed before what they were given is freed.
+    pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) requests: Requests,
+    /// True once memory was given back in the middle of a request.
+    pub(crate) is_withdrawn: bool,
+}
+
+impl Posted {
+    pub(crate) fn open(domain: &Arc<Domain>) -> Result<Posted, OfiError> {
+        Ok(Posted {
+            domain: Arc::clone(domain),
+            endpoints: vec![Endpoint::open(domain)?],
+            requests: Requests::default(),
+            is_withdrawn: false,
+        })
+    }
+
+    /// Opens endpoints up to this number of them, unless they are closed for good.
+    pub(crate) fn grow(&mut self, count: usize) -> Result<(), OfiError> {
+        while self.endpoints.len() < count && !self.is_withdrawn {
+            self.endpoints.push(Endpoint::open(&self.domain)?);
+        }
+        Ok(())
+    }
+
+    /// Closes all endpoints: the provider reads and writes nothing more.
+    pub(crate) fn close(&mut self) {
+        self.endpoints.clear();
+        self.requests.clear();
+    }
+
+    /// Closes all endpoints if the provider sends from this memory: nothing else ends a request.
+    pub(crate) fn withdraw(&mut self, memory: &Arc<Registered>) {
+        if self.requests.any_of(memory) {
+            self.is_withdrawn = true;
+            self.close();
+        }
+    }
+}
+
+pub(crate) fn lock(posted: &Mutex<Posted>) -> MutexGuard<'_, Posted> {
+    posted.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,183 @@
+//! Faults of a provider, by a software provider that has them on demand.
+
+use std::time::Duration;
+
+use ccl_conformance::{Fixture, Proxy, join};
+use ccl_core::transport::Event;
+use ccl_socket::now;
+use ccl_soft_ofi::sys::{FI_EOVERRUN, FI_MR_ENDPOINT};
+use ccl_soft_ofi::{Condition, Fault, Limits, SoftProvider, functions};
+use ccl_transport_ofi::{OfiTransport, Options};
+
+use crate::mending::{Side, exchange, joined, until};
+use crate::soft::Soft;
+
+/// Bytes of each side's memory: several parts of a message, and many packets.
+const BYTES: usize = 200_000;
+
+/// Providers that write, that send, and that ask for more.
+fn kinds(name: &'static str) -> [Limits; 3] {
+    let asks = FI_MR_ENDPOINT | Limits::efa(0).mr_mode;
+    [
+        Limits { name: "efa", ..Limits::efa(3) },
+        Limits { name, ..Limits::sockets(5) },
+        Limits { name: "efa", mr_mode: asks, ..Limits::efa(7) },
+    ]
+}
+
+/// Returns two sides over a provider, and before them what must outlive them.
+fn sides(limits: &Limits) -> ((SoftProvider, Proxy), [Side; 2]) {
+    let provider = SoftProvider::new(limits.clone());
+    let options = Options { interfaces: "lo".to_owned(), ..Options::default() };
+    let transport = OfiTransport::over(functions(), limits.name, options);
+    let (sides, proxy) = joined(&transport, &provider.device(), BYTES);
+    ((provider, proxy), sides)
+}
+
+fn lost_to_both(sides: &mut [Side; 2], words: &str) {
+    until(sides, "both are told", |sides| sides.iter().all(|side| side.lost().is_some()));
+    let reasons = sides.each_ref().map(|side| side.lost().unwrap());
+    assert!(reasons.iter().all(|reason| reason.contains(words)), "{reasons:?}");
+}
+
+/// The reason is the provider's, and the peer is told of it.
+#[test]
+fn a_put_that_fails_loses_the_link() {
+    for fault in [Fault::Fails(libc::EIO), Fault::FailsLate(libc::ETIMEDOUT)] {
+        for limits in kinds("soft-fails") {
+            let ((provider, _proxy), mut sides) = sides(&limits);
+            exchange(&mut sides, 1);
+            provider.fail_next(fault);
+            sides[0].put_bytes(7, BYTES);
+            lost_to_both(&mut sides, "the provider says: the software provider was told to");
+            let is_done = sides[0].has(&Event::Done { id: 7 });
+            assert!(!is_done, "{fault:?}: done, and failed");
+        }
+    }
+}
+
+/// Endpoints that take nothing for a while are asked again, and nothing is lost or doubled.
+#[test]
+fn requests_that_are_not_taken_wait() {
+    for limits in kinds("soft-busy") {
+        let ((provider, _proxy), mut sides) = sides(&limits);
+        exchange(&mut sides, 1);
+        for condition in [Condition::Busy, Condition::Still] {
+            provider.set(condition);
+            for id in 100..120 {
+                sides[0].put_bytes(id, BYTES);
+            }
+            let end = std::time::Instant::now() + Duration::from_millis(50);
+            while std::time::Instant::now() < end {
+                for Side { lane, events, .. } in &mut sides {
+                    lane.sleep(Duration::from_millis(1));
+                    lane.poll(now(), events).unwrap();
+                }
+            }
+            let early = sides[1].arrived();
+            assert_eq!(early, [1], "{condition:?}");
+            provider.set(Condition::Good);
+            until(&mut sides, "all arrive", |sides| sides[1].arrived().len() == 21);
+            let mut arrived = sides[1].arrived();
+            arrived.sort_unstable();
+            assert_eq!(arrived, Vec::from_iter([1].into_iter().chain(100..120)));
+            sides[1].events.retain(|event| matches!(event, Event::Arrived { immediate: 1, .. }));
+        }
+        // Each waits for the other's word when it leaves.
+        while sides.each_mut().map(|side| side.lane.say_farewell(None)) != [true; 2] {}
+    }
+}
+
+#[test]
+fn a_queue_that_cannot_be_read_loses_all_links() {
+    for limits in kinds("soft-broken") {
+        let ((provider, _proxy), mut sides) = sides(&limits);
+        exchange(&mut sides, 1);
+        provider.set(Condition::Broken(FI_EOVERRUN));
+        lost_to_both(&mut sides, "Queue has been overrun");
+    }
+}
+
+/// A message that the provider is done with, and that never comes, is missed: the peer tells how
+/// much it has sent.
+#[test]
+fn messages_that_are_lost_without_a_sign_are_missed() {
+    let ((provider, _proxy), mut sides) = sides(&kinds("soft-vanishes")[1]);
+    exchange(&mut sides, 1);
+    provider.fail_next(Fault::Vanishes);
+    sides[0].put(7);
+    until(&mut sides, "it is done", |sides| sides[0].has(&Event::Done { id: 7 }));
+    // The clock is the caller's: it goes ten times as fast here.
+    let begun = now();
+    while sides[1].lost().is_none() {
+        assert!(now().since(begun) < Duration::from_secs(60), "{:?}", sides[1].events);
+        for Side { lane, events, .. } in &mut sides {
+            lane.poll(begun + now().since(begun) * 10, events).unwrap();
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    let reason = sides[1].lost().unwrap();
+    assert!(reason.contains("1 of its puts have not arrived"), "{reason}");
+    assert!(reason.contains("libfabric's provider has lost them"), "{reason}");
+}
+
+/// A peer that is connected and never says how it is reached is lost in time.
+#[test]
+fn a_peer_that_never_joins_is_lost() {
+    for limits in kinds("soft-silent") {
+        let fixture = Soft::new(limits, &Options::default());
+        // The other end is kept, and never attached.
+        let [accepted, _connected] = join(&fixture, b"").unwrap();
+        let mut lane = fixture.device(0).lane().unwrap();
+        lane.attach(accepted).unwrap();
+        let (begun, mut events) = (now(), Vec::new());
+        while events.is_empty() {
+            assert!(now().since(begun) < Duration::from_secs(60));
+            lane.poll(begun + now().since(begun) * 100, &mut events).unwrap();
+        }
+        let [Event::Lost { reason, .. }] = &events[..] else { panic!("{events:?}") };
+        assert!(reason.contains("did not say within 20s how its endpoint is reached"), "{reason}");
+    }
+}
+
+/// Memory that is given back while it is sent from is not read any more: the links of its lane end.
+#[test]
+fn memory_that_is_given_back_is_not_sent_from() {
+    let conditions = [Condition::Still, Condition::Busy];
+    let all =
+        conditions.into_iter().flat_map(|it| kinds("soft-withdrawn").map(|limits| (it, limits)));
+    for (condition, limits) in all {
+        let ((provider, _proxy), mut sides) = sides(&limits);
+        exchange(&mut sides, 1);
+        sides[0].memory.write(0, &[1; BYTES]).unwrap();
+        sides[1].memory.write(0, &[2; BYTES]).unwrap();
+        provider.set(condition);
+        for id in 0..40 {
+            sides[0].put_bytes(id, BYTES);
+        }
+        assert_eq!(provider.under_way() > 0, condition == Condition::Still);
+        sides[0].device.deregister(sides[0].key).unwrap();
+        assert_eq!(provider.under_way(), 0, "{limits:?}");
+        sides[0].memory.write(0, &[9; BYTES]).unwrap();
+        provider.set(Condition::Good);
+        lost_to_both(&mut sides, "memory was given back while it was being sent from");
+        let mut there = vec![0; BYTES];
+        sides[1].memory.read(0, &mut there).unwrap();
+        assert!(there.iter().all(|byte| *byte != 9), "it was read afterwards");
+    }
+}
+
+/// Everything that was opened is closed, whatever happened.
+#[test]
+fn nothing_is_left_of_a_link_that_failed() {
+    for limits in kinds("soft-leaks") {
+        let ((provider, _proxy), mut sides) = sides(&limits);
+        exchange(&mut sides, 1);
+        provider.fail_next(Fault::Fails(libc::EIO));
+        sides[0].put(7);
+        lost_to_both(&mut sides, "the provider says");
+        drop(sides);
+        assert_eq!(provider.in_use(), (0, 0));
+        assert_eq!(provider.under_way(), 0);
+    }
+}
