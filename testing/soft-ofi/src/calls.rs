@@ -37,7 +37,7 @@ struct Tables {
     memory: fi_ops,
     queue: (fi_ops, fi_ops_cq),
     vector: (fi_ops, fi_ops_av),
-    endpoint: (fi_ops, fi_ops_cm, fi_ops_msg, fi_ops_rma),
+    endpoint: (fi_ops, fi_ops_cm, fi_ops_msg, fi_ops_rma, fi_ops_ep),
 }
 
 // SAFETY: nobody writes the tables, and their pointers are null or functions.
@@ -113,7 +113,7 @@ fn vector_table() -> (fi_ops, fi_ops_av) {
     (fi_ops { close: Some(close_vector), ..BASE }, of_vector)
 }
 
-fn endpoint_table() -> (fi_ops, fi_ops_cm, fi_ops_msg, fi_ops_rma) {
+fn endpoint_table() -> (fi_ops, fi_ops_cm, fi_ops_msg, fi_ops_rma, fi_ops_ep) {
     let none = null_mut();
     (
         fi_ops {
@@ -145,6 +145,7 @@ fn endpoint_table() -> (fi_ops, fi_ops_cm, fi_ops_msg, fi_ops_rma) {
             inject: none,
             writedata: Some(writedata),
         },
+        fi_ops_ep { size: size_of::<fi_ops_ep>(), cancel: none, getopt: Some(getopt) },
     )
 }
 
@@ -497,7 +498,7 @@ unsafe extern "C" fn endpoint(
     let table = &tables().endpoint;
     let made = fid_ep {
         fid: first(id, &table.0),
-        ops: null_mut(),
+        ops: (&raw const table.4).cast_mut(),
         cm: (&raw const table.1).cast_mut(),
         msg: (&raw const table.2).cast_mut(),
         rma: (&raw const table.3).cast_mut(),
@@ -557,6 +558,25 @@ unsafe extern "C" fn enable_endpoint(
         },
         _ => -libc::ENOSYS,
     }
+}
+
+unsafe extern "C" fn getopt(
+    endpoint: *mut fid,
+    level: c_int,
+    option: c_int,
+    value: *mut c_void,
+    _bytes: *mut size_t,
+) -> c_int {
+    // SAFETY: the caller has it open.
+    let id = unsafe { id_of(endpoint) };
+    let mut network = lock();
+    let Some(provider) = network.provider_at(id) else { return -EINVAL };
+    if (level, option) != (FI_OPT_ENDPOINT, FI_OPT_EFA_EMULATED_WRITE) {
+        return -libc::ENOPROTOOPT;
+    }
+    // SAFETY: the option is a `bool`, and the caller has room for it.
+    unsafe { value.cast::<bool>().write(provider.limits.emulates_writes) };
+    0
 }
 
 unsafe extern "C" fn getname(
@@ -753,6 +773,10 @@ unsafe extern "C" fn writemsg(
     // SAFETY: as above; there is one range of the peer's memory.
     let fi_rma_iov { addr, key, .. } = unsafe { what.rma_iov.read() };
     let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(what.data);
+    if data.is_some() && ranges.len() > 1 {
+        // A device does not do that, and a provider would do it by messages.
+        return -(libc::EOPNOTSUPP as ssize_t);
+    }
     let flags = FI_RMA | FI_WRITE | (flags & FI_DELIVERY_COMPLETE);
     let (to, context) = (what.addr, what.context);
     // SAFETY: the caller has the endpoint open.

@@ -29,6 +29,8 @@ pub struct Limits {
     pub mr_mode: c_int,
     /// Bytes of data that come with a write; no writes if there are none.
     pub data_bytes: usize,
+    /// True if it is asked as EFA is whether messages stand in for writes, and says so.
+    pub emulates_writes: bool,
     /// Most requests of an endpoint in each direction.
     pub requests: usize,
     /// Most bytes of a packet.
@@ -50,6 +52,7 @@ impl Limits {
             name: "efa",
             mr_mode: FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY,
             data_bytes: 4,
+            emulates_writes: false,
             requests: 512,
             packet_bytes: 8 << 10,
             is_done_early: false,

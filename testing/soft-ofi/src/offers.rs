@@ -50,7 +50,7 @@ fn text(text: &str) -> *mut c_char {
 fn offer(id: u32, limits: &Limits) -> fi_info {
     let mut info = empty();
     let writes = if limits.data_bytes > 0 { FI_RMA | FI_WRITE | FI_REMOTE_WRITE } else { 0 };
-    info.caps = FI_MSG | FI_SEND | FI_RECV | writes;
+    info.caps = FI_MSG | FI_SEND | FI_RECV | FI_REMOTE_COMM | FI_LOCAL_COMM | writes;
     // SAFETY: it was just made.
     let sending = unsafe { &mut *info.tx_attr };
     sending.size = limits.requests;

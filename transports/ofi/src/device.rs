@@ -15,7 +15,7 @@ use libfabric_sys::FI_RMA;
 use crate::lane::OfiLane;
 use crate::memory::Registered;
 use crate::messages::DEPTH_MAX;
-use crate::native::{Domain, Info, transport_error};
+use crate::native::{Domain, Endpoint, Info, transport_error};
 use crate::peer::Patience;
 use crate::posted::{Posted, lock};
 use crate::provider::DATA_BYTES;
@@ -66,15 +66,14 @@ impl Default for Options {
     }
 }
 
-/// Returns whether puts are writes.
+/// Returns whether puts are writes, unless the device lacks what it takes.
 pub(crate) fn writes(info: &Info, options: &Options) -> bool {
     let can_write = info.has(FI_RMA) && info.domain().cq_data_size >= DATA_BYTES;
     can_write && (options.always_writes || info.suits_writes())
 }
 
 /// Returns the capabilities of an offer.
-pub(crate) fn caps(info: &Info, options: &Options) -> Caps {
-    let writes = writes(info, options);
+pub(crate) fn caps(info: &Info, options: &Options, writes: bool) -> Caps {
     let layout = layout(info, options);
     let most = if writes { layout.bytes_max() } else { MESSAGE_BYTES_MAX };
     Caps {
@@ -112,8 +111,12 @@ pub struct OfiDevice {
 impl OfiDevice {
     pub(crate) fn open(info: Info, options: Options) -> Result<OfiDevice, TransportError> {
         let domain = Domain::open(info).map_err(transport_error)?;
-        let writes = writes(domain.info(), &options);
-        let (caps, registry) = (caps(domain.info(), &options), Arc::new(Registry::new()));
+        let mut writes = writes(domain.info(), &options);
+        if writes && !options.always_writes {
+            writes = Endpoint::open(&domain).map_err(transport_error)?.writes();
+        }
+        let caps = caps(domain.info(), &options, writes);
+        let registry = Arc::new(Registry::new());
         Ok(OfiDevice {
             caps,
             options,

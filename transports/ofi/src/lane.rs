@@ -19,9 +19,10 @@ use rustix::process::Pid;
 use crate::memory::{Registered, Shared};
 use crate::messages::{DEPTH_MAX, HEAD_BYTES, Head, Inbox, PART_BYTES, TOKEN_BYTES};
 use crate::native::{Bell, Completion, Domain, Endpoint, OfiError, transport_error};
-use crate::peer::{Patience, Peer};
+use crate::peer::{Mode, Offer, Patience, Peer};
 use crate::posted::{Posted, lock};
 use crate::requests::{Request, Requests, Write};
+use crate::staging::Staging;
 use crate::tag::Layout;
 
 /// Most completions in a row, so that a lane that never dries up does not keep its caller.
@@ -63,6 +64,7 @@ pub(crate) struct OfiLane {
     inbox: Option<Inbox>,
     /// Read while bytes are copied.
     fence: Arc<RwLock<()>>,
+    staging: Staging,
     /// Memory that was shared, by the endpoint that it was shared with.
     shared: Vec<(EndpointId, MrKey, Arc<Registered>)>,
     done: Vec<u64>,
@@ -97,6 +99,7 @@ impl OfiLane {
             layout,
             inbox,
             fence,
+            staging: Staging::default(),
             shared: Vec::new(),
             done: Vec::new(),
             deferred: Vec::new(),
@@ -144,6 +147,11 @@ impl OfiLane {
         for slice in slices.into_iter().flatten().filter(|slice| slice.bytes > 0) {
             write.add(slice);
         }
+        if self.inbox.is_none() && write.ranges().len() > 1 {
+            // A write with data has one range where a device does it.
+            let Some(staged) = self.staging.take(&self.domain, &write)? else { return Ok(false) };
+            write.stage(staged);
+        }
         if write.ranges().is_empty() {
             if immediate.is_none() {
                 self.done.push(id);
@@ -180,10 +188,7 @@ impl OfiLane {
             match posted {
                 Ok(true) => peer.sent += u64::from(write.immediate.is_some()),
                 Ok(false) => return peer.waiting.push_front(write),
-                Err(error) => {
-                    peer.lose(error.to_string());
-                    peer.waiting.clear();
-                }
+                Err(reason) => peer.lose(reason),
             }
         }
     }
@@ -387,7 +392,7 @@ fn write_put(
     (to, number): (u64, u32),
     acknowledged: bool,
     write: &Write,
-) -> Result<bool, OfiError> {
+) -> Result<bool, String> {
     let data = write.immediate.map(|immediate| layout.encode(number, immediate, write.bytes()));
     let context = requests.add(write.request.clone());
     // SAFETY: the memory is kept with the request, and context and request until it has completed;
@@ -399,7 +404,7 @@ fn write_put(
     if taken != Ok(true) {
         requests.end(context);
     }
-    taken
+    taken.map_err(|error| error.to_string())
 }
 
 /// Sends what is left of a put; returns false if the provider does not take all of it now.
@@ -408,7 +413,7 @@ fn send_put(
     requests: &mut Requests,
     (to, number, token): (u64, u32, [u8; TOKEN_BYTES]),
     write: &mut Write,
-) -> Result<bool, OfiError> {
+) -> Result<bool, String> {
     let total = write.bytes();
     if write.handed == 0 {
         let parts = total.div_ceil(PART_BYTES).max(1);
@@ -425,13 +430,14 @@ fn send_put(
             offset: offset + write.handed as u64,
             total: total as u64,
         };
-        let (context, head) = requests.add_message(write.request.clone(), head.encode());
+        let added = requests.add_message(write.request.clone(), &head.encode());
+        let (context, head) = added.map_err(|error| error.to_string())?;
         let (ranges, count, bytes) = write.part(head);
         // SAFETY: as in `write_put`; the head stays with the request.
         let taken = unsafe { endpoint.send_ranges(&ranges[..count], to, context) };
         if taken != Ok(true) {
             requests.end(context);
-            return taken;
+            return taken.map_err(|error| error.to_string());
         }
         write.handed += bytes;
         if write.handed >= total {
@@ -460,7 +466,9 @@ impl Lane for OfiLane {
         };
         let address = own.address().map_err(transport_error)?;
         let token = ccl_socket::socket::random()?;
-        let peer = Peer::new(*link, number as u32, address, token);
+        let writes = self.inbox.is_none();
+        let mode = Mode { provider: self.domain.info().provider(), writes };
+        let peer = Peer::new(*link, Offer { address, number: number as u32, token, mode });
         let peer =
             peer.ok_or_else(|| TransportError::Usage("a link without a connection".to_owned()))?;
         drop(posted);

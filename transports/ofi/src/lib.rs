@@ -38,6 +38,7 @@ mod posted;
 mod provider;
 mod requests;
 mod selftest;
+mod staging;
 mod tag;
 mod transport;
 

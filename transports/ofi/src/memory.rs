@@ -95,6 +95,10 @@ impl Registered {
         self.is_ended.load(Ordering::Acquire)
     }
 
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.region.bytes()
     }

@@ -1,6 +1,7 @@
 //! A link to a peer, as a lane knows it.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::time::Duration;
 
 use ccl_core::encoding;
@@ -45,14 +46,31 @@ struct Missing {
 }
 
 /// Words by which a side makes itself known.
-#[derive(Debug, Serialize, Deserialize)]
-struct Offer {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Offer {
     /// Address of the lane's endpoint.
-    address: Vec<u8>,
+    pub(crate) address: Vec<u8>,
     /// Number that the peer sends with its writes, by which this side tells it from others.
-    number: u32,
+    pub(crate) number: u32,
     /// Token that the peer sends with its messages.
-    token: [u8; TOKEN_BYTES],
+    pub(crate) token: [u8; TOKEN_BYTES],
+    pub(crate) mode: Mode,
+}
+
+/// Way in which a side moves bytes; both sides have the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mode {
+    /// Name of libfabric's provider.
+    pub(crate) provider: String,
+    /// True if puts are writes, false if they are messages.
+    pub(crate) writes: bool,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Mode { provider, writes } = self;
+        write!(f, "{} of {provider}", if *writes { "writes" } else { "messages" })
+    }
 }
 
 /// A link to a peer.
@@ -65,6 +83,8 @@ pub(crate) struct Peer {
     pub(crate) name: String,
     /// Token that this side has given the peer.
     pub(crate) token: [u8; TOKEN_BYTES],
+    /// Way in which this side moves bytes.
+    mode: Mode,
     /// Number of the peer in the address vector, and number and token that puts to it carry; none
     /// until its offer has come.
     pub(crate) to: Option<(u64, u32, [u8; TOKEN_BYTES])>,
@@ -105,21 +125,16 @@ pub(crate) struct Peer {
 impl Peer {
     /// Begins a link; the peer is told how this side is reached, and the number that its writes
     /// carry. None if it has no connection.
-    pub(crate) fn new(
-        link: Link,
-        number: u32,
-        address: Vec<u8>,
-        token: [u8; TOKEN_BYTES],
-    ) -> Option<Peer> {
+    pub(crate) fn new(link: Link, offer: Offer) -> Option<Peer> {
         let mut side = SideLink::new(link)?;
-        let offer = Offer { address, number, token };
         side.say(&SideMessage::Offer(encoding::encode(&offer)));
         Some(Peer {
             id: side.id(),
             dialled: side.is_dialled(),
             name: side.peer().to_owned(),
             side,
-            token,
+            token: offer.token,
+            mode: offer.mode,
             to: None,
             waiting: VecDeque::new(),
             puts: 0,
@@ -173,6 +188,13 @@ impl Peer {
                     let Some(offer) = offer else {
                         return self.lose("it offers what is no address".to_owned());
                     };
+                    if offer.mode != self.mode {
+                        return self.lose(format!(
+                            "it moves data by {}, and this side by {}: set FERROCCL_OFI_PROVIDER \
+                             alike, and use adapters that can do the same",
+                            offer.mode, self.mode
+                        ));
+                    }
                     match endpoint.insert(&offer.address) {
                         Ok(number) => self.to = Some((number, offer.number, offer.token)),
                         Err(error) => return self.lose(error.to_string()),

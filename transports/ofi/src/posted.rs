@@ -23,7 +23,7 @@ impl Posted {
         Ok(Posted {
             domain: Arc::clone(domain),
             endpoints: vec![Endpoint::open(domain)?],
-            requests: Requests::default(),
+            requests: Requests::new(domain),
             is_withdrawn: false,
         })
     }

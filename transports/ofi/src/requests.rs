@@ -5,12 +5,16 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use ccl_core::transport::{EndpointId, Slice};
+use ccl_core::transport::{EndpointId, Slice, TransportError};
+use ccl_memory::Region;
 use libfabric_sys::fi_context2;
 
 use crate::memory::Registered;
 use crate::messages::{HEAD_BYTES, PART_BYTES};
-use crate::native::{RANGES_MAX, Range};
+use crate::native::{Domain, LOCAL, Memory, RANGES_MAX, Range, transport_error};
+
+/// Heads in one registration.
+const CHUNK_HEADS: usize = 64;
 
 /// A write that the provider has.
 #[derive(Clone, Debug)]
@@ -40,14 +44,42 @@ impl Request {
 #[derive(Debug)]
 struct Slot {
     context: fi_context2,
-    /// Head of a message, which the provider sends from here.
-    head: [u8; HEAD_BYTES],
+    /// Number of the slot, and of its head among the heads.
+    number: usize,
     request: Option<Request>,
 }
 
+/// Heads of messages, which the provider sends from here: one for each slot.
+#[derive(Debug)]
+struct Heads {
+    domain: Arc<Domain>,
+    /// Memory of so many heads each, and its registration where the provider asks for one.
+    chunks: Vec<(Region, Option<Memory>)>,
+}
+
+impl Heads {
+    /// Writes a head; returns where it is.
+    fn write(&mut self, number: usize, head: &[u8; HEAD_BYTES]) -> Result<Range, TransportError> {
+        let (chunk, offset) = (number / CHUNK_HEADS, number % CHUNK_HEADS * HEAD_BYTES);
+        while self.chunks.len() <= chunk {
+            let region = Region::allocate(CHUNK_HEADS * HEAD_BYTES)?;
+            let memory = match self.domain.needs_local() {
+                true => Some(Memory::register(&self.domain, region.clone(), LOCAL)),
+                false => None,
+            };
+            self.chunks.push((region, memory.transpose().map_err(transport_error)?));
+        }
+        let (region, memory) = &self.chunks[chunk];
+        region.write(offset, head).map_err(|error| TransportError::Usage(error.to_string()))?;
+        let descriptor = memory.as_ref().map_or(std::ptr::null_mut(), Memory::descriptor);
+        Ok((region.start().wrapping_add(offset).cast_const(), HEAD_BYTES, descriptor))
+    }
+}
+
 /// Requests that the provider has, by the address of their contexts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Requests {
+    heads: Heads,
     /// Allocations of their own, by the address of their contexts; each is freed at the end.
     slots: BTreeMap<usize, NonNull<Slot>>,
     free: Vec<NonNull<Slot>>,
@@ -57,15 +89,18 @@ pub(crate) struct Requests {
 unsafe impl Send for Requests {}
 
 impl Requests {
+    pub(crate) fn new(domain: &Arc<Domain>) -> Requests {
+        let heads = Heads { domain: Arc::clone(domain), chunks: Vec::new() };
+        Requests { heads, slots: BTreeMap::new(), free: Vec::new() }
+    }
+
     /// Takes a slot for a request; returns its context, for the provider.
     pub(crate) fn add(&mut self, request: Request) -> *mut fi_context2 {
         let slot = self.free.pop().unwrap_or_else(|| {
             let context = fi_context2 { internal: [std::ptr::null_mut(); 8] };
-            let slot = NonNull::from(Box::leak(Box::new(Slot {
-                context,
-                head: [0; HEAD_BYTES],
-                request: None,
-            })));
+            let number = self.slots.len();
+            let slot = Box::leak(Box::new(Slot { context, number, request: None }));
+            let slot = NonNull::from(slot);
             self.slots.insert(slot.addr().get(), slot);
             slot
         });
@@ -74,18 +109,26 @@ impl Requests {
         slot.cast().as_ptr()
     }
 
-    /// Takes a slot for a message with this head; returns its context, and the head in its slot.
+    /// Takes a slot for a message with this head; returns its context, and where the head stays
+    /// until the request has ended.
+    ///
+    /// # Errors
+    ///
+    /// When there is no memory for the head, or it is not registered.
     pub(crate) fn add_message(
         &mut self,
         request: Request,
-        head: [u8; HEAD_BYTES],
-    ) -> (*mut fi_context2, *const u8) {
+        head: &[u8; HEAD_BYTES],
+    ) -> Result<(*mut fi_context2, Range), TransportError> {
         let context = self.add(request);
         let slot: *mut Slot = context.cast();
         // SAFETY: the slot lives until the end, and the provider has none of it yet.
-        unsafe { (*slot).head = head };
-        // SAFETY: as above; the head stays until the request has ended.
-        (context, unsafe { (&raw const (*slot).head).cast() })
+        let number = unsafe { (*slot).number };
+        let head = self.heads.write(number, head);
+        if head.is_err() {
+            self.end(context);
+        }
+        Ok((context, head?))
     }
 
     /// Ends a request by its context; none if no request has it.
@@ -117,6 +160,7 @@ impl Requests {
             // of it any more.
             drop(unsafe { Box::from_raw(slot.as_ptr()) });
         }
+        self.heads.chunks.clear();
     }
 }
 
@@ -169,9 +213,9 @@ impl Write {
 
     /// Returns the bytes from `handed` on, as far as they go in one message, behind a head; and how
     /// many ranges and bytes there are.
-    pub(crate) fn part(&self, head: *const u8) -> ([Range; RANGES_MAX], usize, usize) {
+    pub(crate) fn part(&self, head: Range) -> ([Range; RANGES_MAX], usize, usize) {
         let mut part = [(std::ptr::null(), 0, std::ptr::null_mut()); RANGES_MAX];
-        part[0] = (head, HEAD_BYTES, std::ptr::null_mut());
+        part[0] = head;
         let (mut count, mut taken, mut skip) = (1, 0, self.handed);
         for (start, bytes, descriptor) in self.ranges() {
             let here = bytes.saturating_sub(skip).min(PART_BYTES - taken);
@@ -182,6 +226,26 @@ impl Write {
             skip = skip.saturating_sub(*bytes);
         }
         (part, count, taken)
+    }
+
+    /// Copies its bytes, one range behind the other.
+    pub(crate) fn copy_to(&self, to: &Region) -> Result<(), TransportError> {
+        let mut at = 0;
+        for (memory, (start, bytes, _)) in self.request.keeps.iter().flatten().zip(self.ranges()) {
+            let offset = start.addr() - memory.region().start().addr();
+            let copied = to.copy_from(at, memory.region(), offset, *bytes);
+            copied.map_err(|error| TransportError::Usage(error.to_string()))?;
+            at += bytes;
+        }
+        Ok(())
+    }
+
+    /// Takes its bytes from this memory instead, where they were copied.
+    pub(crate) fn stage(&mut self, memory: Arc<Registered>) {
+        let start = memory.region().start().cast_const();
+        self.ranges[0] = (start, self.bytes(), memory.descriptor());
+        self.count = 1;
+        self.request.keeps = [Some(memory), None];
     }
 
     /// Adds bytes; there are two slices at most.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use ccl_core::transport::{
     Device, DeviceId, DeviceInfo, Fabric, Locality, Transport, TransportError,
 };
-use libfabric_sys::{FI_MR_HMEM, FI_MR_LOCAL, FI_MSG, FI_RMA, Functions};
+use libfabric_sys::{FI_MSG, FI_REMOTE_COMM, FI_RMA, Functions};
 
 use crate::device::{OfiDevice, Options, caps, writes};
-use crate::native::{Hints, Info, OfiError, functions, transport_error};
+use crate::native::{EFA, Hints, Info, OfiError, functions, transport_error};
 
 /// A provider of libfabric as a transport.
 #[derive(Clone, Debug)]
@@ -38,7 +38,10 @@ impl OfiTransport {
         let functions = self.functions.map_or_else(functions, Ok)?;
         let mut offers = Vec::new();
         // Not every provider writes, and those that do may lose it if they are not asked for it.
-        for caps in [FI_MSG | FI_RMA, FI_MSG] {
+        // EFA hands what stays on a host to another provider unless remote peers alone are asked
+        // for.
+        let reach = if self.provider == EFA { FI_REMOTE_COMM } else { 0 };
+        for caps in [FI_MSG | FI_RMA | reach, FI_MSG | reach] {
             let hints = Hints { provider: Some(&self.provider), caps };
             if offers.is_empty() {
                 offers = Info::list(functions, &hints)?;
@@ -46,9 +49,6 @@ impl OfiTransport {
         }
         // It lacks what writes rely on: unposted receives, and completion at the peer.
         offers.retain(|info| info.fabric() != "efa-direct");
-        // Heads of messages are not registered.
-        let options = &self.options;
-        offers.retain(|info| writes(info, options) || !info.registers(FI_MR_LOCAL | FI_MR_HMEM));
         // As with FI_PROVIDER, a provider that lacks such endpoints is one with a layer above it.
         let is_exact = |info: &Info| info.provider() == self.provider;
         let layered = format!("{};", self.provider);
@@ -97,7 +97,7 @@ impl Transport for OfiTransport {
                     info.device(),
                     info.provider()
                 ),
-                caps: caps(info, &self.options),
+                caps: caps(info, &self.options, writes(info, &self.options)),
                 numa_node,
                 pci_path,
                 fabric: Fabric::default(),
@@ -123,8 +123,7 @@ impl Transport for OfiTransport {
         match self.offers() {
             Err(error) => error.to_string(),
             Ok(_) => format!(
-                "libfabric has no provider {} with reliable datagram endpoints and, but for efa, \
-                 no demand that memory be registered to be sent from (LOCAL); `ferroccl doctor \
+                "libfabric has no provider {} with reliable datagram endpoints; `ferroccl doctor \
                  --ofi` lists what there is",
                 self.provider
             ),

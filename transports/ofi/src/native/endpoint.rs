@@ -8,12 +8,12 @@ use std::sync::Arc;
 use libc::{EAGAIN, ENOSYS, c_char, c_int, c_void, iovec, ssize_t};
 use libfabric_sys::{
     FI_ADDR_STR, FI_AV_TABLE, FI_CQ_FORMAT_DATA, FI_DELIVERY_COMPLETE, FI_EAVAIL, FI_MR_ENDPOINT,
-    FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, FI_SOCKADDR, FI_SOCKADDR_IB, FI_WAIT_FD, FI_WAIT_NONE,
-    fi_av_attr, fi_av_insert, fi_av_open, fi_close, fi_context2, fi_cq_attr, fi_cq_data_entry,
-    fi_cq_err_entry, fi_cq_open, fi_cq_read, fi_cq_readerr, fi_cq_strerror, fi_cq_wait_fd,
-    fi_enable, fi_endpoint, fi_ep_bind, fi_getname, fi_mr_bind, fi_mr_enable, fi_msg, fi_msg_rma,
-    fi_recv, fi_rma_iov, fi_senddata, fi_sendmsg, fi_trywait, fi_writedata, fi_writemsg, fid,
-    fid_av, fid_cq, fid_ep,
+    FI_OPT_EFA_EMULATED_WRITE, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, FI_SOCKADDR, FI_SOCKADDR_IB,
+    FI_WAIT_FD, FI_WAIT_NONE, fi_av_attr, fi_av_insert, fi_av_open, fi_close, fi_context2,
+    fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry, fi_cq_open, fi_cq_read, fi_cq_readerr,
+    fi_cq_strerror, fi_cq_wait_fd, fi_enable, fi_endpoint, fi_ep_bind, fi_getname, fi_getopt_bool,
+    fi_mr_bind, fi_mr_enable, fi_msg, fi_msg_rma, fi_recv, fi_rma_iov, fi_senddata, fi_sendmsg,
+    fi_trywait, fi_writedata, fi_writemsg, fid, fid_av, fid_cq, fid_ep,
 };
 
 use super::{Domain, Memory, OfiError, check, reason};
@@ -156,6 +156,15 @@ impl Endpoint {
 
     fn check(&self, call: &'static str, returned: c_int) -> Result<(), OfiError> {
         check(self.domain.info.functions, call, returned)
+    }
+
+    /// Returns whether the device does writes with data itself, as EFA's newer ones do. Before
+    /// libfabric 1.18 none did.
+    pub(crate) fn writes(&self) -> bool {
+        let mut emulates = true;
+        // SAFETY: the endpoint is open, and EFA's option is a `bool`.
+        let asked = unsafe { fi_getopt_bool(self.raw, FI_OPT_EFA_EMULATED_WRITE, &mut emulates) };
+        asked == 0 && !emulates
     }
 
     /// Returns how the endpoint is waited for now.

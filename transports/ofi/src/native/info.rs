@@ -12,6 +12,9 @@ use libfabric_sys::{
 
 use super::{OfiError, check};
 
+/// Provider of AWS's adapters.
+pub(crate) const EFA: &str = "efa";
+
 /// Modes of memory registration that the callers of this crate keep to.
 const MR_MODES: c_int =
     FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT | FI_MR_HMEM;
@@ -194,7 +197,7 @@ impl Info {
     /// memory that was deregistered meanwhile (software), or may, since registrations are cached
     /// (verbs), and the completion need not tell the length.
     pub(crate) fn suits_writes(&self) -> bool {
-        self.provider() == "efa"
+        self.provider() == EFA
     }
 
     pub(crate) fn has(&self, caps: u64) -> bool {

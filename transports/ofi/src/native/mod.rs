@@ -12,7 +12,7 @@ use libfabric_sys::{Functions, LoadError};
 
 pub(crate) use domain::{Domain, LOCAL, Memory, REMOTE};
 pub(crate) use endpoint::{Bell, Completion, Endpoint, RANGES_MAX, Range};
-pub(crate) use info::{Hints, Info};
+pub(crate) use info::{EFA, Hints, Info};
 
 /// Failure of libfabric.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

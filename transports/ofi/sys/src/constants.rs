@@ -69,6 +69,7 @@ constants! { c_int:
     FI_HMEM_SYSTEM = 0,
     FI_ENABLE = 6,
     FI_GETWAIT = 5,
+    FI_OPT_ENDPOINT = 0,
 }
 
 constants! { u32:
@@ -79,6 +80,9 @@ constants! { u32:
     FI_TC_BEST_EFFORT = 0x200,
     FI_TC_LOW_LATENCY = 0x201,
 }
+
+/// Option of EFA's endpoints: a `bool` that is true if messages stand in for writes. Since 1.18.
+pub const FI_OPT_EFA_EMULATED_WRITE: c_int = -(0xefa << 16) + 2;
 
 /// `FI_ADDR_UNSPEC` of the headers.
 pub const FI_ADDR_UNSPEC: u64 = u64::MAX;

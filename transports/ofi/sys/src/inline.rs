@@ -5,7 +5,7 @@ use std::ptr;
 use libc::{ENOSYS, c_char, c_int, c_void, size_t, ssize_t};
 
 use crate::types::*;
-use crate::{FI_ADDR_UNSPEC, FI_ENABLE, FI_GETWAIT};
+use crate::{FI_ADDR_UNSPEC, FI_ENABLE, FI_GETWAIT, FI_OPT_ENDPOINT};
 
 /// Calls a function of an object's table; "not implemented" where the provider leaves it out.
 macro_rules! call {
@@ -136,6 +136,17 @@ pub unsafe fn fi_endpoint(
 /// The endpoint is enabled, and `address` has that much room.
 pub unsafe fn fi_getname(endpoint: *mut fid_ep, address: *mut c_void, bytes: *mut size_t) -> c_int {
     call!((*endpoint).cm, getname(&raw mut (*endpoint).fid, address, bytes))
+}
+
+/// Reads an option of an endpoint that is a `bool`; returns an error where there is none such.
+///
+/// # Safety
+///
+/// The endpoint is open, and the option is a `bool` where it is known.
+pub unsafe fn fi_getopt_bool(endpoint: *mut fid_ep, option: c_int, value: &mut bool) -> c_int {
+    let mut bytes = size_of::<bool>();
+    let into = ptr::from_mut(value).cast();
+    call!((*endpoint).ops, getopt(endpoint.cast(), FI_OPT_ENDPOINT, option, into, &raw mut bytes))
 }
 
 /// Inserts one address; returns how many were inserted, or an error.

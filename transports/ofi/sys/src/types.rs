@@ -512,12 +512,22 @@ pub struct fi_msg_rma {
     pub data: u64,
 }
 
+/// Functions of an endpoint that concern its options.
+#[repr(C)]
+#[derive(Debug)]
+pub struct fi_ops_ep {
+    pub size: size_t,
+    pub cancel: *mut c_void,
+    pub getopt:
+        Option<unsafe extern "C" fn(*mut fid, c_int, c_int, *mut c_void, *mut size_t) -> c_int>,
+}
+
 /// Endpoint.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fid_ep {
     pub fid: fid,
-    pub ops: *mut c_void,
+    pub ops: *mut fi_ops_ep,
     pub cm: *mut fi_ops_cm,
     pub msg: *mut fi_ops_msg,
     pub rma: *mut fi_ops_rma,

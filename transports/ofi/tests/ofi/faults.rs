@@ -140,6 +140,34 @@ fn a_peer_that_never_joins_is_lost() {
     }
 }
 
+/// Two sides that would not understand each other say so, whichever is asked.
+#[test]
+fn a_peer_that_moves_data_otherwise_is_lost() {
+    let efa = Limits::efa(1);
+    let emulates = Limits { emulates_writes: true, ..Limits::efa(1) };
+    let other = Limits { name: "soft-other", ..Limits::sockets(1) };
+    for limits in [[efa.clone(), emulates], [efa, other]] {
+        let fixture = Soft::unlike(limits);
+        let connected = join(&fixture, b"").unwrap();
+        let mut lanes = [0, 1].map(|side| fixture.device(side).lane().unwrap());
+        for (lane, connected) in lanes.iter_mut().zip(connected) {
+            lane.attach(connected).unwrap();
+        }
+        let (begun, mut events) = (now(), [Vec::new(), Vec::new()]);
+        while events.iter().any(Vec::is_empty) {
+            assert!(now().since(begun) < Duration::from_secs(60));
+            for (lane, events) in lanes.iter_mut().zip(&mut events) {
+                lane.poll(now(), events).unwrap();
+            }
+        }
+        for events in events {
+            let [Event::Lost { reason, .. }] = &events[..] else { panic!("{events:?}") };
+            assert!(reason.contains("it moves data by"), "{reason}");
+            assert!(reason.contains("FERROCCL_OFI_PROVIDER"), "{reason}");
+        }
+    }
+}
+
 /// Memory that is given back while it is sent from is not read any more: the links of its lane end.
 #[test]
 fn memory_that_is_given_back_is_not_sent_from() {

@@ -18,18 +18,30 @@ fn seeds() -> u64 {
 /// Two devices of one software provider.
 pub(crate) struct Soft {
     devices: [Arc<dyn Device>; 2],
-    _provider: SoftProvider,
+    _providers: Vec<SoftProvider>,
 }
 
 impl Soft {
     pub(crate) fn new(limits: Limits, options: &Options) -> Soft {
-        let options = Options { interfaces: "lo".to_owned(), ..options.clone() };
-        let (name, provider) = (limits.name, SoftProvider::new(limits));
-        let transport = OfiTransport::over(functions(), name, options);
-        let id = DeviceId(provider.device());
-        let devices = [(); 2].map(|()| transport.open(&id).unwrap());
-        Soft { devices, _provider: provider }
+        let name = limits.name;
+        let provider = SoftProvider::new(limits);
+        let devices = [(); 2].map(|()| open(name, &provider, options));
+        Soft { devices, _providers: vec![provider] }
     }
+
+    /// Returns devices of two providers.
+    pub(crate) fn unlike(limits: [Limits; 2]) -> Soft {
+        let providers = limits.map(|limits| (limits.name, SoftProvider::new(limits)));
+        let devices =
+            providers.each_ref().map(|(name, provider)| open(name, provider, &Options::default()));
+        Soft { devices, _providers: providers.map(|(_, provider)| provider).into() }
+    }
+}
+
+fn open(name: &str, provider: &SoftProvider, options: &Options) -> Arc<dyn Device> {
+    let options = Options { interfaces: "lo".to_owned(), ..options.clone() };
+    let transport = OfiTransport::over(functions(), name, options);
+    transport.open(&DeviceId(provider.device())).unwrap()
 }
 
 impl Fixture for Soft {
@@ -80,6 +92,12 @@ fn messages_of_a_provider_without_writes_pass_the_suite() {
         |seed| Limits { name: "mute", data_bytes: 0, ..Limits::sockets(seed) },
         &Options::default(),
     );
+}
+
+/// An adapter of AWS's that does not write: what is sent from is registered, heads too.
+#[test]
+fn messages_of_an_adapter_without_writes_pass_the_suite() {
+    passes(|seed| Limits { emulates_writes: true, ..Limits::efa(seed) }, &Options::default());
 }
 
 #[test]

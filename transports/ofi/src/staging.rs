@@ -1,0 +1,57 @@
+//! Memory for writes whose bytes come from two places: they are copied next to each other, since a
+//! device writes one range with data, and a provider would do the rest by messages.
+
+use std::sync::Arc;
+
+use ccl_core::transport::TransportError;
+use ccl_memory::Region;
+
+use crate::memory::Registered;
+use crate::native::Domain;
+use crate::requests::Write;
+
+/// Most writes of a lane that are staged at once.
+const STAGED_MAX: usize = 16;
+/// Least bytes of memory for one.
+const BYTES_MIN: usize = 64 << 10;
+
+/// Memory of a lane for such writes.
+#[derive(Debug, Default)]
+pub(crate) struct Staging {
+    all: Vec<Arc<Registered>>,
+}
+
+impl Staging {
+    /// Copies the bytes of a write; returns where they are now. None if all memory is in use.
+    ///
+    /// # Errors
+    ///
+    /// When there is no memory, or it is not registered.
+    pub(crate) fn take(
+        &mut self,
+        domain: &Arc<Domain>,
+        write: &Write,
+    ) -> Result<Option<Arc<Registered>>, TransportError> {
+        let bytes = write.bytes();
+        // Who else has it is a write that is under way.
+        let is_free = |memory: &Arc<Registered>| Arc::strong_count(memory) == 1;
+        let free = self.all.iter().position(|memory| is_free(memory) && memory.bytes() >= bytes);
+        let at = match free {
+            Some(at) => at,
+            None => {
+                let small = self.all.iter().position(is_free);
+                if self.all.len() >= STAGED_MAX && small.is_none() {
+                    return Ok(None);
+                }
+                if let Some(small) = small.filter(|_| self.all.len() >= STAGED_MAX) {
+                    self.all.swap_remove(small);
+                }
+                let region = Region::allocate(bytes.next_power_of_two().max(BYTES_MIN))?;
+                self.all.push(Registered::new(domain, &region)?);
+                self.all.len() - 1
+            }
+        };
+        write.copy_to(self.all[at].region())?;
+        Ok(Some(Arc::clone(&self.all[at])))
+    }
+}
