@@ -154,9 +154,10 @@ fn netem_meets_algorithms_and_collectives() {
 fn the_page_is_of_this_matrix() {
     let page = include_str!("../../docs/fault-matrix.md");
     let parts: Vec<&str> = page.split("\n## ").collect();
-    let [_, network, guest, rdma, _simulator] = parts[..] else { panic!("{}", parts.len()) };
+    let [_, network, guest, rdma, ofi, _simulator] = parts[..] else { panic!("{}", parts.len()) };
     let (lossy, others): (Vec<Fault>, _) = Fault::ALL.iter().partition(|f| netem(**f).is_some());
     assert_page(network, &others);
     assert_page(guest, &lossy);
     assert_page(rdma, &rdma::FAULTS);
+    assert_page(ofi, &ofi::FAULTS);
 }

@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 
 /// Faults of processes; the other faults concern TCP connections and devices.
-const FAULTS: [Fault; 3] = [Fault::Kill, Fault::LongStop, Fault::ShortStop];
+pub(super) const FAULTS: [Fault; 3] = [Fault::Kill, Fault::LongStop, Fault::ShortStop];
 /// Time within which every survivor has its error.
 const ENDED_MS: u64 = 15_000;
 

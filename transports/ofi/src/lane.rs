@@ -18,15 +18,18 @@ use rustix::process::Pid;
 
 use crate::memory::{Registered, Shared};
 use crate::messages::{DEPTH_MAX, HEAD_BYTES, Head, Inbox, PART_BYTES, TOKEN_BYTES};
-use crate::native::{Bell, Completion, Domain, Endpoint, OfiError, transport_error};
+use crate::native::{
+    Bell, COMPLETIONS_MAX, Completion, Domain, Endpoint, OfiError, transport_error,
+};
 use crate::peer::{Mode, Offer, Patience, Peer};
 use crate::posted::{Posted, lock};
 use crate::requests::{Request, Requests, Write};
 use crate::staging::Staging;
 use crate::tag::Layout;
 
-/// Most completions in a row, so that a lane that never dries up does not keep its caller.
-const TURNS_MAX: usize = 256;
+/// Most looks for completions in a row, so that a lane that never dries up does not keep its
+/// caller.
+const TURNS_MAX: usize = 16;
 /// Interval at which the lane looks for notes and ends while all links stand.
 const CHECK_EVERY: Duration = Duration::from_millis(1);
 /// Longest time that is waited for a peer to have what was posted, before its link closes.
@@ -208,11 +211,20 @@ impl OfiLane {
         let posted = Arc::clone(&self.posted);
         let Posted { endpoints, requests, is_withdrawn, .. } = &mut *lock(&posted);
         for (number, endpoint) in endpoints.iter().enumerate() {
+            let mut all = [Completion::NONE; COMPLETIONS_MAX];
             for _ in 0..TURNS_MAX {
-                match endpoint.take("a write") {
-                    Ok(None) => break,
-                    Ok(Some(completion)) => self.completed(number, &completion, requests, events),
-                    Err((context, error)) => self.failed(context, &error, requests),
+                let taken = match endpoint.take("a write", &mut all) {
+                    Ok(taken) => taken,
+                    Err((context, error)) => {
+                        self.failed(context, &error, requests);
+                        continue;
+                    }
+                };
+                for completion in &all[..taken] {
+                    self.completed(number, completion, requests, events);
+                }
+                if taken < all.len() {
+                    break;
                 }
             }
         }

@@ -4,6 +4,7 @@
 mod mpi;
 mod nccl_net;
 mod network;
+mod ofi;
 mod ours;
 mod rdma;
 mod summary;
@@ -48,6 +49,10 @@ pub(crate) struct Options {
     /// bare transport, and iperf3.
     #[arg(long, conflicts_with_all = ["network", "rdma"])]
     nccl_net: bool,
+    /// Measure libfabric over its provider tcp instead, of every version that can be had, against a
+    /// bare loop of writes.
+    #[arg(long, conflicts_with_all = ["network", "rdma", "nccl_net"])]
+    ofi: bool,
     /// Directory of built programs to measure on this machine; passed by the host to the guest.
     #[arg(long, value_name = "DIR", hide = true)]
     built: Option<PathBuf>,
@@ -110,6 +115,8 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
         (rdma::run(&built, out, options.rounds)?, "2 ranks, joined by RDMA")
     } else if options.nccl_net {
         (nccl_net::run(&sizes(&nccl_net::SIZES), options.rounds)?, "2 processes on one host")
+    } else if options.ofi {
+        (ofi::run(&sizes(&ofi::SIZES), options.rounds)?, "2 processes on one host")
     } else if options.network {
         let text = network::run(&sizes(&network::SIZES), options.rounds)?;
         let setting = "2 ranks on 2 hosts (network namespaces joined by a veth link, congestion \

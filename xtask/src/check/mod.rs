@@ -5,7 +5,7 @@
 
 mod fuzz;
 mod models;
-mod ofi;
+pub(crate) mod ofi;
 mod recorder;
 mod sanitizers;
 

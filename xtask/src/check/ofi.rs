@@ -28,27 +28,16 @@ const TEST_WITHIN: Duration = Duration::from_secs(900);
 const INSTALL_WITHIN: Duration = Duration::from_secs(600);
 
 /// Version of libfabric that is tested.
-struct Version {
-    name: &'static str,
+pub(crate) struct Version {
+    pub(crate) name: &'static str,
     /// Directory of the library; none for the system's.
-    directory: Option<PathBuf>,
+    pub(crate) directory: Option<PathBuf>,
 }
 
 /// Runs the tests over every version that can be had. The quick tier has what uses the system's
 /// library in another suite.
 pub(super) fn run(full: bool) -> Outcome<Verdict> {
-    let mut versions = Vec::new();
-    let mut lacks = Vec::new();
-    match needs::install(&PACKAGES) {
-        Ok(()) => versions.push(Version { name: "Debian's libfabric", directory: None }),
-        Err(error) => lacks.push(error),
-    }
-    match wheel() {
-        Ok(directory) => {
-            versions.push(Version { name: "PyPI's libfabric", directory: Some(directory) });
-        }
-        Err(error) => lacks.push(error),
-    }
+    let (versions, lacks) = versions();
     for Version { name, directory } in &versions {
         println!("-- over {name}");
         test(directory.as_deref(), full).map_err(|error| format!("over {name}: {error}"))?;
@@ -62,6 +51,24 @@ pub(super) fn run(full: bool) -> Outcome<Verdict> {
             Ok(Verdict::Passed)
         }
     }
+}
+
+/// Returns the versions that there are, which are installed where they can be, and why others are
+/// missing.
+pub(crate) fn versions() -> (Vec<Version>, Vec<String>) {
+    let mut versions = Vec::new();
+    let mut lacks = Vec::new();
+    match needs::install(&PACKAGES) {
+        Ok(()) => versions.push(Version { name: "Debian's libfabric", directory: None }),
+        Err(error) => lacks.push(error),
+    }
+    match wheel() {
+        Ok(directory) => {
+            versions.push(Version { name: "PyPI's libfabric", directory: Some(directory) });
+        }
+        Err(error) => lacks.push(error),
+    }
+    (versions, lacks)
 }
 
 /// Installs the wheel where it is missing; returns the directory of its library.

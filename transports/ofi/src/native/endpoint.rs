@@ -37,6 +37,15 @@ pub(crate) struct Completion {
     pub(crate) context: *mut fi_context2,
 }
 
+impl Completion {
+    /// Completion of nothing.
+    pub(crate) const NONE: Completion =
+        Completion { flags: 0, data: 0, bytes: 0, context: ptr::null_mut() };
+}
+
+/// Most completions that are taken at once: each look costs a provider in software system calls.
+pub(crate) const COMPLETIONS_MAX: usize = 16;
+
 /// Bytes that are written, and the descriptor of their registration.
 pub(crate) type Range = (*const u8, usize, *mut c_void);
 
@@ -355,25 +364,34 @@ impl Endpoint {
 
     /// Takes one completion, if there is one, and lets the provider make progress.
     pub(crate) fn poll(&self, what: &'static str) -> Result<Option<Completion>, OfiError> {
-        self.take(what).map_err(|(_, error)| error)
+        let mut one = [Completion::NONE];
+        let taken = self.take(what, &mut one).map_err(|(_, error)| error)?;
+        Ok((taken > 0).then_some(one[0]))
     }
 
-    /// Takes one completion or failure; a failure comes with the context of its request.
+    /// Takes as many completions as there are, and as there is room for; returns their number. A
+    /// failure is taken by itself, and comes with the context of its request.
     pub(crate) fn take(
         &self,
         what: &'static str,
-    ) -> Result<Option<Completion>, (*mut fi_context2, OfiError)> {
+        into: &mut [Completion],
+    ) -> Result<usize, (*mut fi_context2, OfiError)> {
         let none = ptr::null_mut();
-        let mut entry = fi_cq_data_entry { op_context: none, flags: 0, len: 0, buf: none, data: 0 };
-        // SAFETY: the queue is open, with entries of this kind.
-        let returned = unsafe { fi_cq_read(self.queue, (&raw mut entry).cast(), 1) };
+        let empty = fi_cq_data_entry { op_context: none, flags: 0, len: 0, buf: none, data: 0 };
+        let mut entries = [empty; COMPLETIONS_MAX];
+        let most = into.len().min(COMPLETIONS_MAX);
+        // SAFETY: the queue is open, with entries of this kind, of which there is room for so many.
+        let returned = unsafe { fi_cq_read(self.queue, entries.as_mut_ptr().cast(), most) };
         if returned == -(FI_EAVAIL as ssize_t) {
             return Err(self.failure(what));
         }
         let taken = self.taken("fi_cq_read", returned).map_err(|error| (ptr::null_mut(), error))?;
-        let fi_cq_data_entry { op_context, flags, len, data, .. } = entry;
-        let completion = Completion { flags, data, bytes: len, context: op_context.cast() };
-        Ok((taken && returned > 0).then_some(completion))
+        let taken = if taken { returned as usize } else { 0 };
+        for (entry, completion) in entries.iter().take(taken).zip(into) {
+            let fi_cq_data_entry { op_context, flags, len, data, .. } = *entry;
+            *completion = Completion { flags, data, bytes: len, context: op_context.cast() };
+        }
+        Ok(taken)
     }
 
     /// Takes the failure that is at the head of the queue.

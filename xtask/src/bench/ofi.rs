@@ -1,0 +1,146 @@
+//! libfabric side by side with a bare loop of `fi_writedata` over the same provider and version:
+//! one-way latency, and a stream in one direction.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::summary::{Series, ratio, size};
+use super::{DIST, Sample, parse_json};
+use crate::check::ofi::{Version, versions};
+use crate::workspace::{cargo, target_dir};
+use crate::{Outcome, process, report};
+
+const LATENCY_BYTES: u64 = 8;
+pub(super) const SIZES: [u64; 3] = [64 << 10, 1 << 20, 16 << 20];
+/// Provider of each version that writes with data, by the newest first.
+const PROVIDERS: [&str; 2] = ["tcp", "tcp;ofi_rxm"];
+const BUILD_WITHIN: Duration = Duration::from_secs(900);
+const RUN_WITHIN: Duration = Duration::from_secs(90);
+
+/// Builds the programs; returns their directory.
+fn build() -> Outcome<PathBuf> {
+    let mut build = cargo(&["build", "--profile", DIST, "-p", "ferroccl", "-p"]);
+    build.args(["ccl-transport-ofi", "--example", "p2p_matrix", "--example", "bare"]);
+    println!("$ {}", process::typed(&build));
+    process::capture(&mut build, BUILD_WITHIN)?;
+    Ok(target_dir()?.join(DIST).join("examples"))
+}
+
+/// Runs the measurements; returns a table for each version of libfabric.
+pub(super) fn run(sizes: &[u64], rounds: u32) -> Outcome<String> {
+    let (built, out) = (build()?, target_dir()?.join("bench-ofi.json"));
+    let (versions, lacks) = versions();
+    if versions.is_empty() {
+        return Err(lacks.join("; "));
+    }
+    let mut tables = Vec::new();
+    for version in &versions {
+        let side = |provider| Side { built: &built, out: &out, version, provider };
+        let found = PROVIDERS.into_iter().find(|provider| side(provider).bare(8, true).is_ok());
+        let Some(provider) = found else {
+            tables.push(format!("{} has neither {}.", version.name, PROVIDERS.join(" nor ")));
+            continue;
+        };
+        let (side, mut rows) = (side(provider), Vec::new());
+        for (bytes, is_latency) in
+            std::iter::once((LATENCY_BYTES, true)).chain(sizes.iter().map(|size| (*size, false)))
+        {
+            let (mut ours, mut bare) = (Series::default(), Series::default());
+            for round in 1..=rounds {
+                let (own, other) = (side.ours(bytes, is_latency)?, side.bare(bytes, is_latency)?);
+                println!(
+                    "{provider} of {}, {}, round {round} of {rounds}: {own:.1} µs, bare {other:.1}",
+                    version.name,
+                    size(bytes)
+                );
+                ours.push(Sample { median_us: own, p99_us: None });
+                bare.push(Sample { median_us: other, p99_us: None });
+            }
+            rows.push(row(bytes, is_latency, &ours, &bare));
+        }
+        let head = ["what", "ours", "bare", "ours / bare", "aim"];
+        tables.push(format!(
+            "Over `{provider}` of {}:\n\n{}",
+            version.name,
+            report::table(&head, &rows)
+        ));
+    }
+    Ok(tables.join("\n"))
+}
+
+fn row(bytes: u64, is_latency: bool, ours: &Series, bare: &Series) -> Vec<String> {
+    let shown = |series: &Series| {
+        let us = series.median_us().unwrap_or(f64::NAN);
+        format!("{:.3}", if is_latency { us } else { bytes as f64 * 1e-3 / us })
+    };
+    // Rates invert the ratio.
+    let (what, compared, aim) = match is_latency {
+        true => ("one way, µs", ratio(ours, bare), "1.5 at most"),
+        false => ("in one direction, GB/s", ratio(bare, ours), "0.9 at least"),
+    };
+    vec![format!("{} {what}", size(bytes)), shown(ours), shown(bare), compared, aim.to_owned()]
+}
+
+/// Measurements over a provider of a version.
+#[derive(Clone, Copy)]
+struct Side<'a> {
+    built: &'a Path,
+    out: &'a Path,
+    version: &'a Version,
+    provider: &'a str,
+}
+
+impl Side<'_> {
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.built.join(program));
+        if let Some(directory) = &self.version.directory {
+            command.env("LD_LIBRARY_PATH", directory);
+        }
+        command
+    }
+
+    /// Measures sends and receives of ferroccl; returns microseconds of a message.
+    fn ours(&self, bytes: u64, is_latency: bool) -> Outcome<f64> {
+        let iterations = match bytes {
+            ..=4096 => 2000,
+            4097..=262_144 => 1000,
+            262_145..=4_194_304 => 200,
+            _ => 16,
+        };
+        let mut command = self.command("p2p_matrix");
+        let (bytes_text, iterations) = (bytes.to_string(), iterations.to_string());
+        command.args(["-g", "2", "--transport", "ofi", "-b", &bytes_text, "-e", &bytes_text]);
+        command.args(["-n", &iterations, "-w", "10", "-R", "1"]).arg("--json").arg(self.out);
+        command.env("FERROCCL_OFI_PROVIDER", self.provider).env("FERROCCL_SOCKET_IFNAME", "lo");
+        process::capture(&mut command, RUN_WITHIN)?;
+        let found = parse_json(self.out)?;
+        let results = &found["results"];
+        let us = match is_latency {
+            true => results["latency_us"][0][1].as_f64(),
+            false => rate(bytes, &results["bandwidth_gbps"][0][1]),
+        };
+        us.ok_or_else(|| format!("p2p_matrix wrote no times: {found}"))
+    }
+
+    /// Measures a bare loop; returns the same.
+    fn bare(&self, bytes: u64, is_latency: bool) -> Outcome<f64> {
+        let mut command = self.command("bare");
+        let what = if is_latency { "latency" } else { "stream" };
+        command.args([self.provider, &bytes.to_string(), what]);
+        let said = process::capture(&mut command, RUN_WITHIN)?;
+        let found: Value = serde_json::from_str(&said).map_err(|error| error.to_string())?;
+        let us = match is_latency {
+            true => found["latency_us"].as_f64(),
+            false => rate(bytes, &found["bandwidth_gbps"]),
+        };
+        us.ok_or_else(|| format!("the bare loop wrote no time: {said}"))
+    }
+}
+
+/// Returns the microseconds of a message from a rate in 10^9 bytes a second.
+fn rate(bytes: u64, gbps: &Value) -> Option<f64> {
+    Some(bytes as f64 * 1e-3 / gbps.as_f64()?)
+}
