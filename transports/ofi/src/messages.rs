@@ -19,9 +19,9 @@ pub(crate) const HEAD_BYTES: usize = TOKEN_BYTES + 40;
 /// Bytes of the token by which a receiver knows a peer's messages.
 pub(crate) const TOKEN_BYTES: usize = 16;
 /// Most bytes of a put in one message.
-pub(crate) const PART_BYTES: usize = 64 << 10;
+pub(crate) const PART_BYTES: usize = 256 << 10;
 /// Number of receives that a lane has posted, each for one message.
-const RECEIVES: usize = 64;
+const RECEIVES: usize = 16;
 /// Most puts of a peer of which parts have come: several times as many as it has under way, since
 /// its provider may be done with a put before it has arrived.
 const BEGUN_MAX: usize = 4 * DEPTH_MAX;

@@ -13,7 +13,7 @@ use crate::mending::{Side, exchange, joined, until};
 use crate::soft::Soft;
 
 /// Bytes of each side's memory: several parts of a message, and many packets.
-const BYTES: usize = 200_000;
+const BYTES: usize = 600_000;
 
 /// Providers that write, that send, and that ask for more.
 fn kinds(name: &'static str) -> [Limits; 3] {
