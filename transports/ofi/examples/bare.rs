@@ -327,8 +327,9 @@ impl End {
     fn part(&mut self) -> Result<(), Failure> {
         self.beside.write_all(&[1])?;
         self.beside.set_nonblocking(true)?;
-        let mut heard = [0];
-        while !matches!(self.beside.read(&mut heard), Ok(1)) || self.done < self.posted {
+        let (mut word, mut has_heard) = ([0], false);
+        while !has_heard || self.done < self.posted {
+            has_heard = has_heard || matches!(self.beside.read(&mut word), Ok(1));
             self.poll()?;
         }
         Ok(())
