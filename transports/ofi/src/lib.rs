@@ -10,7 +10,8 @@
 //! each peer has keys of its own, which end with its link.
 //!
 //! Providers in software check the key of a write at its beginning only: the rest of a write
-//! arrives in memory that was deregistered meanwhile. Over verbs registrations are cached, and
+//! arrives in memory that was deregistered meanwhile. So it is with EFA's adapters that do not
+//! write, for which its provider sends messages. Over verbs registrations are cached, and
 //! completions need not tell the length. There, a put is messages, each with a head that has the
 //! token of the link and says where its bytes go, and the receiver's lane copies them (see
 //! `messages`).
@@ -23,9 +24,8 @@
 //!
 //! Over the provider `shm` libfabric itself fails in some points of the conformance suite: 1.17
 //! when a peer is inserted that has died, 2.5 when many messages go both ways within one process.
-//! `verbs;ofi_rxm` is left out: it wants the heads of messages registered. EFA caches
-//! registrations, unless FI_EFA_MR_CACHE_ENABLE=0: a late write may arrive in memory that was given
-//! back.
+//! EFA caches registrations, unless FI_EFA_MR_CACHE_ENABLE=0: a late write may arrive in memory
+//! that was given back. Control has no traffic class of its own (`FI_TC_LOW_LATENCY`).
 
 mod device;
 mod kind;

@@ -21,11 +21,12 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Most characters of a reason that the peer is told.
 const REASON_CHARS_MAX: usize = 200;
 
-/// Interval at which a peer is told how much it was sent.
+/// Interval at which a peer is told how much it was sent, and how often it is told the same.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// Time, and number of looks, in which nothing of what is missing has come.
-const MISSING_WITHIN: Duration = Duration::from_secs(10);
-const MISSING_LOOKS: u32 = 1000;
+const TELLS_MAX: u32 = 12;
+/// Number of times that a peer tells of what is missing, while nothing comes, until it is lost: who
+/// tells is not stopped, and lets its provider make progress.
+const MISSING_TELLS: u32 = 10;
 
 /// Longest waits for a peer.
 #[derive(Clone, Copy, Debug)]
@@ -39,10 +40,10 @@ pub(crate) struct Patience {
 /// Puts of a peer that have not come.
 #[derive(Clone, Copy, Debug)]
 struct Missing {
-    since: Instant,
+    /// Number of times that the peer has told of them, and when it was counted last.
+    tells: (u32, Instant),
     /// Immediates that had arrived then.
     arrived: u64,
-    looks: u32,
 }
 
 /// Words by which a side makes itself known.
@@ -102,8 +103,10 @@ pub(crate) struct Peer {
     leaves: Option<u64>,
     /// Immediates that the peer said last that it had sent.
     claimed: u64,
-    /// Immediates that this side said last that it had sent, and when.
-    told: (u64, Instant),
+    /// True if the peer has said so since the last look.
+    is_told: bool,
+    /// Immediates that this side said last that it had sent, when, and how often.
+    told: (u64, Instant, u32),
     missing: Option<Missing>,
     /// Time since which the peer's offer is waited for.
     joining_since: Option<Instant>,
@@ -143,7 +146,8 @@ impl Peer {
             arrived: 0,
             leaves: None,
             claimed: 0,
-            told: (0, Instant::ZERO),
+            is_told: false,
+            told: (0, Instant::ZERO, 0),
             missing: None,
             joining_since: None,
             ended: None,
@@ -179,7 +183,7 @@ impl Peer {
                 SideMessage::Note(bytes) => notes.push(bytes),
                 SideMessage::Leaving(count) => self.leaves = Some(count),
                 SideMessage::Received => self.is_received = true,
-                SideMessage::Sent(count) => self.claimed = count,
+                SideMessage::Sent(count) => (self.claimed, self.is_told) = (count, true),
                 SideMessage::Failed(reason) => return self.lose(format!("it says: {reason}")),
                 SideMessage::Offer(bytes) if self.to.is_none() => {
                     let offer = encoding::decode::<Offer>(&bytes).ok();
@@ -234,27 +238,34 @@ impl Peer {
     /// Tells the peer how much it was sent, and notices what the peer has sent and never comes: a
     /// provider may be done with a message, and lose it when a connection of its own breaks.
     pub(crate) fn count(&mut self, now: Instant) {
-        let may_tell = self.outstanding == 0 && now.since(self.told.1) >= TELL_EVERY;
-        if may_tell && self.sent != self.told.0 && self.lost.is_none() && !self.has_left {
-            self.told = (self.sent, now);
+        let (known, at, times) = self.told;
+        let times = if known == self.sent { times } else { 0 };
+        let may_tell = self.outstanding == 0 && self.sent > 0 && self.lost.is_none();
+        if may_tell && !self.has_left && times < TELLS_MAX && now.since(at) >= TELL_EVERY {
+            self.told = (self.sent, now, times + 1);
             self.side.say(&SideMessage::Sent(self.sent));
         }
+        let is_told = std::mem::take(&mut self.is_told);
         if self.arrived >= self.claimed {
             self.missing = None;
-            return;
-        }
-        let fresh = Missing { since: now, arrived: self.arrived, looks: 0 };
-        let missing = self.missing.get_or_insert(fresh);
-        if missing.arrived != self.arrived {
-            *missing = fresh;
-        }
-        missing.looks += 1;
-        if missing.looks >= MISSING_LOOKS && now.since(missing.since) >= MISSING_WITHIN {
-            let count = self.claimed - self.arrived;
-            self.lose(format!(
-                "{count} of its puts have not arrived, although they were sent {MISSING_WITHIN:?} \
-                 ago: libfabric's provider has lost them, as when a connection of its own is reset"
-            ));
+        } else if is_told {
+            let fresh = Missing { tells: (0, now), arrived: self.arrived };
+            let known = self.missing.filter(|missing| missing.arrived == self.arrived);
+            let Missing { tells: (tells, at), arrived } = known.unwrap_or(fresh);
+            // What was told while this side did not listen is heard at once, and counts once.
+            let tells = match now.since(at) >= TELL_EVERY / 2 {
+                true => (tells + 1, now),
+                false => (tells, at),
+            };
+            self.missing = Some(Missing { tells, arrived });
+            if tells.0 >= MISSING_TELLS {
+                let count = self.claimed - self.arrived;
+                self.lose(format!(
+                    "{count} of its puts have not arrived, although it has told {MISSING_TELLS} \
+                     times that they were sent: libfabric's provider has lost them, as when a \
+                     connection of its own is reset"
+                ));
+            }
         }
     }
 
