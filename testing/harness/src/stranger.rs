@@ -7,6 +7,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use ccl_core::random::Random;
+
 /// Longest time that a stranger waits for a connection, and for an answer in a single call.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -25,7 +27,7 @@ pub struct Noise {
 /// is closed at once, half closed and read from, or reset. The same seed gives the same
 /// connections.
 pub fn random(address: SocketAddr, count: u32, bytes_max: usize, seed: u64) -> Noise {
-    let mut random = Random(seed.wrapping_mul(2).wrapping_add(1));
+    let mut random = Random::new(seed);
     let mut noise = Noise::default();
     for _ in 0..count {
         let length = random.below(bytes_max as u64 + 1) as usize;
@@ -88,16 +90,4 @@ pub fn slow_reader(address: SocketAddr, says: &[u8], pause: Duration, duration: 
         std::thread::sleep(pause);
     }
     read_bytes
-}
-
-/// Random numbers by xorshift; the same seed gives the same numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % limit
-    }
 }

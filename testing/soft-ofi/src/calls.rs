@@ -10,7 +10,7 @@ use crate::network::{
     ADDRESS_BYTES, Completion, Endpoint, Memory, Network, Payload, Provider, Queue, Request,
     Target, lock,
 };
-use crate::objects::{self, Range, hand_out, id_of, pointer_of, take_back};
+use crate::objects::{self, Range, give, id_of, pointer_of, range, take_back};
 use crate::{Condition, offers};
 
 /// First bytes of every address.
@@ -169,8 +169,7 @@ unsafe extern "C" fn fabric(
     let made =
         fid_fabric { fid: first(id, &table.0), ops: (&raw const table.1).cast_mut(), api_version };
     // SAFETY: the caller has room for it.
-    unsafe { into.write(hand_out(made)) };
-    0
+    unsafe { give(into, made) }
 }
 
 unsafe extern "C" fn close_fabric(fabric: *mut fid) -> c_int {
@@ -216,8 +215,7 @@ unsafe extern "C" fn domain(
         mr: (&raw const table.2).cast_mut(),
     };
     // SAFETY: the caller has room for it.
-    unsafe { into.write(hand_out(made)) };
-    0
+    unsafe { give(into, made) }
 }
 
 unsafe extern "C" fn close_domain(domain: *mut fid) -> c_int {
@@ -272,8 +270,7 @@ unsafe extern "C" fn regattr(
     network.memory.insert(id, memory);
     let made = fid_mr { fid: first(id, &tables().memory), mem_desc: pointer_of(id), key };
     // SAFETY: the caller has room for it.
-    unsafe { into.write(hand_out(made)) };
-    0
+    unsafe { give(into, made) }
 }
 
 unsafe extern "C" fn close_memory(memory: *mut fid) -> c_int {
@@ -322,8 +319,7 @@ unsafe extern "C" fn cq_open(
     let table = &tables().queue;
     let made = fid_cq { fid: first(id, &table.0), ops: (&raw const table.1).cast_mut() };
     // SAFETY: the caller has room for it.
-    unsafe { into.write(hand_out(made)) };
-    0
+    unsafe { give(into, made) }
 }
 
 unsafe extern "C" fn close_queue(queue: *mut fid) -> c_int {
@@ -442,8 +438,7 @@ unsafe extern "C" fn av_open(
     let table = &tables().vector;
     let made = fid_av { fid: first(id, &table.0), ops: (&raw const table.1).cast_mut() };
     // SAFETY: the caller has room for it.
-    unsafe { into.write(hand_out(made)) };
-    0
+    unsafe { give(into, made) }
 }
 
 unsafe extern "C" fn close_vector(vector: *mut fid) -> c_int {
@@ -504,8 +499,7 @@ unsafe extern "C" fn endpoint(
         rma: (&raw const table.3).cast_mut(),
     };
     // SAFETY: the caller has room for it.
-    unsafe { into.write(hand_out(made)) };
-    0
+    unsafe { give(into, made) }
 }
 
 unsafe extern "C" fn close_endpoint(endpoint: *mut fid) -> c_int {
@@ -616,8 +610,7 @@ unsafe extern "C" fn recv(
     if condition == Condition::Busy || endpoint.receives.len() >= most {
         return -(EAGAIN as ssize_t);
     }
-    let descriptor = descriptor.addr() as u32;
-    let range = Range { start: memory.expose_provenance(), bytes, descriptor };
+    let range = range(memory, bytes, descriptor);
     endpoint.receives.push_back((range, context.expose_provenance()));
     0
 }
@@ -708,8 +701,7 @@ unsafe extern "C" fn senddata(
     to: fi_addr_t,
     context: *mut c_void,
 ) -> ssize_t {
-    let descriptor = descriptor.addr() as u32;
-    let ranges = vec![Range { start: memory.expose_provenance(), bytes, descriptor }];
+    let ranges = vec![range(memory, bytes, descriptor)];
     let flags = FI_MSG | FI_SEND;
     // SAFETY: the caller has the endpoint open.
     unsafe { post(endpoint, Post { ranges, to, target: None, flags, context }) }
@@ -736,8 +728,7 @@ unsafe extern "C" fn write(
     key: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    let descriptor = descriptor.addr() as u32;
-    let ranges = vec![Range { start: memory.expose_provenance(), bytes, descriptor }];
+    let ranges = vec![range(memory, bytes, descriptor)];
     let (target, flags) = (Some((address, key, None)), FI_RMA | FI_WRITE);
     // SAFETY: the caller has the endpoint open.
     unsafe { post(endpoint, Post { ranges, to, target, flags, context }) }
@@ -754,8 +745,7 @@ unsafe extern "C" fn writedata(
     key: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    let descriptor = descriptor.addr() as u32;
-    let ranges = vec![Range { start: memory.expose_provenance(), bytes, descriptor }];
+    let ranges = vec![range(memory, bytes, descriptor)];
     let (target, flags) = (Some((address, key, Some(data))), FI_RMA | FI_WRITE);
     // SAFETY: the caller has the endpoint open.
     unsafe { post(endpoint, Post { ranges, to, target, flags, context }) }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use ccl_core::random::Random;
 use libc::c_int;
 
 use crate::objects::{self, Range};
@@ -17,8 +18,7 @@ pub(crate) struct Provider {
     pub(crate) condition: Condition,
     pub(crate) faults: VecDeque<Fault>,
     pub(crate) is_listed: bool,
-    /// State of the draws.
-    random: u64,
+    random: Random,
     pub(crate) requests: Vec<Request>,
 }
 
@@ -140,8 +140,7 @@ impl Network {
 
     pub(crate) fn add_provider(&mut self, limits: Limits) -> u32 {
         let id = self.next_id();
-        // Never 0.
-        let random = limits.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let random = Random::new(limits.seed);
         let provider = Provider {
             limits,
             condition: Condition::Good,
@@ -227,12 +226,8 @@ impl Network {
 }
 
 impl Provider {
-    /// Returns a random number below `below`, which is not 0.
+    /// Returns a random number below `below`.
     pub(crate) fn draw(&mut self, below: usize) -> usize {
-        // xorshift64*: https://en.wikipedia.org/wiki/Xorshift
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % below
+        self.random.below(below as u64) as usize
     }
 }

@@ -11,9 +11,25 @@ pub(crate) struct Range {
     pub(crate) descriptor: u32,
 }
 
+/// Returns the one range of a request.
+pub(crate) fn range(start: *const c_void, bytes: size_t, descriptor: *mut c_void) -> Range {
+    Range { start: start.expose_provenance(), bytes, descriptor: descriptor.addr() as u32 }
+}
+
 /// Hands an object out to the caller.
 pub(crate) fn hand_out<T>(object: T) -> *mut T {
     Box::into_raw(Box::new(object))
+}
+
+/// Hands out an object where the caller wants it; returns 0, as calls that succeed do.
+///
+/// # Safety
+///
+/// There is room for a pointer.
+pub(crate) unsafe fn give<T>(into: *mut *mut T, object: T) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    unsafe { into.write(hand_out(object)) };
+    0
 }
 
 /// Hands out an object of zeros.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use ccl_core::random::Random;
 use libc::c_int;
 use rdma_sys::*;
 
@@ -137,7 +138,7 @@ pub(crate) struct Pair {
 #[derive(Debug)]
 pub(crate) struct Network {
     last_id: u32,
-    pub(crate) random: u64,
+    pub(crate) random: Random,
     pub(crate) devices: BTreeMap<u32, Device>,
     pub(crate) memory: BTreeMap<u32, Memory>,
     pub(crate) queues: BTreeMap<u32, Queue>,
@@ -148,7 +149,7 @@ pub(crate) struct Network {
 
 static NETWORK: Mutex<Network> = Mutex::new(Network {
     last_id: 0,
-    random: 1,
+    random: Random::new(1),
     devices: BTreeMap::new(),
     memory: BTreeMap::new(),
     queues: BTreeMap::new(),
@@ -179,7 +180,7 @@ impl Network {
     }
 
     pub(crate) fn add_device(&mut self, id: u32, limits: Limits) {
-        self.random = self.random.wrapping_add(limits.seed);
+        self.random = Random::new(self.random.bits().wrapping_add(limits.seed));
         let (opened, past) = (BTreeMap::new(), Vec::new());
         let name = CString::new(device_name(id)).unwrap_or_default();
         let device = Device { name, limits, listed: true, link: true, fails: None, opened, past };
@@ -274,12 +275,8 @@ impl Network {
         }
     }
 
-    /// Returns a random number below `below`, which is not 0.
+    /// Returns a random number below `below`.
     pub(crate) fn draw(&mut self, below: usize) -> usize {
-        // xorshift64*: https://en.wikipedia.org/wiki/Xorshift
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % below
+        self.random.below(below as u64) as usize
     }
 }

@@ -24,7 +24,6 @@ use crate::native::{
 use crate::peer::{Mode, Offer, Patience, Peer};
 use crate::posted::{Posted, lock};
 use crate::requests::{Request, Requests, Write};
-use crate::staging::Staging;
 use crate::tag::Layout;
 
 /// Most looks for completions in a row, so that a lane that never dries up does not keep its
@@ -62,12 +61,14 @@ pub(crate) struct OfiLane {
     layout: Layout,
     /// True if a write is done only when the peer has it.
     acknowledged: bool,
+    /// True if the provider may be done with a put before the peer's has it, so that what it still
+    /// holds can be lost with an endpoint or a connection.
+    is_done_early: bool,
     patience: Patience,
     /// Receives, where puts are messages; none where they are writes.
     inbox: Option<Inbox>,
     /// Read while bytes are copied.
     fence: Arc<RwLock<()>>,
-    staging: Staging,
     /// Memory that was shared, by the endpoint that it was shared with.
     shared: Vec<(EndpointId, MrKey, Arc<Registered>)>,
     done: Vec<u64>,
@@ -95,6 +96,7 @@ impl OfiLane {
             peers_max,
             process: rustix::process::getpid(),
             acknowledged: caps.acknowledged,
+            is_done_early: !writes || !domain.info().suits_writes(),
             patience,
             memory: NamedMemory::new(registry, caps),
             number: LANES.fetch_add(1, Ordering::Relaxed),
@@ -102,7 +104,6 @@ impl OfiLane {
             layout,
             inbox,
             fence,
-            staging: Staging::default(),
             shared: Vec::new(),
             done: Vec::new(),
             deferred: Vec::new(),
@@ -152,7 +153,7 @@ impl OfiLane {
         }
         if self.inbox.is_none() && write.ranges().len() > 1 {
             // A write with data has one range where a device does it.
-            let Some(staged) = self.staging.take(&self.domain, &write)? else { return Ok(false) };
+            let Some(staged) = peer.staging.take(&self.domain, &write)? else { return Ok(false) };
             write.stage(staged);
         }
         if write.ranges().is_empty() {
@@ -346,8 +347,9 @@ impl OfiLane {
             // None are left where memory was withdrawn, and all peers are lost.
             if let Some(own) = endpoints.get(number / self.peers_max) {
                 peer.hear(now, &self.patience, (own, self.peers_max), &mut notes);
-                if self.inbox.is_some() {
-                    peer.count(now);
+                if self.is_done_early {
+                    peer.tell_sent(now);
+                    peer.miss(now);
                 }
             }
             let endpoint = EndpointId(number as u32);
@@ -508,9 +510,6 @@ impl Lane for OfiLane {
         self.check(now(), &mut events);
         self.pump_all();
         self.deferred = events;
-        // A software provider is done with a message before its peer has it, and what it still
-        // holds goes with the endpoint.
-        let is_done_early = !self.domain.info().suits_writes();
         let (mut waits, mut any_waits) = (false, false);
         for (number, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
@@ -524,7 +523,7 @@ impl Lane for OfiLane {
             let may_hear = peer.ended.is_none() && peer.sent > 0;
             let waits_here = !peer.has_left
                 || !peer.side.is_flushed()
-                || (is_done_early && may_hear && !peer.is_received);
+                || (self.is_done_early && may_hear && !peer.is_received);
             waits |= is_asked && waits_here;
             any_waits |= (is_asked || peer.has_left) && waits_here;
         }

@@ -150,7 +150,8 @@ impl Inbox {
     ///
     /// # Errors
     ///
-    /// What the peer does that it may not.
+    /// When the parts of the put do not fit together, or the peer begins more puts than it may. The
+    /// text is the reason for which the peer is to be lost.
     pub(crate) fn count(
         &mut self,
         at: EndpointId,

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::messages::TOKEN_BYTES;
 use crate::native::Endpoint;
 use crate::requests::Write;
+use crate::staging::Staging;
 
 /// Longest time that a peer's last writes may take after its connection has ended.
 const LAST_WRITES: Duration = Duration::from_secs(1);
@@ -21,8 +22,9 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Most characters of a reason that the peer is told.
 const REASON_CHARS_MAX: usize = 200;
 
-/// Interval at which a peer is told how much it was sent, and how often it is told the same.
+/// Interval at which a peer is told how much it was sent.
 const TELL_EVERY: Duration = Duration::from_secs(1);
+/// Most times that a peer is told the same.
 const TELLS_MAX: u32 = 12;
 /// Number of times that a peer tells of what is missing, while nothing comes, until it is lost: who
 /// tells is not stopped, and lets its provider make progress.
@@ -37,13 +39,18 @@ pub(crate) struct Patience {
     pub(crate) joined: Duration,
 }
 
-/// Puts of a peer that have not come.
+/// Number of immediates that one side tells the other, over and over.
 #[derive(Clone, Copy, Debug)]
-struct Missing {
-    /// Number of times that the peer has told of them, and when it was counted last.
-    tells: (u32, Instant),
-    /// Immediates that had arrived then.
-    arrived: u64,
+struct Tells {
+    count: u64,
+    /// Number of times that it was told.
+    times: u32,
+    /// Time when it was told last.
+    at: Instant,
+}
+
+impl Tells {
+    const NONE: Tells = Tells { count: 0, times: 0, at: Instant::ZERO };
 }
 
 /// Words by which a side makes itself known.
@@ -89,6 +96,7 @@ pub(crate) struct Peer {
     /// Number of the peer in the address vector, and number and token that puts to it carry; none
     /// until its offer has come.
     pub(crate) to: Option<(u64, u32, [u8; TOKEN_BYTES])>,
+    pub(crate) staging: Staging,
     /// Puts that the provider has not taken yet.
     pub(crate) waiting: VecDeque<Write>,
     /// Number of puts so far.
@@ -101,13 +109,14 @@ pub(crate) struct Peer {
     pub(crate) arrived: u64,
     /// Number of immediates that the peer has sent in all, once it leaves.
     leaves: Option<u64>,
-    /// Immediates that the peer said last that it had sent.
+    /// Number of immediates that the peer said last that it had sent.
     claimed: u64,
     /// True if the peer has said so since the last look.
     is_told: bool,
-    /// Immediates that this side said last that it had sent, when, and how often.
-    told: (u64, Instant, u32),
-    missing: Option<Missing>,
+    /// Number of immediates that this side has said that it had sent.
+    told: Tells,
+    /// Number of immediates that had arrived whenever the peer told of more.
+    missing: Tells,
     /// Time since which the peer's offer is waited for.
     joining_since: Option<Instant>,
     /// End of the connection beside, and when it was noticed.
@@ -147,8 +156,9 @@ impl Peer {
             leaves: None,
             claimed: 0,
             is_told: false,
-            told: (0, Instant::ZERO, 0),
-            missing: None,
+            told: Tells::NONE,
+            missing: Tells::NONE,
+            staging: Staging::default(),
             joining_since: None,
             ended: None,
             failing: None,
@@ -235,37 +245,38 @@ impl Peer {
         self.waiting.clear();
     }
 
-    /// Tells the peer how much it was sent, and notices what the peer has sent and never comes: a
-    /// provider may be done with a message, and lose it when a connection of its own breaks.
-    pub(crate) fn count(&mut self, now: Instant) {
-        let (known, at, times) = self.told;
-        let times = if known == self.sent { times } else { 0 };
-        let may_tell = self.outstanding == 0 && self.sent > 0 && self.lost.is_none();
-        if may_tell && !self.has_left && times < TELLS_MAX && now.since(at) >= TELL_EVERY {
-            self.told = (self.sent, now, times + 1);
+    /// Tells the peer how much it was sent, at intervals while all of it is done: a provider may be
+    /// done with a put, and lose it when a connection of its own breaks.
+    pub(crate) fn tell_sent(&mut self, now: Instant) {
+        let Tells { count, times, at } = self.told;
+        let times = if count == self.sent { times } else { 0 };
+        let may_tell = self.outstanding == 0 && self.sent > 0 && times < TELLS_MAX;
+        if may_tell && !self.has_left && self.lost.is_none() && now.since(at) >= TELL_EVERY {
+            self.told = Tells { count: self.sent, times: times + 1, at: now };
             self.side.say(&SideMessage::Sent(self.sent));
         }
+    }
+
+    /// Loses a peer that tells again and again of puts that do not come.
+    pub(crate) fn miss(&mut self, now: Instant) {
         let is_told = std::mem::take(&mut self.is_told);
-        if self.arrived >= self.claimed {
-            self.missing = None;
-        } else if is_told {
-            let fresh = Missing { tells: (0, now), arrived: self.arrived };
-            let known = self.missing.filter(|missing| missing.arrived == self.arrived);
-            let Missing { tells: (tells, at), arrived } = known.unwrap_or(fresh);
+        if !is_told || self.arrived >= self.claimed {
+            return;
+        }
+        let missing = &mut self.missing;
+        if missing.times == 0 || missing.count != self.arrived {
+            *missing = Tells { count: self.arrived, times: 1, at: now };
+        } else if now.since(missing.at) >= TELL_EVERY / 2 {
             // What was told while this side did not listen is heard at once, and counts once.
-            let tells = match now.since(at) >= TELL_EVERY / 2 {
-                true => (tells + 1, now),
-                false => (tells, at),
-            };
-            self.missing = Some(Missing { tells, arrived });
-            if tells.0 >= MISSING_TELLS {
-                let count = self.claimed - self.arrived;
-                self.lose(format!(
-                    "{count} of its puts have not arrived, although it has told {MISSING_TELLS} \
-                     times that they were sent: libfabric's provider has lost them, as when a \
-                     connection of its own is reset"
-                ));
-            }
+            (missing.times, missing.at) = (missing.times + 1, now);
+        }
+        if missing.times > MISSING_TELLS {
+            let count = self.claimed - self.arrived;
+            self.lose(format!(
+                "{count} of its puts have not arrived, although it has told {MISSING_TELLS} times \
+                 that they were sent: libfabric's provider has lost them, as when a connection of \
+                 its own is reset"
+            ));
         }
     }
 

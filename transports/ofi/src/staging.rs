@@ -10,12 +10,12 @@ use crate::memory::Registered;
 use crate::native::Domain;
 use crate::requests::Write;
 
-/// Most writes of a lane that are staged at once.
+/// Most writes to a peer that are staged at once.
 const STAGED_MAX: usize = 16;
 /// Least bytes of memory for one.
 const BYTES_MIN: usize = 64 << 10;
 
-/// Memory of a lane for such writes.
+/// Memory of a link for such writes.
 #[derive(Debug, Default)]
 pub(crate) struct Staging {
     all: Vec<Arc<Registered>>,

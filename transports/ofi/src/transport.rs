@@ -36,11 +36,11 @@ impl OfiTransport {
     /// Returns the offers that puts are possible by.
     fn offers(&self) -> Result<Vec<Info>, OfiError> {
         let functions = self.functions.map_or_else(functions, Ok)?;
-        let mut offers = Vec::new();
-        // Not every provider writes, and those that do may lose it if they are not asked for it.
         // EFA hands what stays on a host to another provider unless remote peers alone are asked
         // for.
         let reach = if self.provider == EFA { FI_REMOTE_COMM } else { 0 };
+        let mut offers = Vec::new();
+        // Not every provider writes, and those that do may lose it if they are not asked for it.
         for caps in [FI_MSG | FI_RMA | reach, FI_MSG | reach] {
             let hints = Hints { provider: Some(&self.provider), caps };
             if offers.is_empty() {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::summary::{Series, ratio, size};
-use super::{DIST, Sample, parse_json};
+use super::summary::{Series, in_turn, ratio, size};
+use super::{DIST, parse_json};
 use crate::check::ofi::{Version, versions};
 use crate::workspace::{cargo, target_dir};
 use crate::{Outcome, process, report};
@@ -42,17 +42,10 @@ pub(super) fn run(sizes: &[u64], rounds: u32) -> Outcome<String> {
         for (bytes, is_latency) in
             std::iter::once((LATENCY_BYTES, true)).chain(sizes.iter().map(|size| (*size, false)))
         {
-            let (mut ours, mut bare) = (Series::default(), Series::default());
-            for round in 1..=rounds {
-                let (own, other) = (side.ours(bytes, is_latency)?, side.bare(bytes, is_latency)?);
-                println!(
-                    "{}, {}, round {round} of {rounds}: {own:.1} µs, bare {other:.1}",
-                    version.name,
-                    size(bytes)
-                );
-                ours.push(Sample { median_us: own, p99_us: None });
-                bare.push(Sample { median_us: other, p99_us: None });
-            }
+            let what = format!("{}, {}", version.name, size(bytes));
+            let sides: [&mut dyn FnMut() -> _; 2] =
+                [&mut || side.ours(bytes, is_latency), &mut || side.bare(bytes, is_latency)];
+            let [ours, bare] = in_turn(rounds, &what, "bare", sides)?;
             rows.push(row(bytes, is_latency, &ours, &bare));
         }
         let head = ["what", "ours", "bare", "ours / bare", "aim"];

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::summary::{Series, ratio, size};
-use super::{DIST, Sample, parse_json};
+use super::summary::{Series, in_turn, ratio, size};
+use super::{DIST, parse_json};
 use crate::machine::rdma_ports;
 use crate::workspace::{cargo, target_dir};
 use crate::{Outcome, process, report};
@@ -50,16 +50,9 @@ pub(super) fn run(built: &Path, out: &Path, rounds: u32) -> Outcome<String> {
     }
     let mut rows = Vec::new();
     for what in What::all() {
-        let (mut ours, mut theirs) = (Series::default(), Series::default());
-        for round in 1..=rounds {
-            let (own, other) = (side.ours(what)?, side.perftest(what)?);
-            println!(
-                "{}, round {round} of {rounds}: {own:.1} µs, perftest {other:.1}",
-                what.text()
-            );
-            ours.push(Sample { median_us: own, p99_us: None });
-            theirs.push(Sample { median_us: other, p99_us: None });
-        }
+        let sides: [&mut dyn FnMut() -> _; 2] =
+            [&mut || side.ours(what), &mut || side.perftest(what)];
+        let [ours, theirs] = in_turn(rounds, &what.text(), "perftest", sides)?;
         let shown = |series: &Series| {
             let us = series.median_us().unwrap_or(f64::NAN);
             let text = if what.is_latency() { us } else { what.bytes() as f64 * 8e-3 / us };

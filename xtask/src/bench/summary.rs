@@ -1,6 +1,7 @@
 //! Medians and ratios over the rounds.
 
 use super::Sample;
+use crate::Outcome;
 
 /// Samples of one side in the order of the rounds.
 #[derive(Debug, Default)]
@@ -21,6 +22,27 @@ impl Series {
     pub(super) fn p99_us(&self) -> Option<f64> {
         median(self.0.iter().filter_map(|sample| sample.p99_us).collect())
     }
+}
+
+/// Measures two sides in turn, in microseconds, and tells each round; `what` names the measurement,
+/// `other` the second side.
+pub(super) fn in_turn(
+    rounds: u32,
+    what: &str,
+    other: &str,
+    mut sides: [&mut dyn FnMut() -> Outcome<f64>; 2],
+) -> Outcome<[Series; 2]> {
+    let mut all = [Series::default(), Series::default()];
+    for round in 1..=rounds {
+        let mut told = [0.0; 2];
+        for ((side, series), told) in sides.iter_mut().zip(&mut all).zip(&mut told) {
+            *told = side()?;
+            series.push(Sample { median_us: *told, p99_us: None });
+        }
+        let [own, theirs] = told;
+        println!("{what}, round {round} of {rounds}: {own:.1} µs, {other} {theirs:.1}");
+    }
+    Ok(all)
 }
 
 /// Returns the ratio of the medians and, in brackets, the smallest and largest ratio of a round.
