@@ -90,6 +90,12 @@ fn symmetric_memory_is_as_large_on_all_ranks() {
             c.barrier().unwrap();
             buffer.read(99_999, &mut end).unwrap();
             assert_eq!(end, [f64::from(rank), 7.0], "nobody else writes to it");
+            for peer in 0..n {
+                buffer.read_from(peer, 99_999, &mut end).unwrap();
+                assert_eq!(end, [f64::from(peer), 7.0]);
+            }
+            let error = buffer.read_from(n, 0, &mut end).unwrap_err().to_string();
+            assert!(error.contains(&format!("no rank {n} among {n}")), "{error}");
             assert!(buffer.write(100_000, &[0.0; 2]).is_err());
             assert!(buffer.read(usize::MAX, &mut end).is_err());
             let empty = c.alloc::<u8>(0).unwrap();
@@ -98,6 +104,20 @@ fn symmetric_memory_is_as_large_on_all_ranks() {
             c.barrier().unwrap();
         });
     }
+}
+
+#[test]
+fn memory_of_ranks_that_share_none_cannot_be_read() {
+    let tcp = config_with(|config| config.transport = "tcp".to_owned());
+    ranks_with(2, tcp, |c| {
+        let (rank, mut read) = (c.rank(), [1]);
+        let buffer = c.alloc::<u8>(8).unwrap();
+        assert_eq!(buffer.ranks(), 1);
+        buffer.read(0, &mut read).unwrap();
+        assert_eq!(read, [0]);
+        let error = buffer.read_from(1 - rank, 0, &mut read).unwrap_err().to_string();
+        assert!(error.contains(&format!("rank {} is not mapped", 1 - rank)), "{error}");
+    });
 }
 
 #[test]

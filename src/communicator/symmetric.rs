@@ -1,8 +1,10 @@
-//! Memory that every rank of a host maps. All ranks make it together, with the same size on each.
+//! Memory that every rank of a host maps. All ranks make it together, with the same size on each;
+//! each writes its own part and reads everybody's.
 
 use std::marker::PhantomData;
 
 use ccl_core::transport::TransportError;
+use ccl_core::types::Rank;
 use ccl_memory::Region;
 
 use ccl_socket::fork;
@@ -11,12 +13,16 @@ use super::call::usage;
 use super::element::Element;
 use super::{Communicator, Error};
 
-/// Part of this rank in memory that every local rank maps. Only this rank's own calls see the part
-/// as a slice: peers reach it only through collectives that this rank takes part in.
+/// Memory that every rank of a host maps: a part for each rank, which only that rank writes.
+///
+/// Nothing of it is ever lent as a slice, because other ranks may read it at any time: what a rank
+/// reads while another one writes it may be old, new, or some of both. A call between the two, a
+/// [`Communicator::barrier`] at least, puts them in order.
 #[derive(Debug)]
 pub struct SymmetricBuffer<T> {
-    regions: Vec<Region>,
-    own: usize,
+    /// The parts by rank; none for ranks whose memory is not mapped.
+    parts: Vec<Option<Region>>,
+    rank: Rank,
     count: usize,
     generation: u32,
     elements: PhantomData<T>,
@@ -38,39 +44,58 @@ impl<T: Element> SymmetricBuffer<T> {
     /// Returns the number of ranks that map the memory.
     #[must_use]
     pub fn ranks(&self) -> usize {
-        self.regions.len()
+        self.parts.iter().flatten().count()
     }
 
-    /// Returns this rank's memory, which a forked child does not have.
-    fn own_region(&self) -> Result<&Region, Error> {
-        if self.generation == fork::generation() {
-            Ok(&self.regions[self.own])
-        } else {
-            Err(Error::Forked)
+    /// Returns a rank's part, which a forked child does not have.
+    fn part(&self, rank: Rank) -> Result<&Region, Error> {
+        if self.generation != fork::generation() {
+            return Err(Error::Forked);
+        }
+        match self.parts.get(rank as usize) {
+            Some(Some(part)) => Ok(part),
+            Some(None) => Err(usage(format!(
+                "the memory of rank {rank} is not mapped: it is on another host, or \
+                 FERROCCL_TRANSPORT keeps the ranks of this host from sharing memory; send it \
+                 instead"
+            ))),
+            None => {
+                let ranks = self.parts.len();
+                Err(usage(format!("there is no rank {rank} among {ranks}")))
+            }
         }
     }
 
-    /// Copies `data` to the elements from `start` on.
+    /// Copies `data` to the elements of this rank from `start` on.
     ///
     /// # Errors
     ///
     /// When `data` does not fit.
     pub fn write(&mut self, start: usize, data: &[T]) -> Result<(), Error> {
         let offset = start.saturating_mul(size_of::<T>());
-        let region = self.own_region()?;
-        region.write(offset, bytemuck::cast_slice(data)).map_err(|error| usage(error.to_string()))
+        let written = self.part(self.rank)?.write(offset, bytemuck::cast_slice(data));
+        written.map_err(|error| usage(error.to_string()))
     }
 
-    /// Copies the elements from `start` on to `data`.
+    /// Copies the elements of this rank from `start` on to `data`.
     ///
     /// # Errors
     ///
     /// When there are not as many elements.
     pub fn read(&self, start: usize, data: &mut [T]) -> Result<(), Error> {
+        self.read_from(self.rank, start, data)
+    }
+
+    /// Copies the elements of a rank from `start` on to `data`. That rank need not do anything for
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// A rank whose memory is not mapped here; fewer elements than `data` has.
+    pub fn read_from(&self, rank: Rank, start: usize, data: &mut [T]) -> Result<(), Error> {
         let offset = start.saturating_mul(size_of::<T>());
-        let region = self.own_region()?;
-        let bytes = bytemuck::cast_slice_mut(data);
-        region.read(offset, bytes).map_err(|error| usage(error.to_string()))
+        let read = self.part(rank)?.read(offset, bytemuck::cast_slice_mut(data));
+        read.map_err(|error| usage(error.to_string()))
     }
 }
 
@@ -87,17 +112,14 @@ impl Communicator {
         let bytes = count
             .checked_mul(size_of::<T>())
             .ok_or_else(|| usage(format!("{count} elements are more than memory can hold")))?;
-        let rank = self.rank() as usize;
-        let (regions, own) = match &mut self.engine.wiring {
+        let parts = match &mut self.engine.wiring {
             Some(wiring) => {
                 let shared = wiring.share(bytes.max(1), |_| Ok(()));
-                let regions = shared.map_err(|error| self.or_failure(error, "alloc"))?;
-                let own = regions[..rank].iter().flatten().count();
-                (regions.into_iter().flatten().collect(), own)
+                shared.map_err(|error| self.or_failure(error, "alloc"))?
             }
-            None => (vec![Region::allocate(bytes).map_err(TransportError::from)?], 0),
+            None => vec![Some(Region::allocate(bytes).map_err(TransportError::from)?)],
         };
-        let generation = fork::generation();
-        Ok(SymmetricBuffer { regions, own, count, generation, elements: PhantomData })
+        let (rank, generation) = (self.rank(), fork::generation());
+        Ok(SymmetricBuffer { parts, rank, count, generation, elements: PhantomData })
     }
 }

@@ -1,0 +1,27 @@
+//! Reads what the neighbours have written, without a message: the ranks of a host map each other's
+//! memory. `cargo run --example symmetric_memory` starts four ranks on this machine.
+
+use std::process::ExitCode;
+
+use ferroccl::Error;
+
+/// Cells of a rank, in one row with those of the other ranks.
+const CELLS: usize = 1000;
+
+fn main() -> ExitCode {
+    ferroccl::run(4, |communicator| {
+        let (rank, ranks) = (communicator.rank(), communicator.ranks());
+        let mut cells = communicator.alloc::<f64>(CELLS)?;
+        cells.write(0, &[f64::from(rank); CELLS])?;
+        // From here on every rank's cells are written.
+        communicator.barrier()?;
+
+        let [mut left, mut right] = [[0.0]; 2];
+        cells.read_from((rank + ranks - 1) % ranks, CELLS - 1, &mut left)?;
+        cells.read_from((rank + 1) % ranks, 0, &mut right)?;
+        println!("rank {rank} is between {} and {}", left[0], right[0]);
+        // Nobody writes or frees its cells before all have read.
+        communicator.barrier()?;
+        Ok::<(), Error>(())
+    })
+}
