@@ -1,8 +1,19 @@
 //! The library's log on standard error, for programs that have no log of their own.
 
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
+
+/// Error for a filter that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "FERROCCL_DEBUG={filter}: {error}; give error, warn, info, debug, trace, or a filter such as \
+     ferroccl=debug"
+)]
+pub struct FilterError {
+    filter: String,
+    error: ParseError,
+}
 
 /// Begins to log what a filter lets through: `error`, `warn`, `info`, `debug`, `trace`, or
 /// `ferroccl=debug`, as in `FERROCCL_DEBUG`. A subscriber that the program has set before stays.
@@ -10,13 +21,9 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 /// # Errors
 ///
 /// When the filter cannot be read.
-pub fn start(filter: &str) -> Result<(), String> {
-    let filter: Targets = filter.parse().map_err(|error| {
-        format!(
-            "FERROCCL_DEBUG={filter}: {error}; give error, warn, info, debug, trace, or a filter \
-             such as ferroccl=debug"
-        )
-    })?;
+pub fn start(filter: &str) -> Result<(), FilterError> {
+    let unreadable = |error: ParseError| FilterError { filter: filter.to_owned(), error };
+    let filter: Targets = filter.parse().map_err(unreadable)?;
     let format = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let format = format.with_target(false).with_ansi(false);
     let _ = tracing_subscriber::registry().with(filter).with(format).try_init();
@@ -29,7 +36,7 @@ mod tests {
 
     #[test]
     fn a_filter_that_cannot_be_read_is_told_with_a_remedy() {
-        let error = start("ferroccl=loud").unwrap_err();
+        let error = start("ferroccl=loud").unwrap_err().to_string();
         assert!(error.contains("FERROCCL_DEBUG=ferroccl=loud") && error.contains("give error"));
     }
 }

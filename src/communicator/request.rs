@@ -32,8 +32,13 @@ pub struct Request<B> {
 enum State {
     Queued(Running),
     Started(Running),
-    Ended(Result<(), String>),
+    Ended(Result<(), Cause>),
 }
+
+/// Text of the error that ended a call. One error may end many calls, and an [`Error`] cannot be
+/// copied.
+#[derive(Clone, Debug)]
+struct Cause(String);
 
 #[derive(Debug)]
 struct Pending {
@@ -209,7 +214,7 @@ impl Communicator {
                 self.control.report(self.rank(), reason);
             }
             self.broken.get_or_insert_with(|| reason.to_owned());
-            self.end_open(reason);
+            self.end_open(&Cause(reason.to_owned()));
         }
     }
 
@@ -227,7 +232,7 @@ impl Communicator {
     }
 
     /// Returns the error of a call that ended before with this cause.
-    fn ended_badly(&self, cause: String) -> Error {
+    fn ended_badly(&self, Cause(cause): Cause) -> Error {
         if self.is_broken() { self.broken_before() } else { Error::Usage(cause) }
     }
 
@@ -288,7 +293,8 @@ impl Communicator {
 
     fn start_pending(&mut self, at: usize) -> Result<Running, Error> {
         // The state that remains if a panic comes between.
-        let ended = State::Ended(Err("this rank panicked while the call was under way".to_owned()));
+        let panicked = "this rank panicked while the call was under way".to_owned();
+        let ended = State::Ended(Err(Cause(panicked)));
         match std::mem::replace(&mut self.requests.queue[at].state, ended) {
             State::Queued(running) => match self.engine.start(&running) {
                 Ok(()) => Ok(running),
@@ -302,7 +308,7 @@ impl Communicator {
         }
     }
 
-    fn end(&mut self, at: usize, running: Option<&Running>, result: Result<(), String>) {
+    fn end(&mut self, at: usize, running: Option<&Running>, result: Result<(), Cause>) {
         self.engine.ports.unbind();
         if let Some(running) = running {
             self.engine.forget(running);
@@ -317,15 +323,15 @@ impl Communicator {
         self.engine.ports.unbind();
         let during = self.during(&running.what);
         let error = self.broken(error, during);
-        let cause = error.to_string();
+        let cause = Cause(error.to_string());
         self.end(at, Some(running), Err(cause.clone()));
         self.end_open(&cause);
         error
     }
 
-    fn end_open(&mut self, cause: &str) {
+    fn end_open(&mut self, cause: &Cause) {
         while let Some(open) = self.first_open() {
-            self.end(open, None, Err(cause.to_owned()));
+            self.end(open, None, Err(cause.clone()));
         }
     }
 }

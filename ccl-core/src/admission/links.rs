@@ -8,7 +8,7 @@ use ccl_memory::Region;
 use super::cts::{Placement, RECORD_BYTES, RECORDS};
 use super::immediate::{Immediate, SLOTS_MAX};
 use super::inbound::{Destination, Inbound};
-use super::offer::Offer;
+use super::offer::{Offer, OfferError};
 use super::outbound::{Outbound, Verdict};
 use super::pool::CreditPool;
 use super::registration_cache::RegistrationCache;
@@ -301,25 +301,23 @@ impl MessageLinks {
     ///
     /// When the peer is not attached, or its slots are not of this rank's kind.
     pub fn import(&mut self, rank: Rank, offer: &[u8]) -> Result<(), AdmissionError> {
-        let refuse = |problem: String| AdmissionError::Offer { rank, problem };
+        let refuse = |problem| AdmissionError::Offer { rank, problem };
         let offer = Offer::decode(offer).map_err(refuse)?;
         if offer.channels != self.config.channels
             || offer.slot_bytes != self.config.slot_bytes as u64
             || !(1..=SLOTS_MAX).contains(&offer.slots)
             || !(1..=offer.slots).contains(&offer.reserved)
         {
-            return Err(refuse(format!(
-                "{} channels with {} slots of {} bytes against {} and {} bytes here; configure \
-                 all ranks alike",
-                offer.channels,
-                offer.slots,
-                offer.slot_bytes,
-                self.config.channels,
-                self.config.slot_bytes
-            )));
+            return Err(refuse(OfferError::Unlike {
+                channels: offer.channels,
+                slots: offer.slots,
+                slot_bytes: offer.slot_bytes,
+                own_channels: self.config.channels,
+                own_slot_bytes: self.config.slot_bytes,
+            }));
         }
         let Some(Some(peer)) = self.peers.get_mut(rank as usize) else {
-            return Err(refuse("there is no connection to it".to_owned()));
+            return Err(refuse(OfferError::NoConnection));
         };
         peer.remote = Some(self.lane.import(peer.endpoint, &offer.key)?);
         let slots = self.config.channels as usize * offer.slots as usize;

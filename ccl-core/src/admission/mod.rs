@@ -50,6 +50,7 @@ pub(crate) use cts::fuzzed as fuzzed_record;
 pub use ends::{Receiver, Sender};
 pub use immediate::{CHANNELS_MAX, Immediate, SLOTS_MAX};
 pub use links::MessageLinks;
+pub use offer::OfferError;
 #[cfg(any(test, fuzzing))]
 pub(crate) use offer::fuzzed as fuzzed_offer;
 pub use registration_cache::CachedMemory;
@@ -213,7 +214,7 @@ pub enum AdmissionError {
         /// Rank of the peer.
         rank: Rank,
         /// Problem with the offer, and what to do.
-        problem: String,
+        problem: OfferError,
     },
     /// The sizes are out of range.
     #[error("message links cannot be made with {0}")]

@@ -2,11 +2,46 @@
 //! the caller likes.
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use crate::encoding::{MessageError, decode, decode_first, encode};
 use crate::transport::RemoteKey;
 
 const VERSION: u32 = 9;
+
+/// Reason why the slots that a peer offers cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum OfferError {
+    /// The message is not an offer.
+    #[error(transparent)]
+    Unreadable(#[from] MessageError),
+    /// Version of the peer's link protocol, which is another one.
+    #[error(
+        "it speaks version {0} of the link protocol, this rank {VERSION}; run the same release on \
+         all ranks"
+    )]
+    Version(u32),
+    /// Slots of another number or size.
+    #[error(
+        "{channels} channels with {slots} slots of {slot_bytes} bytes against {own_channels} and \
+         {own_slot_bytes} bytes here; configure all ranks alike"
+    )]
+    Unlike {
+        /// Number of the peer's channels.
+        channels: u32,
+        /// Number of its slots in each channel.
+        slots: u32,
+        /// Bytes of its slots.
+        slot_bytes: u64,
+        /// Number of this rank's channels.
+        own_channels: u32,
+        /// Bytes of this rank's slots.
+        own_slot_bytes: usize,
+    },
+    /// No connection to the peer.
+    #[error("there is no connection to it")]
+    NoConnection,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Offer {
@@ -25,15 +60,11 @@ impl Offer {
         encode(&(VERSION, self))
     }
 
-    /// Returns the offer in these bytes, or what is wrong with them.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Offer, String> {
-        let wrong = |error: MessageError| error.to_string();
-        match decode_first(bytes).map_err(wrong)? {
-            (VERSION, offer) => decode(offer).map_err(wrong),
-            (version, _) => Err(format!(
-                "it speaks version {version} of the link protocol, this rank {VERSION}; run the \
-                 same release on all ranks",
-            )),
+    /// Returns the offer in these bytes.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Offer, OfferError> {
+        match decode_first(bytes)? {
+            (VERSION, offer) => Ok(decode(offer)?),
+            (version, _) => Err(OfferError::Version(version)),
         }
     }
 }

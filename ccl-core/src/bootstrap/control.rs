@@ -5,6 +5,7 @@
 mod linking;
 
 use super::agreement::{Agreement, Out};
+use super::breach::Breach;
 use super::completed::Completed;
 use super::exchange::{Exchange, Passed};
 use super::facts::Facts;
@@ -338,11 +339,11 @@ impl Control {
             link.heard = now;
             let message = match link.decoder.feed(&mut bytes) {
                 Ok(None) => return,
-                Ok(Some(frame)) => Message::decode(&frame).map_err(|error| error.to_string()),
-                Err(error) => Err(error.to_string()),
+                Ok(Some(frame)) => Message::decode(&frame).map_err(Breach::from),
+                Err(error) => Err(error.into()),
             };
-            if let Err(text) = message.and_then(|message| self.hear(connection, message, now)) {
-                self.object(connection, text, now);
+            if let Err(breach) = message.and_then(|message| self.hear(connection, message, now)) {
+                self.object(connection, &breach, now);
             }
         }
     }
@@ -509,9 +510,9 @@ impl Control {
         peer: Rank,
         message: Message,
         now: Instant,
-    ) -> Result<(), String> {
+    ) -> Result<(), Breach> {
         if !self.facts.are_ranks(&message) {
-            return Err(format!("a message about a rank that is not among the {}", self.ranks));
+            return Err(Breach::UnknownRank { ranks: self.ranks });
         }
         match message {
             Message::Heartbeat => return Ok(()),
@@ -546,7 +547,7 @@ impl Control {
                 self.inquiry.answered(noted);
                 self.speak(now);
             }
-            _ => return Err("a message that no neighbour sends".to_owned()),
+            _ => return Err(Breach::NoNeighbours),
         }
         self.consider(false, now);
         Ok(())

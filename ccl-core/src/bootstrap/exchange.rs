@@ -1,6 +1,7 @@
 //! Exchanges: each rank hands in a part and gets the parts of all ranks. Parts travel along the
 //! overlay by themselves, even through ranks that have not come to the exchange yet.
 
+use super::breach::Breach;
 use super::message::Message;
 use super::overlay;
 use crate::types::Rank;
@@ -44,14 +45,14 @@ impl Exchange {
         sequence: u64,
         origin: Rank,
         blob: Vec<u8>,
-    ) -> Result<Passed, String> {
+    ) -> Result<Passed, Breach> {
         // Nobody starts an exchange before it has all parts of the one before.
         if sequence > self.next + 1 {
-            return Err(format!("a part of exchange {sequence}, which is not in progress"));
+            return Err(Breach::NotInProgress { sequence });
         }
         let known = |parts: &BTreeMap<_, _>| parts.contains_key(&origin);
         if origin >= self.ranks || self.parts.get(&sequence).is_some_and(known) {
-            return Err(format!("a second part of rank {origin} of exchange {sequence}"));
+            return Err(Breach::SecondPart { rank: origin, sequence });
         }
         let passed = self.pass_on(sequence, origin, &blob);
         // Where this rank gave up waiting and went on, the others still want their parts.

@@ -26,6 +26,7 @@
 //! between the hosts can alter the messages after the challenge.
 
 mod agreement;
+mod breach;
 mod caller;
 mod completed;
 mod control;

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use thiserror::Error;
+
 use super::walk::{Hop, Model, Owner, Processor};
 
 /// Accessor of a parameter of a model.
@@ -59,25 +61,31 @@ pub fn write(model: &Model) -> String {
     text
 }
 
+/// Error for a word that is not a parameter with a valid number.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "{word:?} is not like call_ns=120, with one of these names and a number above 0: {}",
+    FIGURES.map(|(known, _)| known).join(" ")
+)]
+pub struct FigureError {
+    /// Word that was read.
+    pub word: String,
+}
+
 /// Parses the output of [`write()`]. Parameters that are left out get the defaults of
 /// `processors` with `NETWORK_BYTES_PER_S`.
 ///
 /// # Errors
 ///
-/// When a word is not a parameter with a valid number; the error quotes the word.
-pub fn read(text: &str) -> Result<Model, String> {
+/// When a word is not a parameter with a valid number.
+pub fn read(text: &str) -> Result<Model, FigureError> {
     let mut model = processors(NETWORK_BYTES_PER_S);
     for word in text.split_whitespace() {
         let (name, number) = word.split_once('=').unwrap_or((word, ""));
         let figure = FIGURES.iter().find(|(known, _)| *known == name);
         let number = number.parse().ok().filter(|number| (1e-9..1e13).contains(number));
         let (Some((_, figure)), Some(number)) = (figure, number) else {
-            let known: Vec<&str> = FIGURES.iter().map(|(known, _)| *known).collect();
-            return Err(format!(
-                "{word:?} is not like call_ns=120, with one of these names and a number above 0: \
-                 {}",
-                known.join(" ")
-            ));
+            return Err(FigureError { word: word.to_owned() });
         };
         *figure(&mut model) = number;
     }
@@ -98,7 +106,7 @@ mod tests {
         assert_eq!(write(&again), text);
         assert_eq!(read(""), Ok(processors(NETWORK_BYTES_PER_S)));
         for wrong in ["call_ns", "call_ns=0", "call_ns=nan", "cal_ns=1", "call_ns=-1", "=3"] {
-            assert!(read(wrong).unwrap_err().contains(wrong), "{wrong}");
+            assert_eq!(read(wrong).unwrap_err().word, wrong);
         }
     }
 }

@@ -5,6 +5,7 @@
 //! a host, and the fewest bytes between hosts if there are several. A model, if one is given, can
 //! replace the rules' variant by one that it predicts to be faster.
 
+pub mod line;
 pub mod rules;
 pub mod tuning;
 pub mod variant;

@@ -15,6 +15,7 @@ use std::fmt;
 use std::sync::LazyLock;
 
 use super::Situation;
+use super::line::LineError;
 use super::variant::{self, Variant};
 use crate::types::Collective;
 use crate::value::{Bytes, Value};
@@ -107,21 +108,20 @@ impl Rule {
     }
 
     /// Parses the text after the word `rule`.
-    pub(super) fn read(text: &str) -> Result<Rule, String> {
-        let (conditions, taken) = text.split_once(':').ok_or(
-            "it is not like `rule all_reduce ranks<=8 bytes<=8k: direct (few ranks)`: there is \
-             no `:`",
-        )?;
+    pub(super) fn read(text: &str) -> Result<Rule, LineError> {
+        let like = "rule all_reduce ranks<=8 bytes<=8k: direct (few ranks)";
+        let (conditions, taken) = text.split_once(':').ok_or(LineError::NoColon { like })?;
         let (name, reason) = match taken.split_once('(') {
             Some((name, reason)) => match reason.trim().strip_suffix(')') {
                 Some(reason) => (name, reason),
-                None => return Err(format!("({reason} has no end; close the parenthesis")),
+                None => return Err(LineError::OpenReason(reason.to_owned())),
             },
             None => (taken, ""),
         };
         let mut words = conditions.split_whitespace();
         let names = words.next().unwrap_or_default().split(',');
-        let named = |name: &str| name.parse().map_err(|_| format!("{name:?} is no collective"));
+        let named =
+            |name: &str| name.parse().map_err(|_| LineError::UnknownCollective(name.to_owned()));
         let collectives = names.map(named).collect::<Result<Vec<Collective>, _>>()?;
         let (mut deterministic, mut bounds) = (false, Vec::new());
         for word in words {
@@ -132,19 +132,19 @@ impl Rule {
         }
         let mut variant = None;
         for collective in &collectives {
-            let found = variant::find(*collective, name.trim());
-            let (algorithm, slot_fraction) = found.map_err(|error| error.to_string())?;
+            let (algorithm, slot_fraction) = variant::find(*collective, name.trim())?;
             variant = Some(Variant { algorithm: algorithm.name, slot_fraction });
         }
-        let variant = variant.ok_or("it names no collective")?;
+        let variant = variant.ok_or(LineError::NoCollective)?;
         Ok(Rule { collectives, deterministic, bounds, variant, reason: reason.to_owned() })
     }
 }
 
-fn bound(word: &str) -> Result<Bound, String> {
+fn bound(word: &str) -> Result<Bound, LineError> {
     let wrong = || {
         let names = QUANTITIES.map(|(name, _)| name).join(" ");
-        format!("{word:?} is not like ranks<=8 or bytes>=1M; there are {names}, and deterministic")
+        let like = format!("ranks<=8 or bytes>=1M; there are {names}, and deterministic");
+        LineError::unlike(word, like)
     };
     let (name, number, at_least) = match (word.split_once("<="), word.split_once(">=")) {
         (Some((name, number)), _) => (name, number, false),
@@ -212,7 +212,7 @@ mod tests {
             ("all_reduce: ring/3", "2, 4 or 8"),
             ("all_reduce: ring (why", "close the parenthesis"),
         ] {
-            let error = Rule::read(text).unwrap_err();
+            let error = Rule::read(text).unwrap_err().to_string();
             assert!(error.contains(words), "{text}: {error}");
         }
     }

@@ -25,6 +25,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::str::FromStr;
 
+use super::line::LineError;
 use super::rules::Rule;
 use super::variant::{self, Variant};
 use crate::cost::figures;
@@ -94,8 +95,8 @@ pub struct Measured {
 pub struct TuningError {
     /// Number of the line, from 1.
     pub line: usize,
-    /// Description of the problem.
-    pub problem: String,
+    /// Problem with it.
+    pub problem: LineError,
 }
 
 /// Change of a point from one table to another.
@@ -250,13 +251,13 @@ impl FromStr for Tuning {
                 } else if let Some(setting) = part.strip_prefix("set ") {
                     let (variable, value) = setting_of(setting).map_err(wrong)?;
                     if tuning.settings.iter().any(|(known, _)| *known == variable) {
-                        return Err(wrong(format!("{variable} is set before; keep one line")));
+                        return Err(wrong(LineError::SetBefore(variable)));
                     }
                     tuning.settings.push((variable, value));
                 } else if part == "model" {
-                    tuning.model = Some(figures::read("").map_err(wrong)?);
+                    tuning.model = Some(figures::read("").map_err(|error| wrong(error.into()))?);
                 } else if let Some(model) = part.strip_prefix("model ") {
-                    tuning.model = Some(figures::read(model).map_err(wrong)?);
+                    tuning.model = Some(figures::read(model).map_err(|error| wrong(error.into()))?);
                 } else if let Some(rule) = part.strip_prefix("rule ") {
                     tuning.rules.push(Rule::read(rule).map_err(wrong)?);
                 } else if !part.is_empty() {
@@ -264,7 +265,7 @@ impl FromStr for Tuning {
                     let (collective, ranks, hosts, bytes) = point.key();
                     let key = (collective.name(), ranks, hosts, bytes, point.is_predicted);
                     if !known.insert(key) {
-                        return Err(wrong("the same is measured before; keep one line".to_owned()));
+                        return Err(wrong(LineError::SamePoint));
                     }
                     tuning.points.push(point);
                 }
@@ -274,62 +275,57 @@ impl FromStr for Tuning {
     }
 }
 
-fn setting_of(text: &str) -> Result<(&'static str, String), String> {
+fn setting_of(text: &str) -> Result<(&'static str, String), LineError> {
     let (variable, value) = text.split_once('=').unwrap_or((text, ""));
     let known = SETTABLE.iter().find(|known| **known == variable.trim());
     match known.filter(|_| !value.trim().is_empty()) {
         Some(known) => Ok((known, value.trim().replace('|', ";"))),
-        None => Err(format!(
-            "a table may set these, to a value: {}; {text:?} does not",
-            SETTABLE.join(" ")
-        )),
+        None => Err(LineError::NotSettable { text: text.to_owned(), known: SETTABLE.join(" ") }),
     }
 }
 
-fn point(text: &str) -> Result<Point, String> {
-    let (what, times) = text.split_once(':').ok_or(
-        "it is not like `all_reduce ranks=2 hosts=1 bytes=8: direct=0.26~0.01`: there is no `:`",
-    )?;
+fn point(text: &str) -> Result<Point, LineError> {
+    let like = "all_reduce ranks=2 hosts=1 bytes=8: direct=0.26~0.01";
+    let (what, times) = text.split_once(':').ok_or(LineError::NoColon { like })?;
     let mut words = what.split_whitespace();
     let collective = words.next().unwrap_or_default();
     let collective: Collective =
-        collective.parse().map_err(|_| format!("{collective:?} is no collective"))?;
+        collective.parse().map_err(|_| LineError::UnknownCollective(collective.to_owned()))?;
     let mut of = |name: &str| {
         let word = words.next().unwrap_or_default();
         let number = word.strip_prefix(name).and_then(|rest| rest.strip_prefix('='));
         let number = number.and_then(|number| number.parse::<usize>().ok());
-        number.ok_or_else(|| format!("{word:?} is not like {name}=2"))
+        number.ok_or_else(|| LineError::unlike(word, format!("{name}=2")))
     };
     let (ranks, hosts, bytes) = (of("ranks")?, of("hosts")?, of("bytes")?);
     let is_predicted = match words.next() {
         Some("predicted") => true,
         None => false,
-        Some(word) => return Err(format!("{word:?} is one word too many before the `:`")),
+        Some(word) => return Err(LineError::TooManyWords(word.to_owned())),
     };
     if let Some(word) = words.next() {
-        return Err(format!("{word:?} is one word too many before the `:`"));
+        return Err(LineError::TooManyWords(word.to_owned()));
     }
-    let small = |number| u32::try_from(number).map_err(|_| format!("{number} is too large"));
+    let small = |number| u32::try_from(number).map_err(|_| LineError::TooLarge(number));
     let (ranks, hosts) = (small(ranks)?, small(hosts)?);
     let times = times.split_whitespace().map(|word| measured(collective, word));
     let times = times.collect::<Result<Vec<_>, _>>()?;
     if times.is_empty() {
-        return Err("there is no time behind the `:`".to_owned());
+        return Err(LineError::NoTime);
     }
     let variants: BTreeSet<_> =
         times.iter().map(|time| (time.variant.algorithm, time.variant.slot_fraction)).collect();
     if variants.len() < times.len() {
-        return Err("an algorithm has two times; keep one of each".to_owned());
+        return Err(LineError::TwoTimes);
     }
     Ok(Point { collective, ranks, hosts, bytes, is_predicted, times })
 }
 
-fn measured(collective: Collective, word: &str) -> Result<Measured, String> {
-    let wrong = || format!("{word:?} is not like direct=0.26~0.01 (microseconds)");
+fn measured(collective: Collective, word: &str) -> Result<Measured, LineError> {
+    let wrong = || LineError::unlike(word, "direct=0.26~0.01 (microseconds)");
     let (name, times) = word.split_once('=').ok_or_else(wrong)?;
     let (median, deviation) = times.split_once('~').unwrap_or((times, "0"));
-    let (algorithm, slot_fraction) =
-        variant::find(collective, name).map_err(|error| error.to_string())?;
+    let (algorithm, slot_fraction) = variant::find(collective, name)?;
     let variant = Variant { algorithm: algorithm.name, slot_fraction };
     let ns = |text: &str| {
         let us = text.parse::<f64>().ok().filter(|us| (0.0..1e12).contains(us));

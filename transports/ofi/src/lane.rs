@@ -192,7 +192,7 @@ impl OfiLane {
             match posted {
                 Ok(true) => peer.sent += u64::from(write.immediate.is_some()),
                 Ok(false) => return peer.waiting.push_front(write),
-                Err(reason) => peer.lose(reason),
+                Err(error) => peer.lose(error.to_string()),
             }
         }
     }
@@ -406,7 +406,7 @@ fn write_put(
     (to, number): (u64, u32),
     acknowledged: bool,
     write: &Write,
-) -> Result<bool, String> {
+) -> Result<bool, TransportError> {
     let data = write.immediate.map(|immediate| layout.encode(number, immediate, write.bytes()));
     let context = requests.add(write.request.clone());
     // SAFETY: the memory is kept with the request, and context and request until it has completed;
@@ -418,7 +418,7 @@ fn write_put(
     if taken != Ok(true) {
         requests.end(context);
     }
-    taken.map_err(|error| error.to_string())
+    taken.map_err(transport_error)
 }
 
 /// Sends what is left of a put; returns false if the provider does not take all of it now.
@@ -427,7 +427,7 @@ fn send_put(
     requests: &mut Requests,
     (to, number, token): (u64, u32, [u8; TOKEN_BYTES]),
     write: &mut Write,
-) -> Result<bool, String> {
+) -> Result<bool, TransportError> {
     let total = write.bytes();
     if write.handed == 0 {
         let parts = total.div_ceil(PART_BYTES).max(1);
@@ -444,14 +444,13 @@ fn send_put(
             offset: offset + write.handed as u64,
             total: total as u64,
         };
-        let added = requests.add_message(write.request.clone(), &head.encode());
-        let (context, head) = added.map_err(|error| error.to_string())?;
+        let (context, head) = requests.add_message(write.request.clone(), &head.encode())?;
         let (ranges, count, bytes) = write.part(head);
         // SAFETY: as in `write_put`; the head stays with the request.
         let taken = unsafe { endpoint.send_ranges(&ranges[..count], to, context) };
         if taken != Ok(true) {
             requests.end(context);
-            return taken.map_err(|error| error.to_string());
+            return taken.map_err(transport_error);
         }
         write.handed += bytes;
         if write.handed >= total {

@@ -220,8 +220,8 @@ impl Peer {
             }
         }
         let since = *self.joining_since.get_or_insert(now);
-        if let Err(reason) = heard {
-            self.ended = Some((now, reason));
+        if let Err(end) = heard {
+            self.ended = Some((now, end.to_string()));
         } else if self.to.is_none() && now.since(since) >= patience.joined {
             self.lose(format!(
                 "it did not say within {:?} how its endpoint is reached: is that process stopped, \

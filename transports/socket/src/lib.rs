@@ -27,6 +27,7 @@
 
 mod address;
 mod dialler;
+mod end;
 mod farewell;
 pub mod fork;
 #[cfg(any(test, fuzzing))]
@@ -57,13 +58,14 @@ use rustix::time::{ClockId, clock_gettime};
 
 pub use address::{Location, Token};
 pub use dialler::Dialler;
+pub use end::{ConnectionEnd, LinkEnd, NotMended, SideEnd};
 pub use farewell::Farewell;
 pub use gate::{BUSY_MAX, Gate, Proven};
 pub use hello::{Hello, TEXT_BYTES_MAX};
 pub use interface::interfaces;
 pub use links::{Break, Intent, Link, LinkConnecting, LinkId, LinkListener, Remake};
 pub use shake::{Setup, Shake, protocol};
-pub use side::{SideConnection, SideEnd, SideMessage};
+pub use side::{SideConnection, SideMessage};
 pub use side_link::SideLink;
 pub use socket::Got;
 pub use tls::{Session, Tls};

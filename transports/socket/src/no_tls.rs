@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use ccl_core::transport::TransportError;
 use ccl_core::transport::handshake::ChannelKeys;
 
+use crate::end::ConnectionEnd;
 use crate::socket::Got;
 
 /// A type without values.
@@ -41,7 +42,7 @@ impl Tls {
 }
 
 impl Session {
-    pub(crate) fn agree(&mut self, _: &OwnedFd) -> Result<Option<ChannelKeys>, String> {
+    pub(crate) fn agree(&mut self, _: &OwnedFd) -> Result<Option<ChannelKeys>, ConnectionEnd> {
         match *self {}
     }
 
@@ -53,7 +54,7 @@ impl Session {
         match *self {}
     }
 
-    pub(crate) fn flush(&mut self, _: &OwnedFd) -> Result<bool, String> {
+    pub(crate) fn flush(&mut self, _: &OwnedFd) -> Result<bool, ConnectionEnd> {
         match *self {}
     }
 

@@ -215,7 +215,7 @@ impl Shake {
     }
 
     fn agree(&mut self) -> Result<bool, TransportError> {
-        let Some(keys) = self.wire.agree().map_err(|reason| self.without_channel(&reason))? else {
+        let Some(keys) = self.wire.agree().map_err(|end| self.without_channel(end))? else {
             return Ok(false);
         };
         self.outgoing = self.handshake.channel_proof(&keys).to_vec();
@@ -329,7 +329,7 @@ impl Shake {
         TransportError::Lost { peer, reason: reason.to_owned() }
     }
 
-    fn without_channel(&self, reason: &str) -> TransportError {
+    fn without_channel(&self, reason: impl fmt::Display) -> TransportError {
         let reason = format!("the two could not agree on an encrypted channel: {reason}");
         TransportError::Lost { peer: self.peer.clone(), reason }
     }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 
-use crate::{Got, Wire};
+use crate::{ConnectionEnd, Got, SideEnd, Wire};
 use ccl_core::transport::NOTE_BYTES_MAX;
 
 const HEAD_BYTES: usize = 3;
@@ -88,15 +88,6 @@ impl SideMessage {
     }
 }
 
-/// The end of the connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SideEnd {
-    /// The connection broke: it can be made anew, and nothing that was said is lost with it.
-    Broken(String),
-    /// The peer has ended the connection, or says something that means nothing.
-    Final(String),
-}
-
 /// One end of the connection. Words that were said and are not acknowledged
 /// are kept, so that another connection can replace one that breaks.
 #[derive(Debug)]
@@ -164,13 +155,13 @@ impl SideConnection {
         }
     }
 
-    fn flush(&mut self) -> Result<(), String> {
+    fn flush(&mut self) -> Result<(), ConnectionEnd> {
         let Some(wire) = &mut self.wire else { return Ok(()) };
         while !self.outgoing.is_empty() {
             match wire.write(&[IoSlice::new(&self.outgoing)]) {
                 Got::Bytes(count) => drop(self.outgoing.drain(..count)),
                 Got::Nothing => break,
-                Got::End(reason) => return Err(reason),
+                Got::End(end) => return Err(end),
             }
         }
         wire.flush()
@@ -193,7 +184,7 @@ impl SideConnection {
             match got {
                 Got::Bytes(_) => self.understand(words)?,
                 Got::Nothing => break,
-                Got::End(reason) => return Err(SideEnd::Broken(reason)),
+                Got::End(end) => return Err(SideEnd::Broken(end)),
             }
         }
         if self.heard.wrapping_sub(self.told) >= TELL_EVERY {
@@ -235,7 +226,7 @@ impl SideConnection {
     fn trim(&mut self, heard: u32) -> Result<(), SideEnd> {
         let count = heard.wrapping_sub(self.acknowledged) as usize;
         if count > self.unacknowledged.len() {
-            return Err(nonsense());
+            return Err(SideEnd::Nonsense);
         }
         self.unacknowledged.drain(..count);
         self.acknowledged = heard;
@@ -246,9 +237,7 @@ impl SideConnection {
         while let Some(&[kind, low, high]) = self.incoming.first_chunk::<HEAD_BYTES>() {
             let bytes = usize::from(u16::from_le_bytes([low, high]));
             if bytes > NOTE_BYTES_MAX {
-                return Err(SideEnd::Final(
-                    "it says something longer than anything may be".to_owned(),
-                ));
+                return Err(SideEnd::TooLong);
             }
             let Some(text) = self.incoming.get(HEAD_BYTES..HEAD_BYTES + bytes) else { break };
             let number = text.try_into().ok().map(u32::from_le_bytes);
@@ -263,12 +252,10 @@ impl SideConnection {
                     // An end of the connection is noticed by who reads.
                     let _ = self.flush();
                 }
-                (FAREWELL, _) => {
-                    return Err(SideEnd::Final("it has closed the connection".to_owned()));
-                }
-                (HEARD | RESUME, _) => return Err(nonsense()),
+                (FAREWELL, _) => return Err(SideEnd::Farewell),
+                (HEARD | RESUME, _) => return Err(SideEnd::Nonsense),
                 _ => {
-                    words.push(SideMessage::new(kind, text).ok_or_else(nonsense)?);
+                    words.push(SideMessage::new(kind, text).ok_or(SideEnd::Nonsense)?);
                     self.heard = self.heard.wrapping_add(1);
                 }
             }
@@ -276,10 +263,6 @@ impl SideConnection {
         }
         Ok(())
     }
-}
-
-fn nonsense() -> SideEnd {
-    SideEnd::Final("it says something that means nothing here".to_owned())
 }
 
 #[cfg(test)]
@@ -335,7 +318,7 @@ mod tests {
             assert!(one.is_flushed());
             other.close();
             let end = one.listen(&mut Vec::new());
-            assert_eq!(end, Err(SideEnd::Final("it has closed the connection".to_owned())));
+            assert_eq!(end, Err(SideEnd::Farewell));
         }
     }
 
@@ -385,7 +368,10 @@ mod tests {
             one.outgoing.extend_from_slice(nonsense);
             one.flush().unwrap();
             let end = other.listen(&mut Vec::new());
-            assert!(matches!(end, Err(SideEnd::Final(_))), "{nonsense:?}: {end:?}");
+            assert!(
+                matches!(end, Err(SideEnd::Nonsense | SideEnd::TooLong)),
+                "{nonsense:?}: {end:?}"
+            );
         }
     }
 }

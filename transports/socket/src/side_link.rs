@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 
+use crate::end::{LinkEnd, NotMended, SideEnd};
 use crate::links::{Break, Intent, Link, LinkId, Remake};
-use crate::side::{SideConnection, SideEnd, SideMessage};
+use crate::side::{SideConnection, SideMessage};
 
 /// One end of a link's connection beside hardware. It may break, when a middlebox drops it, say,
 /// and is then made anew; nothing that was said is lost.
@@ -67,24 +68,22 @@ impl SideLink {
     ///
     /// # Errors
     ///
-    /// When the connection has ended for good; the text names the peer.
+    /// When the connection has ended for good.
     pub fn listen(
         &mut self,
         words: &mut Vec<SideMessage>,
         may_break: bool,
         now: Instant,
-    ) -> Result<(), String> {
+    ) -> Result<(), LinkEnd> {
         match self.connection.listen(words) {
             Ok(()) => Ok(()),
-            Err(SideEnd::Broken(reason)) if may_break => {
-                tracing::info!(self.peer, reason, "the connection beside the data broke");
+            Err(SideEnd::Broken(end)) if may_break => {
+                tracing::info!(self.peer, %end, "the connection beside the data broke");
                 self.connection.breaks();
-                self.broken = Some(Break::new(reason, now));
+                self.broken = Some(Break::new(end, now));
                 Ok(())
             }
-            Err(SideEnd::Broken(reason) | SideEnd::Final(reason)) => {
-                Err(format!("{}: {reason}", self.peer))
-            }
+            Err(end) => Err(LinkEnd::Ended { peer: self.peer.clone(), end }),
         }
     }
 
@@ -93,30 +92,30 @@ impl SideLink {
     ///
     /// # Errors
     ///
-    /// When it cannot be made anew, or was not `within` that time; the text names the peer.
-    pub fn mend(&mut self, within: Duration, now: Instant) -> Result<bool, String> {
+    /// When it cannot be made anew, or was not `within` that time.
+    pub fn mend(&mut self, within: Duration, now: Instant) -> Result<bool, LinkEnd> {
         let resumed = self.remake.take_resumed(&self.id, now).pop();
-        let mut mended = Ok(resumed.map(|(_, wire)| wire));
-        if let (Ok(None), Some(broken)) = (&mended, &mut self.broken) {
-            let intent = || Intent { link: self.id, number: 0, count: 1, text: Vec::new() };
-            mended = broken.redial(&self.remake, intent, now);
-            if matches!(mended, Ok(None)) && broken.lasts(within, now) {
-                mended = Err(format!("did not come back within {within:?}"));
+        let wire = match (resumed, &mut self.broken) {
+            (Some((_, wire)), _) => wire,
+            (None, None) => return Ok(false),
+            (None, Some(broken)) => {
+                let intent = || Intent { link: self.id, number: 0, count: 1, text: Vec::new() };
+                let late = broken.lasts(within, now).then_some(NotMended::Late(within));
+                match (broken.redial(&self.remake, intent, now), late) {
+                    (Ok(Some(wire)), _) => wire,
+                    (Ok(None), None) => return Ok(false),
+                    (Err(outcome), _) | (Ok(None), Some(outcome)) => {
+                        let end = broken.outlasts(&self.peer, outcome);
+                        self.broken = None;
+                        return Err(end);
+                    }
+                }
             }
-        }
-        match mended {
-            Ok(None) => Ok(false),
-            Ok(Some(wire)) => {
-                tracing::info!(self.peer, "the connection beside the data is back");
-                self.connection.comes_back(wire);
-                self.broken = None;
-                Ok(true)
-            }
-            Err(outcome) => {
-                let text = self.broken.take().map(|broken| broken.tell(&self.peer, &outcome));
-                Err(text.unwrap_or(outcome))
-            }
-        }
+        };
+        tracing::info!(self.peer, "the connection beside the data is back");
+        self.connection.comes_back(wire);
+        self.broken = None;
+        Ok(true)
     }
 
     /// Ends the connection for both sides.

@@ -14,6 +14,7 @@ use rustix::net::{
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use crate::end::ConnectionEnd;
 use crate::{CONGESTION, DESCRIPTORS, os};
 
 const BACKLOG: i32 = 1024;
@@ -188,8 +189,8 @@ pub enum Got {
     Bytes(usize),
     /// Nothing now.
     Nothing,
-    /// End of the connection, and the reason.
-    End(String),
+    /// End of the connection.
+    End(ConnectionEnd),
 }
 
 /// Reads what is there into several buffers.
@@ -205,11 +206,11 @@ pub fn read(socket: &OwnedFd, into: &mut [IoSliceMut<'_>]) -> Got {
             }
         };
         return match received {
-            Ok(0) => Got::End("it closed the connection without a farewell".to_owned()),
+            Ok(0) => Got::End(ConnectionEnd::Closed),
             Ok(bytes) => Got::Bytes(bytes),
             Err(Errno::AGAIN) => Got::Nothing,
             Err(Errno::INTR) => continue,
-            Err(error) => Got::End(crate::text(error)),
+            Err(error) => Got::End(ConnectionEnd::System(error)),
         };
     }
 }
@@ -240,7 +241,7 @@ fn send(mut call: impl FnMut(SendFlags) -> Result<usize, Errno>) -> Got {
             Ok(bytes) => Got::Bytes(bytes),
             Err(Errno::AGAIN) => Got::Nothing,
             Err(Errno::INTR) => continue,
-            Err(error) => Got::End(crate::text(error)),
+            Err(error) => Got::End(ConnectionEnd::System(error)),
         };
     }
 }

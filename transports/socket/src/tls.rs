@@ -29,6 +29,7 @@ use rustls::{
     ServerConnection, SignatureScheme,
 };
 
+use crate::end::ConnectionEnd;
 use crate::socket::{self, Got};
 
 /// Bytes of ciphertext that one system call may bring: two records at least.
@@ -186,7 +187,7 @@ pub struct Session {
     /// Number of bytes that are decrypted and not read.
     plain: usize,
     /// Reason why nothing more comes, once nothing does.
-    ended: Option<String>,
+    ended: Option<ConnectionEnd>,
 }
 
 impl fmt::Debug for Session {
@@ -197,17 +198,17 @@ impl fmt::Debug for Session {
 
 impl Session {
     /// Advances the TLS handshake. Returns the exported keys; none while it is not finished.
-    pub(crate) fn agree(&mut self, socket: &OwnedFd) -> Result<Option<ChannelKeys>, String> {
+    pub(crate) fn agree(&mut self, socket: &OwnedFd) -> Result<Option<ChannelKeys>, ConnectionEnd> {
         loop {
             self.flush(socket)?;
             if !self.connection.is_handshaking() {
                 let keys = self.connection.export_keying_material([0; 32], LABEL, None);
-                return keys.map(Some).map_err(|error| error.to_string());
+                return keys.map(Some).map_err(tls);
             }
             match self.receive(socket) {
                 Got::Bytes(_) => {}
                 Got::Nothing => return Ok(None),
-                Got::End(reason) => return Err(reason),
+                Got::End(end) => return Err(end),
             }
         }
     }
@@ -224,7 +225,7 @@ impl Session {
                             (at, done, self.plain) =
                                 (at + count, done + count, self.plain.saturating_sub(count))
                         }
-                        Err(error) => return Got::End(error.to_string()),
+                        Err(error) => return Got::End(tls(error)),
                     }
                     continue;
                 }
@@ -244,8 +245,8 @@ impl Session {
 
     /// Decrypts more. The count that it returns is in bytes of ciphertext.
     fn receive(&mut self, socket: &OwnedFd) -> Got {
-        if let Some(reason) = &self.ended {
-            return Got::End(reason.clone());
+        if let Some(end) = &self.ended {
+            return Got::End(end.clone());
         }
         if self.start == self.end {
             match socket::read(socket, &mut [IoSliceMut::new(&mut self.buffer)]) {
@@ -253,13 +254,13 @@ impl Session {
                     (self.start, self.end, self.is_dry) = (0, count, count < self.buffer.len());
                 }
                 Got::Nothing => return Got::Nothing,
-                Got::End(reason) => return self.end(reason),
+                Got::End(end) => return self.end(end),
             }
         }
         let taken = match self.connection.read_tls(&mut &self.buffer[self.start..self.end]) {
-            Ok(0) => return self.end("it ended the encrypted channel".to_owned()),
+            Ok(0) => return self.end(ConnectionEnd::ChannelEnded),
             Ok(taken) => taken,
-            Err(error) => return self.end(error.to_string()),
+            Err(error) => return self.end(tls(error)),
         };
         self.start += taken;
         match self.connection.process_new_packets() {
@@ -270,14 +271,14 @@ impl Session {
             Err(error) => {
                 // The peer may be told why; if not, it sees the end.
                 let _ = self.flush(socket);
-                self.end(format!("what came was not what the other side encrypted: {error}"))
+                self.end(ConnectionEnd::Forged(error.to_string()))
             }
         }
     }
 
-    fn end(&mut self, reason: String) -> Got {
-        self.ended = Some(reason.clone());
-        Got::End(reason)
+    fn end(&mut self, end: ConnectionEnd) -> Got {
+        self.ended = Some(end.clone());
+        Got::End(end)
     }
 
     /// Encrypts what there is room for, once all earlier bytes have gone.
@@ -285,24 +286,24 @@ impl Session {
         match self.flush(socket) {
             Ok(true) => {}
             Ok(false) => return Got::Nothing,
-            Err(reason) => return Got::End(reason),
+            Err(end) => return Got::End(end),
         }
         match self.connection.writer().write_vectored(from) {
             Ok(count) => match self.flush(socket) {
                 Ok(_) => Got::Bytes(count),
-                Err(reason) => Got::End(reason),
+                Err(end) => Got::End(end),
             },
-            Err(error) => Got::End(error.to_string()),
+            Err(error) => Got::End(tls(error)),
         }
     }
 
     /// Writes the ciphertext to the socket. Returns whether the socket has taken all of it.
-    pub(crate) fn flush(&mut self, socket: &OwnedFd) -> Result<bool, String> {
+    pub(crate) fn flush(&mut self, socket: &OwnedFd) -> Result<bool, ConnectionEnd> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut Sink(socket)) {
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(tls(error)),
             }
         }
         Ok(true)
@@ -318,6 +319,10 @@ impl Session {
     }
 }
 
+fn tls(error: impl fmt::Display) -> ConnectionEnd {
+    ConnectionEnd::Tls(error.to_string())
+}
+
 /// Writer of ciphertext to a socket.
 struct Sink<'a>(&'a OwnedFd);
 
@@ -330,7 +335,7 @@ impl Write for Sink<'_> {
         match socket::write(self.0, from) {
             Got::Bytes(count) => Ok(count),
             Got::Nothing => Err(ErrorKind::WouldBlock.into()),
-            Got::End(reason) => Err(io::Error::other(reason)),
+            Got::End(end) => Err(io::Error::other(end)),
         }
     }
 

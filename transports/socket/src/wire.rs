@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 
 use ccl_core::transport::handshake::ChannelKeys;
 
+use crate::end::ConnectionEnd;
 use crate::socket::{self, Got};
 use crate::tls::Session;
 
@@ -28,12 +29,12 @@ impl Wire {
     }
 
     /// Advances the agreement on keys. Returns the keys of the encrypted channel once both ends
-    /// have them; none without encryption. An error is the end of the connection.
+    /// have them; none without encryption.
     ///
     /// # Errors
     ///
-    /// The text says why the connection ended.
-    pub fn agree(&mut self) -> Result<Option<ChannelKeys>, String> {
+    /// When the connection has ended.
+    pub fn agree(&mut self) -> Result<Option<ChannelKeys>, ConnectionEnd> {
         match &mut self.session {
             None => Ok(None),
             Some(session) => session.agree(&self.socket),
@@ -62,13 +63,12 @@ impl Wire {
         }
     }
 
-    /// Writes to the socket what was taken and not passed on. An error is the end of the
-    /// connection.
+    /// Writes to the socket what was taken and not passed on.
     ///
     /// # Errors
     ///
-    /// The text says why the connection ended.
-    pub fn flush(&mut self) -> Result<(), String> {
+    /// When the connection has ended.
+    pub fn flush(&mut self) -> Result<(), ConnectionEnd> {
         match &mut self.session {
             None => Ok(()),
             Some(session) => session.flush(&self.socket).map(drop),

@@ -8,12 +8,13 @@ use ccl_core::transport::{
     EndpointId, Event, Imported, LocalSlice, MrKey, RemoteKey, TransportError,
 };
 use ccl_memory::Region;
-use ccl_socket::{Intent, Link, LinkId, Remake};
+use ccl_socket::{Intent, Link, LinkId, NotMended, Remake};
 use serde::{Deserialize, Serialize};
 
+use crate::error::{ProtocolError, StripeEnd};
 use crate::frame::Kind;
 use crate::inbox::{Inbox, Other};
-use crate::incoming::{Arrival, End, LONG_BYTES};
+use crate::incoming::{Arrival, LONG_BYTES};
 use crate::outgoing::Put;
 use crate::stripe::Stripe;
 
@@ -216,13 +217,13 @@ impl Endpoint {
                 }
             }
             match (result, read) {
-                (Err(reason), _) | (_, Err(End::Nonsense(reason))) => {
-                    return self.lose(format!("{} {reason}", self.peer));
+                (Err(error), _) | (_, Err(StripeEnd::Protocol(error))) => {
+                    return self.lose(format!("{} {error}", self.peer));
                 }
                 (Ok(true), _) => return self.farewell(stripe_index),
-                (_, Err(End::Broken(reason))) => {
-                    tracing::info!(self.peer, stripe_index, reason, "a connection broke");
-                    return stripe.breaks(reason, now);
+                (_, Err(StripeEnd::Broken(end))) => {
+                    tracing::info!(self.peer, stripe_index, %end, "a connection broke");
+                    return stripe.breaks(end, now);
                 }
                 (_, Ok(there_may_be)) => more = there_may_be,
             }
@@ -268,7 +269,7 @@ impl Endpoint {
         (0..self.stripes.len()).for_each(|index| self.redial(index, now));
         let mut broken = self.stripes.iter().filter_map(|stripe| stripe.broken.as_ref());
         if let Some(broken) = broken.find(|broken| broken.lasts(within, now)) {
-            self.lose(broken.tell(&self.peer, &format!("did not come back within {within:?}")));
+            self.lose(broken.outlasts(&self.peer, NotMended::Late(within)).to_string());
         }
     }
 
@@ -284,8 +285,8 @@ impl Endpoint {
                 stripes[index].comes_back(wire);
             }
             Err(outcome) => {
-                let text = broken.tell(peer, &outcome);
-                self.lose(text);
+                let end = broken.outlasts(peer, outcome);
+                self.lose(end.to_string());
             }
         }
     }
@@ -319,7 +320,7 @@ fn arrived(
     endpoint: EndpointId,
     done: &mut Vec<u64>,
     events: &mut Vec<Event>,
-) -> Result<bool, String> {
+) -> Result<bool, ProtocolError> {
     match arrival {
         Arrival::Put { immediate, bytes } => {
             events.push(Event::Arrived { endpoint, immediate, bytes });
@@ -330,7 +331,7 @@ fn arrived(
             stripe.resuming = false;
             stripe.outgoing.resume(received, done)?;
         }
-        Arrival::Resume(_) => return Err("resumed what was not broken".to_owned()),
+        Arrival::Resume(_) => return Err(ProtocolError::NotBroken),
         Arrival::Farewell => return Ok(true),
     }
     events.extend(done.drain(..).map(|id| Event::Done { id }));

@@ -9,8 +9,9 @@ use ccl_socket::{Got, Intent, Wire, socket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::endpoint::Shared;
+use crate::error::StripeEnd;
 use crate::inbox::{Inbox, Other};
-use crate::incoming::{Arrival, End, Incoming};
+use crate::incoming::{Arrival, Incoming};
 
 /// Checks that a decoded intent of a connecting side is the same after encoding and decoding.
 pub fn tcp_intent(data: &[u8]) {
@@ -65,11 +66,11 @@ fn read(stream: &[u8], part: usize) -> Option<Read> {
             match incoming.read(&mut wire, &mut inbox, &mut arrivals) {
                 Ok(true) => {}
                 Ok(false) => break,
-                Err(End::Nonsense(_)) => {
+                Err(StripeEnd::Protocol(_)) => {
                     nonsense = true;
                     break;
                 }
-                Err(End::Broken(reason)) => unreachable!("nobody has closed: {reason}"),
+                Err(StripeEnd::Broken(end)) => unreachable!("nobody has closed: {end}"),
             }
         }
         if nonsense {

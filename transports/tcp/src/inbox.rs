@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use ccl_core::transport::{LocalSlice, MrKey};
 use ccl_memory::{Region, RegionError};
 
+use crate::error::ProtocolError;
 use crate::frame::Header;
 
 /// Most bytes that a redirect copies; a put of which more has come stays where it was sent.
@@ -170,17 +171,17 @@ impl Inbox {
     }
 
     /// Returns the destination of a put's bytes; none if the memory was withdrawn.
-    pub(crate) fn target(&self, header: &Header) -> Result<Option<Target>, String> {
-        let outside = "it wrote to memory that was not shared with it";
+    pub(crate) fn target(&self, header: &Header) -> Result<Option<Target>, ProtocolError> {
         if header.memory >= self.next {
-            return Err(outside.to_owned());
+            return Err(ProtocolError::NotShared);
         }
         let region = self.regions.get(&header.memory);
         let (Some(region), Ok(offset)) = (region, usize::try_from(header.offset)) else {
             return Ok(None);
         };
         let bytes = header.bytes as usize;
-        let mut target = Target::new(region.part(offset, bytes).map_err(|_| outside.to_owned())?);
+        let part = region.part(offset, bytes).map_err(|_| ProtocolError::NotShared)?;
+        let mut target = Target::new(part);
         for redirect in self.redirects.iter().filter(|redirect| redirect.memory == header.memory) {
             let Some(start) = redirect.offset.checked_sub(offset) else { continue };
             if start < bytes && bytes - start <= redirect.into.region.bytes() {

@@ -5,6 +5,7 @@ use std::io::IoSliceMut;
 use ccl_memory::{Region, RegionError};
 use ccl_socket::{Got, Wire};
 
+use crate::error::{ProtocolError, StripeEnd};
 use crate::frame::{HEADER_BYTES, Header, Kind};
 use crate::inbox::{Inbox, Target, Unfinished};
 use crate::memory::writable;
@@ -103,21 +104,21 @@ impl Incoming {
 
     /// Reads what is there; `inbox` is the memory that the peer may write to. Returns whether there
     /// may be more in this turn. After a long put there is not: the receiver of the next one can
-    /// then redirect it before its bytes come. An error is the end of the connection.
+    /// then redirect it before its bytes come.
     pub(crate) fn read(
         &mut self,
         wire: &mut Wire,
         inbox: &mut Inbox,
         arrivals: &mut Vec<Arrival>,
-    ) -> Result<bool, End> {
+    ) -> Result<bool, StripeEnd> {
         for _ in 0..READS_PER_TURN {
             let (got, asked) = self.fill(wire);
             let count = match got {
                 Got::Bytes(count) => count,
                 Got::Nothing => return Ok(false),
-                Got::End(reason) => return Err(End::Broken(reason)),
+                Got::End(end) => return Err(StripeEnd::Broken(end)),
             };
-            let long = self.understand(inbox, arrivals).map_err(End::Nonsense)?;
+            let long = self.understand(inbox, arrivals)?;
             if long || (count < asked && !self.is_soon_whole()) {
                 return Ok(false);
             }
@@ -181,14 +182,14 @@ impl Incoming {
         &mut self,
         inbox: &mut Inbox,
         arrivals: &mut Vec<Arrival>,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, ProtocolError> {
         let mut long = false;
         loop {
             if let Some(partial) = &mut self.partial {
                 let here = partial.left().min(self.end - self.start);
                 if let Some(target) = &partial.into {
                     let bytes = &self.buffer[self.start..self.start + here];
-                    target.write(partial.done, bytes).map_err(|error| error.to_string())?;
+                    target.write(partial.done, bytes)?;
                 }
                 partial.done += here;
                 self.start += here;
@@ -202,14 +203,14 @@ impl Incoming {
                         inbox.arrived(&partial.header);
                         long |= partial.header.bytes as usize >= LONG_BYTES;
                     }
-                    arrivals.extend(partial.arrival().map_err(|error| error.to_string())?);
+                    arrivals.extend(partial.arrival()?);
                 }
             }
             let Some(bytes) = self.buffer[self.start..self.end].first_chunk::<HEADER_BYTES>()
             else {
                 return Ok(long);
             };
-            let header = Header::decode(bytes).ok_or("it sent something that is no frame")?;
+            let header = Header::decode(bytes).ok_or(ProtocolError::NoFrame)?;
             self.start += HEADER_BYTES;
             self.begin(header, inbox, arrivals)?;
         }
@@ -220,7 +221,7 @@ impl Incoming {
         header: Header,
         inbox: &Inbox,
         arrivals: &mut Vec<Arrival>,
-    ) -> Result<(), String> {
+    ) -> Result<(), ProtocolError> {
         if header.kind == Kind::Resume {
             arrivals.push(Arrival::Resume(header.acknowledged));
             return Ok(());
@@ -241,15 +242,6 @@ impl Incoming {
         }
         Ok(())
     }
-}
-
-/// Reason why nothing more comes.
-#[derive(Debug)]
-pub(crate) enum End {
-    /// The connection broke; it may be restored.
-    Broken(String),
-    /// The peer broke the protocol.
-    Nonsense(String),
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ mod device;
 #[cfg(feature = "tls")]
 mod encrypted;
 mod endpoint;
+mod error;
 mod frame;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]

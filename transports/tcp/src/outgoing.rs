@@ -5,8 +5,9 @@ use std::io::IoSlice;
 
 use ccl_core::transport::TransportError;
 use ccl_memory::Region;
-use ccl_socket::{Got, Wire};
+use ccl_socket::{ConnectionEnd, Got, Wire};
 
+use crate::error::ProtocolError;
 use crate::frame::{HEADER_BYTES, Header, Kind};
 use crate::memory::readable;
 
@@ -113,10 +114,14 @@ impl Outgoing {
     }
 
     /// Takes an acknowledgement of this many frames, modulo 2^32: their puts are done.
-    pub(crate) fn acknowledge(&mut self, received: u32, done: &mut Vec<u64>) -> Result<(), String> {
+    pub(crate) fn acknowledge(
+        &mut self,
+        received: u32,
+        done: &mut Vec<u64>,
+    ) -> Result<(), ProtocolError> {
         let more = received.wrapping_sub(self.acknowledged) as usize;
         if more > self.sent {
-            return Err("it acknowledges what was never sent".to_owned());
+            return Err(ProtocolError::NeverSent);
         }
         self.acknowledged = received;
         self.sent -= more;
@@ -132,17 +137,18 @@ impl Outgoing {
     }
 
     /// Continues after [`Outgoing::restart`] from the number of frames that the peer has received.
-    pub(crate) fn resume(&mut self, received: u32, done: &mut Vec<u64>) -> Result<(), String> {
+    pub(crate) fn resume(
+        &mut self,
+        received: u32,
+        done: &mut Vec<u64>,
+    ) -> Result<(), ProtocolError> {
         // A frame that was written in part before may have arrived as a whole after all.
         self.sent = self.queue.len();
         self.acknowledge(received, done)?;
         self.sent = 0;
         let lost = self.queue.iter().filter(|put| !put.has_bytes).count();
         if lost > 0 {
-            return Err(format!(
-                "has not received {lost} messages that had left this side when the connection \
-                 broke, and whose memory was given back"
-            ));
+            return Err(ProtocolError::GivenBack(lost));
         }
         Ok(())
     }
@@ -155,8 +161,8 @@ impl Outgoing {
     }
 
     /// Writes what the socket takes; `received` is the number of frames that have come the other
-    /// way. An error is the end of the connection.
-    pub(crate) fn write(&mut self, wire: &mut Wire, received: u32) -> Result<(), String> {
+    /// way.
+    pub(crate) fn write(&mut self, wire: &mut Wire, received: u32) -> Result<(), ConnectionEnd> {
         while self.write_said(wire)? && self.sent < self.queue.len() {
             if !self.write_frames(wire, received)? {
                 break;
@@ -166,12 +172,12 @@ impl Outgoing {
     }
 
     /// Writes the queued headers, unless a frame is under way. Returns whether a frame may follow.
-    pub(crate) fn write_said(&mut self, wire: &mut Wire) -> Result<bool, String> {
+    pub(crate) fn write_said(&mut self, wire: &mut Wire) -> Result<bool, ConnectionEnd> {
         while let (Some(header), 0) = (self.said.front(), self.written) {
             match wire.write(&[IoSlice::new(&header[self.said_written..])]) {
                 Got::Bytes(count) => self.said_written += count,
                 Got::Nothing => return Ok(false),
-                Got::End(reason) => return Err(reason),
+                Got::End(end) => return Err(end),
             }
             if self.said_written == HEADER_BYTES {
                 self.said.pop_front();
@@ -182,7 +188,7 @@ impl Outgoing {
     }
 
     /// Writes frames of the queue in one call. Returns whether the socket may take more.
-    fn write_frames(&mut self, wire: &mut Wire, received: u32) -> Result<bool, String> {
+    fn write_frames(&mut self, wire: &mut Wire, received: u32) -> Result<bool, ConnectionEnd> {
         // A header that is due goes in between.
         let frames = if self.said.is_empty() { FRAMES_PER_WRITE } else { 1 };
         let mut headers = [[0; HEADER_BYTES]; FRAMES_PER_WRITE];
@@ -215,7 +221,7 @@ impl Outgoing {
                 Ok(count == asked)
             }
             Got::Nothing => Ok(false),
-            Got::End(reason) => Err(reason),
+            Got::End(end) => Err(end),
         }
     }
 
@@ -317,7 +323,7 @@ mod tests {
         outgoing.write(&mut wire, 0).unwrap();
         assert_eq!(outgoing.take_written().collect::<Vec<_>>(), [0, 1]);
         outgoing.restart();
-        let error = outgoing.resume(1, &mut Vec::new()).unwrap_err();
+        let error = outgoing.resume(1, &mut Vec::new()).unwrap_err().to_string();
         assert!(error.contains("has not received 1 messages"), "{error}");
     }
 }

@@ -1,7 +1,7 @@
 //! One connection of an endpoint, kept through breaks.
 
 use ccl_core::time::Instant;
-use ccl_socket::{Break, Wire};
+use ccl_socket::{Break, ConnectionEnd, Wire};
 use rustix::net::sockopt;
 
 use crate::frame::Kind;
@@ -69,7 +69,7 @@ impl Stripe {
     }
 
     /// Writes what the socket takes; nothing after an error.
-    pub(crate) fn write(&mut self) -> Result<(), String> {
+    pub(crate) fn write(&mut self) -> Result<(), ConnectionEnd> {
         let Some(wire) = self.wire.as_mut().filter(|_| !self.unheard) else { return Ok(()) };
         wire.flush()?;
         if self.outgoing.is_drained() {
@@ -93,10 +93,10 @@ impl Stripe {
     }
 
     /// Notes that the connection is gone.
-    pub(crate) fn breaks(&mut self, reason: String, now: Instant) {
+    pub(crate) fn breaks(&mut self, end: ConnectionEnd, now: Instant) {
         self.wire = None;
         (self.unheard, self.watches_room) = (false, false);
-        self.broken.get_or_insert_with(|| Break::new(reason, now));
+        self.broken.get_or_insert_with(|| Break::new(end, now));
     }
 
     /// Replaces the connection by a new one, whether the old one was known to be broken or not.

@@ -9,6 +9,7 @@ use ccl_core::transport::{IMMEDIATE_MAX, NOTE_BYTES_MAX, TransportError};
 use ccl_socket::{Link, LinkId, SideLink, SideMessage};
 use rdma_sys::{IBV_QPF_GRH_REQUIRED, ibv_wc};
 
+use crate::error::{ConnectError, EndpointError};
 use crate::gid;
 use crate::group::{self, Groups, Need, Selection};
 use crate::line::{Line, Put};
@@ -476,7 +477,7 @@ impl Endpoint {
         words: &mut Vec<SideMessage>,
         notes: &mut Vec<Vec<u8>>,
         options: &Options,
-    ) -> Result<(), String> {
+    ) -> Result<(), EndpointError> {
         // From there on both sides have what it takes to find each other again.
         let listened = self.side.listen(words, self.stage != Stage::Offered, now);
         // A peer that offers its queue pairs is on its way; notes alone bring nobody nearer.
@@ -495,34 +496,33 @@ impl Endpoint {
                 }
                 SideMessage::Offer(bytes) if self.stage == Stage::Offered => {
                     let connected = self.connect(&bytes, options);
-                    connected.map_err(|problem| format!("{}: {problem}", self.peer))?;
+                    connected.map_err(|error| EndpointError::connect(&self.peer, error))?;
                 }
                 // In the peer's own words, which know more than what becomes of this side.
-                SideMessage::Failed(reason) => return Err(format!("{} says: {reason}", self.peer)),
+                SideMessage::Failed(reason) => {
+                    return Err(EndpointError::Failed { peer: self.peer.clone(), reason });
+                }
                 SideMessage::Ready
                 | SideMessage::Offer(_)
                 | SideMessage::Leaving(_)
                 | SideMessage::Sent(_)
                 | SideMessage::Received => {
-                    return Err(format!("{} spoke out of turn", self.peer));
+                    return Err(EndpointError::OutOfTurn { peer: self.peer.clone() });
                 }
             }
         }
-        listened
+        Ok(listened?)
     }
 
     /// Connects the queue pairs with those that the peer offers.
-    fn connect(&mut self, offer: &[u8], options: &Options) -> Result<(), String> {
-        let mut theirs = Offer::decode(offer).ok_or("it offers queue pairs that cannot be")?;
+    fn connect(&mut self, offer: &[u8], options: &Options) -> Result<(), ConnectError> {
+        let mut theirs = Offer::decode(offer).ok_or(ConnectError::NoOffer)?;
         if theirs.pairs.len() != self.lines.len() {
-            return Err(format!(
-                "it offers {} queue pairs against {} here; configure all ranks alike",
-                theirs.pairs.len(),
-                self.lines.len()
-            ));
+            let (theirs, own) = (theirs.pairs.len(), self.lines.len());
+            return Err(ConnectError::Pairs { theirs, own });
         }
         if theirs.link_layer != self.own.link_layer {
-            return Err("one side is on InfiniBand and the other on Ethernet".to_owned());
+            return Err(ConnectError::LinkLayers);
         }
         let (mine, their) = (self.own.gids(), theirs.gids());
         let (at, to) = match self.dialled {
@@ -536,13 +536,10 @@ impl Endpoint {
         (self.own.gid, theirs.gid) = (mine[at], their[to]);
         let (own, their) = (gid::ip(self.own.gid), gid::ip(theirs.gid));
         if self.port.is_ethernet() && own.is_ipv4() != their.is_ipv4() {
-            return Err(format!(
-                "its address is {their} and this side's is {own}, of another family; set \
-                 FERROCCL_IB_ADDR_FAMILY alike on all ranks"
-            ));
+            return Err(ConnectError::Families { their, own });
         }
         let row = self.rows.get(at).copied().unwrap_or_default();
-        let row = u8::try_from(row).map_err(|_| format!("row {row} of addresses is beyond 255"))?;
+        let row = u8::try_from(row).map_err(|_| ConnectError::Row(row))?;
         let dialler = if self.dialled { &self.own } else { &theirs };
         let ethernet = self.port.is_ethernet();
         let required = self.port.attr.flags & IBV_QPF_GRH_REQUIRED != 0;
@@ -568,7 +565,7 @@ impl Endpoint {
             path.peer_number = *number;
             path.traffic_class = need.traffic_class;
             path.flow_label = flow_label(&self.id, at);
-            line.connect(&path).map_err(|error| error.to_string())?;
+            line.connect(&path)?;
         }
         self.stage = Stage::Connected;
         self.side.say(&SideMessage::Ready);
@@ -580,8 +577,8 @@ impl Endpoint {
     pub(crate) fn look_after(&mut self, now: Instant, options: &Options) -> bool {
         let may_mend = self.stage != Stage::Offered && !self.has_ended();
         let mended = if may_mend { self.side.mend(options.link_within, now) } else { Ok(false) };
-        let is_back = mended.unwrap_or_else(|reason| {
-            self.fail(reason);
+        let is_back = mended.unwrap_or_else(|end| {
+            self.fail(end.to_string());
             false
         });
         if is_back || self.is_live() {

@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use rdma_sys::{
     IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND,
 };
+use thiserror::Error;
 
 use crate::native::GidRow;
 
@@ -38,6 +39,37 @@ pub enum Family {
 pub(crate) struct Choice {
     pub(crate) row: GidRow,
     pub(crate) why: String,
+}
+
+/// Reason why no address of a port is used.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum GidError {
+    /// The row that is asked for has no address.
+    #[error(
+        "row {index} of the table of addresses is empty; those with one are {there} \
+         (FERROCCL_IB_GID_INDEX)"
+    )]
+    EmptyRow {
+        /// Row that is asked for.
+        index: u32,
+        /// Rows that have an address.
+        there: String,
+    },
+    /// A port of InfiniBand without an address.
+    #[error("the port has no address; is its subnet managed?")]
+    Unmanaged,
+    /// A port of Ethernet without an address.
+    #[error("the port has no address: bring its interface up, and give it an IP address")]
+    NoAddress,
+    /// No address that fits the rule.
+    #[error(
+        "none of the port's addresses is of RoCE v2 and of what is asked for \
+         (FERROCCL_IB_ADDR_FAMILY, FERROCCL_IB_ADDR_RANGE); it has {there}"
+    )]
+    NoneFits {
+        /// Addresses of the port, with their rows and versions.
+        there: String,
+    },
 }
 
 /// Address that would be taken, for tools that only look.
@@ -118,8 +150,8 @@ impl Rule {
     ///
     /// # Errors
     ///
-    /// When no address fits; the text says why.
-    pub fn pick(&self, rows: &[(u32, String, String)], ethernet: bool) -> Result<Picked, String> {
+    /// When no address fits.
+    pub fn pick(&self, rows: &[(u32, String, String)], ethernet: bool) -> Result<Picked, GidError> {
         let row = |(index, gid, kind): &(u32, String, String)| {
             let gid = gid.parse::<Ipv6Addr>().ok().filter(|gid| !gid.is_unspecified())?.octets();
             // The kernel has one name for InfiniBand and RoCE version 1.
@@ -139,25 +171,21 @@ impl Rule {
         })
     }
 
-    /// Returns the address of a port that is used, or why there is none.
-    pub(crate) fn choose(&self, rows: &[GidRow], link_layer: u8) -> Result<Choice, String> {
+    /// Returns the address of a port that is used.
+    pub(crate) fn choose(&self, rows: &[GidRow], link_layer: u8) -> Result<Choice, GidError> {
         if let Some(index) = self.index {
             let row = rows.iter().find(|row| row.index == index);
             let row = row.ok_or_else(|| {
                 let there = rows.iter().map(|row| row.index.to_string()).collect::<Vec<_>>();
-                format!(
-                    "row {index} of the table of addresses is empty; those with one are {} \
-                     (FERROCCL_IB_GID_INDEX)",
-                    there.join(", ")
-                )
+                GidError::EmptyRow { index, there: there.join(", ") }
             })?;
             return Ok(Choice { row: *row, why: format!("row {index}, as asked for") });
         }
         if link_layer != IBV_LINK_LAYER_ETHERNET {
-            let row = rows.first().ok_or("the port has no address; is its subnet managed?")?;
+            let row = rows.first().ok_or(GidError::Unmanaged)?;
             return Ok(Choice { row: *row, why: "the port's own".to_owned() });
         }
-        let row = *self.fitting(rows).first().ok_or_else(|| self.nothing(rows))?;
+        let row = *self.fitting(rows).first().ok_or_else(|| nothing(rows))?;
         let ip = ip(row.gid);
         let reach = match merit(ip) {
             Merit::LinkLocal => {
@@ -197,24 +225,16 @@ impl Rule {
         let network = self.networks.is_empty() || self.networks.iter().any(|net| net.contains(&ip));
         family && network
     }
+}
 
-    fn nothing(&self, rows: &[GidRow]) -> String {
-        let there: Vec<String> = rows
-            .iter()
-            .map(|row| {
-                let version = if row.kind == IBV_GID_TYPE_ROCE_V2 { 2 } else { 1 };
-                format!("{}: {} (v{version})", row.index, ip(row.gid))
-            })
-            .collect();
-        if there.is_empty() {
-            return "the port has no address: bring its interface up, and give it an IP address"
-                .to_owned();
-        }
-        format!(
-            "none of the port's addresses is of RoCE v2 and of what is asked for \
-             (FERROCCL_IB_ADDR_FAMILY, FERROCCL_IB_ADDR_RANGE); it has {}",
-            there.join(", ")
-        )
+fn nothing(rows: &[GidRow]) -> GidError {
+    let shown = |row: &GidRow| {
+        let version = if row.kind == IBV_GID_TYPE_ROCE_V2 { 2 } else { 1 };
+        format!("{}: {} (v{version})", row.index, ip(row.gid))
+    };
+    match rows.iter().map(shown).collect::<Vec<_>>() {
+        there if there.is_empty() => GidError::NoAddress,
+        there => GidError::NoneFits { there: there.join(", ") },
     }
 }
 
@@ -314,11 +334,11 @@ mod tests {
     #[test]
     fn what_cannot_be_is_told_with_what_there_is() {
         let none = Rule { index: Some(2), ..Rule::default() };
-        let error = none.choose(&table(), IBV_LINK_LAYER_ETHERNET).unwrap_err();
+        let error = none.choose(&table(), IBV_LINK_LAYER_ETHERNET).unwrap_err().to_string();
         assert!(error.contains("0, 1, 4, 5, 7, 9"), "{error}");
-        let error = Rule::default().choose(&table()[..1], IBV_LINK_LAYER_ETHERNET).unwrap_err();
+        let error = Rule::default().choose(&table()[..1], IBV_LINK_LAYER_ETHERNET).unwrap_err().to_string();
         assert!(error.contains("0: fe80::1 (v1)"), "{error}");
-        let error = Rule::default().choose(&[], IBV_LINK_LAYER_ETHERNET).unwrap_err();
+        let error = Rule::default().choose(&[], IBV_LINK_LAYER_ETHERNET).unwrap_err().to_string();
         assert!(error.contains("bring its interface up"), "{error}");
     }
 }

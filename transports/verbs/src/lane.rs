@@ -238,7 +238,7 @@ impl VerbsLane {
             }
             if self.ready.contains(&(number as u64)) || !endpoint.side.is_flushed() {
                 let heard = endpoint.hear(now, &mut self.words, &mut notes, &self.options);
-                ended.extend(heard.err().map(|reason| (number, reason)));
+                ended.extend(heard.err().map(|error| (number, error.to_string())));
                 let at = EndpointId(number as u32);
                 events.extend(notes.drain(..).map(|bytes| Event::Note { endpoint: at, bytes }));
             }

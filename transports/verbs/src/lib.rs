@@ -28,6 +28,7 @@
 mod control;
 mod device;
 mod endpoint;
+mod error;
 mod gid;
 mod group;
 mod hca;
@@ -55,7 +56,7 @@ use ccl_core::transport::{
     Device, DeviceId, DeviceInfo, Fabric, LinkLayer, Transport, TransportError,
 };
 use ccl_socket::Location;
-use rdma_sys::{Functions, IBV_MTU_256, IBV_MTU_4096, ibv_mtu};
+use rdma_sys::{Functions, IBV_MTU_256, IBV_MTU_4096, LoadError, ibv_mtu};
 
 pub use device::VerbsDevice;
 pub use gid::{Family, Picked, Rule};
@@ -279,7 +280,7 @@ pub const KIND: TransportKind = TransportKind {
 #[derive(Clone, Debug)]
 pub struct VerbsTransport {
     /// The library's functions, or the reason why there are none.
-    functions: Result<&'static Functions, String>,
+    functions: Result<&'static Functions, &'static LoadError>,
     options: Options,
 }
 
@@ -287,8 +288,7 @@ impl VerbsTransport {
     /// Makes the transport; opens the library, and no device yet.
     #[must_use]
     pub fn new(options: Options) -> VerbsTransport {
-        let functions = rdma_sys::system().map_err(ToString::to_string);
-        VerbsTransport { functions, options }
+        VerbsTransport { functions: rdma_sys::system(), options }
     }
 
     /// Makes the transport over other functions than the library's.
@@ -297,19 +297,19 @@ impl VerbsTransport {
         VerbsTransport { functions: Ok(functions), options }
     }
 
-    /// Lists every port that is asked for: its name, and its description or the reason why it
-    /// cannot be used. A device that cannot be opened is listed by its name.
+    /// Lists every port that is asked for: its name, and its description or the error that keeps it
+    /// from being used. A device that cannot be opened is listed by its name.
     #[must_use]
-    pub fn survey(&self) -> Vec<(String, Result<String, String>)> {
+    pub fn survey(&self) -> Vec<(String, Result<String, TransportError>)> {
         let Ok(functions) = &self.functions else { return Vec::new() };
         let mut ports = Vec::new();
         for name in Context::names(functions) {
             match Context::open(functions, &name) {
-                Ok(context) => ports.extend(self.ports(&context).map(|(position, port)| {
-                    let port = port.map(|port| port.description());
-                    (position, port.map_err(|error| error.to_string()))
-                })),
-                Err(error) => ports.push((name, Err(error.to_string()))),
+                Ok(context) => ports.extend(
+                    self.ports(&context)
+                        .map(|(position, port)| (position, port.map(|port| port.description()))),
+                ),
+                Err(error) => ports.push((name, Err(error))),
             }
         }
         ports
@@ -368,10 +368,10 @@ impl Transport for VerbsTransport {
 
     fn why_none(&self) -> String {
         if let Err(missing) = &self.functions {
-            return missing.clone();
+            return missing.to_string();
         }
         let ports = self.survey();
-        let unusable = |(name, port): &(String, Result<String, String>)| {
+        let unusable = |(name, port): &(String, Result<String, TransportError>)| {
             port.as_ref().err().map(|problem| format!("{name}: {problem}"))
         };
         let problems: Vec<String> = ports.iter().filter_map(unusable).collect();
@@ -385,7 +385,8 @@ impl Transport for VerbsTransport {
     }
 
     fn open(&self, id: &DeviceId) -> Result<Arc<dyn Device>, TransportError> {
-        let functions = self.functions.clone().map_err(TransportError::Usage)?;
+        let missing = |error: &LoadError| TransportError::Usage(error.to_string());
+        let functions = self.functions.map_err(missing)?;
         self.options.check()?;
         let (name, port) = id.0.split_once(':').unwrap_or((&id.0, "1"));
         let port = port.parse().map_err(|_| {

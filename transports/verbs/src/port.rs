@@ -9,7 +9,7 @@ use rdma_sys::*;
 
 use crate::Options;
 use crate::control::Control;
-use crate::gid::{self, Choice};
+use crate::gid::{self, Choice, GidError};
 use crate::native::{Context, Domain, GidRow};
 use crate::status;
 
@@ -87,7 +87,8 @@ impl Port {
                 attr.state
             )));
         }
-        let (choice, others) = choose(&context, number, &attr, &options.gid).map_err(usage)?;
+        let (choice, others) = choose(&context, number, &attr, &options.gid)
+            .map_err(|problem| usage(problem.to_string()))?;
         let (lid, mtu) = (attr.lid, attr.active_mtu);
         let requested = options.partition;
         if context.partition(number, requested).is_none_or(|key| key == 0) {
@@ -225,7 +226,7 @@ fn choose(
     number: u8,
     attr: &ibv_port_attr,
     rule: &gid::Rule,
-) -> Result<(Choice, Vec<GidRow>), String> {
+) -> Result<(Choice, Vec<GidRow>), GidError> {
     let rows = context.gids(number, attr.gid_tbl_len.max(0) as u32);
     let choice = rule.choose(&rows, attr.link_layer)?;
     let others = rule.others(&rows, attr.link_layer, choice.row);

@@ -1,5 +1,6 @@
 //! Connections of the control plane: how they are made, who is let in, and which ones a rank wants.
 
+use super::super::breach::Breach;
 use super::super::caller::Caller;
 use super::super::gate::{ConnectionId, GateVerdict};
 use super::super::handshake::Nonce;
@@ -149,12 +150,12 @@ impl Control {
         connection: ConnectionId,
         message: Message,
         now: Instant,
-    ) -> Result<(), String> {
+    ) -> Result<(), Breach> {
         let Some(link) = self.links.get_mut(&connection) else { return Ok(()) };
         match (&mut link.stage, message) {
             (Stage::Calling(rank, caller), message) => {
                 let rank = *rank;
-                if let Some(answer) = caller.step(&message).map_err(|error| error.to_string())? {
+                if let Some(answer) = caller.step(&message)? {
                     link.send(&answer);
                 } else {
                     link.trust(Stage::Introduced(rank));
@@ -188,16 +189,19 @@ impl Control {
                 let rank = *rank;
                 return self.heed(connection, rank, message, now);
             }
-            _ => return Err("a message out of turn".to_owned()),
+            _ => return Err(Breach::OutOfTurn),
         }
         Ok(())
     }
 
     /// Handles a peer that broke the protocol.
-    pub(super) fn object(&mut self, connection: ConnectionId, text: String, now: Instant) {
+    pub(super) fn object(&mut self, connection: ConnectionId, breach: &Breach, now: Instant) {
         let neighbour = self.links.get(&connection).and_then(Link::neighbour);
         match neighbour {
-            Some(rank) => self.declare_dead(rank, FailureReason::Protocol { text }, None, now),
+            Some(rank) => {
+                let reason = FailureReason::Protocol { text: breach.to_string() };
+                self.declare_dead(rank, reason, None, now);
+            }
             // Something else than our rank listens where it did.
             None => self.dial_failed(connection, true, now),
         }

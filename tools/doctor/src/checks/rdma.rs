@@ -92,7 +92,7 @@ pub(super) fn ports(host: &Host) -> Vec<Finding> {
 }
 
 /// Returns the ports that would be used, and for the others the reason; this opens devices.
-fn usable(host: &Host) -> Vec<(String, Result<String, String>)> {
+fn usable(host: &Host) -> Vec<(String, Result<String, TransportError>)> {
     match options(host) {
         Ok(options) if host.lives() => VerbsTransport::new(options).survey(),
         _ => Vec::new(),
@@ -144,7 +144,7 @@ pub(super) fn gids(host: &Host) -> Vec<Finding> {
     let judge = |port: &&Port| {
         let ethernet = port.is_ethernet(host);
         match rule.pick(&rows(host, port), ethernet) {
-            Err(problem) => Finding::fault(port.name.clone(), problem, give),
+            Err(problem) => Finding::fault(port.name.clone(), problem.to_string(), give),
             Ok(picked) => {
                 let evidence = format!("row {}: {} ({})", picked.index, picked.ip, picked.why);
                 if ethernet && !picked.is_v2 {

@@ -7,6 +7,7 @@ use ccl_core::transport::TransportError;
 
 use super::{Intent, Remake, Side};
 use crate::dialler::Dialler;
+use crate::end::{ConnectionEnd, LinkEnd, NotMended};
 use crate::wire::Wire;
 
 /// Pause between two attempts to connect again.
@@ -16,7 +17,7 @@ const REDIAL_PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct Break {
     since: Instant,
-    reason: String,
+    end: ConnectionEnd,
     dialler: Option<Dialler>,
     redial_at: Instant,
 }
@@ -24,22 +25,21 @@ pub struct Break {
 impl Break {
     /// Begins a break when the connection is found broken.
     #[must_use]
-    pub fn new(reason: String, now: Instant) -> Break {
-        Break { since: now, reason, dialler: None, redial_at: now }
+    pub fn new(end: ConnectionEnd, now: Instant) -> Break {
+        Break { since: now, end, dialler: None, redial_at: now }
     }
 
     /// Connects again, if this is the connecting side. Returns the new connection once it stands.
     ///
     /// # Errors
     ///
-    /// When no new connection will come: the peer refuses it, or nobody listens there. The text
-    /// continues "the connection broke and".
+    /// When no new connection will come: the peer refuses it, or nobody listens there.
     pub fn redial(
         &mut self,
         remake: &Remake,
         intent: impl FnOnce() -> Intent,
         now: Instant,
-    ) -> Result<Option<Wire>, String> {
+    ) -> Result<Option<Wire>, NotMended> {
         let Side::Dialled { location, setup } = &remake.0 else { return Ok(None) };
         if now < self.redial_at {
             return Ok(None);
@@ -49,14 +49,12 @@ impl Break {
             .get_or_insert_with(|| Dialler::new(location.clone(), setup, true, &intent().encode()));
         match dialler.poll(now) {
             Ok(wire) => Ok(wire.map(|(_, wire)| wire)),
-            Err(error @ TransportError::Refused { .. }) => {
-                Err(format!("could not be made anew: {error}"))
-            }
+            Err(error @ TransportError::Refused { .. }) => Err(NotMended::Refused(error)),
             Err(_) if dialler.has_hope() => {
                 (self.dialler, self.redial_at) = (None, now + REDIAL_PAUSE);
                 Ok(None)
             }
-            Err(_) => Err("nobody listens there any more: its process has ended".to_owned()),
+            Err(_) => Err(NotMended::Gone),
         }
     }
 
@@ -66,9 +64,9 @@ impl Break {
         now.since(self.since) >= within
     }
 
-    /// Returns a text that says that the connection to a peer broke, why, and what came of it.
+    /// Returns the end of a link to this peer, whose connection was not mended.
     #[must_use]
-    pub fn tell(&self, peer: &str, outcome: &str) -> String {
-        format!("the connection to {peer} broke ({}) and {outcome}", self.reason)
+    pub fn outlasts(&self, peer: &str, outcome: NotMended) -> LinkEnd {
+        LinkEnd::Broken { peer: peer.to_owned(), end: self.end.clone(), outcome }
     }
 }

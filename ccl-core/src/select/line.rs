@@ -1,0 +1,72 @@
+//! What may be wrong with a line of a tuning table.
+
+use thiserror::Error;
+
+use super::variant::VariantError;
+use crate::cost::figures::FigureError;
+
+/// Reason why a line cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum LineError {
+    /// A word that is not like the ones that may stand there.
+    #[error("{word:?} is not like {like}")]
+    Unlike {
+        /// Word of the line.
+        word: String,
+        /// Example of what may stand there.
+        like: String,
+    },
+    /// A line without a colon.
+    #[error("it is not like `{like}`: there is no `:`")]
+    NoColon {
+        /// Example of such a line.
+        like: &'static str,
+    },
+    /// A word that is too many.
+    #[error("{0:?} is one word too many before the `:`")]
+    TooManyWords(String),
+    /// A number that is too large.
+    #[error("{0} is too large")]
+    TooLarge(usize),
+    /// A name of no collective.
+    #[error("{0:?} is no collective")]
+    UnknownCollective(String),
+    /// A rule without a collective.
+    #[error("it names no collective")]
+    NoCollective,
+    /// A rule whose reason does not end.
+    #[error("({0} has no end; close the parenthesis")]
+    OpenReason(String),
+    /// A point without times.
+    #[error("there is no time behind the `:`")]
+    NoTime,
+    /// A point with two times of one algorithm.
+    #[error("an algorithm has two times; keep one of each")]
+    TwoTimes,
+    /// A point that an earlier line has.
+    #[error("the same is measured before; keep one line")]
+    SamePoint,
+    /// A tunable that an earlier line sets.
+    #[error("{0} is set before; keep one line")]
+    SetBefore(&'static str),
+    /// A setting that a table cannot have.
+    #[error("a table may set these, to a value: {known}; {text:?} does not")]
+    NotSettable {
+        /// Text of the setting.
+        text: String,
+        /// Tunables that a table may set.
+        known: String,
+    },
+    /// A variant that does not exist.
+    #[error(transparent)]
+    Variant(#[from] VariantError),
+    /// A parameter of a model that does not exist, or has no number.
+    #[error(transparent)]
+    Figure(#[from] FigureError),
+}
+
+impl LineError {
+    pub(super) fn unlike(word: &str, like: impl Into<String>) -> LineError {
+        LineError::Unlike { word: word.to_owned(), like: like.into() }
+    }
+}

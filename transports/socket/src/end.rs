@@ -1,0 +1,82 @@
+//! Why a connection has ended, and why a broken one is not made anew.
+
+use std::time::Duration;
+
+use ccl_core::transport::TransportError;
+use rustix::io::Errno;
+use thiserror::Error;
+
+/// Reason why nothing more is read from or written to a connection. The texts continue the peer's
+/// name and a colon.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ConnectionEnd {
+    /// End of the stream.
+    #[error("it closed the connection without a farewell")]
+    Closed,
+    /// Error of the operating system.
+    #[error("{}", crate::text(*.0))]
+    System(Errno),
+    /// End of the encrypted channel.
+    #[error("it ended the encrypted channel")]
+    ChannelEnded,
+    /// Bytes that do not decrypt, and what TLS says of them.
+    #[error("what came was not what the other side encrypted: {0}")]
+    Forged(String),
+    /// Another failure of TLS.
+    #[error("{0}")]
+    Tls(String),
+}
+
+/// The end of a [`crate::SideConnection`].
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SideEnd {
+    /// The connection broke: it can be made anew, and nothing that was said is lost with it.
+    #[error(transparent)]
+    Broken(ConnectionEnd),
+    /// The peer has ended the connection.
+    #[error("it has closed the connection")]
+    Farewell,
+    /// The peer announces a message longer than any may be.
+    #[error("it says something longer than anything may be")]
+    TooLong,
+    /// The peer says something that is no message, or not now.
+    #[error("it says something that means nothing here")]
+    Nonsense,
+}
+
+/// Reason why a broken connection is not made anew. The texts continue "the connection broke and".
+#[derive(Debug, Error)]
+pub enum NotMended {
+    /// The peer refuses it.
+    #[error("could not be made anew: {0}")]
+    Refused(TransportError),
+    /// No process listens at the peer's address.
+    #[error("nobody listens there any more: its process has ended")]
+    Gone,
+    /// It did not come back in this time.
+    #[error("did not come back within {0:?}")]
+    Late(Duration),
+}
+
+/// The end of a link's connection, for good.
+#[derive(Debug, Error)]
+pub enum LinkEnd {
+    /// The connection has ended and is not made anew.
+    #[error("{peer}: {end}")]
+    Ended {
+        /// Address of the peer.
+        peer: String,
+        /// How it ended.
+        end: SideEnd,
+    },
+    /// The connection broke, and was not mended.
+    #[error("the connection to {peer} broke ({end}) and {outcome}")]
+    Broken {
+        /// Address of the peer.
+        peer: String,
+        /// How it broke.
+        end: ConnectionEnd,
+        /// What came of mending it.
+        outcome: NotMended,
+    },
+}

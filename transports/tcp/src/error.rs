@@ -1,0 +1,36 @@
+//! Why nothing more comes on a stripe.
+
+use ccl_memory::RegionError;
+use ccl_socket::ConnectionEnd;
+use thiserror::Error;
+
+/// Reason why nothing more comes on a stripe.
+#[derive(Debug, Error)]
+pub(crate) enum StripeEnd {
+    /// The connection broke; it may be restored.
+    #[error(transparent)]
+    Broken(ConnectionEnd),
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+}
+
+/// Breach of the protocol by the peer. The texts continue the peer's name.
+#[derive(Debug, Error)]
+pub(crate) enum ProtocolError {
+    #[error("sent something that is no frame")]
+    NoFrame,
+    #[error("wrote to memory that was not shared with it")]
+    NotShared,
+    #[error("acknowledges what was never sent")]
+    NeverSent,
+    #[error("resumed what was not broken")]
+    NotBroken,
+    /// Number of messages that cannot be sent again.
+    #[error(
+        "has not received {0} messages that had left this side when the connection broke, and \
+         whose memory was given back"
+    )]
+    GivenBack(usize),
+    #[error("wrote where nothing can be written: {0}")]
+    Memory(#[from] RegionError),
+}
