@@ -2,7 +2,6 @@
 //! objects, so that it sees every access, in every order that the hardware may show.
 
 use std::any::Any;
-use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -11,16 +10,6 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 #[cfg(test)]
 mod tests;
-
-thread_local! {
-    /// The ordering that is weakened, by name. The checkers run all threads of a model on one.
-    static WEAKENED: Cell<Option<&'static str>> = const { Cell::new(None) };
-}
-
-/// Returns what is left of that ordering, if it is the weakened one.
-pub(crate) fn weakened(name: &str) -> Option<Ordering> {
-    (WEAKENED.get() == Some(name)).then_some(Ordering::Relaxed)
-}
 
 /// Eight bytes of payload. Written and read without synchronisation, as payload is.
 pub(crate) struct Payload {

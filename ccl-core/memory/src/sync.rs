@@ -19,6 +19,19 @@ pub(crate) fn fence(ordering: Ordering) {
     }
 }
 
+#[cfg(any(loom, shuttle))]
+std::thread_local! {
+    /// The ordering that is weakened, by name. The checkers run all threads of a model on one.
+    pub(crate) static WEAKENED: std::cell::Cell<Option<&'static str>> =
+        const { std::cell::Cell::new(None) };
+}
+
+/// Returns what is left of that ordering, if it is the weakened one.
+#[cfg(any(loom, shuttle))]
+fn weakened(name: &str) -> Option<Ordering> {
+    (WEAKENED.get() == Some(name)).then_some(Ordering::Relaxed)
+}
+
 /// Names the orderings that a protocol rests on: constants, but in a model, which weakens them one
 /// by one to see that each is needed.
 macro_rules! orderings {
@@ -34,7 +47,7 @@ macro_rules! orderings {
                 $(#[$doc])*
                 #[cfg(any(loom, shuttle))]
                 pub(crate) fn $name() -> Ordering {
-                    crate::model::weakened(stringify!($name)).unwrap_or(Ordering::$ordering)
+                    super::weakened(stringify!($name)).unwrap_or(Ordering::$ordering)
                 }
             )*
         }

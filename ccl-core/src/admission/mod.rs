@@ -30,14 +30,11 @@ mod inbound;
 mod links;
 mod offer;
 mod outbound;
-mod pool;
 mod registration_cache;
 mod rendezvous;
 mod statistics;
-mod striping;
 #[cfg(test)]
 mod tests;
-mod zero_copy;
 
 use ccl_memory::RegionError;
 

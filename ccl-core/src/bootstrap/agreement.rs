@@ -8,8 +8,9 @@
 
 use super::completed::Completed;
 use super::facts::Facts;
+use super::failure::Failure;
 use super::gate::ConnectionId;
-use super::message::{Failure, Message};
+use super::message::Message;
 use super::verdict::{Answer, Ask, Question, Verdict, Vote};
 use crate::time::Instant;
 use crate::types::Rank;

@@ -1,9 +1,9 @@
-//! What a rank may do against the protocol of the control plane.
+//! Breaches of the protocol of the control plane.
 
 use thiserror::Error;
 
+use super::caller::MemberJoinError;
 use super::frame::FrameError;
-use super::join_member::MemberJoinError;
 use crate::encoding::MessageError;
 use crate::types::Rank;
 

@@ -2,7 +2,8 @@
 //! the order in which it learned them. A rank that knows a fact therefore knows everything that the
 //! source of the fact had known before.
 
-use super::message::{Failure, FailureReason, Message};
+use super::failure::{Failure, FailureReason};
+use super::message::Message;
 use super::verdict::Verdict;
 use crate::types::Rank;
 use std::collections::{BTreeMap, BTreeSet};

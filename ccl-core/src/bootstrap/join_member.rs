@@ -1,52 +1,14 @@
 //! Joining from the side of every rank but 0: one connection, one attempt. Rank 0 lets the rank in
 //! first; then an elder rank tells it who all members are.
 
-use super::caller::Caller;
-use super::frame::{Decoder, FrameError, append_frame};
+use super::caller::{Caller, MemberJoinError};
+use super::frame::{Decoder, append_frame};
 use super::handshake::Nonce;
 use super::identity::Secret;
-use super::message::{Hello, JoinFailure, Member, Message, Referral, missing};
+use super::message::{Hello, Member, Message, Referral, missing};
 use super::{FRAME_BYTES_MAX, STRANGER_FRAME_BYTES_MAX};
 use crate::encoding::MessageError;
 use crate::types::Rank;
-use thiserror::Error;
-
-/// Error of an attempt to join.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum MemberJoinError {
-    /// The connection closed before the challenge: rank 0 was busy or not ready yet.
-    #[error("the connection closed before the challenge")]
-    ClosedEarly,
-    /// The other side closed the connection when it had this side's proof.
-    #[error(
-        "it closed the connection when this process answered its challenge: they have \
-         different secrets; give all ranks the same FERROCCL_SECRET or unique id"
-    )]
-    SecretRefused,
-    /// The process that listens there does not know the secret.
-    #[error(
-        "the process that listens there does not know the secret: it is another communicator's, \
-         or it has another FERROCCL_SECRET"
-    )]
-    RootUnproven,
-    /// The process that listens there sent a message that is not of this protocol.
-    #[error("what listens there is no ferroccl rank 0 ({0}): see whether the port is taken")]
-    Alien(MessageError),
-    /// The process that listens there sent a frame that is not of this protocol.
-    #[error("what listens there is no ferroccl rank 0 ({0}): see whether the port is taken")]
-    AlienFrame(FrameError),
-    /// Rank 0 ended the joining.
-    #[error(transparent)]
-    Refused(JoinFailure),
-}
-
-impl MemberJoinError {
-    /// Returns whether another attempt can succeed.
-    #[must_use]
-    pub fn is_passing(&self) -> bool {
-        matches!(self, MemberJoinError::ClosedEarly)
-    }
-}
 
 /// Request to the other side.
 #[derive(Clone, Debug)]

@@ -32,6 +32,7 @@ mod completed;
 mod control;
 mod exchange;
 mod facts;
+mod failure;
 mod frame;
 mod gate;
 mod handshake;
@@ -47,21 +48,24 @@ mod tests;
 mod verdict;
 
 pub use crate::encoding::MessageError;
+pub use caller::MemberJoinError;
 pub use completed::Completed;
 pub use control::{Control, ControlError, ControlTiming, NoVerdict};
+pub use failure::{Failure, FailureReason};
 pub use frame::{Decoder, Frame, FrameError};
 pub use gate::{ConnectionId, Strays};
 pub use handshake::Nonce;
 pub use identity::{Endpoint, IdentityError, Secret, UniqueId};
-pub use join_member::{MemberJoin, MemberJoinError, Reply};
+pub use join_member::{MemberJoin, Reply};
 pub use join_root::{JoinLimits, RootAction, RootJoin};
 pub use message::{
-    Contact, Failure, FailureReason, Hello, JoinFailure, MISSING_NAMED_MAX, Member, Message,
-    Referral, Roster, TEXT_BYTES_MAX,
+    Contact, Hello, JoinFailure, MISSING_NAMED_MAX, Member, Message, Referral, Roster,
 };
 pub use notes::{AWAITED_MAX, Awaited, Doing, Note, Noted, Sight, Stuck, judge};
 pub use verdict::{Answer, Ask, Question, Verdict, Vote};
 
+/// Most bytes of the text of a reason.
+pub const TEXT_BYTES_MAX: usize = 1024;
 /// Version of the messages of this module; peers of another version are refused by name.
 pub const PROTOCOL_VERSION: u16 = 5;
 

@@ -1,7 +1,7 @@
 //! Verdict of the survivors of a failure, and the messages by which they agree on it.
 
 use super::RANKS_MAX;
-use super::message::Failure;
+use super::failure::Failure;
 use crate::encoding::RankSet;
 use crate::types::Rank;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! What may be wrong with a line of a tuning table.
+//! Errors in a line of a tuning table.
 
 use thiserror::Error;
 

@@ -6,9 +6,9 @@ use std::ptr::null_mut;
 use libc::{EINVAL, ENODATA, ENODEV, ENOMEM, c_char, c_int, c_uint, c_void};
 use rdma_sys::*;
 
-use crate::network::{Memory, Network, Pair, Payload, Queue, Send, Traffic, lock};
+use crate::network::{Network, Pair, Payload, Queue, Send, Traffic, lock};
 use crate::objects::{
-    self, Context, bell, hand_out, hear, load, opened, places, refuse, take_back,
+    self, Context, Memory, bell, hand_out, hear, load, opened, places, refuse, take_back,
 };
 
 /// Number of the only port.

@@ -9,6 +9,7 @@ use libc::c_int;
 use rdma_sys::*;
 
 use crate::Limits;
+use crate::objects::{self, Memory};
 
 /// Traffic of a queue pair.
 #[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,15 +59,6 @@ pub(crate) struct Device {
     pub(crate) opened: BTreeMap<u32, (c_int, VecDeque<Raised>)>,
     /// Traffic of destroyed queue pairs.
     past: Vec<Traffic>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Memory {
-    pub(crate) device: u32,
-    pub(crate) domain: u32,
-    pub(crate) address: usize,
-    pub(crate) bytes: usize,
-    pub(crate) access: c_int,
 }
 
 /// Completion queue.
@@ -242,7 +234,7 @@ impl Network {
         let opened = device.opened.iter_mut().filter(|(context, _)| whom(**context));
         for (descriptor, events) in opened.map(|(_, opened)| opened) {
             events.push_back(raised);
-            crate::objects::wake(*descriptor);
+            objects::wake(*descriptor);
         }
     }
 

@@ -5,7 +5,15 @@ use std::os::raw::c_void;
 use libc::c_int;
 use rdma_sys::{ibv_context, ibv_sge};
 
-use crate::network::Memory;
+/// Registered memory.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) device: u32,
+    pub(crate) domain: u32,
+    pub(crate) address: usize,
+    pub(crate) bytes: usize,
+    pub(crate) access: c_int,
+}
 
 /// Opened device.
 #[repr(C)]

@@ -1,6 +1,5 @@
 //! The device: registers memory, and makes listeners, connections and lanes.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ccl_core::time::Instant;
@@ -13,7 +12,7 @@ use crate::address::{self, Namespace};
 use crate::endpoint::{ShmConnecting, ShmListener};
 use crate::handshake::RING;
 use crate::lane::ShmLane;
-use crate::memory::{self, Segment};
+use crate::memory::{self, File, Segment};
 
 /// Returns the capabilities of the device.
 pub(crate) fn caps() -> Caps {
@@ -30,9 +29,6 @@ pub(crate) fn caps() -> Caps {
         latency_ns: 200,
     }
 }
-
-/// Descriptor by which peers map memory; none for memory that was only registered.
-pub(crate) type File = Option<Arc<OwnedFd>>;
 
 /// Device for the shared memory of this host.
 #[derive(Debug)]
@@ -86,6 +82,6 @@ impl Device for ShmDevice {
     }
 
     fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {
-        Ok(Box::new(ShmLane::new(Arc::clone(&self.registry))))
+        Ok(Box::new(ShmLane::new(Arc::clone(&self.registry), self.caps.clone())))
     }
 }

@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Connected, EndpointId, Event, Imported, Lane, MrKey, NamedMemory, Registry, RemoteKey,
+    Caps, Connected, EndpointId, Event, Imported, Lane, MrKey, NamedMemory, Registry, RemoteKey,
     RemoteMr, Slice, TransportError, Understood, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::device::{File, caps};
 use crate::handshake::{Link, RING, random};
+use crate::memory::{self, File};
 use crate::wire::{self, Offer, Received};
-use crate::{DESCRIPTORS, memory, os};
+use crate::{DESCRIPTORS, os};
 
 /// Interval between checks of whether the peers live and what their sockets have brought.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
@@ -281,9 +281,9 @@ pub(crate) struct ShmLane {
 }
 
 impl ShmLane {
-    pub(crate) fn new(registry: Arc<Registry<File>>) -> ShmLane {
+    pub(crate) fn new(registry: Arc<Registry<File>>, caps: Caps) -> ShmLane {
         ShmLane {
-            memory: NamedMemory::new(registry, caps()),
+            memory: NamedMemory::new(registry, caps),
             endpoints: Vec::new(),
             done: Vec::new(),
             checked: None,

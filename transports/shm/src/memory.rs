@@ -26,6 +26,9 @@ const COMMIT_BYTES: usize = 64 << 20;
 const FREE_MEMORY: &str = "use less (fewer ranks, channels or slots, smaller buffers), or raise \
                            the memory limit of the container or of `ulimit -v`";
 
+/// Descriptor by which peers map memory; none for memory that was only registered.
+pub(crate) type File = Option<Arc<OwnedFd>>;
+
 /// Memory of this process that can be shared.
 #[derive(Debug)]
 pub(crate) struct Segment {

@@ -53,7 +53,7 @@ pub enum NotMended {
     /// No process listens at the peer's address.
     #[error("nobody listens there any more: its process has ended")]
     Gone,
-    /// It did not come back in this time.
+    /// No new connection within this time.
     #[error("did not come back within {0:?}")]
     Late(Duration),
 }
@@ -66,7 +66,7 @@ pub enum LinkEnd {
     Ended {
         /// Address of the peer.
         peer: String,
-        /// How it ended.
+        /// End of the connection.
         end: SideEnd,
     },
     /// The connection broke, and was not mended.
@@ -74,9 +74,9 @@ pub enum LinkEnd {
     Broken {
         /// Address of the peer.
         peer: String,
-        /// How it broke.
+        /// End of the connection.
         end: ConnectionEnd,
-        /// What came of mending it.
+        /// Outcome of mending it.
         outcome: NotMended,
     },
 }

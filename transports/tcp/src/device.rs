@@ -117,6 +117,7 @@ impl Device for TcpDevice {
 
     fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {
         let (registry, writer) = (Arc::clone(&self.registry), self.writers.join());
-        Ok(Box::new(TcpLane::new(registry, writer, &self.options, self.tls.is_some())?))
+        let (encrypts, caps) = (self.tls.is_some(), self.caps.clone());
+        Ok(Box::new(TcpLane::new(registry, writer, &self.options, encrypts, caps)?))
     }
 }

@@ -142,7 +142,9 @@ fn lane(stripes: Vec<Wire>) -> TcpLane {
     let (peer, wires) = ("a test".to_owned(), stripes);
     let link = Link { device: registry.device(), id: [0; 16], peer, wires, remake };
     let options = Options { resume_within: Duration::MAX, ..Options::default() };
-    let mut lane = TcpLane::new(registry, Writer::default(), &options, true).unwrap();
+    let mut lane =
+        TcpLane::new(registry, Writer::default(), &options, true, crate::device::caps(&options))
+            .unwrap();
     lane.attach(Connected { hello: Vec::new(), inner: Box::new(link) }).unwrap();
     lane
 }

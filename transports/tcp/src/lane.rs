@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, NamedMemory, Registry, RemoteKey,
+    Caps, Connected, EndpointId, Event, Lane, LocalSlice, MrKey, NamedMemory, Registry, RemoteKey,
     RemoteMr, TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
@@ -17,7 +17,6 @@ use rustix::event::{Timespec, epoll};
 use rustix::process::Pid;
 
 use crate::Options;
-use crate::device::caps;
 use crate::endpoint::{Endpoint, Shared, TELL_AFTER};
 use crate::frame::{Header, Kind};
 use crate::inbox::Other;
@@ -77,11 +76,12 @@ impl TcpLane {
         writer: Writer,
         options: &Options,
         encrypts: bool,
+        caps: Caps,
     ) -> Result<TcpLane, TransportError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| os("epoll_create", error, DESCRIPTORS))?;
         Ok(TcpLane {
-            memory: NamedMemory::new(registry, caps(options)),
+            memory: NamedMemory::new(registry, caps),
             writer,
             resume_within: options.resume_within,
             gives_back: options.done_when_written,

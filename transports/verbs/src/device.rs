@@ -114,6 +114,6 @@ impl Device for VerbsDevice {
 
     fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {
         let (port, registry) = (Arc::clone(&self.port), Arc::clone(&self.registry));
-        Ok(Box::new(VerbsLane::new(port, registry, self.options.clone())?))
+        Ok(Box::new(VerbsLane::new(port, registry, self.options.clone(), self.caps.clone())?))
     }
 }

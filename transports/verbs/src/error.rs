@@ -13,7 +13,7 @@ pub(crate) enum EndpointError {
     Side(#[from] LinkEnd),
     #[error("{peer}: {error}")]
     Connect { peer: String, error: ConnectError },
-    /// What the peer says of its own end.
+    /// The peer's own reason for its end.
     #[error("{peer} says: {reason}")]
     Failed { peer: String, reason: String },
     #[error("{peer} spoke out of turn")]

@@ -336,7 +336,8 @@ mod tests {
         let none = Rule { index: Some(2), ..Rule::default() };
         let error = none.choose(&table(), IBV_LINK_LAYER_ETHERNET).unwrap_err().to_string();
         assert!(error.contains("0, 1, 4, 5, 7, 9"), "{error}");
-        let error = Rule::default().choose(&table()[..1], IBV_LINK_LAYER_ETHERNET).unwrap_err().to_string();
+        let error =
+            Rule::default().choose(&table()[..1], IBV_LINK_LAYER_ETHERNET).unwrap_err().to_string();
         assert!(error.contains("0: fe80::1 (v1)"), "{error}");
         let error = Rule::default().choose(&[], IBV_LINK_LAYER_ETHERNET).unwrap_err().to_string();
         assert!(error.contains("bring its interface up"), "{error}");

@@ -8,8 +8,8 @@ use std::time::Duration;
 use ccl_core::queue_pairs::{Flow, Striping};
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Connected, EndpointId, Event, Lane, MrKey, NamedMemory, Registry, RemoteKey, RemoteMr, Slice,
-    TransportError, WorkRequest, check_note, take,
+    Caps, Connected, EndpointId, Event, Lane, MrKey, NamedMemory, Registry, RemoteKey, RemoteMr,
+    Slice, TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
 use ccl_socket::{DESCRIPTORS, Farewell, Link, SideMessage, now, os};
@@ -17,13 +17,13 @@ use rdma_sys::ibv_wc;
 use rustix::event::{Timespec, epoll};
 use rustix::process::Pid;
 
+use crate::Options;
 use crate::endpoint::{Endpoint, Name, Told, completions};
 use crate::line::Put;
 use crate::load::Load;
 use crate::memory::Shared;
 use crate::native::{Memory, Queue, Sge};
 use crate::port::Port;
-use crate::{Options, device};
 
 /// Number of completions that are taken at once.
 const AT_ONCE: usize = 32;
@@ -90,6 +90,7 @@ impl VerbsLane {
         port: Arc<Port>,
         registry: Arc<Registry<Arc<Memory>>>,
         options: Options,
+        caps: Caps,
     ) -> Result<VerbsLane, TransportError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| os("epoll_create", error, DESCRIPTORS))?;
@@ -100,7 +101,7 @@ impl VerbsLane {
             .map_err(|error| os("epoll_ctl", error, DESCRIPTORS))?;
         let load = Load::new(&port.name());
         Ok(VerbsLane {
-            memory: NamedMemory::new(registry, device::caps(&port, &options)),
+            memory: NamedMemory::new(registry, caps),
             port,
             options,
             process: rustix::process::getpid(),

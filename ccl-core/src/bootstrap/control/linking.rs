@@ -2,10 +2,11 @@
 
 use super::super::breach::Breach;
 use super::super::caller::Caller;
+use super::super::failure::{Failure, FailureReason};
 use super::super::gate::{ConnectionId, GateVerdict};
 use super::super::handshake::Nonce;
 use super::super::link::{Link, Stage};
-use super::super::message::{Failure, FailureReason, Message};
+use super::super::message::Message;
 use super::super::overlay;
 use super::Control;
 use crate::time::Instant;

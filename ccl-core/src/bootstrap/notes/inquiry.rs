@@ -8,8 +8,9 @@
 
 use super::super::agreement::Out;
 use super::super::facts::Facts;
+use super::super::failure::{Failure, FailureReason};
 use super::super::gate::ConnectionId;
-use super::super::message::{Failure, FailureReason, Message};
+use super::super::message::Message;
 use super::{Doing, Note, Noted, Sight, judge};
 use crate::time::Instant;
 use crate::types::Rank;

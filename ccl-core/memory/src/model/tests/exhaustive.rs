@@ -9,9 +9,9 @@ use loom::thread;
 
 use crate::Region;
 use crate::doorbell::{Doorbell, Parking};
-use crate::model::WEAKENED;
 use crate::record;
 use crate::slots::{Receiver, Sender, Shape};
+use crate::sync::WEAKENED;
 use crate::sync::{Ordering, fence};
 
 /// Returns whether `model` fails, as it must, when this ordering is weakened.

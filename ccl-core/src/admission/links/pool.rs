@@ -8,9 +8,9 @@
 
 use std::collections::VecDeque;
 
-use super::Config;
-use super::inbound::Inbound;
-use super::links::MessageLinks;
+use super::super::Config;
+use super::super::inbound::Inbound;
+use super::MessageLinks;
 use crate::execution::Link;
 
 /// The pool of one receiver.

@@ -18,9 +18,9 @@ use std::time::Duration;
 
 use ccl_memory::Region;
 
-use super::inbound::Destination;
-use super::links::{MessageLinks, Peer, request_id};
-use super::registration_cache::{CachedMemory, RegistrationCache};
+use super::super::inbound::Destination;
+use super::super::registration_cache::{CachedMemory, RegistrationCache};
+use super::{MessageLinks, Peer, request_id};
 use crate::execution::Link;
 use crate::time::Instant;
 use crate::transport::{Device, LocalSlice, MrKey, RemoteKey, TransportError, WorkRequest};

@@ -1,5 +1,10 @@
 //! The message links of one rank.
 
+mod pool;
+mod preposting;
+mod striping;
+mod zero_copy;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,12 +15,9 @@ use super::immediate::{Immediate, SLOTS_MAX};
 use super::inbound::{Destination, Inbound};
 use super::offer::{Offer, OfferError};
 use super::outbound::{Outbound, Verdict};
-use super::pool::CreditPool;
 use super::registration_cache::RegistrationCache;
 use super::rendezvous::{Directory, PeerOutcome, Rendezvous};
 use super::statistics::PeerStatistics;
-use super::striping::StripingState;
-use super::zero_copy::ZeroCopy;
 use super::{AdmissionError, Config, Counters, HEADER_BYTES};
 use crate::execution::Link;
 use crate::queue_pairs::Striping;
@@ -25,6 +27,9 @@ use crate::transport::{
     TransportError, WorkRequest,
 };
 use crate::types::Rank;
+use pool::CreditPool;
+use striping::StripingState;
+use zero_copy::ZeroCopy;
 
 pub(super) const LINE: usize = 64;
 /// Offset of the header in a slot: the payload begins with a cache line.
@@ -39,9 +44,9 @@ const AT_ONCE: usize = 64;
 
 /// Memory for the slots of all channels of one peer, in one direction.
 #[derive(Debug)]
-pub(super) struct Slots {
-    pub(super) region: Region,
-    pub(super) key: MrKey,
+struct Slots {
+    region: Region,
+    key: MrKey,
     per_channel: usize,
     stride: usize,
     /// Offset of the CTS records.
@@ -50,7 +55,7 @@ pub(super) struct Slots {
 
 impl Slots {
     /// Returns the offset of a record.
-    pub(super) fn record(&self, channel: usize, at: usize) -> usize {
+    fn record(&self, channel: usize, at: usize) -> usize {
         self.records + (channel * RECORDS + at) * RECORD_BYTES
     }
 
@@ -59,7 +64,7 @@ impl Slots {
     }
 
     /// Returns the first bytes of a slot's payload.
-    pub(super) fn slice(&self, channel: usize, slot: usize, bytes: usize) -> LocalSlice {
+    fn slice(&self, channel: usize, slot: usize, bytes: usize) -> LocalSlice {
         LocalSlice { key: self.key, offset: self.offset(channel, slot) + LINE, bytes }
     }
 
@@ -93,29 +98,29 @@ struct Header {
 }
 
 #[derive(Debug)]
-pub(super) struct Peer {
-    pub(super) endpoint: EndpointId,
+struct Peer {
+    endpoint: EndpointId,
     /// Slots that the peer fills.
-    pub(super) inbound: Slots,
+    inbound: Slots,
     /// Slots that this rank fills.
-    pub(super) staging: Slots,
+    staging: Slots,
     /// The peer's inbound slots, once its offer has come.
-    pub(super) remote: Option<RemoteMr>,
+    remote: Option<RemoteMr>,
     /// Offset of the CTS ring in the peer's inbound memory, if there is a ring.
-    pub(super) ring: Option<usize>,
+    ring: Option<usize>,
     /// Memory of the peer's that CTS have named.
-    pub(super) imports: Vec<(RemoteKey, RemoteMr)>,
+    imports: Vec<(RemoteKey, RemoteMr)>,
     /// Both ends of each link, channel by channel.
-    pub(super) links: Vec<(Inbound, Outbound)>,
+    links: Vec<(Inbound, Outbound)>,
     /// The striping that the lane uses towards the peer.
     striping: Option<Striping>,
-    pub(super) statistics: PeerStatistics,
+    statistics: PeerStatistics,
 }
 
 impl Peer {
     /// Ends what is under way to the peer and from it; returns the bytes that were under way, and
     /// the credits of the pool that its links had.
-    pub(super) fn void(&mut self) -> (usize, usize) {
+    fn void(&mut self) -> (usize, usize) {
         self.statistics.in_flight_bytes = 0;
         let links = self.links.iter_mut();
         links.fold((0, 0), |(bytes, credits), (inbound, outbound)| {
@@ -127,33 +132,33 @@ impl Peer {
 /// All links of one rank over one lane; the module's text describes the protocol.
 #[derive(Debug)]
 pub struct MessageLinks {
-    pub(super) lane: Box<dyn Lane>,
-    pub(super) device: Arc<dyn Device>,
-    pub(super) config: Config,
+    lane: Box<dyn Lane>,
+    device: Arc<dyn Device>,
+    config: Config,
     /// Credits that each link has for itself.
     reserved: u32,
-    pub(super) pool: CreditPool,
+    pool: CreditPool,
     /// True if receivers send CTS: the device cannot redirect puts.
-    pub(super) transfers: bool,
+    transfers: bool,
     /// Peers, by rank.
-    pub(super) peers: Vec<Option<Peer>>,
+    peers: Vec<Option<Peer>>,
     /// The rank of each endpoint, by number.
     ranks: Vec<Option<Rank>>,
     /// Connects more peers; none where the owner attaches all.
     rendezvous: Option<Box<Rendezvous>>,
     /// Requests that were published, but not yet taken by the lane.
-    pub(super) queue: Vec<WorkRequest>,
+    queue: Vec<WorkRequest>,
     /// Requests set aside during a flush because their endpoints take no more.
     held: Vec<WorkRequest>,
-    pub(super) spreading: StripingState,
+    spreading: StripingState,
     /// The caller's memory, as far as sends and receives use it.
-    pub(super) zero_copy: ZeroCopy,
+    zero_copy: ZeroCopy,
     /// Memory that stays registered between calls.
-    pub(super) registrations: RegistrationCache,
+    registrations: RegistrationCache,
     events: Vec<Event>,
     /// Peers that are gone, in order of their loss, and how the loss was noticed.
-    pub(super) lost: Vec<(Rank, String)>,
-    pub(super) counters: Counters,
+    lost: Vec<(Rank, String)>,
+    counters: Counters,
     /// Time of the last poll or flush.
     now: Option<Instant>,
 }
@@ -337,7 +342,7 @@ impl MessageLinks {
         self.ranks.get(number as usize).copied().flatten()
     }
 
-    pub(super) fn link(&mut self, link: Link) -> Option<(&mut Peer, usize)> {
+    fn link(&mut self, link: Link) -> Option<(&mut Peer, usize)> {
         let peer = self.peers.get_mut(link.peer as usize)?.as_mut()?;
         let channel = link.channel as usize;
         (channel < peer.links.len()).then_some((peer, channel))
@@ -482,13 +487,13 @@ impl MessageLinks {
     }
 
     /// Gives back the memory of a peer that is detached.
-    pub(super) fn dispose(&self, peer: &Peer) {
+    fn dispose(&self, peer: &Peer) {
         self.give_back(&peer.inbound);
         self.give_back(&peer.staging);
     }
 
     /// Makes a put that the lane has not taken yet read its tail from `to`.
-    pub(super) fn requeue(&mut self, id: u64, to: LocalSlice) {
+    fn requeue(&mut self, id: u64, to: LocalSlice) {
         for WorkRequest::Put { tail, id: own, .. } in &mut self.queue {
             if *own == id {
                 *tail = tail.map(|_| to);
@@ -497,7 +502,7 @@ impl MessageLinks {
     }
 
     /// Queues the credit that `due` finds to be due.
-    pub(super) fn credit(&mut self, link: Link, due: impl FnOnce(&mut Inbound) -> Option<u64>) {
+    fn credit(&mut self, link: Link, due: impl FnOnce(&mut Inbound) -> Option<u64>) {
         let Some((peer, channel)) = self.link(link) else { return };
         let Some(below) = due(&mut peer.links[channel].0) else { return };
         let Some(remote) = peer.remote else { return };
@@ -798,7 +803,7 @@ impl MessageLinks {
         true
     }
 
-    pub(super) fn lose(&mut self, endpoint: EndpointId, reason: String) {
+    fn lose(&mut self, endpoint: EndpointId, reason: String) {
         let Some(rank) = self.rank(endpoint) else { return };
         tracing::debug!(rank, reason, "a peer is lost");
         self.zero_copy.forget(rank);
@@ -812,12 +817,12 @@ impl MessageLinks {
 }
 
 /// Returns the id of a request: its link, and the staging slot that it reads.
-pub(super) fn request_id(link: Link, staging: u32) -> u64 {
+fn request_id(link: Link, staging: u32) -> u64 {
     u64::from(link.peer) << 40 | u64::from(link.channel) << 32 | u64::from(staging)
 }
 
 /// Returns the id of the request that carries a record.
-pub(super) fn record_id(link: Link, at: usize) -> u64 {
+fn record_id(link: Link, at: usize) -> u64 {
     request_id(link, CREDIT_ID - 1 - at as u32)
 }
 

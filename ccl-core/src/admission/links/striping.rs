@@ -1,6 +1,6 @@
 //! Striping of a call's messages over the queue pairs of their links.
 
-use super::links::MessageLinks;
+use super::MessageLinks;
 use crate::queue_pairs::{Flow, Group, Policy, Situation, Striping, Tier};
 use crate::transport::{EndpointId, RailState};
 use crate::types::{Collective, Rank};
