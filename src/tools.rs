@@ -4,7 +4,7 @@
 pub use crate::bootstrap::listen::own_hosts;
 pub use crate::bootstrap::resolve::resolve;
 pub use crate::bootstrap::socket::Deadline;
-pub use crate::communicator::affinity::{node_of, processors};
+pub use crate::communicator::devices::affinity::{node_of, processors};
 pub use crate::communicator::expected::{Asked, predicted};
 pub use crate::communicator::network::Seen;
 pub use crate::communicator::setting;

@@ -6,12 +6,10 @@
 
 mod contact;
 mod control;
-mod driver;
 mod give_up;
 mod host;
 pub(crate) mod listen;
 mod member;
-mod regroup;
 pub(crate) mod resolve;
 mod root;
 pub(crate) mod socket;
@@ -21,10 +19,9 @@ pub use ccl_core::bootstrap::{
     JoinFailure, JoinLimits, Member, MemberJoinError, NoVerdict, Roster, Secret, Strays, UniqueId,
     Verdict,
 };
-pub use control::{ControlPlane, ExchangeError, VerdictError};
+pub use control::{ControlPlane, ExchangeError, Invitation, VerdictError};
 pub use give_up::GiveUp;
 pub use listen::{Listening, Reach, listen_at};
-pub use regroup::Invitation;
 pub use socket::random_bytes;
 
 use socket::Deadline;

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use super::Communicator;
+use super::engine::sentence;
 use super::engine::{CallKind, Engine, Running};
 use super::error::Error;
-use super::watch::sentence;
 use crate::bootstrap::{FailureReason, NoVerdict, Verdict, VerdictError};
 
 /// Longest time that a failing call waits for the agreement of the survivors, who need a few

@@ -13,9 +13,9 @@ use ccl_core::types::{Collective, Rank};
 use serde::Serialize;
 
 use super::call::usage;
-use super::explain::sharing;
 use super::segment::Segment;
 use super::{Call, Error};
+use crate::transports::Choice;
 
 /// Largest number of ranks for which durations are predicted: for more, a prediction takes too
 /// long.
@@ -84,6 +84,14 @@ pub fn expected(config: &Config, hosts: &Hosts, call: &Call<'_>) -> Result<Vec<E
     }
     all.sort_by(|one, other| one.time_us.total_cmp(&other.time_us));
     Ok(all)
+}
+
+/// Returns the hosts as algorithms see them: ranks that share no memory are on hosts of their own.
+pub(super) fn sharing(config: &Config, hosts: &Hosts) -> Hosts {
+    match Choice::of(config).host {
+        Some(_) => hosts.clone(),
+        None => Hosts::of(&Vec::from_iter(0..hosts.ranks())),
+    }
 }
 
 /// Predicts the duration of each variant in nanoseconds by a model alone, with links as the

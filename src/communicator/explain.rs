@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::call::usage;
 use super::engine::{check_message, choice, message_bytes};
-use super::expected::Expected;
+use super::expected::{Expected, sharing};
 use super::prediction_cache::PredictionCache;
 use super::segment::Segment;
 use super::{Call, Communicator, Error};
@@ -203,14 +203,6 @@ pub fn explain(
         schedule: schedule.to_string(),
         program: program.to_string(),
     })
-}
-
-/// Returns the hosts as algorithms see them: ranks that share no memory are on hosts of their own.
-pub(super) fn sharing(config: &Config, hosts: &Hosts) -> Hosts {
-    match Choice::of(config).host {
-        Some(_) => hosts.clone(),
-        None => Hosts::of(&Vec::from_iter(0..hosts.ranks())),
-    }
 }
 
 /// Returns the name of the transports that join the ranks.

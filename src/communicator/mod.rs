@@ -1,12 +1,11 @@
 //! The communicator: ranks that do collectives together.
 
-pub(crate) mod affinity;
-mod agree;
+pub(crate) mod agree;
 mod api;
 mod assumptions;
 mod call;
 mod derive;
-mod devices;
+pub(crate) mod devices;
 mod element;
 mod engine;
 mod error;
@@ -23,7 +22,6 @@ mod segment;
 mod symmetric;
 pub(crate) mod tuning;
 mod wait;
-mod watch;
 mod wiring;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -221,7 +219,7 @@ impl Communicator {
         } else {
             let (roster, rank) = (control.roster(), control.rank());
             let mut candidates = devices::candidates(&config, roster.hosts())?;
-            affinity::survey(&control, &config, &mut candidates)?;
+            devices::affinity::survey(&control, &config, &mut candidates)?;
             let mut taken = config.clone();
             let why = devices::settle(&config, &candidates).map(|(transport, why)| {
                 tracing::info!("{why}");
@@ -237,7 +235,7 @@ impl Communicator {
             let control = Arc::clone(&control);
             let mut wiring = Wiring::connect(control, devices, &secret, (&flows, note))?;
             wiring.why = why;
-            wiring.engine(config, ccl_transport_shm::parking())?
+            Engine::over(wiring, config, ccl_transport_shm::parking())?
         };
         Ok(Communicator {
             id: next_id(),

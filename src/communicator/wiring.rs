@@ -13,20 +13,14 @@ use ccl_core::transport::{
     self, Connected, Connecting, Device, EndpointId, Event, Lane, MrKey, RemoteKey, TransportError,
 };
 use ccl_core::types::Rank;
-use ccl_links::Links;
-use ccl_links::mapped::{Duplex, MappedLinks};
 use ccl_memory::Region;
-use ccl_memory::doorbell::{Doorbell, Parking};
-use ccl_memory::slots::{Receiver, Sender};
 
 use super::assumptions;
 use super::call::usage;
 use super::devices::Devices;
-use super::engine::Engine;
 use super::error::Error;
 use super::exchange::{Topic, exchange};
 use super::segment::Segment;
-use super::wait::{Look, WaitPolicy};
 use crate::bootstrap::{ControlPlane, random_bytes};
 use crate::clock;
 use crate::transports::Choice;
@@ -48,14 +42,14 @@ struct Local {
 pub(super) struct Wiring {
     local: Option<Local>,
     /// Links to the peers on other hosts, until the engine takes them over.
-    messages: Option<MessageLinks>,
+    pub(super) messages: Option<MessageLinks>,
     /// The transports that join the ranks, by name.
     pub(super) transports: &'static str,
-    hosts: Hosts,
+    pub(super) hosts: Hosts,
     /// The ranks that share memory with this one, this rank among them, ascending.
-    locals: Vec<Rank>,
-    control: Arc<ControlPlane>,
-    timeout: Duration,
+    pub(super) locals: Vec<Rank>,
+    pub(super) control: Arc<ControlPlane>,
+    pub(super) timeout: Duration,
     /// Configuration, with other values for defaults that do not suit the network.
     pub(super) config: Config,
     /// Note on these values.
@@ -65,7 +59,7 @@ pub(super) struct Wiring {
     /// The RDMA devices that this rank takes, each described for people.
     pub(super) rdma: Vec<String>,
     /// The least share of a network device's budget that any rank has.
-    budget_share: f64,
+    pub(super) budget_share: f64,
 }
 
 /// Means to find the peers of one transport.
@@ -231,64 +225,6 @@ impl Wiring {
         }
         Ok(regions)
     }
-
-    /// Makes the engine: links over shared segments, and messages to other hosts.
-    pub(super) fn engine(mut self, config: Config, parking: Parking) -> Result<Engine, Error> {
-        let (rank, ranks) = (self.control.rank(), self.control.ranks());
-        let segment = Segment::new(&self.hosts, rank, &self.config).on_network(self.budget_share);
-        let mut receivers: Vec<Option<Receiver>> = Vec::new();
-        let regions = self.share(segment.bytes(), |own| {
-            for (peer, channel) in links(ranks, segment.channels) {
-                receivers.push(match segment.link(own, rank, peer, channel) {
-                    None => None,
-                    Some(slots) => {
-                        let slots = slots.map_err(memory)?;
-                        Some(Receiver::new(&slots, segment.shape).map_err(memory)?)
-                    }
-                });
-            }
-            Ok(())
-        })?;
-        let mut duplexes = Vec::new();
-        for ((peer, channel), receiver) in links(ranks, segment.channels).zip(receivers) {
-            let theirs = regions[peer as usize].as_ref();
-            let slots = theirs.and_then(|theirs| segment.link(theirs, peer, rank, channel));
-            duplexes.push(match (receiver, slots) {
-                (Some(receiver), Some(slots)) => {
-                    let slots = slots.map_err(memory)?;
-                    let sender = Sender::new(&slots, segment.shape).map_err(memory)?;
-                    Some(Duplex { sender, receiver })
-                }
-                _ => None,
-            });
-        }
-        let mut doorbells = Vec::new();
-        let mut records = Vec::new();
-        for region in &regions {
-            let doorbell = region.as_ref().map(|region| Doorbell::new(region, parking));
-            doorbells.push(doorbell.transpose().map_err(memory)?);
-            let record = region.as_ref().map(|region| segment.record(region));
-            records.push(record.transpose().map_err(memory)?);
-        }
-        let own_doorbell = doorbells[rank as usize].take();
-        let own_record = records[rank as usize].take();
-        let look = match &self.messages {
-            None => Look::Memory,
-            Some(messages) if messages.makes_calls() => Look::Calls,
-            Some(_) => Look::Device,
-        };
-        let wait_policy = WaitPolicy::new(&config, self.locals.len(), look, own_doorbell);
-        let mapped = MappedLinks::new(segment.channels, duplexes, doorbells);
-        let links = Links::new(mapped, self.messages.take());
-        let control = Arc::clone(&self.control);
-        exchange(&control, Topic::Ready, &(), self.timeout)?;
-        let mut engine =
-            Engine::new(control, config, self.hosts.clone(), segment, links, wait_policy);
-        engine.own_record = own_record;
-        engine.peer_records = records;
-        engine.wiring = Some(self);
-        Ok(engine)
-    }
 }
 
 impl Local {
@@ -375,14 +311,6 @@ impl Rendezvous<'_> {
         links.connect_on_demand(listener, Directory { own, addresses, secret, within });
         Ok(links)
     }
-}
-
-fn links(ranks: u32, channels: u32) -> impl Iterator<Item = (Rank, u32)> {
-    (0..ranks).flat_map(move |peer| (0..channels).map(move |channel| (peer, channel)))
-}
-
-fn memory(error: ccl_memory::RegionError) -> Error {
-    usage(format!("the shared segment is too small: {error}"))
 }
 
 /// Returns the rank that an incoming connection says it comes from, which must be higher than this

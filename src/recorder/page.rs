@@ -14,7 +14,6 @@ use ccl_core::bootstrap::{AWAITED_MAX, Awaited, Doing, Note};
 use ccl_core::types::Rank;
 
 use super::call::CallRecord;
-use super::snapshot::Call;
 use super::words::{self, MESSAGES};
 
 /// Bytes of a recording: one page.
@@ -84,10 +83,6 @@ impl Entry {
 
     pub(super) fn what(&self) -> String {
         words::operation(self.sequence, self.kind, self.count)
-    }
-
-    pub(super) fn structured(&self) -> Call {
-        Call::of(self.sequence, self.kind, self.count)
     }
 
     /// Returns a number that differs between different calls of the same sequence.

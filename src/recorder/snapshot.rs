@@ -165,7 +165,7 @@ fn operation(page: &Page<'_>, entry: &page::Entry, _note: &Note) -> Operation {
     Operation {
         number: entry.number,
         sequence: entry.sequence,
-        call: entry.structured(),
+        call: Call::of(entry.sequence, entry.kind, entry.count),
         algorithm: entry.algorithm(),
         bytes: entry.bytes(),
         ended,

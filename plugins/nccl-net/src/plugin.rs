@@ -7,12 +7,15 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ccl_core::config::Config;
+use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Device};
 use ccl_memory::Region;
 use ccl_socket::{fork, now, socket};
 use nccl_net_abi::{Attributes, HANDLE_BYTES, HOST, LogLevel, Logger, NcclResult, SUBSYSTEM_INIT};
 
-use crate::comm::receiver::{Buffer, Receiver, Sizes};
+use crate::comm::buffer::Buffer;
+use crate::comm::line::Line;
+use crate::comm::receiver::{Receiver, Sizes};
 use crate::comm::sender::Sender;
 use crate::comm::wire::{GROUP_MAX, SLOTS_MAX};
 use crate::comm::{Settings, TRANSFER_BYTES_MAX};
@@ -21,7 +24,7 @@ use crate::device::{self, Devices, shorten};
 use crate::error::NetError;
 use crate::handle::Handle;
 use crate::memory::Mr;
-use crate::progress::Progress;
+use crate::progress::{IDLE_EVERY, PUMP_AFTER, Progress};
 use crate::rendezvous::{Attempt, ConnectOptions, Listening};
 use crate::table::{Id, Kind, RequestId, Table};
 use crate::{config, log};
@@ -254,10 +257,43 @@ impl Plugin {
     }
 
     fn start(&'static self) -> Result<(), NetError> {
-        self.progress.start(self).map_err(|error| {
+        self.progress.start(|now| self.look(now)).map_err(|error| {
             let text = format!("a thread cannot be started: {error}; look at `ulimit -u`");
             NetError::new(NcclResult::SYSTEM_ERROR, text)
         })
+    }
+
+    /// Polls communicators that nobody else polls. Returns whether any has something to do.
+    fn look(&self, now: Instant) -> bool {
+        let mut busy = false;
+        let mut is_late = |line: &mut Line, works: bool| {
+            busy |= works;
+            now.since(line.pumped) >= if works { PUMP_AFTER } else { IDLE_EVERY }
+        };
+        self.senders.for_each_idle(|_, sender| {
+            let works = sender.has_work();
+            if is_late(sender.line(), works)
+                && let Err(error) = sender.pump(now)
+            {
+                sender.line().cut(&error.text);
+            }
+        });
+        self.receivers.for_each_idle(|_, receiver| {
+            let works = receiver.has_work();
+            if is_late(receiver.line(), works)
+                && let Err(error) = receiver.pump(now)
+            {
+                receiver.line().cut(&error.text);
+            }
+        });
+        let mut forgotten = Vec::new();
+        self.attempts.for_each_idle(|id, attempt| {
+            if attempt.is_forgotten(now) {
+                forgotten.push(id);
+            }
+        });
+        forgotten.into_iter().for_each(|id| drop(self.attempts.remove(id)));
+        busy
     }
 
     /// Registers memory with a communicator's device.

@@ -12,12 +12,11 @@ use ccl_core::time::Instant;
 use crate::comm::line::Line;
 use crate::comm::receiver::Receiver;
 use crate::comm::sender::Sender;
-use crate::plugin::Plugin;
 
 /// Time after a poll in which a communicator needs no other poll.
-const PUMP_AFTER: Duration = Duration::from_micros(500);
+pub(crate) const PUMP_AFTER: Duration = Duration::from_micros(500);
 /// Interval between polls of communicators that have nothing to do: both sides mend a break.
-const IDLE_EVERY: Duration = Duration::from_millis(100);
+pub(crate) const IDLE_EVERY: Duration = Duration::from_millis(100);
 /// Time without anything to do after which the thread sleeps until it is woken.
 const AWAKE: Duration = Duration::from_millis(50);
 /// Longest time that a closed communicator may take to reach the peer.
@@ -89,13 +88,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Progress {
-    /// Starts the thread, unless it runs.
-    pub(crate) fn start(&self, plugin: &'static Plugin) -> std::io::Result<()> {
+    /// Starts the thread, unless it runs. It calls `look` again and again, which polls what nobody
+    /// else polls and returns whether there was something to do.
+    pub(crate) fn start(
+        &'static self,
+        look: impl Fn(Instant) -> bool + Send + 'static,
+    ) -> std::io::Result<()> {
         let mut running = lock(&self.running);
         if running.is_none() {
             self.stops.store(false, Ordering::Relaxed);
             let builder = std::thread::Builder::new().name("ferroccl net".to_owned());
-            let handle = builder.spawn(move || plugin.progress.run(plugin))?;
+            let handle = builder.spawn(move || self.run(look))?;
             let thread = handle.thread().clone();
             *running = Some((handle, thread));
         }
@@ -132,12 +135,12 @@ impl Progress {
         self.wake();
     }
 
-    fn run(&self, plugin: &Plugin) {
+    fn run(&self, look: impl Fn(Instant) -> bool) {
         let mut busy_at = ccl_socket::now();
         loop {
             let now = ccl_socket::now();
             // A defect in one of them keeps nobody else from moving on.
-            let round = || look(plugin, now) | self.drain(now);
+            let round = || look(now) | self.drain(now);
             if catch_unwind(AssertUnwindSafe(round)).unwrap_or(false) {
                 busy_at = now;
             }
@@ -150,7 +153,7 @@ impl Progress {
             }
             self.sleeps.store(true, Ordering::SeqCst);
             // Whoever began something before that has woken nobody.
-            if !look(plugin, now) {
+            if !look(now) {
                 std::thread::park_timeout(IDLE_EVERY);
             }
             self.sleeps.store(false, Ordering::Relaxed);
@@ -168,37 +171,4 @@ impl Progress {
         drop(over);
         any
     }
-}
-
-/// Polls communicators that nobody else polls. Returns whether any has something to do.
-fn look(plugin: &Plugin, now: Instant) -> bool {
-    let mut busy = false;
-    let mut is_late = |line: &mut Line, works: bool| {
-        busy |= works;
-        now.since(line.pumped) >= if works { PUMP_AFTER } else { IDLE_EVERY }
-    };
-    plugin.senders.for_each_idle(|_, sender| {
-        let works = sender.has_work();
-        if is_late(sender.line(), works)
-            && let Err(error) = sender.pump(now)
-        {
-            sender.line().cut(&error.text);
-        }
-    });
-    plugin.receivers.for_each_idle(|_, receiver| {
-        let works = receiver.has_work();
-        if is_late(receiver.line(), works)
-            && let Err(error) = receiver.pump(now)
-        {
-            receiver.line().cut(&error.text);
-        }
-    });
-    let mut forgotten = Vec::new();
-    plugin.attempts.for_each_idle(|id, attempt| {
-        if attempt.is_forgotten(now) {
-            forgotten.push(id);
-        }
-    });
-    forgotten.into_iter().for_each(|id| drop(plugin.attempts.remove(id)));
-    busy
 }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use crate::cost::questions::Unit;
 use crate::topology::Topology;
 use crate::topology::placement::{Crossing, crossing, place};
 use ccl_core::algorithm::{self, Algorithm};
@@ -11,7 +10,7 @@ use ccl_core::types::{Collective, DataType, Rank};
 use ccl_traffic::{Bytes, Sent};
 use serde::Serialize;
 
-use crate::quantity;
+use crate::quantity::{self, Unit};
 
 /// Most ranks for which an order is searched.
 const RANKS_MAX: usize = 1 << 14;

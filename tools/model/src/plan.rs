@@ -3,7 +3,6 @@
 use std::fmt;
 
 use crate::cost::protocols::{self, Protocol};
-use crate::cost::questions::Unit;
 use crate::topology::Topology;
 use ccl_core::algorithm::{self, Algorithm};
 use ccl_core::cost::predict::{self, Call, Prediction, Programs, at_least, predict};
@@ -12,7 +11,7 @@ use ccl_core::types::{Collective, DataType, Rank};
 use ccl_traffic::bus_factor;
 use serde::Serialize;
 
-use crate::quantity;
+use crate::quantity::{self, Unit};
 
 /// Slots of each link, as in NCCL and in ferroccl.
 const SLOTS: u32 = 8;

@@ -1,6 +1,21 @@
 //! Numbers with units, as text.
 
-use crate::cost::questions::Unit;
+/// Unit of a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// A number of things, or a ratio.
+    Count,
+    /// Bytes.
+    Bytes,
+    /// Bytes per second, in one direction.
+    BytesPerSecond,
+    /// Seconds.
+    Seconds,
+    /// Operations.
+    Operations,
+    /// Operations per second.
+    OperationsPerSecond,
+}
 
 const BYTES: [(&str, f64); 10] = [
     ("", 1.0),

@@ -11,32 +11,15 @@ use ccl_memory::Region;
 
 use crate::RAILS_MAX;
 use crate::lane::RailsLane;
-use crate::rail::{Load, WINDOW};
+use crate::note::WINDOW;
 use crate::rendezvous::{Doors, RailsConnecting, RailsListener};
-
-/// Keys by which the devices know memory of this side; none for a device that cannot, because it
-/// has failed.
-pub(crate) type LocalKeys = Arc<[Option<MrKey>]>;
-
-/// State that the lanes of a device have in common.
-#[derive(Debug)]
-pub(crate) struct Together {
-    pub(crate) devices: Vec<Arc<dyn Device>>,
-    /// Names of the devices.
-    pub(crate) names: Vec<String>,
-    pub(crate) registry: Arc<Registry<LocalKeys>>,
-    /// Loads of the devices.
-    pub(crate) loads: Vec<Arc<Load>>,
-    /// Number of links that there have been.
-    pub(crate) links: AtomicUsize,
-    pub(crate) caps: Caps,
-}
+use crate::shared::Shared;
 
 /// Several devices of this side, over all of which each peer is reached. The [crate]'s text
 /// describes them.
 #[derive(Debug)]
 pub struct RailsDevice {
-    with: Arc<Together>,
+    with: Arc<Shared>,
 }
 
 impl RailsDevice {
@@ -77,7 +60,7 @@ impl RailsDevice {
         let registry = Arc::new(Registry::new());
         let (loads, links) =
             (devices.iter().map(|_| Arc::default()).collect(), AtomicUsize::new(0));
-        let with = Together { devices, names, registry, loads, links, caps };
+        let with = Shared { devices, names, registry, loads, links, caps };
         Ok(RailsDevice { with: Arc::new(with) })
     }
 
@@ -89,7 +72,7 @@ impl RailsDevice {
         keys: Vec<Option<MrKey>>,
         may_lack: impl Fn(&TransportError) -> bool,
     ) -> Result<MrKey, TransportError> {
-        let Together { devices, registry, names, .. } = &*self.with;
+        let Shared { devices, registry, names, .. } = &*self.with;
         let mut keys = keys;
         for (device, name) in devices.iter().zip(names).skip(keys.len()) {
             let registered = device.register(region);

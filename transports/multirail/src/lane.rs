@@ -12,12 +12,12 @@ use ccl_core::transport::{
 };
 use ccl_memory::Region;
 
-use crate::device::{LocalKeys, Together};
 use crate::link::{Link, PutPath};
-use crate::memory::{Keys, Theirs};
-use crate::note::{self, Down, Fate, Note};
-use crate::rail::{NUMBER, Outcome, Put, Rail, Stage, WINDOW};
+use crate::memory::{Keys, LocalKeys, Theirs};
+use crate::note::{self, Down, Fate, Note, WINDOW};
+use crate::rail::{NUMBER, Outcome, Put, Rail, Stage};
 use crate::rendezvous::{Gathered, Hello, lock};
+use crate::shared::Shared;
 
 /// Interval between looks for rails that come back.
 const CHECK_EVERY: Duration = Duration::from_millis(5);
@@ -43,7 +43,7 @@ type Route = Option<(usize, usize)>;
 /// A lane of several devices.
 #[derive(Debug)]
 pub(crate) struct RailsLane {
-    with: Arc<Together>,
+    with: Arc<Shared>,
     /// Lanes below, one for each device.
     lanes: Vec<Box<dyn Lane>>,
     /// Routes of each lane's endpoints, by number.
@@ -74,7 +74,7 @@ fn usage(text: &str) -> TransportError {
 }
 
 impl RailsLane {
-    pub(crate) fn new(with: &Arc<Together>) -> Result<RailsLane, TransportError> {
+    pub(crate) fn new(with: &Arc<Shared>) -> Result<RailsLane, TransportError> {
         let lanes = with.devices.iter().map(|device| device.lane());
         let lanes = lanes.collect::<Result<Vec<_>, _>>()?;
         let count = lanes.len();

@@ -41,6 +41,7 @@ mod memory;
 mod note;
 mod rail;
 mod rendezvous;
+mod shared;
 
 pub use device::RailsDevice;
 pub use rail::TURNS;

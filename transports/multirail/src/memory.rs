@@ -1,10 +1,16 @@
 //! Memory keys as they travel: those of all rails in a row.
 
+use std::sync::Arc;
+
 use ccl_core::encoding;
-use ccl_core::transport::{Imported, RemoteKey};
+use ccl_core::transport::{Imported, MrKey, RemoteKey};
 use serde::{Deserialize, Serialize};
 
 use crate::RAILS_MAX;
+
+/// Keys by which the devices know memory of this side; none for a device that cannot, because it
+/// has failed.
+pub(crate) type LocalKeys = Arc<[Option<MrKey>]>;
 
 /// Memory that a peer has shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,8 +4,9 @@ use ccl_core::encoding::{decode, encode};
 use ccl_core::transport::{Address, NOTE_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 
-use crate::rail::WINDOW;
-
+/// Largest number of puts from the oldest that is not done to the newest. This bounds how
+/// far arrivals can be out of order, and so how many must be remembered.
+pub(crate) const WINDOW: usize = 960;
 /// Largest number of bytes that a note takes beside its own: its kind, a number, a flag and a
 /// length.
 const FIXED_BYTES: usize = 16;

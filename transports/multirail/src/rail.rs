@@ -10,12 +10,9 @@ use ccl_core::transport::{Caps, EndpointId, MrKey, RailState, WorkRequest};
 use crossbeam::utils::CachePadded;
 
 use crate::RAILS_MAX;
-use crate::device::LocalKeys;
-use crate::note::{Down, Fate};
+use crate::memory::LocalKeys;
+use crate::note::{Down, Fate, WINDOW};
 
-/// Largest number of puts from the oldest that is not done to the newest. This bounds how
-/// far arrivals can be out of order, and so how many must be remembered.
-pub(crate) const WINDOW: usize = 960;
 /// Largest number of a put; numbers begin again after it.
 pub(crate) const NUMBER: u64 = (1 << 36) - 1;
 /// Number of arrivals that are remembered: all that the peer may think are under way are among

@@ -15,7 +15,7 @@ use ccl_socket::socket;
 use serde::{Deserialize, Serialize};
 
 use crate::RAILS_MAX;
-use crate::device::Together;
+use crate::shared::Shared;
 
 /// Random name of a link in both processes.
 pub(crate) type LinkId = [u8; 16];
@@ -129,7 +129,7 @@ impl Dial {
 #[derive(Debug)]
 pub(crate) struct Gathered {
     /// Devices that the link was made with.
-    pub(crate) with: Arc<Together>,
+    pub(crate) with: Arc<Shared>,
     pub(crate) id: LinkId,
     /// Connections by rail; none where the rail has not come.
     pub(crate) rails: Vec<Option<Connected>>,
@@ -281,11 +281,11 @@ pub(crate) fn lock(doors: &Mutex<Doors>) -> MutexGuard<'_, Doors> {
 #[derive(Debug)]
 pub(crate) struct RailsListener {
     doors: Arc<Mutex<Doors>>,
-    with: Arc<Together>,
+    with: Arc<Shared>,
 }
 
 impl RailsListener {
-    pub(crate) fn new(doors: Arc<Mutex<Doors>>, with: &Arc<Together>) -> RailsListener {
+    pub(crate) fn new(doors: Arc<Mutex<Doors>>, with: &Arc<Shared>) -> RailsListener {
         RailsListener { doors, with: Arc::clone(with) }
     }
 }
@@ -326,7 +326,7 @@ impl Drop for RailsListener {
 /// A link in the making.
 #[derive(Debug)]
 pub(crate) struct RailsConnecting {
-    with: Arc<Together>,
+    with: Arc<Shared>,
     id: LinkId,
     dial: Dial,
     /// Attempts by rail.
@@ -346,7 +346,7 @@ enum Attempt {
 
 impl RailsConnecting {
     pub(crate) fn new(
-        with: &Arc<Together>,
+        with: &Arc<Shared>,
         address: &Address,
         secret: &Secret,
         text: &[u8],

@@ -10,8 +10,8 @@ use ccl_core::transport::{LocalSlice, MrKey};
 use ccl_memory::Region;
 
 use super::Settings;
+use super::buffer::Buffer;
 use super::line::Line;
-use super::receiver::Buffer;
 use super::wire::{HEADER_BYTES, SLOTS_MAX};
 use crate::error::NetError;
 

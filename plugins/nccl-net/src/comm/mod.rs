@@ -18,6 +18,7 @@
 //! Nothing waits here: each call does what can be done now. All calls to one communicator take
 //! turns; no two communicators have anything in common but their device.
 
+pub(crate) mod buffer;
 mod expected;
 pub(crate) mod line;
 pub(crate) mod receiver;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Connected, Event, LocalSlice, RemoteMr, WorkRequest};
 
+use super::buffer::Buffer;
 use super::expected::Expected;
 use super::line::{Line, LineSettings, Own};
 use super::tags::Tags;
@@ -28,16 +29,6 @@ const KNOWN: usize = 64;
 const TELL_AFTER: Duration = Duration::from_millis(1);
 /// Time after which CTS that were kept back are sent even while messages come.
 const TELL_AT_LAST: Duration = Duration::from_millis(10);
-
-/// A buffer to receive into.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Buffer {
-    /// Registration of the buffer; none if it has no bytes.
-    pub(crate) mr: Option<(Id, Arc<Mr>)>,
-    pub(crate) offset: usize,
-    pub(crate) bytes: usize,
-    pub(crate) tag: i32,
-}
 
 #[derive(Debug, Default)]
 struct Entry {

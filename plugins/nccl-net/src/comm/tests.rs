@@ -11,8 +11,9 @@ use ccl_transport_multirail::{RailsDevice, shorten};
 use ccl_transport_sim::{Conditions, Random, World};
 
 use super::Settings;
+use super::buffer::Buffer;
 use super::line::LineSettings;
-use super::receiver::{Buffer, Receiver};
+use super::receiver::Receiver;
 use super::sender::Sender;
 use crate::context::Context;
 use crate::error::NetError;

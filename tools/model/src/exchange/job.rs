@@ -7,12 +7,11 @@ use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use crate::cost::questions::Unit;
 use ccl_core::types::{Collective, Rank};
 use serde::Serialize;
 
 use super::chakra::{Attribute, CommType, Node, NodeType, Trace, Value, number, word};
-use crate::quantity;
+use crate::quantity::{self, Unit};
 use ccl_traffic::matrix::RANKS_MAX;
 
 /// Most bytes of a trace, and of the file of groups.

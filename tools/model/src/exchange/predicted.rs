@@ -5,14 +5,13 @@
 use std::fmt;
 
 use crate::cost::protocols::Protocol;
-use crate::cost::questions::Unit;
 use ccl_core::algorithm::{self, Algorithm};
 use ccl_core::cost::predict::{self, Prediction, Programs};
 use ccl_core::topology::Hosts;
 use ccl_traffic::{Bytes, Sent, Traffic};
 
 use crate::plan::{Scene, Sized, Wanted};
-use crate::quantity;
+use crate::quantity::{self, Unit};
 use ccl_traffic::matrix::{INTERVALS_MAX, PAIRS_MAX};
 
 /// Most messages that are walked through: the walk takes a minute or so.

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
 
-use crate::cost::questions::Unit;
 use crate::topology::Topology;
 use ccl_core::select::tuning::Tuning;
 use ccl_core::select::{Situation, check_configured, choose};
@@ -16,7 +15,7 @@ use serde::Serialize;
 use super::job::{Agreed, Call, Job};
 use super::predicted;
 use crate::plan::{Scene, Sized};
-use crate::quantity;
+use crate::quantity::{self, Unit};
 use ccl_traffic::matrix::{INTERVALS_MAX, PAIRS_MAX};
 
 /// Job whose ranks are placed on the first hosts of a cluster.

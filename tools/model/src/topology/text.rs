@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::cost::questions::Unit;
 use crate::topology::fabric::{Fabric, Tier, Wiring};
 use crate::topology::{At, HostRun, Placed, Topology, presets};
 use ccl_core::topology::machine::{GpuLink, GpuLinkKind, Kind, Machine, Part, Wire};
@@ -11,7 +10,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::line;
-use crate::quantity;
+use crate::quantity::{self, Unit};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

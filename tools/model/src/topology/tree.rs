@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::cost::questions::Unit;
 use crate::topology::fabric::{Fabric, Tier};
 use crate::topology::{HostRun, Topology};
 use ccl_core::topology::machine::{GpuLinkKind, Kind, Machine, Wire};
 
-use crate::quantity;
+use crate::quantity::{self, Unit};
 
 /// Kind of an item, for its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,22 +6,7 @@ mod measured;
 mod networks;
 mod training;
 
-/// Unit of a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// A number of things, or a ratio.
-    Count,
-    /// Bytes.
-    Bytes,
-    /// Bytes per second, in one direction.
-    BytesPerSecond,
-    /// Seconds.
-    Seconds,
-    /// Operations.
-    Operations,
-    /// Operations per second.
-    OperationsPerSecond,
-}
+use crate::quantity::Unit;
 
 /// Input of a formula.
 #[derive(Clone, Copy, Debug)]

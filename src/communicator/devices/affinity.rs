@@ -8,10 +8,10 @@ use ccl_core::config::Config;
 use ccl_core::transport::{DeviceInfo, LinkLayer, Locality, pci_address};
 use serde::{Deserialize, Serialize};
 
-use super::call::usage;
-use super::devices::{Candidate, nearest};
-use super::error::Error;
-use super::exchange::{Topic, exchange};
+use super::super::call::usage;
+use super::super::error::Error;
+use super::super::exchange::{Topic, exchange};
+use super::{Candidate, nearest};
 use crate::bootstrap::ControlPlane;
 
 /// Greatest number of a processor in Linux.
@@ -40,7 +40,7 @@ impl Surveyed {
 
 /// The reports of all ranks, by rank; empty if the transport needs none.
 #[derive(Debug, Default)]
-pub(super) struct Survey {
+pub(crate) struct Survey {
     pub(super) ranks: Vec<Surveyed>,
 }
 
@@ -62,7 +62,7 @@ impl Survey {
     }
 
     /// Returns whether all devices of all ranks are InfiniBand's.
-    pub(super) fn is_infiniband(&self) -> bool {
+    pub(crate) fn is_infiniband(&self) -> bool {
         !self.ranks.is_empty() && self.layers().all(|is_infiniband| is_infiniband)
     }
 
@@ -84,7 +84,7 @@ impl Survey {
 
 /// Tells all ranks which adapters this rank's host has for each candidate, and which of them are
 /// nearest to this rank. All ranks call it.
-pub(super) fn survey(
+pub(in crate::communicator) fn survey(
     control: &ControlPlane,
     config: &Config,
     candidates: &mut [Candidate],

@@ -1,5 +1,7 @@
 //! Choice of the transports that join the ranks, and of their devices.
 
+pub(crate) mod affinity;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +14,10 @@ use ccl_core::transport::{Device, DeviceInfo, Locality, Transport};
 use ccl_core::types::Rank;
 use ccl_transport_multirail::{RAILS_MAX, RailsDevice};
 
-use super::affinity::Survey;
 use super::call::usage;
 use super::error::Error;
 use crate::transports::{self, Choice};
+use affinity::Survey;
 
 /// Longest time that the link of one of several devices may be down before others take over.
 const LINK_WITHIN: Duration = Duration::from_millis(500);
@@ -311,7 +313,7 @@ fn none(transport: &dyn Transport) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::affinity::Surveyed;
+    use super::affinity::Surveyed;
     use super::*;
 
     /// Returns a candidate whose transport needs adapters, with these reports of all ranks.

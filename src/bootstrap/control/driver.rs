@@ -1,7 +1,7 @@
 //! The thread behind a control plane: its sockets, its clock, its control port.
 
-use super::control::{Shared, publish};
-use super::socket::{self, Deadline, Got, now};
+use super::super::socket::{self, Deadline, Got, now};
+use super::{Shared, publish};
 use ccl_core::bootstrap::{ConnectionId, Control};
 use rustix::event::PollFlags;
 use std::collections::BTreeMap;
@@ -159,7 +159,7 @@ impl Driver {
             },
             Err(_) => Some(false),
         };
-        match (refused, super::random_bytes()) {
+        match (refused, super::super::random_bytes()) {
             (None, Ok(nonce)) => {
                 connecting.is_connecting = false;
                 control.dialed(id, nonce, now());
@@ -191,7 +191,7 @@ impl Driver {
         while control.has_room(now()) {
             match listener.accept() {
                 Ok((stream, from)) => {
-                    let Ok(nonce) = super::random_bytes() else { return };
+                    let Ok(nonce) = super::super::random_bytes() else { return };
                     if socket::prepare(&stream).is_err() {
                         continue;
                     }

@@ -1,5 +1,8 @@
 //! Execution of calls: planning, binding, and driving their executions over the ports.
 
+mod watch;
+mod wired;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,11 +30,13 @@ use super::group::Messages;
 use super::prediction_cache::PredictionCache;
 use super::segment::Segment;
 use super::wait::{Look, Pause, Wait, WaitPolicy};
-use super::watch::{Lost, StallDetector};
 use super::wiring::Wiring;
 use crate::bootstrap::ControlPlane;
 use crate::clock;
 use crate::recorder::{CallRecord, MESSAGES, Sent, Shown, Timed, Writer};
+use watch::StallDetector;
+
+pub(super) use watch::{Lost, sentence};
 
 /// Largest number of plans that are kept; a new plan replaces the least recently used one.
 const PLANS_MAX: usize = 64;
@@ -136,7 +141,7 @@ pub(super) struct Engine {
     /// Peers whose connection is gone.
     pub(super) lost: Vec<Lost>,
     pub(super) plans: Vec<Plan>,
-    pub(super) stall_detector: StallDetector,
+    stall_detector: StallDetector,
     recent: Option<PlannedCall>,
     predictions: PredictionCache,
     /// Kernel of messages, which are bytes.

@@ -1,8 +1,9 @@
 //! The control plane of a communicator: one thread that keeps connections between ranks, for
 //! liveness, small exchanges, and agreement after a failure.
 
-use super::driver::Driver;
-use super::regroup::Reachable;
+mod driver;
+mod regroup;
+
 use super::socket::{Deadline, advice, now};
 use super::{BootstrapError, Join, Joined};
 use crate::recorder::{Recorder, Subject};
@@ -19,6 +20,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use thiserror::Error;
+
+use driver::Driver;
+use regroup::Reachable;
+
+pub use regroup::Invitation;
 
 /// Longest time that a caller waits for its report to be sent.
 const REPORT_MAX: Duration = Duration::from_millis(200);
@@ -168,7 +174,7 @@ pub struct ControlPlane {
     /// Addresses of the control ports, by rank.
     pub(super) addresses: Vec<SocketAddr>,
     /// Addresses at which ranks of a communicator made from this one can meet.
-    pub(super) reachable: Reachable,
+    reachable: Reachable,
     linger: Duration,
     /// The process that runs the control thread.
     process: u32,

@@ -1,8 +1,8 @@
 //! Communicators that come from another one: the rendezvous of their ranks, and their secret.
 
-use super::control::{ControlPlane, VerdictError};
-use super::resolve::is_loopback_name;
-use super::{Endpoint, GiveUp, Join, Secret, UniqueId, Verdict, contact, listen};
+use super::super::resolve::is_loopback_name;
+use super::super::{Endpoint, GiveUp, Join, Secret, UniqueId, Verdict, contact, listen};
+use super::{ControlPlane, VerdictError};
 use ccl_core::types::Rank;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Weak};

@@ -8,8 +8,8 @@ use ccl_core::execution::{Link, Progress};
 use ccl_core::types::Rank;
 use ccl_links::ports::Mismatch;
 
-use super::engine::{CallKind, Engine, MESSAGE_TAG, Running};
-use super::error::Error;
+use super::super::error::Error;
+use super::{CallKind, Engine, MESSAGE_TAG, Running};
 use crate::bootstrap::{Failure, FailureReason};
 use crate::recorder::{CallRecord, Writer};
 
@@ -42,7 +42,7 @@ pub(super) struct StallDetector {
 
 /// Lost connection.
 #[derive(Debug)]
-pub(super) struct Lost {
+pub(crate) struct Lost {
     peer: Rank,
     /// The reason, as it was noticed.
     reason: String,
@@ -330,7 +330,7 @@ impl Engine {
 }
 
 /// Returns the verdict of all ranks as a sentence.
-pub(super) fn sentence(failure: &Failure) -> String {
+pub(crate) fn sentence(failure: &Failure) -> String {
     let verdict = failure.to_string();
     format!("R{}.", verdict.strip_prefix('r').unwrap_or(&verdict))
 }
