@@ -42,14 +42,14 @@ fn one_way(config: Config, count: usize, before: impl Fn() + Send + Sync + 'stat
 }
 
 #[test]
-fn packets_keep_to_the_policy_and_grants_have_a_class_of_their_own() {
+fn packets_keep_to_the_policy_and_control_has_a_class_of_its_own() {
     // Twice the size of all slots: half of the data needs further credits.
     const COUNT: usize = 1 << 20;
     let Some((devices, _turn)) = devices() else { return };
     let config = over(&devices, |config| {
         config.ib_policy = "bytes<64: qps=1 tc=64; qps=4 order=split chunk=4K".parse().unwrap();
         config.ib_traffic_class = 32;
-        config.transport_settings.set("FERROCCL_IB_GRANT_TC", "184");
+        config.transport_settings.set("FERROCCL_IB_CONTROL_TC", "184");
         // Otherwise long round trips on a busy machine would lead to more slots, which hold all the
         // data.
         config.check_network = NetworkCheck::Off;
@@ -61,7 +61,7 @@ fn packets_keep_to_the_policy_and_grants_have_a_class_of_their_own() {
     one_way(config, COUNT, || std::thread::sleep(stretched(Duration::from_millis(500))));
     let packets = capture.end();
     let mut pairs: BTreeMap<u32, (usize, BTreeSet<u16>)> = BTreeMap::new();
-    let (mut grants, mut transfers, mut words) = (0, 0, 0);
+    let (mut credits, mut cts, mut words) = (0, 0, 0);
     for packet in packets.iter().filter(|packet| !packet.is_mute()) {
         if packet.from == address {
             assert!(packet.payload > 0 && [16, 8].contains(&packet.dscp), "{packet:?}");
@@ -69,8 +69,8 @@ fn packets_keep_to_the_policy_and_grants_have_a_class_of_their_own() {
             // A credit, whose count is in the immediate, or the record of a CTS.
             let is_short = packet.payload <= RECORD_BYTES_MAX && packet.payload.is_multiple_of(8);
             assert!(is_short && packet.dscp == 46, "{packet:?}");
-            grants += usize::from(packet.payload == 0);
-            transfers += usize::from(packet.payload > 0);
+            credits += usize::from(packet.payload == 0);
+            cts += usize::from(packet.payload > 0);
         }
         words += if packet.dscp == 16 { packet.payload } else { 0 };
         if packet.dscp == 8 {
@@ -80,11 +80,11 @@ fn packets_keep_to_the_policy_and_grants_have_a_class_of_their_own() {
         }
     }
     println!(
-        "{} packets, {grants} and {transfers} grants; bytes and ports by queue pair: {pairs:?}",
+        "{} packets, {credits} credits and {cts} CTS; bytes and ports by queue pair: {pairs:?}",
         packets.len()
     );
     // The numbers of credits and CTS depend on how late each side is.
-    assert!(grants + transfers > 0);
+    assert!(credits + cts > 0);
     assert_eq!(words, 16 + 1, "the word by which they met goes by a rule of its own");
     assert_eq!(pairs.len(), 4, "queue pairs that carried data");
     let all: usize = pairs.values().map(|(bytes, _)| bytes).sum();
@@ -97,7 +97,7 @@ fn packets_keep_to_the_policy_and_grants_have_a_class_of_their_own() {
 
 /// No byte leaves while the receiver withholds credits.
 #[test]
-fn nothing_leaves_without_a_grant() {
+fn nothing_leaves_without_a_credit() {
     const SLOT: usize = 16 << 10;
     const SLOTS: usize = 4;
     const MESSAGES: usize = 32;
@@ -120,15 +120,15 @@ fn nothing_leaves_without_a_grant() {
     let after = |at: usize| data[at + 1].0.saturating_sub(data[at].0);
     let longest = (0..data.len() - 1).max_by_key(|at| after(*at)).unwrap();
     let total = |part: &[(Duration, usize)]| part.iter().map(|(_, bytes)| bytes).sum::<usize>();
-    let (granted, later) = (total(&data[..=longest]), total(&data[longest + 1..]));
-    println!("{granted} bytes, then none for {:?}, then {later}", after(longest));
-    // The first message is the synchronization; its slot may or may not have been granted again in
+    let (first, later) = (total(&data[..=longest]), total(&data[longest + 1..]));
+    println!("{first} bytes, then none for {:?}, then {later}", after(longest));
+    // The first message is the synchronization; the credit of its slot may or may not have come back in
     // time.
     let message = SLOT + 16;
-    assert!([SLOTS - 1, SLOTS].contains(&((granted - 17) / message)), "{granted}");
+    assert!([SLOTS - 1, SLOTS].contains(&((first - 17) / message)), "{first}");
     assert!(after(longest) > PAUSE * 3 / 4, "{:?}", after(longest));
     // Directly placed messages have no header.
-    let headers = granted + later - 17 - MESSAGES * SLOT;
+    let headers = first + later - 17 - MESSAGES * SLOT;
     assert!(headers.is_multiple_of(16) && headers <= MESSAGES * 16, "{headers} bytes of headers");
 }
 

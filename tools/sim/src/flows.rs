@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_over_several_ways_is_as_fast_as_all_of_them() {
+    fn a_flow_over_several_paths_is_as_fast_as_all_of_them() {
         let mut flows = Flows::new(&network(), 0.0);
         let spread = Path { links: vec![(0, 0.5), (2, 0.5)], latency_s: 0.25 };
         flows.begin(&spread, 8.0, f64::INFINITY, 7);

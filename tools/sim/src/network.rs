@@ -292,7 +292,7 @@ impl Network {
         (self.inner + 2 * rank, self.inner + 2 * rank + 1)
     }
 
-    /// Cuts a cable, both ways.
+    /// Cuts a cable, in both directions.
     pub fn fail(&mut self, link: Link) {
         let up = link & !1;
         if self.capacity[up as usize] > 0.0 {

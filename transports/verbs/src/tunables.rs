@@ -23,7 +23,7 @@ ccl_core::tunables! {
              takes all.";
         partition: u8 = 0, "FERROCCL_IB_PKEY", Some("NCCL_IB_PKEY"), false,
             "Row of the port's table of partitions that verbs uses.";
-        control_traffic_class: Option<u8> = None, "FERROCCL_IB_GRANT_TC", Some("NCCL_IB_FIFO_TC"),
+        control_traffic_class: Option<u8> = None, "FERROCCL_IB_CONTROL_TC", Some("NCCL_IB_FIFO_TC"),
             false,
             "Traffic class of credits and CTS, which have a queue pair of their own: one with \
              priority keeps data from holding up the leave to send more. -1: that of the fabric's \

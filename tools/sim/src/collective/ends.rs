@@ -4,10 +4,10 @@ use ccl_core::admission::{Receiver, Sender};
 
 /// Both ends of one direction of a link.
 pub(super) trait Ends {
-    /// Makes ends with `slots` slots, all granted.
+    /// Makes ends with `slots` slots, a credit for each.
     fn new(slots: u32) -> Self;
     /// Returns whether the next message may be sent.
-    fn is_granted(&mut self) -> bool;
+    fn has_credit(&mut self) -> bool;
     /// Sends the next message and returns its number.
     fn send(&mut self, bytes: usize) -> u64;
     /// Records that a message has arrived, and has left its sender.
@@ -17,7 +17,7 @@ pub(super) trait Ends {
     /// Frees the slot of the next message, and returns the new credit, if one is due.
     fn release(&mut self) -> Option<u64>;
     /// Gives the sender a credit: it may send all messages below this number.
-    fn grant(&mut self, below: u64);
+    fn credit(&mut self, below: u64);
 }
 
 /// The state machines of admission.
@@ -32,7 +32,7 @@ impl Ends for Admitted {
         Admitted { sender: Sender::new(slots, slots), receiver: Receiver::new(slots) }
     }
 
-    fn is_granted(&mut self) -> bool {
+    fn has_credit(&mut self) -> bool {
         self.sender.is_ready()
     }
 
@@ -53,7 +53,7 @@ impl Ends for Admitted {
         self.receiver.release()
     }
 
-    fn grant(&mut self, below: u64) {
+    fn credit(&mut self, below: u64) {
         self.sender.credit(below);
     }
 }
@@ -62,7 +62,7 @@ impl Ends for Admitted {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counted {
     sent: u32,
-    granted: u32,
+    credits: u32,
     next: u32,
     /// Bits of the next messages that are there, the very next one in the lowest bit.
     there: u32,
@@ -72,11 +72,11 @@ pub(super) struct Counted {
 impl Ends for Counted {
     fn new(slots: u32) -> Counted {
         let slots = slots.clamp(1, 32);
-        Counted { sent: 0, granted: slots, next: 0, there: 0, slots: slots as u8 }
+        Counted { sent: 0, credits: slots, next: 0, there: 0, slots: slots as u8 }
     }
 
-    fn is_granted(&mut self) -> bool {
-        self.sent != self.granted
+    fn has_credit(&mut self) -> bool {
+        self.sent != self.credits
     }
 
     fn send(&mut self, _: usize) -> u64 {
@@ -96,15 +96,15 @@ impl Ends for Counted {
     fn release(&mut self) -> Option<u64> {
         self.there >>= 1;
         self.next = self.next.wrapping_add(1);
-        // Credits go out as in admission: when half of the slots are free and not granted.
+        // Credits go out as in admission: when half of the slots are free and have no credit.
         let half = u32::from(self.slots).div_ceil(2);
         self.next
             .is_multiple_of(half)
             .then(|| u64::from(self.next.wrapping_add(u32::from(self.slots))))
     }
 
-    fn grant(&mut self, below: u64) {
-        self.granted = below as u32;
+    fn credit(&mut self, below: u64) {
+        self.credits = below as u32;
     }
 }
 
@@ -121,12 +121,12 @@ mod tests {
             let mut random = Random::new(seed);
             let slots = 1 + random.below(9) as u32;
             let (mut real, mut counted) = (Admitted::new(slots), Counted::new(slots));
-            let (mut under_way, mut grants) = (Vec::new(), std::collections::VecDeque::new());
+            let (mut under_way, mut returned) = (Vec::new(), std::collections::VecDeque::new());
             for _ in 0..500 {
-                assert_eq!(real.is_granted(), counted.is_granted());
+                assert_eq!(real.has_credit(), counted.has_credit());
                 assert_eq!(real.is_there(), counted.is_there());
                 match random.below(4) {
-                    0 if real.is_granted() => {
+                    0 if real.has_credit() => {
                         let number = real.send(1);
                         assert_eq!(number, counted.send(1));
                         under_way.push(number);
@@ -138,14 +138,14 @@ mod tests {
                         counted.arrive(number);
                     }
                     2 if real.is_there() => {
-                        let grant = real.release();
-                        assert_eq!(grant, counted.release(), "{slots} slots");
-                        grants.extend(grant);
+                        let credit = real.release();
+                        assert_eq!(credit, counted.release(), "{slots} slots");
+                        returned.extend(credit);
                     }
                     3 => {
-                        if let Some(below) = grants.pop_front() {
-                            real.grant(below);
-                            counted.grant(below);
+                        if let Some(below) = returned.pop_front() {
+                            real.credit(below);
+                            counted.credit(below);
                         }
                     }
                     _ => {}

@@ -43,7 +43,7 @@ impl Fold {
         let not_alike = |reason: &str| Err(SimError::NotAlike { reason: reason.to_owned() });
         if !matches!(scheme, Scheme::Spray | Scheme::Pinned) {
             return not_alike(
-                "their messages are hashed or placed onto different ways; route by spray or \
+                "their messages are hashed or placed onto different paths; route by spray or \
                  pinned, or simulate at most 1,024 ranks",
             );
         }

@@ -2,8 +2,8 @@
 //! flows.
 //!
 //! Each rank runs its program (`machine`) over ports (`world`) whose links have the ends that
-//! admission gives them (`ends`). A message is sent when its slot is granted, becomes flows when
-//! its NIC has room, and arrives when these flows end; its slot is granted again when the message
+//! admission gives them (`ends`). A message is sent when there is a credit for its slot, becomes flows when
+//! its NIC has room, and arrives when these flows end; the credit comes back when the message
 //! is taken. Within a host, messages of a rank go one after another. Reductions take the time that
 //! a rank's memory needs, if its bandwidth is given.
 
@@ -92,7 +92,7 @@ pub struct Outcome {
     /// Most bytes that were in flight to one rank.
     pub in_flight_bytes_max: u64,
     /// Most bytes that admission allows in flight to one rank.
-    pub granted_bytes_max: u64,
+    pub credit_bytes_max: u64,
     /// Number of times that rates were shared anew.
     pub settled: u64,
     /// Ranks that were simulated.
@@ -189,7 +189,7 @@ impl Setup<'_> {
             open: open.len(),
             ranks: machines.len(),
             rank: *rank,
-            waiting: "a message or a grant that never comes".to_owned(),
+            waiting: "a message or a credit that never comes".to_owned(),
         })
     }
 

@@ -50,10 +50,10 @@ fn work_is_estimated_by_messages() {
     assert!(matches!(error, SimError::Work { limit_millions: 0, .. }), "{error}");
 }
 
-/// Every byte that a schedule sends passes the links on its path, and no more than was granted is
+/// Every byte that a schedule sends passes the links on its path, and no more than there were credits for is
 /// ever in flight.
 #[test]
-fn all_bytes_are_carried_and_none_without_a_grant() {
+fn all_bytes_are_carried_and_none_without_a_credit() {
     let network = Network::new(zone(2).plan().unwrap()).unwrap();
     let ranks = network.ranks();
     let hosts = Job::first(4).layout(8);
@@ -71,7 +71,7 @@ fn all_bytes_are_carried_and_none_without_a_grant() {
             let up = network.tier_links(0, true).map(|link| found.carried_bytes[link as usize]);
             let carried: f64 = up.sum();
             assert!((carried / sent - 1.0).abs() < 1e-9, "{algorithm}: {carried} of {sent}");
-            assert!(found.in_flight_bytes_max <= found.granted_bytes_max, "{algorithm}");
+            assert!(found.in_flight_bytes_max <= found.credit_bytes_max, "{algorithm}");
             assert!(found.time_s > 0.0 && found.messages > 0);
         }
     }

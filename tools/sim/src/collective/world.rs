@@ -25,7 +25,7 @@ enum Event {
     /// A message arrives.
     Arrive(u32),
     /// A sender gets a credit: the link, its sender, and the message below which it may send.
-    Grant(u32, Rank, u64),
+    Credit(u32, Rank, u64),
     /// A message may leave: the fold that produced it is done.
     Leave(u32),
     /// A rank begins.
@@ -174,7 +174,7 @@ impl<'a, E: Ends> World<'a, E> {
         let channels = manner.links.channels.max(1) as usize;
         let pipes = (0..distances.len() * channels).map(|_| E::new(slots)).collect();
         let peers = programs.iter().map(|program| program.recv_peers.len()).max().unwrap_or(0);
-        let granted = peers * channels * slots as usize * manner.links.slot_bytes;
+        let credits = peers * channels * slots as usize * manner.links.slot_bytes;
         let mut world = World {
             network,
             router,
@@ -203,7 +203,7 @@ impl<'a, E: Ends> World<'a, E> {
             error: None,
             outcome: Outcome {
                 ends_s: vec![0.0; ranks],
-                granted_bytes_max: granted as u64,
+                credit_bytes_max: credits as u64,
                 simulated: ranks as u32,
                 ..Outcome::default()
             },
@@ -255,9 +255,9 @@ impl<'a, E: Ends> World<'a, E> {
         self.pipes[self.pipe(from, to, channel)].is_there()
     }
 
-    pub(super) fn is_granted(&mut self, from: Rank, to: Rank, channel: u32) -> bool {
+    pub(super) fn has_credit(&mut self, from: Rank, to: Rank, channel: u32) -> bool {
         let pipe = self.pipe(from, to, channel);
-        self.pipes[pipe].is_granted()
+        self.pipes[pipe].has_credit()
     }
 
     /// Adds the time of combining `bytes` bytes to a rank: its sends of the result leave when this
@@ -297,7 +297,7 @@ impl<'a, E: Ends> World<'a, E> {
     pub(super) fn release(&mut self, from: Rank, to: Rank, channel: u32) {
         let pipe = self.pipe(from, to, channel);
         if let Some(below) = self.pipes[pipe].release() {
-            let event = Event::Grant(pipe as u32, self.fold.of(from), below);
+            let event = Event::Credit(pipe as u32, self.fold.of(from), below);
             self.after(self.latency_s(from, to), event);
         }
     }
@@ -451,8 +451,8 @@ impl<'a, E: Ends> World<'a, E> {
                 self.wake(rank);
             }
             Event::Leave(index) => self.leave(index),
-            Event::Grant(pipe, sender, below) => {
-                self.pipes[pipe as usize].grant(below);
+            Event::Credit(pipe, sender, below) => {
+                self.pipes[pipe as usize].credit(below);
                 let channels = self.manner.links.channels.max(1);
                 let distance = self.distances[(pipe / channels) as usize];
                 let peer = (sender + distance) % self.fold.ranks;
@@ -488,7 +488,7 @@ impl<E: Ends> Ports for RankPorts<'_, '_, E> {
     }
 
     fn writable(&mut self, link: Link) -> bool {
-        self.world.is_granted(self.rank, link.peer, link.channel)
+        self.world.has_credit(self.rank, link.peer, link.channel)
     }
 
     fn accept(&mut self, _: Link, _: Sent) -> bool {

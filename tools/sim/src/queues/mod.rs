@@ -1,5 +1,5 @@
 //! Queues in switches, and congestion control: pauses between switches (PFC), marks that senders
-//! react to (DCQCN), or receivers that grant what may be in flight.
+//! react to (DCQCN), or receivers that give credits for what may be in flight.
 //!
 //! Flows are fluids that move from queue to queue in short steps. A link serves the queue before it
 //! in the order of arrival, that is, all flows in proportion to what they have in it. A switch that
@@ -41,13 +41,13 @@ pub enum Transport {
     PauseOnly,
     /// Rate control by senders, as switches mark packets.
     Dcqcn(Dcqcn),
-    /// Admission by receivers: a sender has no more in flight to a receiver than the slots that it
-    /// granted, which are granted again `grant_s` after they were filled.
+    /// Admission by receivers: a sender has no more in flight to a receiver than it has credits for,
+    /// which come back `credit_s` after they were filled.
     Admission {
         /// Slots, channels and budget of every receiver.
         slots: admission::Config,
         /// Time from the arrival of the last byte of a slot to the sender's next byte, in seconds.
-        grant_s: f64,
+        credit_s: f64,
     },
 }
 
@@ -123,8 +123,8 @@ struct Run<'a> {
     arrived: Vec<f64>,
     /// Most bytes of each flow in flight.
     window: Vec<f64>,
-    /// Bytes that arrived in the last steps and are not granted again yet.
-    ungranted: Vec<f64>,
+    /// Bytes that arrived in the last steps and have no credit again yet.
+    uncredited: Vec<f64>,
     late: Vec<Vec<f64>>,
     rates: Vec<dcqcn::Rate>,
     notices: Vec<dcqcn::Notices>,
@@ -210,7 +210,7 @@ pub fn run_again(
 fn check_memory(network: &Network, flows: &[Flow], manner: &Manner) -> Result<(), SimError> {
     let hops: usize = flows.iter().map(|flow| flow.links.len()).sum();
     let late = match manner.transport {
-        Transport::Admission { grant_s, .. } => (grant_s / manner.step_s).ceil().max(0.0),
+        Transport::Admission { credit_s, .. } => (credit_s / manner.step_s).ceil().max(0.0),
         _ => 0.0,
     };
     let bytes = flows.len() as f64 * (150.0 + 8.0 * late) + hops as f64 * 32.0;
@@ -248,7 +248,7 @@ impl<'a> Run<'a> {
             _ => 1.0,
         };
         let delay = match manner.transport {
-            Transport::Admission { grant_s, .. } => (grant_s / manner.step_s).ceil() as usize,
+            Transport::Admission { credit_s, .. } => (credit_s / manner.step_s).ceil() as usize,
             _ => 0,
         };
         Run {
@@ -265,7 +265,7 @@ impl<'a> Run<'a> {
             sent: vec![0.0; flows.len()],
             arrived: vec![0.0; flows.len()],
             window: windows(flows, &manner.transport),
-            ungranted: vec![0.0; flows.len()],
+            uncredited: vec![0.0; flows.len()],
             late: vec![vec![0.0; flows.len()]; delay],
             rates: flows.iter().map(|flow| dcqcn::Rate::new(line_rate(flow), alpha)).collect(),
             notices: vec![dcqcn::Notices::new(); flows.len()],
@@ -298,7 +298,7 @@ impl<'a> Run<'a> {
         if now_s < after_s + of.begins_s {
             return 0.0;
         }
-        let under_way = self.sent[flow] - self.arrived[flow] + self.ungranted[flow];
+        let under_way = self.sent[flow] - self.arrived[flow] + self.uncredited[flow];
         let room = (self.window[flow] - under_way).max(0.0);
         let rate = self.rates[flow].bytes_per_s() * self.manner.step_s;
         rate.min(of.bytes - self.sent[flow]).min(room).max(0.0)
@@ -359,7 +359,7 @@ impl<'a> Run<'a> {
             }
             if delay > 0 {
                 let again = std::mem::replace(&mut self.late[step % delay][flow], came);
-                self.ungranted[flow] += came - again;
+                self.uncredited[flow] += came - again;
             }
         }
     }
@@ -451,7 +451,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Returns the most bytes of each flow in flight: what its receiver grants to each of its senders.
+/// Returns the most bytes of each flow in flight: the credits that its receiver gives each of its
+/// senders.
 fn windows(flows: &[Flow], transport: &Transport) -> Vec<f64> {
     let Transport::Admission { slots, .. } = transport else {
         return vec![f64::INFINITY; flows.len()];
@@ -462,8 +463,8 @@ fn windows(flows: &[Flow], transport: &Transport) -> Vec<f64> {
     }
     let window = |flow: &Flow| {
         let peers = senders.get(&flow.links.last()).copied().unwrap_or(1);
-        let granted = f64::from(slots.equal_slots(peers) * slots.channels.max(1));
-        granted * slots.slot_bytes as f64
+        let credits = f64::from(slots.equal_slots(peers) * slots.channels.max(1));
+        credits * slots.slot_bytes as f64
     };
     flows.iter().map(window).collect()
 }
@@ -514,7 +515,7 @@ mod tests {
             zero_copy_bytes_min: usize::MAX,
             registered_bytes_max: 0,
         };
-        Transport::Admission { slots, grant_s: 4e-6 }
+        Transport::Admission { slots, credit_s: 4e-6 }
     }
 
     #[test]
@@ -560,24 +561,24 @@ mod tests {
     }
 
     #[test]
-    fn incast_pauses_links_and_grants_prevent_it() {
+    fn incast_pauses_links_and_credits_prevent_it() {
         let network = network();
         let flows: Vec<Flow> = (0..12).map(|from| flow(&network, from, 16, 4e6)).collect();
         let ideal_s = 12.0 * 4e6 / 50e9;
         let free = run(&network, &flows, &manner(Transport::PauseOnly)).unwrap();
-        let granted = run(&network, &flows, &manner(admission(8, 1 << 20))).unwrap();
-        for outcome in [&free, &granted] {
+        let admitted = run(&network, &flows, &manner(admission(8, 1 << 20))).unwrap();
+        for outcome in [&free, &admitted] {
             assert!((outcome.time_s / ideal_s - 1.0).abs() < 0.1, "{}", outcome.time_s / ideal_s);
         }
         let pauses = |outcome: &Outcome| outcome.pauses.iter().sum::<u32>();
         assert!(pauses(&free) > 0);
-        assert_eq!(pauses(&granted), 0);
+        assert_eq!(pauses(&admitted), 0);
         let Transport::Admission { slots, .. } = admission(8, 1 << 20) else { return };
-        let granted_bytes = slots.equal_bytes(12) as f64;
-        assert!(granted.in_flight_bytes_max <= granted_bytes);
-        assert!(granted.in_flight_bytes_max > 0.5 * granted_bytes);
+        let credit_bytes = slots.equal_bytes(12) as f64;
+        assert!(admitted.in_flight_bytes_max <= credit_bytes);
+        assert!(admitted.in_flight_bytes_max > 0.5 * credit_bytes);
         let most = |outcome: &Outcome| outcome.queue_bytes_max.iter().copied().fold(0.0, f64::max);
-        assert!(most(&granted) <= 12.0 * f64::from(1 << 17) + 1.0, "{}", most(&granted));
+        assert!(most(&admitted) <= 12.0 * f64::from(1 << 17) + 1.0, "{}", most(&admitted));
         // No switch holds much more of a link than its buffer: what comes in one step.
         assert!(most(&free) < 12.0 * (500e3 + 50e9 * 0.5e-6 * 12.0), "{}", most(&free));
     }
@@ -617,9 +618,9 @@ mod tests {
     fn a_window_shorter_than_the_round_trip_costs_bandwidth() {
         let network = network();
         let flows = [flow(&network, 0, 16, 20e6)];
-        let time_s = |slots, grant_s| {
+        let time_s = |slots, credit_s| {
             let Transport::Admission { slots, .. } = admission(slots, 1 << 30) else { return 0.0 };
-            let transport = Transport::Admission { slots, grant_s };
+            let transport = Transport::Admission { slots, credit_s };
             run(&network, &flows, &manner(transport)).unwrap().time_s
         };
         let line_s = 20e6 / 50e9;

@@ -15,7 +15,7 @@ use crate::streams::roofline_s;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f13",
-    title: "an all_to_all with receivers that grant, and with pauses alone",
+    title: "an all_to_all with credits, and with pauses alone",
     source: "with receiver-driven admission and DCQCN off, spine switches never sent sustained \
              pauses to rack switches in four years (§6.4); receivers' channel buffers limit what \
              is in flight (§6.3.2)",
@@ -41,14 +41,14 @@ fn paused_upwards(network: &Network, outcome: &Outcome) -> (f64, u32) {
     (links().map(|link| outcome.paused_s[link]).sum(), pauses)
 }
 
-/// Adds the results of queues and pauses; `granted` is the most bytes that a receiver granted, if
+/// Adds the results of queues and pauses; `credit_bytes` is the most bytes that a receiver gave credits for, if
 /// it did.
 fn tell(
     findings: &mut Findings,
     network: &Network,
     outcome: &Outcome,
     name: &str,
-    granted: Option<f64>,
+    credit_bytes: Option<f64>,
 ) {
     let (upwards_s, upwards) = paused_upwards(network, outcome);
     let pauses: u32 = outcome.pauses.iter().sum();
@@ -59,16 +59,16 @@ fn tell(
     findings.note(what, Unit::Count, f64::from(upwards));
     let part = upwards_s / network.tier_links(1, true).count() as f64 / outcome.time_s;
     let what = format!("{name}: part of the time so paused");
-    match granted {
+    match credit_bytes {
         // A thousandth of all the time of all the links is not sustained.
         Some(_) => findings.expect(what, Unit::Part, part, Expected::AtMost(0.001)),
         None => findings.note(what, Unit::Part, part),
     }
     let in_flight = outcome.in_flight_bytes_max;
-    match granted {
-        Some(granted) => {
-            let what = format!("{name}: in flight to a receiver, of what it granted");
-            findings.expect(what, Unit::Part, in_flight / granted, Expected::AtMost(1.0));
+    match credit_bytes {
+        Some(credit_bytes) => {
+            let what = format!("{name}: in flight to a receiver, of its credits");
+            findings.expect(what, Unit::Part, in_flight / credit_bytes, Expected::AtMost(1.0));
         }
         None => findings.note(format!("{name}: in flight to a receiver"), Unit::Bytes, in_flight),
     }
@@ -92,7 +92,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     };
     let cases = [
         ("pauses alone", Transport::PauseOnly),
-        ("grants", Transport::Admission { slots, grant_s: 4e-6 }),
+        ("credits", Transport::Admission { slots, credit_s: 4e-6 }),
     ];
     let mut findings = Findings::default();
     let watched: Vec<u32> = network.tier_links(1, false).take(1).collect();
@@ -113,9 +113,9 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         let outcome = crate::queues::run(&network, &flows, &manner)?;
         let time = outcome.time_s / roofline_s;
         findings.note(format!("{name}: time over roofline"), Unit::Ratio, time);
-        let granted = matches!(transport, Transport::Admission { .. })
+        let credit_bytes = matches!(transport, Transport::Admission { .. })
             .then(|| slots.equal_bytes((network.ranks() - zone.nics) as usize) as f64);
-        tell(&mut findings, &network, &outcome, name, granted);
+        tell(&mut findings, &network, &outcome, name, credit_bytes);
         paused.push(outcome.paused_s.iter().sum::<f64>());
         queue = queue.with(name, outcome.watched.into_iter().next().unwrap_or_default());
     }

@@ -81,11 +81,11 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
                 zero_copy_bytes_min: usize::MAX,
                 registered_bytes_max: 0,
             };
-            let grant_s = (round_trip_s - hops_s).max(STEP_S);
+            let credit_s = (round_trip_s - hops_s).max(STEP_S);
             let manner = Manner {
                 step_s: STEP_S,
                 buffers: vec![Buffer::of(1e6), Buffer::of(20e6)],
-                transport: Transport::Admission { slots, grant_s },
+                transport: Transport::Admission { slots, credit_s },
                 limit_s: 100.0 * roofline_s,
                 seed,
                 watched: Vec::new(),

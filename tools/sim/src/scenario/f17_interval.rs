@@ -47,7 +47,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let bad = speed(&cut, &before)?;
     let again = speed(&cut, &Te::place(&cut, &demands)?)?;
     let mut findings = Findings::default();
-    findings.note("from the failure to new ways", Unit::Seconds, known_s - fails_s);
+    findings.note("from the failure to new paths", Unit::Seconds, known_s - fails_s);
     findings.expect("of the roofline before", Unit::Part, good, Expected::About(1.0));
     findings.note("of the roofline until then", Unit::Part, bad);
     findings.expect("of the roofline afterwards", Unit::Part, again, Expected::About(1.0));
@@ -63,8 +63,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let figure = Figure::lines("f17-interval", "An uplink fails", axes, (false, false));
     findings.figures.push(figure.with("TE", points));
     findings.say(
-        "The time to new ways is arithmetic: the next multiple of the interval, whose default is \
-         that of the paper. What is simulated are the three stretches: before, with the old ways \
+        "The time to new paths is arithmetic: the next multiple of the interval, whose default is \
+         that of the paper. What is simulated are the three stretches: before, on the old paths \
          (their flow hashed anew), and with new ones.",
     );
     Ok(findings)

@@ -21,7 +21,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         Parameter { name: "senders", value: 15.0, what: "senders in another rack" },
         Parameter { name: "mib", value: 8.0, what: "MiB of each" },
         Parameter { name: "slowness", value: 1.0, what: "by how much the receiver is slower" },
-        Parameter { name: "budget_mib", value: 1.0, what: "MiB that a receiver grants" },
+        Parameter { name: "budget_mib", value: 1.0, what: "MiB of credits that a receiver gives" },
     ],
     run,
 };
@@ -69,7 +69,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let cases = [
         ("pauses alone", Transport::PauseOnly),
         ("DCQCN", Transport::Dcqcn(Dcqcn::default())),
-        ("grants", Transport::Admission { slots, grant_s: 4e-6 }),
+        ("credits", Transport::Admission { slots, credit_s: 4e-6 }),
     ];
     let ideal_s = streams[0].bytes / network.plan().nic_bytes_per_s();
     let mut findings = Findings::default();
@@ -100,9 +100,9 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         paused.push(paused_s);
         queue = queue.with(name, outcome.watched.into_iter().next().unwrap_or_default());
     }
-    let what = "bystander with grants over pauses alone";
+    let what = "bystander with credits over pauses alone";
     findings.expect(what, Unit::Ratio, late[2] / late[0], Expected::AtMost(1.0));
-    findings.expect("pauses with grants", Unit::Seconds, paused[2], Expected::AtMost(paused[0]));
+    findings.expect("pauses with credits", Unit::Seconds, paused[2], Expected::AtMost(paused[0]));
     let groups = cases.map(|(name, _)| name);
     let figure = Figure::bars("incast-bystander", "The bystander", "time / alone", &groups);
     findings.figures.extend([queue, figure.with_bars("bystander", &late)]);

@@ -140,8 +140,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     findings.note("messages", Unit::Count, outcome.messages as f64);
     let in_flight = outcome.in_flight_bytes_max as f64;
     findings.note("most under way to a rank", Unit::Bytes, in_flight);
-    let granted = in_flight / outcome.granted_bytes_max.max(1) as f64;
-    findings.note("of what a rank grants at most", Unit::Part, granted);
+    let of_credits = in_flight / outcome.credit_bytes_max.max(1) as f64;
+    findings.note("of the credits of a rank", Unit::Part, of_credits);
     if fold.is_none() {
         let carried = &outcome.carried_bytes;
         tell_links(&mut findings, &network, carried, outcome.time_s, "job-utilisation");
