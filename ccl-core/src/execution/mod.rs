@@ -191,6 +191,11 @@ impl Execution {
     /// the previous run, or need no more memory.
     pub fn start(&mut self, numbers: &CallParams) {
         self.bound.bind(&self.program, numbers);
+        self.restart();
+    }
+
+    /// Starts from the beginning with the numbers of the previous run.
+    pub fn restart(&mut self) {
         self.units.fill(0);
         self.folds = 0;
         let strands = self.program.strands.len();

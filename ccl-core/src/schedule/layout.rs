@@ -60,14 +60,21 @@ impl Layout {
     }
 
     /// Sets this to the result of [`Layout::vector`]. Allocates only if this layout held fewer
-    /// blocks, or even ones.
-    pub fn set_vector(&mut self, counts: &[usize], starts: &[usize], split: u32, grain: usize) {
+    /// blocks, or even ones. Returns whether the layout was another one before.
+    pub fn set_vector(
+        &mut self,
+        counts: &[usize],
+        starts: &[usize],
+        split: u32,
+        grain: usize,
+    ) -> bool {
+        let before = (self.split, self.grain);
         (self.split, self.grain) = (split.max(1), grain.max(1));
         match &mut self.blocks {
             Blocks::Vector { starts: own_starts, counts: own_counts } => {
                 // Mostly those of the last time.
                 if starts == own_starts.as_slice() && counts == own_counts.as_slice() {
-                    return;
+                    return before != (self.split, self.grain);
                 }
                 own_starts.clear();
                 own_starts.extend_from_slice(starts);
@@ -78,6 +85,7 @@ impl Layout {
                 self.blocks = Blocks::Vector { starts: starts.to_vec(), counts: counts.to_vec() };
             }
         }
+        true
     }
 
     /// Returns the first element and the number of elements of part `part`; a missing block is

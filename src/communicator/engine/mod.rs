@@ -63,6 +63,8 @@ pub(super) struct Plan {
     fan_out: u32,
     pub(super) execution: Execution,
     numbers: CallParams,
+    /// True if the execution has these numbers.
+    is_bound: bool,
     used: u64,
     /// Number of waiting calls that hold the plan.
     pins: u32,
@@ -143,6 +145,8 @@ pub(super) struct Engine {
     pub(super) plans: Vec<Plan>,
     stall_detector: StallDetector,
     recent: Option<PlannedCall>,
+    /// Plan of the last group of messages.
+    last_group: usize,
     predictions: PredictionCache,
     /// Kernel of messages, which are bytes.
     byte_kernel: Kernel,
@@ -261,6 +265,7 @@ impl Engine {
             plans: Vec::new(),
             stall_detector: StallDetector::default(),
             recent: None,
+            last_group: 0,
             predictions: PredictionCache::default(),
             byte_kernel: Kernel::select(DataType::Uint8, ReduceOp::Sum, Scalar::NONE, 1),
             scratch: Region::private(0),
@@ -364,10 +369,10 @@ impl Engine {
         self.recent = None;
         let plan = self.message_plan(messages)?;
         messages.check_own(self.rank)?;
-        let numbers = &mut self.plans[plan].numbers;
+        let Plan { numbers, is_bound, .. } = &mut self.plans[plan];
         let (sends, recvs) = (&messages.sends, &messages.recvs);
-        numbers.input.set_vector(&sends.bytes, &sends.addresses, 1, 1);
-        numbers.output.set_vector(&recvs.bytes, &recvs.addresses, 1, 1);
+        *is_bound &= !numbers.input.set_vector(&sends.bytes, &sends.addresses, 1, 1);
+        *is_bound &= !numbers.output.set_vector(&recvs.bytes, &recvs.addresses, 1, 1);
         let kernel = self.byte_kernel;
         let what = CallKind::Messages { sends: sends.peers.len(), recvs: recvs.peers.len() };
         let bytes = sends.bytes.iter().chain(&recvs.bytes).sum();
@@ -399,11 +404,16 @@ impl Engine {
         self.record_begin(running);
         if let Some(numbers) = &running.numbers {
             self.recent = None;
-            self.plans[running.plan].numbers.clone_from(numbers);
+            let plan = &mut self.plans[running.plan];
+            plan.numbers.clone_from(numbers);
+            plan.is_bound = false;
         }
         self.idle_since = None;
         let plan = &mut self.plans[running.plan];
-        plan.execution.start(&plan.numbers);
+        match std::mem::replace(&mut plan.is_bound, true) {
+            true => plan.execution.restart(),
+            false => plan.execution.start(&plan.numbers),
+        }
         if let Some(messages) = self.ports.links().messages() {
             let collective = match &running.what {
                 CallKind::Call(record) => record.collective,
@@ -582,10 +592,11 @@ impl Engine {
 
     fn message_plan(&mut self, messages: &Messages) -> Result<usize, Error> {
         let (sends, recvs) = (&messages.sends.peers, &messages.recvs.peers);
-        let known = self.plans.iter().position(|plan| {
-            matches!(&plan.key, PlanKey::Group { sends: s, recvs: r } if s == sends && r == recvs)
-        });
-        if let Some(found) = known {
+        let is_known = |plan: &Plan| matches!(&plan.key, PlanKey::Group { sends: s, recvs: r } if s == sends && r == recvs);
+        // Mostly the same as the time before.
+        let last = Some(self.last_group).filter(|last| self.plans.get(*last).is_some_and(is_known));
+        if let Some(found) = last.or_else(|| self.plans.iter().position(is_known)) {
+            self.last_group = found;
             return Ok(self.touch(found));
         }
         let schedule = ccl_core::algorithm::send_recv(self.rank, self.ranks, sends, recvs)
@@ -626,7 +637,8 @@ impl Engine {
         let numbers = CallParams { input, output, element_bytes: 1, slot_bytes };
         let execution = Execution::new(Arc::new(program), self.segment.channels);
         let (split, fan_out) = (schedule.split, schedule.fan_out());
-        let plan = Plan { key, split, fan_out, execution, numbers, used: 0, pins: 0 };
+        let plan =
+            Plan { key, split, fan_out, execution, numbers, is_bound: false, used: 0, pins: 0 };
         let idle = (0..self.plans.len()).filter(|&at| self.plans[at].pins == 0);
         let oldest = idle.min_by_key(|&at| self.plans[at].used);
         let at = match oldest {
@@ -650,7 +662,8 @@ impl Engine {
         slot_fraction: SlotFraction,
     ) -> Result<(), Error> {
         let slot_bytes = self.segment.shape.slot_bytes;
-        let Plan { numbers, split, execution, .. } = &mut self.plans[plan];
+        let Plan { numbers, split, execution, is_bound, .. } = &mut self.plans[plan];
+        *is_bound = false;
         let width = call.data_type.bytes();
         numbers.element_bytes = width;
         numbers.slot_bytes = message_bytes(slot_fraction, slot_bytes, execution.program());

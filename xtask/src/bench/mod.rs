@@ -5,6 +5,7 @@ mod mpi;
 mod nccl_net;
 mod network;
 mod ofi;
+mod ofi_mpi;
 mod ours;
 mod rdma;
 mod summary;
@@ -49,8 +50,8 @@ pub(crate) struct Options {
     /// bare transport, and iperf3.
     #[arg(long, conflicts_with_all = ["network", "rdma"])]
     nccl_net: bool,
-    /// Measure libfabric over its provider tcp instead, of every version that can be had, against a
-    /// bare loop of writes.
+    /// Measure libfabric over its provider tcp instead: against a bare loop of writes, over every
+    /// version that can be had, and all_reduce against MPICH and Intel MPI.
     #[arg(long, conflicts_with_all = ["network", "rdma", "nccl_net"])]
     ofi: bool,
     /// Directory of built programs to measure on this machine; passed by the host to the guest.

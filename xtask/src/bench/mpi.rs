@@ -31,12 +31,16 @@ pub(super) fn build() -> Outcome<Option<Program>> {
     let dir = target_dir()?.join("bench");
     fs::create_dir_all(&dir).map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
     let binary = dir.join("mpi_all_reduce");
-    let mut command = Command::new("mpicc");
-    command.args(["-O2", "-std=c11", "-Wall", "-Wextra", "-o"]).arg(&binary);
-    command.arg(root().join("xtask/bench/mpi_all_reduce.c"));
-    println!("$ {}", process::typed(&command));
-    process::capture(&mut command, DEADLINE)?;
+    compile(&mut Command::new("mpicc"), &binary)?;
     Ok(Some(Program { binary }))
+}
+
+/// Compiles the program with this compiler.
+pub(super) fn compile(compiler: &mut Command, binary: &Path) -> Outcome {
+    compiler.args(["-O2", "-std=c11", "-Wall", "-Wextra", "-o"]).arg(binary);
+    compiler.arg(root().join("xtask/bench/mpi_all_reduce.c"));
+    println!("$ {}", process::typed(compiler));
+    process::capture(compiler, DEADLINE).map(drop)
 }
 
 impl Program {

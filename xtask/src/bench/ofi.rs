@@ -1,5 +1,5 @@
 //! libfabric side by side with a bare loop of `fi_writedata` over the same provider and version:
-//! one-way latency, and a stream in one direction.
+//! one-way latency, and a stream in one direction; and all_reduce beside MPI.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,15 +8,18 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::summary::{Series, in_turn, ratio, size};
-use super::{DIST, parse_json};
+use super::{DIST, ofi_mpi, parse_json};
 use crate::check::ofi::{Version, versions};
 use crate::workspace::{cargo, target_dir};
 use crate::{Outcome, process, report};
 
 const LATENCY_BYTES: u64 = 8;
+/// Sizes of all_reduce, and its program.
+const ALL_REDUCE_BYTES: [u64; 4] = [1 << 10, 64 << 10, 1 << 20, 64 << 20];
+const ALL_REDUCE: &str = "all_reduce_perf";
 pub(super) const SIZES: [u64; 3] = [64 << 10, 1 << 20, 16 << 20];
 /// Provider of every version; before libfabric 1.18 it has a layer above it.
-const PROVIDER: &str = "tcp";
+pub(super) const PROVIDER: &str = "tcp";
 const BUILD_WITHIN: Duration = Duration::from_secs(900);
 const RUN_WITHIN: Duration = Duration::from_secs(90);
 
@@ -24,6 +27,7 @@ const RUN_WITHIN: Duration = Duration::from_secs(90);
 fn build() -> Outcome<PathBuf> {
     let mut build = cargo(&["build", "--profile", DIST, "-p", "ferroccl", "-p"]);
     build.args(["ccl-transport-ofi", "--example", "p2p_matrix", "--example", "bare"]);
+    build.args(["--example", ALL_REDUCE]);
     println!("$ {}", process::typed(&build));
     process::capture(&mut build, BUILD_WITHIN)?;
     Ok(target_dir()?.join(DIST).join("examples"))
@@ -55,7 +59,36 @@ pub(super) fn run(sizes: &[u64], rounds: u32) -> Outcome<String> {
             report::table(&head, &rows)
         ));
     }
+    let newest = versions.last().map(|version| Side { built: &built, out: &out, version });
+    tables.extend(newest.map(|side| beside_mpi(side, rounds)).transpose()?);
     Ok(tables.join("\n"))
+}
+
+/// Measures all_reduce of two ranks beside each MPI; returns a table.
+fn beside_mpi(side: Side<'_>, rounds: u32) -> Outcome<String> {
+    let (peers, lacks) = ofi_mpi::all()?;
+    let mut rows = Vec::new();
+    for mpi in &peers {
+        for bytes in ALL_REDUCE_BYTES {
+            let own = || ofi_mpi::own_all_reduce(side.with_provider(ALL_REDUCE), side.out, bytes);
+            let sides: [&mut dyn FnMut() -> _; 2] = [&mut { own }, &mut || mpi.all_reduce(bytes)];
+            let what = format!("all_reduce, {}", size(bytes));
+            let [ours, theirs] = in_turn(rounds, &what, mpi.name, sides)?;
+            let shown = |series: &Series| format!("{:.1}", series.median_us().unwrap_or(f64::NAN));
+            let (own, other) = (shown(&ours), shown(&theirs));
+            let compared = ratio(&ours, &theirs);
+            rows.push(vec![mpi.name.to_owned(), size(bytes), own, other, compared]);
+        }
+    }
+    let table = match rows.is_empty() {
+        true => String::new(),
+        false => {
+            report::table(&["beside", "all_reduce", "ours, µs", "MPI, µs", "ours / MPI"], &rows)
+        }
+    };
+    let lacks: String = lacks.iter().map(|lack| format!("\n{lack}\n")).collect();
+    let version = side.version.name;
+    Ok(format!("all_reduce of 2 ranks, ours over `{PROVIDER}` of {version}:\n\n{table}{lacks}"))
 }
 
 fn row(bytes: u64, is_latency: bool, ours: &Series, bare: &Series) -> Vec<String> {
@@ -88,6 +121,13 @@ impl Side<'_> {
         command
     }
 
+    /// Returns a command of one of ferroccl's programs, over the provider.
+    fn with_provider(&self, program: &str) -> Command {
+        let mut command = self.command(program);
+        command.env("FERROCCL_OFI_PROVIDER", PROVIDER).env("FERROCCL_SOCKET_IFNAME", "lo");
+        command
+    }
+
     /// Measures sends and receives of ferroccl; returns microseconds of a message.
     fn ours(&self, bytes: u64, is_latency: bool) -> Outcome<f64> {
         let iterations = match bytes {
@@ -96,11 +136,10 @@ impl Side<'_> {
             262_145..=4_194_304 => 200,
             _ => 16,
         };
-        let mut command = self.command("p2p_matrix");
+        let mut command = self.with_provider("p2p_matrix");
         let (bytes_text, iterations) = (bytes.to_string(), iterations.to_string());
         command.args(["-g", "2", "--transport", "ofi", "-b", &bytes_text, "-e", &bytes_text]);
         command.args(["-n", &iterations, "-w", "10", "-R", "1"]).arg("--json").arg(self.out);
-        command.env("FERROCCL_OFI_PROVIDER", PROVIDER).env("FERROCCL_SOCKET_IFNAME", "lo");
         process::capture(&mut command, RUN_WITHIN)?;
         let found = parse_json(self.out)?;
         let results = &found["results"];

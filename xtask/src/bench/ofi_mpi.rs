@@ -1,0 +1,103 @@
+//! MPI over libfabric: MPICH and Intel MPI, which PyPI has, each with a libfabric of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::ofi::PROVIDER;
+use super::{RANKS, Sample, mpi, ours};
+use crate::dist::zig;
+use crate::workspace::target_dir;
+use crate::{Outcome, process};
+
+/// File of PyPI's MPICH, Intel MPI and Open MPI by which an installation is known.
+const COMPILER: &str = "bin/mpicc";
+const INSTALL_WITHIN: Duration = Duration::from_secs(900);
+const RUN_WITHIN: Duration = Duration::from_secs(120);
+const ITERATIONS: [(u64, u32); 3] = [(4096, 2000), (1 << 20, 300), (u64::MAX, 12)];
+
+/// An MPI.
+pub(super) struct Mpi {
+    pub(super) name: &'static str,
+    directory: PathBuf,
+    binary: PathBuf,
+    /// Variables that keep its ranks from sharing memory.
+    variables: &'static [(&'static str, &'static str)],
+}
+
+/// Name, packages and variables of each MPI; the versions are pinned.
+type Package = (&'static str, &'static [&'static str], &'static [(&'static str, &'static str)]);
+const PACKAGES: [Package; 2] = [
+    (
+        "MPICH",
+        &["mpich==5.0.2"],
+        &[("MPIR_CVAR_NOLOCAL", "1"), ("MPIR_CVAR_CH4_NETMOD", "ofi"), ("FI_PROVIDER", PROVIDER)],
+    ),
+    (
+        "Intel MPI",
+        &["impi-rt==2021.17.0", "impi-devel==2021.17.0"],
+        &[("I_MPI_FABRICS", "ofi"), ("I_MPI_OFI_PROVIDER", PROVIDER)],
+    ),
+];
+
+/// Returns the MPIs that can be had, which are installed where they are missing, and why others
+/// cannot.
+pub(super) fn all() -> Outcome<(Vec<Mpi>, Vec<String>)> {
+    let (mut found, mut lacks) = (Vec::new(), Vec::new());
+    for (name, packages, variables) in PACKAGES {
+        let directory = target_dir()?.join("ofi").join(name.to_lowercase().replace(' ', "-"));
+        let binary = directory.join("all_reduce");
+        let made = install(&directory, packages).and_then(|()| {
+            let mut compiler = command(&directory, COMPILER);
+            mpi::compile(&mut compiler, &binary)
+        });
+        match made {
+            Ok(()) => found.push(Mpi { name, directory, binary, variables }),
+            Err(error) => lacks.push(format!("{name} cannot be had: {error}")),
+        }
+    }
+    Ok((found, lacks))
+}
+
+fn install(directory: &Path, packages: &[&str]) -> Outcome {
+    if directory.join(COMPILER).is_file() {
+        return Ok(());
+    }
+    zig::environment(directory)?;
+    zig::install(directory, packages, INSTALL_WITHIN)
+}
+
+/// Returns a command of an MPI, which finds its own files.
+fn command(directory: &Path, program: &str) -> Command {
+    let mut command = Command::new(directory.join(program));
+    command.env("I_MPI_ROOT", directory).env("LD_LIBRARY_PATH", directory.join("lib"));
+    command
+}
+
+/// Returns the number of calls that are timed for messages of this many bytes.
+fn iterations(bytes: u64) -> u32 {
+    ITERATIONS.iter().find(|(most, _)| bytes <= *most).map_or(1, |(_, count)| *count)
+}
+
+impl Mpi {
+    /// Measures an all_reduce of two ranks once; returns microseconds.
+    pub(super) fn all_reduce(&self, bytes: u64) -> Outcome<f64> {
+        let mut command = command(&self.directory, "bin/mpiexec");
+        command.envs(self.variables.iter().copied());
+        command.args(["-n", &RANKS.to_string()]).arg(&self.binary);
+        command.args([bytes.to_string(), iterations(bytes).to_string(), "10".to_owned()]);
+        let Sample { median_us, .. } =
+            mpi::parse(&process::capture(&mut command, RUN_WITHIN)?, bytes)?;
+        Ok(median_us)
+    }
+}
+
+/// Measures ferroccl with the same calls; returns microseconds. `program` is `all_reduce_perf`, with
+/// the environment of a libfabric.
+pub(super) fn own_all_reduce(mut program: Command, rows: &Path, bytes: u64) -> Outcome<f64> {
+    let text = bytes.to_string();
+    program.args(["-g", &RANKS.to_string(), "--transport", "ofi", "-b", &text, "-e", &text]);
+    program.args(["-n", &iterations(bytes).to_string(), "-w", "10", "-c", "0", "--json"]).arg(rows);
+    process::capture(&mut program, RUN_WITHIN)?;
+    Ok(ours::read(rows, bytes)?.median_us)
+}
