@@ -122,8 +122,8 @@ fn nothing_leaves_without_a_credit() {
     let total = |part: &[(Duration, usize)]| part.iter().map(|(_, bytes)| bytes).sum::<usize>();
     let (first, later) = (total(&data[..=longest]), total(&data[longest + 1..]));
     println!("{first} bytes, then none for {:?}, then {later}", after(longest));
-    // The first message is the synchronization; the credit of its slot may or may not have come back in
-    // time.
+    // The first message is the synchronization; the credit of its slot may or may not have come
+    // back in time.
     let message = SLOT + 16;
     assert!([SLOTS - 1, SLOTS].contains(&((first - 17) / message)), "{first}");
     assert!(after(longest) > PAUSE * 3 / 4, "{:?}", after(longest));

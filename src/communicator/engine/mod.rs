@@ -592,7 +592,10 @@ impl Engine {
 
     fn message_plan(&mut self, messages: &Messages) -> Result<usize, Error> {
         let (sends, recvs) = (&messages.sends.peers, &messages.recvs.peers);
-        let is_known = |plan: &Plan| matches!(&plan.key, PlanKey::Group { sends: s, recvs: r } if s == sends && r == recvs);
+        let is_known = |plan: &Plan| match &plan.key {
+            PlanKey::Group { sends: s, recvs: r } => s == sends && r == recvs,
+            PlanKey::Collective { .. } => false,
+        };
         // Mostly the same as the time before.
         let last = Some(self.last_group).filter(|last| self.plans.get(*last).is_some_and(is_known));
         if let Some(found) = last.or_else(|| self.plans.iter().position(is_known)) {

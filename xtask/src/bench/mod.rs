@@ -5,7 +5,6 @@ mod mpi;
 mod nccl_net;
 mod network;
 mod ofi;
-mod ofi_mpi;
 mod ours;
 mod rdma;
 mod summary;

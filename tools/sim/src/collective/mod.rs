@@ -2,10 +2,10 @@
 //! flows.
 //!
 //! Each rank runs its program (`machine`) over ports (`world`) whose links have the ends that
-//! admission gives them (`ends`). A message is sent when there is a credit for its slot, becomes flows when
-//! its NIC has room, and arrives when these flows end; the credit comes back when the message
-//! is taken. Within a host, messages of a rank go one after another. Reductions take the time that
-//! a rank's memory needs, if its bandwidth is given.
+//! admission gives them (`ends`). A message is sent when there is a credit for its slot, becomes
+//! flows when its NIC has room, and arrives when these flows end; the credit comes back when the
+//! message is taken. Within a host, messages of a rank go one after another. Reductions take the
+//! time that a rank's memory needs, if its bandwidth is given.
 
 mod ends;
 mod fold;

@@ -50,8 +50,8 @@ fn work_is_estimated_by_messages() {
     assert!(matches!(error, SimError::Work { limit_millions: 0, .. }), "{error}");
 }
 
-/// Every byte that a schedule sends passes the links on its path, and no more than there were credits for is
-/// ever in flight.
+/// Every byte that a schedule sends passes the links on its path, and no more than there were
+/// credits for is ever in flight.
 #[test]
 fn all_bytes_are_carried_and_none_without_a_credit() {
     let network = Network::new(zone(2).plan().unwrap()).unwrap();

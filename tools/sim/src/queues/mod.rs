@@ -41,8 +41,8 @@ pub enum Transport {
     PauseOnly,
     /// Rate control by senders, as switches mark packets.
     Dcqcn(Dcqcn),
-    /// Admission by receivers: a sender has no more in flight to a receiver than it has credits for,
-    /// which come back `credit_s` after they were filled.
+    /// Admission by receivers: a sender has no more in flight to a receiver than it has credits
+    /// for, which come back `credit_s` after they were filled.
     Admission {
         /// Slots, channels and budget of every receiver.
         slots: admission::Config,

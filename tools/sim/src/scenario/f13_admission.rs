@@ -41,8 +41,8 @@ fn paused_upwards(network: &Network, outcome: &Outcome) -> (f64, u32) {
     (links().map(|link| outcome.paused_s[link]).sum(), pauses)
 }
 
-/// Adds the results of queues and pauses; `credit_bytes` is the most bytes that a receiver gave credits for, if
-/// it did.
+/// Adds the results of queues and pauses; `credit_bytes` is the most bytes that a receiver gave
+/// credits for, if it did.
 fn tell(
     findings: &mut Findings,
     network: &Network,

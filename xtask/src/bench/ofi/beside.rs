@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::ofi::PROVIDER;
-use super::{RANKS, Sample, mpi, ours};
+use super::super::{RANKS, mpi, ours};
+use super::PROVIDER;
 use crate::dist::zig;
 use crate::workspace::target_dir;
 use crate::{Outcome, process};
@@ -86,14 +86,13 @@ impl Mpi {
         command.envs(self.variables.iter().copied());
         command.args(["-n", &RANKS.to_string()]).arg(&self.binary);
         command.args([bytes.to_string(), iterations(bytes).to_string(), "10".to_owned()]);
-        let Sample { median_us, .. } =
-            mpi::parse(&process::capture(&mut command, RUN_WITHIN)?, bytes)?;
-        Ok(median_us)
+        let said = process::capture(&mut command, RUN_WITHIN)?;
+        Ok(mpi::parse(&said, bytes)?.median_us)
     }
 }
 
-/// Measures ferroccl with the same calls; returns microseconds. `program` is `all_reduce_perf`, with
-/// the environment of a libfabric.
+/// Measures ferroccl with the same calls; returns microseconds. `program` is `all_reduce_perf`,
+/// with the environment of a libfabric.
 pub(super) fn own_all_reduce(mut program: Command, rows: &Path, bytes: u64) -> Outcome<f64> {
     let text = bytes.to_string();
     program.args(["-g", &RANKS.to_string(), "--transport", "ofi", "-b", &text, "-e", &text]);

@@ -1,6 +1,8 @@
 //! libfabric side by side with a bare loop of `fi_writedata` over the same provider and version:
 //! one-way latency, and a stream in one direction; and all_reduce beside MPI.
 
+mod beside;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -8,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::summary::{Series, in_turn, ratio, size};
-use super::{DIST, ofi_mpi, parse_json};
+use super::{DIST, parse_json};
 use crate::check::ofi::{Version, versions};
 use crate::workspace::{cargo, target_dir};
 use crate::{Outcome, process, report};
@@ -19,7 +21,7 @@ const ALL_REDUCE_BYTES: [u64; 4] = [1 << 10, 64 << 10, 1 << 20, 64 << 20];
 const ALL_REDUCE: &str = "all_reduce_perf";
 pub(super) const SIZES: [u64; 3] = [64 << 10, 1 << 20, 16 << 20];
 /// Provider of every version; before libfabric 1.18 it has a layer above it.
-pub(super) const PROVIDER: &str = "tcp";
+const PROVIDER: &str = "tcp";
 const BUILD_WITHIN: Duration = Duration::from_secs(900);
 const RUN_WITHIN: Duration = Duration::from_secs(90);
 
@@ -66,11 +68,11 @@ pub(super) fn run(sizes: &[u64], rounds: u32) -> Outcome<String> {
 
 /// Measures all_reduce of two ranks beside each MPI; returns a table.
 fn beside_mpi(side: Side<'_>, rounds: u32) -> Outcome<String> {
-    let (peers, lacks) = ofi_mpi::all()?;
+    let (peers, lacks) = beside::all()?;
     let mut rows = Vec::new();
     for mpi in &peers {
         for bytes in ALL_REDUCE_BYTES {
-            let own = || ofi_mpi::own_all_reduce(side.with_provider(ALL_REDUCE), side.out, bytes);
+            let own = || beside::own_all_reduce(side.with_provider(ALL_REDUCE), side.out, bytes);
             let sides: [&mut dyn FnMut() -> _; 2] = [&mut { own }, &mut || mpi.all_reduce(bytes)];
             let what = format!("all_reduce, {}", size(bytes));
             let [ours, theirs] = in_turn(rounds, &what, mpi.name, sides)?;
