@@ -1,5 +1,5 @@
-//! Rails over software RDMA devices that fail on demand: no message is lost or doubled, and a rail
-//! that works again is used again.
+//! Rails over software RDMA devices and libfabric providers that fail on demand: no message is lost
+//! or doubled, and a rail that works again is used again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,11 +12,13 @@ use ccl_core::transport::{
     WorkRequest,
 };
 use ccl_memory::Region;
+use ccl_soft_ofi::{Condition, Fault, SoftProvider};
 use ccl_soft_verbs::sys::{
     IBV_EVENT_DEVICE_FATAL, IBV_EVENT_QP_FATAL, IBV_WC_LOC_QP_OP_ERR, IBV_WC_RETRY_EXC_ERR,
 };
 use ccl_soft_verbs::{Limits, SoftDevice, functions};
 use ccl_transport_multirail::RailsDevice;
+use ccl_transport_ofi::OfiTransport;
 use ccl_transport_verbs::{Options, VerbsTransport};
 
 /// Bytes of each put: more than a device accepts inline.
@@ -32,14 +34,40 @@ const LINK_WITHIN: Duration = Duration::from_millis(100);
 /// doubles the interval.
 const PAUSE: Duration = Duration::from_millis(2100);
 
-/// Two sides, each with a device for each of two rails.
-struct House {
-    softs: [[SoftDevice; 2]; 2],
+/// Two sides, each with a device for each of two rails; `S` is a handle of such a device.
+struct House<S> {
+    softs: [[S; 2]; 2],
     devices: [Arc<dyn Device>; 2],
 }
 
-impl House {
-    fn new() -> House {
+impl<S> House<S> {
+    /// Makes a house of these devices; `open` returns the name and the device of each.
+    fn of(softs: [[S; 2]; 2], open: impl Fn(&S) -> (String, Arc<dyn Device>)) -> House<S> {
+        let devices = softs.each_ref().map(|softs| -> Arc<dyn Device> {
+            Arc::new(RailsDevice::new(softs.iter().map(&open).collect()).unwrap())
+        });
+        House { softs, devices }
+    }
+}
+
+impl House<SoftProvider> {
+    /// Returns a house of libfabric providers like AWS's.
+    fn ofi() -> House<SoftProvider> {
+        let options = ccl_transport_ofi::Options {
+            interfaces: "127.0.0.1".to_owned(),
+            acknowledged: true,
+            ..ccl_transport_ofi::Options::default()
+        };
+        let transport = OfiTransport::over(ccl_soft_ofi::functions(), "efa", options);
+        let soft = |seed| SoftProvider::new(ccl_soft_ofi::Limits::efa(seed));
+        House::of([[1, 2], [3, 4]].map(|seeds| seeds.map(soft)), |soft| {
+            (soft.device(), transport.open(&DeviceId(soft.device())).unwrap())
+        })
+    }
+}
+
+impl House<SoftDevice> {
+    fn new() -> House<SoftDevice> {
         let options = Options {
             interfaces: "127.0.0.1".to_owned(),
             acknowledged: true,
@@ -48,15 +76,10 @@ impl House {
         };
         let transport = VerbsTransport::over(functions(), options);
         let soft = |seed| SoftDevice::new(Limits { seed, ..Limits::default() });
-        let softs = [[1, 2], [3, 4]].map(|seeds| seeds.map(soft));
-        let devices = softs.each_ref().map(|softs| -> Arc<dyn Device> {
-            let open = |soft: &SoftDevice| {
-                let name = format!("{}:1", soft.name());
-                (name.clone(), transport.open(&DeviceId(name)).unwrap())
-            };
-            Arc::new(RailsDevice::new(softs.iter().map(open).collect()).unwrap())
-        });
-        House { softs, devices }
+        House::of([[1, 2], [3, 4]].map(|seeds| seeds.map(soft)), |soft| {
+            let name = format!("{}:1", soft.name());
+            (name.clone(), transport.open(&DeviceId(name)).unwrap())
+        })
     }
 }
 
@@ -115,16 +138,21 @@ impl End {
 }
 
 /// Both ends of a link, and a clock that can be advanced.
-struct Pair {
-    house: House,
+struct Pair<S> {
+    house: House<S>,
     ends: [End; 2],
     ahead: Duration,
     allowed: u32,
 }
 
-impl Pair {
-    fn new() -> Pair {
-        let house = House::new();
+impl Pair<SoftDevice> {
+    fn new() -> Pair<SoftDevice> {
+        Pair::over(House::new())
+    }
+}
+
+impl<S> Pair<S> {
+    fn over(house: House<S>) -> Pair<S> {
         let mut connected = join(&house, b"who").unwrap().into_iter();
         let mut parts = house.devices.each_ref().map(|device| {
             let mut lane = device.lane().unwrap();
@@ -151,7 +179,7 @@ impl Pair {
     }
 
     /// Polls both ends until the condition is true.
-    fn until(&mut self, what: &str, is_so: impl Fn(&Pair) -> bool) {
+    fn until(&mut self, what: &str, is_so: impl Fn(&Pair<S>) -> bool) {
         let end = ccl_socket::now() + PATIENCE;
         while !is_so(self) {
             for end in &mut self.ends {
@@ -200,7 +228,7 @@ impl Pair {
     fn comes_back(&mut self, rail: usize, pause: Duration, context: &str) {
         self.ahead += pause;
         self.until(context, |pair| pair.is_up(rail));
-        let carried = |pair: &Pair| pair.ends.each_ref().map(|end| end.rail(rail).puts);
+        let carried = |pair: &Pair<S>| pair.ends.each_ref().map(|end| end.rail(rail).puts);
         let before = carried(self);
         self.carry(200, context);
         let after = carried(self);
@@ -310,7 +338,7 @@ fn a_link_whose_devices_all_fail_is_lost_with_the_reason_of_each() {
     }
 }
 
-impl Fixture for House {
+impl<S> Fixture for House<S> {
     fn device(&self, side: usize) -> Arc<dyn Device> {
         Arc::clone(&self.devices[side])
     }
@@ -329,4 +357,42 @@ fn rails_over_rdma_pass_the_suite_of_transports() {
     let report = run(|| Box::new(House::new()));
     println!("{report}");
     assert!(report.passed(), "{report}");
+}
+
+#[test]
+fn rails_over_libfabric_pass_the_suite_of_transports() {
+    let report = run(|| Box::new(House::ofi()));
+    println!("{report}");
+    assert!(report.passed(), "{report}");
+}
+
+#[test]
+fn a_request_that_a_provider_fails_goes_over_the_other_rail_and_its_own_comes_back() {
+    for (side, rail) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        for fault in [Fault::Fails(libc::EIO), Fault::FailsLate(libc::EIO)] {
+            let context = format!("provider {rail} of side {side}, {fault:?}");
+            let mut pair = Pair::over(House::ofi());
+            pair.carry(100, &context);
+            pair.house.softs[side][rail].fail_next(fault);
+            pair.carry(200, &context);
+            pair.until(&context, |pair| pair.has_failed(rail));
+            pair.comes_back(rail, PAUSE, &context);
+            let other = pair.ends.each_ref().map(|end| end.rail(1 - rail).failures);
+            assert_eq!(other, [0, 0], "{context}");
+        }
+    }
+}
+
+#[test]
+fn a_provider_whose_queue_cannot_be_read_is_out_and_the_other_goes_on() {
+    for side in [0, 1] {
+        let context = format!("side {side}");
+        let mut pair = Pair::over(House::ofi());
+        pair.carry(100, &context);
+        pair.house.softs[side][0].set(Condition::Broken(libc::EIO));
+        pair.carry(200, &context);
+        pair.until(&context, |pair| pair.has_failed(0));
+        pair.carry(200, &context);
+        assert!(!pair.is_up(0) && pair.is_up(1), "{context}");
+    }
 }
