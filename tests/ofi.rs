@@ -42,6 +42,21 @@ fn all_collectives_run_over_libfabric() {
     }
 }
 
+/// Each rank has one endpoint, and 64 peers on it; in the deep tier.
+#[test]
+fn sixty_five_ranks_exchange_over_libfabric() {
+    for name in present().filter(|_| full()) {
+        let config = config_with(|config| {
+            config.transport = KIND.name.to_owned();
+            config.transport_settings.set("FERROCCL_OFI_PROVIDER", name);
+        });
+        ranks_with(65, config, |communicator| {
+            check(communicator, &Case::new(AllToAll, 65));
+            check(communicator, &Case::new(AllReduce, 1009));
+        });
+    }
+}
+
 /// Transport, and its provider by the seed.
 type Soft = (TransportKind, fn(u64) -> Limits);
 

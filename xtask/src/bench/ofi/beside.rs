@@ -36,7 +36,11 @@ const PACKAGES: [Package; 2] = [
     (
         "Intel MPI",
         &["impi-rt==2021.17.0", "impi-devel==2021.17.0"],
-        &[("I_MPI_FABRICS", "ofi"), ("I_MPI_OFI_PROVIDER", PROVIDER)],
+        &[
+            ("I_MPI_FABRICS", "ofi"),
+            ("I_MPI_OFI_PROVIDER", PROVIDER),
+            ("I_MPI_COLL_INTRANODE", "pt2pt"),
+        ],
     ),
 ];
 
