@@ -13,7 +13,7 @@ fn each_starts_its_ranks_and_prints_its_result() {
         ("all_reduce", "4 ranks: every element is 6", true),
         ("overlap", "layer 0: the first average is 1.5", true),
         ("all_to_all_v", "64 tokens went to their ranks", true),
-        ("symmetric_memory", "rank 3 is between 2 and 0", true),
+        ("symmetric_memory", "rank 0 is between 3 and 1", true),
         ("registered_memory", "every element is 64", true),
         ("survive_a_failure", "3 ranks completed 10 steps: the sum is 3", false),
         ("join_by_hand", "2 ranks on 1 hosts", true),
