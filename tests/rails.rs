@@ -224,6 +224,25 @@ impl<S> Pair<S> {
         self.ends.iter().all(|end| end.rail(rail).is_up)
     }
 
+    /// Lets a device fail a put by `fail`. Checks that the put goes over the other rail, that its
+    /// own comes back, and that nothing is lost or doubled. Returns the failure that was seen.
+    fn fails_over(
+        &mut self,
+        (side, rail): (usize, usize),
+        context: &str,
+        fail: impl Fn(&S),
+    ) -> String {
+        self.carry(100, context);
+        fail(&self.house.softs[side][rail]);
+        self.carry(200, context);
+        self.until(context, |pair| pair.has_failed(rail));
+        let failure = self.ends[side].rail(rail).failure.unwrap();
+        self.comes_back(rail, PAUSE, context);
+        let other = self.ends.each_ref().map(|end| end.rail(1 - rail).failures);
+        assert_eq!(other, [0, 0], "{context}");
+        failure
+    }
+
     /// Checks that a failed rail comes back after this pause and carries puts.
     fn comes_back(&mut self, rail: usize, pause: Duration, context: &str) {
         self.ahead += pause;
@@ -241,21 +260,12 @@ fn a_write_that_fails_goes_over_the_other_rail_and_its_own_comes_back() {
     for (side, rail) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         for late in [false, true] {
             let context = format!("device {rail} of side {side}, late: {late}");
-            let mut pair = Pair::new();
-            pair.carry(100, &context);
-            let soft = &pair.house.softs[side][rail];
-            match late {
+            let failure = Pair::new().fails_over((side, rail), &context, |soft| match late {
                 false => soft.fail_next(IBV_WC_RETRY_EXC_ERR),
                 // The peer has the data, and must not get it again.
                 true => soft.fail_next_late(IBV_WC_LOC_QP_OP_ERR),
-            }
-            pair.carry(200, &context);
-            pair.until(&context, |pair| pair.has_failed(rail));
-            let failure = pair.ends[side].rail(rail).failure.unwrap();
+            });
             assert!(failure.contains("a write to"), "{context}: {failure}");
-            pair.comes_back(rail, PAUSE, &context);
-            let other = pair.ends.each_ref().map(|end| end.rail(1 - rail).failures);
-            assert_eq!(other, [0, 0], "{context}");
         }
     }
 }
@@ -372,13 +382,8 @@ fn a_request_that_a_provider_fails_goes_over_the_other_rail_and_its_own_comes_ba
         for fault in [Fault::Fails(libc::EIO), Fault::FailsLate(libc::EIO)] {
             let context = format!("provider {rail} of side {side}, {fault:?}");
             let mut pair = Pair::over(House::ofi());
-            pair.carry(100, &context);
-            pair.house.softs[side][rail].fail_next(fault);
-            pair.carry(200, &context);
-            pair.until(&context, |pair| pair.has_failed(rail));
-            pair.comes_back(rail, PAUSE, &context);
-            let other = pair.ends.each_ref().map(|end| end.rail(1 - rail).failures);
-            assert_eq!(other, [0, 0], "{context}");
+            let failure = pair.fails_over((side, rail), &context, |soft| soft.fail_next(fault));
+            assert!(!failure.is_empty(), "{context}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The communicator: ranks that do collectives together.
 
-pub(crate) mod agree;
+mod agree;
 mod api;
 mod assumptions;
 mod call;

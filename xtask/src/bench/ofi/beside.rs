@@ -10,10 +10,11 @@ use crate::dist::zig;
 use crate::workspace::target_dir;
 use crate::{Outcome, process};
 
-/// File of PyPI's MPICH, Intel MPI and Open MPI by which an installation is known.
+/// Compiler of an MPI, by which its installation is known.
 const COMPILER: &str = "bin/mpicc";
 const INSTALL_WITHIN: Duration = Duration::from_secs(900);
 const RUN_WITHIN: Duration = Duration::from_secs(120);
+/// Number of timed calls, each with the most bytes that it is for.
 const ITERATIONS: [(u64, u32); 3] = [(4096, 2000), (1 << 20, 300), (u64::MAX, 12)];
 
 /// An MPI.
