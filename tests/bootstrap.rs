@@ -1,6 +1,6 @@
 //! Joining over real sockets, with threads as ranks, and with processes where a rank must die.
 
-use ccl_core::bootstrap::{Contact, Hello, JoinLimits, Member, MemberJoin, RootAction, RootJoin};
+use ccl_bootstrap::{Contact, Hello, JoinLimits, Member, MemberJoin, RootAction, RootJoin};
 use ccl_harness::stretched;
 use ferroccl::bootstrap::{
     BootstrapError, ControlPlane, ControlTiming, Endpoint, Failure, FailureReason, Join,

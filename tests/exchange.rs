@@ -1,7 +1,9 @@
 //! Traffic and traces, as described by the help of `ferroccl trace` and its documentation page, and
 //! from running ranks to a prediction.
 
-use ccl_harness::command::{examples_of_its_help_work, page_shows_what_it_says, refused, said};
+use ccl_harness::command::{
+    examples_of_its_help_work, page_shows_what_it_says, refused, root, said,
+};
 
 use crate::perf::examples;
 use ccl_harness::processes::Processes;
@@ -37,7 +39,7 @@ mod own {
 
     /// Creates the folder that the examples write to.
     pub(super) fn target() {
-        std::fs::create_dir_all(concat!(env!("CARGO_MANIFEST_DIR"), "/target")).unwrap();
+        std::fs::create_dir_all(root().join("target")).unwrap();
     }
 
     pub(super) fn json(text: &str) -> serde_json::Value {

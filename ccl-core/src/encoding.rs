@@ -53,10 +53,15 @@ pub fn decode_first<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Mes
 
 /// `#[serde(with = "Text::<N>")]`: a text of at most `N` bytes. A longer text is cut between two
 /// characters when it is written and refused when it is read.
-pub(crate) struct Text<const N: usize>;
+#[derive(Debug)]
+pub struct Text<const N: usize>;
 
 impl<const N: usize> Text<N> {
-    pub(crate) fn serialize<S: Serializer>(text: &str, to: S) -> Result<S::Ok, S::Error> {
+    /// Writes a text, cut between two characters if it is too long.
+    ///
+    /// # Errors
+    /// Returns the serializer's error.
+    pub fn serialize<S: Serializer>(text: &str, to: S) -> Result<S::Ok, S::Error> {
         let mut end = text.len().min(N);
         while !text.is_char_boundary(end) {
             end -= 1;
@@ -64,7 +69,11 @@ impl<const N: usize> Text<N> {
         to.serialize_str(&text[..end])
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    /// Reads a text of at most `N` bytes.
+    ///
+    /// # Errors
+    /// Returns the deserializer's error, or one that says that the text is too long.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
         let text = String::deserialize(from)?;
         if text.len() <= N { Ok(text) } else { Err(D::Error::custom("a text is too long")) }
     }
@@ -98,10 +107,15 @@ impl<const N: usize> List<N> {
 
 /// `#[serde(with = "RankSet::<N>")]`: ranks below `N`, in order. The set is a bitmap that ends with
 /// its last rank: one bit per rank is short, because most ranks are in the sets that are sent.
-pub(crate) struct RankSet<const N: u32>;
+#[derive(Debug)]
+pub struct RankSet<const N: u32>;
 
 impl<const N: u32> RankSet<N> {
-    pub(crate) fn serialize<S: Serializer>(ranks: &[Rank], to: S) -> Result<S::Ok, S::Error> {
+    /// Writes a set of ranks as a bitmap.
+    ///
+    /// # Errors
+    /// Returns the serializer's error.
+    pub fn serialize<S: Serializer>(ranks: &[Rank], to: S) -> Result<S::Ok, S::Error> {
         let end = ranks.iter().max().map_or(0, |last| *last as usize + 1);
         let mut bits = vec![0u8; end.div_ceil(8)];
         for rank in ranks {
@@ -110,7 +124,11 @@ impl<const N: u32> RankSet<N> {
         bits.serialize(to)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Rank>, D::Error> {
+    /// Reads the ranks of a bitmap, in order.
+    ///
+    /// # Errors
+    /// Returns the deserializer's error, or one that says that nobody would write this bitmap.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Rank>, D::Error> {
         let bits = Vec::<u8>::deserialize(from)?;
         if bits.len() > N as usize / 8 || bits.last() == Some(&0) {
             return Err(D::Error::custom("a set of ranks that nobody would write"));

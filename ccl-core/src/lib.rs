@@ -4,15 +4,14 @@
 //! * Collectives ([`types`]): their schedules ([`schedule`]) and algorithms ([`algorithm`]), the
 //!   selection of an algorithm ([`select`]), verification ([`verify`]), lowering ([`lower`]),
 //!   execution ([`execution`]) and the cost model ([`cost`]).
-//! * Ranks: transports ([`transport`]), joining, authentication and liveness ([`bootstrap`]), the
-//!   hosts that ranks share ([`topology`]), and what is in flight between ranks ([`admission`]).
+//! * Ranks: transports ([`transport`]), the hosts that ranks share ([`topology`]), and what is in
+//!   flight between ranks ([`admission`]). How ranks join is a crate of its own, `ccl-bootstrap`.
 //! * Tunables: [`config`].
 
 #![forbid(unsafe_code)]
 
 pub mod admission;
 pub mod algorithm;
-pub mod bootstrap;
 pub mod config;
 pub mod cost;
 pub mod encoding;

@@ -4,7 +4,7 @@
 use super::resolve::{is_loopback_name, resolve};
 use super::socket::{self, Deadline, Got, advice, random_bytes};
 use super::{BootstrapError, Endpoint, Join, Joined, LINKING_MIN, Member, contact};
-use ccl_core::bootstrap::{MemberJoin, MemberJoinError, Referral, Reply, Roster};
+use ccl_bootstrap::{MemberJoin, MemberJoinError, Referral, Reply, Roster};
 use rustix::event::PollFlags;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;

@@ -1,7 +1,7 @@
 //! Joining over TCP: [`join`] turns a [`UniqueId`] and a rank into a [`ControlPlane`], through
 //! which the ranks exchange addresses and learn of each other's death.
 //!
-//! The protocol is `ccl_core::bootstrap`; this module has its sockets, its clock and its one
+//! The protocol is `ccl_bootstrap`; this module has its sockets, its clock and its one
 //! thread.
 
 mod contact;
@@ -14,7 +14,7 @@ pub(crate) mod resolve;
 mod root;
 pub(crate) mod socket;
 
-pub use ccl_core::bootstrap::{
+pub use ccl_bootstrap::{
     Completed, Contact, Control, ControlError, ControlTiming, Endpoint, Failure, FailureReason,
     JoinFailure, JoinLimits, Member, MemberJoinError, NoVerdict, Roster, Secret, Strays, UniqueId,
     Verdict,
@@ -27,7 +27,7 @@ pub use socket::random_bytes;
 use socket::Deadline;
 
 use crate::recorder;
-use ccl_core::bootstrap::{Hello, RANKS_MAX};
+use ccl_bootstrap::{Hello, RANKS_MAX};
 use ccl_core::types::Rank;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;

@@ -3,7 +3,7 @@
 use super::resolve::resolve;
 use super::socket::{self, Deadline, Got, now, random_bytes};
 use super::{BootstrapError, Endpoint, Join, Joined, contact, listen_at};
-use ccl_core::bootstrap::{ConnectionId, JoinFailure, RootAction, RootJoin, Roster};
+use ccl_bootstrap::{ConnectionId, JoinFailure, RootAction, RootJoin, Roster};
 use rustix::event::PollFlags;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ccl_bootstrap::Secret;
 use ccl_core::admission::{Directory, MessageLinks};
-use ccl_core::bootstrap::Secret;
 use ccl_core::config::Config;
 use ccl_core::encoding::encode;
 use ccl_core::topology::Hosts;

@@ -104,7 +104,7 @@ pub enum ServiceError {
     },
     /// The value that rank 0 published is not a unique id.
     #[error("what rank 0 has published is {0}")]
-    NoId(ccl_core::bootstrap::IdentityError),
+    NoId(ccl_bootstrap::IdentityError),
     /// The barrier of all ranks failed.
     #[error("not all ranks came: {0}")]
     Barrier(Box<ServiceError>),

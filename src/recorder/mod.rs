@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use ccl_core::bootstrap::{Awaited, Note};
+use ccl_bootstrap::{Awaited, Note};
 use ccl_core::config::Config;
 use ccl_core::types::Rank;
 use ccl_memory::{Region, RegionError, Words, record};

@@ -9,8 +9,8 @@
 //! 1536  reason why the communicator ended
 //! ```
 
+use ccl_bootstrap::{AWAITED_MAX, Awaited, Doing, Note};
 use ccl_core::algorithm;
-use ccl_core::bootstrap::{AWAITED_MAX, Awaited, Doing, Note};
 use ccl_core::types::Rank;
 
 use super::call::CallRecord;

@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use ccl_core::bootstrap::{Note, Sight, judge};
+use ccl_bootstrap::{Note, Sight, judge};
 use serde::Serialize;
 
 use super::page::{self, BYTES, Page};
@@ -158,7 +158,7 @@ fn verdict(members: &[Member]) -> Option<String> {
         return Some(failure);
     }
     let waits = |member: &Member| {
-        let is_waiting = member.note.doing == ccl_core::bootstrap::Doing::Waiting;
+        let is_waiting = member.note.doing == ccl_bootstrap::Doing::Waiting;
         is_waiting && !member.stopped && member.note.unchanged_ms >= WORTH_A_VERDICT_MS
     };
     members.iter().find(|member| waits(member))?;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ccl_core::bootstrap::{Awaited, Doing, Note};
+use ccl_bootstrap::{Awaited, Doing, Note};
 use serde::Serialize;
 
 use super::call::{self, CallRecord};

@@ -1,6 +1,6 @@
 //! Tests of the recorder from both sides.
 
-use ccl_core::bootstrap::Doing;
+use ccl_bootstrap::Doing;
 
 use super::*;
 

@@ -2,7 +2,7 @@
 
 use super::super::socket::{self, Deadline, Got, now};
 use super::{Shared, publish};
-use ccl_core::bootstrap::{ConnectionId, Control};
+use ccl_bootstrap::{ConnectionId, Control};
 use rustix::event::PollFlags;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};

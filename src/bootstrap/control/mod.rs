@@ -7,7 +7,7 @@ mod regroup;
 use super::socket::{Deadline, advice, now};
 use super::{BootstrapError, Join, Joined};
 use crate::recorder::{Recorder, Subject};
-use ccl_core::bootstrap::{
+use ccl_bootstrap::{
     Completed, Control, ControlError, Failure, NoVerdict, Roster, Secret, Strays, Verdict,
 };
 use ccl_core::types::Rank;
@@ -585,7 +585,7 @@ pub(super) fn publish(shared: &Shared, control: &Control) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ccl_core::bootstrap::UniqueId;
+    use ccl_bootstrap::UniqueId;
     use std::sync::mpsc;
 
     #[test]

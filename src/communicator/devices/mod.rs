@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccl_core::bootstrap::Roster;
+use ccl_bootstrap::Roster;
 use ccl_core::config::Config;
 use ccl_core::registry::{Reach, Setup, TransportKind};
 use ccl_core::topology::Hosts;

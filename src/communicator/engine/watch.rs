@@ -3,7 +3,7 @@
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-use ccl_core::bootstrap::Awaited;
+use ccl_bootstrap::Awaited;
 use ccl_core::execution::{Link, Progress};
 use ccl_core::types::Rank;
 use ccl_links::ports::Mismatch;

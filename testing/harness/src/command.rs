@@ -1,6 +1,6 @@
 //! The command `ferroccl`, and checks of its help and its documentation pages.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Returns the path of the program, which a build of the workspace's tests leaves beside theirs.
@@ -11,10 +11,15 @@ pub fn program() -> PathBuf {
     program
 }
 
-/// Runs the program with these arguments, separated by white space.
+/// Returns the repository's root, which the paths on its pages begin at.
+pub fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// Runs the program in the root with these arguments, separated by white space.
 pub fn ferroccl(arguments: &str) -> Output {
     let mut command = Command::new(program());
-    command.args(arguments.split_whitespace()).output().unwrap()
+    command.current_dir(root()).args(arguments.split_whitespace()).output().unwrap()
 }
 
 /// Returns the standard output of a run; panics if the run fails.

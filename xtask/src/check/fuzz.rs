@@ -113,6 +113,7 @@ mod tests {
         assert_eq!(targets().unwrap(), Vec::from_iter(built.iter().map(|(name, _)| name.clone())));
         let crates = [
             "ccl-core",
+            "ccl-core/bootstrap",
             "",
             "transports/socket",
             "transports/shm",

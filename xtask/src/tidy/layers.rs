@@ -10,8 +10,8 @@ enum Layer {
     Memory,
     /// L0: the engine without an operating system.
     Core,
-    /// L1: what transports and links stand on: kernels, bindings, and connections that agree on
-    /// others.
+    /// L1: what transports, links and the library stand on: kernels, bindings, connections that
+    /// agree on others, the state machines of joining.
     Ground,
     /// L1: transports and links, side by side.
     Rooms,
@@ -32,10 +32,12 @@ fn layer(dir: &str) -> Option<Layer> {
     match dir {
         "ccl-core/memory" => Some(Layer::Memory),
         "ccl-core" => Some(Layer::Core),
-        "transports/socket" | "transports/verbs/sys" | "plugins/nccl-net/abi" => {
-            Some(Layer::Ground)
-        }
+        "ccl-core/bootstrap"
+        | "transports/socket"
+        | "transports/verbs/sys"
+        | "plugins/nccl-net/abi" => Some(Layer::Ground),
         "" => Some(Layer::Library),
+        "tests" => Some(Layer::Testing),
         "xtask" => Some(Layer::Chores),
         _ => match dir.split_once('/')?.0 {
             "transports" => Some(Layer::Rooms),
@@ -118,12 +120,13 @@ fn allowed(from: &str, to: &str, purpose: Purpose) -> bool {
     match (upper, lower) {
         (_, Layer::Testing) => tests || upper == Layer::Testing,
         (Layer::Tools, Layer::Tools) => to != "tools/cli",
-        // The library's examples and tests use the tools, and load the plugin.
-        (Layer::Library, Layer::Tools | Layer::Plugins) => tests,
+        // The library's examples use the tools.
+        (Layer::Library, Layer::Tools) => tests,
         // Transports know how to move bytes, and nothing of what is done with them.
         (Layer::Rooms, Layer::Ground) if to.starts_with("kernels/") => {
             tests || from == "transports/links"
         }
+        (Layer::Rooms, Layer::Ground) if to == "ccl-core/bootstrap" => false,
         _ => lower < upper,
     }
 }
@@ -168,6 +171,8 @@ mod tests {
             ("kernels/cpu", "ccl-core/memory"),
             ("transports/links", "kernels/cpu"),
             ("", "transports/shm"),
+            ("", "ccl-core/bootstrap"),
+            ("ccl-core/bootstrap", "ccl-core"),
             ("tools/sim", "ccl-core"),
             ("tools/perf", ""),
             ("tools/perf", "tools/model"),
@@ -182,6 +187,8 @@ mod tests {
         for (from, to) in [
             ("ccl-core/memory", "ccl-core"),
             ("ccl-core", "transports/shm"),
+            ("ccl-core", "ccl-core/bootstrap"),
+            ("transports/tcp", "ccl-core/bootstrap"),
             ("transports/shm", "testing/sim-transport"),
             ("transports/shm", "kernels/cpu"),
             ("kernels/cpu", "testing/conformance"),
@@ -204,13 +211,15 @@ mod tests {
         for to in ["testing/conformance", "testing/sim-transport", "kernels/cpu"] {
             assert!(!wrong("transports/shm", to, Purpose::Dev), "{to}");
         }
+        assert!(!wrong("", "tools/perf", Purpose::Dev));
         for to in ["testing/harness", "tools/perf", "plugins/nccl-net"] {
-            assert!(!wrong("", to, Purpose::Dev), "{to}");
+            assert!(!wrong("tests", to, Purpose::Dev), "{to}");
         }
         for (from, to) in [
             ("transports/shm", "transports/tcp"),
             ("transports/shm", ""),
             ("ccl-core", "tools/sim"),
+            ("", "plugins/nccl-net"),
         ] {
             assert!(wrong(from, to, Purpose::Dev), "{from} -> {to}");
         }

@@ -18,7 +18,7 @@ const ENVIRONMENT_READERS: [&str; 6] = [
 const ENVIRONMENT_READS: [&str; 4] = ["env::var", "env::var_os", "env::vars", "env::vars_os"];
 
 /// Source of layer 0.
-const CORE: [&str; 2] = ["ccl-core/src/", "ccl-core/memory/src/"];
+const CORE: [&str; 3] = ["ccl-core/src/", "ccl-core/memory/src/", "ccl-core/bootstrap/src/"];
 
 /// Paths that layer 0 must not name, each with the reason. An entry covers everything below it.
 const FORBIDDEN_IN_CORE: [(&str, &str); 11] = [

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccl_core::bootstrap::{Completed, ConnectionId, Control, ControlTiming, Secret};
+use ccl_bootstrap::{Completed, ConnectionId, Control, ControlTiming, Secret};
 use ccl_core::time::Instant;
 use ccl_transport_sim::{Cut, Random};
 

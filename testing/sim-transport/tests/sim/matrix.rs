@@ -4,8 +4,8 @@
 use std::io::Write;
 use std::time::Duration;
 
+use ccl_bootstrap::{ControlTiming, Verdict};
 use ccl_core::admission::MessageLinks;
-use ccl_core::bootstrap::{ControlTiming, Verdict};
 use ccl_core::time::Instant;
 use ccl_core::types::{Collective, DataType};
 use ccl_links::Links;

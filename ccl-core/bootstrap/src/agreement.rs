@@ -1,0 +1,366 @@
+//! Agreement after a failure. The lowest living rank coordinates: it asks all living ranks how far
+//! they are, and they promise to go no further and to heed no lower coordinator. Then the
+//! coordinator proposes a verdict and, once all living ranks have accepted, tells what is decided.
+//! If the coordinator dies, the next rank does the same and takes up whatever the highest
+//! coordinator before it may have had accepted.
+//!
+//! Nothing here happens before a failure is known.
+
+use super::completed::Completed;
+use super::facts::Facts;
+use super::failure::Failure;
+use super::gate::ConnectionId;
+use super::message::Message;
+use super::verdict::{Answer, Ask, Question, Verdict, Vote};
+use ccl_core::time::Instant;
+use ccl_core::types::Rank;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// Action for the control plane: a message to send or a fact to learn. Actions come in order.
+#[derive(Debug)]
+pub(super) enum Out {
+    /// Message to all neighbours but one.
+    Flood(Message, Option<ConnectionId>),
+    /// Message to one neighbour.
+    Send(ConnectionId, Message),
+    /// Verdict to learn: a fact like others, known through this neighbour.
+    Learn(Verdict, Option<ConnectionId>),
+    /// Failure that ends the communicator.
+    Fail(Failure),
+}
+
+/// Per rank: its progress, and the verdict that it had accepted, with the coordinator that asked.
+type Promises = BTreeMap<Rank, (u64, Option<(Rank, Verdict)>)>;
+
+#[derive(Debug)]
+enum Phase {
+    Collecting { promises: Promises },
+    Accepting { verdict: Verdict, accepted: BTreeSet<Rank> },
+}
+
+/// State of a coordinator.
+#[derive(Debug)]
+struct Lead {
+    phase: Phase,
+    attempt: u32,
+    since: Instant,
+}
+
+/// Fault that is planted to see that the tests find it.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    ForgetVote,
+    IgnoreAccepted,
+    DecideUnaccepted,
+    NeverFreeze,
+}
+
+/// State of one rank in the agreement.
+#[derive(Debug)]
+pub(super) struct Agreement {
+    rank: Rank,
+    /// Number of the verdict to be reached next.
+    epoch: u64,
+    promised: Option<Rank>,
+    accepted: Option<(Rank, Verdict)>,
+    /// Epoch, coordinator and attempt of the newest question, which came from `route`.
+    seen: (u64, Rank, u32),
+    route: Option<ConnectionId>,
+    lead: Option<Lead>,
+    /// Rank that should coordinate, and since when nothing has come from it.
+    awaited: (Rank, Instant),
+    pub(super) rendezvous_port: Option<u16>,
+    out: VecDeque<Out>,
+    #[cfg(test)]
+    pub(super) fault: Option<Fault>,
+}
+
+impl Agreement {
+    pub(super) fn new(rank: Rank) -> Agreement {
+        Agreement {
+            rank,
+            epoch: 0,
+            promised: None,
+            accepted: None,
+            seen: (0, 0, 0),
+            route: None,
+            lead: None,
+            awaited: (rank, Instant::ZERO),
+            rendezvous_port: None,
+            out: VecDeque::new(),
+            #[cfg(test)]
+            fault: None,
+        }
+    }
+
+    #[cfg(test)]
+    fn is_planted(&self, fault: Fault) -> bool {
+        self.fault == Some(fault)
+    }
+
+    pub(super) fn next_out(&mut self) -> Option<Out> {
+        self.out.pop_front()
+    }
+
+    /// Returns whether this rank coordinates and lacks a place where the survivors could meet.
+    pub(super) fn wants_rendezvous_port(&self) -> bool {
+        self.lead.is_some() && self.rendezvous_port.is_none()
+    }
+
+    /// Returns the living ranks that this rank has awaited for longer than `patience`: it must find
+    /// out itself what has become of them. A coordinator lacks answers; every other rank lacks the
+    /// coordinator's questions, which are repeated all the time.
+    pub(super) fn owing(&self, facts: &Facts, patience: Duration, now: Instant) -> Vec<Rank> {
+        let (coordinator, since) = self.awaited;
+        match &self.lead {
+            Some(lead) if now.since(lead.since) >= patience => {
+                facts.living().filter(|rank| !lead.has(*rank)).collect()
+            }
+            None if self.is_lacking(facts)
+                && now.since(since) >= patience
+                && facts.living().next() == Some(coordinator) =>
+            {
+                vec![coordinator]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns whether there is something to agree on.
+    fn is_lacking(&self, facts: &Facts) -> bool {
+        facts.first.is_some() && facts.condemned.is_none() && is_due(facts, true)
+    }
+
+    /// Checks whether this rank must coordinate, and goes on as coordinator where it can. The
+    /// question is repeated at `regular` times, because answers get lost with the ranks that pass
+    /// them on.
+    pub(super) fn consider(
+        &mut self,
+        facts: &Facts,
+        completed: &Completed,
+        regular: bool,
+        now: Instant,
+    ) {
+        let lowest = facts.living().next().unwrap_or(self.rank);
+        if self.awaited.0 != lowest || !self.is_lacking(facts) {
+            self.awaited = (lowest, now);
+        }
+        if !self.is_lacking(facts) {
+            self.lead = None;
+            return;
+        }
+        if self.lead.is_some() {
+            if regular {
+                self.ask(facts, completed);
+            }
+            self.advance(facts, completed, now);
+            return;
+        }
+        let is_heeded = self.promised.is_none_or(|promised| promised <= self.rank);
+        if lowest == self.rank && is_heeded && is_due(facts, regular) {
+            let phase = Phase::Collecting { promises: BTreeMap::new() };
+            self.lead = Some(Lead { phase, attempt: 0, since: now });
+            self.ask(facts, completed);
+            self.advance(facts, completed, now);
+        }
+    }
+
+    fn ask(&mut self, facts: &Facts, completed: &Completed) {
+        let Some(lead) = &mut self.lead else { return };
+        lead.attempt += 1;
+        let question = match &lead.phase {
+            Phase::Collecting { .. } => Question::Collect,
+            Phase::Accepting { verdict, .. } => Question::Accept(verdict.clone()),
+        };
+        let ask = Ask {
+            epoch: self.epoch,
+            coordinator: self.rank,
+            attempt: lead.attempt,
+            question,
+            previous: facts.verdict.clone(),
+        };
+        self.seen = (ask.epoch, ask.coordinator, ask.attempt);
+        let own = self.vote(&ask, completed);
+        self.count(own);
+        self.out.push_back(Out::Flood(Message::Ask(ask), None));
+    }
+
+    /// Takes in a coordinator's question.
+    pub(super) fn asked(
+        &mut self,
+        ask: Ask,
+        from: ConnectionId,
+        facts: &Facts,
+        completed: &Completed,
+        now: Instant,
+    ) {
+        if ask.epoch < self.epoch {
+            let known =
+                facts.verdict.clone().map(|verdict| Out::Send(from, Message::Decided(verdict)));
+            return self.out.extend(known);
+        }
+        if ask.epoch > self.epoch {
+            let Some(previous) = ask.previous.clone() else { return };
+            self.decided(&previous);
+            self.out.push_back(Out::Learn(previous, Some(from)));
+        }
+        let key = (ask.epoch, ask.coordinator, ask.attempt);
+        let is_promised = self.promised.is_some_and(|promised| promised > ask.coordinator);
+        if is_promised
+            || ask.epoch != self.epoch
+            || key <= self.seen
+            || facts.is_gone(ask.coordinator)
+        {
+            return;
+        }
+        self.seen = key;
+        self.route = Some(from);
+        self.awaited = (ask.coordinator, now);
+        self.lead = None;
+        let answer = self.vote(&ask, completed);
+        self.out.push_back(Out::Flood(Message::Ask(ask), Some(from)));
+        self.out.push_back(Out::Send(from, Message::Answer(answer)));
+    }
+
+    fn vote(&mut self, ask: &Ask, completed: &Completed) -> Answer {
+        self.promised = Some(ask.coordinator);
+        let vote = match &ask.question {
+            Question::Collect => {
+                #[cfg(test)]
+                let completed = if self.is_planted(Fault::NeverFreeze) {
+                    completed.number()
+                } else {
+                    completed.freeze()
+                };
+                #[cfg(not(test))]
+                let completed = completed.freeze();
+                Vote::Promised { completed, accepted: self.accepted.clone() }
+            }
+            Question::Accept(verdict) => {
+                self.accepted = Some((ask.coordinator, verdict.clone()));
+                Vote::Accepted
+            }
+        };
+        Answer { epoch: ask.epoch, coordinator: ask.coordinator, rank: self.rank, vote }
+    }
+
+    /// Takes in an answer, which is for this rank or goes back the way that the question came.
+    pub(super) fn answered(&mut self, answer: Answer) {
+        if answer.epoch != self.epoch {
+            return;
+        }
+        if answer.coordinator == self.rank {
+            self.count(answer);
+        } else if answer.coordinator == self.seen.1
+            && let Some(route) = self.route
+        {
+            self.out.push_back(Out::Send(route, Message::Answer(answer)));
+        }
+    }
+
+    fn count(&mut self, answer: Answer) {
+        match (self.lead.as_mut().map(|lead| &mut lead.phase), answer.vote) {
+            (Some(Phase::Collecting { promises }), Vote::Promised { completed, accepted }) => {
+                promises.insert(answer.rank, (completed, accepted));
+            }
+            (Some(Phase::Accepting { accepted, .. }), Vote::Accepted) => {
+                accepted.insert(answer.rank);
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns whether all living ranks have answered and may speak for all.
+    fn is_complete(&self, lead: &Lead, facts: &Facts) -> bool {
+        let lacking = facts.living().filter(|rank| !lead.has(*rank)).count();
+        #[cfg(test)]
+        let lacking = match (&lead.phase, self.fault) {
+            (Phase::Collecting { .. }, Some(Fault::ForgetVote))
+            | (Phase::Accepting { .. }, Some(Fault::DecideUnaccepted)) => 0,
+            _ => lacking,
+        };
+        lacking == 0 && facts.has_quorum()
+    }
+
+    fn advance(&mut self, facts: &Facts, completed: &Completed, now: Instant) {
+        let Some(lead) = &self.lead else { return };
+        if !self.is_complete(lead, facts) {
+            return;
+        }
+        match &lead.phase {
+            Phase::Collecting { promises } => {
+                let taken_up = promises.values().filter_map(|(_, accepted)| accepted.as_ref());
+                let taken_up = taken_up.max_by_key(|(from, _)| *from).map(|(_, v)| v.clone());
+                #[cfg(test)]
+                let taken_up = taken_up.filter(|_| !self.is_planted(Fault::IgnoreAccepted));
+                let fresh = || self.propose(promises, facts);
+                let Some(verdict) = taken_up.or_else(fresh) else { return };
+                let phase = Phase::Accepting { verdict, accepted: BTreeSet::new() };
+                let attempt = lead.attempt;
+                self.lead = Some(Lead { phase, attempt, since: now });
+                self.ask(facts, completed);
+                self.advance(facts, completed, now);
+            }
+            Phase::Accepting { verdict, .. } => {
+                let verdict = verdict.clone();
+                self.decided(&verdict);
+                self.out.push_back(Out::Learn(verdict, None));
+            }
+        }
+    }
+
+    fn propose(&self, promises: &Promises, facts: &Facts) -> Option<Verdict> {
+        let cause = facts.first.clone()?;
+        let survivors: Vec<_> = facts.living().collect();
+        let completed = survivors.iter().filter_map(|rank| Some(promises.get(rank)?.0));
+        // What was agreed once stays: fewer ranks have completed it as well.
+        let before = facts.verdict.as_ref();
+        Some(Verdict {
+            epoch: self.epoch,
+            dead: facts.dead.keys().copied().collect(),
+            cause: before.map_or(cause, |verdict| verdict.cause.clone()),
+            last_completed: before
+                .map(|verdict| verdict.last_completed)
+                .or_else(|| completed.min())?,
+            survivors,
+            rendezvous_port: self.rendezvous_port?,
+        })
+    }
+
+    /// Takes in a verdict: the next question is about the verdict after it.
+    pub(super) fn decided(&mut self, verdict: &Verdict) {
+        if verdict.epoch >= self.epoch {
+            self.epoch = verdict.epoch + 1;
+            self.promised = None;
+            self.accepted = None;
+            self.lead = None;
+            // The survivors of this verdict may meet there; those of the next meet elsewhere.
+            self.rendezvous_port = None;
+        }
+    }
+}
+
+impl Lead {
+    fn has(&self, rank: Rank) -> bool {
+        match &self.phase {
+            Phase::Collecting { promises } => promises.contains_key(&rank),
+            Phase::Accepting { accepted, .. } => accepted.contains(&rank),
+        }
+    }
+}
+
+/// Returns whether a verdict is lacking: there is none, or one of its survivors has died since.
+/// Deaths that follow a verdict come in crowds when programs end, so they wait for a regular time.
+/// Leaving counts only if this rank wants to go on.
+fn is_due(facts: &Facts, regular: bool) -> bool {
+    match &facts.verdict {
+        None => true,
+        Some(verdict) => {
+            let mut survivors = verdict.survivors.iter();
+            (regular && survivors.clone().any(|rank| facts.dead.contains_key(rank)))
+                || (facts.reconvenes && survivors.any(|rank| facts.left.contains_key(rank)))
+        }
+    }
+}

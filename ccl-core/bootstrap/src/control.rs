@@ -1,0 +1,689 @@
+//! Control plane after joining: liveness, leaving, failures, the agreement of the survivors, and
+//! small collective exchanges, over an overlay in which every rank has a few neighbours. Payload
+//! never goes this way. docs/adr/0004-control-plane.md describes the protocol.
+
+mod inquiry;
+mod linking;
+
+use super::agreement::{Agreement, Out};
+use super::breach::Breach;
+use super::completed::Completed;
+use super::exchange::{Exchange, Passed};
+use super::facts::Facts;
+use super::failure::{Failure, FailureReason};
+use super::frame::append_frame;
+use super::gate::{ConnectionId, Gate, Strays};
+use super::identity::Secret;
+use super::link::{Link, Stage};
+use super::message::{Message, Roster};
+use super::notes::Note;
+use super::verdict::Verdict;
+use super::{BLOB_BYTES_MAX, overlay};
+use ccl_core::time::Instant;
+use ccl_core::types::Rank;
+use inquiry::Inquiry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+
+/// Most strangers at a control port at once.
+const STRANGERS_MAX: usize = 64;
+
+/// Timing of signs of life, and of giving up on a peer.
+#[derive(Clone, Copy, Debug)]
+pub struct ControlTiming {
+    /// Interval between two signs of life.
+    pub heartbeat: Duration,
+    /// Silence after which a peer counts as dead.
+    pub silence: Duration,
+}
+
+impl Default for ControlTiming {
+    fn default() -> ControlTiming {
+        ControlTiming { heartbeat: Duration::from_millis(500), silence: Duration::from_secs(3) }
+    }
+}
+
+/// Error of an exchange.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ControlError {
+    /// A rank failed, and with it the communicator.
+    #[error("{0}")]
+    Failed(Failure),
+    /// A rank left in good order and cannot take part any more.
+    #[error(
+        "rank {rank} has left the communicator in good order and takes no part in this: all \
+         ranks must make the same calls"
+    )]
+    Left {
+        /// Rank that left.
+        rank: Rank,
+    },
+    /// The contribution is too long.
+    #[error("a contribution of {bytes} bytes is over the {BLOB_BYTES_MAX} of one exchange")]
+    TooLong {
+        /// Length of the contribution, in bytes.
+        bytes: usize,
+    },
+}
+
+/// Reason why there is no verdict, and will be none for this rank.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoVerdict {
+    /// The others go on without this rank.
+    #[error(
+        "this rank was declared dead by the others ({0}): it was stopped or cut off for too long, \
+         and they go on without it; start it anew"
+    )]
+    Condemned(Failure),
+    /// Too many ranks are silent.
+    #[error(
+        "{living} ranks are here, but {silent} are silent and could live on behind a broken \
+         network: the smaller side must not decide; restore the network and start anew"
+    )]
+    NoQuorum {
+        /// Number of ranks that this rank knows to live.
+        living: usize,
+        /// Number of ranks that are silent, but not known to have ended.
+        silent: usize,
+    },
+}
+
+/// The state of the control connections of one rank.
+#[derive(Debug)]
+pub struct Control {
+    rank: Rank,
+    ranks: u32,
+    secret: Secret,
+    timing: ControlTiming,
+    gate: Gate,
+    links: BTreeMap<ConnectionId, Link>,
+    connections: ConnectionId,
+    dials: VecDeque<(ConnectionId, Rank)>,
+    facts: Facts,
+    exchange: Exchange,
+    agreement: Agreement,
+    inquiry: Inquiry,
+    completed: Arc<Completed>,
+    /// Roster as frames, for ranks that ask for it.
+    roster: Vec<u8>,
+    /// Neighbours from the start that have been connected.
+    met: BTreeSet<Rank>,
+    /// Parts for neighbours that have yet to be met: other ranks may have met all of theirs and
+    /// begun.
+    early: BTreeMap<Rank, Vec<u8>>,
+    /// Ranks that could not be reached, and until when this rank does not try them again.
+    shunned: BTreeMap<Rank, Instant>,
+    heartbeat_next: Instant,
+    ticked: Instant,
+    leaving: bool,
+}
+
+impl Control {
+    /// Returns the state right after joining: nobody is connected yet. `secret` is the
+    /// communicator's own; the data path sets `completed`.
+    #[must_use]
+    pub fn new(
+        rank: Rank,
+        ranks: u32,
+        secret: Secret,
+        timing: ControlTiming,
+        completed: Arc<Completed>,
+        now: Instant,
+    ) -> Control {
+        let mut control = Control {
+            rank,
+            ranks,
+            gate: Gate::new(secret.clone(), timing.silence, STRANGERS_MAX),
+            secret,
+            timing,
+            links: BTreeMap::new(),
+            connections: 0,
+            dials: VecDeque::new(),
+            facts: Facts::new(rank, ranks),
+            exchange: Exchange::new(rank, ranks),
+            agreement: Agreement::new(rank),
+            inquiry: Inquiry::new(rank),
+            completed,
+            roster: Vec::new(),
+            met: BTreeSet::new(),
+            early: BTreeMap::new(),
+            shunned: BTreeMap::new(),
+            heartbeat_next: now + timing.heartbeat,
+            ticked: now,
+            leaving: false,
+        };
+        control.heal(now);
+        control
+    }
+
+    /// Sets the roster that ranks get when they ask for it.
+    pub fn tell_of(&mut self, roster: &Roster) {
+        self.roster.clear();
+        roster.parts().for_each(|part| append_frame(&mut self.roster, &part.encode()));
+    }
+
+    /// Returns the first failure that this rank learned of, which is the end of the communicator.
+    #[must_use]
+    pub fn failure(&self) -> Option<&Failure> {
+        self.facts.first.as_ref()
+    }
+
+    /// Returns whether a rank is known to have left in good order.
+    #[must_use]
+    pub fn has_left(&self, rank: Rank) -> bool {
+        self.facts.left.contains_key(&rank)
+    }
+
+    /// Returns the counts of the connections at the control port that came to nothing.
+    #[must_use]
+    pub fn strays(&self) -> Strays {
+        self.gate.strays
+    }
+
+    /// Returns the neighbours from the start that have neither been connected yet nor left: joining
+    /// is complete when there are none.
+    #[must_use]
+    pub fn unlinked(&self) -> Vec<Rank> {
+        let missing = |rank: &Rank| !self.met.contains(rank) && !self.has_left(*rank);
+        overlay::neighbours(self.rank, self.ranks).into_iter().filter(missing).collect()
+    }
+
+    /// Returns the verdict of the survivors, unless one of them has died since: then there will be
+    /// another verdict.
+    ///
+    /// # Errors
+    /// This rank will learn of no verdict.
+    pub fn verdict(&self) -> Result<Option<&Verdict>, NoVerdict> {
+        if let Some(failure) = &self.facts.condemned {
+            return Err(NoVerdict::Condemned(failure.clone()));
+        }
+        let stands = |verdict: &&Verdict| {
+            !verdict.survivors.iter().any(|rank| self.facts.dead.contains_key(rank))
+        };
+        let verdict = self.facts.verdict.as_ref().filter(stands);
+        if verdict.is_none() && !self.facts.has_quorum() {
+            let living = self.facts.living().count();
+            return Err(NoVerdict::NoQuorum { living, silent: self.facts.silent().count() });
+        }
+        Ok(verdict)
+    }
+
+    /// Returns a verdict only if all its survivors are still here, for ranks that want to go on
+    /// together. If a survivor has left, the lowest of the others has them agree once more, as soon
+    /// as it calls this as well; until then there is no verdict.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Control::verdict`].
+    pub fn reconvene(&mut self, now: Instant) -> Result<Option<&Verdict>, NoVerdict> {
+        let left = &self.facts.left;
+        let has_left = |rank: &Rank| left.contains_key(rank);
+        if self.verdict()?.is_some_and(|verdict| verdict.survivors.iter().any(has_left)) {
+            let leads = self.facts.living().next() == Some(self.rank);
+            self.facts.reconvenes = leads;
+            self.consider(false, now);
+            return Ok(None);
+        }
+        self.verdict()
+    }
+
+    /// Returns whether one of these ranks is dead or has left.
+    #[must_use]
+    pub fn has_lost(&self, members: &[Rank]) -> bool {
+        members.iter().any(|rank| self.facts.is_gone(*rank))
+    }
+
+    /// Returns whether this rank coordinates an agreement and the driver must say where the
+    /// survivors can meet.
+    #[must_use]
+    pub fn wants_rendezvous_port(&self) -> bool {
+        self.agreement.wants_rendezvous_port()
+    }
+
+    /// Sets the port of this rank where the survivors can meet (zero: nowhere).
+    pub fn set_rendezvous_port(&mut self, port: u16, now: Instant) {
+        self.agreement.rendezvous_port = Some(port);
+        self.consider(false, now);
+    }
+
+    /// Takes in that this rank's operation has not moved for so long that it ends: the ranks then
+    /// compare notes, and tell a failure that names the rank that holds up the others.
+    pub fn overdue(&mut self, stalled: Duration, now: Instant) {
+        let stalled_ms = u32::try_from(stalled.as_millis()).unwrap_or(u32::MAX);
+        self.inquiry.overdue(stalled_ms, now);
+        self.speak(now);
+    }
+
+    /// Returns whether this rank must say what it is doing.
+    #[must_use]
+    pub fn wants_note(&self) -> bool {
+        self.inquiry.wants_note()
+    }
+
+    /// Takes this rank's note of what it is doing.
+    pub fn note(&mut self, note: Note, now: Instant) {
+        self.inquiry.note(note);
+        self.speak(now);
+    }
+
+    /// Takes the next rank to connect to, and the number of the connection.
+    pub fn next_dial(&mut self) -> Option<(ConnectionId, Rank)> {
+        self.dials.pop_front()
+    }
+
+    /// Returns whether a connection leads to a rank that has proved that it is one.
+    #[must_use]
+    pub fn is_neighbour(&self, connection: ConnectionId) -> bool {
+        self.links.get(&connection).is_some_and(|link| link.neighbour().is_some())
+    }
+
+    /// Returns the bytes that wait to be sent on this connection.
+    #[must_use]
+    pub fn outbox(&self, connection: ConnectionId) -> &[u8] {
+        self.links.get(&connection).map_or(&[], |link| &link.outbox)
+    }
+
+    /// Removes the first `bytes` of the outbox, which have been sent.
+    pub fn sent(&mut self, connection: ConnectionId, bytes: usize) {
+        if let Some(link) = self.links.get_mut(&connection) {
+            link.outbox.drain(..bytes.min(link.outbox.len()));
+        }
+    }
+
+    /// Returns whether the driver must close this connection now; this state has then forgotten it.
+    pub fn is_over(&mut self, connection: ConnectionId) -> bool {
+        let over = |link: &Link| link.is_closing() && link.outbox.is_empty();
+        if self.links.get(&connection).is_some_and(over) {
+            self.links.remove(&connection);
+        }
+        !self.links.contains_key(&connection)
+    }
+
+    /// Returns whether neighbours may still come that do not know why the communicator ended.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        let is_there = |rank: &Rank| !self.facts.is_gone(*rank);
+        self.facts.first.is_some() && self.unlinked().iter().any(is_there)
+    }
+
+    /// Returns whether no connection is left, so that no rank can be told anything.
+    #[must_use]
+    pub fn is_detached(&self) -> bool {
+        self.links.is_empty()
+    }
+
+    /// Returns all connections, those that are being made included.
+    #[must_use]
+    pub fn connections(&self) -> Vec<ConnectionId> {
+        self.links.keys().copied().collect()
+    }
+
+    /// Returns the time when [`Control::tick`] is due.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Instant {
+        let up = self.links.values().filter(|link| link.neighbour().is_some());
+        let silent = up.map(|link| link.heard + self.timing.silence).min();
+        let due = silent.into_iter().chain(self.gate.poll_timeout());
+        let due = due.chain(self.inquiry.poll_timeout()).min();
+        due.map_or(self.heartbeat_next, |due| due.min(self.heartbeat_next))
+    }
+
+    /// Takes in bytes that arrived on a connection.
+    pub fn received(&mut self, connection: ConnectionId, mut bytes: &[u8], now: Instant) {
+        while self.gate.contains(connection) {
+            let Some(verdict) = self.gate.received(connection, &mut bytes) else { return };
+            self.attend(connection, verdict, now);
+        }
+        while let Some(link) = self.links.get_mut(&connection) {
+            if link.is_closing() {
+                return;
+            }
+            link.heard = now;
+            let message = match link.decoder.feed(&mut bytes) {
+                Ok(None) => return,
+                Ok(Some(frame)) => Message::decode(&frame).map_err(Breach::from),
+                Err(error) => Err(error.into()),
+            };
+            if let Err(breach) = message.and_then(|message| self.hear(connection, message, now)) {
+                self.object(connection, &breach, now);
+            }
+        }
+    }
+
+    /// Handles a connection that closed or broke. Everything that had arrived must have been handed
+    /// in before.
+    pub fn hung_up(&mut self, connection: ConnectionId, now: Instant) {
+        if self.gate.closed(connection) {
+            self.links.remove(&connection);
+            return;
+        }
+        match self.links.get(&connection).map(|link| &link.stage) {
+            Some(Stage::Up(rank)) => {
+                let rank = *rank;
+                self.links.remove(&connection);
+                if !self.leaving {
+                    self.declare_dead(rank, FailureReason::HungUp, None, now);
+                }
+            }
+            Some(Stage::Closing) => drop(self.links.remove(&connection)),
+            _ => self.dial_failed(connection, false, now),
+        }
+    }
+
+    /// Does what is due at this time. Everything that had arrived must have been handed in before:
+    /// a process that was itself stopped for a while finds the heartbeats of the others waiting.
+    pub fn tick(&mut self, now: Instant) {
+        // Who did not run cannot judge who was silent meanwhile: perhaps all were stopped.
+        if now.since(self.ticked) > self.timing.silence / 2 + self.timing.heartbeat {
+            self.links.values_mut().for_each(|link| link.heard = now);
+        }
+        self.ticked = now;
+        self.expire(now);
+        self.compare(now);
+        if now < self.heartbeat_next {
+            return;
+        }
+        self.heartbeat_next = now + self.timing.heartbeat;
+        if !self.leaving {
+            self.flood(&Message::Heartbeat, None);
+            self.shunned.retain(|_, until| now < *until);
+            self.consider(true, now);
+            self.heal(now);
+        }
+    }
+
+    /// Ends the communicator for all ranks, and blames `rank`: this rank, or one that it found
+    /// failed.
+    pub fn report(&mut self, rank: Rank, text: String, now: Instant) {
+        let reason = if rank == self.rank {
+            FailureReason::Aborted { text }
+        } else {
+            FailureReason::Reported { by: self.rank, text }
+        };
+        if self.facts.first.is_none() {
+            self.learn(Message::Failed(Failure { rank, reason }), None, now);
+            self.consider(false, now);
+        }
+    }
+
+    /// Gives up, because this rank is told to from outside. Before any failure, this is a failure;
+    /// after one, the other survivors learn that they need not wait for this rank to go on with
+    /// them.
+    pub fn give_up(&mut self, text: String, now: Instant) {
+        let rank = self.rank;
+        if self.facts.first.is_none() {
+            return self.report(rank, text, now);
+        }
+        let reason = FailureReason::Withdrew { text };
+        self.learn(Message::Failed(Failure { rank, reason }), None, now);
+    }
+
+    /// Returns the failure of a rank that gave up after the first failure.
+    #[must_use]
+    pub fn withdrawn(&self, rank: Rank) -> Option<&Failure> {
+        self.facts.withdrawn.get(&rank)
+    }
+
+    /// Returns why these ranks cannot all go on together: one of them is dead, has left or has
+    /// given up since the failure.
+    #[must_use]
+    pub fn obstacle(&self, members: &[Rank]) -> Option<String> {
+        let is_member = |rank: &Rank| members.binary_search(rank).is_ok();
+        if let Some(failure) = &self.facts.condemned {
+            return Some(NoVerdict::Condemned(failure.clone()).to_string());
+        }
+        let mut dead = self.facts.dead.iter().filter(|(rank, _)| is_member(rank));
+        if let Some((rank, reason)) = dead.next() {
+            return Some(Failure { rank: *rank, reason: reason.clone() }.to_string());
+        }
+        let mut withdrawn = self.facts.withdrawn.values();
+        if let Some(failure) = withdrawn.find(|failure| is_member(&failure.rank)) {
+            return Some(failure.to_string());
+        }
+        let left = self.facts.left.keys().find(|rank| is_member(rank));
+        left.map(|rank| format!("rank {rank} has left the communicator"))
+    }
+
+    /// Leaves in good order: this rank wants no more from the others, which close the connections.
+    pub fn leave(&mut self) {
+        if self.leaving {
+            return;
+        }
+        self.leaving = true;
+        let awaited = self.is_awaited();
+        if !awaited {
+            self.gate.shut();
+        }
+        let goodbye = Message::Left { rank: self.rank, exchanges: self.exchange.next };
+        self.links.retain(|_, link| {
+            let known = matches!(link.stage, Stage::Up(_) | Stage::Introduced(_));
+            if known {
+                link.send(&goodbye);
+            }
+            known || link.is_closing() || (awaited && link.is_at_gate())
+        });
+    }
+
+    /// Starts the next exchange with this rank's part and returns its number.
+    ///
+    /// # Errors
+    /// A rank failed or left, or the part is too long.
+    pub fn contribute(&mut self, blob: Vec<u8>) -> Result<u64, ControlError> {
+        if blob.len() > BLOB_BYTES_MAX {
+            return Err(ControlError::TooLong { bytes: blob.len() });
+        }
+        self.check(self.exchange.next)?;
+        let (sequence, passed) = self.exchange.contribute(blob);
+        self.pass(passed);
+        Ok(sequence)
+    }
+
+    /// Returns the parts of all ranks, in order of rank, once the exchange has ended; `None`
+    /// before.
+    ///
+    /// # Errors
+    /// A rank failed, or left without its part: the exchange cannot end any more.
+    pub fn gathered(&mut self, sequence: u64) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
+        match self.exchange.collect(sequence) {
+            Some(parts) => Ok(Some(parts)),
+            None => self.check(sequence).map(|()| None),
+        }
+    }
+
+    /// Returns the first rank whose part of this exchange is missing.
+    #[must_use]
+    pub fn awaited(&self, sequence: u64) -> Option<Rank> {
+        self.exchange.awaited(sequence)
+    }
+
+    fn check(&self, sequence: u64) -> Result<(), ControlError> {
+        if let Some(failure) = self.failure() {
+            return Err(ControlError::Failed(failure.clone()));
+        }
+        match self.facts.left.iter().find(|(_, exchanges)| **exchanges <= sequence) {
+            Some((rank, _)) => Err(ControlError::Left { rank: *rank }),
+            None => Ok(()),
+        }
+    }
+
+    fn heed(
+        &mut self,
+        connection: ConnectionId,
+        peer: Rank,
+        message: Message,
+        now: Instant,
+    ) -> Result<(), Breach> {
+        if !self.facts.are_ranks(&message) {
+            return Err(Breach::UnknownRank { ranks: self.ranks });
+        }
+        match message {
+            Message::Heartbeat => return Ok(()),
+            Message::Part { sequence, rank, blob } => {
+                let passed = self.exchange.take(sequence, rank, blob)?;
+                self.pass(passed);
+                return Ok(());
+            }
+            Message::Left { rank, exchanges } => {
+                self.learn(Message::Left { rank, exchanges }, Some(connection), now);
+                if rank == peer
+                    && let Some(link) = self.links.get_mut(&connection)
+                {
+                    link.stage = Stage::Closing;
+                }
+            }
+            fact @ (Message::Dead(_) | Message::Failed(_)) => {
+                self.learn(fact, Some(connection), now);
+            }
+            Message::Decided(verdict) => self.judge(verdict, Some(connection), now),
+            Message::Ask(ask) if !self.leaving => {
+                let (facts, completed) = (&self.facts, &self.completed);
+                self.agreement.asked(ask, connection, facts, completed, now);
+            }
+            Message::Answer(answer) => self.agreement.answered(answer),
+            Message::Ask(_) | Message::Inquire { .. } if self.leaving => {}
+            Message::Inquire { asker, attempt } => {
+                self.inquiry.asked((asker, attempt), connection, &self.facts, now);
+                self.speak(now);
+            }
+            Message::Noted(noted) => {
+                self.inquiry.answered(noted);
+                self.speak(now);
+            }
+            _ => return Err(Breach::NoNeighbours),
+        }
+        self.consider(false, now);
+        Ok(())
+    }
+
+    fn declare_dead(
+        &mut self,
+        rank: Rank,
+        reason: FailureReason,
+        source: Option<ConnectionId>,
+        now: Instant,
+    ) {
+        // To this rank it has said goodbye.
+        if self.has_left(rank) {
+            return;
+        }
+        self.learn(Message::Dead(Failure { rank, reason }), source, now);
+        self.consider(false, now);
+    }
+
+    /// Takes in a fact and, if it is news, passes it on.
+    fn learn(&mut self, fact: Message, source: Option<ConnectionId>, now: Instant) {
+        if !self.facts.learn(&fact) {
+            return;
+        }
+        self.flood(&fact, source);
+        if matches!(fact, Message::Dead(_) | Message::Decided(_)) {
+            self.cut();
+            self.heal(now);
+        }
+    }
+
+    fn judge(&mut self, verdict: Verdict, source: Option<ConnectionId>, now: Instant) {
+        self.agreement.decided(&verdict);
+        self.learn(Message::Decided(verdict), source, now);
+    }
+
+    fn flood(&mut self, message: &Message, except: Option<ConnectionId>) {
+        let body = message.encode();
+        for (connection, link) in &mut self.links {
+            if link.neighbour().is_some() && Some(*connection) != except {
+                append_frame(&mut link.outbox, &body);
+            }
+        }
+    }
+
+    fn pass(&mut self, (part, heirs): Passed) {
+        if heirs.is_empty() {
+            return;
+        }
+        let body = part.encode();
+        for successor in heirs {
+            let link = self.links.values_mut().find(|link| link.neighbour() == Some(successor));
+            if let Some(link) = link {
+                append_frame(&mut link.outbox, &body);
+            } else if !self.met.contains(&successor) {
+                append_frame(self.early.entry(successor).or_default(), &body);
+            }
+        }
+    }
+
+    fn consider(&mut self, regular: bool, now: Instant) {
+        if self.leaving {
+            return;
+        }
+        self.agreement.consider(&self.facts, &self.completed, regular, now);
+        while let Some(out) = self.agreement.next_out() {
+            self.carry_out(out, now);
+        }
+    }
+
+    /// Goes on with the comparison of notes, if there is one.
+    fn compare(&mut self, now: Instant) {
+        if self.leaving {
+            return;
+        }
+        let links = &self.links;
+        let heard = |rank: Rank| {
+            let link = links.values().find(|link| link.neighbour() == Some(rank))?;
+            Some(now.since(link.heard))
+        };
+        self.inquiry.consider(&self.facts, &heard, now);
+        self.speak(now);
+    }
+
+    fn speak(&mut self, now: Instant) {
+        while let Some(out) = self.inquiry.next_out() {
+            self.carry_out(out, now);
+        }
+    }
+
+    fn carry_out(&mut self, out: Out, now: Instant) {
+        match out {
+            Out::Flood(message, except) => self.flood(&message, except),
+            Out::Send(connection, message) => {
+                if let Some(link) = self.links.get_mut(&connection)
+                    && link.neighbour().is_some()
+                {
+                    link.send(&message);
+                }
+            }
+            Out::Learn(verdict, source) => self.judge(verdict, source, now),
+            Out::Fail(failure) => {
+                self.learn(Message::Failed(failure), None, now);
+                self.consider(false, now);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn plant(&mut self, fault: super::agreement::Fault) {
+        self.agreement.fault = Some(fault);
+    }
+
+    #[cfg(test)]
+    pub(super) fn connection_with(&self, rank: Rank) -> Option<ConnectionId> {
+        self.links.iter().find(|(_, link)| link.neighbour() == Some(rank)).map(|(id, _)| *id)
+    }
+
+    #[cfg(test)]
+    pub(super) fn neighbours(&self) -> Vec<Rank> {
+        self.links.values().filter_map(Link::neighbour).collect()
+    }
+
+    #[cfg(test)]
+    pub(super) fn summary(&self) -> String {
+        let Facts { dead, left, condemned, verdict, .. } = &self.facts;
+        let agreement = &self.agreement;
+        format!("dead {dead:?}, left {left:?}, {condemned:?}, {verdict:?}, {agreement:?}")
+    }
+
+    #[cfg(test)]
+    pub(super) fn last_verdict(&self) -> Option<&Verdict> {
+        self.facts.verdict.as_ref()
+    }
+}

@@ -1,0 +1,236 @@
+//! Comparison of notes: the rank whose deadline has passed asks all living ranks, and tells them
+//! what follows from their answers. If several ranks ask, the lowest one goes on.
+//!
+//! The verdict is told as the failure that ends the communicator, before the rank that reached it
+//! answers any other rank. Links keep their order, so an answer of a rank that has judged does not
+//! reach another asker before the verdict does. Two verdicts come about only if ranks did not
+//! answer in time, and then the agreement that follows every failure takes one of the two.
+
+use crate::agreement::Out;
+use crate::facts::Facts;
+use crate::failure::{Failure, FailureReason};
+use crate::gate::ConnectionId;
+use crate::message::Message;
+use crate::notes::{Doing, Note, Noted, Sight, judge};
+use ccl_core::time::Instant;
+use ccl_core::types::Rank;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// Interval at which a rank that asks, or waits for another's verdict, checks whether it can go on.
+const LOOK: Duration = Duration::from_millis(50);
+/// Time that an asker waits for notes.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Interval at which an asker repeats its question: notes get lost with the ranks that pass them
+/// on.
+const REPEAT: Duration = Duration::from_millis(150);
+/// Time without a check after which a rank that had reason to check counts as not having run.
+const SLEPT: Duration = Duration::from_millis(300);
+/// Time that another asker's verdict is awaited before this rank asks itself.
+const DEFERENCE: Duration = Duration::from_millis(650);
+
+/// Question of this rank, and the notes that it got.
+#[derive(Debug)]
+struct Lead {
+    since: Instant,
+    asked: Instant,
+    seen: BTreeMap<Rank, Note>,
+}
+
+/// State of one rank in the comparison of notes.
+#[derive(Debug)]
+pub(super) struct Inquiry {
+    rank: Rank,
+    /// Time for which this rank's operation had not moved when it gave up, in milliseconds.
+    stalled_ms: Option<u32>,
+    lead: Option<Lead>,
+    /// Lower asker that this rank defers to, and since when.
+    heeded: Option<(Rank, Instant)>,
+    /// Per asker: its newest question, and the connection that brought it.
+    routes: BTreeMap<Rank, (u32, ConnectionId)>,
+    /// Questions that this rank has still to answer.
+    owed: Vec<(Rank, u32)>,
+    attempt: u32,
+    /// Time of the last check whether the comparison can go on. `has_news` is true if a note has
+    /// come since then.
+    looked: Instant,
+    has_news: bool,
+    out: VecDeque<Out>,
+}
+
+impl Inquiry {
+    pub(super) fn new(rank: Rank) -> Inquiry {
+        Inquiry {
+            rank,
+            stalled_ms: None,
+            lead: None,
+            heeded: None,
+            routes: BTreeMap::new(),
+            owed: Vec::new(),
+            attempt: 0,
+            looked: Instant::ZERO,
+            has_news: false,
+            out: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn next_out(&mut self) -> Option<Out> {
+        self.out.pop_front()
+    }
+
+    /// Returns whether this rank must say what it is doing.
+    pub(super) fn wants_note(&self) -> bool {
+        let own = self.lead.as_ref().is_some_and(|lead| !lead.seen.contains_key(&self.rank));
+        own || !self.owed.is_empty()
+    }
+
+    /// Takes in that this rank's operation has not moved for too long: this rank asks, unless it
+    /// defers to a lower asker.
+    pub(super) fn overdue(&mut self, stalled_ms: u32, now: Instant) {
+        self.stalled_ms.get_or_insert(stalled_ms);
+        self.looked = now;
+        if self.lead.is_none() && self.heeded.is_none() {
+            self.ask(now, now);
+        }
+    }
+
+    fn ask(&mut self, since: Instant, now: Instant) {
+        self.attempt += 1;
+        let seen = self.lead.take().map_or_else(BTreeMap::new, |lead| lead.seen);
+        self.lead = Some(Lead { since, asked: now, seen });
+        let ask = Message::Inquire { asker: self.rank, attempt: self.attempt };
+        self.out.push_back(Out::Flood(ask, None));
+    }
+
+    /// Takes this rank's note, and sends it to all ranks that have asked.
+    pub(super) fn note(&mut self, mut note: Note) {
+        if self.stalled_ms.is_some() {
+            // It does not look any more, but for the verdict.
+            note.doing = Doing::Waiting;
+        }
+        for (asker, attempt) in std::mem::take(&mut self.owed) {
+            if let Some((_, route)) = self.routes.get(&asker) {
+                let noted = Noted { asker, attempt, rank: self.rank, note: note.clone() };
+                self.out.push_back(Out::Send(*route, Message::Noted(noted)));
+            }
+        }
+        if let Some(lead) = &mut self.lead {
+            self.has_news = true;
+            lead.seen.insert(self.rank, note);
+        }
+    }
+
+    /// Takes in the question of an asker.
+    pub(super) fn asked(
+        &mut self,
+        (asker, attempt): (Rank, u32),
+        from: ConnectionId,
+        facts: &Facts,
+        now: Instant,
+    ) {
+        let is_old = self.routes.get(&asker).is_some_and(|(known, _)| *known >= attempt);
+        if asker == self.rank || is_old || facts.is_gone(asker) || facts.first.is_some() {
+            return;
+        }
+        self.routes.insert(asker, (attempt, from));
+        self.out.push_back(Out::Flood(Message::Inquire { asker, attempt }, Some(from)));
+        self.owed.retain(|(other, _)| *other != asker);
+        self.owed.push((asker, attempt));
+        if asker < self.rank && self.heeded.is_none_or(|(heeded, _)| asker <= heeded) {
+            let since = self.heeded.filter(|(heeded, _)| *heeded == asker);
+            self.heeded = Some((asker, since.map_or(now, |(_, since)| since)));
+            self.lead = None;
+        }
+    }
+
+    /// Takes in a note, which is for this rank or goes back the way that the question came.
+    pub(super) fn answered(&mut self, noted: Noted) {
+        if noted.asker != self.rank {
+            if let Some((_, route)) = self.routes.get(&noted.asker) {
+                self.out.push_back(Out::Send(*route, Message::Noted(noted)));
+            }
+        } else if let Some(lead) = &mut self.lead {
+            self.has_news = true;
+            lead.seen.insert(noted.rank, noted.note);
+        }
+    }
+
+    /// Returns the time when [`Inquiry::consider`] is due, if it is.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let heeds = self.heeded.is_some() && self.stalled_ms.is_some();
+        let pause = if self.has_news { Duration::ZERO } else { LOOK };
+        (self.lead.is_some() || heeds).then(|| self.looked + pause)
+    }
+
+    /// Goes on with the comparison where possible. Everything that had arrived must have been taken
+    /// in before, because the verdict may be part of it. `heard` returns for how long a rank has
+    /// been silent, where that is known.
+    pub(super) fn consider(
+        &mut self,
+        facts: &Facts,
+        heard: &dyn Fn(Rank) -> Option<Duration>,
+        now: Instant,
+    ) {
+        if facts.first.is_some() {
+            // There is a verdict, or something worse.
+            self.lead = None;
+            self.heeded = None;
+            self.owed.clear();
+            return;
+        }
+        self.has_news = false;
+        if self.has_slept(now) {
+            return;
+        }
+        let is_late = |since: Instant| now.since(since) >= DEFERENCE;
+        if self.heeded.is_some_and(|(_, since)| is_late(since)) {
+            self.heeded = None;
+            if self.stalled_ms.is_some() {
+                self.ask(now, now);
+            }
+        }
+        let Some(lead) = &self.lead else { return };
+        let lacking = facts.living().any(|rank| !lead.seen.contains_key(&rank));
+        if !lacking || (now.since(lead.since) >= PATIENCE && lead.seen.contains_key(&self.rank)) {
+            return self.conclude(facts, heard, now);
+        }
+        if now.since(lead.asked) >= REPEAT {
+            let since = lead.since;
+            self.ask(since, now);
+        }
+    }
+
+    /// Returns whether this rank did not run for a while, and if so starts its waiting times anew.
+    /// A rank that did not run cannot judge which ranks did not answer meanwhile: their answers, or
+    /// another's verdict, may lie in wait.
+    fn has_slept(&mut self, now: Instant) -> bool {
+        let slept = now.since(self.looked) >= SLEPT;
+        self.looked = now;
+        if let (true, Some(lead)) = (slept, &mut self.lead) {
+            lead.since = now;
+        }
+        if let (true, Some((_, since))) = (slept, &mut self.heeded) {
+            *since = now;
+        }
+        slept
+    }
+
+    fn conclude(&mut self, facts: &Facts, heard: &dyn Fn(Rank) -> Option<Duration>, now: Instant) {
+        let (Some(mut lead), Some(stalled_ms)) = (self.lead.take(), self.stalled_ms) else {
+            return;
+        };
+        let asked_for = now.since(lead.since);
+        let seen = facts.living().map(|rank| match lead.seen.remove(&rank) {
+            Some(note) => (rank, Sight::Noted(note)),
+            None => {
+                let silence = heard(rank).map_or(asked_for, |heard| heard.max(asked_for));
+                let silent_ms = u32::try_from(silence.as_millis()).unwrap_or(u32::MAX);
+                (rank, Sight::Silent { silent_ms })
+            }
+        });
+        // This rank waits: there is a verdict.
+        let Some(stuck) = judge(&seen.collect()) else { return };
+        let reason = FailureReason::Stuck { stalled_ms, text: stuck.text };
+        self.out.push_back(Out::Fail(Failure { rank: stuck.rank, reason }));
+    }
+}

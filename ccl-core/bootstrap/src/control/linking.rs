@@ -1,0 +1,258 @@
+//! Connections of the control plane: how they are made, who is let in, and which ones a rank wants.
+
+use super::Control;
+use crate::breach::Breach;
+use crate::caller::Caller;
+use crate::failure::{Failure, FailureReason};
+use crate::gate::{ConnectionId, GateVerdict};
+use crate::handshake::Nonce;
+use crate::link::{Link, Stage};
+use crate::message::Message;
+use crate::overlay;
+use ccl_core::time::Instant;
+use ccl_core::types::Rank;
+use std::time::Duration;
+
+/// Most ranks that a coordinator looks for by itself at once.
+const LOOKED_FOR_MAX: usize = 64;
+
+impl Control {
+    /// Returns whether a connection to the control port can be accepted now.
+    #[must_use]
+    pub fn has_room(&self, now: Instant) -> bool {
+        self.gate.has_room(now)
+    }
+
+    /// Takes in a connection that was accepted at the control port; `nonce` is fresh randomness.
+    /// Returns the number of the connection.
+    pub fn accepted(&mut self, nonce: Nonce, now: Instant) -> ConnectionId {
+        let connection = self.enlist(Stage::AtGate, now);
+        if let Some(evicted) = self.gate.stand(connection, nonce, now) {
+            self.links.remove(&evicted);
+        }
+        connection
+    }
+
+    /// Takes in a requested connection that stands; `nonce` is fresh randomness.
+    pub fn dialed(&mut self, connection: ConnectionId, nonce: Nonce, now: Instant) {
+        let Some(link) = self.links.get_mut(&connection) else { return };
+        let Stage::Dialing(rank) = link.stage else { return };
+        let caller = Caller::new(self.secret.clone(), nonce);
+        link.send(&caller.open());
+        link.heard = now;
+        link.stage = Stage::Calling(rank, caller);
+    }
+
+    /// Handles a requested connection that failed: it was `refused`, or nobody answered.
+    pub fn dial_failed(&mut self, connection: ConnectionId, refused: bool, now: Instant) {
+        let Some(link) = self.links.remove(&connection) else { return };
+        let Some(rank) = link.towards() else { return };
+        // A rank listens as long as it lives. Who does not may have left in good order without
+        // our knowledge, but not before it was connected, and a coordinator cannot wait for it.
+        let owed = self.agreement.owing(&self.facts, self.timing.heartbeat * 3, now);
+        let owed = owed.contains(&rank);
+        if refused && (owed || !self.unlinked().is_empty()) {
+            self.declare_dead(rank, FailureReason::Refused, None, now);
+        } else if owed && now.since(link.heard) >= self.timing.silence {
+            self.declare_dead(rank, silent_for(now.since(link.heard)), None, now);
+        } else {
+            let pause = if self.met.contains(&rank) { 2 } else { 1 };
+            self.shunned.insert(rank, now + self.timing.heartbeat * pause);
+            self.heal(now);
+        }
+    }
+
+    pub(super) fn expire(&mut self, now: Instant) {
+        for stranger in self.gate.expire(now) {
+            self.links.remove(&stranger);
+        }
+        let silence = self.timing.silence;
+        let late = |link: &Link| now.since(link.heard) >= silence && !link.is_at_gate();
+        let late: Vec<_> =
+            self.links.iter().filter(|(_, link)| late(link)).map(|(id, _)| *id).collect();
+        for connection in late {
+            let Some(link) = self.links.get(&connection) else { continue };
+            match link.neighbour() {
+                Some(rank) if !self.leaving => {
+                    let reason = silent_for(now.since(link.heard));
+                    self.declare_dead(rank, reason, None, now);
+                    // One that has left is no death; nothing more comes from it either way.
+                    if self.links.get(&connection).is_some_and(|link| !link.is_closing()) {
+                        self.links.remove(&connection);
+                    }
+                }
+                Some(_) => drop(self.links.remove(&connection)),
+                None if link.is_closing() => drop(self.links.remove(&connection)),
+                None => self.dial_failed(connection, false, now),
+            }
+        }
+    }
+
+    fn enlist(&mut self, stage: Stage, now: Instant) -> ConnectionId {
+        self.connections += 1;
+        self.links.insert(self.connections, Link::new(stage, now));
+        self.connections
+    }
+
+    /// Handles a message from a connection at the gate.
+    pub(super) fn attend(&mut self, connection: ConnectionId, verdict: GateVerdict, now: Instant) {
+        let Some(link) = self.links.get_mut(&connection) else { return };
+        link.heard = now;
+        match verdict {
+            GateVerdict::Answer(message) => return link.send(&message),
+            GateVerdict::Enter(Message::Link { from, to }, _)
+                if to == self.rank && from != to && from < self.ranks =>
+            {
+                return self.welcome(connection, from);
+            }
+            GateVerdict::Refuse(message) => link.send(&message),
+            GateVerdict::Enter(Message::Fetch, _) if !self.roster.is_empty() => {
+                link.outbox.extend(&self.roster);
+            }
+            GateVerdict::Enter(..) => drop(self.gate.malformed()),
+            GateVerdict::Drop => {}
+        }
+        link.stage = Stage::Closing;
+    }
+
+    fn welcome(&mut self, connection: ConnectionId, from: Rank) {
+        let Some(link) = self.links.get_mut(&connection) else { return };
+        let refusal = match self.facts.dead.get(&from) {
+            Some(reason) => Some(Message::Dead(Failure { rank: from, reason: reason.clone() })),
+            None if self.leaving => {
+                // One that has not met anybody yet does not know why.
+                self.facts.cause().into_iter().for_each(|cause| link.send(cause));
+                Some(Message::Left { rank: self.rank, exchanges: self.exchange.next })
+            }
+            None => None,
+        };
+        if let Some(refusal) = refusal {
+            self.met.insert(from);
+            link.send(&refusal);
+            link.stage = Stage::Closing;
+            return;
+        }
+        link.trust(Stage::Up(from));
+        link.send(&Message::Welcome);
+        self.greet(connection, from);
+    }
+
+    /// Tells a new neighbour all that it may have missed.
+    fn greet(&mut self, connection: ConnectionId, rank: Rank) {
+        self.met.insert(rank);
+        if let Some(link) = self.links.get_mut(&connection) {
+            self.facts.log().iter().for_each(|fact| link.send(fact));
+            link.outbox.extend(self.early.remove(&rank).unwrap_or_default());
+        }
+    }
+
+    pub(super) fn hear(
+        &mut self,
+        connection: ConnectionId,
+        message: Message,
+        now: Instant,
+    ) -> Result<(), Breach> {
+        let Some(link) = self.links.get_mut(&connection) else { return Ok(()) };
+        match (&mut link.stage, message) {
+            (Stage::Calling(rank, caller), message) => {
+                let rank = *rank;
+                if let Some(answer) = caller.step(&message)? {
+                    link.send(&answer);
+                } else {
+                    link.trust(Stage::Introduced(rank));
+                    link.send(&Message::Link { from: self.rank, to: rank });
+                }
+            }
+            (Stage::Introduced(rank), Message::Welcome) => {
+                let rank = *rank;
+                link.stage = Stage::Up(rank);
+                self.greet(connection, rank);
+            }
+            (
+                Stage::Introduced(_),
+                fact @ (Message::Dead(_) | Message::Failed(_) | Message::Left { .. }),
+            ) => {
+                // The cause of a failure comes before a goodbye.
+                let is_cause = match &fact {
+                    Message::Dead(failure) => failure.rank != self.rank,
+                    fact => matches!(fact, Message::Failed(_)),
+                };
+                if !is_cause {
+                    link.stage = Stage::Closing;
+                }
+                if self.facts.are_ranks(&fact) {
+                    self.learn(fact, None, now);
+                    self.consider(false, now);
+                    self.heal(now);
+                }
+            }
+            (Stage::Up(rank), message) => {
+                let rank = *rank;
+                return self.heed(connection, rank, message, now);
+            }
+            _ => return Err(Breach::OutOfTurn),
+        }
+        Ok(())
+    }
+
+    /// Handles a peer that broke the protocol.
+    pub(super) fn object(&mut self, connection: ConnectionId, breach: &Breach, now: Instant) {
+        let neighbour = self.links.get(&connection).and_then(Link::neighbour);
+        match neighbour {
+            Some(rank) => {
+                let reason = FailureReason::Protocol { text: breach.to_string() };
+                self.declare_dead(rank, reason, None, now);
+            }
+            // Something else than our rank listens where it did.
+            None => self.dial_failed(connection, true, now),
+        }
+    }
+
+    /// Ends the connections with dead ranks, or all if this rank counts as dead. These ranks have
+    /// been told: one that lives after all knows why it is alone.
+    pub(super) fn cut(&mut self) {
+        let condemned = self.facts.condemned.is_some();
+        let facts = &self.facts;
+        self.links.retain(|_, link| {
+            let Some(rank) = link.towards() else { return true };
+            if !condemned && !facts.dead.contains_key(&rank) {
+                return true;
+            }
+            let is_up = link.neighbour().is_some();
+            link.stage = Stage::Closing;
+            is_up
+        });
+    }
+
+    /// Connects to the ranks that this rank needs and has no connection with: its neighbours at
+    /// first, later the next ranks behind those that are gone, and the ranks whose answer a
+    /// coordinator lacks.
+    pub(super) fn heal(&mut self, now: Instant) {
+        if self.leaving || self.facts.condemned.is_some() {
+            return;
+        }
+        let (facts, shunned) = (&self.facts, &self.shunned);
+        let can_be_had = |rank| !facts.is_gone(rank) && !shunned.contains_key(&rank);
+        let mut peers = overlay::targets(self.rank, self.ranks, can_be_had);
+        let met = &self.met;
+        // Of two neighbours that want each other at the start, the lower one connects.
+        let comes_by_itself = |peer: Rank| {
+            let by = overlay::before(self.rank, peer, self.ranks);
+            !met.contains(&peer) && by.is_power_of_two() && peer < self.rank
+        };
+        peers.retain(|peer| !comes_by_itself(*peer));
+        let owing = self.agreement.owing(facts, self.timing.heartbeat * 3, now);
+        peers.extend(owing.into_iter().filter(|rank| can_be_had(*rank)).take(LOOKED_FOR_MAX));
+        for rank in peers {
+            if rank != self.rank && !self.links.values().any(|l| l.towards() == Some(rank)) {
+                let connection = self.enlist(Stage::Dialing(rank), now);
+                self.dials.push_back((connection, rank));
+            }
+        }
+    }
+}
+
+fn silent_for(silence: Duration) -> FailureReason {
+    let silence_ms = u32::try_from(silence.as_millis()).unwrap_or(u32::MAX);
+    FailureReason::Silent { silence_ms }
+}

@@ -1,0 +1,91 @@
+//! Exchanges: each rank hands in a part and gets the parts of all ranks. Parts travel along the
+//! overlay by themselves, even through ranks that have not come to the exchange yet.
+
+use super::breach::Breach;
+use super::message::Message;
+use super::overlay;
+use ccl_core::types::Rank;
+use std::collections::BTreeMap;
+
+/// The exchanges in progress.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    rank: Rank,
+    ranks: u32,
+    /// Number of the next exchange that this rank starts.
+    pub(super) next: u64,
+    /// Parts that came in, by exchange; other ranks may be one exchange ahead.
+    parts: BTreeMap<u64, BTreeMap<Rank, Vec<u8>>>,
+    /// Number of the last finished exchange, and its parts.
+    finished: Option<(u64, Vec<Vec<u8>>)>,
+}
+
+/// A part to be passed on, and the ranks that it goes to.
+pub(super) type Passed = (Message, Vec<Rank>);
+
+impl Exchange {
+    pub(super) fn new(rank: Rank, ranks: u32) -> Exchange {
+        Exchange { rank, ranks, next: 0, parts: BTreeMap::new(), finished: None }
+    }
+
+    /// Starts the next exchange with this rank's part.
+    pub(super) fn contribute(&mut self, blob: Vec<u8>) -> (u64, Passed) {
+        let sequence = self.next;
+        self.next += 1;
+        // Whoever waits for an older one has given up.
+        self.parts.retain(|known, _| *known >= sequence);
+        let passed = self.pass_on(sequence, self.rank, &blob);
+        self.store(sequence, self.rank, blob);
+        (sequence, passed)
+    }
+
+    /// Takes in a part that a neighbour sent.
+    pub(super) fn take(
+        &mut self,
+        sequence: u64,
+        origin: Rank,
+        blob: Vec<u8>,
+    ) -> Result<Passed, Breach> {
+        // Nobody starts an exchange before it has all parts of the one before.
+        if sequence > self.next + 1 {
+            return Err(Breach::NotInProgress { sequence });
+        }
+        let known = |parts: &BTreeMap<_, _>| parts.contains_key(&origin);
+        if origin >= self.ranks || self.parts.get(&sequence).is_some_and(known) {
+            return Err(Breach::SecondPart { rank: origin, sequence });
+        }
+        let passed = self.pass_on(sequence, origin, &blob);
+        // Where this rank gave up waiting and went on, the others still want their parts.
+        if sequence + 1 >= self.next {
+            self.store(sequence, origin, blob);
+        }
+        Ok(passed)
+    }
+
+    fn pass_on(&self, sequence: u64, origin: Rank, blob: &[u8]) -> Passed {
+        let heirs: Vec<_> = overlay::heirs(self.rank, self.ranks, origin).collect();
+        let blob = if heirs.is_empty() { Vec::new() } else { blob.to_vec() };
+        (Message::Part { sequence, rank: origin, blob }, heirs)
+    }
+
+    fn store(&mut self, sequence: u64, origin: Rank, blob: Vec<u8>) {
+        let parts = self.parts.entry(sequence).or_default();
+        parts.insert(origin, blob);
+        if parts.len() == self.ranks as usize {
+            let parts = self.parts.remove(&sequence).unwrap_or_default();
+            self.finished = Some((sequence, parts.into_values().collect()));
+        }
+    }
+
+    /// Returns the parts of all ranks, in order of rank, if this was the last exchange to finish.
+    pub(super) fn collect(&mut self, sequence: u64) -> Option<Vec<Vec<u8>>> {
+        let (_, parts) = self.finished.take_if(|(finished, _)| *finished == sequence)?;
+        Some(parts)
+    }
+
+    /// Returns the first rank whose part is missing.
+    pub(super) fn awaited(&self, sequence: u64) -> Option<Rank> {
+        let parts = self.parts.get(&sequence)?;
+        (0..self.ranks).find(|rank| !parts.contains_key(rank))
+    }
+}

@@ -1,0 +1,180 @@
+//! Facts about the ranks: a set that only grows, and that every rank passes on to its neighbours in
+//! the order in which it learned them. A rank that knows a fact therefore knows everything that the
+//! source of the fact had known before.
+
+use super::failure::{Failure, FailureReason};
+use super::message::Message;
+use super::verdict::Verdict;
+use ccl_core::types::Rank;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Facts that this rank was told or found out.
+#[derive(Debug)]
+pub(super) struct Facts {
+    rank: Rank,
+    ranks: u32,
+    pub(super) dead: BTreeMap<Rank, FailureReason>,
+    /// Ranks that left, with the number of exchanges that each took part in.
+    pub(super) left: BTreeMap<Rank, u64>,
+    /// Cause of the end, as far as this rank knows.
+    pub(super) first: Option<Failure>,
+    /// Failure that the other ranks report of this rank, which then takes part in nothing any more.
+    pub(super) condemned: Option<Failure>,
+    pub(super) verdict: Option<Verdict>,
+    /// True if a verdict counts as lacking also when a survivor of the last one has left: this rank
+    /// coordinates, and wants to go on with the ranks that are still here.
+    pub(super) reconvenes: bool,
+    /// Ranks that gave up after the failure.
+    pub(super) withdrawn: BTreeMap<Rank, Failure>,
+    blamed: BTreeSet<Rank>,
+    /// All facts as messages, in order, for new neighbours.
+    log: Vec<Message>,
+}
+
+impl Facts {
+    pub(super) fn new(rank: Rank, ranks: u32) -> Facts {
+        Facts {
+            rank,
+            ranks,
+            dead: BTreeMap::new(),
+            left: BTreeMap::new(),
+            first: None,
+            condemned: None,
+            verdict: None,
+            reconvenes: false,
+            withdrawn: BTreeMap::new(),
+            blamed: BTreeSet::new(),
+            log: Vec::new(),
+        }
+    }
+
+    pub(super) fn log(&self) -> &[Message] {
+        &self.log
+    }
+
+    /// Returns the fact that ended the communicator.
+    pub(super) fn cause(&self) -> Option<&Message> {
+        self.log.iter().find(|fact| matches!(fact, Message::Dead(_) | Message::Failed(_)))
+    }
+
+    /// Returns whether a rank is dead or has left.
+    pub(super) fn is_gone(&self, rank: Rank) -> bool {
+        self.dead.contains_key(&rank) || self.left.contains_key(&rank)
+    }
+
+    /// Returns the ranks that are neither dead nor have left, this one among them.
+    pub(super) fn living(&self) -> impl Iterator<Item = Rank> {
+        (0..self.ranks).filter(|rank| !self.is_gone(*rank))
+    }
+
+    /// Takes in a message that is a fact. Returns whether the fact was news.
+    pub(super) fn learn(&mut self, message: &Message) -> bool {
+        let news = match message {
+            Message::Dead(failure) => self.learn_death(failure),
+            Message::Failed(failure) => {
+                self.first.get_or_insert_with(|| failure.clone());
+                match failure.reason {
+                    FailureReason::Withdrew { .. } => {
+                        self.withdrawn.insert(failure.rank, failure.clone()).is_none()
+                    }
+                    _ => self.blamed.insert(failure.rank),
+                }
+            }
+            Message::Left { rank, exchanges } => self.learn_leave(*rank, *exchanges),
+            Message::Decided(verdict) => self.learn_verdict(verdict),
+            _ => false,
+        };
+        if news {
+            self.log.push(message.clone());
+        }
+        news
+    }
+
+    /// Takes in a death, which outweighs leaving: a rank that was killed while it said goodbye has
+    /// not told every rank, and all ranks must come to the same view of it.
+    fn learn_death(&mut self, failure: &Failure) -> bool {
+        if self.dead.contains_key(&failure.rank) {
+            return false;
+        }
+        self.left.remove(&failure.rank);
+        if failure.rank == self.rank {
+            self.condemned.get_or_insert_with(|| failure.clone());
+        }
+        self.dead.insert(failure.rank, failure.reason.clone());
+        self.first.get_or_insert_with(|| failure.clone());
+        true
+    }
+
+    fn learn_leave(&mut self, rank: Rank, exchanges: u64) -> bool {
+        if self.is_gone(rank) {
+            return false;
+        }
+        self.left.insert(rank, exchanges);
+        true
+    }
+
+    fn learn_verdict(&mut self, verdict: &Verdict) -> bool {
+        if self.verdict.as_ref().is_some_and(|known| known.epoch >= verdict.epoch) {
+            return false;
+        }
+        self.first.get_or_insert_with(|| verdict.cause.clone());
+        for rank in &verdict.dead {
+            self.learn_death(&Failure { rank: *rank, reason: FailureReason::Agreed });
+        }
+        self.verdict = Some(verdict.clone());
+        self.reconvenes = false;
+        true
+    }
+
+    /// Returns whether every rank that a message names is one of ours.
+    pub(super) fn are_ranks(&self, message: &Message) -> bool {
+        let is_rank = |rank: &Rank| *rank < self.ranks;
+        let all_ranks = |verdict: &Verdict| {
+            verdict.dead.iter().chain(&verdict.survivors).all(is_rank)
+                && is_rank(&verdict.cause.rank)
+        };
+        match message {
+            Message::Dead(failure) | Message::Failed(failure) => is_rank(&failure.rank),
+            Message::Left { rank, .. } => is_rank(rank),
+            Message::Ask(ask) => {
+                use super::verdict::Question;
+                let accept = match &ask.question {
+                    Question::Accept(verdict) => all_ranks(verdict),
+                    Question::Collect => true,
+                };
+                is_rank(&ask.coordinator) && accept && ask.previous.iter().all(all_ranks)
+            }
+            Message::Answer(answer) => is_rank(&answer.coordinator) && is_rank(&answer.rank),
+            Message::Decided(verdict) => all_ranks(verdict),
+            Message::Inquire { asker, .. } => is_rank(asker),
+            Message::Noted(noted) => {
+                let awaited = noted.note.awaited.iter().all(|on| is_rank(&on.peer));
+                is_rank(&noted.asker) && is_rank(&noted.rank) && awaited
+            }
+            _ => true,
+        }
+    }
+
+    /// Returns the ranks that are dead because they were silent, less those that a verdict has
+    /// excluded.
+    pub(super) fn silent(&self) -> impl Iterator<Item = Rank> {
+        let excluded = |rank: &Rank| {
+            self.verdict.as_ref().is_some_and(|verdict| verdict.dead.binary_search(rank).is_ok())
+        };
+        let is_silent = |reason: &FailureReason| matches!(reason, FailureReason::Silent { .. });
+        let silent = self.dead.iter().filter(move |(_, reason)| is_silent(reason));
+        silent.map(|(rank, _)| *rank).filter(move |rank| !excluded(rank))
+    }
+
+    /// Returns whether the living ranks may speak for all. Silent ranks could live on the other
+    /// side of a broken network and think the same of this side. At most one of two such sides is
+    /// the larger one, or as large as the other and has the lowest rank of both. Ranks that a
+    /// verdict has excluded before do not count any more.
+    pub(super) fn has_quorum(&self) -> bool {
+        let count = self.silent().count();
+        let lowest_silent = self.silent().next().unwrap_or(Rank::MAX);
+        let living = self.living().count();
+        let lowest = self.living().next().unwrap_or(Rank::MAX);
+        living > count || (living == count && lowest < lowest_silent)
+    }
+}

@@ -1,0 +1,77 @@
+//! Failure of a rank, as the ranks tell each other.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::TEXT_BYTES_MAX;
+use ccl_core::encoding::Text;
+use ccl_core::types::Rank;
+
+/// Failure of a rank, and its reason: the end of the communicator.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[error("rank {rank} {reason}")]
+pub struct Failure {
+    /// The rank that is to blame.
+    pub rank: Rank,
+    /// Reason of the failure.
+    pub reason: FailureReason,
+}
+
+/// Reason why a rank failed.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+pub enum FailureReason {
+    /// The connection of the rank closed without a goodbye.
+    #[error("died: its connection closed without a goodbye")]
+    HungUp,
+    /// The rank has been silent for too long.
+    #[error("has been silent for {silence_ms} ms: it is stopped, overloaded or cut off")]
+    Silent {
+        /// Length of the silence, in milliseconds.
+        silence_ms: u32,
+    },
+    /// Nothing listens at the rank's control port any more.
+    #[error("died: nobody listens at its control port any more")]
+    Refused,
+    /// The survivors agreed that the rank is dead.
+    #[error("counts as dead: the survivors agreed so")]
+    Agreed,
+    /// The rank gave up by itself.
+    #[error("gave up: {text}")]
+    Aborted {
+        /// Reason in the rank's own words.
+        #[serde(with = "Text::<TEXT_BYTES_MAX>")]
+        text: String,
+    },
+    /// Another rank found this rank failed.
+    #[error("failed, says rank {by}: {text}")]
+    Reported {
+        /// Rank that reports the failure.
+        by: Rank,
+        /// Reason in the words of that rank.
+        #[serde(with = "Text::<TEXT_BYTES_MAX>")]
+        text: String,
+    },
+    /// The rank was told to give up for good after a failure: it does not go on with the survivors.
+    #[error("gave up after the failure: {text}")]
+    Withdrew {
+        /// Reason in the rank's own words.
+        #[serde(with = "Text::<TEXT_BYTES_MAX>")]
+        text: String,
+    },
+    /// The ranks compared notes after a deadline, and this rank holds up the others.
+    #[error("{text}")]
+    Stuck {
+        /// Time that the operation whose deadline passed had not moved, in milliseconds.
+        stalled_ms: u32,
+        /// The verdict, to be read after "rank N".
+        #[serde(with = "Text::<TEXT_BYTES_MAX>")]
+        text: String,
+    },
+    /// The rank sent a message that no rank of ours would send.
+    #[error("broke the protocol of the control connection: {text}")]
+    Protocol {
+        /// Description of the breach.
+        #[serde(with = "Text::<TEXT_BYTES_MAX>")]
+        text: String,
+    },
+}

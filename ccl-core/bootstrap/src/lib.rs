@@ -1,0 +1,88 @@
+//! Bootstrap and control plane: processes prove that they know a secret and become ranks of one
+//! communicator. The crate has the frames, the messages, the keyed challenge, and the state
+//! machines of joining ([`RootJoin`], [`MemberJoin`]) and of the time after joining ([`Control`]).
+//!
+//! Nothing here opens a socket, reads a clock or draws a random number: the driver hands in bytes,
+//! times and nonces, and takes out the bytes to send. Ranks meet at rank 0. After that all ranks
+//! are equal, and connected as `overlay` says.
+//!
+//! Order of the messages on a connection, with the connector on the left:
+//!
+//! ```text
+//! Open {protocol, nonce}  ->                    the connector speaks first: a port scanner, which
+//!                         <-  Challenge {nonce}  does not, learns nothing
+//! Proof {mac}             ->                    the connector proves first: a stranger gets no
+//!                         <-  RootProof {mac}    proof to work on, and costs one small HMAC
+//! Hello {rank, ...}       ->
+//!                         <-  Waiting {missing}  now and then
+//!                         <-  Referral | Refused
+//! ```
+//!
+//! Two ranks that connect after joining use the same challenge, with a secret of their
+//! communicator. In the place of `Hello` the connector sends `Fetch`, answered by the `Members` of
+//! the communicator, or `Link`, answered by `Welcome`. The members pass along a tree.
+//!
+//! The challenge keeps strangers out but does not encrypt: an attacker who can alter packets
+//! between the hosts can alter the messages after the challenge.
+
+#![forbid(unsafe_code)]
+
+mod agreement;
+mod breach;
+mod caller;
+mod completed;
+mod control;
+mod exchange;
+mod facts;
+mod failure;
+mod frame;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
+mod gate;
+mod handshake;
+mod identity;
+mod join_member;
+mod join_root;
+mod link;
+mod message;
+mod notes;
+mod overlay;
+mod ranks;
+#[cfg(test)]
+mod tests;
+mod verdict;
+
+pub use caller::MemberJoinError;
+pub use ccl_core::encoding::MessageError;
+pub use completed::Completed;
+pub use control::{Control, ControlError, ControlTiming, NoVerdict};
+pub use failure::{Failure, FailureReason};
+pub use frame::{Decoder, Frame, FrameError};
+pub use gate::{ConnectionId, Strays};
+pub use handshake::Nonce;
+pub use identity::{Endpoint, IdentityError, Secret, UniqueId};
+pub use join_member::{MemberJoin, Reply};
+pub use join_root::{JoinLimits, RootAction, RootJoin};
+pub use message::{
+    Contact, Hello, JoinFailure, MISSING_NAMED_MAX, Member, Message, Referral, Roster,
+};
+pub use notes::{AWAITED_MAX, Awaited, Doing, Note, Noted, Sight, Stuck, judge};
+pub use verdict::{Answer, Ask, Question, Verdict, Vote};
+
+/// Most bytes of the text of a reason.
+pub const TEXT_BYTES_MAX: usize = 1024;
+/// Version of the messages of this module; peers of another version are refused by name.
+pub const PROTOCOL_VERSION: u16 = 5;
+
+/// Most bytes of a frame before its sender has proved that it knows the secret.
+pub const STRANGER_FRAME_BYTES_MAX: usize = 512;
+
+/// Most bytes of any frame.
+pub const FRAME_BYTES_MAX: usize = 1 << 20;
+
+/// Most bytes that one rank can contribute to one exchange.
+pub const BLOB_BYTES_MAX: usize = FRAME_BYTES_MAX - 64;
+
+/// Most ranks of a communicator; a larger number counts as mistyped.
+pub const RANKS_MAX: u32 = 1 << 20;

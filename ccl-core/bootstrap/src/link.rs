@@ -1,0 +1,79 @@
+//! One control connection between two ranks, from the first dialling to its end.
+
+use super::caller::Caller;
+use super::frame::{Decoder, append_frame};
+use super::message::Message;
+use super::{FRAME_BYTES_MAX, STRANGER_FRAME_BYTES_MAX};
+use ccl_core::time::Instant;
+use ccl_core::types::Rank;
+
+/// Stage of a connection.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// The driver connects to the rank.
+    Dialing(Rank),
+    /// This side proves the secret to the rank that was dialled.
+    Calling(Rank, Caller),
+    /// This side has introduced itself to the rank, and waits for a welcome.
+    Introduced(Rank),
+    /// The connection was accepted, and its rank is not known yet.
+    AtGate,
+    /// The connection leads to a neighbour.
+    Up(Rank),
+    /// The connection is to be closed once everything is sent.
+    Closing,
+}
+
+/// A connection and what is under way on it.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) stage: Stage,
+    pub(super) decoder: Decoder,
+    pub(super) outbox: Vec<u8>,
+    /// Time when something was heard last, or else when the connection began.
+    pub(super) heard: Instant,
+}
+
+impl Link {
+    pub(super) fn new(stage: Stage, now: Instant) -> Link {
+        let decoder = Decoder::new(STRANGER_FRAME_BYTES_MAX);
+        Link { stage, decoder, outbox: Vec::new(), heard: now }
+    }
+
+    pub(super) fn send(&mut self, message: &Message) {
+        append_frame(&mut self.outbox, &message.encode());
+    }
+
+    /// Moves to a stage after both sides have proved the secret, and admits long frames.
+    pub(super) fn trust(&mut self, stage: Stage) {
+        self.stage = stage;
+        self.decoder.set_length_max(FRAME_BYTES_MAX);
+    }
+
+    /// Returns the neighbour that the connection leads to, if it is up.
+    pub(super) fn neighbour(&self) -> Option<Rank> {
+        match self.stage {
+            Stage::Up(rank) => Some(rank),
+            _ => None,
+        }
+    }
+
+    /// Returns the rank that the connection leads to, or is to lead to.
+    pub(super) fn towards(&self) -> Option<Rank> {
+        match self.stage {
+            Stage::Dialing(rank)
+            | Stage::Calling(rank, _)
+            | Stage::Introduced(rank)
+            | Stage::Up(rank) => Some(rank),
+            Stage::AtGate | Stage::Closing => None,
+        }
+    }
+
+    pub(super) fn is_at_gate(&self) -> bool {
+        matches!(self.stage, Stage::AtGate)
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        matches!(self.stage, Stage::Closing)
+    }
+}

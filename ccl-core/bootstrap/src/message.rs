@@ -1,0 +1,513 @@
+//! The messages between ranks, and their bytes.
+
+use super::PROTOCOL_VERSION;
+use super::failure::Failure;
+use super::handshake::{Nonce, Proof};
+use super::notes::Noted;
+use super::ranks::in_words;
+use super::verdict::{Answer, Ask, Verdict};
+use ccl_core::encoding::{List, MessageError, Text, decode, decode_first, encode};
+use ccl_core::types::Rank;
+use core::net::{IpAddr, Ipv6Addr};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use thiserror::Error;
+
+/// Most bytes of a library version.
+const VERSION_BYTES_MAX: usize = 64;
+/// Most missing ranks that are named one by one; the others are only counted.
+pub const MISSING_NAMED_MAX: usize = 16;
+/// Most members in a part of a roster; such a part is far below the bound of a frame.
+const PART_MEMBERS_MAX: usize = 4096;
+
+/// Introduction of a rank, sent once the rank has proved that it knows the secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Rank of the sender.
+    pub rank: Rank,
+    /// Number of ranks that the sender was told.
+    pub ranks: u32,
+    /// Version of the library; equal on all ranks.
+    #[serde(with = "Text::<VERSION_BYTES_MAX>")]
+    pub library: String,
+    /// Digest of the configuration that the planner reads; equal on all ranks.
+    pub configuration: [u8; 32],
+    /// Place where the rank runs.
+    pub member: Member,
+}
+
+/// Place where a rank runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Member {
+    /// Opaque identity of the host: equal for ranks that share one.
+    pub host: [u8; 16],
+    /// Process id on that host.
+    pub process: u32,
+    /// Address of the control port.
+    pub contact: Contact,
+}
+
+/// Address where a rank listens for control connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Contact {
+    /// IPv6 address (IPv4 mapped); zero stands for the address by which the reader reaches rank 0.
+    ip: [u8; 16],
+    /// TCP port.
+    pub port: u16,
+}
+
+impl Contact {
+    /// Returns the contact of a port at an address, or at the address by which rank 0 is reached.
+    #[must_use]
+    pub fn new(ip: Option<IpAddr>, port: u16) -> Contact {
+        let ip = ip.map_or([0; 16], |ip| match ip {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        });
+        Contact { ip, port }
+    }
+
+    /// Returns the address, if it is not that of rank 0.
+    #[must_use]
+    pub fn ip(&self) -> Option<IpAddr> {
+        (self.ip != [0; 16]).then(|| Ipv6Addr::from(self.ip).to_canonical())
+    }
+}
+
+/// All ranks of a communicator, in order of rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Roster {
+    /// Value that tells this communicator from every other that has the same secret.
+    pub session: [u8; 32],
+    /// Members, one per rank.
+    pub members: Vec<Member>,
+}
+
+impl Roster {
+    /// Returns the number of different hosts.
+    #[must_use]
+    pub fn hosts(&self) -> usize {
+        self.members.iter().map(|m| m.host).collect::<std::collections::BTreeSet<_>>().len()
+    }
+
+    /// Returns the roster as messages for a rank that asked for it.
+    pub(super) fn parts(&self) -> impl Iterator<Item = Message> {
+        (0..)
+            .step_by(PART_MEMBERS_MAX)
+            .zip(self.members.chunks(PART_MEMBERS_MAX))
+            .map(|(first, members)| Message::Members { first, members: members.to_vec() })
+    }
+}
+
+/// Message of rank 0 to each rank when all have joined: the ranks to ask for the roster. Rank 0
+/// does not send rosters to all, because each is as long as there are ranks and they would keep
+/// rank 0 busy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Referral {
+    /// Value that tells this communicator from every other that has the same secret.
+    pub session: [u8; 32],
+    /// Ranks that have the roster earlier, nearest first, and their contacts; the last is rank 0.
+    pub elders: Vec<(Rank, Contact)>,
+}
+
+/// Returns the ranks that have the roster before `rank` has it, nearest first: the ancestors of
+/// `rank` in the binomial tree in which a rank's parent lacks the lowest bit of that rank.
+pub(super) fn elders(rank: Rank) -> impl Iterator<Item = Rank> {
+    let parent = |rank: &Rank| (*rank > 0).then(|| rank & (rank - 1));
+    std::iter::successors(parent(&rank), parent)
+}
+
+/// Reason why the ranks did not become one communicator, sent to every rank that had joined.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+pub enum JoinFailure {
+    /// A peer speaks another version of the joining protocol.
+    #[error(
+        "rank 0 speaks version {root} of the joining protocol, this process version {peer}: run \
+         the same ferroccl release everywhere"
+    )]
+    Protocol {
+        /// Version of rank 0.
+        root: u16,
+        /// Version of the peer.
+        peer: u16,
+    },
+    /// A rank runs another release.
+    #[error(
+        "rank {rank} runs ferroccl {library}, rank 0 runs {root_library}: run the same release \
+         everywhere"
+    )]
+    Library {
+        /// Rank that runs another release.
+        rank: Rank,
+        /// Version that it runs.
+        #[serde(with = "Text::<VERSION_BYTES_MAX>")]
+        library: String,
+        /// Version of rank 0.
+        #[serde(with = "Text::<VERSION_BYTES_MAX>")]
+        root_library: String,
+    },
+    /// A process joined as a rank that the communicator does not have.
+    #[error("a process joined as rank {rank}, but there are {ranks} ranks, counted from 0")]
+    RankOutOfRange {
+        /// Rank that the process claims.
+        rank: Rank,
+        /// Number of ranks of the communicator, as rank 0 was told.
+        ranks: u32,
+    },
+    /// A rank was told another number of ranks.
+    #[error(
+        "rank {rank} was told that there are {ranks} ranks, rank 0 that there are {root_ranks}: \
+         start all with the same number"
+    )]
+    RanksDiffer {
+        /// Rank that was told another number.
+        rank: Rank,
+        /// Number of ranks that it was told.
+        ranks: u32,
+        /// Number of ranks that rank 0 was told.
+        root_ranks: u32,
+    },
+    /// Two processes claim one rank.
+    #[error(
+        "two processes joined as rank {rank}: process {first} and process {second}: give each \
+         process a rank of its own"
+    )]
+    DuplicateRank {
+        /// Rank that both claim.
+        rank: Rank,
+        /// Process id of the one that came first.
+        first: u32,
+        /// Process id of the other.
+        second: u32,
+    },
+    /// Two ranks are configured differently.
+    #[error(
+        "the configuration of rank {rank} differs from that of rank 0: give all ranks the same \
+         FERROCCL_* variables and configuration file"
+    )]
+    ConfigurationDiffers {
+        /// Rank that differs from rank 0.
+        rank: Rank,
+    },
+    /// Some ranks did not join in time.
+    #[error(
+        "{} did not join within {waited_ms} ms: see whether they were started and can reach rank 0",
+        in_words(.ranks, *.count)
+    )]
+    Missing {
+        /// The first of the missing ranks.
+        #[serde(with = "List::<MISSING_NAMED_MAX>")]
+        ranks: Vec<Rank>,
+        /// Number of all missing ranks.
+        count: u32,
+        /// Time that rank 0 waited, in milliseconds.
+        waited_ms: u32,
+    },
+    /// A rank ended while the others were still joining.
+    #[error("rank {rank} hung up while the ranks were still joining: see its own message")]
+    Died {
+        /// Rank that ended.
+        rank: Rank,
+    },
+}
+
+/// `#[serde(with = "Marked")]`: a value behind the magic bytes of a ferroccl process.
+struct Marked;
+
+const MAGIC: [u8; 4] = *b"FCCL";
+
+impl Marked {
+    fn serialize<T: Serialize, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+        (MAGIC, value).serialize(to)
+    }
+
+    fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
+    where
+        T: Deserialize<'de>,
+        D: Deserializer<'de>,
+    {
+        match <([u8; 4], T)>::deserialize(from)? {
+            (MAGIC, value) => Ok(value),
+            _ => Err(D::Error::custom("not a ferroccl process")),
+        }
+    }
+}
+
+/// Number of [`Message::Open`] among the messages, which is the first byte of its encoding.
+const OPEN: u8 = 0;
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the fields say what they are; the variants say when they are sent")]
+pub enum Message {
+    /// First message of the connector: its version of the protocol, and its nonce, which is read as
+    /// zero if the version is not this one's.
+    Open {
+        #[serde(with = "Marked")]
+        protocol: u16,
+        nonce: Nonce,
+    },
+    /// Challenge to the connector, which must prove that it knows the secret.
+    Challenge {
+        #[serde(with = "Marked")]
+        nonce: Nonce,
+    },
+    /// Proof of the connector.
+    Proof { proof: Proof },
+    /// Proof of the accepting side.
+    RootProof { proof: Proof },
+    /// Introduction of the connector.
+    Hello(Hello),
+    /// List of the ranks that are still missing, which rank 0 sends now and then.
+    Waiting {
+        #[serde(with = "List::<MISSING_NAMED_MAX>")]
+        ranks: Vec<Rank>,
+        count: u32,
+    },
+    /// Refusal that ends the joining.
+    Refused(JoinFailure),
+    /// Message of rank 0 when all ranks have joined: the ranks that know the members.
+    Referral(Referral),
+    /// Request of a connector on a control port: it is `from`, and takes the acceptor for `to`.
+    Link { from: Rank, to: Rank },
+    /// Answer to `Link`: the acceptor is `to`, and the link is up.
+    Welcome,
+    /// Request for the members, from a connector on a control port.
+    Fetch,
+    /// Answer to `Fetch`: members, from rank `first` on.
+    Members { first: Rank, members: Vec<Member> },
+    /// Part of `rank` in an exchange.
+    Part { sequence: u64, rank: Rank, blob: Vec<u8> },
+    /// Sign of life.
+    Heartbeat,
+    /// Fact: `rank` left in good order after taking part in so many exchanges. From that rank
+    /// itself, this is a goodbye.
+    Left { rank: Rank, exchanges: u64 },
+    /// Fact: a rank is dead, or at least counts as dead.
+    Dead(Failure),
+    /// Fact: this failure ends the communicator, though no rank need be dead.
+    Failed(Failure),
+    /// Question of a coordinator.
+    Ask(Ask),
+    /// An answer on its way to the coordinator.
+    Answer(Answer),
+    /// Fact: the survivors have agreed on this verdict.
+    Decided(Verdict),
+    /// Question about what each rank is doing, because the deadline of `asker` has passed.
+    Inquire { asker: Rank, attempt: u32 },
+    /// Note of a rank, on its way to the asker.
+    Noted(Noted),
+}
+
+impl Message {
+    /// Returns the body of the message's frame.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+
+    /// Reads a message from the body of a frame.
+    ///
+    /// # Errors
+    /// The bytes are no message of this protocol.
+    pub fn decode(bytes: &[u8]) -> Result<Message, MessageError> {
+        // What follows the version of an Open is that version's own business.
+        if let Ok(((OPEN, MAGIC, protocol), _)) = decode_first::<(u8, [u8; 4], u16)>(bytes)
+            && protocol != PROTOCOL_VERSION
+        {
+            return Ok(Message::Open { protocol, nonce: [0; 32] });
+        }
+        decode(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TEXT_BYTES_MAX;
+    use crate::failure::FailureReason;
+    use crate::notes::{AWAITED_MAX, Awaited, Doing, Note};
+    use crate::verdict::{Question, Vote};
+    use crate::{FRAME_BYTES_MAX, STRANGER_FRAME_BYTES_MAX};
+    use proptest::prelude::*;
+
+    fn samples() -> Vec<Message> {
+        let contact = Contact::new(Some("10.0.0.7".parse().unwrap()), 4);
+        let member = Member { host: [3; 16], process: 77, contact };
+        let text = || "x".repeat(TEXT_BYTES_MAX);
+        let version = || "9".repeat(VERSION_BYTES_MAX);
+        let hello = Hello { rank: 1, ranks: 2, library: version(), configuration: [4; 32], member };
+        let mut all = vec![
+            Message::Open { protocol: PROTOCOL_VERSION, nonce: [1; 32] },
+            Message::Challenge { nonce: [2; 32] },
+            Message::Proof { proof: [3; 32] },
+            Message::RootProof { proof: [4; 32] },
+            Message::Hello(hello),
+            Message::Waiting { ranks: vec![1, 2], count: 9 },
+            Message::Referral(Referral { session: [9; 32], elders: vec![(4, member.contact); 2] }),
+            Message::Fetch,
+            Message::Members { first: 1, members: vec![member; 2] },
+            Message::Link { from: 5, to: 1 },
+            Message::Welcome,
+            Message::Part { sequence: 5, rank: 1, blob: vec![6; 7] },
+            Message::Part { sequence: 5, rank: 1, blob: vec![] },
+            Message::Heartbeat,
+            Message::Left { rank: 3, exchanges: 2 },
+        ];
+        all.extend(agreeing());
+        all.extend(comparing());
+        for failure in [
+            JoinFailure::Protocol { root: 1, peer: 2 },
+            JoinFailure::Library { rank: 1, library: version(), root_library: version() },
+            JoinFailure::RankOutOfRange { rank: 9, ranks: 4 },
+            JoinFailure::RanksDiffer { rank: 1, ranks: 2, root_ranks: 3 },
+            JoinFailure::DuplicateRank { rank: 1, first: 2, second: 3 },
+            JoinFailure::ConfigurationDiffers { rank: 1 },
+            JoinFailure::Missing { ranks: vec![1; 16], count: 20, waited_ms: 5 },
+            JoinFailure::Died { rank: 1 },
+        ] {
+            all.push(Message::Refused(failure));
+        }
+        for reason in [
+            FailureReason::HungUp,
+            FailureReason::Withdrew { text: text() },
+            FailureReason::Refused,
+            FailureReason::Agreed,
+            FailureReason::Silent { silence_ms: 3000 },
+            FailureReason::Aborted { text: text() },
+            FailureReason::Reported { by: 4, text: text() },
+            FailureReason::Protocol { text: text() },
+            FailureReason::Stuck { stalled_ms: 1000, text: text() },
+        ] {
+            all.push(Message::Dead(Failure { rank: 2, reason: reason.clone() }));
+            all.push(Message::Failed(Failure { rank: 2, reason }));
+        }
+        all
+    }
+
+    fn agreeing() -> Vec<Message> {
+        let cause = Failure { rank: 9, reason: FailureReason::HungUp };
+        let (dead, survivors) = (vec![0, 9], vec![1, 2, 3, 17]);
+        let verdict =
+            Verdict { epoch: 1, dead, cause, last_completed: 7, survivors, rendezvous_port: 80 };
+        let empty = Verdict { dead: vec![], survivors: vec![], ..verdict.clone() };
+        let ask = |question, previous| {
+            Message::Ask(Ask { epoch: 2, coordinator: 1, attempt: 3, question, previous })
+        };
+        let answer = |vote| Message::Answer(Answer { epoch: 2, coordinator: 1, rank: 17, vote });
+        vec![
+            ask(Question::Collect, None),
+            ask(Question::Accept(verdict.clone()), Some(empty.clone())),
+            answer(Vote::Accepted),
+            answer(Vote::Promised { completed: 6, accepted: None }),
+            answer(Vote::Promised { completed: 6, accepted: Some((4, verdict.clone())) }),
+            Message::Decided(verdict),
+            Message::Decided(empty),
+        ]
+    }
+
+    fn comparing() -> Vec<Message> {
+        let note = |doing, awaited| Note {
+            doing,
+            sequence: 5,
+            call: 6,
+            what: "all_reduce #5".to_owned(),
+            steps: (1, 2),
+            unchanged_ms: 7,
+            awaited,
+        };
+        let noted = |note| Message::Noted(Noted { asker: 1, attempt: 2, rank: 3, note });
+        let both = [true, false].map(|receives| Awaited { peer: 9, receives });
+        vec![
+            Message::Inquire { asker: 1, attempt: 2 },
+            noted(note(Doing::Outside, vec![])),
+            noted(note(Doing::Waiting, both.to_vec())),
+            noted(note(Doing::Aside, both.repeat(AWAITED_MAX / 2))),
+        ]
+    }
+
+    #[test]
+    fn contacts_survive_their_bytes() {
+        for ip in ["10.0.0.1", "fe80::2", "::1", "127.0.0.1"] {
+            let ip: IpAddr = ip.parse().unwrap();
+            assert_eq!(Contact::new(Some(ip), 1).ip(), Some(ip));
+        }
+        assert_eq!(Contact::new(None, 1).ip(), None);
+    }
+
+    #[test]
+    fn every_message_survives_its_bytes_and_no_shortened_one_is_read() {
+        for message in samples() {
+            let bytes = message.encode();
+            assert_eq!(Message::decode(&bytes).as_ref(), Ok(&message));
+            for length in 0..bytes.len() {
+                assert!(Message::decode(&bytes[..length]).is_err(), "{message:?} cut at {length}");
+            }
+            let longer = [&bytes[..], &[0]].concat();
+            assert!(Message::decode(&longer).is_err(), "{message:?} with a byte more");
+        }
+    }
+
+    #[test]
+    fn what_strangers_may_send_fits_their_bound() {
+        for message in samples() {
+            use Message::{Challenge, Hello, Link, Open, Proof, RootProof};
+            if matches!(message, Open { .. } | Challenge { .. } | Proof { .. } | RootProof { .. })
+                || matches!(message, Hello(_) | Link { .. })
+            {
+                assert!(message.encode().len() <= STRANGER_FRAME_BYTES_MAX, "{message:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_largest_part_fits_a_frame() {
+        let blob = vec![0; crate::BLOB_BYTES_MAX];
+        let bytes = Message::Part { sequence: 0, rank: 0, blob }.encode();
+        assert!(bytes.len() <= FRAME_BYTES_MAX);
+    }
+
+    #[test]
+    fn another_version_is_told_apart_whatever_follows_it() {
+        let mut bytes = Message::Open { protocol: 700, nonce: [1; 32] }.encode();
+        bytes.truncate(9);
+        let read = Message::decode(&bytes).unwrap();
+        assert_eq!(read, Message::Open { protocol: 700, nonce: [0; 32] });
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        let text = "é".repeat(TEXT_BYTES_MAX);
+        let reason = FailureReason::Aborted { text };
+        let bytes = Message::Failed(Failure { rank: 0, reason }).encode();
+        match Message::decode(&bytes).unwrap() {
+            Message::Failed(Failure { reason: FailureReason::Aborted { text }, .. }) => {
+                assert_eq!(text, "é".repeat(TEXT_BYTES_MAX / 2));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn missing_ranks_are_named() {
+        let text = |ranks: Vec<Rank>, count| {
+            JoinFailure::Missing { ranks, count, waited_ms: 2000 }.to_string()
+        };
+        assert!(text(vec![3], 1).starts_with("rank 3 did not join within 2000 ms"));
+        assert!(text(vec![3, 5], 2).starts_with("ranks 3, 5 did not"));
+        assert!(text(vec![3, 5], 40).starts_with("ranks 3, 5, ... (40 in all) did not"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_a_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..36,
+        ) {
+            let _ = Message::decode(&bytes);
+            if let Ok(message) = Message::decode(&[&[kind][..], &bytes].concat())
+                && !matches!(message, Message::Open { .. }) {
+                    prop_assert_eq!(Message::decode(&message.encode()), Ok(message));
+                }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Notes: what each rank writes about its own progress, and how ranks compare these notes when a
+//! deadline has passed, to find out which rank is stuck.
+//!
+//! [`judge()`] names the rank that holds up the others. The inquiry that collects the notes
+//! (`control/inquiry.rs`) does not run while all is well.
+
+mod judge;
+#[cfg(test)]
+mod tests;
+
+pub use judge::{Sight, Stuck, judge};
+
+use ccl_core::encoding::{List, Text};
+use ccl_core::types::Rank;
+use serde::{Deserialize, Serialize};
+
+/// Most bytes of the text for an operation.
+const WHAT_BYTES_MAX: usize = 160;
+/// Most peers that a note names as awaited.
+pub const AWAITED_MAX: usize = 12;
+
+/// Activity of a rank, as its own control thread sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Doing {
+    /// The rank is in no operation: its program computes.
+    Outside,
+    /// The rank is in an operation and looks for what it waits for.
+    Waiting,
+    /// The rank is in an operation that moves.
+    Moving,
+    /// An operation is open, but nothing drives it: the program does not come back to its request,
+    /// or the thread does not run.
+    Undriven,
+    /// The rank is in a step that is no operation (a split, an allocation).
+    Aside,
+}
+
+impl Doing {
+    /// Returns whether an operation is open.
+    #[must_use]
+    pub fn is_inside(self) -> bool {
+        matches!(self, Doing::Waiting | Doing::Moving | Doing::Undriven)
+    }
+}
+
+/// Peer that an operation waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Awaited {
+    /// Rank of the peer.
+    pub peer: Rank,
+    /// True if a message from the peer is awaited; false if room at the peer is.
+    pub receives: bool,
+}
+
+/// Note of one rank about itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// Activity of the rank.
+    pub doing: Doing,
+    /// Number of the last collective that the rank began, 0 before the first.
+    pub sequence: u64,
+    /// Value that tells the last operation from others of the same number; 0 for messages, which
+    /// have none, and before the first operation.
+    pub call: u64,
+    /// Last operation in words (or the step, if the rank is [`Doing::Aside`]); empty before the
+    /// first operation.
+    #[serde(with = "Text::<WHAT_BYTES_MAX>")]
+    pub what: String,
+    /// Number of steps of that operation that are done, and number of all its steps.
+    pub steps: (u64, u64),
+    /// Time for which nothing of this note has changed, in milliseconds; as exact as heartbeats are
+    /// frequent.
+    pub unchanged_ms: u32,
+    /// Peers that the operation waits for, the first [`AWAITED_MAX`] of them, in order.
+    #[serde(with = "List::<AWAITED_MAX>")]
+    pub awaited: Vec<Awaited>,
+}
+
+/// A note on its way to the rank that asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Noted {
+    /// Rank that asked.
+    pub asker: Rank,
+    /// Number of the asker's question.
+    pub attempt: u32,
+    /// Rank that wrote the note.
+    pub rank: Rank,
+    /// The note.
+    pub note: Note,
+}

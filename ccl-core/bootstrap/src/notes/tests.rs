@@ -1,0 +1,198 @@
+//! Tests of which rank is found to hold up the others, case by case.
+
+use super::*;
+use std::collections::BTreeMap;
+
+fn what(sequence: u64) -> String {
+    format!("all_reduce #{sequence}")
+}
+
+fn note(doing: Doing, sequence: u64, awaited: &[(Rank, bool)]) -> Note {
+    let awaited =
+        awaited.iter().map(|(peer, receives)| Awaited { peer: *peer, receives: *receives });
+    Note {
+        doing,
+        sequence,
+        call: 100 + sequence,
+        what: what(sequence),
+        steps: (3, 12),
+        unchanged_ms: 4_000,
+        awaited: awaited.collect(),
+    }
+}
+
+fn waits(sequence: u64, on: Rank) -> Note {
+    note(Doing::Waiting, sequence, &[(on, true)])
+}
+
+fn computes(sequence: u64) -> Note {
+    Note { unchanged_ms: 5_000, ..note(Doing::Outside, sequence, &[]) }
+}
+
+fn messages(on: Rank, what: &str) -> Note {
+    Note { call: 0, what: what.to_owned(), ..waits(2, on) }
+}
+
+/// Returns the verdict on notes by rank; a rank without a note does not answer.
+fn verdict(notes: &[Option<Note>]) -> String {
+    let sight = |note: &Option<Note>| match note {
+        Some(note) => Sight::Noted(note.clone()),
+        None => Sight::Silent { silent_ms: 700 },
+    };
+    let seen: BTreeMap<Rank, Sight> = (0..).zip(notes.iter().map(sight)).collect();
+    let stuck = judge(&seen).map(|stuck| stuck.to_string()).unwrap_or_default();
+    assert!(stuck.len() <= crate::TEXT_BYTES_MAX, "{stuck}");
+    stuck
+}
+
+#[test]
+fn who_computes_is_behind_who_waits() {
+    let ring = [Some(waits(5, 3)), Some(waits(5, 0)), Some(waits(5, 1)), Some(computes(4))];
+    assert_eq!(
+        verdict(&ring),
+        "rank 3 is behind: it has been computing for 5.0 s, since it ended all_reduce #4; rank 0 \
+         has been waiting for a message from it in all_reduce #5 for 4.0 s"
+    );
+    let all = |rank| Some(note(Doing::Waiting, 5, &[(rank, true), (2, false)]));
+    let direct = [all(1), all(0), Some(computes(4)), all(0), all(0)];
+    assert_eq!(
+        verdict(&direct),
+        "rank 2 is behind: it has been computing for 5.0 s, since it ended all_reduce #4; rank 0 \
+         has been waiting for room at it in all_reduce #5 for 4.0 s, as have ranks 1, 3, 4"
+    );
+}
+
+#[test]
+fn who_has_never_called_is_behind_all() {
+    let never = Note { sequence: 0, call: 0, what: String::new(), ..computes(0) };
+    let verdict = verdict(&[Some(waits(1, 2)), Some(waits(1, 0)), Some(never)]);
+    assert!(verdict.starts_with("rank 2 is behind: it has made no call, for 5.0 s"), "{verdict}");
+}
+
+#[test]
+fn of_two_that_compute_the_one_further_behind_is_named() {
+    let notes = [Some(waits(5, 1)), Some(computes(4)), Some(waits(4, 3)), Some(computes(3))];
+    assert!(verdict(&notes).starts_with("rank 3 is behind"));
+    // Who is still in an operation is further behind than who has ended it.
+    let both = [(1, true), (2, true)];
+    let inside = Some(note(Doing::Moving, 4, &[]));
+    let notes = [Some(note(Doing::Waiting, 5, &both)), Some(computes(4)), inside];
+    assert!(verdict(&notes).starts_with("rank 2 is behind: it is in all_reduce #4"));
+    // Of two at one place, the lower.
+    let notes = [Some(note(Doing::Waiting, 5, &[(1, true), (2, true)])), Some(computes(4))];
+    assert!(verdict(&[&notes[..], &[Some(computes(4))]].concat()).starts_with("rank 1 is behind"));
+}
+
+#[test]
+fn who_computes_and_is_awaited_by_nobody_is_not_to_blame() {
+    let pair = [
+        Some(messages(1, "a receive from rank 1")),
+        Some(messages(0, "a receive from rank 0")),
+        Some(computes(2)),
+    ];
+    assert_eq!(
+        verdict(&pair),
+        "rank 0 is in a circle of 2 ranks that wait for each other: rank 0 in a receive from rank \
+         1 for a message from rank 1, for 4.0 s; rank 1 in a receive from rank 0 for a message \
+         from rank 0, for 4.0 s"
+    );
+}
+
+#[test]
+fn two_circles_are_told_by_the_lower() {
+    let notes = [3, 2, 1, 0].map(|on| Some(messages(on, "a receive")));
+    let verdict = verdict(&notes);
+    assert!(verdict.starts_with("rank 0 is in a circle of 2 ranks"), "{verdict}");
+    assert!(verdict.contains("rank 3 in a receive for a message from rank 0"), "{verdict}");
+}
+
+#[test]
+fn a_circle_is_told_without_those_who_wait_for_it() {
+    let notes = [4, 2, 3, 1, 1].map(|on| Some(waits(5, on)));
+    let verdict = verdict(&notes);
+    assert!(verdict.starts_with("rank 1 is in a circle of 3 ranks"), "{verdict}");
+    assert!(!verdict.contains("rank 0"), "{verdict}");
+}
+
+#[test]
+fn who_does_not_answer_is_named_first() {
+    let notes = [Some(waits(5, 1)), None, Some(waits(5, 3)), Some(computes(4)), None];
+    assert_eq!(
+        verdict(&notes),
+        "rank 1 does not answer: it is stopped, overloaded or cut off, silent for 0.7 s; rank 0 \
+         has been waiting for a message from it in all_reduce #5 for 4.0 s; rank 4 does not \
+         answer either"
+    );
+    // Who is awaited by nobody may be as it likes.
+    let notes = [Some(waits(5, 1)), Some(computes(4)), None];
+    let verdict = verdict(&notes);
+    assert!(verdict.starts_with("rank 1 is behind"), "{verdict}");
+    assert!(verdict.ends_with("; rank 2 does not answer either"), "{verdict}");
+}
+
+#[test]
+fn different_calls_are_told_apart() {
+    let mut other = waits(5, 0);
+    (other.call, other.what) = (9, "all_gather #5".to_owned());
+    let verdict = verdict(&[Some(waits(5, 2)), Some(waits(5, 0)), Some(other.clone())]);
+    assert_eq!(
+        verdict,
+        "rank 2 makes another call: all_gather #5 for 4.0 s, instead of all_reduce #5 as ranks 0, \
+         1; all ranks must make the same calls in the same order"
+    );
+    // Of as many, the one that does not agree with rank 0; also if it has ended its call.
+    other.doing = Doing::Outside;
+    let verdict = self::verdict(&[Some(waits(5, 1)), Some(other)]);
+    assert!(verdict.starts_with("rank 1 makes another call"), "{verdict}");
+}
+
+#[test]
+fn a_request_that_nobody_drives_is_named() {
+    let verdict = verdict(&[Some(waits(5, 1)), Some(note(Doing::Undriven, 5, &[]))]);
+    assert!(verdict.contains("began all_reduce #5 and has not come back to it"), "{verdict}");
+    assert!(verdict.contains("(step 3 of 12)"), "{verdict}");
+}
+
+/// A rank that has gone on holds up nobody: what it sent did not arrive.
+#[test]
+fn a_message_that_is_lost_points_at_its_path() {
+    let verdict = verdict(&[Some(waits(5, 1)), Some(waits(6, 0)), Some(computes(5))]);
+    assert!(verdict.starts_with("rank 0 is behind: it has been waiting in all_reduce #5"));
+    assert!(verdict.contains("for a message from rank 1, which has gone on: is the path"));
+}
+
+#[test]
+fn who_waits_for_nobody_waits_for_its_wires() {
+    let verdict = verdict(&[Some(waits(5, 1)), Some(note(Doing::Waiting, 5, &[]))]);
+    assert!(verdict.starts_with("rank 1 is behind: it has been in all_reduce #5"), "{verdict}");
+    assert!(verdict.contains("waits for what it sent to leave"), "{verdict}");
+}
+
+#[test]
+fn where_nobody_waits_there_is_no_verdict() {
+    assert_eq!(verdict(&[Some(computes(4)), None, Some(note(Doing::Moving, 5, &[]))]), "");
+}
+
+/// Any notes lead to a verdict as soon as one rank waits, and the verdict is about a rank that is
+/// there.
+#[test]
+fn there_is_always_a_verdict_exhaustively() {
+    let choices = |rank: Rank| -> Vec<Option<Note>> {
+        let mut all = vec![None, Some(computes(4)), Some(computes(5))];
+        all.push(Some(note(Doing::Undriven, 5, &[])));
+        all.push(Some(note(Doing::Aside, 5, &[])));
+        for on in (0..4).filter(|on| *on != rank) {
+            all.extend([Some(waits(5, on)), Some(waits(6, on)), Some(messages(on, "a send"))]);
+        }
+        all
+    };
+    for zero in choices(0).into_iter().filter(|n| n.as_ref().is_some_and(|n| n.awaited.len() == 1))
+    {
+        for one in choices(1) {
+            for two in choices(2) {
+                let notes = [zero.clone(), one.clone(), two];
+                assert!(verdict(&notes).starts_with("rank "), "{notes:?}");
+            }
+        }
+    }
+}

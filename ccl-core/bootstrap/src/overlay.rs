@@ -1,0 +1,98 @@
+//! Overlay: the connections between ranks after joining, and the routes of the parts of an
+//! exchange. Rank `r` has neighbours at the distances 1, 2, 4, ... in both directions of the ring
+//! of all ranks, so a message reaches every rank in as many steps as the number of ranks has bits.
+
+use ccl_core::types::Rank;
+
+/// Returns the distances: powers of two below the number of ranks.
+pub(super) fn distances(ranks: u32) -> impl Iterator<Item = u32> + Clone {
+    (0..32).map(|bit| 1u32 << bit).take_while(move |distance| *distance < ranks)
+}
+
+/// Returns `rank + by` on the ring.
+pub(super) fn after(rank: Rank, by: u32, ranks: u32) -> Rank {
+    // Ranks are below RANKS_MAX, so that nothing overflows.
+    (rank + by % ranks) % ranks
+}
+
+/// Returns `rank - by` on the ring.
+pub(super) fn before(rank: Rank, by: u32, ranks: u32) -> Rank {
+    after(rank, ranks - by % ranks, ranks)
+}
+
+/// Returns all neighbours from the start, in order.
+pub(super) fn neighbours(rank: Rank, ranks: u32) -> Vec<Rank> {
+    let both = |by| [after(rank, by, ranks), before(rank, by, ranks)];
+    let mut all: Vec<_> = distances(ranks).flat_map(both).filter(|peer| *peer != rank).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Returns the ranks that this rank must connect to: for each distance, the first rank at that
+/// distance or further that can be had. The first of these ranks is the successor of this rank
+/// among the ranks that can be had, which keeps all of those in one ring.
+pub(super) fn targets(rank: Rank, ranks: u32, can_be_had: impl Fn(Rank) -> bool) -> Vec<Rank> {
+    let mut found: Vec<Rank> = Vec::new();
+    for distance in distances(ranks) {
+        let candidates = (distance..ranks).map(|by| after(rank, by, ranks));
+        let target = candidates.into_iter().find(|peer| can_be_had(*peer));
+        found.extend(target.filter(|target| !found.contains(target)));
+    }
+    found
+}
+
+/// Returns the ranks to which `rank` passes the part of `origin`, so that every rank gets the part
+/// exactly once. A rank that is `o` ranks behind the origin passes the part to the ranks `d` behind
+/// itself, for all distances `d` greater than `o`.
+pub(super) fn heirs(rank: Rank, ranks: u32, origin: Rank) -> impl Iterator<Item = Rank> {
+    let ahead = before(origin, rank, ranks);
+    distances(ranks)
+        .filter(move |by| *by > ahead && ahead + by < ranks)
+        .map(move |by| before(rank, by, ranks))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_reaches_everybody_once_over_links_that_exist() {
+        for ranks in [1, 2, 3, 4, 7, 8, 17, 64, 100, 1024] {
+            for origin in [0, ranks / 2, ranks - 1] {
+                let mut got = vec![0; ranks as usize];
+                let mut open = vec![origin];
+                while let Some(rank) = open.pop() {
+                    got[rank as usize] += 1;
+                    for successor in heirs(rank, ranks, origin) {
+                        assert!(neighbours(rank, ranks).contains(&successor));
+                        open.push(successor);
+                    }
+                }
+                assert!(got.iter().all(|count| *count == 1), "{ranks} {origin}: {got:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn neighbours_are_mutual_and_few() {
+        for ranks in [1, 2, 3, 5, 16, 17, 64, 1024] {
+            for rank in 0..ranks {
+                let all = neighbours(rank, ranks);
+                assert!(all.len() <= 2 * distances(ranks).count());
+                assert!(all.iter().all(|peer| neighbours(*peer, ranks).contains(&rank)));
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_is_left_is_one_ring() {
+        let left = [1u32, 2, 9, 11, 12];
+        for (index, rank) in left.iter().enumerate() {
+            let targets = targets(*rank, 16, |peer| left.contains(&peer));
+            assert_eq!(targets[0], left[(index + 1) % left.len()]);
+            assert!(!targets.contains(rank));
+        }
+        assert!(targets(3, 16, |_| false).is_empty());
+    }
+}

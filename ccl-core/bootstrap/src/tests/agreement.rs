@@ -1,0 +1,222 @@
+//! Tests of the agreement under thousands of seeds of kills, cut-offs, stops, leaves and slow
+//! connections: every survivor has the same verdict in bounded time, no two ranks ever had
+//! different ones, and what the verdict says is true. Planted faults are found.
+
+use super::net::{Net, Plan, Random, State};
+use crate::agreement::Fault;
+use crate::{NoVerdict, Verdict};
+use ccl_core::types::Rank;
+use std::collections::BTreeMap;
+
+/// Time after the last event within which all survivors agree, in milliseconds: silence is noticed
+/// after 3 s, each time that a coordinator falls silent after another.
+const BOUND_MS: u64 = 12_000;
+
+/// Runs one history: what happens to a few ranks around the time of an agreement.
+fn history(seed: u64, fault: Option<Fault>) -> Net {
+    let mut random = Random(seed);
+    let ranks = 2 + random.below(9) as u32;
+    let mut net = Net::linked(ranks, seed);
+    net.latency_us_max = [300, 3_000, 40_000][random.below(3) as usize];
+    if let Some(fault) = fault {
+        net.nodes.iter_mut().for_each(|node| node.control.plant(fault));
+    }
+    net.operate();
+    net.run_for(20);
+    // A window in which things happen at once, wide or narrow.
+    let window_us = [500, 5_000, 100_000, 6_000_000][random.below(4) as usize];
+    for _ in 0..1 + random.below(u64::from(ranks)) {
+        // The low ranks coordinate: more happens to them.
+        let bound = if random.below(2) == 0 { ranks.min(3) } else { ranks };
+        let rank = random.below(bound.into()) as Rank;
+        let after = random.below(window_us);
+        let plan = match random.below(12) {
+            0..4 => Plan::Kill(rank),
+            4..7 => Plan::KillWhileSending(rank, random.below(40)),
+            7 => Plan::CutOffWhileSending(rank, random.below(40)),
+            8 => Plan::CutOff(rank),
+            9 => Plan::Leave(rank),
+            10 => Plan::Abort(rank),
+            _ => {
+                net.plan(after + random.below(9_000_000), Plan::Resume(rank));
+                Plan::Stop(rank)
+            }
+        };
+        net.plan(after, plan);
+    }
+    net.plan(random.below(window_us), Plan::Abort(ranks - 1));
+    net.run_for(window_us / 1000 + 10_000);
+    net.calm();
+    net.run_for(BOUND_MS);
+    net
+}
+
+/// Checks a history. Returns whether it ends with a verdict, or what is wrong with it.
+fn judged(net: &Net) -> Result<bool, String> {
+    let mut agreed: BTreeMap<u64, &Verdict> = BTreeMap::new();
+    for (rank, node) in net.nodes.iter().enumerate() {
+        for (verdict, far) in &node.verdicts {
+            let first = agreed.entry(verdict.epoch).or_insert(verdict);
+            if *first != verdict {
+                return Err(format!("rank {rank} has {verdict:?}, others {first:?}"));
+            }
+            truthful(net, verdict, far)?;
+        }
+    }
+    for pair in agreed.values().collect::<Vec<_>>().windows(2) {
+        let grows = pair[0].dead.iter().all(|rank| pair[1].dead.contains(rank));
+        if !grows || pair[0].last_completed != pair[1].last_completed {
+            return Err(format!("{:?} contradicts {:?}", pair[1], pair[0]));
+        }
+    }
+    settled(net)
+}
+
+/// Checks that every survivor has completed what the verdict says, and none went on after it
+/// promised.
+fn truthful(net: &Net, verdict: &Verdict, far: &[u64]) -> Result<(), String> {
+    for rank in &verdict.survivors {
+        let then = far[*rank as usize];
+        let now = net.nodes[*rank as usize].completed.number();
+        if then < verdict.last_completed || then != now {
+            return Err(format!("rank {rank} was at {then} and is at {now}: {verdict:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether all survivors have the same verdict about exactly the ranks that are gone; false
+/// where they rightly have none, because they are too few.
+fn settled(net: &Net) -> Result<bool, String> {
+    let mut last: Option<&Verdict> = None;
+    let mut survivors = Vec::new();
+    let (mut too_few, mut unaware) = (false, None);
+    for (rank, node) in net.nodes.iter().enumerate() {
+        if node.state != State::Runs || node.control.is_detached() && net.running().len() > 1 {
+            continue;
+        }
+        match node.control.verdict() {
+            Err(NoVerdict::Condemned(_)) => {}
+            Err(NoVerdict::NoQuorum { living, silent }) if living <= silent => too_few = true,
+            Err(error) => return Err(format!("rank {rank}: {error}")),
+            Ok(None) if node.control.failure().is_none() => unaware = Some(rank),
+            Ok(None) => return Err(format!("rank {rank} has no verdict")),
+            Ok(Some(verdict)) => {
+                if last.is_some_and(|last| last != verdict) {
+                    return Err(format!("rank {rank} ends with {verdict:?}, others {last:?}"));
+                }
+                last = Some(verdict);
+                survivors.push(rank as Rank);
+            }
+        }
+    }
+    match last {
+        Some(verdict) if unaware.is_some() => Err(format!("{unaware:?} missed {verdict:?}")),
+        Some(verdict) => {
+            let has_left = |rank: &Rank| {
+                survivors.iter().any(|s| net.nodes[*s as usize].control.has_left(*rank))
+            };
+            let mut expected = verdict.survivors.clone();
+            expected.retain(|rank| !has_left(rank));
+            if expected != survivors && !too_few {
+                return Err(format!("{survivors:?} survive, but {verdict:?}"));
+            }
+            Ok(true)
+        }
+        None => Ok(false),
+    }
+}
+
+/// Returns the first of these seeds whose history goes wrong, and what is wrong with it.
+fn failing(seeds: std::ops::Range<u64>, fault: Option<Fault>) -> Option<(u64, String)> {
+    seeds.into_iter().find_map(|seed| Some((seed, judged(&history(seed, fault)).err()?)))
+}
+
+fn count() -> u64 {
+    let full = std::env::var_os("FERROCCL_TEST_FULL").is_some();
+    if full { 20_000 } else { 300 }
+}
+
+#[test]
+fn survivors_of_any_history_agree() {
+    // A seed that fails is replayed by giving it alone.
+    if let Ok(seed) = std::env::var("FERROCCL_TEST_SEED") {
+        let net = history(seed.parse().unwrap(), None);
+        println!("{}", net.story());
+        judged(&net).unwrap();
+        return;
+    }
+    let mut with_verdict = 0;
+    for seed in 0..count() {
+        match judged(&history(seed, None)) {
+            Ok(agreed) => with_verdict += u64::from(agreed),
+            Err(wrong) => panic!("FERROCCL_TEST_SEED={seed}: {wrong}"),
+        }
+    }
+    assert!(with_verdict > count() / 2, "only {with_verdict} histories had a verdict");
+}
+
+/// Returns the ranks that are still there, if all of them want to go on and come to the same view
+/// of who they are.
+fn reconvened(net: &mut Net, leaver: Rank) -> Result<Vec<Rank>, String> {
+    let all = net.nodes.iter().enumerate();
+    let here = all.filter(|(rank, node)| {
+        let agrees = matches!(node.control.verdict(), Ok(Some(_)));
+        node.state == State::Runs && agrees && *rank as Rank != leaver
+    });
+    let here: Vec<Rank> = here.map(|(rank, _)| rank as Rank).collect();
+    for _ in 0..10 {
+        for rank in &here {
+            let now = net.now;
+            let _ = net.nodes[*rank as usize].control.reconvene(now);
+            net.pump(*rank);
+        }
+        net.run_for(300);
+    }
+    let mut last: Option<Verdict> = None;
+    for rank in &here {
+        let now = net.now;
+        let verdict = net.nodes[*rank as usize].control.reconvene(now);
+        let verdict = verdict.map_err(|error| format!("rank {rank}: {error}"))?.cloned();
+        let verdict = verdict.ok_or_else(|| format!("rank {rank} has no verdict to go on with"))?;
+        if last.as_ref().is_some_and(|last| *last != verdict) {
+            return Err(format!("rank {rank} goes on with {verdict:?}, others {last:?}"));
+        }
+        last = Some(verdict);
+    }
+    Ok(last.map_or_else(Vec::new, |verdict| verdict.survivors))
+}
+
+/// A rank that leaves after an agreement is not waited for by those that want to go on, and what
+/// was agreed before still holds.
+#[test]
+fn those_who_are_left_reconvene_without_those_who_left() {
+    let mut smaller = 0;
+    for seed in 0..count() / 4 {
+        let mut net = history(seed, None);
+        if !matches!(judged(&net), Ok(true)) {
+            continue;
+        }
+        let agreed = net.nodes.iter().find_map(|node| node.control.verdict().ok()?.cloned());
+        let Some(agreed) = agreed.filter(|agreed| agreed.survivors.len() > 1) else { continue };
+        // The lowest, who coordinates, or another one.
+        let leaver = agreed.survivors[seed as usize % 3 % agreed.survivors.len()];
+        net.carry_out(Plan::Leave(leaver));
+        let survivors =
+            reconvened(&mut net, leaver).unwrap_or_else(|wrong| panic!("{seed}: {wrong}"));
+        assert!(!survivors.contains(&leaver), "{seed}: {survivors:?}");
+        judged(&net).unwrap_or_else(|wrong| panic!("{seed}: {wrong}"));
+        smaller += u64::from(!survivors.is_empty());
+    }
+    assert!(smaller > count() / 20, "only {smaller} histories had somebody left");
+}
+
+#[test]
+fn planted_faults_are_found() {
+    let agreement = [Fault::IgnoreAccepted, Fault::DecideUnaccepted];
+    for fault in agreement.into_iter().chain([Fault::ForgetVote, Fault::NeverFreeze]) {
+        let found = failing(0..count(), Some(fault));
+        println!("{fault:?}: {found:?}");
+        assert!(found.is_some(), "{fault:?} goes unnoticed");
+    }
+}
