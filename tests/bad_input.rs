@@ -276,6 +276,16 @@ fn configurations_that_differ_are_refused_with_the_rank() {
     for error in errors {
         assert!(error.contains("configuration of rank 2 differs"), "{error}");
     }
+    // A rank that comes late is told, too, and does not look for a rank 0 that has gone.
+    let config = |rank| {
+        if rank == 1 {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        config_with(|config| config.slots = if rank == 2 { 3 } else { 8 })
+    };
+    for error in joining(3, config, |joined| joined.unwrap_err().to_string()) {
+        assert!(error.contains("configuration of rank 2 differs"), "{error}");
+    }
     // The wait policy may differ between ranks.
     let config = |rank: u32| config_with(|config| config.spin = Duration::from_micros(rank.into()));
     joining(3, config, |joined| joined.unwrap().barrier().unwrap());

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// Longest time for sending the last messages of joining.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// Longest time that ranks which come after a failure are told the reason.
+const LATE: Duration = Duration::from_secs(3);
 /// Pause after accepting a connection failed, usually for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -82,21 +84,25 @@ impl Driver {
             self.act();
         }
         self.act();
-        self.take_leave()
+        self.take_leave(join)
     }
 
-    /// Sends the last messages before the sockets are closed or handed on. After a failure, a rank
-    /// that is about to introduce itself is told the reason.
-    fn take_leave(&mut self) -> Result<(), BootstrapError> {
+    /// Sends the last messages before the sockets are closed or handed on. After a failure, ranks
+    /// that come a little later are told the reason.
+    fn take_leave(&mut self, join: &Join) -> Result<(), BootstrapError> {
         let failed = self.machine.outcome().is_some_and(Result::is_err);
-        let farewell = Deadline::after(FAREWELL);
-        while !farewell.is_past() {
+        let (farewell, late) = (Deadline::after(FAREWELL), Deadline::after(LATE));
+        loop {
             let unsent = self.connections.values().any(|c| !c.outbox.is_empty());
             let expected = failed && self.machine.has_half_open();
-            if !(unsent || expected) {
+            let comes = self.machine.has_untold()
+                && !late.is_past()
+                && join.give_up.check(join.rank).is_ok();
+            if !comes && (farewell.is_past() || !(unsent || expected)) {
                 break;
             }
-            let ready = self.wait(farewell.left(), failed);
+            let left = if comes { late.left() } else { farewell.left() }.min(join.give_up.every());
+            let ready = self.wait(left, failed);
             if failed {
                 self.accept()?;
                 self.read(&ready);

@@ -9,7 +9,7 @@ use super::message::{Hello, JoinFailure, MISSING_NAMED_MAX, Message, Referral, R
 use ccl_core::time::Instant;
 use ccl_core::types::Rank;
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// Limits of joining: how long rank 0 waits, and how many strangers it bears with.
@@ -62,6 +62,8 @@ pub struct RootJoin {
     gate: Gate,
     joined: BTreeMap<Rank, Joined>,
     ranks_of: BTreeMap<ConnectionId, Rank>,
+    /// Ranks that were refused.
+    refused: BTreeSet<Rank>,
     actions: VecDeque<RootAction>,
     outcome: Option<Result<Roster, JoinFailure>>,
     waiting_next: Instant,
@@ -80,6 +82,7 @@ impl RootJoin {
             gate: Gate::new(secret, limits.half_open, half_open_max),
             joined: BTreeMap::new(),
             ranks_of: BTreeMap::new(),
+            refused: BTreeSet::new(),
             actions: VecDeque::new(),
             outcome: None,
             waiting_next: now + limits.waiting_every,
@@ -105,6 +108,21 @@ impl RootJoin {
     #[must_use]
     pub fn has_half_open(&self) -> bool {
         !self.gate.is_empty()
+    }
+
+    /// Returns whether joining has failed since ranks were started wrongly, and others that come
+    /// later would not hear so. The driver bears with them for a while: they would look for rank 0
+    /// until their own deadline.
+    #[must_use]
+    pub fn has_untold(&self) -> bool {
+        let failed = match &self.outcome {
+            Some(Err(JoinFailure::Missing { .. } | JoinFailure::Died { .. }) | Ok(_)) | None => {
+                false
+            }
+            Some(Err(_)) => true,
+        };
+        let is_told = |rank: Rank| self.joined.contains_key(&rank) || self.refused.contains(&rank);
+        failed && (1..self.own.ranks).any(|rank| !is_told(rank))
     }
 
     /// Returns the connection of each joined rank.
@@ -211,6 +229,7 @@ impl RootJoin {
     fn admit(&mut self, connection: ConnectionId, hello: Hello, nonce: Nonce) {
         let ended = self.outcome.as_ref().and_then(|outcome| outcome.as_ref().err()).cloned();
         if let Some(failure) = ended.or_else(|| self.objection(&hello)) {
+            self.refused.insert(hello.rank);
             self.send(connection, &Message::Refused(failure.clone()));
             self.actions.push_back(RootAction::Close(connection));
             return self.finish(Err(failure));

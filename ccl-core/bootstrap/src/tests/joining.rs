@@ -239,6 +239,11 @@ fn who_is_about_to_introduce_itself_hears_why_it_failed() {
     let failure = JoinFailure::RanksDiffer { rank: 2, ranks: 9, root_ranks: 4 };
     everyone_hears(&star, &[1, 2], &failure);
     assert!(!star.root.has_half_open());
+    // Rank 1 has not been there yet.
+    assert!(star.root.has_untold());
+    star.connect(3, secret(), hello(1, 4));
+    everyone_hears(&star, &[3], &failure);
+    assert!(!star.root.has_untold());
 }
 
 #[test]
@@ -256,6 +261,8 @@ fn at_the_deadline_everybody_who_joined_hears_who_is_missing() {
     star.settle();
     let missing = JoinFailure::Missing { ranks: vec![2, 3], count: 2, waited_ms: 2_000 };
     everyone_hears(&star, &[1, 2], &missing);
+    // They had their time.
+    assert!(!star.root.has_untold());
 }
 
 #[test]
