@@ -86,7 +86,7 @@ pub(super) fn address(full: bool) -> Outcome<Verdict> {
     }
     show(&mut crates)?;
     if full {
-        let mut ranks = test(&["ferroccl"])?;
+        let mut ranks = test(&["ferroccl-tests"])?;
         ranks.args(["--no-default-features", "--test", "integration", "--"]);
         ranks.args(NOT_UNDER_ASAN.iter().flat_map(|name| ["--skip", name]));
         show(&mut ranks)?;
