@@ -91,18 +91,16 @@ impl Driver {
     /// that come a little later are told the reason.
     fn take_leave(&mut self, join: &Join) -> Result<(), BootstrapError> {
         let failed = self.machine.outcome().is_some_and(Result::is_err);
-        let (farewell, late) = (Deadline::after(FAREWELL), Deadline::after(LATE));
-        loop {
+        let longest = if self.machine.has_untold() { LATE } else { FAREWELL };
+        let end = Deadline::after(longest);
+        while !end.is_past() {
             let unsent = self.connections.values().any(|c| !c.outbox.is_empty());
             let expected = failed && self.machine.has_half_open();
-            let comes = self.machine.has_untold()
-                && !late.is_past()
-                && join.give_up.check(join.rank).is_ok();
-            if !comes && (farewell.is_past() || !(unsent || expected)) {
+            let untold = self.machine.has_untold() && join.give_up.check(join.rank).is_ok();
+            if !(unsent || expected || untold) {
                 break;
             }
-            let left = if comes { late.left() } else { farewell.left() }.min(join.give_up.every());
-            let ready = self.wait(left, failed);
+            let ready = self.wait(end.left().min(join.give_up.every()), failed);
             if failed {
                 self.accept()?;
                 self.read(&ready);

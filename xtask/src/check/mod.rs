@@ -1,11 +1,12 @@
 //! `cargo xtask check`: checks for faults that tests alone do not show. They are model checkers for
 //! the lock-free code, AddressSanitizer and valgrind for code that touches `unsafe`, an instruction
-//! count of the flight recorder, and fuzzers for code that reads bytes from outside. A check whose
-//! tool is missing prints `SKIPPED` and the reason.
+//! count of the flight recorder, fuzzers for code that reads bytes from outside, and the library's
+//! packages. A check whose tool is missing prints `SKIPPED` and the reason.
 
 mod fuzz;
 mod models;
 pub(crate) mod ofi;
+mod packages;
 mod recorder;
 mod sanitizers;
 
@@ -53,6 +54,8 @@ enum Check {
     Fuzz,
     /// Code that uses libfabric, over two versions of libfabric.
     Ofi,
+    /// Packages of the library, each built by itself.
+    Packages,
 }
 
 impl Check {
@@ -65,6 +68,7 @@ impl Check {
             Check::Recorder => recorder::run(),
             Check::Fuzz => fuzz::run(full),
             Check::Ofi => ofi::run(full),
+            Check::Packages => packages::run(),
         }
     }
 
@@ -180,7 +184,8 @@ mod tests {
     #[test]
     fn every_check_has_a_name_to_call_it_by() {
         let names: Vec<_> = Check::value_variants().iter().map(|check| check.name()).collect();
-        assert_eq!(names, ["loom", "shuttle", "asan", "valgrind", "recorder", "fuzz", "ofi"]);
+        let all = ["loom", "shuttle", "asan", "valgrind", "recorder", "fuzz", "ofi", "packages"];
+        assert_eq!(names, all);
     }
 
     #[test]

@@ -259,11 +259,7 @@ pub(crate) const SUITES: &[Suite] = &[
         tests_min: 0,
         waits: false,
         quick: &[],
-        deep: &[
-            Step::Cargo(README_FIRST),
-            Step::Xtask(&["check", "recorder"]),
-            Step::Cargo(PACKAGES),
-        ],
+        deep: &[Step::Cargo(README_FIRST), Step::Xtask(&["check", "recorder", "packages"])],
         covers: &["src", "ccl-core", "kernels", "transports/shm"],
     },
     Suite {
@@ -362,28 +358,6 @@ pub(crate) const DEEP: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Arguments for a dry run of publishing each crate of the library; the tier's own record makes the
-/// tree dirty.
-const PACKAGES: &[&str] = &[
-    "package",
-    "--allow-dirty",
-    "--locked",
-    "-p=ccl-memory",
-    "-p=ccl-core",
-    "-p=ccl-bootstrap",
-    "-p=ccl-kernels-cpu",
-    "-p=ccl-links",
-    "-p=ccl-socket",
-    "-p=ccl-transport-shm",
-    "-p=ccl-transport-tcp",
-    "-p=ferroccl-rdma-sys",
-    "-p=ccl-transport-verbs",
-    "-p=ferroccl-libfabric-sys",
-    "-p=ccl-transport-ofi",
-    "-p=ccl-transport-multirail",
-    "-p=ferroccl",
-];
-
 /// Arguments of the README's first command, with as little to measure as possible; only this
 /// program is compiled for release.
 const README_FIRST: &[&str] = &[
@@ -473,7 +447,6 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::workspace::Purpose;
 
     #[test]
     fn names_are_unique_and_every_suite_is_in_a_tier() {
@@ -490,24 +463,6 @@ mod tests {
         let total: u64 = SUITES.iter().map(|suite| suite.usual_s[0]).sum();
         assert!(total + super::super::BUILD_USUAL_S <= 12 * 60, "{total} s");
         const { assert!(crate::lint::USUAL_S <= 3 * 60) };
-    }
-
-    /// A crate that the library needs and that is not packaged keeps it from being published.
-    #[test]
-    fn every_crate_of_the_library_is_packaged() {
-        let crates = crate::workspace::crates().unwrap();
-        let mut needed = BTreeSet::from([""]);
-        while let Some(more) = crates.iter().find_map(|one| {
-            let built = one.dependencies.iter().filter(|(_, purpose)| *purpose == Purpose::Build);
-            let mut new = built.map(|(dir, _)| dir.as_str()).filter(|dir| !needed.contains(dir));
-            if needed.contains(one.dir.as_str()) { new.next() } else { None }
-        }) {
-            needed.insert(more);
-        }
-        let names = crates.iter().filter(|one| needed.contains(one.dir.as_str()));
-        let names: BTreeSet<_> = names.map(|one| one.name.as_str()).collect();
-        let packaged = PACKAGES.iter().filter_map(|argument| argument.strip_prefix("-p="));
-        assert_eq!(packaged.collect::<BTreeSet<_>>(), names);
     }
 
     #[test]

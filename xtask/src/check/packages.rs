@@ -1,0 +1,70 @@
+//! Dry run of publishing the library: each crate is packaged and built from its package alone.
+
+use std::time::UNIX_EPOCH;
+
+use super::{Verdict, forget, show};
+use crate::Outcome;
+use crate::workspace::{cargo, target_dir};
+
+/// Name of the folder for the builds, below cargo's own.
+const FOLDER: &str = "packages";
+
+/// Arguments for a dry run of publishing each crate of the library; the tier's own record makes the
+/// tree dirty.
+const PACKAGES: &[&str] = &[
+    "package",
+    "--allow-dirty",
+    "--locked",
+    "-p=ccl-memory",
+    "-p=ccl-core",
+    "-p=ccl-bootstrap",
+    "-p=ccl-kernels-cpu",
+    "-p=ccl-links",
+    "-p=ccl-socket",
+    "-p=ccl-transport-shm",
+    "-p=ccl-transport-tcp",
+    "-p=ferroccl-rdma-sys",
+    "-p=ccl-transport-verbs",
+    "-p=ferroccl-libfabric-sys",
+    "-p=ccl-transport-ofi",
+    "-p=ccl-transport-multirail",
+    "-p=ferroccl",
+];
+
+/// Packages all crates of the library.
+pub(super) fn run() -> Outcome<Verdict> {
+    forget(FOLDER)?;
+    // Cargo unpacks and builds a version once for each folder: from the same folder, a crate would
+    // be built with what others were in an earlier run.
+    let since = UNIX_EPOCH.elapsed().map_err(|error| error.to_string())?;
+    let own = target_dir()?.join(FOLDER).join(since.as_secs().to_string());
+    show(cargo(PACKAGES).arg("--target-dir").arg(own))?;
+    forget(FOLDER)?;
+    Ok(Verdict::Passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::workspace::{Purpose, crates};
+
+    /// A crate that the library needs and that is not packaged keeps it from being published.
+    #[test]
+    fn every_crate_of_the_library_is_packaged() {
+        let crates = crates().unwrap();
+        let mut needed = BTreeSet::from([""]);
+        while let Some(more) = crates.iter().find_map(|one| {
+            let built = one.dependencies.iter().filter(|(_, purpose)| *purpose == Purpose::Build);
+            let mut new = built.map(|(dir, _)| dir.as_str()).filter(|dir| !needed.contains(dir));
+            if needed.contains(one.dir.as_str()) { new.next() } else { None }
+        }) {
+            needed.insert(more);
+        }
+        let names = crates.iter().filter(|one| needed.contains(one.dir.as_str()));
+        let names: BTreeSet<_> = names.map(|one| one.name.as_str()).collect();
+        let packaged = PACKAGES.iter().filter_map(|argument| argument.strip_prefix("-p="));
+        assert_eq!(packaged.collect::<BTreeSet<_>>(), names);
+    }
+}
