@@ -44,7 +44,7 @@ mod tests {
         let bundle = bundle();
         let (fine, results, said) = check(&bundle, &[]);
         assert!(fine && results["passed"] == true, "{said}");
-        assert_eq!(results["rows"].as_array().map(Vec::len), Some(5), "{said}");
+        assert_eq!(results["rows"].as_array().map(Vec::len), Some(7), "{said}");
         let (fine, results, said) = check(&bundle, &["--plant"]);
         assert!(!fine && results["passed"] == false, "{said}");
         assert!(said.contains("FAILED: other bits in"), "{said}");

@@ -37,7 +37,7 @@ const TABLES: [&str; 5] = [
     "ncclNetPlugin_v12",
 ];
 /// Arguments of cargo that select the packages to build.
-const PACKED: [&str; 7] =
+pub(crate) const PACKED: [&str; 7] =
     ["--package", "ccl-nccl-net", "--package", "ferroccl-cli", "--lib", "--bin", "ferroccl"];
 
 /// Flags of `cargo xtask dist`.

@@ -3,40 +3,53 @@
 
 Two processes share the GPU; NCCL is told that they are on different hosts, so that the network is
 the only way between them. What PyTorch's collectives and a small training run give is compared, bit
-for bit, with what they give over NCCL's own sockets.
+for bit, with what they give over NCCL's own sockets. A rank is killed, and the other must be told.
+all_reduce is timed, if CUDA's MPS lets both processes run at once.
 
     python3 checks.py                   all of it: needs one GPU, and PyTorch with NCCL
     python3 checks.py --backend gloo    the same without NCCL and without a GPU: these checks themselves
 """
 
 import argparse
+import contextlib
 import ctypes
 import datetime
 import hashlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 PLUGIN = HERE / "libnccl-net-ferroccl.so"
+COMMAND = HERE / "ferroccl"
 RANKS = 2
 RUN_S = 150
+# A rank whose peer has died has ended by then.
+TOLD_S = 60
 # Over which of our transports, beside NCCL's own sockets.
 OURS = ["tcp", "shm"]
+SOCKETS = {"NCCL_NET_PLUGIN": "none", "NCCL_NET": "Socket"}
 ELEMENTS = [1, 1000, 1 << 18, 3_000_001]
+TIMED_BYTES = [8, 1 << 16, 1 << 20, 1 << 26]
+ROUNDS = 3
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", choices=["nccl", "gloo"], default="nccl")
     parser.add_argument("--out", default="results.json", help="where the results go, as JSON")
+    parser.add_argument("--logs", type=pathlib.Path, help="folder that keeps what ranks print")
     parser.add_argument("--plant", action="store_true", help="spoil a result: it must be found")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--work", choices=WORK, default="compare", help=argparse.SUPPRESS)
     parser.add_argument("--spoil", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank is not None:
@@ -57,6 +70,15 @@ def steps(options):
     yield plugin_loads()
     yield netcheck()
     yield from compared(options)
+    for transport in OURS:
+        yield killed(options, transport)
+    if options.backend == "nccl":
+        yield doctor()
+        yield from timed(options)
+
+
+def ours(transport):
+    return {"NCCL_NET_PLUGIN": str(PLUGIN), "FERROCCL_TRANSPORT": transport}
 
 
 def is_ok(result):
@@ -100,7 +122,7 @@ def plugin_loads():
 
 
 def netcheck():
-    command = [str(HERE / "netcheck"), str(PLUGIN), "--contract-only", "--skip-performance"]
+    command = [str(COMMAND), "netcheck", str(PLUGIN), "--contract-only", "--skip-performance"]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S)
     except subprocess.TimeoutExpired:
@@ -109,9 +131,86 @@ def netcheck():
     return "netcheck, host memory", f"{'FAILED' if ended.returncode else 'ok'}: {last.strip()}"
 
 
+def doctor():
+    """What the command says of a machine that has a GPU."""
+    name = "doctor sees the GPU"
+    try:
+        command = [str(COMMAND), "doctor", "--json"]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S)
+        findings = json.loads(ended.stdout)["findings"]
+    except (subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
+        return name, f"FAILED: {error!r}"
+    of_gpus = [found for found in findings if found["check"].startswith("gpu-")]
+    said = "; ".join(f"{found['check']} {found['verdict']}: {found['evidence']}" for found in of_gpus)
+    blind = not of_gpus or any("no GPU here" in found["evidence"] for found in of_gpus)
+    return name, f"{'FAILED' if blind else 'ok'}: {said}"
+
+
+def killed(options, transport):
+    """Rank 1 kills itself between two collectives: rank 0 must not wait for it."""
+    name = f"a rank is killed, {transport}"
+    ranks, logs = run(options, ours(transport), "die", TOLD_S + RUN_S)
+    at = [line for line in logs[1].splitlines() if line.startswith("DIES ")]
+    if not at or ranks[1] != -signal.SIGKILL:
+        return name, f"FAILED: status {ranks}, no rank has killed itself\n{logs[1][-2000:]}"
+    after = time.monotonic() - float(at[0].split()[1])
+    if ranks[0] is None or after > TOLD_S:
+        return name, f"FAILED: rank 0 still waited after {TOLD_S} s\n{logs[0][-2000:]}"
+    said = [line for line in logs[0].splitlines() if "ferroccl" in line and "WARN" in line]
+    if ranks[0] == 0 or (options.backend == "nccl" and not said):
+        return name, f"FAILED: rank 0 was told nothing, status {ranks[0]}\n{logs[0][-2000:]}"
+    return name, f"ok: rank 0 ended after {after:.1f} s; {said[0] if said else 'no NCCL'}"
+
+
+def timed(options):
+    """all_reduce over each way, in turns: medians, and ours against sockets."""
+    with multi_process_service() as why:
+        if why:
+            yield "all_reduce, times", f"ok: not measured, {why}"
+            return
+        ways = {"sockets": SOCKETS} | {transport: ours(transport) for transport in OURS}
+        found = {way: {size: [] for size in TIMED_BYTES} for way in ways}
+        for _ in range(ROUNDS):
+            for way, environment in ways.items():
+                ended, logs = run(options, environment, "measure")
+                if any(ended):
+                    yield "all_reduce, times", f"FAILED: status {ended}\n{logs[0][-2000:]}"
+                    return
+                for line in logs[0].splitlines():
+                    if line.startswith("TIME "):
+                        _, size, us = line.split()
+                        found[way][int(size)].append(float(us))
+        for size in TIMED_BYTES:
+            base = statistics.median(found["sockets"][size])
+            told = [f"sockets {base:.0f} µs"]
+            for transport in OURS:
+                median = statistics.median(found[transport][size])
+                told.append(f"{transport} {median:.0f} µs ({median / base:.2f})")
+            yield f"all_reduce of {size} bytes, median of {ROUNDS} runs", "ok: " + ", ".join(told)
+
+
+@contextlib.contextmanager
+def multi_process_service():
+    """Runs CUDA's MPS, so that two processes use the GPU at once; gives why that cannot be."""
+    control = shutil.which("nvidia-cuda-mps-control")
+    if not control:
+        yield "there is no nvidia-cuda-mps-control, and without it the ranks take turns on the GPU"
+        return
+    with tempfile.TemporaryDirectory() as place:
+        where = {"CUDA_MPS_PIPE_DIRECTORY": place, "CUDA_MPS_LOG_DIRECTORY": place}
+        os.environ.update(where)
+        try:
+            began = subprocess.run([control, "-d"], capture_output=True, text=True, timeout=30)
+            yield f"MPS: {began.stdout}{began.stderr}" if began.returncode else None
+        finally:
+            subprocess.run([control], input="quit -t 5\n", text=True, timeout=60, check=False)
+            for name in where:
+                del os.environ[name]
+
+
 def compared(options):
     """A row for each way that messages can go."""
-    expected, log = run(options, {"NCCL_NET_PLUGIN": "none", "NCCL_NET": "Socket"})
+    expected, log = results(options, SOCKETS)
     name = "collectives and training over sockets"
     if expected is None:
         yield name, f"FAILED: {log[-2000:]}"
@@ -119,8 +218,7 @@ def compared(options):
     yield name, f"ok: {len(expected)} results"
     for transport in OURS:
         name = f"the same over ferroccl, {transport}"
-        plugin = {"NCCL_NET_PLUGIN": str(PLUGIN), "FERROCCL_TRANSPORT": transport}
-        found, log = run(options, plugin, spoil=options.plant)
+        found, log = results(options, ours(transport), spoil=options.plant)
         if found is None:
             yield name, f"FAILED: {log[-2000:]}"
             continue
@@ -132,14 +230,29 @@ def compared(options):
             yield f"NCCL says that it used it, {transport}", said
 
 
-def run(options, environment, spoil=False):
-    """What both ranks found, if they agree, and what NCCL has logged."""
+def results(options, environment, spoil=False):
+    """What both ranks found, and what NCCL has logged; nothing if a rank has failed."""
+    ended, logs = run(options, environment, "compare", spoil=spoil)
+    said = "\n".join(logs)
+    if any(ended):
+        return None, f"status {ended}\n{said}"
+    found = {}
+    for rank, log in enumerate(logs):
+        for line in log.splitlines():
+            if line.startswith("RESULT "):
+                _, case, digest = line.split()
+                found[f"{case}@{rank}"] = digest
+    return found, said
+
+
+def run(options, environment, mode, limit=RUN_S, spoil=False):
+    """The exit status of each rank, None for one that had to be stopped, and what it printed."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    ranks, ended = [], [None] * RANKS
     with tempfile.TemporaryDirectory() as place:
         logs = [pathlib.Path(place) / f"rank{rank}" for rank in range(RANKS)]
-        ranks = []
         for rank, log in enumerate(logs):
             own = {
                 "MASTER_ADDR": "127.0.0.1",
@@ -152,9 +265,12 @@ def run(options, environment, spoil=False):
                 "NCCL_MAX_CTAS": "2",
                 "NCCL_DEBUG": "INFO",
                 "NCCL_DEBUG_SUBSYS": "INIT,NET",
+                # PyTorch itself would wait for a minute before it ends a rank that was told.
+                "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+                "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500",
             }
-            words = [sys.executable, __file__, "--backend", options.backend, "--rank", str(rank)]
-            words += ["--spoil"] if spoil else []
+            words = [sys.executable, __file__, "--backend", options.backend]
+            words += ["--rank", str(rank), "--work", mode] + (["--spoil"] if spoil else [])
             with log.open("w") as output:
                 ranks.append(
                     subprocess.Popen(
@@ -166,38 +282,71 @@ def run(options, environment, spoil=False):
                         start_new_session=True,
                     )
                 )
+        until = time.monotonic() + limit
         try:
-            until = datetime.datetime.now() + datetime.timedelta(seconds=RUN_S)
-            for rank in ranks:
-                rank.wait(max(1, (until - datetime.datetime.now()).total_seconds()))
+            for rank, process in enumerate(ranks):
+                ended[rank] = process.wait(max(1, until - time.monotonic()))
         except subprocess.TimeoutExpired:
             pass
         finally:
-            for rank in ranks:
-                if rank.poll() is None:
-                    os.killpg(rank.pid, signal.SIGKILL)
-                    rank.wait()
-        said = "\n".join(log.read_text(errors="replace") for log in logs)
-        if any(rank.returncode for rank in ranks):
-            return None, f"status {[rank.returncode for rank in ranks]}\n{said}"
-        lines = [log.read_text(errors="replace").splitlines() for log in logs]
-        found = {}
-        for rank, text in enumerate(lines):
-            for line in text:
-                if line.startswith("RESULT "):
-                    _, case, digest = line.split()
-                    found[f"{case}@{rank}"] = digest
-        return found, said
+            for process in ranks:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+        if options.logs:
+            options.logs.mkdir(parents=True, exist_ok=True)
+            way = environment.get("FERROCCL_TRANSPORT", "sockets")
+            for log in logs:
+                shutil.copy(log, options.logs / f"{mode}-{way}-{log.name}")
+        return ended, [log.read_text(errors="replace") for log in logs]
 
 
 def work(options):
-    """One rank: prints a digest of what each case gives."""
+    """One rank of one of the runs."""
     import torch
     import torch.distributed as dist
 
     device = "cpu" if options.backend == "gloo" else "cuda"
     limit = datetime.timedelta(seconds=RUN_S)
     dist.init_process_group(options.backend, rank=options.rank, world_size=RANKS, timeout=limit)
+    WORK[options.work](options, torch, dist, device)
+    dist.barrier()
+    dist.destroy_process_group()
+    return 0
+
+
+def die(options, torch, dist, device):
+    """Rank 1 kills itself; rank 0 goes on, and on."""
+    tensor = torch.ones(1 << 18, device=device)
+    for turn in range(1_000_000):
+        dist.all_reduce(tensor)
+        tensor.div_(RANKS)
+        if turn % 10 == 0:
+            tensor.cpu()
+        if options.rank == 1 and turn == 100:
+            print(f"DIES {time.monotonic()}", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def measure(options, torch, dist, device):
+    """Prints the microseconds of one all_reduce for each size."""
+    for size in TIMED_BYTES:
+        tensor = torch.ones(size // 4, device=device)
+        turns = 200 if size <= 1 << 20 else 10
+        for _ in range(turns // 10 + 5):
+            dist.all_reduce(tensor)
+        torch.cuda.synchronize()
+        dist.barrier()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(turns):
+            dist.all_reduce(tensor)
+        torch.cuda.synchronize()
+        print(f"TIME {size} {(time.perf_counter() - began) / turns * 1e6}", flush=True)
+
+
+def compare(options, torch, dist, device):
+    """Prints a digest of what each case gives."""
 
     def tell(case, tensors):
         digest = hashlib.sha256()
@@ -239,9 +388,6 @@ def work(options):
             dist.recv(into, 0)
             tell(f"send-{count}", [into])
     train(torch, device, tell, data)
-    dist.barrier()
-    dist.destroy_process_group()
-    return 0
 
 
 def train(torch, device, tell, data):
@@ -262,6 +408,8 @@ def train(torch, device, tell, data):
     tell("training-losses", losses)
     tell("training-weights", list(model.parameters()))
 
+
+WORK = {"compare": compare, "die": die, "measure": measure}
 
 if __name__ == "__main__":
     sys.exit(main())

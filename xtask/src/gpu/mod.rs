@@ -17,7 +17,7 @@ use crate::{Outcome, machine, process, report};
 
 const CHECKS: &str = include_str!("checks.py");
 const SCRIPT: &str = "checks.py";
-const NETCHECK: &str = "netcheck";
+const COMMAND: &str = "ferroccl";
 const RESULTS: &str = "results.json";
 /// Path of the record, relative to the root.
 const RECORD: &str = "docs/gpu-results.md";
@@ -90,15 +90,14 @@ fn check(bundle: &Path) -> Outcome<End> {
 
 /// Builds everything into one folder.
 fn bundle(profile: &str) -> Outcome<PathBuf> {
-    let packages = ["--package", "ccl-nccl-net", "--package", "ccl-netcheck"];
-    let built = Zig::install()?.build(profile, &packages)?;
-    for file in [dist::BUILT, NETCHECK] {
+    let built = Zig::install()?.build(profile, &dist::PACKED)?;
+    for file in [dist::BUILT, COMMAND] {
         dist::portable(&built.join(file))?;
     }
     let bundle = target_dir()?.join("gpu");
     let failed = |error: std::io::Error| format!("cannot make {}: {error}", bundle.display());
     fs::create_dir_all(&bundle).map_err(failed)?;
-    for (from, to) in [(dist::BUILT, PLUGIN), (NETCHECK, NETCHECK)] {
+    for (from, to) in [(dist::BUILT, PLUGIN), (COMMAND, COMMAND)] {
         fs::copy(built.join(from), bundle.join(to)).map_err(failed)?;
     }
     fs::write(bundle.join(SCRIPT), CHECKS).map_err(failed)?;
@@ -196,9 +195,9 @@ mod tests {
             return;
         }
         let folder = folder("gpu-cut", CHECKS, "__version__ = '0'");
-        let netcheck = folder.join(NETCHECK);
-        fs::write(&netcheck, "#!/bin/sh\nkill -9 $PPID\n").unwrap();
-        fs::set_permissions(&netcheck, PermissionsExt::from_mode(0o755)).unwrap();
+        let command = folder.join(COMMAND);
+        fs::write(&command, "#!/bin/sh\nkill -9 $PPID\n").unwrap();
+        fs::set_permissions(&command, PermissionsExt::from_mode(0o755)).unwrap();
         assert!(!by_hand(&folder).success());
         let text = fs::read_to_string(folder.join(RESULTS)).unwrap();
         let left: Results = serde_json::from_str(&text).unwrap();

@@ -39,7 +39,13 @@ pub(super) fn driver(host: &Host) -> Vec<Finding> {
     }
     found.extend(versions(host));
     if found.is_empty() {
-        found.push(Finding::ok("", format!("{} GPUs, each with its driver", gpus.len())));
+        found.push(Finding::ok(
+            "",
+            match gpus.len() {
+                1 => "one GPU, with its driver".to_owned(),
+                count => format!("{count} GPUs, each with its driver"),
+            },
+        ));
     }
     found
 }
