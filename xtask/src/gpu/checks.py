@@ -39,7 +39,7 @@ OURS = ["tcp", "shm"]
 SOCKETS = {"NCCL_NET_PLUGIN": "none", "NCCL_NET": "Socket"}
 ELEMENTS = [1, 1000, 1 << 18, 3_000_001]
 TIMED_BYTES = [8, 1 << 16, 1 << 20, 1 << 26]
-ROUNDS = 3
+ROUNDS = 5
 
 
 def main():
@@ -141,7 +141,8 @@ def doctor():
     except (subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
         return name, f"FAILED: {error!r}"
     of_gpus = [found for found in findings if found["check"].startswith("gpu-")]
-    said = "; ".join(f"{found['check']} {found['verdict']}: {found['evidence']}" for found in of_gpus)
+    shown = [f"{found['check']} {found['verdict']}: {found['evidence']}" for found in of_gpus]
+    said = "; ".join(shown)
     blind = not of_gpus or any("no GPU here" in found["evidence"] for found in of_gpus)
     return name, f"{'FAILED' if blind else 'ok'}: {said}"
 
@@ -156,10 +157,12 @@ def killed(options, transport):
     after = time.monotonic() - float(at[0].split()[1])
     if ranks[0] is None or after > TOLD_S:
         return name, f"FAILED: rank 0 still waited after {TOLD_S} s\n{logs[0][-2000:]}"
-    said = [line for line in logs[0].splitlines() if "ferroccl" in line and "WARN" in line]
+    mark = "NCCL WARN NET/ferroccl: "
+    said = [line.split(mark)[1] for line in logs[0].splitlines() if mark in line]
     if ranks[0] == 0 or (options.backend == "nccl" and not said):
         return name, f"FAILED: rank 0 was told nothing, status {ranks[0]}\n{logs[0][-2000:]}"
-    return name, f"ok: rank 0 ended after {after:.1f} s; {said[0] if said else 'no NCCL'}"
+    told = f", told: {said[0]}" if said else ""
+    return name, f"ok: rank 0 ended after {after:.1f} s{told}"
 
 
 def timed(options):
@@ -185,8 +188,11 @@ def timed(options):
             told = [f"sockets {base:.0f} µs"]
             for transport in OURS:
                 median = statistics.median(found[transport][size])
-                told.append(f"{transport} {median:.0f} µs ({median / base:.2f})")
-            yield f"all_reduce of {size} bytes, median of {ROUNDS} runs", "ok: " + ", ".join(told)
+                pairs = zip(found[transport][size], found["sockets"][size])
+                ratios = [our / their for our, their in pairs]
+                spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+                told.append(f"{transport} {median:.0f} µs, {median / base:.2f} ({spread}) of that")
+            yield f"all_reduce of {size} bytes, medians of {ROUNDS} runs", "ok: " + "; ".join(told)
 
 
 @contextlib.contextmanager
@@ -246,7 +252,7 @@ def results(options, environment, spoil=False):
 
 
 def run(options, environment, mode, limit=RUN_S, spoil=False):
-    """The exit status of each rank, None for one that had to be stopped, and what it printed."""
+    """The exit status of each rank (None: it had to be stopped), and what each printed."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
