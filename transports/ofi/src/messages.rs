@@ -20,8 +20,8 @@ pub(crate) const HEAD_BYTES: usize = TOKEN_BYTES + 40;
 pub(crate) const TOKEN_BYTES: usize = 16;
 /// Most bytes of a put in one message.
 pub(crate) const PART_BYTES: usize = 256 << 10;
-/// Number of receives that a lane has posted, each for one message. The provider fills them in turn,
-/// and what was filled is copied: more of them leave the processor's cache in between.
+/// Number of receives that a lane has posted, each for one message. The provider fills them in
+/// turn, and what was filled is copied: more of them leave the processor's cache in between.
 const RECEIVES: usize = 4;
 /// Most puts of a peer of which parts have come: several times as many as it has under way, since
 /// its provider may be done with a put before it has arrived.
