@@ -31,6 +31,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 PLUGIN = HERE / "libnccl-net-ferroccl.so"
 COMMAND = HERE / "ferroccl"
 RANKS = 2
+WELL = [0] * RANKS
 RUN_S = 150
 # A rank whose peer has died has ended by then.
 TOLD_S = 60
@@ -176,7 +177,7 @@ def timed(options):
         for _ in range(ROUNDS):
             for way, environment in ways.items():
                 ended, logs = run(options, environment, "measure")
-                if any(ended):
+                if ended != WELL:
                     yield "all_reduce, times", f"FAILED: status {ended}\n{logs[0][-2000:]}"
                     return
                 for line in logs[0].splitlines():
@@ -240,7 +241,7 @@ def results(options, environment, spoil=False):
     """What both ranks found, and what NCCL has logged; nothing if a rank has failed."""
     ended, logs = run(options, environment, "compare", spoil=spoil)
     said = "\n".join(logs)
-    if any(ended):
+    if ended != WELL:
         return None, f"status {ended}\n{said}"
     found = {}
     for rank, log in enumerate(logs):
