@@ -37,6 +37,17 @@ fn who_does_not_end_by_itself_is_ended() {
     assert!(took > Duration::from_secs(6) && took < stretched(Duration::from_secs(12)), "{took:?}");
 }
 
+/// The ranks have what the libraries beneath a transport read, unless it is set.
+#[test]
+fn variables_of_libraries_are_set_for_ranks() {
+    let script = "echo limit $FI_OFI_RXM_EAGER_LIMIT";
+    let limit = |command: &mut Command| text(&command.output().unwrap()).0;
+    let unset = limit(launched(script).env_remove("FI_OFI_RXM_EAGER_LIMIT"));
+    assert!(unset.contains("limit 524288"), "{unset}");
+    let set = limit(launched(script).env("FI_OFI_RXM_EAGER_LIMIT", "7"));
+    assert!(set.contains("limit 7\n"), "{set}");
+}
+
 #[test]
 fn what_cannot_be_started_is_an_error() {
     let none = Path::new("/nonexistent/program");

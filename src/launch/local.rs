@@ -4,6 +4,7 @@ use super::LaunchError;
 use super::descriptor::tie;
 use crate::bootstrap::{Listening, Reach};
 use crate::bootstrap::{random_bytes, socket};
+use crate::transports;
 use crossbeam::channel::{self, Receiver, Sender};
 use rustix::event::PollFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -44,7 +45,9 @@ pub struct LocalExit {
 ///
 /// The children find each other by `FERROCCL_*` variables, which the program must follow (see
 /// [`super::from_environment`]). Only rank 0's standard output passes. Lines of the others on
-/// standard error appear with their rank in front. When one ends badly, the others have 5 s to end
+/// standard error appear with their rank in front. The ranks get the variables that transports ask
+/// for ([`TransportKind::rank_environment`](ccl_core::registry::TransportKind::rank_environment)),
+/// unless these are set. When one ends badly, the others have 5 s to end
 /// by themselves, then they are ended. All die with this process, however it dies. Call it on a
 /// thread that lives until it returns, the main thread for example.
 ///
@@ -78,6 +81,8 @@ pub fn spawn_local<S: AsRef<OsStr>>(
             .env("FERROCCL_SECRET", &secret)
             .env_remove("FERROCCL_SECRET_FILE")
             .env_remove("FERROCCL_LISTEN_FD");
+        let beneath = transports::all().into_iter().flat_map(|kind| kind.rank_environment);
+        command.envs(beneath.copied().filter(|(name, _)| std::env::var_os(name).is_none()));
         let inherited = listener.take();
         if let Some(fd) = &inherited {
             command.env("FERROCCL_LISTEN_FD", fd.as_raw_fd().to_string());

@@ -16,13 +16,13 @@ use crate::lane::OfiLane;
 use crate::memory::Registered;
 use crate::messages::DEPTH_MAX;
 use crate::native::{Domain, Endpoint, Info, transport_error};
-use crate::peer::Patience;
+use crate::peer::{Mode, Patience};
 use crate::posted::{Posted, lock};
-use crate::provider::DATA_BYTES;
+use crate::provider::{DATA_BYTES, is_limited};
 use crate::tag::Layout;
 
 /// Protocol of the two sides; the version changes with every change of what they tell each other.
-const PROTOCOL: Protocol = protocol("ferroccl-ofi", 3);
+const PROTOCOL: Protocol = protocol("ferroccl-ofi", 4);
 
 /// Largest number of bytes of one put, even where a provider takes more.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
@@ -51,6 +51,8 @@ pub struct Options {
     /// ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)). A message is done when
     /// the peer's provider has it, which knows nothing of the memory that it is for.
     pub acknowledged: bool,
+    /// Value of libfabric's variable `FI_OFI_RXM_EAGER_LIMIT`, which peers must have alike.
+    pub eager_limit: String,
 }
 
 impl Default for Options {
@@ -62,6 +64,7 @@ impl Default for Options {
             join_within: Duration::from_secs(20),
             short_data: false,
             acknowledged: false,
+            eager_limit: String::new(),
         }
     }
 }
@@ -182,14 +185,18 @@ impl Device for OfiDevice {
         let (registry, fence) = (Arc::clone(&self.registry), Arc::clone(&self.fence));
         let Options { link_within, join_within, .. } = self.options;
         let patience = Patience { broken: link_within, joined: join_within };
-        let (caps, layout) = (self.caps.clone(), layout(self.domain.info(), &self.options));
+        let (info, options) = (self.domain.info(), &self.options);
+        let (caps, layout) = (self.caps.clone(), layout(info, options));
+        let (provider, (major, _)) = (info.provider(), info.version());
+        let eager_limit = is_limited(&provider, major).then(|| options.eager_limit.clone());
+        let mode = Mode { provider, writes: self.writes, eager_limit };
         let posted = Posted::open(&self.domain).map_err(transport_error)?;
         let posted = Arc::new(Mutex::new(posted));
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         lanes.retain(|lane| lane.strong_count() > 0);
         lanes.push(Arc::downgrade(&posted));
         drop(lanes);
-        let how = (self.writes, layout);
+        let how = (mode, layout);
         Ok(Box::new(OfiLane::new((&self.domain, posted), registry, fence, caps, how, patience)?))
     }
 }

@@ -8,7 +8,7 @@ use ccl_core::transport::TransportError;
 use ccl_socket::Location;
 
 use crate::device::Options;
-use crate::provider::providers;
+use crate::provider::{EAGER_LIMIT, providers};
 use crate::transport::OfiTransport;
 
 /// Providers that are taken where none is named, the best first.
@@ -21,6 +21,10 @@ ccl_core::tunables! {
         provider: String = String::new(), "FERROCCL_OFI_PROVIDER", Some("FI_PROVIDER"), true,
             "Provider of libfabric that ofi uses, such as efa or tcp; `ferroccl doctor --ofi` has \
              them. Empty takes efa, else tcp.";
+        eager_limit: String = String::new(), "FI_OFI_RXM_EAGER_LIMIT", None, false,
+            "Bytes up to which libfabric's tcp;ofi_rxm sends messages without asking their \
+             receiver; libfabric itself reads it, before 1.20. Two ranks with different values \
+             cannot connect. 524288 for the ranks that ferroccl starts, unless it is set.";
     }
 }
 
@@ -34,10 +38,11 @@ pub const KIND: TransportKind = TransportKind {
     stripes: false,
     encrypts: false,
     more_flows: None,
+    rank_environment: &[EAGER_LIMIT],
     tunables: table_of::<OfiTunables>,
     names_devices: |config| own(config).is_ok_and(|own| !own.provider.is_empty()),
     make: |config, setup| {
-        let named = own(config)?.provider;
+        let OfiTunables { provider: named, eager_limit } = own(config)?;
         let provider = match named.is_empty() {
             true => usual(config)?,
             false => named,
@@ -47,6 +52,7 @@ pub const KIND: TransportKind = TransportKind {
             acknowledged: setup.acknowledged,
             link_within: setup.link_within,
             join_within: config.timeout,
+            eager_limit,
             ..Options::default()
         };
         Ok(Box::new(OfiTransport::new(&provider, options)))

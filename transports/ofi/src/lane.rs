@@ -65,6 +65,7 @@ pub(crate) struct OfiLane {
     /// holds can be lost with an endpoint or a connection.
     is_done_early: bool,
     patience: Patience,
+    mode: Mode,
     /// Receives, where puts are messages; none where they are writes.
     inbox: Option<Inbox>,
     /// Read while bytes are copied.
@@ -84,20 +85,21 @@ impl OfiLane {
         registry: Arc<Registry<Arc<Registered>>>,
         fence: Arc<RwLock<()>>,
         caps: Caps,
-        (writes, layout): (bool, Layout),
+        (mode, layout): (Mode, Layout),
         patience: Patience,
     ) -> Result<OfiLane, TransportError> {
-        let inbox = if writes { None } else { Some(Inbox::new(domain)?) };
+        let inbox = if mode.writes { None } else { Some(Inbox::new(domain)?) };
         // The heads of messages have room for any number.
-        let peers_max = if writes { layout.peers_max() } else { usize::MAX };
+        let peers_max = if mode.writes { layout.peers_max() } else { usize::MAX };
         let mut lane = OfiLane {
             domain: Arc::clone(domain),
             posted,
             peers_max,
             process: rustix::process::getpid(),
             acknowledged: caps.acknowledged,
-            is_done_early: !writes || !domain.info().suits_writes(),
+            is_done_early: !mode.writes || !domain.info().suits_writes(),
             patience,
+            mode,
             memory: NamedMemory::new(registry, caps),
             number: LANES.fetch_add(1, Ordering::Relaxed),
             peers: Vec::new(),
@@ -479,8 +481,7 @@ impl Lane for OfiLane {
         };
         let address = own.address().map_err(transport_error)?;
         let token = ccl_socket::socket::random()?;
-        let writes = self.inbox.is_none();
-        let mode = Mode { provider: self.domain.info().provider(), writes };
+        let mode = self.mode.clone();
         let peer = Peer::new(*link, Offer { address, number: number as u32, token, mode });
         let peer =
             peer.ok_or_else(|| TransportError::Usage("a link without a connection".to_owned()))?;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::messages::TOKEN_BYTES;
 use crate::native::Endpoint;
+use crate::provider::EAGER_LIMIT;
 use crate::requests::Write;
 use crate::staging::Staging;
 
@@ -72,12 +73,18 @@ pub(crate) struct Mode {
     pub(crate) provider: String,
     /// True if puts are writes, false if they are messages.
     pub(crate) writes: bool,
+    /// Value of [`EAGER_LIMIT`], if the provider reads it.
+    pub(crate) eager_limit: Option<String>,
 }
 
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Mode { provider, writes } = self;
-        write!(f, "{} of {provider}", if *writes { "writes" } else { "messages" })
+        let Mode { provider, writes, eager_limit } = self;
+        write!(f, "{} of {provider}", if *writes { "writes" } else { "messages" })?;
+        match eager_limit {
+            Some(limit) => write!(f, " with {}={limit}", EAGER_LIMIT.0),
+            None => Ok(()),
+        }
     }
 }
 
@@ -205,7 +212,8 @@ impl Peer {
                     if offer.mode != self.mode {
                         return self.lose(format!(
                             "it moves data by {}, and this side by {}: set FERROCCL_OFI_PROVIDER \
-                             alike, and use adapters that can do the same",
+                             and libfabric's variables alike, and use adapters that can do the \
+                             same",
                             offer.mode, self.mode
                         ));
                     }

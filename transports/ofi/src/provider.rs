@@ -13,6 +13,16 @@ use crate::native::{Hints, Info, OfiError, functions};
 /// Bytes of data with a completion that a transport needs.
 pub(crate) const DATA_BYTES: usize = 4;
 
+/// Variable of [`LIMITED`], and a value above the bytes of all messages here. The provider asks the
+/// receiver before it sends a longer message than that, or than 16 KiB if the variable is not set.
+/// Endpoints with different values do not connect.
+pub(crate) const EAGER_LIMIT: (&str, &str) = ("FI_OFI_RXM_EAGER_LIMIT", "524288");
+/// Provider with such a limit.
+const LIMITED: &str = "tcp;ofi_rxm";
+/// First major version of the provider that does not read the variable: that of libfabric 1.20,
+/// where nobody needs the provider.
+const LIMITED_BEFORE: u32 = 120;
+
 /// A provider with reliable datagram endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provider {
@@ -41,21 +51,33 @@ pub struct Provider {
 impl Provider {
     /// Returns what a transport does without what is missing, one sentence each.
     #[must_use]
-    pub fn without(&self) -> Vec<&'static str> {
+    pub fn without(&self) -> Vec<String> {
         let mut all = Vec::new();
+        let mut add = |sentence: &str| all.push(sentence.to_owned());
         if !self.writes || !self.write_data {
-            all.push(
-                "no writes with data: messages are sent and received, with a copy at the receiver",
-            );
+            add("no writes with data: messages are sent and received, with a copy at the receiver");
         }
         if !self.device_memory {
-            all.push("no memory of accelerators: their data is staged in host memory");
+            add("no memory of accelerators: their data is staged in host memory");
         }
         if !self.automatic_progress {
-            all.push("no progress of its own: data moves while a rank is in a call");
+            add("no progress of its own: data moves while a rank is in a call");
+        }
+        let major = self.version.split('.').next().and_then(|major| major.parse().ok());
+        if major.is_some_and(|major| is_limited(&self.name, major)) {
+            let (variable, value) = EAGER_LIMIT;
+            all.push(format!(
+                "no long message without asking its receiver first, unless {variable}={value} is \
+                 set for all ranks: set it where another launcher than ferroccl's starts them"
+            ));
         }
         all
     }
+}
+
+/// Returns whether a provider of this major version reads [`EAGER_LIMIT`].
+pub(crate) fn is_limited(name: &str, major: u32) -> bool {
+    name == LIMITED && major < LIMITED_BEFORE
 }
 
 /// Lists the providers of the installed libfabric that have reliable datagram endpoints, the
@@ -139,4 +161,17 @@ fn provider(
         registration: demands.map(|(_, name)| name.to_owned()).collect(),
         automatic_progress: info.domain().data_progress == FI_PROGRESS_AUTO,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::messages::{HEAD_BYTES, PART_BYTES};
+
+    #[test]
+    fn no_message_is_longer_than_the_limit() {
+        assert!(EAGER_LIMIT.1.parse::<usize>().unwrap() >= HEAD_BYTES + PART_BYTES);
+        assert!(is_limited("tcp;ofi_rxm", 117));
+        assert!(!is_limited("tcp;ofi_rxm", 120) && !is_limited("tcp", 117));
+    }
 }

@@ -64,6 +64,7 @@ pub const KIND: TransportKind = TransportKind {
     stripes: false,
     encrypts: false,
     more_flows: None,
+    rank_environment: &[],
     tunables: NO_TUNABLES,
     names_devices: |_| false,
     make: |_, _| Ok(Box::new(ShmTransport::new())),

@@ -129,6 +129,7 @@ pub const KIND: TransportKind = TransportKind {
     stripes: false,
     encrypts: true,
     more_flows: Some(("FERROCCL_SOCKETS", &["2", "4"])),
+    rank_environment: &[],
     tunables: table_of::<TcpTunables>,
     names_devices: |_| false,
     make: |config, setup| {

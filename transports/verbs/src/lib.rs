@@ -263,6 +263,7 @@ pub const KIND: TransportKind = TransportKind {
     stripes: true,
     encrypts: false,
     more_flows: Some(("FERROCCL_IB_POLICY", &["qps=4", "qps=16"])),
+    rank_environment: &[],
     tunables: table_of::<RdmaTunables>,
     names_devices: |config| own(config).is_ok_and(|own| !own.devices.is_empty()),
     make: |config, setup| {

@@ -23,6 +23,8 @@ const PACKAGES: [(&str, &str); 2] = [
 ];
 /// Library that both have.
 const LIBRARY: &str = "libfabric.so.1";
+/// Variable of `ofi_rxm` that the launcher sets for its ranks, and its value.
+const EAGER_LIMIT: (&str, &str) = ("FI_OFI_RXM_EAGER_LIMIT", "524288");
 const TEST_WITHIN: Duration = Duration::from_secs(900);
 const INSTALL_WITHIN: Duration = Duration::from_secs(600);
 
@@ -107,6 +109,8 @@ fn test(directory: Option<&Path>, full: bool) -> Outcome {
         if let Some(directory) = directory {
             cargo.env("LD_LIBRARY_PATH", directory);
         }
+        // As ranks of the launcher have it; other suites run without.
+        cargo.env(EAGER_LIMIT.0, EAGER_LIMIT.1);
         // A test that finds no library fails then, and is not skipped.
         cargo.env("FERROCCL_TEST_OFI", "1");
         println!("$ {}", process::typed(&cargo));

@@ -68,7 +68,7 @@ const KNOWN: [Known; 5] = [
         asks: Asks::Opened,
         shows: |version| version.to_string(),
         needed: |host| if has_nvidia(host) { Need::Useful } else { Need::No },
-        without: "NCCL cannot see which GPUs have NVLink (ferroccl does not use it)",
+        without: "neither NCCL nor `ferroccl topo` can see which GPUs have NVLink",
         install: "it comes with NVIDIA's driver; containers: NVIDIA's container toolkit, with \
                   NVIDIA_DRIVER_CAPABILITIES=compute,utility",
     },
@@ -88,7 +88,7 @@ const KNOWN: [Known; 5] = [
         asks: Asks::File,
         shows: |version| version.to_string(),
         needed: |host| if has_efa(host) { Need::Useful } else { Need::No },
-        without: "EFA cannot be used by NCCL's plugin for it (ferroccl has no transport for it)",
+        without: "EFA (FERROCCL_TRANSPORT=ofi) cannot be used",
         install: "Amazon's EFA installer, or Debian: libfabric1",
     },
 ];

@@ -146,8 +146,15 @@ fn a_peer_that_moves_data_otherwise_is_lost() {
     let efa = Limits::efa(1);
     let emulates = Limits { emulates_writes: true, ..Limits::efa(1) };
     let other = Limits { name: "soft-other", ..Limits::sockets(1) };
-    for limits in [[efa.clone(), emulates], [efa, other]] {
-        let fixture = Soft::unlike(limits);
+    let rxm = Limits { name: "tcp;ofi_rxm", ..Limits::sockets(1) };
+    let limit = |bytes: &str| Options { eager_limit: bytes.to_owned(), ..Options::default() };
+    let alike = |limits| (limits, Options::default());
+    for (sides, differs) in [
+        ([alike(efa.clone()), alike(emulates)], "messages of efa"),
+        ([alike(efa), alike(other)], "soft-other"),
+        ([(rxm.clone(), limit("524288")), (rxm, limit(""))], "FI_OFI_RXM_EAGER_LIMIT=524288"),
+    ] {
+        let fixture = Soft::unlike(sides);
         let connected = join(&fixture, b"").unwrap();
         let mut lanes = [0, 1].map(|side| fixture.device(side).lane().unwrap());
         for (lane, connected) in lanes.iter_mut().zip(connected) {
@@ -162,7 +169,8 @@ fn a_peer_that_moves_data_otherwise_is_lost() {
         }
         for events in events {
             let [Event::Lost { reason, .. }] = &events[..] else { panic!("{events:?}") };
-            assert!(reason.contains("it moves data by"), "{reason}");
+            let is_named = reason.contains("it moves data by") && reason.contains(differs);
+            assert!(is_named, "{reason}");
             assert!(reason.contains("FERROCCL_OFI_PROVIDER"), "{reason}");
         }
     }

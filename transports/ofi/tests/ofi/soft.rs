@@ -30,11 +30,13 @@ impl Soft {
     }
 
     /// Returns devices of two providers.
-    pub(crate) fn unlike(limits: [Limits; 2]) -> Soft {
-        let providers = limits.map(|limits| (limits.name, SoftProvider::new(limits)));
-        let devices =
-            providers.each_ref().map(|(name, provider)| open(name, provider, &Options::default()));
-        Soft { devices, _providers: providers.map(|(_, provider)| provider).into() }
+    pub(crate) fn unlike(sides: [(Limits, Options); 2]) -> Soft {
+        let opened = sides.map(|(limits, options)| {
+            let (name, provider) = (limits.name, SoftProvider::new(limits));
+            (open(name, &provider, &options), provider)
+        });
+        let [(one, first), (other, second)] = opened;
+        Soft { devices: [one, other], _providers: vec![first, second] }
     }
 }
 
