@@ -41,6 +41,8 @@ SOCKETS = {"NCCL_NET_PLUGIN": "none", "NCCL_NET": "Socket"}
 ELEMENTS = [1, 1000, 1 << 18, 3_000_001]
 TIMED_BYTES = [8, 1 << 16, 1 << 20, 1 << 26]
 ROUNDS = 5
+# Longest time that CUDA's MPS may take to start or to end.
+MPS_S = 60
 
 
 def main():
@@ -207,10 +209,16 @@ def multi_process_service():
         where = {"CUDA_MPS_PIPE_DIRECTORY": place, "CUDA_MPS_LOG_DIRECTORY": place}
         os.environ.update(where)
         try:
-            began = subprocess.run([control, "-d"], capture_output=True, text=True, timeout=30)
-            yield f"MPS: {began.stdout}{began.stderr}" if began.returncode else None
+            began = subprocess.run([control, "-d"], capture_output=True, text=True, timeout=MPS_S)
+            why = f"MPS: {began.stdout}{began.stderr}" if began.returncode else None
+        except subprocess.TimeoutExpired:
+            why = f"MPS did not start within {MPS_S} s"
+        try:
+            yield why
         finally:
-            subprocess.run([control], input="quit -t 5\n", text=True, timeout=60, check=False)
+            # One that does not answer must not cost the results.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run([control], input="quit -t 5\n", text=True, timeout=MPS_S)
             for name in where:
                 del os.environ[name]
 
