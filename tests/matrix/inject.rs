@@ -112,8 +112,7 @@ pub(super) fn await_fault(cell: &Cell, draw: &Draw, job: &Processes) -> Result<(
         job.await_text(rank, "working", LONG);
     }
     thread::sleep(draw.after);
-    let ends_early = netem(cell.fault).is_none();
-    if ends_early && (0..RANKS as usize).any(|rank| job.output(rank).contains(REPORT)) {
+    if netem(cell.fault).is_none() && has_ended(job) {
         return Err("the job ended before the fault: the cell shows nothing".to_owned());
     }
     Ok(())
@@ -199,6 +198,11 @@ pub(super) fn commands(
     })
 }
 
+/// Returns whether a rank has ended its work.
+fn has_ended(job: &Processes) -> bool {
+    (0..RANKS as usize).any(|rank| job.output(rank).contains(REPORT))
+}
+
 /// Injects the fault and returns the expected end of the job.
 fn inject(
     cell: &Cell,
@@ -224,7 +228,7 @@ fn inject(
             host.link_up();
         }
         Fault::Broken => resets(network)?,
-        Fault::FullSendBuffer => full_buffers(network)?,
+        Fault::FullSendBuffer => full_buffers(network, job)?,
         Fault::Stranger => strangers(network, draw, random)?,
         Fault::HalfOpen => strangers(network, draw, half_open)?,
         Fault::SlowReader => strangers(network, draw, slow_readers)?,
@@ -289,11 +293,11 @@ fn resets(network: &Network) -> Result<(), String> {
     Ok(())
 }
 
-/// Watches the send queues until one is full.
-fn full_buffers(network: &Network) -> Result<(), String> {
+/// Watches the send queues until one is full, for as long as the job works.
+fn full_buffers(network: &Network, job: &Processes) -> Result<(), String> {
     let start = Instant::now();
     let mut most = 0;
-    while start.elapsed() < MOMENT {
+    while start.elapsed() < LONG && !has_ended(job) {
         most = network.hosts.iter().map(Host::send_queue_bytes).max().unwrap_or(0).max(most);
         if most >= FULL_QUEUE_BYTES {
             return Ok(());
