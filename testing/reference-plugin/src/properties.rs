@@ -56,7 +56,7 @@ pub(crate) unsafe extern "C" fn properties_v12(
             parts: Parts::of(parts),
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             collective_bytes_max: TRANSFER_BYTES_MAX,
-            multi_request_bytes_max: 1,
+            multi_requests_max: 1,
             rail: UNDEFINED as i16,
             plane: UNDEFINED as i16,
         });
@@ -89,7 +89,7 @@ pub(crate) unsafe extern "C" fn properties_v11(
             parts: Parts::of(parts),
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             collective_bytes_max: TRANSFER_BYTES_MAX,
-            multi_request_bytes_max: 1,
+            multi_requests_max: 1,
         });
         Ok(())
     })

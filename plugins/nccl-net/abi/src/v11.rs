@@ -102,7 +102,7 @@ pub struct Properties {
     /// Most bytes of a collective in the network.
     pub collective_bytes_max: usize,
     /// Number of requests that may be joined to one.
-    pub multi_request_bytes_max: c_int,
+    pub multi_requests_max: c_int,
 }
 const _: () = assert!(size_of::<Properties>() == 112);
 const _: () = {
@@ -122,5 +122,5 @@ const _: () = {
     assert!(offset_of!(Properties, parts) == 64);
     assert!(offset_of!(Properties, transfer_bytes_max) == 88);
     assert!(offset_of!(Properties, collective_bytes_max) == 96);
-    assert!(offset_of!(Properties, multi_request_bytes_max) == 104);
+    assert!(offset_of!(Properties, multi_requests_max) == 104);
 };

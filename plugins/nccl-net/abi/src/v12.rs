@@ -102,7 +102,7 @@ pub struct Properties {
     /// Most bytes of a collective in the network.
     pub collective_bytes_max: usize,
     /// Number of requests that may be joined to one.
-    pub multi_request_bytes_max: c_int,
+    pub multi_requests_max: c_int,
     /// Rail of the device, or [`UNDEFINED`](crate::UNDEFINED).
     pub rail: i16,
     /// Plane of the device, or [`UNDEFINED`](crate::UNDEFINED).
@@ -126,7 +126,7 @@ const _: () = {
     assert!(offset_of!(Properties, parts) == 64);
     assert!(offset_of!(Properties, transfer_bytes_max) == 104);
     assert!(offset_of!(Properties, collective_bytes_max) == 112);
-    assert!(offset_of!(Properties, multi_request_bytes_max) == 120);
+    assert!(offset_of!(Properties, multi_requests_max) == 120);
     assert!(offset_of!(Properties, rail) == 124);
     assert!(offset_of!(Properties, plane) == 126);
 };

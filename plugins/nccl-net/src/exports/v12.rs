@@ -60,7 +60,7 @@ unsafe extern "C" fn properties(number: c_int, to: *mut Properties) -> NcclResul
                     parts: Parts::of(&device.parts),
                     transfer_bytes_max: crate::comm::TRANSFER_BYTES_MAX.min(TRANSFER_BYTES_MAX),
                     collective_bytes_max: TRANSFER_BYTES_MAX,
-                    multi_request_bytes_max: 1,
+                    multi_requests_max: 1,
                     rail: device.rail,
                     plane: device.plane,
                 },
