@@ -47,9 +47,9 @@ pub struct LocalExit {
 /// [`super::from_environment`]). Only rank 0's standard output passes. Lines of the others on
 /// standard error appear with their rank in front. The ranks get the variables that transports ask
 /// for ([`TransportKind::rank_environment`](ccl_core::registry::TransportKind::rank_environment)),
-/// unless these are set. When one ends badly, the others have 5 s to end
-/// by themselves, then they are ended. All die with this process, however it dies. Call it on a
-/// thread that lives until it returns, the main thread for example.
+/// unless these are set. When one ends badly, the others have 5 s to end by themselves, then they
+/// are ended. All die with this process, however it dies. Call it on a thread that lives until it
+/// returns, the main thread for example.
 ///
 /// # Errors
 /// The program cannot be started; then none is left running.
