@@ -60,6 +60,18 @@ fn a_group_sends_several_messages_to_one_peer_in_order() {
 }
 
 #[test]
+fn a_group_that_is_never_run_leaves_nothing_to_the_next() {
+    ranks(2, |c| {
+        let peer = 1 - c.rank();
+        let never = [0xff_u8; 9];
+        drop(c.group().send(&never, peer));
+        let (data, mut got) = (message(c.rank(), peer, 0, 5), vec![0; 5]);
+        c.group().send(&data, peer).recv(&mut got, peer).run().unwrap();
+        assert_eq!(got, message(peer, c.rank(), 0, 5));
+    });
+}
+
+#[test]
 fn a_rank_sends_to_itself() {
     for n in [1, 3] {
         ranks(n, |c| {

@@ -66,29 +66,30 @@ impl Messages {
 #[derive(Debug)]
 #[must_use = "nothing moves until `run`"]
 pub struct Group<'c, 'b> {
+    /// Communicator, which has the messages: the lists are reused, and a group is quick to move.
     communicator: &'c mut Communicator,
-    messages: Messages,
     buffers: PhantomData<&'b mut [u8]>,
 }
 
 impl<'c, 'b> Group<'c, 'b> {
     pub(super) fn new(communicator: &'c mut Communicator) -> Self {
-        let messages = std::mem::take(&mut communicator.spare_messages);
-        Group { communicator, messages, buffers: PhantomData }
+        // Those of the group before are done with, also where it was never run.
+        communicator.messages.clear();
+        Group { communicator, buffers: PhantomData }
     }
 
     /// Adds a send to `peer`; this rank itself is allowed if the group also has a receive from
     /// itself.
-    pub fn send<T: Element>(mut self, data: &'b [T], peer: Rank) -> Self {
+    pub fn send<T: Element>(self, data: &'b [T], peer: Rank) -> Self {
         let address = data.as_ptr().expose_provenance();
-        self.messages.sends.push(peer, address, size_of_val(data));
+        self.communicator.messages.sends.push(peer, address, size_of_val(data));
         self
     }
 
     /// Adds a receive from `peer`.
-    pub fn recv<T: Element>(mut self, data: &'b mut [T], peer: Rank) -> Self {
+    pub fn recv<T: Element>(self, data: &'b mut [T], peer: Rank) -> Self {
         let address = data.as_mut_ptr().expose_provenance();
-        self.messages.recvs.push(peer, address, size_of_val(data));
+        self.communicator.messages.recvs.push(peer, address, size_of_val(data));
         self
     }
 
@@ -98,15 +99,6 @@ impl<'c, 'b> Group<'c, 'b> {
     ///
     /// A peer that does not exist, lengths that differ, a failed rank, a deadline.
     pub fn run(self) -> Result<(), Error> {
-        self.communicator.run_messages(&self.messages)
-    }
-}
-
-/// Returns the memory of this group's lists to the communicator, for the next group.
-impl Drop for Group<'_, '_> {
-    fn drop(&mut self) {
-        let mut messages = std::mem::take(&mut self.messages);
-        messages.clear();
-        self.communicator.spare_messages = messages;
+        self.communicator.run_messages()
     }
 }

@@ -76,8 +76,8 @@ pub struct Communicator {
     id: u64,
     engine: Engine,
     requests: Requests,
-    /// Empty lists of the last group, for the next one.
-    spare_messages: Messages,
+    /// Messages of the group in the making, or of the last one.
+    messages: Messages,
     control: Arc<ControlPlane>,
     /// The first error that ended this communicator on this rank.
     broken: Option<String>,
@@ -241,7 +241,7 @@ impl Communicator {
             id: next_id(),
             engine,
             requests: Requests::default(),
-            spare_messages: Messages::default(),
+            messages: Messages::default(),
             control,
             broken: None,
             derived: 0,
@@ -389,12 +389,12 @@ impl Communicator {
         self.run(call, Buffers::in_place(buffer, call, self.rank()))
     }
 
-    fn run_messages(&mut self, messages: &Messages) -> Result<(), Error> {
+    fn run_messages(&mut self) -> Result<(), Error> {
         self.usable()?;
         if !self.is_idle() {
             self.drain_requests()?;
         }
-        let running = self.engine.begin_messages(messages)?;
+        let running = self.engine.begin_messages(&self.messages)?;
         self.drive(&running)
     }
 
