@@ -21,14 +21,21 @@ const ALL_REDUCE_BYTES: u64 = 1 << 20;
 const PAIRS: u64 = 4;
 /// Iterations of latency measurements.
 const LATENCY_ITERATIONS: &str = "1000";
-/// Bytes that a stream carries.
+/// Bytes that a stream carries, on both sides: what one lost packet costs is shared by as many.
 const STREAM_TOTAL: u64 = 32 << 20;
+/// Number of messages that `p2p_matrix` sends in a row.
+const WINDOW: u64 = 16;
 /// Time that a server gets to start listening.
 const HEAD_START: Duration = Duration::from_secs(1);
 /// Interval at which the end of a process is checked.
 const GLANCE: Duration = Duration::from_millis(10);
 const BUILD_WITHIN: Duration = Duration::from_secs(900);
-const RUN_WITHIN: Duration = Duration::from_secs(60);
+/// Longest run of one program: an emulated link that loses packets may need minutes.
+const RUN_WITHIN: Duration = Duration::from_secs(240);
+/// Exponent of the time after which the hardware sends a lost packet again, on both sides of the
+/// comparison: perftest's default, of 67 ms. With that of ferroccl, of a second, the number of
+/// packets that an emulated link happens to lose would decide.
+const TIMEOUT: &str = "14";
 
 /// Builds the measured programs; returns their directory.
 pub(super) fn build() -> Outcome<std::path::PathBuf> {
@@ -135,15 +142,18 @@ impl Sides<'_> {
         let program = if what == What::AllReduce { PROGRAMS[1] } else { PROGRAMS[0] };
         let mut command = Command::new(self.built.join(program));
         let bytes = what.bytes().to_string();
-        command.args(["-g", "2", "--transport", "verbs", "-b", &bytes, "-e", &bytes]);
-        match what {
-            What::Latency => command.args(["-n", LATENCY_ITERATIONS, "-w", "50"]),
-            What::Stream(_) => command.args(["-n", "4", "-w", "1"]),
-            What::AllReduce => command.args(["-n", "20", "-w", "3"]),
+        let iterations = match what {
+            What::Stream(bytes) => (STREAM_TOTAL / bytes / WINDOW).to_string(),
+            What::AllReduce => "20".to_owned(),
+            What::Latency => LATENCY_ITERATIONS.to_owned(),
         };
+        command.args(["-g", "2", "--transport", "verbs", "-b", &bytes, "-e", &bytes]);
+        let warmup = if what.is_latency() { "50" } else { "3" };
+        command.args(["-n", &iterations, "-w", warmup]);
         // Registered buffers, as in perftest.
         command.args(["-R", "1"]).arg("--json").arg(&self.json);
         command.env("FERROCCL_IB_POLICY", PAIRS.to_string()).env("FERROCCL_SOCKET_IFNAME", "lo");
+        command.env("FERROCCL_IB_TIMEOUT", TIMEOUT);
         command.env("FERROCCL_IB_HCA", format!("={}", self.ports.join(",")));
         process::capture(&mut command, RUN_WITHIN)?;
         let found = parse_json(&self.json)?;
@@ -170,7 +180,7 @@ impl Sides<'_> {
             let (device, number) = port.split_once(':').unwrap_or((port, "1"));
             let mut command = Command::new(tool);
             command.args(["-F", "-d", device, "-i", number, "-s", &bytes.to_string()]);
-            command.args(&more);
+            command.args(["-u", TIMEOUT]).args(&more);
             if let Some(row) = gid_row(device, number) {
                 command.args(["-x", &row]);
             }
