@@ -483,19 +483,15 @@ impl Run<'_> {
         }
     }
 
-    /// Returns the number of elements of a segment that belong to this chunk.
+    /// Returns the number of elements of a segment that belong to this chunk. A single chunk takes
+    /// the whole segment, because neighbouring parts may have been joined.
     #[inline]
     fn here(&self, elements: usize) -> usize {
-        let before = (self.chunk * self.bound.chunk_elements).min(elements);
-        (elements - before).min(self.bound.chunk_elements_of(elements))
-    }
-}
-
-impl Bound {
-    /// Returns the number of a segment's elements that one chunk takes. A single chunk takes the
-    /// whole segment, because neighbouring parts may have been joined.
-    #[inline]
-    fn chunk_elements_of(&self, elements: usize) -> usize {
-        if self.chunks == 1 { elements } else { self.chunk_elements }
+        let Bound { chunks, chunk_elements, .. } = *self.bound;
+        if chunks == 1 {
+            return elements;
+        }
+        let before = (self.chunk * chunk_elements).min(elements);
+        (elements - before).min(chunk_elements)
     }
 }

@@ -72,8 +72,8 @@ impl Layout {
         (self.split, self.grain) = (split.max(1), grain.max(1));
         match &mut self.blocks {
             Blocks::Vector { starts: own_starts, counts: own_counts } => {
-                // Mostly those of the last time.
-                if starts == own_starts.as_slice() && counts == own_counts.as_slice() {
+                // Mostly those of the last time, and few: `==` would call `memcmp` for them.
+                if starts.iter().eq(&*own_starts) && counts.iter().eq(&*own_counts) {
                     return before != (self.split, self.grain);
                 }
                 own_starts.clear();

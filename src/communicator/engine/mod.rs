@@ -205,7 +205,7 @@ pub(super) struct Running {
     /// Values that the recording shows of the call.
     shown: Shown,
     /// Numbers of a call that waits its turn: others may use its plan with other numbers meanwhile.
-    numbers: Option<CallParams>,
+    numbers: Option<Box<CallParams>>,
 }
 
 /// Memory of a call's operands.
@@ -386,7 +386,7 @@ impl Engine {
     pub(super) fn keep(&mut self, running: &mut Running) {
         let plan = &mut self.plans[running.plan];
         plan.pins += 1;
-        running.numbers = Some(plan.numbers.clone());
+        running.numbers = Some(Box::new(plan.numbers.clone()));
     }
 
     /// Releases the plan of a kept call, which has ended.
@@ -414,12 +414,15 @@ impl Engine {
             true => plan.execution.restart(),
             false => plan.execution.start(&plan.numbers),
         }
+        // Whether any of the caller's buffers is long enough for zero copy.
+        let mut uses_buffers = false;
         if let Some(messages) = self.ports.links().messages() {
             let collective = match &running.what {
                 CallKind::Call(record) => record.collective,
                 CallKind::Messages { .. } => Collective::SendRecv,
             };
             messages.begin(collective, running.bytes, plan.fan_out);
+            uses_buffers = running.bytes >= messages.zero_copy_bytes_min();
         }
         let scratch = self.scratch_for(running.plan)?;
         match running.memory {
@@ -429,18 +432,22 @@ impl Engine {
                 // engine's own.
                 self.ports
                     .bind(unsafe { CallMemory::new(input.0, output.0, scratch, kernel, tag) });
-                let buffers = [(input.0.addr(), input.1), (output.0.addr(), output.1)];
-                // SAFETY: as above; every way out of a call unbinds before the buffers are given
-                // back.
-                unsafe { self.ports.open(buffers.into_iter()) };
+                if uses_buffers {
+                    let buffers = [(input.0.addr(), input.1), (output.0.addr(), output.1)];
+                    // SAFETY: as above; every way out of a call unbinds before the buffers are
+                    // given back.
+                    unsafe { self.ports.open(buffers.into_iter()) };
+                }
             }
             Memory::Addresses { kernel } => {
                 // SAFETY: the layouts hold exposed addresses of buffers that the caller of
                 // `begin_messages` vouches for.
                 self.ports.bind(unsafe { CallMemory::absolute(kernel, MESSAGE_TAG) });
-                let Plan { key, numbers, .. } = &self.plans[running.plan];
-                // SAFETY: as above.
-                unsafe { self.ports.open(message_buffers(key, numbers)) };
+                if uses_buffers {
+                    let Plan { key, numbers, .. } = &self.plans[running.plan];
+                    // SAFETY: as above.
+                    unsafe { self.ports.open(message_buffers(key, numbers)) };
+                }
             }
         }
         Ok(())
@@ -517,7 +524,7 @@ impl Engine {
             writer.begin(running.shown);
         } else if let Some(timed) = &mut self.timed {
             let Plan { key, numbers, .. } = &self.plans[running.plan];
-            let numbers = running.numbers.as_ref().unwrap_or(numbers);
+            let numbers = running.numbers.as_deref().unwrap_or(numbers);
             timed.begin(running.shown, messages_of(key, numbers));
         }
     }
@@ -593,7 +600,7 @@ impl Engine {
     fn message_plan(&mut self, messages: &Messages) -> Result<usize, Error> {
         let (sends, recvs) = (&messages.sends.peers, &messages.recvs.peers);
         let is_known = |plan: &Plan| match &plan.key {
-            PlanKey::Group { sends: s, recvs: r } => s == sends && r == recvs,
+            PlanKey::Group { sends: s, recvs: r } => s.iter().eq(sends) && r.iter().eq(recvs),
             PlanKey::Collective { .. } => false,
         };
         // Mostly the same as the time before.
