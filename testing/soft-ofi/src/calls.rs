@@ -481,15 +481,19 @@ unsafe extern "C" fn insert(
 
 unsafe extern "C" fn endpoint(
     domain: *mut fid_domain,
-    _info: *mut fi_info,
+    info: *mut fi_info,
     into: *mut *mut fid_ep,
     _context: *mut c_void,
 ) -> c_int {
     // SAFETY: the caller has it open.
     let domain = unsafe { id_of(domain) };
+    // SAFETY: it is an offer of this library.
+    let sending = unsafe { (*info).tx_attr };
+    // SAFETY: every offer has all attributes.
+    let low_latency = unsafe { (*sending).tclass } == FI_TC_LOW_LATENCY;
     let mut network = lock();
     let id = network.next_id();
-    network.endpoints.insert(id, Endpoint { domain, ..Endpoint::default() });
+    network.endpoints.insert(id, Endpoint { domain, low_latency, ..Endpoint::default() });
     let table = &tables().endpoint;
     let made = fid_ep {
         fid: first(id, &table.0),
@@ -637,8 +641,13 @@ unsafe fn post(endpoint: *mut fid_ep, asked: Post) -> ssize_t {
     let Provider { limits, condition, faults, .. } = provider;
     let (most, packet_bytes) = (limits.requests, limits.packet_bytes);
     let may_be_early = limits.is_done_early && asked.flags & FI_DELIVERY_COMPLETE == 0;
-    let (is_busy, fault) = (*condition == Condition::Busy, faults.front().copied());
+    let (condition, fault) = (*condition, faults.front().copied());
     let Some(from) = network.endpoints.get_mut(&id) else { return -(EINVAL as ssize_t) };
+    let is_busy = match condition {
+        Condition::Busy => true,
+        Condition::Congested => !from.low_latency,
+        Condition::Good | Condition::Still | Condition::Broken(_) => false,
+    };
     if is_busy || from.outstanding >= most {
         return -(EAGAIN as ssize_t);
     }

@@ -31,6 +31,8 @@ pub struct Limits {
     pub data_bytes: usize,
     /// True if it is asked as EFA is whether messages stand in for writes, and says so.
     pub emulates_writes: bool,
+    /// True if it has the traffic class of low latency.
+    pub low_latency: bool,
     /// Most requests of an endpoint in each direction.
     pub requests: usize,
     /// Most bytes of a packet.
@@ -53,6 +55,7 @@ impl Limits {
             mr_mode: FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY,
             data_bytes: 4,
             emulates_writes: false,
+            low_latency: true,
             requests: 512,
             packet_bytes: 8 << 10,
             is_done_early: false,
@@ -64,7 +67,14 @@ impl Limits {
     /// Returns a provider over sockets, whose requests complete early.
     #[must_use]
     pub fn sockets(seed: u64) -> Limits {
-        Limits { name: "soft", mr_mode: 0, data_bytes: 8, is_done_early: true, ..Limits::efa(seed) }
+        Limits {
+            name: "soft",
+            mr_mode: 0,
+            data_bytes: 8,
+            low_latency: false,
+            is_done_early: true,
+            ..Limits::efa(seed)
+        }
     }
 }
 
@@ -90,6 +100,8 @@ pub enum Condition {
     Still,
     /// Endpoints take no requests (`-FI_EAGAIN`), and nothing travels.
     Busy,
+    /// Endpoints take no requests but in the traffic class of low latency.
+    Congested,
     /// Reading a completion queue fails with this error (positive).
     Broken(c_int),
 }

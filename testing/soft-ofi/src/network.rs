@@ -60,6 +60,7 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 pub(crate) struct Endpoint {
     pub(crate) domain: u32,
+    pub(crate) low_latency: bool,
     pub(crate) queue: Option<u32>,
     pub(crate) vector: Option<u32>,
     pub(crate) is_enabled: bool,
@@ -226,6 +227,11 @@ impl Network {
 }
 
 impl Provider {
+    /// Returns whether anything travels.
+    pub(crate) fn moves(&self) -> bool {
+        matches!(self.condition, Condition::Good | Condition::Congested)
+    }
+
     /// Returns a random number below `below`.
     pub(crate) fn draw(&mut self, below: usize) -> usize {
         self.random.below(below as u64) as usize

@@ -89,11 +89,17 @@ pub(crate) unsafe extern "C" fn getinfo(
     let hints = unsafe { &*hints };
     // SAFETY: as above.
     let (caps, name) = (hints.caps, unsafe { (*hints.fabric_attr).prov_name });
+    // SAFETY: as above.
+    let class = unsafe { (*hints.tx_attr).tclass };
     // SAFETY: a name ends with a zero.
     let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_bytes());
     let mut first: *mut fi_info = null_mut();
     for (id, provider) in lock().providers.iter().rev().filter(|(_, it)| it.is_listed) {
         let mut info = offer(*id, &provider.limits);
+        if class == FI_TC_LOW_LATENCY && provider.limits.low_latency {
+            // SAFETY: it was just made.
+            unsafe { &mut *info.tx_attr }.tclass = class;
+        }
         let is_asked = name.is_none_or(|name| name == provider.limits.name.as_bytes());
         info.next = first;
         let is_listed = is_asked && info.caps & caps == caps;

@@ -6,9 +6,9 @@ use libfabric_sys::{
     FI_REMOTE_WRITE, FI_RMA,
 };
 
+use crate::Fault;
 use crate::network::{Completion, Network, Payload, Request, Target};
 use crate::objects::{self, Range};
-use crate::{Condition, Fault};
 
 /// Most steps of progress for each read of a queue.
 const STEPS: usize = 8;
@@ -47,9 +47,9 @@ impl Network {
     /// Returns whether a read of a queue could move anything.
     pub(crate) fn may_travel(&mut self, queue: u32) -> bool {
         let domain = self.queues.get(&queue).map(|queue| queue.domain);
-        domain.and_then(|domain| self.provider_of(domain)).is_some_and(|provider| {
-            provider.condition == Condition::Good && !provider.requests.is_empty()
-        })
+        domain
+            .and_then(|domain| self.provider_of(domain))
+            .is_some_and(|provider| provider.moves() && !provider.requests.is_empty())
     }
 
     /// Tells the sender of its request's end.
@@ -64,7 +64,7 @@ impl Network {
 
     fn step(&mut self, request: &mut Request) -> Outcome {
         let Some(provider) = self.provider_at(request.from) else { return Outcome::Arrived };
-        if provider.condition != Condition::Good {
+        if !provider.moves() {
             return Outcome::Stays;
         }
         match request.fault {

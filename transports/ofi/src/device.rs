@@ -22,7 +22,7 @@ use crate::provider::{DATA_BYTES, is_limited};
 use crate::tag::Layout;
 
 /// Protocol of the two sides; the version changes with every change of what they tell each other.
-const PROTOCOL: Protocol = protocol("ferroccl-ofi", 4);
+const PROTOCOL: Protocol = protocol("ferroccl-ofi", 5);
 
 /// Largest number of bytes of one put, even where a provider takes more.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
@@ -190,7 +190,7 @@ impl Device for OfiDevice {
         let (provider, (major, _)) = (info.provider(), info.version());
         let eager_limit = is_limited(&provider, major).then(|| options.eager_limit.clone());
         let mode = Mode { provider, writes: self.writes, eager_limit };
-        let posted = Posted::open(&self.domain).map_err(transport_error)?;
+        let posted = Posted::open(&self.domain, self.writes).map_err(transport_error)?;
         let posted = Arc::new(Mutex::new(posted));
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         lanes.retain(|lane| lane.strong_count() > 0);

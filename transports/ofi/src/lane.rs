@@ -16,12 +16,13 @@ use libfabric_sys::{FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, fi_context2};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
 
+use crate::endpoints::Endpoints;
 use crate::memory::{Registered, Shared};
 use crate::messages::{DEPTH_MAX, HEAD_BYTES, Head, Inbox, PART_BYTES, TOKEN_BYTES};
 use crate::native::{
     Bell, COMPLETIONS_MAX, Completion, Domain, Endpoint, OfiError, transport_error,
 };
-use crate::peer::{Mode, Offer, Patience, Peer};
+use crate::peer::{Destination, Mode, Offer, Patience, Peer};
 use crate::posted::{Posted, lock};
 use crate::requests::{Request, Requests, Write};
 use crate::tag::Layout;
@@ -114,8 +115,8 @@ impl OfiLane {
         };
         // From here on, the endpoint is closed before the inbox goes.
         let posted = lock(&lane.posted);
-        if let (Some(inbox), Some(endpoint)) = (&mut lane.inbox, posted.endpoints.first()) {
-            inbox.post(endpoint).map_err(transport_error)?;
+        if let (Some(inbox), Some(own)) = (&mut lane.inbox, posted.endpoints.first()) {
+            inbox.post(&own.data).map_err(transport_error)?;
         }
         drop(posted);
         Ok(lane)
@@ -136,7 +137,7 @@ impl OfiLane {
 
     /// Takes one put; returns false if the link takes no more.
     fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
-        let WorkRequest::Put { endpoint, remote_offset, immediate, id, .. } = *request;
+        let WorkRequest::Put { endpoint, remote_offset, is_control, immediate, id, .. } = *request;
         let understood = self.memory.understand(request)?;
         let peer = self.peers.get_mut(endpoint.0 as usize).and_then(Option::as_mut);
         let peer = peer.ok_or_else(|| unknown(endpoint))?;
@@ -144,11 +145,11 @@ impl OfiLane {
             // Work for a lost peer is void: taken, and never done.
             return Ok(true);
         }
-        if peer.outstanding >= DEPTH_MAX {
+        if peer.outstanding[usize::from(is_control)] >= DEPTH_MAX {
             return Ok(false);
         }
         let remote = (understood.to.address + remote_offset as u64, understood.to.key);
-        let mut write = Write::new(endpoint, id, immediate, remote);
+        let mut write = Write::new(endpoint, (id, is_control), immediate, remote);
         let slices = [Some(&understood.source), understood.tail.as_ref()];
         for slice in slices.into_iter().flatten().filter(|slice| slice.bytes > 0) {
             write.add(slice);
@@ -166,9 +167,9 @@ impl OfiLane {
             // Providers look at the registration of nothing, too.
             write.add(&understood.source);
         }
-        peer.outstanding += 1;
+        peer.outstanding[usize::from(is_control)] += 1;
         (peer.puts, write.put) = (peer.puts + 1, peer.puts);
-        peer.waiting.push_back(write);
+        peer.waiting.push(write);
         self.pump(endpoint);
         Ok(true)
     }
@@ -179,22 +180,27 @@ impl OfiLane {
         let Posted { endpoints, requests, .. } = &mut *lock(posted);
         let number = endpoint.0 as usize;
         let Some(Some(peer)) = peers.get_mut(number) else { return };
-        let (Some((to, number, token)), Some(own)) = (peer.to, endpoints.get(number / *peers_max))
-        else {
-            return;
-        };
-        while let Some(mut write) = peer.waiting.pop_front() {
-            if write.request.is_void() {
-                return peer.lose(WITHDRAWN.to_owned());
-            }
-            let posted = match inbox {
-                None => write_put(own, requests, *layout, (to, number), *acknowledged, &write),
-                Some(_) => send_put(own, requests, (to, number, token), &mut write),
-            };
-            match posted {
-                Ok(true) => peer.sent += u64::from(write.immediate.is_some()),
-                Ok(false) => return peer.waiting.push_front(write),
-                Err(error) => peer.lose(error.to_string()),
+        let (Some(to), Some(own)) = (peer.to, endpoints.get(number / *peers_max)) else { return };
+        let Destination { at: numbers, number, token } = to;
+        for is_control in [true, false] {
+            let (own, at) = own.route(numbers, is_control);
+            while let Some(mut write) = peer.waiting.pop(is_control) {
+                if write.request.is_void() {
+                    return peer.lose(WITHDRAWN.to_owned());
+                }
+                let to = (at, number);
+                let posted = match inbox {
+                    None => write_put(own, requests, *layout, to, *acknowledged, &write),
+                    Some(_) => send_put(own, requests, to, token, &mut write),
+                };
+                match posted {
+                    Ok(true) => peer.sent += u64::from(write.immediate.is_some()),
+                    Ok(false) => {
+                        peer.waiting.put_back(write);
+                        break;
+                    }
+                    Err(error) => peer.lose(error.to_string()),
+                }
             }
         }
     }
@@ -213,7 +219,9 @@ impl OfiLane {
     fn drain(&mut self, events: &mut Vec<Event>) {
         let posted = Arc::clone(&self.posted);
         let Posted { endpoints, requests, is_withdrawn, .. } = &mut *lock(&posted);
-        for (number, endpoint) in endpoints.iter().enumerate() {
+        let all = endpoints.iter().enumerate();
+        let all = all.flat_map(|(number, own)| own.all().map(move |endpoint| (number, endpoint)));
+        for (number, endpoint) in all {
             let mut all = [Completion::NONE; COMPLETIONS_MAX];
             for _ in 0..TURNS_MAX {
                 let taken = match endpoint.take("a write", &mut all) {
@@ -234,8 +242,8 @@ impl OfiLane {
         if *is_withdrawn {
             self.peers.iter_mut().flatten().for_each(|peer| peer.lose(WITHDRAWN.to_owned()));
         }
-        let (inbox, endpoint) = (&mut self.inbox, endpoints.first());
-        let posted = inbox.as_mut().zip(endpoint).map(|(inbox, endpoint)| inbox.post(endpoint));
+        let (inbox, own) = (&mut self.inbox, endpoints.first());
+        let posted = inbox.as_mut().zip(own).map(|(inbox, own)| inbox.post(&own.data));
         if let Some(Err(error)) = posted {
             // Nothing can come any more.
             self.peers.iter_mut().flatten().for_each(|peer| peer.lose(error.to_string()));
@@ -271,12 +279,13 @@ impl OfiLane {
             }
             return;
         }
-        let Some(Request { endpoint, id, left, .. }) = requests.end(context) else { return };
+        let Some(ended) = requests.end(context) else { return };
+        let Request { endpoint, id, is_control, left, .. } = ended;
         if left.fetch_sub(1, Ordering::Relaxed) > 1 {
             return;
         }
         if let Ok(peer) = self.peer(endpoint) {
-            peer.outstanding -= 1;
+            peer.outstanding[usize::from(is_control)] -= 1;
             // Work for a lost peer is never done; other parts of it may be.
             let is_done = peer.lost.is_none() && peer.failing.is_none();
             self.done.extend(is_done.then_some(id));
@@ -326,7 +335,7 @@ impl OfiLane {
             // The queue itself fails.
             return self.peers.iter_mut().flatten().for_each(|peer| peer.lose(error.to_string()));
         }
-        let Some(Request { endpoint, left, .. }) = requests.end(context) else {
+        let Some(Request { endpoint, is_control, left, .. }) = requests.end(context) else {
             // A receive whose message did not come whole is posted again.
             self.inbox.iter_mut().for_each(|inbox| drop(inbox.take(context)));
             return;
@@ -334,7 +343,7 @@ impl OfiLane {
         // Other messages of the same put fail, too.
         let is_last = left.fetch_sub(1, Ordering::Relaxed) == 1;
         if let Ok(peer) = self.peer(endpoint) {
-            peer.outstanding -= usize::from(is_last);
+            peer.outstanding[usize::from(is_control)] -= usize::from(is_last);
             peer.fail(now(), error.to_string());
         }
     }
@@ -427,7 +436,8 @@ fn write_put(
 fn send_put(
     endpoint: &Endpoint,
     requests: &mut Requests,
-    (to, number, token): (u64, u32, [u8; TOKEN_BYTES]),
+    (to, number): (u64, u32),
+    token: [u8; TOKEN_BYTES],
     write: &mut Write,
 ) -> Result<bool, TransportError> {
     let total = write.bytes();
@@ -479,10 +489,10 @@ impl Lane for OfiLane {
         let Some(own) = posted.endpoints.get(own) else {
             return Err(TransportError::Usage(WITHDRAWN.to_owned()));
         };
-        let address = own.address().map_err(transport_error)?;
+        let addresses = own.addresses().map_err(transport_error)?;
         let token = ccl_socket::socket::random()?;
         let mode = self.mode.clone();
-        let peer = Peer::new(*link, Offer { address, number: number as u32, token, mode });
+        let peer = Peer::new(*link, Offer { addresses, number: number as u32, token, mode });
         let peer =
             peer.ok_or_else(|| TransportError::Usage("a link without a connection".to_owned()))?;
         drop(posted);
@@ -517,7 +527,7 @@ impl Lane for OfiLane {
                 continue;
             }
             let is_asked = only.is_none_or(|only| only.0 as usize == number);
-            if is_asked && peer.outstanding == 0 {
+            if is_asked && peer.is_done() {
                 peer.leave();
             }
             let may_hear = peer.ended.is_none() && peer.sent > 0;
@@ -559,7 +569,7 @@ impl Lane for OfiLane {
             return Err(TransportError::Usage(WITHDRAWN.to_owned()));
         };
         let (address, name) = match &self.inbox {
-            None => memory.share(self.number, endpoint, |memory| own.expose(memory))?,
+            None => memory.share(self.number, endpoint, |memory| own.data.expose(memory))?,
             Some(_) => (0, key.0),
         };
         let bytes = memory.bytes() as u64;
@@ -623,14 +633,17 @@ impl Lane for OfiLane {
     }
 
     fn is_drained(&self) -> bool {
-        self.peers.iter().flatten().all(|peer| peer.outstanding == 0 || peer.lost.is_some())
+        self.peers.iter().flatten().all(|peer| peer.is_done() || peer.lost.is_some())
     }
 
     fn sleep(&mut self, longest: Duration) {
         if !self.done.is_empty() || !self.deferred.is_empty() {
             return;
         }
-        let bells = Vec::from_iter(lock(&self.posted).endpoints.iter().map(Endpoint::bell));
+        let posted = lock(&self.posted);
+        let bells = posted.endpoints.iter().flat_map(Endpoints::all).map(Endpoint::bell);
+        let bells = Vec::from_iter(bells);
+        drop(posted);
         if bells.iter().any(|bell| matches!(bell, Bell::Silent)) {
             return std::thread::sleep(longest.min(NAP));
         }

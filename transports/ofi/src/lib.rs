@@ -6,8 +6,9 @@
 //! A lane has one reliable datagram endpoint (`FI_EP_RDM`) for all its peers, or for each 16 of
 //! them where the data of writes is short; nothing relies on an order. Over EFA, a put is a write
 //! with data (`FI_RMA`, `FI_REMOTE_CQ_DATA`), which completes at both sides; the data tells the
-//! peer and the immediate (see `tag`), the completion the length. Endpoints are not connected, so
-//! each peer has keys of its own, which end with its link.
+//! peer and the immediate (see `tag`), the completion the length. Credits and CTS are written by an
+//! endpoint of their own, in a traffic class of their own where there is one (see `endpoints`).
+//! Endpoints are not connected, so each peer has keys of its own, which end with its link.
 //!
 //! Providers in software check the key of a write at its beginning only: the rest of a write
 //! arrives in memory that was deregistered meanwhile. So it is with EFA's adapters that do not
@@ -25,9 +26,10 @@
 //! Over the provider `shm` libfabric itself fails in some points of the conformance suite: 1.17
 //! when a peer is inserted that has died, 2.5 when many messages go both ways within one process.
 //! EFA caches registrations, unless FI_EFA_MR_CACHE_ENABLE=0: a late write may arrive in memory
-//! that was given back. Control has no traffic class of its own (`FI_TC_LOW_LATENCY`).
+//! that was given back.
 
 mod device;
+mod endpoints;
 mod kind;
 mod lane;
 mod memory;

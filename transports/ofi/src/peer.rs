@@ -9,8 +9,8 @@ use ccl_core::time::Instant;
 use ccl_socket::{Link, LinkId, SideLink, SideMessage};
 use serde::{Deserialize, Serialize};
 
+use crate::endpoints::{Addresses, Endpoints, Numbers};
 use crate::messages::TOKEN_BYTES;
-use crate::native::Endpoint;
 use crate::provider::EAGER_LIMIT;
 use crate::requests::Write;
 use crate::staging::Staging;
@@ -57,8 +57,7 @@ impl Tells {
 /// Words by which a side makes itself known.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Offer {
-    /// Address of the lane's endpoint.
-    pub(crate) address: Vec<u8>,
+    pub(crate) addresses: Addresses,
     /// Number that the peer sends with its writes, by which this side tells it from others.
     pub(crate) number: u32,
     /// Token that the peer sends with its messages.
@@ -88,6 +87,53 @@ impl fmt::Display for Mode {
     }
 }
 
+/// Destination of puts to a peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination {
+    pub(crate) at: Numbers,
+    /// Number that the peer knows this side by.
+    pub(crate) number: u32,
+    /// Token that the peer knows this side's messages by.
+    pub(crate) token: [u8; TOKEN_BYTES],
+}
+
+/// Puts that the provider has not taken yet, in their order. Those of control wait for no data.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    control: VecDeque<Write>,
+    data: VecDeque<Write>,
+}
+
+impl Waiting {
+    fn of(&mut self, is_control: bool) -> &mut VecDeque<Write> {
+        if is_control { &mut self.control } else { &mut self.data }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.control.is_empty() && self.data.is_empty()
+    }
+
+    /// Adds a put behind its like.
+    pub(crate) fn push(&mut self, write: Write) {
+        self.of(write.request.is_control).push_back(write);
+    }
+
+    /// Returns the first of its kind.
+    pub(crate) fn pop(&mut self, is_control: bool) -> Option<Write> {
+        self.of(is_control).pop_front()
+    }
+
+    /// Puts back what was the first of its kind.
+    pub(crate) fn put_back(&mut self, write: Write) {
+        self.of(write.request.is_control).push_front(write);
+    }
+
+    fn clear(&mut self) {
+        self.control.clear();
+        self.data.clear();
+    }
+}
+
 /// A link to a peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -100,16 +146,14 @@ pub(crate) struct Peer {
     pub(crate) token: [u8; TOKEN_BYTES],
     /// Way in which this side moves bytes.
     mode: Mode,
-    /// Number of the peer in the address vector, and number and token that puts to it carry; none
-    /// until its offer has come.
-    pub(crate) to: Option<(u64, u32, [u8; TOKEN_BYTES])>,
+    /// Destination of puts; none until the peer's offer has come.
+    pub(crate) to: Option<Destination>,
     pub(crate) staging: Staging,
-    /// Puts that the provider has not taken yet.
-    pub(crate) waiting: VecDeque<Write>,
+    pub(crate) waiting: Waiting,
     /// Number of puts so far.
     pub(crate) puts: u64,
-    /// Number of puts that are not done.
-    pub(crate) outstanding: usize,
+    /// Number of puts of data, and of control, that are not done.
+    pub(crate) outstanding: [usize; 2],
     /// Number of immediates that were sent.
     pub(crate) sent: u64,
     /// Number of immediates that have arrived.
@@ -155,9 +199,9 @@ impl Peer {
             token: offer.token,
             mode: offer.mode,
             to: None,
-            waiting: VecDeque::new(),
+            waiting: Waiting::default(),
             puts: 0,
-            outstanding: 0,
+            outstanding: [0; 2],
             sent: 0,
             arrived: 0,
             leaves: None,
@@ -182,7 +226,7 @@ impl Peer {
         &mut self,
         now: Instant,
         patience: &Patience,
-        (endpoint, peers_max): (&Endpoint, usize),
+        (endpoints, peers_max): (&Endpoints, usize),
         notes: &mut Vec<Vec<u8>>,
     ) {
         if self.ended.is_some() || self.lost.is_some() {
@@ -217,8 +261,9 @@ impl Peer {
                             offer.mode, self.mode
                         ));
                     }
-                    match endpoint.insert(&offer.address) {
-                        Ok(number) => self.to = Some((number, offer.number, offer.token)),
+                    let Offer { number, token, .. } = offer;
+                    match endpoints.insert(&offer.addresses) {
+                        Ok(at) => self.to = Some(Destination { at, number, token }),
                         Err(error) => return self.lose(error.to_string()),
                     }
                 }
@@ -258,7 +303,7 @@ impl Peer {
     pub(crate) fn tell_sent(&mut self, now: Instant) {
         let Tells { count, times, at } = self.told;
         let times = if count == self.sent { times } else { 0 };
-        let may_tell = self.outstanding == 0 && self.sent > 0 && times < TELLS_MAX;
+        let may_tell = self.is_done() && self.sent > 0 && times < TELLS_MAX;
         if may_tell && !self.has_left && self.lost.is_none() && now.since(at) >= TELL_EVERY {
             self.told = Tells { count: self.sent, times: times + 1, at: now };
             self.side.say(&SideMessage::Sent(self.sent));
@@ -286,6 +331,11 @@ impl Peer {
                  its own is reset"
             ));
         }
+    }
+
+    /// Returns whether all puts are done.
+    pub(crate) fn is_done(&self) -> bool {
+        self.outstanding == [0; 2]
     }
 
     /// Returns whether everything that the peer has sent has arrived, as far as it has told.

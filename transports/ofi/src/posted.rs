@@ -3,26 +3,30 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::endpoints::Endpoints;
 use crate::memory::Registered;
-use crate::native::{Domain, Endpoint, OfiError};
+use crate::native::{Domain, OfiError};
 use crate::requests::Requests;
 
 /// Endpoints, and the requests that they have.
 #[derive(Debug)]
 pub(crate) struct Posted {
     domain: Arc<Domain>,
+    /// True if puts are writes.
+    writes: bool,
     /// Endpoints, each for so many peers in turn; closed before what they were given is freed.
-    pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) endpoints: Vec<Endpoints>,
     pub(crate) requests: Requests,
     /// True once memory was given back in the middle of a request.
     pub(crate) is_withdrawn: bool,
 }
 
 impl Posted {
-    pub(crate) fn open(domain: &Arc<Domain>) -> Result<Posted, OfiError> {
+    pub(crate) fn open(domain: &Arc<Domain>, writes: bool) -> Result<Posted, OfiError> {
         Ok(Posted {
             domain: Arc::clone(domain),
-            endpoints: vec![Endpoint::open(domain)?],
+            writes,
+            endpoints: vec![Endpoints::open(domain, writes)?],
             requests: Requests::new(domain),
             is_withdrawn: false,
         })
@@ -31,7 +35,7 @@ impl Posted {
     /// Opens endpoints up to this number of them, unless they are closed for good.
     pub(crate) fn grow(&mut self, count: usize) -> Result<(), OfiError> {
         while self.endpoints.len() < count && !self.is_withdrawn {
-            self.endpoints.push(Endpoint::open(&self.domain)?);
+            self.endpoints.push(Endpoints::open(&self.domain, self.writes)?);
         }
         Ok(())
     }

@@ -38,6 +38,8 @@ pub struct Provider {
     pub write_data: bool,
     /// True if it moves the memory of accelerators (`FI_HMEM`).
     pub device_memory: bool,
+    /// True if it has a traffic class of low latency (`FI_TC_LOW_LATENCY`).
+    pub low_latency: bool,
     /// Bytes that are sent without waiting for them.
     pub inject_bytes: usize,
     /// Most bytes of a message.
@@ -59,6 +61,9 @@ impl Provider {
         }
         if !self.device_memory {
             add("no memory of accelerators: their data is staged in host memory");
+        }
+        if !self.low_latency {
+            add("no traffic class of low latency: credits and CTS go in that of the data");
         }
         if !self.automatic_progress {
             add("no progress of its own: data moves while a rank is in a call");
@@ -88,7 +93,7 @@ pub(crate) fn is_limited(name: &str, major: u32) -> bool {
 /// When there is no libfabric of version 1.17 or later, or it fails.
 pub fn providers() -> Result<Vec<Provider>, OfiError> {
     let functions = functions()?;
-    let infos = Info::list(functions, &Hints { provider: None, caps: FI_MSG })?;
+    let infos = Info::list(functions, &Hints { provider: None, caps: FI_MSG, low_latency: false })?;
     let mut order: Vec<String> = Vec::new();
     let mut of_name: BTreeMap<String, Vec<Info>> = BTreeMap::new();
     for info in infos {
@@ -108,8 +113,10 @@ pub fn providers() -> Result<Vec<Provider>, OfiError> {
 
 /// Returns the best offer of a provider.
 pub(crate) fn best(functions: &'static Functions, name: &str) -> Result<Option<Info>, OfiError> {
-    for caps in [FI_MSG | FI_RMA, FI_MSG] {
-        let offers = Info::list(functions, &Hints { provider: Some(name), caps })?;
+    for (caps, low_latency) in [(FI_MSG | FI_RMA, true), (FI_MSG | FI_RMA, false), (FI_MSG, false)]
+    {
+        let hints = Hints { provider: Some(name), caps, low_latency };
+        let offers = Info::list(functions, &hints)?;
         // Asked for a layer, the library returns what is made of it, too.
         if let Some(offer) = offers.into_iter().find(|offer| offer.provider() == name) {
             return Ok(Some(offer));
@@ -136,7 +143,7 @@ fn provider(
             devices.push(device);
         }
     }
-    let hints = Hints { provider: Some(name), caps: FI_MSG | FI_HMEM };
+    let hints = Hints { provider: Some(name), caps: FI_MSG | FI_HMEM, low_latency: false };
     let device_memory = Info::list(functions, &hints)?.iter().any(|info| info.provider() == name);
     let Some(info) = best(functions, name)? else { return Ok(None) };
     let (major, minor) = info.version();
@@ -156,6 +163,7 @@ fn provider(
         writes: info.has(FI_RMA),
         write_data: info.domain().cq_data_size >= DATA_BYTES,
         device_memory,
+        low_latency: info.has_low_latency(),
         inject_bytes: info.sending().inject_size,
         message_bytes_max: info.endpoint().max_msg_size,
         registration: demands.map(|(_, name)| name.to_owned()).collect(),

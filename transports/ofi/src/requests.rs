@@ -21,6 +21,7 @@ const CHUNK_HEADS: usize = 64;
 pub(crate) struct Request {
     pub(crate) endpoint: EndpointId,
     pub(crate) id: u64,
+    pub(crate) is_control: bool,
     /// Number of messages of the put that are not done.
     pub(crate) left: Arc<AtomicUsize>,
     /// Memory that it reads, kept until it is done.
@@ -191,12 +192,12 @@ unsafe impl Send for Write {}
 impl Write {
     pub(crate) fn new(
         endpoint: EndpointId,
-        id: u64,
+        (id, is_control): (u64, bool),
         immediate: Option<u32>,
         remote: (u64, u64),
     ) -> Write {
         let left = Arc::new(AtomicUsize::new(1));
-        let request = Request { endpoint, id, left, keeps: [const { None }; 2] };
+        let request = Request { endpoint, id, is_control, left, keeps: [const { None }; 2] };
         let ranges = [(std::ptr::null(), 0, std::ptr::null_mut()); 2];
         Write { ranges, count: 0, immediate, remote, request, handed: 0, put: 0 }
     }

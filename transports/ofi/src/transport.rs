@@ -41,8 +41,10 @@ impl OfiTransport {
         let reach = if self.provider == EFA { FI_REMOTE_COMM } else { 0 };
         let mut offers = Vec::new();
         // Not every provider writes, and those that do may lose it if they are not asked for it.
-        for caps in [FI_MSG | FI_RMA | reach, FI_MSG | reach] {
-            let hints = Hints { provider: Some(&self.provider), caps };
+        // One that lacks a traffic class may offer nothing, or what it has.
+        let (write, send) = (FI_MSG | FI_RMA | reach, FI_MSG | reach);
+        for (caps, low_latency) in [(write, true), (write, false), (send, false)] {
+            let hints = Hints { provider: Some(&self.provider), caps, low_latency };
             if offers.is_empty() {
                 offers = Info::list(functions, &hints)?;
             }

@@ -106,8 +106,18 @@ fn shown(rows: &[Row]) -> String {
         return "libfabric has no provider with reliable datagram endpoints\n".to_owned();
     }
     let mut lines = vec![
-        ["provider", "version", "writes", "data", "HMEM", "inject", "registration", "progress"]
-            .map(str::to_owned),
+        [
+            "provider",
+            "version",
+            "writes",
+            "data",
+            "HMEM",
+            "low latency",
+            "inject",
+            "registration",
+            "progress",
+        ]
+        .map(str::to_owned),
     ];
     for Row { provider, .. } in rows {
         let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
@@ -118,6 +128,7 @@ fn shown(rows: &[Row]) -> String {
             yes(provider.writes),
             yes(provider.write_data),
             yes(provider.device_memory),
+            yes(provider.low_latency),
             provider.inject_bytes.to_string(),
             if registration.is_empty() { "any memory".to_owned() } else { registration },
             if provider.automatic_progress { "automatic" } else { "manual" }.to_owned(),
@@ -125,7 +136,7 @@ fn shown(rows: &[Row]) -> String {
     }
     let tests = ["test"].into_iter().chain(rows.iter().map(|row| row.test.as_str()));
     let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
-    let widths: [usize; 8] = std::array::from_fn(width);
+    let widths: [usize; 9] = std::array::from_fn(width);
     let mut text = String::new();
     for (line, test) in lines.iter().zip(tests) {
         for (cell, width) in line.iter().zip(widths) {
@@ -154,6 +165,7 @@ mod tests {
             writes: true,
             write_data: true,
             device_memory: false,
+            low_latency: false,
             inject_bytes: 64,
             message_bytes_max: 1 << 30,
             registration: vec!["LOCAL".to_owned(), "VIRT_ADDR".to_owned()],

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ccl_memory::Region;
 use libc::{c_void, iovec};
 use libfabric_sys::{
-    FI_MR_HMEM, FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_RECV, FI_REMOTE_WRITE, FI_SEND, FI_WRITE,
-    fi_close, fi_domain, fi_mr_attr, fi_mr_regattr, fid_domain, fid_fabric, fid_mr,
+    FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_RECV, FI_REMOTE_WRITE, FI_SEND,
+    FI_WRITE, fi_close, fi_domain, fi_mr_attr, fi_mr_regattr, fid_domain, fid_fabric, fid_mr,
 };
 use rustix::process::{Pid, getpid};
 
@@ -27,6 +27,8 @@ pub(crate) const REMOTE: u64 = LOCAL | FI_REMOTE_WRITE;
 #[derive(Debug)]
 pub(crate) struct Domain {
     pub(super) info: Info,
+    /// Offer that differs by its traffic class, that of low latency, where there is one.
+    pub(super) low_latency: Option<Info>,
     pub(super) fabric: *mut fid_fabric,
     pub(super) raw: *mut fid_domain,
     /// Next key of memory, where this side chooses them.
@@ -45,6 +47,8 @@ impl Domain {
         if !info.suits_writes() {
             info.limit_queues(MESSAGE_QUEUE_MAX);
         }
+        // Memory that is bound to one endpoint is written through no other.
+        let low_latency = info.take_low_latency().filter(|info| !info.registers(FI_MR_ENDPOINT));
         let functions = info.functions;
         let mut fabric = ptr::null_mut();
         let attributes = info.info().fabric_attr;
@@ -53,7 +57,8 @@ impl Domain {
         check(functions, "fi_fabric", returned)?;
         let next_key = AtomicU64::new(1);
         let process = getpid();
-        let mut domain = Domain { info, fabric, raw: ptr::null_mut(), next_key, process };
+        let raw = ptr::null_mut();
+        let mut domain = Domain { info, low_latency, fabric, raw, next_key, process };
         // SAFETY: the fabric is open, by the same offer.
         let returned = unsafe { fi_domain(fabric, domain.info.raw(), &raw mut domain.raw) };
         check(functions, "fi_domain", returned)?;

@@ -16,7 +16,7 @@ use libfabric_sys::{
     fi_trywait, fi_writedata, fi_writemsg, fid, fid_av, fid_cq, fid_ep,
 };
 
-use super::{Domain, Memory, OfiError, check, reason};
+use super::{Domain, Info, Memory, OfiError, check, reason};
 
 /// No provider's address is longer.
 const ADDRESS_BYTES_MAX: usize = 512;
@@ -99,8 +99,18 @@ pub(crate) enum Bell {
 unsafe impl Send for Endpoint {}
 
 impl Endpoint {
+    /// Opens an endpoint.
     pub(crate) fn open(domain: &Arc<Domain>) -> Result<Endpoint, OfiError> {
-        let none = ptr::null_mut();
+        Endpoint::open_by(domain, &domain.info)
+    }
+
+    /// Opens an endpoint that sends in the traffic class of low latency, if the provider has one.
+    pub(crate) fn open_low_latency(domain: &Arc<Domain>) -> Result<Option<Endpoint>, OfiError> {
+        domain.low_latency.as_ref().map(|info| Endpoint::open_by(domain, info)).transpose()
+    }
+
+    fn open_by(domain: &Arc<Domain>, info: &Info) -> Result<Endpoint, OfiError> {
+        let (none, info) = (ptr::null_mut(), info.raw());
         let domain = Arc::clone(domain);
         let functions = domain.info.functions;
         let mut made = Endpoint {
@@ -129,7 +139,7 @@ impl Endpoint {
             map_addr: none,
             flags: 0,
         };
-        let (opened, info) = (made.domain.raw, made.domain.info.raw());
+        let opened = made.domain.raw;
         // SAFETY: the domain is open.
         let mut returned = unsafe { fi_cq_open(opened, &raw mut queue, &raw mut made.queue) };
         if returned < 0 {
@@ -151,7 +161,7 @@ impl Endpoint {
         // SAFETY: the domain is open.
         let returned = unsafe { fi_av_open(opened, &raw mut vector, &raw mut made.vector) };
         check(functions, "fi_av_open", returned)?;
-        // SAFETY: the domain is open, by the same offer.
+        // SAFETY: the domain is open, by the same offer but perhaps for its traffic class.
         let returned = unsafe { fi_endpoint(opened, info, &raw mut made.raw) };
         check(functions, "fi_endpoint", returned)?;
         for (to, flags) in [(made.queue.cast(), FI_SEND | FI_RECV), (made.vector.cast(), 0)] {

@@ -6,8 +6,9 @@ use std::ptr::{self, NonNull};
 use libc::{ENODATA, c_char, c_int};
 use libfabric_sys::{
     FI_API_VERSION, FI_BUS_PCI, FI_CONTEXT, FI_CONTEXT2, FI_EP_RDM, FI_MR_ALLOCATED,
-    FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_THREAD_SAFE,
-    Functions, fi_domain_attr, fi_ep_attr, fi_info, fi_pci_attr, fi_tx_attr,
+    FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_TC_LOW_LATENCY,
+    FI_TC_UNSPEC, FI_THREAD_SAFE, Functions, fi_domain_attr, fi_ep_attr, fi_info, fi_pci_attr,
+    fi_tx_attr,
 };
 
 use super::{OfiError, check};
@@ -26,6 +27,8 @@ pub(crate) struct Hints<'a> {
     pub(crate) provider: Option<&'a str>,
     /// Capabilities.
     pub(crate) caps: u64,
+    /// True to ask for the traffic class of low latency, which offers may lack all the same.
+    pub(crate) low_latency: bool,
 }
 
 /// Offer of a provider.
@@ -103,6 +106,10 @@ impl Info {
         // SAFETY: as above.
         let domain = unsafe { &mut *info.domain_attr };
         (domain.mr_mode, domain.threading) = (MR_MODES, FI_THREAD_SAFE);
+        if hints.low_latency {
+            // SAFETY: as above.
+            unsafe { &mut *info.tx_attr }.tclass = FI_TC_LOW_LATENCY;
+        }
         if let Some(name) = name {
             // SAFETY: as above.
             let fabric = unsafe { &mut *info.fabric_attr };
@@ -122,6 +129,26 @@ impl Info {
         // SAFETY: as above.
         let receiving = unsafe { &mut *info.rx_attr };
         receiving.size = receiving.size.min(most);
+    }
+
+    /// Returns whether endpoints by this offer send in the traffic class of low latency.
+    pub(crate) fn has_low_latency(&self) -> bool {
+        self.sending().tclass == FI_TC_LOW_LATENCY
+    }
+
+    /// Takes the traffic class of low latency out of the offer; returns a copy that has it, unless
+    /// there is none.
+    pub(super) fn take_low_latency(&mut self) -> Option<Info> {
+        if !self.has_low_latency() {
+            return None;
+        }
+        // SAFETY: the offer is whole.
+        let copy = unsafe { (self.functions.dupinfo)(self.raw.as_ptr()) };
+        // SAFETY: as above, and nobody else has it.
+        let info = unsafe { self.raw.as_mut() };
+        // SAFETY: every offer has all attributes.
+        unsafe { &mut *info.tx_attr }.tclass = FI_TC_UNSPEC;
+        NonNull::new(copy).map(|raw| Info { functions: self.functions, raw })
     }
 
     pub(super) fn raw(&self) -> *mut fi_info {

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use ccl_conformance::{Fixture, Proxy, join};
-use ccl_core::transport::Event;
+use ccl_core::transport::{DeviceId, Event};
 use ccl_socket::now;
 use ccl_soft_ofi::sys::{FI_EOVERRUN, FI_MR_ENDPOINT};
 use ccl_soft_ofi::{Condition, Fault, Limits, SoftProvider, functions};
 use ccl_transport_ofi::{OfiTransport, Options};
 
-use crate::mending::{Side, exchange, joined, until};
+use crate::mending::{Side, exchange, joined, joined_over, until};
 use crate::soft::Soft;
 
 /// Bytes of each side's memory: several parts of a message, and many packets.
@@ -32,6 +32,11 @@ fn sides(limits: &Limits) -> ((SoftProvider, Proxy), [Side; 2]) {
     let transport = OfiTransport::over(functions(), limits.name, options);
     let (sides, proxy) = joined(&transport, &provider.device(), BYTES);
     ((provider, proxy), sides)
+}
+
+/// Lets both sides leave: each waits for the other's word.
+fn leave(sides: &mut [Side; 2]) {
+    while sides.each_mut().map(|side| side.lane.say_farewell(None)) != [true; 2] {}
 }
 
 fn lost_to_both(sides: &mut [Side; 2], words: &str) {
@@ -83,8 +88,53 @@ fn requests_that_are_not_taken_wait() {
             assert_eq!(arrived, Vec::from_iter([1].into_iter().chain(100..120)));
             sides[1].events.retain(|event| matches!(event, Event::Arrived { immediate: 1, .. }));
         }
-        // Each waits for the other's word when it leaves.
-        while sides.each_mut().map(|side| side.lane.say_farewell(None)) != [true; 2] {}
+        leave(&mut sides);
+    }
+}
+
+/// Control arrives while the provider takes no data, where it has a traffic class for that.
+#[test]
+fn control_goes_in_the_traffic_class_of_low_latency() {
+    let ((provider, _proxy), mut sides) = sides(&Limits::efa(3));
+    exchange(&mut sides, 1);
+    provider.set(Condition::Congested);
+    sides[0].put(7);
+    sides[0].put_control(8);
+    until(&mut sides, "control arrives", |sides| sides[1].arrived() == [1, 8]);
+    provider.set(Condition::Good);
+    until(&mut sides, "data arrive, too", |sides| sides[1].arrived() == [1, 8, 7]);
+    leave(&mut sides);
+}
+
+/// Control overtakes data that waits, where this side or its peer has no such class.
+#[test]
+fn control_waits_behind_no_data() {
+    let one_class = Limits { low_latency: false, requests: 1, ..Limits::efa(3) };
+    for other in [false, true] {
+        let other = Limits { low_latency: other, ..one_class.clone() };
+        let each = [&one_class, &other].map(|limits| SoftProvider::new(limits.clone()));
+        let options = Options { interfaces: "lo".to_owned(), ..Options::default() };
+        let transport = OfiTransport::over(functions(), "efa", options);
+        let ids = each.each_ref().map(|provider| DeviceId(provider.device()));
+        let (sides, _proxy) = joined_over(&transport, ids.each_ref(), BYTES);
+        // Dropped before the proxy.
+        let mut sides = sides;
+        exchange(&mut sides, 1);
+        for id in 0..2 {
+            each.iter().for_each(|provider| provider.set(Condition::Busy));
+            // About as much as a link takes.
+            (100..163).for_each(|immediate| sides[id].put(immediate));
+            sides[id].put_control(8);
+            each.iter().for_each(|provider| provider.set(Condition::Good));
+            until(&mut sides, "all arrive", |sides| sides[1 - id].arrived().len() == 65);
+            // What arrives may be told of late, but one is under way at a time.
+            let done = sides[id].events.iter().filter_map(|event| match event {
+                Event::Done { id } => Some(*id),
+                _ => None,
+            });
+            assert_eq!(Vec::from_iter(done)[..2], [1, 8]);
+        }
+        leave(&mut sides);
     }
 }
 

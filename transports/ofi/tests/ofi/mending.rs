@@ -55,11 +55,20 @@ impl Side {
     }
 
     pub(crate) fn put_bytes(&mut self, immediate: u32, bytes: usize) {
+        self.put_as(immediate, bytes, false);
+    }
+
+    /// Puts what carries no data, as credits do.
+    pub(crate) fn put_control(&mut self, immediate: u32) {
+        self.put_as(immediate, 0, true);
+    }
+
+    fn put_as(&mut self, immediate: u32, bytes: usize, is_control: bool) {
         let put = WorkRequest::Put {
             endpoint: self.at,
             local: LocalSlice { key: self.key, offset: 0, bytes },
             tail: None,
-            is_control: false,
+            is_control,
             remote: self.remote,
             remote_offset: 0,
             immediate: Some(immediate),
@@ -81,7 +90,16 @@ pub(crate) fn pair(provider: &str) -> ([Side; 2], Proxy) {
 /// Returns two sides over a device, with so many bytes of memory each, and a proxy between them.
 pub(crate) fn joined(transport: &OfiTransport, device: &str, bytes: usize) -> ([Side; 2], Proxy) {
     let id = DeviceId(device.to_owned());
-    let devices: [Arc<dyn Device>; 2] = [(); 2].map(|()| transport.open(&id).unwrap());
+    joined_over(transport, [&id; 2], bytes)
+}
+
+/// Returns the same over two devices.
+pub(crate) fn joined_over(
+    transport: &OfiTransport,
+    ids: [&DeviceId; 2],
+    bytes: usize,
+) -> ([Side; 2], Proxy) {
+    let devices: [Arc<dyn Device>; 2] = ids.map(|id| transport.open(id).unwrap());
     let mut listener = devices[0].listen(&SECRET).unwrap();
     let proxy = Proxy::new(first_location(&listener.address()).unwrap());
     let address = proxy.instead_of(&listener.address()).unwrap();
