@@ -388,9 +388,9 @@ fn a_request_that_a_provider_fails_goes_over_the_other_rail_and_its_own_comes_ba
     }
 }
 
-/// What the side itself has under way goes over the other rail. Its peer has nothing under way:
-/// what its device has acknowledged is told by the queue alone, and is lost with it, which ends the
-/// link.
+/// Checks that puts of the side whose queue fails go over the other rail. Its peer has none under
+/// way: what its device has acknowledged is told by the queue alone, and is lost with it, which
+/// ends the link.
 #[test]
 fn a_provider_whose_queue_cannot_be_read_is_out_and_the_other_goes_on() {
     for side in [0, 1] {
@@ -402,5 +402,7 @@ fn a_provider_whose_queue_cannot_be_read_is_out_and_the_other_goes_on() {
         pair.until(&context, |pair| pair.has_failed(0));
         pair.carry(200, &context);
         assert!(!pair.is_up(0) && pair.is_up(1), "{context}");
+        pair.house.softs[side][0].set(Condition::Good);
+        pair.comes_back(0, PAUSE, &context);
     }
 }
