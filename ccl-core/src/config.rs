@@ -26,10 +26,10 @@ crate::tunables! {
     #[non_exhaustive]
     pub struct Config {
         transport: String = "auto".to_owned(), "FERROCCL_TRANSPORT", None, true,
-            "Transport to use (auto, shm, tcp, verbs, shm+tcp, shm+verbs). tcp and verbs alone \
-             join ranks of one host, too. auto takes shm on a host, and between hosts verbs if all \
-             ranks have an RDMA device with a PCI function or one that FERROCCL_IB_HCA names, else \
-             tcp.";
+            "Transport to use: auto, the name of one, or HOST+NETWORK, one within hosts and one \
+             between them. That of a network alone joins ranks of one host, too. auto takes the \
+             first that all ranks have; one that needs adapters counts where all have any on the \
+             PCI bus, or name others by its own settings.";
         socket_interfaces: String = String::new(), "FERROCCL_SOCKET_IFNAME",
             Some("NCCL_SOCKET_IFNAME"), false,
             "Interfaces that tcp tells its peers of: prefixes of names, or networks such as \
@@ -89,8 +89,8 @@ crate::tunables! {
         check_network: NetworkCheck = NetworkCheck::Assumed, "FERROCCL_CHECK_NETWORK", None, true,
             "Check what defaults assume of the network when ranks join, and make up for what does \
              not hold; what is set stays, and `FERROCCL_DEBUG=info` says what is changed. 1: round \
-             trips between hosts (more slots where the default's would hold back what a link \
-             carries), and whether RDMA devices are of a fabric that routes adaptively. measure: \
+             trips between hosts (more slots if the default number limits a link's bandwidth), \
+             and whether RDMA devices are of a fabric that routes adaptively. measure: \
              also what pairs of hosts get of the network alone and all at once (more connections \
              or queue pairs, if that helps), for which each host sends up to 128 MiB at every \
              start. 0 leaves everything as it is.";

@@ -270,8 +270,8 @@ impl Communicator {
         &self.engine.config
     }
 
-    /// Returns the transports that join the ranks: `self`, `shm`, `tcp`, `verbs`, `shm+tcp` or
-    /// `shm+verbs`.
+    /// Returns the transports that join the ranks, as `FERROCCL_TRANSPORT` names them (`shm`,
+    /// `tcp`, `shm+verbs`); `self` for a single rank.
     #[must_use]
     pub fn transport(&self) -> &'static str {
         self.engine.wiring.as_ref().map_or("self", |wiring| wiring.transports)

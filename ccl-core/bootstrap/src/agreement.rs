@@ -133,9 +133,8 @@ impl Agreement {
         facts.first.is_some() && facts.condemned.is_none() && is_due(facts, true)
     }
 
-    /// Checks whether this rank must coordinate, and goes on as coordinator where it can. The
-    /// question is repeated at `regular` times, because answers get lost with the ranks that pass
-    /// them on.
+    /// Checks whether this rank must coordinate, and continues as coordinator where it can. At
+    /// `regular` times it asks again: answers are lost when a rank dies that forwards them.
     pub(super) fn consider(
         &mut self,
         facts: &Facts,

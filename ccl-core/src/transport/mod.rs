@@ -165,10 +165,7 @@ pub fn check_note(bytes: &[u8]) -> Result<(), TransportError> {
     if bytes.len() <= NOTE_BYTES_MAX {
         return Ok(());
     }
-    let bytes = bytes.len();
-    Err(TransportError::Usage(format!(
-        "a note of {bytes} bytes; at most {NOTE_BYTES_MAX} are possible"
-    )))
+    Err(TransportError::TooLong { what: "note", bytes: bytes.len(), most: NOTE_BYTES_MAX })
 }
 
 /// A connection of one lane.
@@ -267,6 +264,21 @@ pub struct Connected {
     pub inner: Box<dyn Inner>,
 }
 
+impl Connected {
+    /// Returns the transport's own part, for a lane whose device has made it.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError::OtherDevice`], when it is no `T`, or `is_own` is false for it.
+    pub fn into_own<T: Inner>(
+        self,
+        is_own: impl FnOnce(&T) -> bool,
+    ) -> Result<Box<T>, TransportError> {
+        let inner = self.inner.into_any().downcast::<T>().ok();
+        inner.filter(|inner| is_own(inner)).ok_or(TransportError::OtherDevice)
+    }
+}
+
 /// A transport's own part of a [`Connected`].
 pub trait Inner: Any + Send + fmt::Debug {
     /// Converts the part, so that the transport gets its own type back.
@@ -285,11 +297,11 @@ pub trait Lane: Send + fmt::Debug {
     /// Closes an endpoint. When it returns, the peer can write nothing through it any more.
     fn detach(&mut self, endpoint: EndpointId);
 
-    /// Hands over what was posted to an endpoint, or to all endpoints with none. Returns whether
-    /// the peers have it or are not waited for any more. [`Lane::detach`] and dropping wait until
-    /// this returns true, at most up to a deadline that begins with the first call. A caller that
-    /// ends several lanes calls this for each of them in turn first, so that they are waited for
-    /// together.
+    /// Flushes what was posted to an endpoint, or to all endpoints if `endpoint` is none. Returns
+    /// true once the peers have it, or the deadline has passed. [`Lane::detach`] and dropping wait
+    /// until this returns true, at most up to a deadline that begins with the first call. A caller
+    /// that ends several lanes calls this for each of them in turn first, so that they are waited
+    /// for together.
     fn say_farewell(&mut self, endpoint: Option<EndpointId>) -> bool {
         let _ = endpoint;
         true
@@ -594,6 +606,37 @@ pub enum TransportError {
         /// Sign by which the loss was noticed.
         reason: String,
     },
+    /// The lane has no such endpoint, or has detached it.
+    #[error("this lane has no endpoint {}", .0.0)]
+    UnknownEndpoint(EndpointId),
+    /// A connection is attached to a lane of another device than has made it.
+    #[error("this connection was made by another device")]
+    OtherDevice,
+    /// Memory is not registered with the device, or not any more.
+    #[error("memory key {} is not registered with this device", .0.0)]
+    UnknownMemory(MrKey),
+    /// Bytes from a peer are no key of memory.
+    #[error("{bytes} bytes that are no key of memory")]
+    NoKey {
+        /// Number of the bytes.
+        bytes: usize,
+    },
+    /// Memory of a peer can only be put into.
+    #[error("memory of {peer} cannot be mapped; put into it, as the device's capabilities say")]
+    NotMapped {
+        /// Address of the peer, or its kind.
+        peer: String,
+    },
+    /// A text for a peer is longer than such a text can be.
+    #[error("a {what} of {bytes} bytes; at most {most} are allowed")]
+    TooLong {
+        /// Kind of the text.
+        what: &'static str,
+        /// Number of its bytes.
+        bytes: usize,
+        /// Greatest number that is allowed.
+        most: usize,
+    },
     /// A call that the transport cannot carry out as given.
     #[error("{0}")]
     Usage(String),
@@ -606,6 +649,25 @@ pub enum TransportError {
 }
 
 impl TransportError {
+    /// Returns whether the caller is at fault: the call cannot be carried out as given.
+    #[must_use]
+    pub fn is_usage(&self) -> bool {
+        match self {
+            TransportError::UnknownEndpoint(_)
+            | TransportError::OtherDevice
+            | TransportError::UnknownMemory(_)
+            | TransportError::NoKey { .. }
+            | TransportError::NotMapped { .. }
+            | TransportError::TooLong { .. }
+            | TransportError::Usage(_) => true,
+            TransportError::Os { .. }
+            | TransportError::Deadline { .. }
+            | TransportError::Refused { .. }
+            | TransportError::Lost { .. }
+            | TransportError::Memory(_) => false,
+        }
+    }
+
     /// Returns whether less memory might do: the error is `ENOMEM` of the system.
     #[must_use]
     pub fn is_shortage(&self) -> bool {

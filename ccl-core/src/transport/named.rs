@@ -126,7 +126,7 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
     fn remembered(&self, at: usize, slice: LocalSlice) -> Result<Slice<'_, T>, TransportError> {
         let LocalSlice { key, offset, bytes } = slice;
         let found = self.local.get(at).filter(|(known, _)| *known == key);
-        let (_, registration) = found.ok_or_else(|| super::registry::unknown(key))?;
+        let (_, registration) = found.ok_or(TransportError::UnknownMemory(key))?;
         let there = registration.region.bytes();
         if offset.checked_add(bytes).is_none_or(|end| end > there) {
             return Err(out_of_range(RegionError { offset, bytes, region_bytes: there }));

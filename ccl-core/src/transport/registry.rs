@@ -64,7 +64,7 @@ impl<T: Clone> Registry<T> {
     ///
     /// When the key is not registered, or no longer.
     pub fn find(&self, key: MrKey) -> Result<Registration<T>, TransportError> {
-        self.lock().get(&key).cloned().ok_or_else(|| unknown(key))
+        self.lock().get(&key).cloned().ok_or(TransportError::UnknownMemory(key))
     }
 
     /// Registers memory.
@@ -80,7 +80,7 @@ impl<T: Clone> Registry<T> {
     ///
     /// When the key is not registered.
     pub fn remove(&self, key: MrKey) -> Result<(), TransportError> {
-        self.lock().remove(&key).ok_or_else(|| unknown(key))?;
+        self.lock().remove(&key).ok_or(TransportError::UnknownMemory(key))?;
         self.withdrawals.fetch_add(1, Ordering::Release);
         Ok(())
     }
@@ -89,8 +89,4 @@ impl<T: Clone> Registry<T> {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<MrKey, Registration<T>>> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-pub(super) fn unknown(MrKey(key): MrKey) -> TransportError {
-    TransportError::Usage(format!("memory key {key} is not registered with this device"))
 }

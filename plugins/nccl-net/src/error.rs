@@ -40,7 +40,7 @@ impl From<TransportError> for NetError {
             TransportError::Deadline { .. }
             | TransportError::Refused { .. }
             | TransportError::Lost { .. } => NcclResult::REMOTE_ERROR,
-            TransportError::Usage(_) => NcclResult::INVALID_USAGE,
+            error if error.is_usage() => NcclResult::INVALID_USAGE,
             _ => NcclResult::SYSTEM_ERROR,
         };
         NetError::new(result, error.to_string())

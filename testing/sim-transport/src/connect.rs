@@ -158,10 +158,8 @@ pub(crate) fn connect(
         return Err(TransportError::Usage("the address is not one of this transport".to_owned()));
     };
     if hello.len() > HELLO_BYTES_MAX {
-        return Err(TransportError::Usage(format!(
-            "a hello of {} bytes is too long; at most {HELLO_BYTES_MAX}",
-            hello.len()
-        )));
+        let (bytes, most) = (hello.len(), HELLO_BYTES_MAX);
+        return Err(TransportError::TooLong { what: "hello", bytes, most });
     }
     let mut state = world.state();
     state.check_rank(rank)?;

@@ -116,7 +116,7 @@ impl Device for SimDevice {
             state.memory.remove(&key.0);
             return Ok(());
         }
-        Err(TransportError::Usage(format!("memory {} is not registered with this device", key.0)))
+        Err(TransportError::UnknownMemory(key))
     }
 
     fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {

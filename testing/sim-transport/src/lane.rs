@@ -226,13 +226,12 @@ impl State {
 
 impl Lane for SimLane {
     fn attach(&mut self, connected: Connected) -> Result<EndpointId, TransportError> {
-        let inner = connected.inner.into_any().downcast::<SimInner>();
-        let inner = inner.map_err(|_| usage("the connection is of another transport"))?;
+        let inner = connected.into_own(|_: &SimInner| true)?;
         let (link, side) = inner.take();
         let mut state = self.world.state();
         if state.links[link].sides[side].rank != self.rank {
             state.fail(link, "it closed the connection");
-            return Err(usage("the connection is of another device"));
+            return Err(TransportError::OtherDevice);
         }
         let endpoints = &mut state.lanes[self.lane].endpoints;
         let endpoint = EndpointId(endpoints.len() as u32);

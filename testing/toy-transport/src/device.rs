@@ -96,8 +96,8 @@ impl Device for ToyDevice {
             return Err(TransportError::Usage("the address is none of a toy".to_owned()));
         };
         if hello.len() > HELLO_BYTES_MAX {
-            let bytes = hello.len();
-            return Err(TransportError::Usage(format!("a hello of {bytes} bytes is too long")));
+            let (bytes, most) = (hello.len(), HELLO_BYTES_MAX);
+            return Err(TransportError::TooLong { what: "hello", bytes, most });
         }
         let queues = [Arc::new(Queue::default()), Arc::new(Queue::default())];
         let answer = Arc::new(Answer::default());

@@ -74,9 +74,7 @@ impl ToyLane {
 
 impl Lane for ToyLane {
     fn attach(&mut self, connected: Connected) -> Result<EndpointId, TransportError> {
-        let Ok(connection) = connected.inner.into_any().downcast::<ToyInner>() else {
-            return Err(TransportError::Usage("the connection is none of a toy".to_owned()));
-        };
+        let connection = connected.into_own(|_: &ToyInner| true)?;
         self.endpoints.push(Some(Endpoint { connection, shared: BTreeSet::new(), is_lost: false }));
         Ok(EndpointId(self.endpoints.len() as u32 - 1))
     }

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::io::Write;
 
+use ccl_core::registry::Reach;
 use ferroccl::communicator::config_from_environment;
 use ferroccl::transports;
 
@@ -18,6 +19,15 @@ pub(crate) fn show(json: bool) -> Result<(), Box<dyn Error>> {
         let agreed = if tunable.agreed { "; equal on all ranks" } else { "" };
         let _ = writeln!(out, "{}{alias} = {}", tunable.variable, tunable.value);
         let _ = writeln!(out, "    {} [default {}{agreed}]", tunable.doc, tunable.default);
+    }
+    let _ =
+        writeln!(out, "\nWhat FERROCCL_TRANSPORT can name, in the order in which auto takes it:");
+    for (place, reach) in [("within hosts", Reach::Host), ("between hosts", Reach::Network)] {
+        let names = transports::of_reach(reach).into_iter().map(|kind| match kind.adapters {
+            true => format!("{} (with adapters)", kind.name),
+            false => kind.name.to_owned(),
+        });
+        let _ = writeln!(out, "    {place}: {}", Vec::from_iter(names).join(", "));
     }
     let _ = writeln!(out, "\nHow ranks find and trust each other, where no launcher tells them:");
     for (variable, meaning) in ferroccl::launch::VARIABLES {

@@ -98,7 +98,7 @@ impl RailsLane {
 
     fn link(&mut self, EndpointId(number): EndpointId) -> Result<&mut Link, TransportError> {
         let found = self.links.get_mut(number as usize).and_then(Option::as_mut);
-        found.ok_or_else(|| TransportError::Usage(format!("this lane has no endpoint {number}")))
+        found.ok_or(TransportError::UnknownEndpoint(EndpointId(number)))
     }
 
     fn route(&mut self, lane: usize, EndpointId(number): EndpointId, to: Route) {
@@ -685,9 +685,8 @@ fn rail_of(id: u64) -> usize {
 
 impl Lane for RailsLane {
     fn attach(&mut self, connected: Connected) -> Result<EndpointId, TransportError> {
-        let gathered = connected.inner.into_any().downcast::<Gathered>().ok();
-        let gathered = gathered.filter(|gathered| Arc::ptr_eq(&gathered.with, &self.with));
-        let gathered = gathered.ok_or_else(|| usage("this connection is of another device"))?;
+        let is_own = |gathered: &Gathered| Arc::ptr_eq(&gathered.with, &self.with);
+        let gathered = connected.into_own(is_own)?;
         let Gathered { id, rails: parts, from, .. } = *gathered;
         let number = self.links.len();
         if number >> (64 - LINK_SHIFT) != 0 {
@@ -834,7 +833,7 @@ impl Lane for RailsLane {
     }
 
     fn map(&mut self, _at: EndpointId, _key: &RemoteKey) -> Result<Region, TransportError> {
-        Err(usage("memory behind rails cannot be mapped"))
+        Err(TransportError::NotMapped { peer: "a peer behind rails".to_owned() })
     }
 
     fn post(&mut self, now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {

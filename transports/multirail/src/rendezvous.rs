@@ -354,10 +354,8 @@ impl RailsConnecting {
     ) -> Result<RailsConnecting, TransportError> {
         let usage = |text: String| TransportError::Usage(text);
         if text.len() > TEXT_BYTES_MAX {
-            let bytes = text.len();
-            return Err(usage(format!(
-                "a hello of {bytes} bytes; at most {TEXT_BYTES_MAX} are allowed"
-            )));
+            let (bytes, most) = (text.len(), TEXT_BYTES_MAX);
+            return Err(TransportError::TooLong { what: "hello", bytes, most });
         }
         let theirs = Addresses::decode(address);
         let theirs = theirs.ok_or_else(|| usage("no addresses of rails".to_owned()))?;

@@ -22,11 +22,11 @@ pub(crate) struct Addresses {
     control: Option<Vec<u8>>,
 }
 
-/// Numbers of a peer's endpoints in the address vectors of this side's.
+/// FabricAddresses of a peer's endpoints in the address vectors of this side's.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Numbers {
+pub(crate) struct FabricAddresses {
     data: u64,
-    /// Number of the one for control, if both sides have one.
+    /// Address of the one for control, if both sides have one.
     control: Option<u64>,
 }
 
@@ -55,14 +55,14 @@ impl Endpoints {
     }
 
     /// Makes a peer known by its addresses.
-    pub(crate) fn insert(&self, peer: &Addresses) -> Result<Numbers, OfiError> {
+    pub(crate) fn insert(&self, peer: &Addresses) -> Result<FabricAddresses, OfiError> {
         let control = self.control.as_ref().zip(peer.control.as_ref());
         let control = control.map(|(own, address)| own.insert(address)).transpose()?;
-        Ok(Numbers { data: self.data.insert(&peer.data)?, control })
+        Ok(FabricAddresses { data: self.data.insert(&peer.data)?, control })
     }
 
-    /// Returns the endpoint that a put goes by, and the peer's number there.
-    pub(crate) fn route(&self, to: Numbers, is_control: bool) -> (&Endpoint, u64) {
+    /// Returns the endpoint that a put goes by, and the peer's address there.
+    pub(crate) fn route(&self, to: FabricAddresses, is_control: bool) -> (&Endpoint, u64) {
         match (&self.control, to.control) {
             (Some(control), Some(number)) if is_control => (control, number),
             _ => (&self.data, to.data),

@@ -132,7 +132,7 @@ impl OfiLane {
 
     fn peer(&mut self, id: EndpointId) -> Result<&mut Peer, TransportError> {
         let found = self.peers.get_mut(id.0 as usize).and_then(Option::as_mut);
-        found.ok_or_else(|| unknown(id))
+        found.ok_or(TransportError::UnknownEndpoint(id))
     }
 
     /// Takes one put; returns false if the link takes no more.
@@ -140,7 +140,7 @@ impl OfiLane {
         let WorkRequest::Put { endpoint, remote_offset, is_control, immediate, id, .. } = *request;
         let understood = self.memory.understand(request)?;
         let peer = self.peers.get_mut(endpoint.0 as usize).and_then(Option::as_mut);
-        let peer = peer.ok_or_else(|| unknown(endpoint))?;
+        let peer = peer.ok_or(TransportError::UnknownEndpoint(endpoint))?;
         if peer.lost.is_some() || peer.failing.is_some() {
             // Work for a lost peer is void: taken, and never done.
             return Ok(true);
@@ -181,9 +181,9 @@ impl OfiLane {
         let number = endpoint.0 as usize;
         let Some(Some(peer)) = peers.get_mut(number) else { return };
         let (Some(to), Some(own)) = (peer.to, endpoints.get(number / *peers_max)) else { return };
-        let Destination { at: numbers, number, token } = to;
+        let Destination { at: addresses, number, token } = to;
         for is_control in [true, false] {
-            let (own, at) = own.route(numbers, is_control);
+            let (own, at) = own.route(addresses, is_control);
             while let Some(mut write) = peer.waiting.pop(is_control) {
                 if write.request.is_void() {
                     return peer.lose(WITHDRAWN.to_owned());
@@ -471,17 +471,10 @@ fn send_put(
     }
 }
 
-#[cold]
-fn unknown(EndpointId(number): EndpointId) -> TransportError {
-    TransportError::Usage(format!("this lane has no endpoint {number}"))
-}
-
 impl Lane for OfiLane {
     fn attach(&mut self, connected: Connected) -> Result<EndpointId, TransportError> {
-        let link = connected.inner.into_any().downcast::<Link>().ok();
-        let link = link.filter(|link| link.device == self.memory.registry().device()).ok_or_else(
-            || TransportError::Usage("this connection was made by another device".to_owned()),
-        )?;
+        let device = self.memory.registry().device();
+        let link = connected.into_own(|link: &Link| link.device == device)?;
         let endpoint = EndpointId(self.peers.len() as u32);
         let (own, number) = (self.peers.len() / self.peers_max, self.peers.len() % self.peers_max);
         let mut posted = lock(&self.posted);
@@ -594,7 +587,7 @@ impl Lane for OfiLane {
     }
 
     fn map(&mut self, _at: EndpointId, _key: &RemoteKey) -> Result<Region, TransportError> {
-        Err(TransportError::Usage("memory of another host cannot be mapped".to_owned()))
+        Err(TransportError::NotMapped { peer: "another host".to_owned() })
     }
 
     fn post(&mut self, _now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {

@@ -9,7 +9,7 @@ use ccl_core::time::Instant;
 use ccl_socket::{Link, LinkId, SideLink, SideMessage};
 use serde::{Deserialize, Serialize};
 
-use crate::endpoints::{Addresses, Endpoints, Numbers};
+use crate::endpoints::{Addresses, Endpoints, FabricAddresses};
 use crate::messages::TOKEN_BYTES;
 use crate::provider::EAGER_LIMIT;
 use crate::requests::Write;
@@ -27,8 +27,8 @@ const REASON_CHARS_MAX: usize = 200;
 const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Most times that a peer is told the same.
 const TELLS_MAX: u32 = 12;
-/// Number of times that a peer tells of what is missing, while nothing comes, until it is lost: who
-/// tells is not stopped, and lets its provider make progress.
+/// Number of times that a peer reports puts that have not arrived, while none arrives, until it is
+/// lost. A peer that reports runs, so its provider makes progress.
 const MISSING_TELLS: u32 = 10;
 
 /// Longest waits for a peer.
@@ -90,7 +90,7 @@ impl fmt::Display for Mode {
 /// Destination of puts to a peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination {
-    pub(crate) at: Numbers,
+    pub(crate) at: FabricAddresses,
     /// Number that the peer knows this side by.
     pub(crate) number: u32,
     /// Token that the peer knows this side's messages by.

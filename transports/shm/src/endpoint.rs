@@ -172,10 +172,8 @@ impl ShmConnecting {
         deadline: Instant,
     ) -> Result<ShmConnecting, TransportError> {
         if hello.len() > HELLO_BYTES_MAX {
-            let bytes = hello.len();
-            return Err(TransportError::Usage(format!(
-                "a hello of {bytes} bytes; at most {HELLO_BYTES_MAX} are allowed"
-            )));
+            let (bytes, most) = (hello.len(), HELLO_BYTES_MAX);
+            return Err(TransportError::TooLong { what: "hello", bytes, most });
         }
         Ok(ShmConnecting {
             device,

@@ -35,7 +35,7 @@ const WAITING_MAX: usize = 1024;
 fn decode(key: &RemoteKey) -> Result<Offer, TransportError> {
     Offer::decode(&key.0).ok_or_else(|| {
         let bytes = key.0.len();
-        TransportError::Usage(format!("{bytes} bytes that are no key of memory"))
+        TransportError::NoKey { bytes }
     })
 }
 
@@ -292,7 +292,7 @@ impl ShmLane {
 
     fn endpoint(&mut self, id: EndpointId) -> Result<&mut Endpoint, TransportError> {
         let found = self.endpoints.get_mut(id.0 as usize).and_then(Option::as_deref_mut);
-        found.ok_or_else(|| unknown(id))
+        found.ok_or(TransportError::UnknownEndpoint(id))
     }
 
     /// Forgets registrations if any has been withdrawn.
@@ -316,7 +316,7 @@ impl ShmLane {
         let WorkRequest::Put { endpoint, remote_offset, immediate, id, .. } = *request;
         let Understood { source, tail, to, bytes, .. } = self.memory.understand(request)?;
         let found = self.endpoints.get_mut(endpoint.0 as usize).and_then(Option::as_deref_mut);
-        let Some(peer) = found else { return Err(unknown(endpoint)) };
+        let Some(peer) = found else { return Err(TransportError::UnknownEndpoint(endpoint)) };
         if peer.lost.is_some() {
             // Work for a lost peer is void: taken, and never done.
             return Ok(true);
@@ -341,16 +341,10 @@ impl ShmLane {
     }
 }
 
-fn unknown(EndpointId(number): EndpointId) -> TransportError {
-    TransportError::Usage(format!("this lane has no endpoint {number}"))
-}
-
 impl Lane for ShmLane {
     fn attach(&mut self, connected: Connected) -> Result<EndpointId, TransportError> {
-        let link = connected.inner.into_any().downcast::<Link>().ok();
-        let link = link.filter(|link| link.device == self.memory.registry().device()).ok_or_else(
-            || TransportError::Usage("this connection was made by another device".to_owned()),
-        )?;
+        let device = self.memory.registry().device();
+        let link = connected.into_own(|link: &Link| link.device == device)?;
         let number = u32::try_from(self.endpoints.len())
             .map_err(|_| TransportError::Usage("a lane has 2^32 endpoints at most".to_owned()))?;
         self.endpoints.push(Some(Box::new(Endpoint::new(*link))));

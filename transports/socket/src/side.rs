@@ -12,7 +12,8 @@ use ccl_core::transport::NOTE_BYTES_MAX;
 const HEAD_BYTES: usize = 3;
 /// Number of bytes read at once.
 const READ_BYTES: usize = 4096;
-/// Largest number of reads in a row, so that a peer that never ends does not keep its hearer.
+/// Largest number of reads per call, so that a peer that sends without pause does not keep the
+/// caller.
 const READS_MAX: usize = 16;
 /// Number of words that are heard before the peer is told of them.
 const TELL_EVERY: u32 = 16;

@@ -100,9 +100,8 @@ impl TcpLane {
     }
 
     fn endpoint(&mut self, id: EndpointId) -> Result<&mut Endpoint, TransportError> {
-        let EndpointId(number) = id;
-        let found = self.endpoints.get_mut(number as usize).and_then(Option::as_mut);
-        found.ok_or_else(|| TransportError::Usage(format!("this lane has no endpoint {number}")))
+        let found = self.endpoints.get_mut(id.0 as usize).and_then(Option::as_mut);
+        found.ok_or(TransportError::UnknownEndpoint(id))
     }
 
     /// Forgets registrations if any has been withdrawn.
@@ -265,10 +264,8 @@ fn watch(epoll: &OwnedFd, stripe: &mut Stripe, data: u64) {
 
 impl Lane for TcpLane {
     fn attach(&mut self, connected: Connected) -> Result<EndpointId, TransportError> {
-        let link = connected.inner.into_any().downcast::<Link>().ok();
-        let link = link.filter(|link| link.device == self.memory.registry().device()).ok_or_else(
-            || TransportError::Usage("this connection was made by another device".to_owned()),
-        )?;
+        let device = self.memory.registry().device();
+        let link = connected.into_own(|link: &Link| link.device == device)?;
         let number = u32::try_from(self.endpoints.len())
             .map_err(|_| TransportError::Usage("a lane has 2^32 endpoints at most".to_owned()))?;
         self.sockets += link.wires.len();
@@ -332,9 +329,7 @@ impl Lane for TcpLane {
 
     fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError> {
         let bytes = key.0.len();
-        let shared = Shared::decode(key).ok_or_else(|| {
-            TransportError::Usage(format!("{bytes} bytes that are no key of memory"))
-        })?;
+        let shared = Shared::decode(key).ok_or(TransportError::NoKey { bytes })?;
         let peer = self.endpoint(at)?;
         if !peer.is_theirs(&shared) {
             let reason = "it has not made this key of memory for this connection".to_owned();
@@ -350,10 +345,7 @@ impl Lane for TcpLane {
 
     fn map(&mut self, at: EndpointId, _: &RemoteKey) -> Result<Region, TransportError> {
         let peer = &self.endpoint(at)?.peer;
-        Err(TransportError::Usage(format!(
-            "memory of {peer} cannot be mapped over TCP; put into it, as the device's \
-             capabilities say"
-        )))
+        Err(TransportError::NotMapped { peer: peer.clone() })
     }
 
     fn post(&mut self, _now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {

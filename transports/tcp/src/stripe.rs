@@ -80,7 +80,7 @@ impl Stripe {
         }
         let received = self.incoming.received();
         self.outgoing.write(wire, received)?;
-        // Whatever was said told it.
+        // Every frame that was written has carried the acknowledgement.
         self.tells();
         Ok(())
     }

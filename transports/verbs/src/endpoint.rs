@@ -498,7 +498,7 @@ impl Endpoint {
                     let connected = self.connect(&bytes, options);
                     connected.map_err(|error| EndpointError::connect(&self.peer, error))?;
                 }
-                // In the peer's own words, which know more than what becomes of this side.
+                // The peer's reason says more than this side's own error would.
                 SideMessage::Failed(reason) => {
                     return Err(EndpointError::Failed { peer: self.peer.clone(), reason });
                 }

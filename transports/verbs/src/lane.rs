@@ -125,7 +125,7 @@ impl VerbsLane {
 
     fn endpoint(&mut self, id: EndpointId) -> Result<&mut Endpoint, TransportError> {
         let found = self.endpoints.get_mut(id.0 as usize).and_then(Option::as_mut);
-        found.ok_or_else(|| unknown(id))
+        found.ok_or(TransportError::UnknownEndpoint(id))
     }
 
     /// Takes one put. Returns false if the endpoint takes no more.
@@ -142,7 +142,9 @@ impl VerbsLane {
             id,
         };
         let number = endpoint.0 as usize;
-        let Some(Some(peer)) = endpoints.get_mut(number) else { return Err(unknown(endpoint)) };
+        let Some(Some(peer)) = endpoints.get_mut(number) else {
+            return Err(TransportError::UnknownEndpoint(endpoint));
+        };
         if peer.has_ended() {
             // Work for a lost peer is void: taken, and never done.
             return Ok(true);
@@ -352,17 +354,10 @@ fn sge(slice: &Slice<'_, Arc<Memory>>) -> Option<Sge> {
     if *bytes > 0 { registration.with.sge(*offset, *bytes) } else { None }
 }
 
-#[cold]
-fn unknown(EndpointId(number): EndpointId) -> TransportError {
-    TransportError::Usage(format!("this lane has no endpoint {number}"))
-}
-
 impl Lane for VerbsLane {
     fn attach(&mut self, connected: Connected) -> Result<EndpointId, TransportError> {
-        let link = connected.inner.into_any().downcast::<Link>().ok();
-        let link = link.filter(|link| link.device == self.memory.registry().device()).ok_or_else(
-            || TransportError::Usage("this connection was made by another device".to_owned()),
-        )?;
+        let device = self.memory.registry().device();
+        let link = connected.into_own(|link: &Link| link.device == device)?;
         let needed = completions(&self.port, &self.options);
         let number = self.endpoints.len();
         let id = u32::try_from(number).ok().filter(|id| id >> 20 == 0);
@@ -464,7 +459,7 @@ impl Lane for VerbsLane {
     }
 
     fn map(&mut self, _at: EndpointId, _key: &RemoteKey) -> Result<Region, TransportError> {
-        Err(TransportError::Usage("memory of another host cannot be mapped".to_owned()))
+        Err(TransportError::NotMapped { peer: "another host".to_owned() })
     }
 
     fn post(&mut self, _now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {

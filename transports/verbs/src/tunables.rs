@@ -25,8 +25,8 @@ ccl_core::tunables! {
             "Row of the port's table of partitions that verbs uses.";
         control_traffic_class: Option<u8> = None, "FERROCCL_IB_CONTROL_TC", Some("NCCL_IB_FIFO_TC"),
             false,
-            "Traffic class of credits and CTS, which have a queue pair of their own: one with \
-             priority keeps data from holding up the leave to send more. -1: that of the fabric's \
+            "Traffic class of credits and CTS, which have a queue pair of their own. A class with \
+             priority keeps them from waiting behind data. -1: that of the fabric's \
              congestion notifications, where the driver tells it, else FERROCCL_IB_TC.";
         service_level: u8 = 0, "FERROCCL_IB_SL", Some("NCCL_IB_SL"), false,
             "Service level of what verbs sends.";

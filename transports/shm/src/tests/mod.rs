@@ -89,7 +89,7 @@ fn share(from: &mut Side, to: &mut Side) -> (RemoteKey, RemoteMr) {
 
 fn usage(result: Result<impl std::fmt::Debug, TransportError>) -> String {
     match result {
-        Err(TransportError::Usage(text)) => text,
+        Err(error) if error.is_usage() => error.to_string(),
         other => panic!("{other:?}"),
     }
 }

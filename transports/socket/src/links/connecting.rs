@@ -38,10 +38,8 @@ impl LinkConnecting {
         deadline: Instant,
     ) -> Result<LinkConnecting, TransportError> {
         if text.len() > HELLO_BYTES_MAX {
-            let bytes = text.len();
-            return Err(TransportError::Usage(format!(
-                "a hello of {bytes} bytes; at most {HELLO_BYTES_MAX} are allowed"
-            )));
+            let (bytes, most) = (text.len(), HELLO_BYTES_MAX);
+            return Err(TransportError::TooLong { what: "hello", bytes, most });
         }
         let intent = Intent { link: socket::random()?, number: 0, count, text: text.to_vec() };
         let dialler = Some(Dialler::new(location.clone(), setup, false, &intent.encode()));
