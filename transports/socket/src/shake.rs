@@ -107,6 +107,7 @@ impl Shake {
     ) -> Result<Shake, TransportError> {
         let peer = socket::peer(&socket);
         socket::hurry(&socket).map_err(|error| os("TCP_NODELAY", error, "try again"))?;
+        socket::keep_alive(&socket).map_err(|error| os("SO_KEEPALIVE", error, "try again"))?;
         if let Some(name) = &setup.congestion {
             socket::congest(&socket, name)
                 .map_err(|error| os("TCP_CONGESTION", error, CONGESTION))?;

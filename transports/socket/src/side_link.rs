@@ -8,6 +8,11 @@ use ccl_core::time::Instant;
 use crate::end::{LinkEnd, NotMended, SideEnd};
 use crate::links::{Break, Intent, Link, LinkId, Remake};
 use crate::side::{SideConnection, SideMessage};
+use crate::socket::KEEPALIVE;
+
+/// Shortest time that a connection may be broken, whatever is asked for: the side that must dial
+/// learns of the break by a question of its system ([`KEEPALIVE`]).
+const MENDED_WITHIN_MIN: Duration = Duration::from_secs(3 * KEEPALIVE.as_secs());
 
 /// One end of a link's connection beside hardware. It may break, when a middlebox drops it, say,
 /// and is then made anew; nothing that was said is lost.
@@ -92,8 +97,9 @@ impl SideLink {
     ///
     /// # Errors
     ///
-    /// When it cannot be made anew, or was not `within` that time.
+    /// When it cannot be made anew, or was not `within` that time (at least 3 s).
     pub fn mend(&mut self, within: Duration, now: Instant) -> Result<bool, LinkEnd> {
+        let within = within.max(MENDED_WITHIN_MIN);
         let resumed = self.remake.take_resumed(&self.id, now).pop();
         let wire = match (resumed, &mut self.broken) {
             (Some((_, wire)), _) => wire,

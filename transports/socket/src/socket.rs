@@ -105,9 +105,24 @@ pub(crate) fn accept(listener: &OwnedFd) -> Result<Option<OwnedFd>, TransportErr
     }
 }
 
+/// Interval of questions over an idle connection, the least that the system has.
+pub(crate) const KEEPALIVE: Duration = Duration::from_secs(1);
+/// Number of such questions in a row without an answer, after which a connection breaks.
+const KEEPALIVES_MAX: u32 = 120;
+
 /// Turns off Nagle's algorithm: small messages leave at once.
 pub(crate) fn hurry(socket: &OwnedFd) -> Result<(), Errno> {
     sockopt::set_tcp_nodelay(socket, true)
+}
+
+/// Lets the system ask over an idle connection, once in [`KEEPALIVE`], whether the peer is still
+/// there. A connection that a middlebox has forgotten then breaks on both sides: on the one that
+/// has nothing to say, too. A network that is away for a while breaks nothing.
+pub(crate) fn keep_alive(socket: &OwnedFd) -> Result<(), Errno> {
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE)?;
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVES_MAX)?;
+    sockopt::set_socket_keepalive(socket, true)
 }
 
 /// Sets a socket's congestion control.

@@ -1,13 +1,14 @@
 //! Tests of encrypted connections.
 
+use rustix::net::sockopt;
 use std::io::{IoSlice, IoSliceMut};
 
 use ccl_core::transport::Secret;
 use ccl_core::transport::handshake::ChannelKeys;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::shake::{Setup, protocol};
-use crate::socket::Got;
+use crate::shake::{Setup, Shake, protocol};
+use crate::socket::{Got, KEEPALIVE};
 use crate::tls::Tls;
 use crate::wire::Wire;
 
@@ -124,4 +125,17 @@ fn little_waits_for_a_socket_that_takes_nothing_and_all_of_it_arrives() {
         written += write(&mut one, &text[written..]);
     }
     assert!(seen == text && one.is_flushed());
+}
+
+/// Checks what makes a middlebox that has forgotten an idle connection reset it for both sides.
+#[test]
+fn an_idle_connection_is_asked_over() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (protocol, secret) = (protocol("p", 1), Secret([7; 32]));
+    let setup = Setup { protocol, secret, tls: None, congestion: None };
+    let wire = Shake::listener(socket.into(), &setup, [0; 16]).unwrap().into_wire();
+    assert!(sockopt::socket_keepalive(wire.socket()).unwrap());
+    assert_eq!(sockopt::tcp_keepidle(wire.socket()).unwrap(), KEEPALIVE);
+    assert_eq!(sockopt::tcp_keepintvl(wire.socket()).unwrap(), KEEPALIVE);
 }

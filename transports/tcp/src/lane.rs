@@ -134,7 +134,8 @@ impl TcpLane {
             // Work for a lost peer is void: taken, and never done.
             return Ok(true);
         }
-        if peer.outstanding() >= DEPTH_MAX {
+        // Control is bounded by what it grants, and waits for no data.
+        if !is_control && peer.outstanding() >= DEPTH_MAX {
             return Ok(false);
         }
         peer.put(Put { header, source, tail, id: Some(id), has_bytes: true }, is_control);

@@ -94,7 +94,9 @@ impl Device for VerbsDevice {
 
     fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
         let (device, interfaces) = (self.registry.device(), &self.options.interfaces);
-        let own = gid::ip(self.port.locate(&self.options.gid)?.choice.row.gid);
+        // A hint for peers: where the port has no address now, it may have one when they connect.
+        let located = self.port.locate(&self.options.gid).unwrap_or_else(|_| self.port.located());
+        let own = gid::ip(located.choice.row.gid);
         // What ends with the device should take no other way with it.
         let setup = self.setup(secret);
         Ok(Box::new(LinkListener::new(device, interfaces, &setup, Some(own))?))

@@ -157,7 +157,7 @@ impl Endpoint {
             lines.push(made);
         }
         let [a, b, c, d] = ccl_socket::socket::random::<4>()?;
-        let Located { choice, others, lid, mtu: active } = port.locate(&options.gid)?;
+        let Located { choice, others, lid, mtu: active, .. } = port.locate(&options.gid)?;
         let rows = std::iter::once(&choice.row).chain(&others).map(|row| row.index).collect();
         let own = Offer {
             gid: choice.row.gid,

@@ -93,6 +93,11 @@ pub(crate) fn ip(gid: [u8; 16]) -> IpAddr {
     ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), |ip: Ipv4Addr| IpAddr::V4(ip))
 }
 
+/// Returns whether an address is valid on its own link only.
+pub(crate) fn is_link_local(gid: [u8; 16]) -> bool {
+    merit(ip(gid)) == Merit::LinkLocal
+}
+
 /// Number of addresses that a side offers beside the one that it would take.
 const OTHERS_MAX: usize = 7;
 

@@ -41,6 +41,9 @@ pub(crate) struct Located {
     pub(crate) choice: Choice,
     /// Other rows that would do, the best first.
     pub(crate) others: Vec<GidRow>,
+    /// True if the table may have better rows than when it was read whole: it was being filled, or
+    /// has lost some.
+    is_partial: bool,
     pub(crate) lid: u16,
     pub(crate) mtu: ibv_mtu,
 }
@@ -101,7 +104,9 @@ impl Port {
         let read = |file: &str| std::fs::read_to_string(file).ok();
         let control = Control::choose(control_traffic_class, traffic_class, title, read);
         let domain = Domain::new(Arc::clone(&context))?;
-        let located = Mutex::new(Located { choice, others, lid, mtu });
+        let is_partial =
+            attr.link_layer == IBV_LINK_LAYER_ETHERNET && gid::is_link_local(choice.row.gid);
+        let located = Mutex::new(Located { choice, others, is_partial, lid, mtu });
         let health = Mutex::default();
         let partition = requested;
         Ok(Port { context, domain, number, attr, located, limits, partition, control, health })
@@ -128,7 +133,8 @@ impl Port {
         let mut located = self.located.lock().unwrap_or_else(PoisonError::into_inner);
         let row = located.choice.row;
         // One row is soon read, all of them are not.
-        if self.context.gid(self.number, row.index) != Some(row) {
+        let is_there = self.context.gid(self.number, row.index) == Some(row);
+        if !is_there || located.is_partial {
             let choice = choose(&self.context, self.number, &attr, rule);
             let (choice, others) = choice.map_err(|problem| {
                 let name = self.name();
@@ -138,12 +144,17 @@ impl Port {
                 ))
             })?;
             let (old, new) = (gid::ip(row.gid), gid::ip(choice.row.gid));
-            tracing::info!(port = self.name(), %old, %new, "a port has another address");
+            if old != new {
+                tracing::info!(port = self.name(), %old, %new, "a port has another address");
+            }
+            located.is_partial = self.is_ethernet() && gid::is_link_local(choice.row.gid);
             (located.choice, located.others) = (choice, others);
         }
         // An address that is offered and gone would be chosen for a peer, and then refused.
+        let known = located.others.len();
         let is_there = |row: &GidRow| self.context.gid(self.number, row.index) == Some(*row);
         located.others.retain(is_there);
+        located.is_partial |= located.others.len() < known;
         (located.lid, located.mtu) = (attr.lid, attr.active_mtu);
         Ok(located.clone())
     }

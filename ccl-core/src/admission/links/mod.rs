@@ -553,12 +553,13 @@ impl MessageLinks {
             let taken = lane.post(now, queue);
             queue.drain(..taken.as_ref().map_or(0, |&taken| taken.min(queue.len())));
             flushed = taken.map(|_| ());
-            // A peer that takes nothing now must not keep others from what is theirs.
-            if let (Ok(()), Some(&WorkRequest::Put { endpoint: full, .. })) =
+            // A peer that takes nothing now must not keep others from what is theirs, nor its data
+            // keep credits and CTS.
+            if let (Ok(()), Some(&WorkRequest::Put { endpoint: full, is_control: kind, .. })) =
                 (&flushed, queue.first())
             {
-                queue.retain(|request @ WorkRequest::Put { endpoint, .. }| {
-                    let keep = *endpoint != full;
+                queue.retain(|request @ WorkRequest::Put { endpoint, is_control, .. }| {
+                    let keep = *endpoint != full || *is_control != kind;
                     held.extend((!keep).then_some(*request));
                     keep
                 });

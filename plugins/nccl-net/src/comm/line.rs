@@ -181,7 +181,9 @@ impl Line {
 
     /// Queues a request, to be posted with the next [`Line::flush`].
     pub(crate) fn post(&mut self, request: WorkRequest) {
-        self.outbox.push(request);
+        if self.lost.is_none() {
+            self.outbox.push(request);
+        }
     }
 
     pub(crate) fn note(&mut self, note: &Note) -> Result<(), TransportError> {

@@ -397,11 +397,11 @@ impl Sender {
 
     /// Takes the CTS of a group.
     fn cts_came(&mut self, group: u32) {
-        let mut record = [0; RECORD_BYTES];
         let at = group as usize % GROUPS * RECORD_BYTES;
-        let read = self.ring.region.read(at, &mut record);
-        // One that is overwritten already was of a group whose messages had all been sent.
-        let record = read.ok().and_then(|()| Record::decode(&record));
+        // The device may be writing the next one there: the record is then of a group whose
+        // messages had all been sent.
+        let read = self.ring.region.read_words::<RECORD_BYTES>(at);
+        let record = read.ok().and_then(|record| Record::decode(&record));
         let Some(record) = record.filter(|record| record.group == group) else { return };
         for (index, receive) in record.receives[..record.count].iter().enumerate() {
             let cts = Cts { receive: *receive, group, index };
@@ -475,6 +475,10 @@ impl Sender {
 
     /// Posts as much of the waiting messages as can go.
     fn advance(&mut self) {
+        if self.line.lost.is_some() {
+            // What is left is never sent, and its endpoint may be gone.
+            return;
+        }
         let mut at = 0;
         while let Some(slot) = self.waiting.get(at).copied() {
             match self.send(slot) {
