@@ -31,7 +31,9 @@ pub struct Limits {
     pub data_bytes: usize,
     /// True if it is asked as EFA is whether messages stand in for writes, and says so.
     pub emulates_writes: bool,
-    /// True if it has the traffic class of low latency.
+    /// Version of the provider: libfabric's, as 205 for 2.5.
+    pub version: u32,
+    /// True if it says that it has the traffic class of low latency.
     pub low_latency: bool,
     /// Most requests of an endpoint in each direction.
     pub requests: usize,
@@ -55,6 +57,7 @@ impl Limits {
             mr_mode: FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY,
             data_bytes: 4,
             emulates_writes: false,
+            version: 207,
             low_latency: true,
             requests: 512,
             packet_bytes: 8 << 10,

@@ -72,7 +72,7 @@ fn offer(id: u32, limits: &Limits) -> fi_info {
     // SAFETY: as above.
     let fabric = unsafe { &mut *info.fabric_attr };
     (fabric.name, fabric.prov_name) = (text(limits.name), text(limits.name));
-    (fabric.prov_version, fabric.api_version) = (FI_VERSION(1, 0), FI_API_VERSION);
+    (fabric.prov_version, fabric.api_version) = (FI_VERSION(limits.version, 0), FI_API_VERSION);
     info.src_addrlen = ADDRESS_BYTES;
     info
 }

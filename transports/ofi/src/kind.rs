@@ -28,6 +28,19 @@ ccl_core::tunables! {
     }
 }
 
+/// Variable by which EFA's provider lets a rank fork on systems where it would end it for that.
+const FORK_SAFE: (&str, &str) = ("FI_EFA_FORK_SAFE", "1");
+
+/// Providers in software: others than ferroccl's users name them in `FI_PROVIDER`, for MPI, say,
+/// and mean no adapter.
+const SOFTWARE: [&str; 6] = ["tcp", "net", "udp", "sockets", "shm", "sm2"];
+
+/// Returns whether a provider of this name has adapters.
+fn is_hardware(provider: &str) -> bool {
+    let lowest = provider.split(';').next().unwrap_or_default();
+    !lowest.is_empty() && !SOFTWARE.contains(&lowest)
+}
+
 /// Kind of the transport, for a registry.
 pub const KIND: TransportKind = TransportKind {
     name: "ofi",
@@ -38,9 +51,9 @@ pub const KIND: TransportKind = TransportKind {
     stripes: false,
     encrypts: false,
     more_flows: None,
-    rank_environment: &[EAGER_LIMIT],
+    rank_environment: &[EAGER_LIMIT, FORK_SAFE],
     tunables: table_of::<OfiTunables>,
-    names_devices: |config| own(config).is_ok_and(|own| !own.provider.is_empty()),
+    names_devices: |config| own(config).is_ok_and(|own| is_hardware(&own.provider)),
     make: |config, setup| {
         let OfiTunables { provider: named, eager_limit } = own(config)?;
         let provider = match named.is_empty() {

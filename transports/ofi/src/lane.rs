@@ -20,7 +20,7 @@ use crate::endpoints::Endpoints;
 use crate::memory::{Registered, Shared};
 use crate::messages::{DEPTH_MAX, HEAD_BYTES, Head, Inbox, PART_BYTES, TOKEN_BYTES};
 use crate::native::{
-    Bell, COMPLETIONS_MAX, Completion, Domain, Endpoint, OfiError, transport_error,
+    Bell, COMPLETIONS_MAX, Completion, Domain, Endpoint, Failed, OfiError, transport_error,
 };
 use crate::peer::{Destination, Mode, Offer, Patience, Peer};
 use crate::posted::{Posted, lock};
@@ -59,6 +59,8 @@ pub(crate) struct OfiLane {
     number: u64,
     /// Peers by the numbers of their endpoints; empty where detached. Numbers are not used again.
     peers: Vec<Option<Peer>>,
+    /// Number of the peer whose data went first the last time.
+    first: usize,
     layout: Layout,
     /// True if a write is done only when the peer has it.
     acknowledged: bool,
@@ -104,6 +106,7 @@ impl OfiLane {
             memory: NamedMemory::new(registry, caps),
             number: LANES.fetch_add(1, Ordering::Relaxed),
             peers: Vec::new(),
+            first: 0,
             layout,
             inbox,
             fence,
@@ -174,43 +177,54 @@ impl OfiLane {
         Ok(true)
     }
 
-    /// Hands what waits for a peer to the provider, as far as that takes it.
+    /// Hands what waits for a peer to the provider, as far as that takes it: control, and data.
     fn pump(&mut self, endpoint: EndpointId) {
+        self.pump_kind(endpoint, true);
+        self.pump_kind(endpoint, false);
+    }
+
+    /// Hands puts of one kind to the provider.
+    fn pump_kind(&mut self, endpoint: EndpointId, is_control: bool) {
         let OfiLane { posted, peers_max, peers, layout, inbox, acknowledged, .. } = self;
         let Posted { endpoints, requests, .. } = &mut *lock(posted);
         let number = endpoint.0 as usize;
         let Some(Some(peer)) = peers.get_mut(number) else { return };
         let (Some(to), Some(own)) = (peer.to, endpoints.get(number / *peers_max)) else { return };
         let Destination { at: addresses, number, token } = to;
-        for is_control in [true, false] {
-            let (own, at) = own.route(addresses, is_control);
-            while let Some(mut write) = peer.waiting.pop(is_control) {
-                if write.request.is_void() {
-                    return peer.lose(WITHDRAWN.to_owned());
-                }
-                let to = (at, number);
-                let posted = match inbox {
-                    None => write_put(own, requests, *layout, to, *acknowledged, &write),
-                    Some(_) => send_put(own, requests, to, token, &mut write),
-                };
-                match posted {
-                    Ok(true) => peer.sent += u64::from(write.immediate.is_some()),
-                    Ok(false) => {
-                        peer.waiting.put_back(write);
-                        break;
-                    }
-                    Err(error) => peer.lose(error.to_string()),
-                }
+        let (own, at) = own.route(addresses, is_control);
+        while let Some(mut write) = peer.waiting.pop(is_control) {
+            if write.request.is_void() {
+                return peer.lose(WITHDRAWN.to_owned());
+            }
+            let to = (at, number);
+            let posted = match inbox {
+                None => write_put(own, requests, *layout, to, *acknowledged, &write),
+                Some(_) => send_put(own, requests, to, token, &mut write),
+            };
+            match posted {
+                Ok(true) => peer.sent += u64::from(write.immediate.is_some()),
+                Ok(false) => return peer.waiting.put_back(write),
+                Err(error) => peer.lose(error.to_string()),
             }
         }
     }
 
-    /// Does the same for all peers.
+    /// Does the same for all peers: control of all of them before any data, and data of another
+    /// peer first each time, since they share what the provider takes.
     fn pump_all(&mut self) {
-        for number in 0..self.peers.len() {
-            let waits = |peer: &Peer| !peer.waiting.is_empty() && peer.lost.is_none();
-            if self.peers[number].as_ref().is_some_and(waits) {
-                self.pump(EndpointId(number as u32));
+        let waits = |peer: &Option<Peer>| {
+            peer.as_ref().is_some_and(|peer| !peer.waiting.is_empty() && peer.lost.is_none())
+        };
+        if !self.peers.iter().any(waits) {
+            return;
+        }
+        let count = self.peers.len();
+        self.first = (self.first + 1) % count;
+        for is_control in [true, false] {
+            for number in (self.first..count).chain(0..self.first) {
+                if waits(&self.peers[number]) {
+                    self.pump_kind(EndpointId(number as u32), is_control);
+                }
             }
         }
     }
@@ -226,8 +240,8 @@ impl OfiLane {
             for _ in 0..TURNS_MAX {
                 let taken = match endpoint.take("a write", &mut all) {
                     Ok(taken) => taken,
-                    Err((context, error)) => {
-                        self.failed(context, &error, requests);
+                    Err((failed, error)) => {
+                        self.failed(failed, &error, requests);
                         continue;
                     }
                 };
@@ -330,11 +344,15 @@ impl OfiLane {
         }
     }
 
-    fn failed(&mut self, context: *mut fi_context2, error: &OfiError, requests: &mut Requests) {
-        if context.is_null() {
-            // The queue itself fails.
-            return self.peers.iter_mut().flatten().for_each(|peer| peer.lose(error.to_string()));
-        }
+    fn failed(&mut self, failed: Failed, error: &OfiError, requests: &mut Requests) {
+        let context = match failed {
+            Failed::Request(context) => context,
+            Failed::Queue => {
+                let peers = self.peers.iter_mut().flatten();
+                return peers.for_each(|peer| peer.lose(error.to_string()));
+            }
+            Failed::Packet => return tracing::warn!(%error, "a packet of libfabric's own failed"),
+        };
         let Some(Request { endpoint, is_control, left, .. }) = requests.end(context) else {
             // A receive whose message did not come whole is posted again.
             self.inbox.iter_mut().for_each(|inbox| drop(inbox.take(context)));

@@ -25,8 +25,6 @@
 //!
 //! Over the provider `shm` libfabric itself fails in some points of the conformance suite: 1.17
 //! when a peer is inserted that has died, 2.5 when many messages go both ways within one process.
-//! EFA caches registrations, unless FI_EFA_MR_CACHE_ENABLE=0: a late write may arrive in memory
-//! that was given back.
 
 mod device;
 mod endpoints;

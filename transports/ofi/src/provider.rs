@@ -113,16 +113,8 @@ pub fn providers() -> Result<Vec<Provider>, OfiError> {
 
 /// Returns the best offer of a provider.
 pub(crate) fn best(functions: &'static Functions, name: &str) -> Result<Option<Info>, OfiError> {
-    for (caps, low_latency) in [(FI_MSG | FI_RMA, true), (FI_MSG | FI_RMA, false), (FI_MSG, false)]
-    {
-        let hints = Hints { provider: Some(name), caps, low_latency };
-        let offers = Info::list(functions, &hints)?;
-        // Asked for a layer, the library returns what is made of it, too.
-        if let Some(offer) = offers.into_iter().find(|offer| offer.provider() == name) {
-            return Ok(Some(offer));
-        }
-    }
-    Ok(None)
+    // Asked for a layer, the library returns what is made of it, too.
+    Ok(Info::offers(functions, name)?.into_iter().find(|offer| offer.provider() == name))
 }
 
 /// Returns the best offer of a provider of the installed library; none if there is none.

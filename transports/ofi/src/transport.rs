@@ -5,10 +5,10 @@ use std::sync::Arc;
 use ccl_core::transport::{
     Device, DeviceId, DeviceInfo, Fabric, Locality, Transport, TransportError,
 };
-use libfabric_sys::{FI_MSG, FI_REMOTE_COMM, FI_RMA, Functions};
+use libfabric_sys::Functions;
 
 use crate::device::{OfiDevice, Options, caps, writes};
-use crate::native::{EFA, Hints, Info, OfiError, functions, transport_error};
+use crate::native::{Info, OfiError, functions, transport_error};
 
 /// A provider of libfabric as a transport.
 #[derive(Clone, Debug)]
@@ -35,22 +35,7 @@ impl OfiTransport {
 
     /// Returns the offers that puts are possible by.
     fn offers(&self) -> Result<Vec<Info>, OfiError> {
-        let functions = self.functions.map_or_else(functions, Ok)?;
-        // EFA hands what stays on a host to another provider unless remote peers alone are asked
-        // for.
-        let reach = if self.provider == EFA { FI_REMOTE_COMM } else { 0 };
-        let mut offers = Vec::new();
-        // Not every provider writes, and those that do may lose it if they are not asked for it.
-        // One that lacks a traffic class may offer nothing, or what it has.
-        let (write, send) = (FI_MSG | FI_RMA | reach, FI_MSG | reach);
-        for (caps, low_latency) in [(write, true), (write, false), (send, false)] {
-            let hints = Hints { provider: Some(&self.provider), caps, low_latency };
-            if offers.is_empty() {
-                offers = Info::list(functions, &hints)?;
-            }
-        }
-        // It lacks what writes rely on: unposted receives, and completion at the peer.
-        offers.retain(|info| info.fabric() != "efa-direct");
+        let mut offers = Info::offers(self.functions.map_or_else(functions, Ok)?, &self.provider)?;
         // As with FI_PROVIDER, a provider that lacks such endpoints is one with a layer above it.
         let is_exact = |info: &Info| info.provider() == self.provider;
         let layered = format!("{};", self.provider);

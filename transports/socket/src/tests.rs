@@ -131,7 +131,8 @@ fn little_waits_for_a_socket_that_takes_nothing_and_all_of_it_arrives() {
 #[test]
 fn an_idle_connection_is_asked_over() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (at, within) = (listener.local_addr().unwrap(), std::time::Duration::from_secs(20));
+    let socket = std::net::TcpStream::connect_timeout(&at, within).unwrap();
     let (protocol, secret) = (protocol("p", 1), Secret([7; 32]));
     let setup = Setup { protocol, secret, tls: None, congestion: None };
     let wire = Shake::listener(socket.into(), &setup, [0; 16]).unwrap().into_wire();

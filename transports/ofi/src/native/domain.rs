@@ -18,6 +18,10 @@ use super::{Info, OfiError, check};
 /// buffers for all of them: 32 MiB and more for the 2,048 that `ofi_rxm` has otherwise.
 const MESSAGE_QUEUE_MAX: usize = 128;
 
+/// Most of them over EFA, whose provider allocates a packet of 9 KB for each: 100 MiB for the
+/// 12,288 that it has otherwise.
+const WRITE_QUEUE_MAX: usize = 1024;
+
 /// Access of this side alone.
 pub(crate) const LOCAL: u64 = FI_SEND | FI_RECV | FI_WRITE;
 /// Access of this side and of peers that know the key.
@@ -44,9 +48,8 @@ unsafe impl Sync for Domain {}
 impl Domain {
     /// Opens the device of an offer.
     pub(crate) fn open(mut info: Info) -> Result<Arc<Domain>, OfiError> {
-        if !info.suits_writes() {
-            info.limit_queues(MESSAGE_QUEUE_MAX);
-        }
+        let most = if info.suits_writes() { WRITE_QUEUE_MAX } else { MESSAGE_QUEUE_MAX };
+        info.limit_queues(most);
         // Memory that is bound to one endpoint is written through no other.
         let low_latency = info.take_low_latency().filter(|info| !info.registers(FI_MR_ENDPOINT));
         let functions = info.functions;

@@ -16,7 +16,7 @@ use libfabric_sys::{
     fi_trywait, fi_writedata, fi_writemsg, fid, fid_av, fid_cq, fid_ep,
 };
 
-use super::{Domain, Info, Memory, OfiError, check, reason};
+use super::{Domain, EFA, Info, Memory, OfiError, check, reason};
 
 /// No provider's address is longer.
 const ADDRESS_BYTES_MAX: usize = 512;
@@ -41,6 +41,18 @@ impl Completion {
     /// Completion of nothing.
     pub(crate) const NONE: Completion =
         Completion { flags: 0, data: 0, bytes: 0, context: ptr::null_mut() };
+}
+
+/// Owner of a failure that a queue tells of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Failed {
+    /// Queue itself: nothing can be read from it.
+    Queue,
+    /// Request, by its context.
+    Request(*mut fi_context2),
+    /// Packet of the provider's own, such as its first one to a peer that has ended. What it was
+    /// for fails or ends by itself.
+    Packet,
 }
 
 /// Most completions that are taken at once: each look costs a provider in software system calls.
@@ -124,7 +136,8 @@ impl Endpoint {
             size: 0,
             flags: 0,
             format: FI_CQ_FORMAT_DATA,
-            wait_obj: FI_WAIT_FD,
+            // What EFA's provider hands out stays readable after the first event.
+            wait_obj: if made.domain.info.provider() == EFA { FI_WAIT_NONE } else { FI_WAIT_FD },
             signaling_vector: 0,
             wait_cond: 0,
             wait_set: none,
@@ -142,7 +155,7 @@ impl Endpoint {
         let opened = made.domain.raw;
         // SAFETY: the domain is open.
         let mut returned = unsafe { fi_cq_open(opened, &raw mut queue, &raw mut made.queue) };
-        if returned < 0 {
+        if returned < 0 && queue.wait_obj != FI_WAIT_NONE {
             // Not every provider wakes anybody.
             queue.wait_obj = FI_WAIT_NONE;
             // SAFETY: as above.
@@ -380,12 +393,12 @@ impl Endpoint {
     }
 
     /// Takes as many completions as there are, and as there is room for; returns their number. A
-    /// failure is taken by itself, and comes with the context of its request.
+    /// failure is taken by itself.
     pub(crate) fn take(
         &self,
         what: &'static str,
         into: &mut [Completion],
-    ) -> Result<usize, (*mut fi_context2, OfiError)> {
+    ) -> Result<usize, (Failed, OfiError)> {
         let none = ptr::null_mut();
         let empty = fi_cq_data_entry { op_context: none, flags: 0, len: 0, buf: none, data: 0 };
         let mut entries = [empty; COMPLETIONS_MAX];
@@ -395,7 +408,7 @@ impl Endpoint {
         if returned == -(FI_EAVAIL as ssize_t) {
             return Err(self.failure(what));
         }
-        let taken = self.taken("fi_cq_read", returned).map_err(|error| (ptr::null_mut(), error))?;
+        let taken = self.taken("fi_cq_read", returned).map_err(|error| (Failed::Queue, error))?;
         let taken = if taken { returned as usize } else { 0 };
         for (entry, completion) in entries.iter().take(taken).zip(into) {
             let fi_cq_data_entry { op_context, flags, len, data, .. } = *entry;
@@ -405,7 +418,7 @@ impl Endpoint {
     }
 
     /// Takes the failure that is at the head of the queue.
-    fn failure(&self, what: &'static str) -> (*mut fi_context2, OfiError) {
+    fn failure(&self, what: &'static str) -> (Failed, OfiError) {
         let none = ptr::null_mut();
         let mut entry = fi_cq_err_entry {
             op_context: none,
@@ -425,7 +438,7 @@ impl Endpoint {
         let returned = unsafe { fi_cq_readerr(self.queue, &raw mut entry) };
         let functions = self.domain.info.functions;
         if let Err(error) = check(functions, "fi_cq_readerr", returned as c_int) {
-            return (ptr::null_mut(), error);
+            return (Failed::Queue, error);
         }
         let mut space: [c_char; TEXT_BYTES_MAX] = [0; TEXT_BYTES_MAX];
         // SAFETY: the entry is the last that was taken.
@@ -437,7 +450,11 @@ impl Endpoint {
         };
         let reason = reason(functions, entry.err);
         let error = OfiError::Request { what, code: entry.err, reason, detail };
-        (entry.op_context.cast(), error)
+        let failed = match entry.op_context.is_null() {
+            true => Failed::Packet,
+            false => Failed::Request(entry.op_context.cast()),
+        };
+        (failed, error)
     }
 }
 

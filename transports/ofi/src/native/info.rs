@@ -6,15 +6,18 @@ use std::ptr::{self, NonNull};
 use libc::{ENODATA, c_char, c_int};
 use libfabric_sys::{
     FI_API_VERSION, FI_BUS_PCI, FI_CONTEXT, FI_CONTEXT2, FI_EP_RDM, FI_MR_ALLOCATED,
-    FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_TC_LOW_LATENCY,
-    FI_TC_UNSPEC, FI_THREAD_SAFE, Functions, fi_domain_attr, fi_ep_attr, fi_info, fi_pci_attr,
-    fi_tx_attr,
+    FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_MSG,
+    FI_REMOTE_COMM, FI_RMA, FI_TC_LOW_LATENCY, FI_TC_UNSPEC, FI_THREAD_SAFE, FI_VERSION, Functions,
+    fi_domain_attr, fi_ep_attr, fi_info, fi_pci_attr, fi_tx_attr,
 };
 
 use super::{OfiError, check};
 
 /// Provider of AWS's adapters.
 pub(crate) const EFA: &str = "efa";
+
+/// Version of the interface from which on EFA's provider lets older adapters write.
+const EFA_API_VERSION: u32 = FI_VERSION(1, 18);
 
 /// Modes of memory registration that the callers of this crate keep to.
 const MR_MODES: c_int =
@@ -54,10 +57,16 @@ impl Info {
         demands.demand(hints)?;
         let mut first: *mut fi_info = ptr::null_mut();
         let (node, service) = (ptr::null(), ptr::null());
+        // SAFETY: the function takes nothing.
+        let there = unsafe { (functions.version)() };
+        let version = match hints.provider {
+            Some(EFA) => there.min(EFA_API_VERSION),
+            _ => FI_API_VERSION,
+        };
         // SAFETY: the hints are whole, and the list goes where there is room for it.
         let returned = unsafe {
             let into = &raw mut first;
-            (functions.getinfo)(FI_API_VERSION, node, service, 0, demands.raw.as_ptr(), into)
+            (functions.getinfo)(version, node, service, 0, demands.raw.as_ptr(), into)
         };
         if returned == -ENODATA {
             return Ok(Vec::new());
@@ -75,6 +84,29 @@ impl Info {
         // SAFETY: the list is this function's own, and nothing points into it.
         unsafe { (functions.freeinfo)(first) };
         Ok(all)
+    }
+
+    /// Returns the offers of a provider, and of layers above it, that puts are possible by.
+    pub(crate) fn offers(
+        functions: &'static Functions,
+        provider: &str,
+    ) -> Result<Vec<Info>, OfiError> {
+        // EFA hands what stays on a host to another provider unless remote peers alone are asked
+        // for.
+        let reach = if provider == EFA { FI_REMOTE_COMM } else { 0 };
+        let mut offers = Vec::new();
+        // Not every provider writes, and those that do may lose it if they are not asked for it.
+        // One that lacks a traffic class may offer nothing, or what it has.
+        let (write, send) = (FI_MSG | FI_RMA | reach, FI_MSG | reach);
+        for (caps, low_latency) in [(write, true), (write, false), (send, false)] {
+            let hints = Hints { provider: Some(provider), caps, low_latency };
+            if offers.is_empty() {
+                offers = Info::list(functions, &hints)?;
+            }
+        }
+        // It lacks what writes rely on: unposted receives, and completion at the peer.
+        offers.retain(|info| info.fabric() != "efa-direct");
+        Ok(offers)
     }
 
     fn empty(functions: &'static Functions) -> Result<Info, OfiError> {
@@ -131,9 +163,11 @@ impl Info {
         receiving.size = receiving.size.min(most);
     }
 
-    /// Returns whether endpoints by this offer send in the traffic class of low latency.
+    /// Returns whether endpoints by this offer can send in the traffic class of low latency. EFA's
+    /// provider has it since libfabric 2.0, but does not say so before 2.7.
     pub(crate) fn has_low_latency(&self) -> bool {
-        self.sending().tclass == FI_TC_LOW_LATENCY
+        let (major, _) = self.version();
+        self.sending().tclass == FI_TC_LOW_LATENCY || (self.provider() == EFA && major >= 200)
     }
 
     /// Takes the traffic class of low latency out of the offer; returns a copy that has it, unless
@@ -144,11 +178,19 @@ impl Info {
         }
         // SAFETY: the offer is whole.
         let copy = unsafe { (self.functions.dupinfo)(self.raw.as_ptr()) };
-        // SAFETY: as above, and nobody else has it.
+        let copy = NonNull::new(copy).map(|raw| Info { functions: self.functions, raw });
+        self.set_class(FI_TC_UNSPEC);
+        copy.map(|mut copy| {
+            copy.set_class(FI_TC_LOW_LATENCY);
+            copy
+        })
+    }
+
+    fn set_class(&mut self, class: u32) {
+        // SAFETY: the offer is whole, and nobody else has it.
         let info = unsafe { self.raw.as_mut() };
         // SAFETY: every offer has all attributes.
-        unsafe { &mut *info.tx_attr }.tclass = FI_TC_UNSPEC;
-        NonNull::new(copy).map(|raw| Info { functions: self.functions, raw })
+        unsafe { &mut *info.tx_attr }.tclass = class;
     }
 
     pub(super) fn raw(&self) -> *mut fi_info {

@@ -95,23 +95,26 @@ fn requests_that_are_not_taken_wait() {
 /// Control arrives while the provider takes no data, where it has a traffic class for that.
 #[test]
 fn control_goes_in_the_traffic_class_of_low_latency() {
-    let ((provider, _proxy), mut sides) = sides(&Limits::efa(3));
-    exchange(&mut sides, 1);
-    provider.set(Condition::Congested);
-    sides[0].put(7);
-    sides[0].put_control(8);
-    until(&mut sides, "control arrives", |sides| sides[1].arrived() == [1, 8]);
-    provider.set(Condition::Good);
-    until(&mut sides, "data arrive, too", |sides| sides[1].arrived() == [1, 8, 7]);
-    leave(&mut sides);
+    let silent = Limits { low_latency: false, version: 205, ..Limits::efa(3) };
+    for limits in [Limits::efa(3), silent] {
+        let ((provider, _proxy), mut sides) = sides(&limits);
+        exchange(&mut sides, 1);
+        provider.set(Condition::Congested);
+        sides[0].put(7);
+        sides[0].put_control(8);
+        until(&mut sides, "control arrives", |sides| sides[1].arrived() == [1, 8]);
+        provider.set(Condition::Good);
+        until(&mut sides, "data arrive, too", |sides| sides[1].arrived() == [1, 8, 7]);
+        leave(&mut sides);
+    }
 }
 
 /// Control overtakes data that waits, where this side or its peer has no such class.
 #[test]
 fn control_waits_behind_no_data() {
-    let one_class = Limits { low_latency: false, requests: 1, ..Limits::efa(3) };
-    for other in [false, true] {
-        let other = Limits { low_latency: other, ..one_class.clone() };
+    let one_class = Limits { low_latency: false, version: 117, requests: 1, ..Limits::efa(3) };
+    for (low_latency, version) in [(false, 117), (true, 207)] {
+        let other = Limits { low_latency, version, ..one_class.clone() };
         let each = [&one_class, &other].map(|limits| SoftProvider::new(limits.clone()));
         let options = Options { interfaces: "lo".to_owned(), ..Options::default() };
         let transport = OfiTransport::over(functions(), "efa", options);
@@ -196,7 +199,7 @@ fn a_peer_that_moves_data_otherwise_is_lost() {
     let efa = Limits::efa(1);
     let emulates = Limits { emulates_writes: true, ..Limits::efa(1) };
     let other = Limits { name: "soft-other", ..Limits::sockets(1) };
-    let rxm = Limits { name: "tcp;ofi_rxm", ..Limits::sockets(1) };
+    let rxm = Limits { name: "tcp;ofi_rxm", version: 117, ..Limits::sockets(1) };
     let limit = |bytes: &str| Options { eager_limit: bytes.to_owned(), ..Options::default() };
     let alike = |limits| (limits, Options::default());
     for (sides, differs) in [

@@ -17,7 +17,7 @@ use crate::conformance::present;
 const SECRET: Secret = Secret([7; 32]);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Longest time that the connection may be broken.
-const WITHIN: Duration = Duration::from_millis(400);
+const WITHIN: Duration = Duration::from_millis(3500);
 
 pub(crate) struct Side {
     pub(crate) device: Arc<dyn Device>,
@@ -178,7 +178,7 @@ fn a_connection_that_does_not_come_back_loses_the_peer() {
         until(&mut sides, "both are told", |sides| sides.iter().all(|side| side.lost().is_some()));
         for side in &sides {
             let reason = side.lost().unwrap();
-            assert!(reason.contains("broke (") && reason.contains("within 400ms"), "{reason}");
+            assert!(reason.contains("broke (") && reason.contains("within 3.5s"), "{reason}");
         }
     }
 }

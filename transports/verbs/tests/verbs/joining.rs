@@ -1,10 +1,11 @@
 //! Lanes that join: at which address, and how long it may take.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use ccl_core::transport::Event;
-use ccl_transport_verbs::Options;
+use ccl_core::transport::{DeviceId, Event, Secret, Transport};
+use ccl_soft_verbs::{Limits, SoftDevice, functions};
+use ccl_transport_verbs::{Options, VerbsTransport};
 use rdma_sys::IBV_GID_TYPE_ROCE_V2;
 
 use crate::pair::{Gids, go_on, joined, joined_after, joined_at, joined_through_proxy};
@@ -101,4 +102,31 @@ fn a_reset_of_the_connection_beside_harms_no_queue_pair() {
         let expected = Vec::from_iter((0..3).map(|round| vec![round, 1 - at as u8]));
         assert_eq!(Vec::from_iter(told), expected, "once, in order");
     }
+}
+
+/// A table of addresses is filled again row by row when a link comes back.
+#[test]
+fn an_address_that_leads_further_is_taken_once_it_is_there() {
+    let [local, routed] = ["fe80::7", "::ffff:10.79.1.7"].map(|ip| {
+        let ip: Ipv6Addr = ip.parse().unwrap();
+        Some((ip.octets(), IBV_GID_TYPE_ROCE_V2))
+    });
+    let tables = [gids(&[[10, 79, 1, 1]]), vec![local]];
+    let mut ends = joined_at(tables, |[_, other]| other.set_gids(vec![local, routed]));
+    let put = ends[0].put(0, 4096, Some(3));
+    ends[0].lane.post(ccl_socket::now(), &[put]).unwrap();
+    go_on(&mut ends, |[_, other]| !other.events.is_empty());
+    let flow = &ends[0].lane.flows(ends[0].endpoint)[0];
+    assert_eq!(flow.to, IpAddr::from(Ipv4Addr::new(10, 79, 1, 7)));
+}
+
+/// One port of several may have no address just now.
+#[test]
+fn a_port_that_has_lost_its_address_is_listened_for() {
+    let soft = SoftDevice::new(Limits::default());
+    let options = Options { interfaces: "127.0.0.1".to_owned(), ..Options::default() };
+    let transport = VerbsTransport::over(functions(), options);
+    let device = transport.open(&DeviceId(format!("{}:1", soft.name()))).unwrap();
+    soft.set_gids(Vec::new());
+    device.listen(&Secret([7; 32])).unwrap();
 }
