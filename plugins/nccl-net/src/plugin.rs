@@ -314,8 +314,12 @@ impl Plugin {
         let found = self.memory.remove(mr).ok_or_else(|| gone("a registration"))?;
         found.withdraw();
         if Arc::strong_count(&found) > 1 {
-            // Some request still has it.
-            self.senders.for_each(|sender| sender.release(Some(&found), RELEASE_WITHIN));
+            // Some request still has it, of one sender mostly; all of them have this time together.
+            let begun = ccl_socket::now();
+            self.senders.for_each(|sender| {
+                let within = RELEASE_WITHIN.saturating_sub(ccl_socket::now().since(begun));
+                sender.release(Some(&found), within);
+            });
         }
         found.deregister()?;
         self.receivers.with(comm, |receiver| receiver.withdraw(mr));

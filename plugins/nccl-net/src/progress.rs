@@ -162,13 +162,13 @@ impl Progress {
 
     /// Advances the closed communicators. Returns whether there are any.
     pub(crate) fn drain(&self, now: Instant) -> bool {
-        // Farewells are said together: none of them holds up another, nor those who still work.
-        let mut closed = lock(&self.closed);
+        // Farewells are said together: none of them holds up another, nor those who still work, nor
+        // who closes one meanwhile.
+        let mut closed = std::mem::take(&mut *lock(&self.closed));
         let any = !closed.is_empty();
         let in_haste = self.stops.load(Ordering::Relaxed);
-        let over: Vec<Closed> = closed.extract_if(.., |one| one.is_over(now, in_haste)).collect();
-        drop(closed);
-        drop(over);
+        closed.retain_mut(|one| !one.is_over(now, in_haste));
+        lock(&self.closed).append(&mut closed);
         any
     }
 }

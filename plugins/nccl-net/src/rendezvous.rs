@@ -180,7 +180,7 @@ impl Listening {
     }
 }
 
-/// A connection in the making.
+/// A connection in the making. Dropping it waits for nobody: the progress thread does that.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     candidates: Vec<(LineSettings, String, Address)>,
@@ -191,6 +191,12 @@ pub(crate) struct Attempt {
     sender: Option<Box<Sender>>,
     options: ConnectOptions,
     began: Instant,
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        self.give_up();
+    }
 }
 
 impl Attempt {
@@ -255,6 +261,13 @@ impl Attempt {
         }
     }
 
+    /// Ends a connection that was not handed out. Nothing was sent over it that is waited for.
+    fn give_up(&mut self) {
+        if let Some(mut sender) = self.sender.take() {
+            sender.line().cut("it was given up before it was ready");
+        }
+    }
+
     /// Returns whether the attempt is so old that nobody asks for it any more.
     pub(crate) fn is_forgotten(&self, now: Instant) -> bool {
         now.since(self.began) > 2 * self.options.join_within
@@ -266,7 +279,7 @@ impl Attempt {
         match self.join(now) {
             Err(error) if self.candidates.len() > 1 && self.sender.is_some() => {
                 tracing::info!("shared memory is not used: {error}");
-                self.sender = None;
+                self.give_up();
                 self.candidates.pop();
                 Ok(None)
             }

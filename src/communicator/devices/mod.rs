@@ -10,7 +10,7 @@ use ccl_bootstrap::Roster;
 use ccl_core::config::Config;
 use ccl_core::registry::{Reach, Setup, TransportKind};
 use ccl_core::topology::Hosts;
-use ccl_core::transport::{Device, DeviceInfo, Locality, Transport};
+use ccl_core::transport::{Device, DeviceInfo, LinkLayer, Locality, Transport};
 use ccl_core::types::Rank;
 use ccl_transport_multirail::{RAILS_MAX, RailsDevice};
 
@@ -133,8 +133,11 @@ fn candidate(
         return if all.is_empty() { Err(none(&*transport)) } else { Ok(of(all, String::new())) };
     }
     let is_named = (kind.names_devices)(config);
-    let (devices, soft): (Vec<DeviceInfo>, Vec<DeviceInfo>) =
+    let (mut devices, soft): (Vec<DeviceInfo>, Vec<DeviceInfo>) =
         all.into_iter().partition(|device| is_named || device.pci_path.is_some());
+    if !is_named {
+        keep_one_layer(&mut devices);
+    }
     let lacks = match soft.first() {
         None => transport.why_none(),
         Some(DeviceInfo { id, .. }) => {
@@ -142,6 +145,25 @@ fn candidate(
         }
     };
     Ok(of(devices, lacks))
+}
+
+/// Leaves out devices that do not reach those of InfiniBand, if there are any of these: rails pair
+/// devices by their places, and hosts with both have the others for storage, mostly.
+fn keep_one_layer(devices: &mut Vec<DeviceInfo>) {
+    let is_infiniband = |device: &DeviceInfo| device.fabric.layer == Some(LinkLayer::InfiniBand);
+    if !devices.iter().any(is_infiniband) {
+        return;
+    }
+    devices.retain(|device| {
+        let stays = is_infiniband(device);
+        if !stays {
+            tracing::info!(
+                device = device.id.0,
+                "auto leaves out what does not reach InfiniBand; name it to use it"
+            );
+        }
+        stays
+    });
 }
 
 /// Returns the transports that ranks on several hosts take where `auto` leaves them open, by name,
@@ -313,6 +335,8 @@ fn none(transport: &dyn Transport) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use ccl_core::transport::{DeviceId, Fabric};
+
     use super::affinity::Surveyed;
     use super::*;
 
@@ -349,6 +373,26 @@ mod tests {
         let mut asked = Config::default();
         asked.transport = fallback.to_owned();
         assert_eq!(super::settle(&asked, &surveyed(vec![has(true)])), None);
+    }
+
+    #[test]
+    fn auto_takes_devices_of_one_link_layer() {
+        let auto = Config::default();
+        let any = Choice::of(&auto).network.unwrap();
+        let any = make(any, &auto, auto.dead_after).unwrap().devices().remove(0);
+        let device = |(name, layer): &(&str, LinkLayer)| {
+            let fabric = Fabric { layer: Some(*layer), ..Fabric::default() };
+            DeviceInfo { id: DeviceId((*name).to_owned()), fabric, ..any.clone() }
+        };
+        let (ib, ethernet) = (LinkLayer::InfiniBand, LinkLayer::Ethernet);
+        for (all, kept) in [
+            (&[("a", ib), ("b", ethernet), ("c", ib)][..], &["a", "c"][..]),
+            (&[("a", ethernet), ("b", ethernet)], &["a", "b"]),
+        ] {
+            let mut devices = Vec::from_iter(all.iter().map(device));
+            keep_one_layer(&mut devices);
+            assert_eq!(Vec::from_iter(devices.iter().map(|device| &device.id.0)), kept);
+        }
     }
 
     /// Returns the devices that each rank takes.

@@ -1,5 +1,6 @@
 //! Functions with the signatures of libfabric's, and the tables of its objects.
 
+use std::collections::VecDeque;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 
@@ -37,6 +38,7 @@ struct Tables {
     memory: fi_ops,
     queue: (fi_ops, fi_ops_cq),
     vector: (fi_ops, fi_ops_av),
+    events: (fi_ops, fi_ops_eq),
     endpoint: (fi_ops, fi_ops_cm, fi_ops_msg, fi_ops_rma, fi_ops_ep),
 }
 
@@ -63,6 +65,17 @@ fn tables() -> &'static Tables {
         },
         queue: queue_table(),
         vector: vector_table(),
+        events: (
+            fi_ops { close: Some(close_events), ..BASE },
+            fi_ops_eq {
+                size: size_of::<fi_ops_eq>(),
+                read: null_mut(),
+                readerr: Some(read_event),
+                write: null_mut(),
+                sread: null_mut(),
+                strerror: null_mut(),
+            },
+        ),
         endpoint: endpoint_table(),
     })
 }
@@ -72,7 +85,7 @@ fn fabric_table() -> (fi_ops, fi_ops_fabric) {
         size: size_of::<fi_ops_fabric>(),
         domain,
         passive_ep: null_mut(),
-        eq_open: null_mut(),
+        eq_open: Some(eq_open),
         wait_open: null_mut(),
         trywait: Some(trywait),
     };
@@ -176,6 +189,48 @@ unsafe extern "C" fn close_fabric(fabric: *mut fid) -> c_int {
     // SAFETY: it was handed out, and is closed once.
     unsafe { take_back(fabric.cast::<fid_fabric>()) };
     0
+}
+
+unsafe extern "C" fn eq_open(
+    _fabric: *mut fid_fabric,
+    _attributes: *mut fi_eq_attr,
+    into: *mut *mut fid_eq,
+    _context: *mut c_void,
+) -> c_int {
+    let mut network = lock();
+    let id = network.next_id();
+    network.events.insert(id, VecDeque::new());
+    let table = &tables().events;
+    let made = fid_eq { fid: first(id, &table.0), ops: (&raw const table.1).cast_mut() };
+    // SAFETY: the caller has room for it.
+    unsafe { give(into, made) }
+}
+
+unsafe extern "C" fn close_events(events: *mut fid) -> c_int {
+    // SAFETY: the caller has it open.
+    let id = unsafe { id_of(events) };
+    let mut network = lock();
+    if network.endpoints.values().any(|endpoint| endpoint.events == Some(id)) {
+        return -EBUSY;
+    }
+    network.events.remove(&id);
+    // SAFETY: it was handed out, and is closed once.
+    unsafe { take_back(events.cast::<fid_eq>()) };
+    0
+}
+
+unsafe extern "C" fn read_event(
+    events: *mut fid_eq,
+    into: *mut fi_eq_err_entry,
+    _flags: u64,
+) -> ssize_t {
+    // SAFETY: the caller has it open.
+    let id = unsafe { id_of(events) };
+    let error = lock().events.get_mut(&id).and_then(VecDeque::pop_front);
+    let Some(error) = error else { return -(EAGAIN as ssize_t) };
+    // SAFETY: the caller has room for it.
+    unsafe { (*into).err = error };
+    size_of::<fi_eq_err_entry>() as ssize_t
 }
 
 unsafe extern "C" fn trywait(_fabric: *mut fid_fabric, list: *mut *mut fid, count: c_int) -> c_int {
@@ -525,6 +580,7 @@ unsafe extern "C" fn bind_endpoint(endpoint: *mut fid, to: *mut fid, _flags: u64
     // SAFETY: as above.
     let to = unsafe { id_of(to) };
     let mut network = lock();
+    let is_events = network.events.contains_key(&to);
     let (is_queue, is_vector) =
         (network.queues.contains_key(&to), network.vectors.contains_key(&to));
     let Some(endpoint) = network.endpoints.get_mut(&endpoint) else { return -EINVAL };
@@ -532,6 +588,8 @@ unsafe extern "C" fn bind_endpoint(endpoint: *mut fid, to: *mut fid, _flags: u64
         endpoint.queue = Some(to);
     } else if is_vector {
         endpoint.vector = Some(to);
+    } else if is_events {
+        endpoint.events = Some(to);
     } else {
         return -EINVAL;
     }

@@ -134,6 +134,19 @@ impl SoftProvider {
         network::lock().with_provider(self.id, |provider| provider.faults.push_back(fault));
     }
 
+    /// Lets a packet of the provider's own fail at each endpoint, and a failed completion without a
+    /// context come, as older ones have it. Returns the number of endpoints with a queue for the
+    /// error: where there is none, EFA's provider ends the process.
+    pub fn fail_packets(&self, error: c_int) -> usize {
+        network::lock().fail_packets(self.id, error)
+    }
+
+    /// Returns the number of errors in event queues that were not read.
+    #[must_use]
+    pub fn untold(&self) -> usize {
+        network::lock().events_held(self.id)
+    }
+
     /// Puts the provider into a condition, until the next call.
     pub fn set(&self, condition: Condition) {
         network::lock().with_provider(self.id, |provider| provider.condition = condition);

@@ -63,6 +63,7 @@ pub(crate) struct Endpoint {
     pub(crate) low_latency: bool,
     pub(crate) queue: Option<u32>,
     pub(crate) vector: Option<u32>,
+    pub(crate) events: Option<u32>,
     pub(crate) is_enabled: bool,
     /// Posted receives: memory and context.
     pub(crate) receives: VecDeque<(Range, usize)>,
@@ -110,6 +111,8 @@ pub(crate) struct Network {
     pub(crate) memory: BTreeMap<u32, Memory>,
     pub(crate) queues: BTreeMap<u32, Queue>,
     pub(crate) vectors: BTreeMap<u32, Vec<u32>>,
+    /// Errors of each event queue.
+    pub(crate) events: BTreeMap<u32, VecDeque<c_int>>,
     pub(crate) endpoints: BTreeMap<u32, Endpoint>,
 }
 
@@ -120,6 +123,7 @@ static NETWORK: Mutex<Network> = Mutex::new(Network {
     memory: BTreeMap::new(),
     queues: BTreeMap::new(),
     vectors: BTreeMap::new(),
+    events: BTreeMap::new(),
     endpoints: BTreeMap::new(),
 });
 
@@ -198,6 +202,31 @@ impl Network {
         let endpoints = domains.filter(|domain| self.is_of(*domain, provider)).count();
         let domains = self.memory.values().map(|memory| memory.domain);
         (endpoints, domains.filter(|domain| self.is_of(*domain, provider)).count())
+    }
+
+    /// Lets a packet of each endpoint's own fail: the event queue tells of it, and a completion
+    /// without a context. Returns the number of endpoints with such a queue.
+    pub(crate) fn fail_packets(&mut self, provider: u32, error: c_int) -> usize {
+        let Network { endpoints, domains, events, queues, .. } = self;
+        let own = endpoints.values().filter(|it| domains.get(&it.domain) == Some(&provider));
+        let mut told = 0;
+        for Endpoint { events: own, queue, .. } in own {
+            if let Some(errors) = own.and_then(|own| events.get_mut(&own)) {
+                errors.push_back(error);
+                told += 1;
+            }
+            let failed = Completion { context: 0, flags: 0, bytes: 0, data: 0, error, ends: None };
+            let queue = queue.and_then(|queue| queues.get_mut(&queue));
+            queue.into_iter().for_each(|queue| queue.ready.push_back(failed));
+        }
+        told
+    }
+
+    /// Returns the number of errors that the event queues of a provider's endpoints hold.
+    pub(crate) fn events_held(&self, provider: u32) -> usize {
+        let own = self.endpoints.values().filter(|endpoint| self.is_of(endpoint.domain, provider));
+        let queues = own.filter_map(|endpoint| self.events.get(&endpoint.events?));
+        queues.map(VecDeque::len).sum()
     }
 
     /// Puts a completion into an endpoint's queue, now or later.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use ccl_core::queue_pairs::Striping;
 use ccl_core::time::Instant;
-use ccl_core::transport::{Connecting, EndpointId, MrKey, NOTE_BYTES_MAX, RemoteMr};
+use ccl_core::transport::{Connecting, EndpointId, MrKey, NOTE_BYTES_MAX, RemoteMr, WorkRequest};
 
 use crate::note::{FRAGMENT_BYTES, Note};
 use crate::rail::{Put, Rail, Stage};
@@ -204,7 +204,8 @@ impl Link {
         let (before, from) = self.rails.split_at(self.turn % self.rails.len().max(1));
         let rails = from.iter().zip(before.len()..).chain(before.iter().zip(0..));
         let mut put_paths = rails.filter_map(|(rail, at)| {
-            let endpoint = rail.takes()?;
+            let WorkRequest::Put { is_control, .. } = put.request;
+            let endpoint = rail.takes(is_control)?;
             let remote = to.rails.get(at).copied().flatten()?;
             let (local, tail) = put.known_to(rail.lane)?;
             Some((rail, PutPath { rail: at, endpoint, remote, local, tail }))

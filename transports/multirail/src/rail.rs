@@ -244,10 +244,11 @@ impl Rail {
         }
     }
 
-    /// Returns the connection, if it takes one more put.
-    pub(crate) fn takes(&self) -> Option<EndpointId> {
+    /// Returns the connection, if it takes one more put. Puts of control wait behind no data.
+    pub(crate) fn takes(&self, is_control: bool) -> Option<EndpointId> {
         let Stage::Up(endpoint) = self.stage else { return None };
-        (self.open < self.depth && self.window.len() < WINDOW).then_some(endpoint)
+        let has_room = is_control || self.open < self.depth;
+        (has_room && self.window.len() < WINDOW).then_some(endpoint)
     }
 
     /// Returns the bandwidth that was measured; none if the rail carries nothing.

@@ -371,6 +371,9 @@ impl OfiLane {
         self.checked = now;
         let mut notes = Vec::new();
         let Posted { endpoints, .. } = &*lock(&self.posted);
+        // What they were for fails or ends by itself: a peer that has ended is told of beside.
+        let failures = endpoints.iter().flat_map(Endpoints::all).flat_map(Endpoint::failures);
+        failures.for_each(|error| tracing::info!(error, "a packet of libfabric's own failed"));
         for (number, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
             // None are left where memory was withdrawn, and all peers are lost.

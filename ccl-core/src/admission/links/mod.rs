@@ -831,6 +831,8 @@ impl Drop for MessageLinks {
     /// Closes the connections first, so that no peer writes into the slots that go after them.
     fn drop(&mut self) {
         self.close();
+        // All farewells begin together, and what a peer leaves unread keeps none from the others.
+        self.lane.say_farewell(None);
         for peer in std::mem::take(&mut self.peers).into_iter().flatten() {
             self.lane.detach(peer.endpoint);
             self.dispose(&peer);

@@ -11,9 +11,10 @@ use libfabric_sys::{
     FI_OPT_EFA_EMULATED_WRITE, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, FI_SOCKADDR, FI_SOCKADDR_IB,
     FI_WAIT_FD, FI_WAIT_NONE, fi_av_attr, fi_av_insert, fi_av_open, fi_close, fi_context2,
     fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry, fi_cq_open, fi_cq_read, fi_cq_readerr,
-    fi_cq_strerror, fi_cq_wait_fd, fi_enable, fi_endpoint, fi_ep_bind, fi_getname, fi_getopt_bool,
-    fi_mr_bind, fi_mr_enable, fi_msg, fi_msg_rma, fi_recv, fi_rma_iov, fi_senddata, fi_sendmsg,
-    fi_trywait, fi_writedata, fi_writemsg, fid, fid_av, fid_cq, fid_ep,
+    fi_cq_strerror, fi_cq_wait_fd, fi_enable, fi_endpoint, fi_ep_bind, fi_eq_attr, fi_eq_err_entry,
+    fi_eq_open, fi_eq_readerr, fi_getname, fi_getopt_bool, fi_mr_bind, fi_mr_enable, fi_msg,
+    fi_msg_rma, fi_recv, fi_rma_iov, fi_senddata, fi_sendmsg, fi_trywait, fi_writedata,
+    fi_writemsg, fid, fid_av, fid_cq, fid_ep, fid_eq,
 };
 
 use super::{Domain, EFA, Info, Memory, OfiError, check, reason};
@@ -90,6 +91,8 @@ pub(crate) struct Endpoint {
     raw: *mut fid_ep,
     queue: *mut fid_cq,
     vector: *mut fid_av,
+    /// Queue of errors of the endpoint's own packets, where the provider needs one.
+    events: *mut fid_eq,
     /// Descriptor of the queue that becomes readable, if the provider has that.
     bell: Option<Arc<OwnedFd>>,
     domain: Arc<Domain>,
@@ -121,6 +124,59 @@ impl Endpoint {
         domain.low_latency.as_ref().map(|info| Endpoint::open_by(domain, info)).transpose()
     }
 
+    /// Opens a queue for errors of the endpoint's own packets, such as the first one to a peer that
+    /// has ended: EFA's provider ends the process where it can tell nobody.
+    fn open_events(&mut self) -> Result<(), OfiError> {
+        let Domain { fabric, info, .. } = &*self.domain;
+        if info.provider() != EFA {
+            return Ok(());
+        }
+        let mut events = fi_eq_attr {
+            size: 0,
+            flags: 0,
+            wait_obj: FI_WAIT_NONE,
+            signaling_vector: 0,
+            wait_set: ptr::null_mut(),
+        };
+        // SAFETY: the fabric is open.
+        let returned = unsafe { fi_eq_open(*fabric, &raw mut events, &raw mut self.events) };
+        check(info.functions, "fi_eq_open", returned)
+    }
+
+    /// Takes the errors of the endpoint's own packets.
+    pub(crate) fn failures(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        while !self.events.is_null() {
+            let none = ptr::null_mut();
+            let mut entry = fi_eq_err_entry {
+                fid: ptr::null_mut(),
+                context: none,
+                data: 0,
+                err: 0,
+                prov_errno: 0,
+                err_data: none,
+                err_data_size: 0,
+            };
+            // SAFETY: the queue is open.
+            if unsafe { fi_eq_readerr(self.events, &raw mut entry) } <= 0 {
+                break;
+            }
+            all.push(reason(self.domain.info.functions, entry.err));
+        }
+        all
+    }
+
+    /// Returns a copy of the descriptor of the queue, which has one.
+    fn descriptor(&self) -> Option<Arc<OwnedFd>> {
+        let mut descriptor = -1;
+        // SAFETY: the queue is open, with such an object.
+        let found = unsafe { fi_cq_wait_fd(self.queue, &mut descriptor) };
+        // SAFETY: the descriptor is the queue's, which is open.
+        let own = (found == 0 && descriptor >= 0)
+            .then(|| unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned());
+        own.and_then(Result::ok).map(Arc::new)
+    }
+
     fn open_by(domain: &Arc<Domain>, info: &Info) -> Result<Endpoint, OfiError> {
         let (none, info) = (ptr::null_mut(), info.raw());
         let domain = Arc::clone(domain);
@@ -129,6 +185,7 @@ impl Endpoint {
             raw: ptr::null_mut(),
             queue: ptr::null_mut(),
             vector: ptr::null_mut(),
+            events: ptr::null_mut(),
             bell: None,
             domain,
         };
@@ -163,13 +220,7 @@ impl Endpoint {
         }
         check(functions, "fi_cq_open", returned)?;
         if queue.wait_obj == FI_WAIT_FD {
-            let mut descriptor = -1;
-            // SAFETY: the queue is open, with such an object.
-            let found = unsafe { fi_cq_wait_fd(made.queue, &mut descriptor) };
-            // SAFETY: the descriptor is the queue's, which is open.
-            let own = (found == 0 && descriptor >= 0)
-                .then(|| unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned());
-            made.bell = own.and_then(Result::ok).map(Arc::new);
+            made.bell = made.descriptor();
         }
         // SAFETY: the domain is open.
         let returned = unsafe { fi_av_open(opened, &raw mut vector, &raw mut made.vector) };
@@ -177,7 +228,13 @@ impl Endpoint {
         // SAFETY: the domain is open, by the same offer but perhaps for its traffic class.
         let returned = unsafe { fi_endpoint(opened, info, &raw mut made.raw) };
         check(functions, "fi_endpoint", returned)?;
-        for (to, flags) in [(made.queue.cast(), FI_SEND | FI_RECV), (made.vector.cast(), 0)] {
+        made.open_events()?;
+        let bound = [
+            (made.queue.cast(), FI_SEND | FI_RECV),
+            (made.vector.cast(), 0),
+            (made.events.cast(), 0),
+        ];
+        for (to, flags) in bound.into_iter().filter(|(to, _): &(*mut fid, u64)| !to.is_null()) {
             // SAFETY: both are open, and the endpoint is not enabled yet.
             check(functions, "fi_ep_bind", unsafe { fi_ep_bind(made.raw, to, flags) })?;
         }
@@ -463,7 +520,8 @@ impl Drop for Endpoint {
         if !self.domain.is_ours() {
             return;
         }
-        let objects: [*mut fid; 3] = [self.raw.cast(), self.queue.cast(), self.vector.cast()];
+        let objects: [*mut fid; 4] =
+            [self.raw.cast(), self.queue.cast(), self.vector.cast(), self.events.cast()];
         for object in objects.into_iter().filter(|object| !object.is_null()) {
             // SAFETY: it is open, and what depended on it was closed before it.
             unsafe { fi_close(object) };

@@ -235,6 +235,28 @@ pub unsafe fn fi_trywait(fabric: *mut fid_fabric, queues: &mut [*mut fid]) -> c_
     call!((*fabric).ops, trywait(fabric, first, count))
 }
 
+/// Opens an event queue.
+///
+/// # Safety
+///
+/// The fabric is open.
+pub unsafe fn fi_eq_open(
+    fabric: *mut fid_fabric,
+    attributes: *mut fi_eq_attr,
+    queue: *mut *mut fid_eq,
+) -> c_int {
+    call!((*fabric).ops, eq_open(fabric, attributes, queue, ptr::null_mut()))
+}
+
+/// Takes an error from an event queue.
+///
+/// # Safety
+///
+/// The queue is open.
+pub unsafe fn fi_eq_readerr(queue: *mut fid_eq, entry: *mut fi_eq_err_entry) -> ssize_t {
+    call!((*queue).ops, readerr(queue, entry, 0))
+}
+
 /// Posts a receive.
 ///
 /// # Safety

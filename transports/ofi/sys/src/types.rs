@@ -195,7 +195,14 @@ pub struct fi_ops_fabric {
         *mut c_void,
     ) -> c_int,
     pub passive_ep: *mut c_void,
-    pub eq_open: *mut c_void,
+    pub eq_open: Option<
+        unsafe extern "C" fn(
+            *mut fid_fabric,
+            *mut fi_eq_attr,
+            *mut *mut fid_eq,
+            *mut c_void,
+        ) -> c_int,
+    >,
     pub wait_open: *mut c_void,
     pub trywait: Option<unsafe extern "C" fn(*mut fid_fabric, *mut *mut fid, c_int) -> c_int>,
 }
@@ -207,6 +214,50 @@ pub struct fid_fabric {
     pub fid: fid,
     pub ops: *mut fi_ops_fabric,
     pub api_version: u32,
+}
+
+/// Attributes of an event queue.
+#[repr(C)]
+#[derive(Debug)]
+pub struct fi_eq_attr {
+    pub size: size_t,
+    pub flags: u64,
+    pub wait_obj: c_int,
+    pub signaling_vector: c_int,
+    pub wait_set: *mut c_void,
+}
+
+/// Error that an event queue tells of.
+#[repr(C)]
+#[derive(Debug)]
+pub struct fi_eq_err_entry {
+    pub fid: *mut fid,
+    pub context: *mut c_void,
+    pub data: u64,
+    pub err: c_int,
+    pub prov_errno: c_int,
+    pub err_data: *mut c_void,
+    pub err_data_size: size_t,
+}
+
+/// Functions of an event queue.
+#[repr(C)]
+#[derive(Debug)]
+pub struct fi_ops_eq {
+    pub size: size_t,
+    pub read: *mut c_void,
+    pub readerr: Option<unsafe extern "C" fn(*mut fid_eq, *mut fi_eq_err_entry, u64) -> ssize_t>,
+    pub write: *mut c_void,
+    pub sread: *mut c_void,
+    pub strerror: *mut c_void,
+}
+
+/// Event queue: what happens to other objects than requests.
+#[repr(C)]
+#[derive(Debug)]
+pub struct fid_eq {
+    pub fid: fid,
+    pub ops: *mut fi_ops_eq,
 }
 
 /// Functions of a domain.

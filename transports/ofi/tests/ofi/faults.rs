@@ -141,6 +141,19 @@ fn control_waits_behind_no_data() {
     }
 }
 
+/// The provider's own packets fail where a peer has ended: that is told, and loses nothing else.
+#[test]
+fn a_packet_of_the_providers_own_that_fails_loses_no_link() {
+    let ((provider, _proxy), mut sides) = sides(&Limits::efa(3));
+    exchange(&mut sides, 1);
+    let (endpoints, _) = provider.in_use();
+    assert_eq!(provider.fail_packets(libc::EHOSTUNREACH), endpoints, "each can be told");
+    exchange(&mut sides, 2);
+    until(&mut sides, "they are read", |_| provider.untold() == 0);
+    assert_eq!(sides.each_ref().map(Side::lost), [None, None]);
+    leave(&mut sides);
+}
+
 #[test]
 fn a_queue_that_cannot_be_read_loses_all_links() {
     for limits in kinds("soft-broken") {

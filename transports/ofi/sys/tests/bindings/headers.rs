@@ -69,6 +69,10 @@ fn objects() -> Vec<(String, u64)> {
     layout! {
         fi_ops_fabric { size, domain, passive_ep, eq_open, wait_open, trywait }
         fid_fabric { fid, ops, api_version }
+        fi_eq_attr { size, flags, wait_obj, signaling_vector, wait_set }
+        fi_eq_err_entry { fid, context, data, err, prov_errno, err_data, err_data_size }
+        fi_ops_eq { size, read, readerr, write, sread, strerror }
+        fid_eq { fid, ops }
         fi_ops_domain { size, av_open, cq_open, endpoint }
         fi_ops_mr { size, reg, regv, regattr }
         fid_domain { fid, ops, mr }
@@ -110,6 +114,8 @@ fn lengths() -> Vec<(String, u64)> {
         fi_bus_attr,
         fi_link_attr,
         fi_av_attr,
+        fi_eq_attr,
+        fi_eq_err_entry,
         fid_mr,
         fi_cq_data_entry,
         fi_msg,
