@@ -25,8 +25,9 @@ const REASON_CHARS_MAX: usize = 200;
 
 /// Interval at which a peer is told how much it was sent.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// Most times that a peer is told the same.
-const TELLS_MAX: u32 = 12;
+/// Most times that a peer is told the same: several times as often as it has to hear it, since what
+/// comes while it does not listen is heard as one.
+const TELLS_MAX: u32 = 60;
 /// Number of times that a peer reports puts that have not arrived, while none arrives, until it is
 /// lost. A peer that reports runs, so its provider makes progress.
 const MISSING_TELLS: u32 = 10;
