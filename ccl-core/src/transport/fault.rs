@@ -41,6 +41,11 @@ pub trait Faults: Send + fmt::Debug {
         true
     }
 
+    /// Returns whether the lane imports memory.
+    fn imports(&self) -> bool {
+        true
+    }
+
     /// Returns whether the lane takes work now.
     fn takes(&self) -> bool {
         true
@@ -122,6 +127,9 @@ impl<F: Faults> Lane for FaultInjector<F> {
     }
 
     fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError> {
+        if !self.faults.imports() {
+            return Err(TransportError::Usage("a fault: nothing is imported".to_owned()));
+        }
         self.lane.import(at, key)
     }
 

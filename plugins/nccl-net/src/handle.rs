@@ -10,7 +10,7 @@ use crate::table::{Id, Kind};
 
 const MAGIC: [u8; 4] = *b"fccl";
 /// Version of the handle, and of all messages between the two ends of a connection.
-pub(crate) const VERSION: u8 = 3;
+pub(crate) const VERSION: u8 = 4;
 const SEED_BYTES: usize = 16;
 const ATTEMPT: usize = 8;
 const SEED: usize = 16;

@@ -335,13 +335,19 @@ mod tests {
 
     use super::*;
 
-    /// A lane that shares no memory.
+    /// A lane that shares no memory, or imports none.
     #[derive(Debug)]
-    struct Mean;
+    struct Mean {
+        shares: bool,
+    }
 
     impl Faults for Mean {
         fn shares(&self) -> bool {
-            false
+            self.shares
+        }
+
+        fn imports(&self) -> bool {
+            !self.shares
         }
     }
 
@@ -361,12 +367,12 @@ mod tests {
     /// The handshake is done by then: one side has another view of the memory.
     #[test]
     fn shared_memory_that_fails_late_is_given_up_for_the_network() {
-        for mean in [0, 1] {
+        for (mean, shares) in [(0, false), (1, false), (0, true), (1, true)] {
             let world = World::new(4, Conditions::default(), 7);
             let device = |side: u32, is_near: bool| -> Arc<dyn Device> {
                 let device = world.device(side + if is_near { 2 } else { 0 });
                 match is_near && side == mean {
-                    true => Arc::new(FaultyDevice::new(device).with_lanes(|| Mean)),
+                    true => Arc::new(FaultyDevice::new(device).with_lanes(move || Mean { shares })),
                     false => device,
                 }
             };

@@ -80,6 +80,8 @@ pub(crate) struct Receiver {
     records: Own,
     /// Ring of the peer, once it is known.
     ring: Option<RemoteMr>,
+    /// True once the peer has said that it is ready.
+    is_met: bool,
     /// Groups by number, modulo their count.
     groups: Vec<Group>,
     /// Group of the buffer that was finished last, and the time: later groups have waited for it.
@@ -149,6 +151,7 @@ impl Receiver {
             slots,
             records,
             ring: None,
+            is_met: false,
             groups: (0..GROUPS).map(group).collect(),
             finished: (0, now),
             next: 0,
@@ -174,7 +177,7 @@ impl Receiver {
 
     /// Returns whether messages can be received.
     pub(crate) fn is_ready(&self) -> bool {
-        self.ring.is_some()
+        self.ring.is_some() && self.is_met
     }
 
     /// Returns whether a receive waits, or anything posted needs another poll.
@@ -343,7 +346,11 @@ impl Receiver {
                 _ => return Err(nonsense()),
             },
             Event::Note { bytes, .. } => match Note::decode(bytes) {
-                Some(Note::Ring(key)) => self.ring = Some(self.line.import(&key)?),
+                Some(Note::Ring(key)) => {
+                    self.ring = Some(self.line.import(&key)?);
+                    self.line.note(&Note::Ready)?;
+                }
+                Some(Note::Ready) => self.is_met = true,
                 Some(Note::Peer(name)) => self.line.peer = name,
                 _ => return Err(nonsense()),
             },

@@ -115,6 +115,8 @@ pub(crate) struct Sender {
     /// Per slot: the request whose memory its zero-copy send reads.
     zero_copy: [Option<u8>; SLOTS_MAX],
     slots: Option<Slots>,
+    /// True once the peer has said that it is ready.
+    is_met: bool,
     /// Number of chunks that were sent so far, modulo 2^32.
     chunks: u32,
     /// Memory of the peer, by the peer's numbers.
@@ -167,6 +169,7 @@ impl Sender {
             busy: 0,
             zero_copy: [None; SLOTS_MAX],
             slots: None,
+            is_met: false,
             chunks: 0,
             memory: BTreeMap::new(),
             tags: Tags::default(),
@@ -183,7 +186,7 @@ impl Sender {
 
     /// Returns whether messages can be sent.
     pub(crate) fn is_ready(&self) -> bool {
-        self.slots.is_some()
+        self.slots.is_some() && self.is_met
     }
 
     /// Returns whether a request is open, or anything posted needs another poll.
@@ -454,6 +457,7 @@ impl Sender {
                 let mapped = self.line.map(&key).map_err(|_| ())?;
                 let (stride, free) = (own.stride(), (1 << count) - 1);
                 self.slots = Some(Slots { mr, mapped, count, bytes, stride, free, turn: 0 });
+                self.line.note(&Note::Ready).map_err(|_| ())?;
             }
             Note::Memory(number, key) => {
                 if self.memory.len() >= MEMORIES_MAX {
@@ -468,6 +472,7 @@ impl Sender {
                 }
             }
             Note::Peer(name) => self.line.peer = name,
+            Note::Ready => self.is_met = true,
             Note::Ring(_) => return Err(()),
         }
         Ok(())

@@ -225,6 +225,9 @@ pub(crate) enum Note {
     Ring(RemoteKey),
     /// Slots of the receiver: their number, bytes of payload of each, their memory.
     Slots(u32, u64, RemoteKey),
+    /// This side has the peer's ring or slots. A side that lacks what it needs of the peer never
+    /// says so, and the sender tries another path.
+    Ready,
     /// Memory that CTS will name by this number.
     Memory(u32, RemoteKey),
     /// Number of memory that CTS will not name any more.
