@@ -1,7 +1,7 @@
 //! A FIFO of slots between two processes: allocated by the receiver, filled by the sender.
 //!
 //! ```text
-//! line 0            grants: how many messages the receiver has ever allowed (it alone writes)
+//! line 0            credits:how many messages the receiver has ever allowed (it alone writes)
 //! slot 0            header line: sequence, bytes, tag; then up to 48 bytes of payload
 //!                   body: `slot_bytes`, for longer payloads
 //! slot 1 …
@@ -10,11 +10,11 @@
 //! Message number m (from 0) goes through slot m mod slots. The sender fills the payload and then
 //! stores m + 1 as the slot's sequence (release); the receiver loads it (acquire) and so sees the
 //! payload: data and flag of a short message cross between the cores in one cache line. A sender
-//! writes only below the grants; the receiver renews them when half of the slots are free again,
-//! so that the line of grants is not passed back and forth for every message.
+//! writes only below the credits; the receiver renews them when half of the slots are free again,
+//! so that the line of credits is not passed back and forth for every message.
 //!
 //! What the other side writes is range-checked: a length beyond the slot is an error of the peer,
-//! and grants never move a sender past the slots there are.
+//! and credits never move a sender past the slots there are.
 
 use crate::region::{Region, RegionError};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, order};
@@ -96,7 +96,7 @@ impl Fifo {
     }
 
     #[inline]
-    fn grants(&self) -> &AtomicU64 {
+    fn credits(&self) -> &AtomicU64 {
         // SAFETY: `new` checked the word at offset 0.
         unsafe { self.region.word64_unchecked(0) }
     }
@@ -122,7 +122,7 @@ impl Fifo {
 #[derive(Debug)]
 pub struct Sender {
     fifo: Fifo,
-    granted: u64,
+    credited: u64,
 }
 
 impl Sender {
@@ -132,19 +132,19 @@ impl Sender {
     ///
     /// When the region does not hold [`Shape::link_bytes`].
     pub fn new(region: &Region, shape: Shape) -> Result<Sender, RegionError> {
-        Ok(Sender { fifo: Fifo::new(region, shape)?, granted: 0 })
+        Ok(Sender { fifo: Fifo::new(region, shape)?, credited: 0 })
     }
 
     /// Returns whether the next message may be written.
     #[inline]
     pub fn ready(&mut self) -> bool {
-        if self.fifo.next < self.granted {
+        if self.fifo.next < self.credited {
             return true;
         }
         let most = self.fifo.next + u64::from(self.fifo.shape.slots);
         // Acquire: the receiver's reads of the slot come before our writes to it.
-        self.granted = self.fifo.grants().load(order::granted()).min(most);
-        self.fifo.next < self.granted
+        self.credited = self.fifo.credits().load(order::credited()).min(most);
+        self.fifo.next < self.credited
     }
 
     /// Returns where a payload of this length goes. Valid after [`Sender::ready`] said yes, until
@@ -182,7 +182,7 @@ impl Sender {
 #[derive(Debug)]
 pub struct Receiver {
     fifo: Fifo,
-    granted: u64,
+    credited: u64,
 }
 
 impl Receiver {
@@ -193,9 +193,9 @@ impl Receiver {
     /// When the region does not hold [`Shape::link_bytes`].
     pub fn new(region: &Region, shape: Shape) -> Result<Receiver, RegionError> {
         let fifo = Fifo::new(region, shape)?;
-        let granted = u64::from(fifo.shape.slots);
-        fifo.grants().store(granted, order::grant());
-        Ok(Receiver { fifo, granted })
+        let credited = u64::from(fifo.shape.slots);
+        fifo.credits().store(credited, order::credit());
+        Ok(Receiver { fifo, credited })
     }
 
     /// Returns whether the next message has arrived.
@@ -226,10 +226,10 @@ impl Receiver {
     pub fn release(&mut self) {
         self.fifo.step();
         let due = self.fifo.next + u64::from(self.fifo.shape.slots);
-        if (due - self.granted) * 2 >= u64::from(self.fifo.shape.slots) {
-            self.granted = due;
+        if (due - self.credited) * 2 >= u64::from(self.fifo.shape.slots) {
+            self.credited = due;
             // Release: our reads of the slot come before the grant.
-            self.fifo.grants().store(due, order::grant());
+            self.fifo.credits().store(due, order::credit());
         }
     }
 
@@ -336,7 +336,7 @@ mod tests {
             assert!(sender.ready());
             put(&mut sender, b"y");
         }
-        assert!(sender.granted <= sender.sent() + 2);
+        assert!(sender.credited <= sender.sent() + 2);
     }
 
     #[test]

@@ -59,10 +59,10 @@ orderings! {
     publish = Release;
     /// Slots: what came before the sequence is seen by whoever sees the sequence.
     arrive = Acquire;
-    /// Slots: the receiver's reads of a slot come before its grant.
-    grant = Release;
+    /// Slots: the receiver's reads of a slot come before its credit.
+    credit = Release;
     /// Slots: the receiver's reads of a slot come before the sender's writes to it.
-    granted = Acquire;
+    credited = Acquire;
     /// Doorbell: what was published comes before the ring.
     ring = Release;
     /// Doorbell: the announcement of a sleep goes out before the last look, and that comes after

@@ -38,7 +38,7 @@ const NAMES: [&str; 2] = ["in_place", "under_way"];
 
 /// The library's crates, whose names users read; bindings have the names of C.
 fn is_library(path: &str) -> bool {
-    let roots = ["ccl-core/src/", "src/", "kernels/", "transports/", "plugins/"];
+    let roots = ["ccl-core/", "src/", "kernels/", "transports/", "plugins/"];
     let is_test = path.contains("/tests") || path.contains("_tests") || path.contains("/examples/");
     roots.iter().any(|root| path.starts_with(root)) && !is_test && !path.contains("/sys/")
 }

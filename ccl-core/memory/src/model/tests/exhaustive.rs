@@ -61,20 +61,20 @@ fn two_slots() {
 }
 
 #[test]
-fn payload_is_there_with_its_sequence_and_no_slot_is_used_before_its_grant() {
+fn payload_is_there_with_its_sequence_and_no_slot_is_used_before_its_credit() {
     one_slot();
     two_slots();
 }
 
 #[test]
 fn slots_need_each_ordering() {
-    for name in ["publish", "arrive", "grant", "granted"] {
+    for name in ["publish", "arrive", "credit", "credited"] {
         assert!(needs(name, one_slot), "{name}");
     }
 }
 
 #[test]
-fn slots_need_their_grants() {
+fn slots_need_their_credits() {
     let careless = || {
         loom::model(|| {
             let shape = Shape { slots: 1, slot_bytes: 0 };

@@ -50,8 +50,8 @@ const PARKING: Parking = Parking {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// Sends without asking for a grant.
-    Ungranted,
+    /// Sends without asking for a credit.
+    Uncredited,
     /// Announces a message before its payload is there.
     Early,
     /// Gives a slot back and reads it then.
@@ -73,7 +73,7 @@ struct Side {
 
 impl Side {
     fn send(&mut self, number: u64) -> bool {
-        if self.fault != Fault::Ungranted && !self.sender.ready() {
+        if self.fault != Fault::Uncredited && !self.sender.ready() {
             return false;
         }
         let bytes = if number % 3 == 0 { 64 } else { 8 };
@@ -103,7 +103,7 @@ impl Side {
         if self.fault != Fault::Late {
             self.receiver.release();
         }
-        // A grant is worth a ring, too.
+        // A credit is worth a ring, too.
         self.other.ring();
         true
     }
@@ -137,7 +137,7 @@ fn exchange(slots: u32, fault: Fault) {
     let regions = [(); 2].map(|()| Region::private(shape.link_bytes()));
     let bells =
         [(); 2].map(|()| Doorbell::new(&Region::private(doorbell::BYTES), PARKING).unwrap());
-    // Receivers grant before anybody sends.
+    // Receivers give credits before anybody sends.
     let receivers = [0, 1].map(|at: usize| Receiver::new(&regions[at], shape).unwrap());
     let mut threads = Vec::new();
     for (at, receiver) in receivers.into_iter().enumerate() {
@@ -164,9 +164,9 @@ fn two_ranks_exchange_messages_and_wake_each_other() {
 
 #[test]
 fn what_a_rank_does_wrong_is_caught() {
-    assert!(fails(|| exchange(1, Fault::Ungranted)), "a message without a grant");
+    assert!(fails(|| exchange(1, Fault::Uncredited)), "a message without a credit");
     assert!(fails(|| exchange(2, Fault::Early)), "a sequence before its payload");
-    assert!(fails(|| exchange(1, Fault::Late)), "a read after the grant");
+    assert!(fails(|| exchange(1, Fault::Late)), "a read after the credit");
     assert!(fails(|| exchange(1, Fault::Blind)), "a sleep without a last look");
 }
 
