@@ -192,9 +192,16 @@ impl OfiLane {
         let (Some(to), Some(own)) = (peer.to, endpoints.get(number / *peers_max)) else { return };
         let Destination { at: addresses, number, token } = to;
         let (own, at) = own.route(addresses, is_control);
+        let kind = usize::from(is_control);
+        // EFA's provider keeps 16 writes in all for peers that have not answered to their first
+        // one: a peer that is silent must leave some for the others.
+        let is_silent = |peer: &Peer| peer.handed[kind] && !peer.answered[kind];
         while let Some(mut write) = peer.waiting.pop(is_control) {
             if write.request.is_void() {
                 return peer.lose(WITHDRAWN.to_owned());
+            }
+            if inbox.is_none() && is_silent(peer) {
+                return peer.waiting.put_back(write);
             }
             let to = (at, number);
             let posted = match inbox {
@@ -202,7 +209,10 @@ impl OfiLane {
                 Some(_) => send_put(own, requests, to, token, &mut write),
             };
             match posted {
-                Ok(true) => peer.sent += u64::from(write.immediate.is_some()),
+                Ok(true) => {
+                    peer.handed[kind] = true;
+                    peer.sent += u64::from(write.immediate.is_some());
+                }
                 Ok(false) => return peer.waiting.put_back(write),
                 Err(error) => peer.lose(error.to_string()),
             }
@@ -299,7 +309,8 @@ impl OfiLane {
             return;
         }
         if let Ok(peer) = self.peer(endpoint) {
-            peer.outstanding[usize::from(is_control)] -= 1;
+            let kind = usize::from(is_control);
+            (peer.outstanding[kind], peer.answered[kind]) = (peer.outstanding[kind] - 1, true);
             // Work for a lost peer is never done; other parts of it may be.
             let is_done = peer.lost.is_none() && peer.failing.is_none();
             self.done.extend(is_done.then_some(id));

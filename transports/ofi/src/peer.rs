@@ -155,6 +155,9 @@ pub(crate) struct Peer {
     pub(crate) puts: u64,
     /// Number of puts of data, and of control, that are not done.
     pub(crate) outstanding: [usize; 2],
+    /// True once a write of data, and of control, was handed to the provider; and once one is done.
+    pub(crate) handed: [bool; 2],
+    pub(crate) answered: [bool; 2],
     /// Number of immediates that were sent.
     pub(crate) sent: u64,
     /// Number of immediates that have arrived.
@@ -203,6 +206,8 @@ impl Peer {
             waiting: Waiting::default(),
             puts: 0,
             outstanding: [0; 2],
+            handed: [false; 2],
+            answered: [false; 2],
             sent: 0,
             arrived: 0,
             leaves: None,

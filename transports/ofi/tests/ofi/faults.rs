@@ -141,6 +141,22 @@ fn control_waits_behind_no_data() {
     }
 }
 
+/// EFA's provider keeps few writes for peers that have not answered yet.
+#[test]
+fn a_peer_that_has_not_answered_is_written_to_once() {
+    let ((provider, _proxy), mut sides) = sides(&Limits::efa(3));
+    provider.set(Condition::Still);
+    (0..5).for_each(|immediate| sides[0].put(immediate));
+    until(&mut sides, "it is written to", |_| provider.under_way() > 0);
+    for _ in 0..100 {
+        sides[0].lane.poll(now(), &mut Vec::new()).unwrap();
+        assert_eq!(provider.under_way(), 1);
+    }
+    provider.set(Condition::Good);
+    until(&mut sides, "all arrive", |sides| sides[1].arrived().len() == 5);
+    leave(&mut sides);
+}
+
 /// The provider's own packets fail where a peer has ended: that is told, and loses nothing else.
 #[test]
 fn a_packet_of_the_providers_own_that_fails_loses_no_link() {
