@@ -35,9 +35,19 @@ const FORK_SAFE: (&str, &str) = ("FI_EFA_FORK_SAFE", "1");
 /// and mean no adapter.
 const SOFTWARE: [&str; 6] = ["tcp", "net", "udp", "sockets", "shm", "sm2"];
 
-/// Returns whether a provider of this name has adapters.
-fn is_hardware(provider: &str) -> bool {
-    let lowest = provider.split(';').next().unwrap_or_default();
+/// Returns the providers that a setting names, the first one first. `FI_PROVIDER` may be a list, or
+/// a list of those that libfabric leaves out, which names none.
+fn alternatives(named: &str) -> Vec<&str> {
+    if named.starts_with('^') {
+        return Vec::new();
+    }
+    named.split(',').map(str::trim).filter(|name| !name.is_empty()).collect()
+}
+
+/// Returns whether the provider that a setting names first has adapters.
+fn is_hardware(named: &str) -> bool {
+    let first = alternatives(named).first().copied().unwrap_or_default();
+    let lowest = first.split(';').next().unwrap_or_default();
     !lowest.is_empty() && !SOFTWARE.contains(&lowest)
 }
 
@@ -56,9 +66,14 @@ pub const KIND: TransportKind = TransportKind {
     names_devices: |config| own(config).is_ok_and(|own| is_hardware(&own.provider)),
     make: |config, setup| {
         let OfiTunables { provider: named, eager_limit } = own(config)?;
-        let provider = match named.is_empty() {
-            true => usual(config)?,
-            false => named,
+        let provider = match alternatives(&named).as_slice() {
+            [] => usual(config)?,
+            [only] => (*only).to_owned(),
+            several @ [first, ..] => {
+                let all = providers().unwrap_or_default();
+                let is_there = |name: &&&str| all.iter().any(|provider| provider.name == **name);
+                (*several.iter().find(is_there).unwrap_or(first)).to_owned()
+            }
         };
         let options = Options {
             interfaces: config.socket_interfaces.clone(),
@@ -98,4 +113,31 @@ fn has_efa() -> bool {
     let adapters = std::fs::read_dir("/sys/bus/pci/drivers/efa");
     let is_adapter = |name: &OsStr| name.as_encoded_bytes().contains(&b':');
     adapters.is_ok_and(|entries| entries.flatten().any(|entry| is_adapter(&entry.file_name())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_names_one_provider_or_several_or_none() {
+        assert_eq!(alternatives("tcp;ofi_rxm"), ["tcp;ofi_rxm"]);
+        assert_eq!(alternatives("efa, tcp"), ["efa", "tcp"]);
+        assert!(alternatives("^shm,udp").is_empty() && alternatives("").is_empty());
+    }
+
+    #[test]
+    fn adapters_are_named_and_software_is_not() {
+        for (named, expected) in [
+            ("efa", true),
+            ("verbs;ofi_rxm", true),
+            ("efa,tcp", true),
+            ("tcp", false),
+            ("tcp;ofi_rxm", false),
+            ("^efa", false),
+            ("", false),
+        ] {
+            assert_eq!(is_hardware(named), expected, "{named}");
+        }
+    }
 }
