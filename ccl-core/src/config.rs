@@ -57,9 +57,9 @@ crate::tunables! {
              by ;, of which the first that holds is followed. Before a rule's : its conditions \
              (collectives, bytes>=, bytes<, fan_out>=, fan_out<, tier=host or network), behind it \
              qps=, order= (split, round_robin, load_aware), chunk= (least bytes of a part), \
-             in_flight= (messages), budget= (most bytes under way from a port), tc= (traffic \
-             class). A number alone is that many queue pairs for everything. More give an Ethernet \
-             fabric's hashing more to spread.";
+             in_flight= (messages, over each device), budget= (most bytes under way from a port), \
+             tc= (traffic class). A number alone is that many queue pairs for everything. More \
+             give an Ethernet fabric's hashing more to spread.";
         ib_adaptive_routing: Option<bool> = None, "FERROCCL_IB_ADAPTIVE_ROUTING",
             Some("NCCL_IB_ADAPTIVE_ROUTING"), true,
             "Whether the fabric spreads the packets of one queue pair over its paths by itself: \

@@ -51,7 +51,7 @@ pub struct Striping {
     pub order: Order,
     /// Fewest bytes of a part, if messages are split.
     pub chunk_bytes: usize,
-    /// Most messages that a link has under way.
+    /// Most messages that a link has under way over each device.
     pub in_flight: u32,
     /// Most bytes under way from a port, over all its links; beyond them no message begins. Each
     /// communicator may always have its share of the budget under way, regardless of other

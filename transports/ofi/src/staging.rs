@@ -12,8 +12,9 @@ use crate::requests::Write;
 
 /// Most writes to a peer that are staged at once.
 const STAGED_MAX: usize = 16;
-/// Least bytes of memory for one.
-const BYTES_MIN: usize = 64 << 10;
+/// Bytes that memory for one is a multiple of. A slot and its header take little more than a power
+/// of two.
+const STEP_BYTES: usize = 64 << 10;
 
 /// Memory of a link for such writes.
 #[derive(Debug, Default)]
@@ -46,7 +47,7 @@ impl Staging {
                 if let Some(small) = small.filter(|_| self.all.len() >= STAGED_MAX) {
                     self.all.swap_remove(small);
                 }
-                let region = Region::allocate(bytes.next_power_of_two().max(BYTES_MIN))?;
+                let region = Region::allocate(bytes.next_multiple_of(STEP_BYTES))?;
                 self.all.push(Registered::new(domain, &region)?);
                 self.all.len() - 1
             }
