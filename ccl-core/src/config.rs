@@ -28,8 +28,8 @@ crate::tunables! {
         transport: String = "auto".to_owned(), "FERROCCL_TRANSPORT", None, true,
             "Transport to use: auto, the name of one, or HOST+NETWORK, one within hosts and one \
              between them. That of a network alone joins ranks of one host, too. auto takes the \
-             first that all ranks have; one that needs adapters counts where all have any on the \
-             PCI bus, or name others by its own settings.";
+             first that all ranks have; adapters count if they are on the PCI bus, or if their \
+             transport's own settings name them.";
         socket_interfaces: String = String::new(), "FERROCCL_SOCKET_IFNAME",
             Some("NCCL_SOCKET_IFNAME"), false,
             "Interfaces that tcp tells its peers of: prefixes of names, or networks such as \

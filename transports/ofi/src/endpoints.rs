@@ -22,7 +22,7 @@ pub(crate) struct Addresses {
     control: Option<Vec<u8>>,
 }
 
-/// FabricAddresses of a peer's endpoints in the address vectors of this side's.
+/// Fabric addresses (`fi_addr_t`) of a peer's endpoints, by which those of this side reach them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FabricAddresses {
     data: u64,

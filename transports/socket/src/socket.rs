@@ -107,7 +107,9 @@ pub(crate) fn accept(listener: &OwnedFd) -> Result<Option<OwnedFd>, TransportErr
 
 /// Interval of questions over an idle connection, the least that the system has.
 pub(crate) const KEEPALIVE: Duration = Duration::from_secs(1);
-/// Number of such questions in a row without an answer, after which a connection breaks.
+/// Interval of such questions while there is no answer, and the number of them after which a
+/// connection breaks: 20 minutes.
+const KEEPALIVE_AGAIN: Duration = Duration::from_secs(10);
 const KEEPALIVES_MAX: u32 = 120;
 
 /// Turns off Nagle's algorithm: small messages leave at once.
@@ -120,7 +122,7 @@ pub(crate) fn hurry(socket: &OwnedFd) -> Result<(), Errno> {
 /// has nothing to say, too. A network that is away for a while breaks nothing.
 pub(crate) fn keep_alive(socket: &OwnedFd) -> Result<(), Errno> {
     sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
-    sockopt::set_tcp_keepintvl(socket, KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_AGAIN)?;
     sockopt::set_tcp_keepcnt(socket, KEEPALIVES_MAX)?;
     sockopt::set_socket_keepalive(socket, true)
 }
