@@ -21,6 +21,8 @@ pub(super) struct Inbound {
     reserved: u32,
     /// The number of the next message to be taken.
     next: u64,
+    /// Its slot, kept so that no division is needed.
+    slot: usize,
     /// Messages below this may be sent.
     granted: u64,
     /// The credit that the sender was told last.
@@ -44,6 +46,7 @@ impl Inbound {
             slots,
             reserved,
             next: 0,
+            slot: 0,
             granted,
             announced: granted,
             asks: false,
@@ -54,13 +57,19 @@ impl Inbound {
         }
     }
 
-    fn index(&self, number: u64) -> usize {
-        (number % u64::from(self.slots)) as usize
+    /// Returns the slot of the message that comes so many after the next one; none beyond the
+    /// window of the slots.
+    fn index(&self, after: u64) -> Option<usize> {
+        let slots = self.slots as usize;
+        let after = usize::try_from(after).ok().filter(|after| *after < slots)?;
+        let slot = self.slot + after;
+        Some(if slot < slots { slot } else { slot - slots })
     }
 
     /// Returns the slot of the next message.
+    #[inline]
     pub(super) fn slot(&self) -> usize {
-        self.index(self.next)
+        self.slot
     }
 
     pub(super) fn slots(&self) -> u32 {
@@ -74,7 +83,9 @@ impl Inbound {
 
     /// Returns whether a message within the window of the slots has arrived.
     pub(super) fn has_arrived(&self, number: u64) -> bool {
-        number < self.next || self.arrived[self.index(number)]
+        number
+            .checked_sub(self.next)
+            .is_none_or(|after| self.index(after).is_some_and(|slot| self.arrived[slot]))
     }
 
     /// Returns the destination of the next message's payload.
@@ -99,9 +110,9 @@ impl Inbound {
     /// Returns the slot of a message by its number, if the message is granted and has not arrived
     /// before.
     pub(super) fn expect(&self, number: u32) -> Option<usize> {
-        let number = self.next + ahead(self.next, number);
-        let slot = self.index(number);
-        (number < self.granted && !self.arrived[slot]).then_some(slot)
+        let after = ahead(self.next, number);
+        let slot = self.index(after)?;
+        (self.next + after < self.granted && !self.arrived[slot]).then_some(slot)
     }
 
     /// Returns the memory of a message that was placed directly.
@@ -154,6 +165,7 @@ impl Inbound {
         self.past[slot] = None;
         self.preposts.taken(self.next);
         self.next += 1;
+        self.slot = if slot + 1 < self.arrived.len() { slot + 1 } else { 0 };
         self.destination = Destination::Undecided;
         let due = self.own();
         // Counted from what the sender knows: a credit that it was not told is as good as withheld.

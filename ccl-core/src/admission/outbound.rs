@@ -17,6 +17,10 @@ pub(super) struct Outbound {
     slots: u32,
     /// The number of the next message to be sent.
     next: u64,
+    /// The receiver's slot of that message, and the staging slot, kept so that no division is
+    /// needed.
+    slot: u32,
+    staging: usize,
     /// Messages below this may be sent.
     granted: u64,
     /// The credit that came before the offer.
@@ -31,14 +35,24 @@ pub(super) struct Outbound {
 impl Outbound {
     pub(super) fn new(staging_slots: u32) -> Outbound {
         let busy = vec![0; staging_slots as usize];
-        let (slots, next, granted, early) = (0, 0, 0, 0);
-        Outbound { slots, next, granted, early, busy, stalled: false, waits_since: None }
+        Outbound {
+            slots: 0,
+            next: 0,
+            slot: 0,
+            staging: 0,
+            granted: 0,
+            early: 0,
+            busy,
+            stalled: false,
+            waits_since: None,
+        }
     }
 
     /// Opens the link to a receiver that has this many slots and grants the reserved ones. A grant
     /// of the receiver's pool may have overtaken the offer, and counts as well.
     pub(super) fn open(&mut self, slots: u32, reserved: u32) {
         self.slots = slots;
+        self.slot = (self.next % u64::from(slots.max(1))) as u32;
         let early = self.early.min(u64::from(slots));
         self.granted = self.next + early.max(u64::from(reserved));
     }
@@ -58,18 +72,18 @@ impl Outbound {
 
     /// Returns the staging slot of the next message.
     pub(super) fn staging(&self) -> usize {
-        (self.next % self.busy.len() as u64) as usize
+        self.staging
     }
 
     /// Returns the receiver's slot of the next message.
     pub(super) fn slot(&self) -> usize {
-        (self.next % u64::from(self.slots.max(1))) as usize
+        self.slot as usize
     }
 
     /// Returns whether the next message may be written. Counts a stall when that changes to false.
     pub(super) fn ready(&mut self, now: Option<Instant>, stalls: &mut u64) -> bool {
         let granted = self.next < self.granted;
-        let ready = granted && self.busy[self.staging()] == 0;
+        let ready = granted && self.busy[self.staging] == 0;
         *stalls += u64::from(!ready && !self.stalled);
         self.stalled = !ready;
         // Before the offer, the message waits for the connection and not for a credit.
@@ -86,9 +100,10 @@ impl Outbound {
 
     /// Marks the next message, of this many bytes, as under way.
     pub(super) fn sent(&mut self, bytes: usize) {
-        let staging = self.staging();
-        self.busy[staging] = bytes;
+        self.busy[self.staging] = bytes;
         self.next += 1;
+        self.slot = if self.slot + 1 < self.slots { self.slot + 1 } else { 0 };
+        self.staging = if self.staging + 1 < self.busy.len() { self.staging + 1 } else { 0 };
     }
 
     /// Frees a staging slot; returns the bytes that were under way.

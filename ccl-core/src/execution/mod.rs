@@ -201,10 +201,9 @@ impl Execution {
         let strands = self.program.strands.len();
         let used = self.channels_in_use() as usize;
         self.running = used * strands;
-        for states in self.states.chunks_exact_mut(strands.max(1)).take(used) {
-            for (state, &step) in states.iter_mut().zip(&self.bound.strands) {
-                *state = StrandState { step, turn: 0, scout: (step, 0) };
-            }
+        let mut firsts = self.bound.strands.iter().take(strands).cycle();
+        for (state, &step) in self.states[..self.running].iter_mut().zip(&mut firsts) {
+            *state = StrandState { step, turn: 0, scout: (step, 0) };
         }
     }
 
@@ -212,6 +211,12 @@ impl Execution {
     #[inline]
     fn channels_in_use(&self) -> u32 {
         u32::try_from(self.bound.chunks).unwrap_or(u32::MAX).min(self.channels)
+    }
+
+    /// Returns the number of strands, over all channels, that have a chunk.
+    #[inline]
+    fn states_in_use(&self) -> usize {
+        self.channels_in_use() as usize * self.program.strands.len()
     }
 
     /// Returns the bytes of scratch memory that the started run needs.
@@ -237,17 +242,18 @@ impl Execution {
     /// again when something has arrived.
     #[inline]
     pub fn advance<P: Ports>(&mut self, ports: &mut P) -> Progress {
-        let strands = self.program.strands.len();
+        let (strands, states) = (self.program.strands.len(), self.states_in_use());
         let mut moved = false;
-        let mut index = 0;
+        let (mut channel, mut strand) = (0, 0);
         let preposts = ports.preposts();
-        for channel in 0..self.channels_in_use() {
-            for strand in 0..strands {
-                if preposts {
-                    self.look_ahead(index, strand, channel, ports);
-                }
-                moved |= self.run_strand(index, strand, channel, ports);
-                index += 1;
+        for index in 0..states {
+            if preposts {
+                self.look_ahead(index, strand, channel, ports);
+            }
+            moved |= self.run_strand(index, strand, channel, ports);
+            strand += 1;
+            if strand == strands {
+                (channel, strand) = (channel + 1, 0);
             }
         }
         match (self.running, moved) {
@@ -307,7 +313,7 @@ impl Execution {
         ports: &mut P,
     ) -> bool {
         let Execution { program, channels, bound, states, units, running, folds } = self;
-        let units = &mut units[channel as usize * program.units as usize..];
+        let own_units = channel as usize * program.units as usize;
         let state = &mut states[index];
         let (first, end) = (bound.strands[strand], bound.strands[strand + 1]);
         let mut moved = false;
@@ -332,7 +338,7 @@ impl Execution {
                     *folds += 1;
                 }
                 Step::Await { unit, lag } => {
-                    if units[*unit as usize] + (*lag as usize) < state.turn + 1 {
+                    if units[own_units + *unit as usize] + (*lag as usize) < state.turn + 1 {
                         return moved;
                     }
                     if let Some(turn) = state.turn.checked_sub(*lag as usize) {
@@ -340,7 +346,7 @@ impl Execution {
                     }
                 }
                 Step::Done { unit } => {
-                    units[*unit as usize] = state.turn + 1;
+                    units[own_units + *unit as usize] = state.turn + 1;
                     let turn = state.turn;
                     ports.done(Mark { channel, strand: strand as u32, unit: *unit, turn });
                 }
@@ -380,7 +386,7 @@ impl Run<'_> {
     fn prepost<P: Ports>(&self, ports: &mut P) -> bool {
         let bound = self.bound;
         let segments = &bound.segments[range(self.fold.segments)];
-        let elements: usize = segments.iter().map(|segment| self.here(segment.elements)).sum();
+        let elements = self.elements(segments);
         let recvs = &bound.peers[range(self.fold.recvs)];
         let link = |&peer: &Rank| Link { peer, channel: self.channel };
         if elements == 0 || recvs.is_empty() {
@@ -406,7 +412,7 @@ impl Run<'_> {
     fn step<P: Ports>(&self, ports: &mut P) -> bool {
         let bound = self.bound;
         let segments = &bound.segments[range(self.fold.segments)];
-        let elements: usize = segments.iter().map(|segment| self.here(segment.elements)).sum();
+        let elements = self.elements(segments);
         if elements == 0 {
             return true;
         }
@@ -480,6 +486,15 @@ impl Run<'_> {
             strand: self.strand,
             last: self.fold.last,
             early: self.fold.early,
+        }
+    }
+
+    /// Returns the number of elements of the fold that belong to this chunk.
+    #[inline]
+    fn elements(&self, segments: &[Segment]) -> usize {
+        match self.bound.chunks {
+            1 => self.fold.whole,
+            _ => segments.iter().map(|segment| self.here(segment.elements)).sum(),
         }
     }
 

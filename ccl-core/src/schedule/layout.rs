@@ -73,7 +73,10 @@ impl Layout {
         match &mut self.blocks {
             Blocks::Vector { starts: own_starts, counts: own_counts } => {
                 // Mostly those of the last time, and few: `==` would call `memcmp` for them.
-                if starts.iter().eq(&*own_starts) && counts.iter().eq(&*own_counts) {
+                let is_same = |a: &[usize], b: &[usize]| {
+                    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b)
+                };
+                if is_same(starts, own_starts) && is_same(counts, own_counts) {
                     return before != (self.split, self.grain);
                 }
                 own_starts.clear();

@@ -599,8 +599,11 @@ impl Engine {
 
     fn message_plan(&mut self, messages: &Messages) -> Result<usize, Error> {
         let (sends, recvs) = (&messages.sends.peers, &messages.recvs.peers);
+        // Few: `==` would call `memcmp` for them.
+        let is_same =
+            |a: &[Rank], b: &[Rank]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b);
         let is_known = |plan: &Plan| match &plan.key {
-            PlanKey::Group { sends: s, recvs: r } => s.iter().eq(sends) && r.iter().eq(recvs),
+            PlanKey::Group { sends: s, recvs: r } => is_same(s, sends) && is_same(r, recvs),
             PlanKey::Collective { .. } => false,
         };
         // Mostly the same as the time before.

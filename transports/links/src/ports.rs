@@ -314,8 +314,13 @@ impl Ports for CpuPorts {
             };
             self.terms.push(term);
         }
-        let message = task.elements * call.kernel.element_bytes() == task.message_bytes;
-        let stays = if message { call.stays(task, &self.terms) } else { None };
+        // A message of one segment may be sent from where it stays.
+        let is_whole = task.elements * call.kernel.element_bytes() == task.message_bytes;
+        let may_send = |messages: &MessageLinks| messages.may_send_from(task.message_bytes);
+        let stays = match is_whole && self.links.view().is_some_and(may_send) {
+            true => call.stays(task, &self.terms),
+            false => None,
+        };
         for target in task.targets {
             self.targets.push(match *target {
                 Operand::Slot(peer) => {

@@ -179,8 +179,11 @@ impl OfiLane {
 
     /// Hands what waits for a peer to the provider, as far as that takes it: control, and data.
     fn pump(&mut self, endpoint: EndpointId) {
-        self.pump_kind(endpoint, true);
-        self.pump_kind(endpoint, false);
+        for is_control in [true, false] {
+            if self.peer(endpoint).is_ok_and(|peer| peer.waiting.has(is_control)) {
+                self.pump_kind(endpoint, is_control);
+            }
+        }
     }
 
     /// Hands puts of one kind to the provider.
@@ -222,17 +225,17 @@ impl OfiLane {
     /// Does the same for all peers: control of all of them before any data, and data of another
     /// peer first each time, since they share what the provider takes.
     fn pump_all(&mut self) {
-        let waits = |peer: &Option<Peer>| {
-            peer.as_ref().is_some_and(|peer| !peer.waiting.is_empty() && peer.lost.is_none())
+        let waits = |peer: &Option<Peer>, is_control| {
+            peer.as_ref().is_some_and(|peer| peer.waiting.has(is_control) && peer.lost.is_none())
         };
-        if !self.peers.iter().any(waits) {
+        if !self.peers.iter().any(|peer| waits(peer, true) || waits(peer, false)) {
             return;
         }
         let count = self.peers.len();
         self.first = (self.first + 1) % count;
         for is_control in [true, false] {
             for number in (self.first..count).chain(0..self.first) {
-                if waits(&self.peers[number]) {
+                if waits(&self.peers[number], is_control) {
                     self.pump_kind(EndpointId(number as u32), is_control);
                 }
             }

@@ -114,6 +114,11 @@ impl Waiting {
         self.control.is_empty() && self.data.is_empty()
     }
 
+    /// Returns whether any of this kind wait.
+    pub(crate) fn has(&self, is_control: bool) -> bool {
+        !(if is_control { &self.control } else { &self.data }).is_empty()
+    }
+
     /// Adds a put behind its like.
     pub(crate) fn push(&mut self, write: Write) {
         self.of(write.request.is_control).push_back(write);

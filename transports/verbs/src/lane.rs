@@ -30,8 +30,12 @@ const AT_ONCE: usize = 32;
 /// Number of times that completions are taken in a row, so that a lane that never dries up does not
 /// keep its caller.
 const TURNS_MAX: usize = 8;
-/// Interval between looks for notes, ends and events, when all links are connected.
-const CHECK_EVERY: Duration = Duration::from_millis(1);
+/// Interval between looks for notes, ends and events, when all links are connected and nothing
+/// moves.
+const CHECK_IDLE: Duration = Duration::from_millis(1);
+/// Interval between these looks while messages move: each takes some system calls, and what a peer
+/// has to tell of a link that works can wait.
+const CHECK_MOVING: Duration = Duration::from_millis(4);
 /// Largest number of links that one look finds with something to hear.
 const READY_MAX: usize = 64;
 /// Longest time that the peer may take to have what was posted before its link is closed. Delivery
@@ -82,6 +86,8 @@ pub(crate) struct VerbsLane {
     ready: Vec<u64>,
     words: Vec<SideMessage>,
     checked: Instant,
+    /// True if something was completed since then.
+    has_moved: bool,
     farewell: Farewell,
 }
 
@@ -119,6 +125,7 @@ impl VerbsLane {
             ready: Vec::with_capacity(READY_MAX),
             words: Vec::new(),
             checked: Instant::ZERO,
+            has_moved: false,
             farewell: Farewell::default(),
         })
     }
@@ -200,6 +207,7 @@ impl VerbsLane {
                 Ok(stashed)
             };
             let count = *polled.as_ref().unwrap_or(&0);
+            self.has_moved |= count > 0;
             space[..count].iter().for_each(|completion| self.completed(completion, events));
             self.space = space;
             if polled? < AT_ONCE {
@@ -223,9 +231,14 @@ impl VerbsLane {
         }
     }
 
+    /// Returns the time of the next look for what peers say beside their queue pairs.
+    fn next_check(&self) -> Instant {
+        self.checked + if self.has_moved { CHECK_MOVING } else { CHECK_IDLE }
+    }
+
     /// Takes in what peers say beside their queue pairs, and looks after links in the making.
     fn check(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
-        (self.checked, self.unsettled) = (now, true);
+        (self.checked, self.unsettled, self.has_moved) = (now, true, false);
         self.port.look_after(now);
         let trouble = self.port.trouble(now, self.options.link_within);
         let (mut notes, mut ended) = (Vec::new(), Vec::new());
@@ -497,7 +510,7 @@ impl Lane for VerbsLane {
         self.memory.refresh();
         events.append(&mut self.deferred);
         self.drain(events)?;
-        if self.unsettled || now.since(self.checked) >= CHECK_EVERY {
+        if self.unsettled || now >= self.next_check() {
             self.check(now, events)?;
         }
         self.pump();
@@ -519,7 +532,7 @@ impl Lane for VerbsLane {
             return Some(Instant::ZERO);
         }
         let watched = self.endpoints.iter().flatten().any(|endpoint| !endpoint.reported);
-        watched.then(|| self.checked + CHECK_EVERY)
+        watched.then(|| self.next_check())
     }
 
     fn is_drained(&self) -> bool {

@@ -483,7 +483,9 @@ impl MessageLinks {
         let due = inbound.release();
         let given_back = pooled - inbound.pooled();
         self.pool.take_back(given_back);
-        self.credit(link, |_| due);
+        if due.is_some() {
+            self.credit(link, |_| due);
+        }
     }
 
     /// Gives back the memory of a peer that is detached.

@@ -129,7 +129,8 @@ impl MessageLinks {
         bytes: usize,
         tag: u64,
     ) -> Option<(RemoteMr, usize)> {
-        if !self.transfers {
+        // A CTS is given for zero copy only.
+        if !self.transfers || bytes < self.config.zero_copy_bytes_min {
             return None;
         }
         let (peer, channel) = self.link(link)?;

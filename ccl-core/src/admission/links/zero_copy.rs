@@ -200,6 +200,13 @@ impl MessageLinks {
         self.registrations.add(cached);
     }
 
+    /// Returns whether a payload this long may be sent from the call's memory.
+    #[inline]
+    #[must_use]
+    pub fn may_send_from(&self, bytes: usize) -> bool {
+        bytes >= self.config.zero_copy_bytes_min && !self.zero_copy.buffers.is_empty()
+    }
+
     /// Offers the payload of the link's next message, which is writable, at this address of the
     /// call's memory. Returns whether the payload is sent from there; then that memory must be
     /// reclaimed before it is written.
@@ -264,6 +271,9 @@ impl MessageLinks {
     /// [`MessageLinks::received`] tells.
     pub fn receive_into(&mut self, link: Link, address: usize, bytes: usize) {
         if !self.device.caps().redirects {
+            return;
+        }
+        if bytes < self.config.zero_copy_bytes_min {
             return;
         }
         let undecided = self.link(link).is_some_and(|(peer, channel)| {
