@@ -14,7 +14,7 @@ use ccl_memory::Region;
 
 use crate::link::{Link, PutPath};
 use crate::memory::{Keys, LocalKeys, Theirs};
-use crate::note::{self, Down, Fate, Note, WINDOW};
+use crate::note::{self, Down, Fate, Note};
 use crate::rail::{NUMBER, Outcome, Put, Rail, Stage};
 use crate::rendezvous::{Gathered, Hello, lock};
 use crate::shared::Shared;
@@ -129,17 +129,16 @@ impl RailsLane {
     fn put(&mut self, now: Instant, request: &WorkRequest) -> Result<bool, TransportError> {
         let WorkRequest::Put { endpoint, is_control, .. } = *request;
         let put = self.understand(request)?;
-        // Credits and CTS wait behind no data.
-        let depth = if is_control { WINDOW } else { self.with.caps.depth_max };
+        let depth = self.with.caps.depth_max;
         let link = self.link(endpoint)?;
         if link.lost {
             // Work for a lost peer is void: taken, and never done.
             return Ok(true);
         }
-        if link.outstanding >= depth {
+        if !link.takes(is_control, depth) {
             return Ok(false);
         }
-        link.outstanding += 1;
+        link.begin(is_control);
         if let Some(put) = self.dispatch(now, put) {
             self.link(endpoint)?.waiting.push_back(put);
             self.waits = true;
@@ -255,10 +254,7 @@ impl RailsLane {
                     return;
                 }
                 let done = link.rails.get_mut(rail).and_then(|rail| rail.done(count, now));
-                if let Some(id) = done {
-                    link.outstanding -= 1;
-                    self.news.push(Event::Done { id });
-                }
+                self.news.extend(done.map(|request| link.done(request)));
             }
             Event::Arrived { endpoint, immediate, bytes } => {
                 let Some((number, rail)) = self.routed(lane, endpoint) else { return };
@@ -425,12 +421,10 @@ impl RailsLane {
         if !rail.settle(fate, now, &mut outcomes) {
             return;
         }
+        let failure = rail.failure.clone().filter(|_| fate.missing > 0);
         for outcome in outcomes {
             match outcome {
-                Outcome::Done(id) => {
-                    link.outstanding -= 1;
-                    self.news.push(Event::Done { id });
-                }
+                Outcome::Done(request) => self.news.push(link.done(request)),
                 Outcome::Again(request) => {
                     link.waiting.push_back(request);
                     self.waits = true;
@@ -442,7 +436,7 @@ impl RailsLane {
                 "rail {} has failed ({}), and {} puts that its device had said were done have not \
                  arrived",
                 fate.rail,
-                rail.failure.as_deref().unwrap_or("for no reason"),
+                failure.as_deref().unwrap_or("for no reason"),
                 fate.missing
             );
             self.lose(number, &text);
@@ -920,7 +914,7 @@ impl Lane for RailsLane {
 
     fn is_acknowledged(&self) -> bool {
         let mut links = self.links.iter().flatten().filter(|link| !link.lost);
-        links.all(|link| link.outstanding == 0)
+        links.all(Link::is_acknowledged)
             && self.lanes.iter().all(|lane| lane.is_acknowledged())
     }
 

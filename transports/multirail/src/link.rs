@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use ccl_core::queue_pairs::Striping;
 use ccl_core::time::Instant;
-use ccl_core::transport::{Connecting, EndpointId, MrKey, NOTE_BYTES_MAX, RemoteMr, WorkRequest};
+use ccl_core::transport::{
+    Connecting, EndpointId, Event, MrKey, NOTE_BYTES_MAX, RemoteMr, WorkRequest,
+};
 
-use crate::note::{FRAGMENT_BYTES, Note};
+use crate::note::{FRAGMENT_BYTES, Note, WINDOW};
 use crate::rail::{Put, Rail, Stage};
 use crate::rendezvous::{Dial, Doors, From, LinkId};
 
@@ -135,8 +137,8 @@ pub(crate) struct Link {
     pub(crate) dialling: Vec<(usize, Box<dyn Connecting>)>,
     /// Puts that are taken, and on no rail: no rail takes more, or the rail of the put has failed.
     pub(crate) waiting: VecDeque<Put>,
-    /// Number of puts that are not done.
-    pub(crate) outstanding: usize,
+    /// Number of puts that are not done: of data, and of control.
+    outstanding: [usize; 2],
     pub(crate) notes: Notes,
     pub(crate) striping: Option<Striping>,
     /// Memory that this side shares, by the numbers that the peer knows it by.
@@ -168,7 +170,7 @@ impl Link {
             addresses,
             dialling: Vec::new(),
             waiting: VecDeque::new(),
-            outstanding: 0,
+            outstanding: [0; 2],
             notes: Notes::default(),
             striping: None,
             shares: Vec::new(),
@@ -180,6 +182,28 @@ impl Link {
         }
     }
 
+    /// Returns whether the link takes one more put. Credits and CTS wait behind no data.
+    pub(crate) fn takes(&self, is_control: bool, depth: usize) -> bool {
+        let depth = if is_control { WINDOW } else { depth };
+        self.outstanding[usize::from(is_control)] < depth
+    }
+
+    /// Counts a put that the link has taken.
+    pub(crate) fn begin(&mut self, is_control: bool) {
+        self.outstanding[usize::from(is_control)] += 1;
+    }
+
+    /// Counts a put as done.
+    pub(crate) fn done(&mut self, WorkRequest::Put { id, is_control, .. }: WorkRequest) -> Event {
+        self.outstanding[usize::from(is_control)] -= 1;
+        Event::Done { id }
+    }
+
+    /// Returns whether all puts are done.
+    pub(crate) fn is_acknowledged(&self) -> bool {
+        self.outstanding == [0; 2]
+    }
+
     /// Returns whether any rail is connected.
     pub(crate) fn is_connected(&self) -> bool {
         self.rails.iter().any(|rail| rail.endpoint().is_some())
@@ -188,10 +212,11 @@ impl Link {
     /// Takes the imports that can be given up, of those that are not used again: no put may have to
     /// be repeated there.
     pub(crate) fn take_forgotten(&mut self) -> Vec<Vec<Option<RemoteMr>>> {
-        let Link { forgotten, rails, waiting, outstanding, .. } = self;
+        let is_acknowledged = self.is_acknowledged();
+        let Link { forgotten, rails, waiting, .. } = self;
         let idle = |memory: &mut u32| {
             let named = |put: &Put| put.to == *memory;
-            *outstanding == 0
+            is_acknowledged
                 || !(waiting.iter().any(named) || rails.iter().any(|rail| rail.names(*memory)))
         };
         let idle: Vec<u32> = forgotten.extract_if(.., idle).collect();

@@ -83,6 +83,11 @@ impl Put {
         let WorkRequest::Put { immediate, .. } = self.request;
         immediate
     }
+
+    fn is_control(&self) -> bool {
+        let WorkRequest::Put { is_control, .. } = self.request;
+        is_control
+    }
 }
 
 /// A put that was handed to the rail.
@@ -110,7 +115,7 @@ impl Heard {
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome {
     /// The put has arrived.
-    Done(u64),
+    Done(WorkRequest),
     /// The put goes over another rail.
     Again(Put),
 }
@@ -143,6 +148,8 @@ pub(crate) struct Rail {
     done: u64,
     /// Number of puts that are not done; `bytes` is the number of their bytes.
     open: usize,
+    /// Number of those that are control: these take nothing of the depth.
+    open_control: usize,
     bytes: usize,
     /// Load of the rail's device, so that links that have one put each under way do not choose the
     /// same device.
@@ -210,6 +217,7 @@ impl Rail {
             names: VecDeque::with_capacity(NAMES),
             done: 0,
             open: 0,
+            open_control: 0,
             bytes: 0,
             load: Arc::clone(load),
             heard: Heard::new(),
@@ -247,7 +255,7 @@ impl Rail {
     /// Returns the connection, if it takes one more put. Puts of control wait behind no data.
     pub(crate) fn takes(&self, is_control: bool) -> Option<EndpointId> {
         let Stage::Up(endpoint) = self.stage else { return None };
-        let has_room = is_control || self.open < self.depth;
+        let has_room = is_control || self.open - self.open_control < self.depth;
         (has_room && self.window.len() < WINDOW).then_some(endpoint)
     }
 
@@ -267,13 +275,17 @@ impl Rail {
         (under_way + bytes) as f64 / bytes_per_s
     }
 
-    fn begin(&mut self, bytes: usize) {
-        (self.open, self.bytes) = (self.open + 1, self.bytes + bytes);
-        self.load.0.fetch_add(bytes, Ordering::Relaxed);
+    fn begin(&mut self, put: &Put) {
+        self.open += 1;
+        self.open_control += usize::from(put.is_control());
+        self.bytes += put.bytes;
+        self.load.0.fetch_add(put.bytes, Ordering::Relaxed);
     }
 
-    fn end(&mut self, puts: usize, bytes: usize) {
-        (self.open, self.bytes) = (self.open - puts, self.bytes - bytes);
+    fn end(&mut self, is_control: bool, bytes: usize) {
+        self.open -= 1;
+        self.open_control -= usize::from(is_control);
+        self.bytes -= bytes;
         self.load.0.fetch_sub(bytes, Ordering::Relaxed);
     }
 
@@ -281,7 +293,8 @@ impl Rail {
     fn clear(&mut self) {
         self.first = self.first.wrapping_add(self.window.len() as u64);
         self.window.clear();
-        self.end(self.open, self.bytes);
+        self.load.0.fetch_sub(self.bytes, Ordering::Relaxed);
+        (self.open, self.open_control, self.bytes) = (0, 0, 0);
     }
 
     /// Gives the rail up for good: nothing that is under way is done.
@@ -292,7 +305,6 @@ impl Rail {
 
     /// Takes a put that goes over this rail. Returns its number.
     pub(crate) fn take(&mut self, put: Put, now: Instant) -> u64 {
-        let bytes = put.bytes;
         if let Some(name) = put.immediate() {
             if self.names.len() == NAMES {
                 self.names.pop_front();
@@ -301,8 +313,8 @@ impl Rail {
         }
         self.rate.begin(now);
         self.carries_since.get_or_insert(now);
+        self.begin(&put);
         self.window.push_back(Posted { put, is_done: false });
-        self.begin(bytes);
         self.first.wrapping_add(self.window.len() as u64 - 1) & NUMBER
     }
 
@@ -312,7 +324,7 @@ impl Rail {
         if put.immediate().is_some() {
             self.names.pop_back();
         }
-        self.end(1, put.bytes);
+        self.end(put.is_control(), put.bytes);
         Some(put)
     }
 
@@ -326,16 +338,16 @@ impl Rail {
         self.window.iter().any(|posted| !posted.is_done && posted.put.to == memory)
     }
 
-    /// Counts a put as done. Returns the user's id of the put.
-    pub(crate) fn done(&mut self, number: u64, now: Instant) -> Option<u64> {
+    /// Counts a put as done, and returns it.
+    pub(crate) fn done(&mut self, number: u64, now: Instant) -> Option<WorkRequest> {
         // What is late lies far outside the window.
         let at = usize::try_from(number.wrapping_sub(self.first) & NUMBER).ok()?;
         let posted = self.window.get_mut(at).filter(|posted| !posted.is_done)?;
-        let WorkRequest::Put { immediate, id, .. } = posted.put.request;
-        let bytes = posted.put.bytes;
         posted.is_done = true;
+        let Put { request, bytes, .. } = posted.put;
+        let WorkRequest::Put { immediate, is_control, .. } = request;
         self.done += u64::from(immediate.is_some());
-        self.end(1, bytes);
+        self.end(is_control, bytes);
         self.carried = (self.carried.0 + 1, self.carried.1 + bytes as u64);
         self.rate.done(bytes, now);
         if self.open == 0 {
@@ -347,7 +359,7 @@ impl Rail {
             self.window.pop_front();
             self.first = self.first.wrapping_add(1);
         }
-        Some(id)
+        Some(request)
     }
 
     /// Counts a put of the peer that has come.
@@ -403,13 +415,12 @@ impl Rail {
         let mut fates = fate.arrived.iter().zip(&down.open);
         let mut next = fates.next();
         for Posted { put, is_done, .. } in &self.window {
-            let WorkRequest::Put { id, .. } = put.request;
             let asked = next.filter(|(_, name)| Some(**name) == put.immediate());
             let arrived = asked.map(|(arrived, _)| *arrived);
             next = if asked.is_some() { fates.next() } else { next };
             match arrived {
                 _ if *is_done => {}
-                Some(true) => outcomes.push(Outcome::Done(id)),
+                Some(true) => outcomes.push(Outcome::Done(put.request)),
                 _ => outcomes.push(Outcome::Again(put.clone())),
             }
         }

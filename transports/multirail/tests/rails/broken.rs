@@ -204,7 +204,7 @@ fn a_rail_whose_proof_is_not_taken_carries_nothing() {
 }
 
 #[test]
-fn credits_and_cts_wait_behind_no_data() {
+fn credits_and_cts_wait_behind_no_data_and_take_none_of_its_depth() {
     let conditions = Conditions { redirects: false, depth_max: 1 << 16, ..Conditions::default() };
     let house = House::new([2, 2], conditions, 5);
     let mut lanes = [0, 1].map(|side: usize| house.devices[side].lane().unwrap());
@@ -226,8 +226,10 @@ fn credits_and_cts_wait_behind_no_data() {
     let remote = sender.import(endpoints[0], &key).unwrap();
     let depth = house.devices[0].caps().depth_max;
     let data = vec![put(false, remote, 1); depth + 1];
-    assert_eq!(sender.post(house.world.now(), &data).unwrap(), depth);
-    assert_eq!(sender.post(house.world.now(), &[put(true, remote, 2)]).unwrap(), 1);
+    let mut taken = |work: &[WorkRequest]| sender.post(house.world.now(), work).unwrap();
+    assert_eq!(taken(&[put(true, remote, 2); 9]), 9);
+    assert_eq!(taken(&data), depth);
+    assert_eq!(taken(&[put(true, remote, 2)]), 1);
 }
 
 /// Farewells of one rail after the other would delay an error by as many times as there are rails.
