@@ -138,13 +138,20 @@ impl Sender {
     /// Returns whether the next message may be written.
     #[inline]
     pub fn ready(&mut self) -> bool {
-        if self.fifo.next < self.credited {
+        self.has_room(1)
+    }
+
+    /// Returns whether so many messages may be written, one after the other.
+    #[inline]
+    pub fn has_room(&mut self, messages: u64) -> bool {
+        let end = self.fifo.next + messages;
+        if end <= self.credited {
             return true;
         }
         let most = self.fifo.next + u64::from(self.fifo.shape.slots);
         // Acquire: the receiver's reads of the slot come before our writes to it.
         self.credited = self.fifo.credits().load(order::credited()).min(most);
-        self.fifo.next < self.credited
+        end <= self.credited
     }
 
     /// Returns where a payload of this length goes. Valid after [`Sender::ready`] said yes, until

@@ -2,12 +2,15 @@
 
 use std::sync::atomic::Ordering;
 
+use ccl_core::transport::WorkRequest;
+
 use crate::pair::{Pair, bytes_of, pattern};
 use crate::{Fixture, Outcome, PASSED, Point, Verdict, ensure, failed};
 
 pub(crate) const POINTS: &[Point] = &[
     Point { name: "capabilities are plausible", check: plausible },
     Point { name: "claim: as many puts are taken at once as depth_max says", check: depth },
+    Point { name: "claim: credits and CTS take none of that depth", check: control_depth },
     Point { name: "claim: ordered puts arrive in order", check: ordered },
     Point { name: "claim: mapped memory is the peer's", check: mapped },
 ];
@@ -30,6 +33,30 @@ fn depth(fixture: &dyn Fixture) -> Outcome {
     let taken = pair.ends[0].lane.post(fixture.now(), &work).map_err(failed("posting"))?;
     ensure!(taken == depth, "{taken} of {depth} were taken");
     pair.until(fixture, "all are done", |pair| pair.ends[0].done().len() == depth)?;
+    PASSED
+}
+
+/// Checks that control, of which there is less than a lane takes, neither waits behind data nor
+/// keeps data back.
+fn control_depth(fixture: &dyn Fixture) -> Outcome {
+    let depth = fixture.device(0).caps().depth_max.min(10_000);
+    let pair = &mut Pair::new(fixture, 64)?;
+    let put = |id: usize| pair.ends[0].put(4, None, id as u64);
+    let control = |id| {
+        let WorkRequest::Put {
+            endpoint, local, tail, remote, remote_offset, immediate, id, ..
+        } = put(id);
+        let is_control = true;
+        WorkRequest::Put { endpoint, local, tail, is_control, remote, remote_offset, immediate, id }
+    };
+    let before: Vec<_> = (0..3).map(control).collect();
+    let data: Vec<_> = (3..3 + depth).map(put).collect();
+    let after = [control(3 + depth)];
+    for (work, what) in [(&before[..], "control"), (&data, "data"), (&after, "control")] {
+        let taken = pair.ends[0].lane.post(fixture.now(), work).map_err(failed("posting"))?;
+        ensure!(taken == work.len(), "{taken} of {} puts of {what} were taken", work.len());
+    }
+    pair.until(fixture, "all are done", |pair| pair.ends[0].done().len() == depth + 4)?;
     PASSED
 }
 

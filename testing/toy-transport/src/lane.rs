@@ -119,7 +119,8 @@ impl Lane for ToyLane {
     fn post(&mut self, _: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {
         self.memory.refresh();
         for (taken, request) in work.iter().enumerate() {
-            let WorkRequest::Put { endpoint, remote_offset, immediate, id, .. } = *request;
+            let WorkRequest::Put { endpoint, remote_offset, is_control, immediate, id, .. } =
+                *request;
             let checked = self.endpoint(endpoint).map(|found| found.is_lost);
             let put = checked.and_then(|is_lost| {
                 let understood = self.memory.understand(request)?;
@@ -133,9 +134,8 @@ impl Lane for ToyLane {
                 if let Some(slice) = &understood.tail {
                     read(slice.region()?, tail)?;
                 }
-                let frame =
-                    Frame::Put { key: understood.to.key, offset: remote_offset, bytes, immediate };
-                Ok((is_lost, frame))
+                let (key, offset) = (understood.to.key, remote_offset);
+                Ok((is_lost, Frame::Put { key, offset, bytes, immediate, is_control }))
             });
             let (is_lost, frame) = match put {
                 Ok(put) => put,
@@ -149,7 +149,8 @@ impl Lane for ToyLane {
             let depth = self.depth;
             let [to_peer, _] = &self.endpoint(endpoint)?.connection.0;
             let mut frames = lock(&to_peer.frames);
-            if frames.len() >= depth {
+            let is_data = |frame: &&Frame| matches!(frame, Frame::Put { is_control: false, .. });
+            if !is_control && frames.iter().filter(is_data).count() >= depth {
                 return Ok(taken);
             }
             frames.push_back(frame);
@@ -178,7 +179,7 @@ impl Lane for ToyLane {
             for frame in frames.into_iter().filter(|_| !endpoint.is_lost) {
                 match frame {
                     Frame::Note(bytes) => events.push(Event::Note { endpoint: id, bytes }),
-                    Frame::Put { key, offset, bytes, immediate } => {
+                    Frame::Put { key, offset, bytes, immediate, .. } => {
                         if !self.write(&endpoint, key, offset, &bytes) {
                             broken.get_or_insert("it wrote where it may not");
                             break;

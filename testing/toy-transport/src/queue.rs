@@ -15,7 +15,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Message from one side to the other.
 #[derive(Debug)]
 pub(crate) enum Frame {
-    Put { key: MrKey, offset: usize, bytes: Vec<u8>, immediate: Option<u32> },
+    Put { key: MrKey, offset: usize, bytes: Vec<u8>, immediate: Option<u32>, is_control: bool },
     Note(Vec<u8>),
 }
 

@@ -914,8 +914,7 @@ impl Lane for RailsLane {
 
     fn is_acknowledged(&self) -> bool {
         let mut links = self.links.iter().flatten().filter(|link| !link.lost);
-        links.all(Link::is_acknowledged)
-            && self.lanes.iter().all(|lane| lane.is_acknowledged())
+        links.all(Link::is_acknowledged) && self.lanes.iter().all(|lane| lane.is_acknowledged())
     }
 
     fn conclude(&mut self, now: Instant) {

@@ -15,7 +15,7 @@ use ccl_memory::Region;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::handshake::{Link, RING, random};
+use crate::handshake::{CONTROL_SLOTS, Link, RING, random};
 use crate::memory::{self, File};
 use crate::wire::{self, Offer, Received};
 use crate::{DESCRIPTORS, os};
@@ -69,8 +69,8 @@ struct Endpoint {
     offered: BTreeMap<u64, Offered>,
     /// Number of offers that hold a descriptor.
     waiting: usize,
-    /// Number of puts that are done and not yet reported.
-    unreported: usize,
+    /// Numbers of puts that are done and not yet reported: of data, and of control.
+    unreported: [u32; 2],
     /// Notes that the socket has not taken; `notes` holds those of the peer that are not yet
     /// reported.
     unsaid: VecDeque<Vec<u8>>,
@@ -90,7 +90,7 @@ impl Endpoint {
             shared: BTreeMap::new(),
             offered: BTreeMap::new(),
             waiting: 0,
-            unreported: 0,
+            unreported: [0; 2],
             unsaid: VecDeque::new(),
             notes: Vec::new(),
             came: None,
@@ -313,7 +313,7 @@ impl ShmLane {
 
     /// Executes one put. Returns false if the ring is full.
     fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
-        let WorkRequest::Put { endpoint, remote_offset, immediate, id, .. } = *request;
+        let WorkRequest::Put { endpoint, remote_offset, is_control, immediate, id, .. } = *request;
         let Understood { source, tail, to, bytes, .. } = self.memory.understand(request)?;
         let found = self.endpoints.get_mut(endpoint.0 as usize).and_then(Option::as_deref_mut);
         let Some(peer) = found else { return Err(TransportError::UnknownEndpoint(endpoint)) };
@@ -321,8 +321,12 @@ impl ShmLane {
             // Work for a lost peer is void: taken, and never done.
             return Ok(true);
         }
-        let full = immediate.is_some() && !peer.link.outgoing.ready();
-        if full || peer.unreported == RING.slots as usize {
+        let (unreported, left_free) = match is_control {
+            true => (&mut peer.unreported[1], 0),
+            false => (&mut peer.unreported[0], CONTROL_SLOTS),
+        };
+        let is_full = immediate.is_some() && !peer.link.outgoing.has_room((left_free + 1).into());
+        if is_full || *unreported >= RING.slots - left_free {
             return Ok(false);
         }
         let range = |error| TransportError::Usage(format!("a put out of range: {error}"));
@@ -335,7 +339,7 @@ impl ShmLane {
         if let Some(immediate) = immediate {
             peer.link.outgoing.publish(bytes, immediate.into());
         }
-        peer.unreported += 1;
+        *unreported += 1;
         self.done.push(id);
         Ok(true)
     }
@@ -415,7 +419,7 @@ impl Lane for ShmLane {
         }
         for (number, endpoint) in self.endpoints.iter_mut().enumerate() {
             let Some(endpoint) = endpoint else { continue };
-            endpoint.unreported = 0;
+            endpoint.unreported = [0; 2];
             if endpoint.reported {
                 continue;
             }

@@ -64,7 +64,14 @@ fn a_stripe_is_not_drained_before_the_socket_has_all() {
     let bytes = 250_000;
     let header = Header { bytes: bytes as u32, ..Header::bare(Kind::Put, 0) };
     let source = Region::private(bytes);
-    stripe.outgoing.push(Put { header, source, tail: None, id: Some(1), has_bytes: true });
+    stripe.outgoing.push(Put {
+        header,
+        source,
+        tail: None,
+        id: Some(1),
+        has_bytes: true,
+        is_control: false,
+    });
     stripe.write().unwrap();
     assert!(stripe.outgoing.is_drained(), "all of it is encrypted");
     assert!(!stripe.is_drained(), "and not all of it has gone");
@@ -103,7 +110,14 @@ fn what_is_done_when_it_is_written_cannot_be_sent_again() {
         let header = Header { bytes: 9, ..Header::bare(Kind::Put, 0) };
         for id in [7, 8] {
             let source = Region::private(64).part(0, 9).unwrap();
-            stripe.outgoing.push(Put { header, source, tail: None, id: Some(id), has_bytes: true });
+            stripe.outgoing.push(Put {
+                header,
+                source,
+                tail: None,
+                id: Some(id),
+                has_bytes: true,
+                is_control: false,
+            });
         }
         stripe.write().unwrap();
         assert_eq!(stripe.outgoing.take_written().collect::<Vec<_>>(), [7, 8]);

@@ -161,9 +161,14 @@ impl Endpoint {
         result.map_err(|error| TransportError::Usage(error.to_string()))
     }
 
-    /// Returns the number of puts that are not done.
-    pub(crate) fn outstanding(&self) -> usize {
-        self.stripes.iter().map(|stripe| stripe.outgoing.len()).sum()
+    /// Returns the number of puts of data that are not done.
+    pub(crate) fn outstanding_data(&self) -> usize {
+        self.stripes.iter().map(|stripe| stripe.outgoing.outstanding_data()).sum()
+    }
+
+    /// Returns whether all puts are done.
+    pub(crate) fn is_acknowledged(&self) -> bool {
+        self.stripes.iter().all(|stripe| stripe.outgoing.is_acknowledged())
     }
 
     /// Returns whether the sockets have taken everything; true for a lost peer.
@@ -172,8 +177,8 @@ impl Endpoint {
     }
 
     /// Queues a put. Credits and CTS all take the first stripe, which keeps them in order.
-    pub(crate) fn put(&mut self, put: Put, is_control: bool) {
-        if is_control {
+    pub(crate) fn put(&mut self, put: Put) {
+        if put.is_control {
             return self.stripes[0].outgoing.push(put);
         }
         self.stripes[self.turn].outgoing.push(put);

@@ -135,10 +135,10 @@ impl TcpLane {
             return Ok(true);
         }
         // Control is bounded by what it grants, and waits for no data.
-        if !is_control && peer.outstanding() >= DEPTH_MAX {
+        if !is_control && peer.outstanding_data() >= DEPTH_MAX {
             return Ok(false);
         }
-        peer.put(Put { header, source, tail, id: Some(id), has_bytes: true }, is_control);
+        peer.put(Put { header, source, tail, id: Some(id), has_bytes: true, is_control });
         Ok(true)
     }
 
@@ -374,6 +374,7 @@ impl Lane for TcpLane {
                 tail: None,
                 id: None,
                 has_bytes: true,
+                is_control: true,
             });
         }
         Ok(())
@@ -461,7 +462,7 @@ impl Lane for TcpLane {
 
     fn is_acknowledged(&self) -> bool {
         let mut open = self.endpoints.iter().flatten().filter(|peer| peer.lost.is_none());
-        open.all(|peer| peer.outstanding() == 0)
+        open.all(|peer| peer.is_acknowledged())
     }
 
     fn conclude(&mut self, _now: Instant) {

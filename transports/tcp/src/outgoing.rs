@@ -25,6 +25,8 @@ pub(crate) struct Put {
     pub(crate) id: Option<u64>,
     /// True until the memory is given back.
     pub(crate) has_bytes: bool,
+    /// True for credits, CTS and notes, of which there are never many.
+    pub(crate) is_control: bool,
 }
 
 impl Put {
@@ -38,6 +40,8 @@ impl Put {
 pub(crate) struct Outgoing {
     /// Everything that is not acknowledged, oldest first.
     queue: VecDeque<Put>,
+    /// Puts of data among these.
+    data: usize,
     /// Frames of the queue that the socket has taken whole.
     sent: usize,
     /// Bytes of the next frame that the socket has taken; its header may not change any more.
@@ -60,6 +64,7 @@ impl Outgoing {
     pub(crate) fn new(gives_back: bool) -> Outgoing {
         Outgoing {
             queue: VecDeque::with_capacity(FRAMES_PER_WRITE),
+            data: 0,
             sent: 0,
             written: 0,
             begun: [0; HEADER_BYTES],
@@ -81,12 +86,18 @@ impl Outgoing {
         !self.written_out.is_empty()
     }
 
-    /// Returns the number of puts that are not acknowledged.
-    pub(crate) fn len(&self) -> usize {
-        self.queue.len()
+    /// Returns the number of puts of data that are not acknowledged.
+    pub(crate) fn outstanding_data(&self) -> usize {
+        self.data
+    }
+
+    /// Returns whether everything is acknowledged.
+    pub(crate) fn is_acknowledged(&self) -> bool {
+        self.queue.is_empty()
     }
 
     pub(crate) fn push(&mut self, put: Put) {
+        self.data += usize::from(!put.is_control);
         self.queue.push_back(put);
     }
 
@@ -125,7 +136,10 @@ impl Outgoing {
         }
         self.acknowledged = received;
         self.sent -= more;
-        done.extend(self.queue.drain(..more).filter_map(|put| put.id));
+        for put in self.queue.drain(..more) {
+            self.data -= usize::from(!put.is_control);
+            done.extend(put.id);
+        }
         Ok(())
     }
 
@@ -156,7 +170,7 @@ impl Outgoing {
     /// Drops everything that is queued.
     pub(crate) fn clear(&mut self) {
         self.queue.clear();
-        self.sent = 0;
+        (self.data, self.sent) = (0, 0);
         self.restart();
     }
 
@@ -258,7 +272,8 @@ mod tests {
         source.write(0, &bytes).unwrap();
         let header =
             Header { bytes: bytes.len() as u32, memory: id as u32, ..Header::bare(Kind::Put, 0) };
-        Put { header, source, tail: None, id: Some(id), has_bytes: true }
+        let (tail, id) = (None, Some(id));
+        Put { header, source, tail, id, has_bytes: true, is_control: false }
     }
 
     /// Returns the bytes on the wire of puts with these numbers.
@@ -300,7 +315,7 @@ mod tests {
             outgoing.write(&mut wire, 0).unwrap();
             assert_eq!(all(&far), frames(received..PUTS));
             outgoing.acknowledge(PUTS as u32, &mut done).unwrap();
-            assert_eq!((done, outgoing.len()), (Vec::from_iter(0..PUTS), 0));
+            assert_eq!((done, outgoing.outstanding_data()), (Vec::from_iter(0..PUTS), 0));
         }
     }
 

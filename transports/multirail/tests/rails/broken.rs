@@ -203,35 +203,6 @@ fn a_rail_whose_proof_is_not_taken_carries_nothing() {
     assert!(up(Duration::from_secs(10)), "it never comes back");
 }
 
-#[test]
-fn credits_and_cts_wait_behind_no_data_and_take_none_of_its_depth() {
-    let conditions = Conditions { redirects: false, depth_max: 1 << 16, ..Conditions::default() };
-    let house = House::new([2, 2], conditions, 5);
-    let mut lanes = [0, 1].map(|side: usize| house.devices[side].lane().unwrap());
-    let mut connected = meet(&house, 0).into_iter();
-    let endpoints = lanes.each_mut().map(|lane| lane.attach(connected.next().unwrap()).unwrap());
-    let memory = [0, 1].map(|side: usize| house.devices[side].allocate(64).unwrap());
-    let key = lanes[1].share(endpoints[1], memory[1].1).unwrap();
-    let put = |is_control, remote, immediate| WorkRequest::Put {
-        endpoint: endpoints[0],
-        local: LocalSlice { key: memory[0].1, offset: 0, bytes: 8 },
-        tail: None,
-        is_control,
-        remote,
-        remote_offset: 0,
-        immediate: Some(immediate),
-        id: 0,
-    };
-    let [sender, _] = &mut lanes;
-    let remote = sender.import(endpoints[0], &key).unwrap();
-    let depth = house.devices[0].caps().depth_max;
-    let data = vec![put(false, remote, 1); depth + 1];
-    let mut taken = |work: &[WorkRequest]| sender.post(house.world.now(), work).unwrap();
-    assert_eq!(taken(&[put(true, remote, 2); 9]), 9);
-    assert_eq!(taken(&data), depth);
-    assert_eq!(taken(&[put(true, remote, 2)]), 1);
-}
-
 /// Farewells of one rail after the other would delay an error by as many times as there are rails.
 #[test]
 fn farewells_of_rails_are_said_together() {

@@ -150,6 +150,7 @@ pub(crate) fn exchange(sides: &mut [Side; 2], number: u32) {
             let (endpoint, bytes) = (side.at, number.to_le_bytes().to_vec());
             side.has(&Event::Arrived { endpoint, immediate: number, bytes: 64 })
                 && side.has(&Event::Note { endpoint, bytes })
+                && side.has(&Event::Done { id: number.into() })
         })
     });
 }
