@@ -46,8 +46,9 @@ pub trait Faults: Send + fmt::Debug {
         true
     }
 
-    /// Returns whether the lane takes work now.
-    fn takes(&self) -> bool {
+    /// Returns whether the lane takes this work now.
+    fn takes(&self, work: &WorkRequest) -> bool {
+        let _ = work;
         true
     }
 
@@ -143,11 +144,14 @@ impl<F: Faults> Lane for FaultInjector<F> {
 
     fn post(&mut self, now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {
         self.push_down(now)?;
-        if !self.pending.is_empty() || !self.faults.takes() {
+        if !self.pending.is_empty() {
             return Ok(0);
         }
         let mut taken = 0;
         for &request in work {
+            if !self.faults.takes(&request) {
+                return Ok(taken);
+            }
             self.faults.work(request, &mut self.pending, &mut self.events);
             if let Err(error) = self.push_down(now) {
                 // Refused as a whole, as the lane below would have: nothing of it is kept.

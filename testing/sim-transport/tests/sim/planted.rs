@@ -1,7 +1,11 @@
 //! Faults planted below the protocol: some that it must survive, and some that break it, which
 //! these tests must notice.
 
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
 use ccl_core::admission::Immediate;
+use ccl_core::execution::Link;
 use ccl_core::transport::{Event, FaultInjector, Faults, Lane, WorkRequest};
 use ccl_transport_sim::{Conditions, World};
 
@@ -292,4 +296,77 @@ fn messages_of_another_length_than_they_say_are_refused() {
     let (simulated, expected) = with_faults(Short::default);
     assert!(simulated.check(&expected).is_err());
     assert!(simulated.refused() > 0);
+}
+
+/// Fault of a lane that takes no data, as when as much as it may have is under way.
+#[derive(Debug)]
+struct NoData;
+
+impl Faults for NoData {
+    fn takes(&self, WorkRequest::Put { is_control, .. }: &WorkRequest) -> bool {
+        *is_control
+    }
+}
+
+#[test]
+fn data_that_a_lane_does_not_take_keeps_no_credit_back() {
+    let mut job = Job::new(2, find("ring"), 1);
+    job.config.slots = 2;
+    let world = World::new(2, Conditions::default(), 1);
+    let mut wrap = |rank, lane: Box<dyn Lane>| match rank {
+        0 => Box::new(FaultInjector::new(lane, NoData)) as Box<dyn Lane>,
+        _ => lane,
+    };
+    let mut all = connect(&job, &world, &mut wrap);
+    let link = |peer| Link { peer, channel: 0 };
+    // The data that is refused is queued before each credit.
+    assert!(all[0].writable(link(1)));
+    all[0].publish(link(1), 8, 0);
+    for number in 0..10 {
+        assert!(all[1].writable(link(0)), "the credit for message {number} has not come");
+        all[1].publish(link(0), 8, 0);
+        for _ in 0..10 {
+            for links in &mut all {
+                links.flush(world.now()).unwrap();
+                links.poll(world.now()).unwrap();
+            }
+            world.advance(world.now() + Duration::from_micros(10));
+        }
+        assert!(all[0].readable(link(1)), "message {number} has not come");
+        all[0].release(link(1));
+        all[0].flush(world.now()).unwrap();
+        world.advance(world.now() + Duration::from_micros(10));
+        all[1].poll(world.now()).unwrap();
+    }
+    assert!(!all[1].readable(link(0)), "the lane took data");
+}
+
+/// Fault that changes nothing and notes which steps of a farewell it sees.
+#[derive(Debug, Default)]
+struct Parting(Arc<Mutex<Vec<&'static str>>>);
+
+impl Faults for Parting {
+    fn leaves(&mut self) -> bool {
+        self.0.lock().unwrap().push("farewell");
+        true
+    }
+
+    fn detaches(&self) -> bool {
+        self.0.lock().unwrap().push("detach");
+        true
+    }
+}
+
+#[test]
+fn links_that_end_say_all_farewells_before_they_wait_for_one() {
+    let job = Job::new(3, find("ring"), 1);
+    let world = World::new(3, Conditions::default(), 1);
+    let log = Parting::default();
+    let mut wrap = |rank, lane: Box<dyn Lane>| match rank {
+        0 => Box::new(FaultInjector::new(lane, Parting(Arc::clone(&log.0)))) as Box<dyn Lane>,
+        _ => lane,
+    };
+    let mut all = connect(&job, &world, &mut wrap);
+    drop(all.remove(0));
+    assert_eq!(*log.0.lock().unwrap(), ["farewell", "detach", "detach"]);
 }

@@ -44,7 +44,7 @@ impl Faulty {
 }
 
 impl Faults for Faulty {
-    fn takes(&self) -> bool {
+    fn takes(&self, _: &WorkRequest) -> bool {
         !self.1.is_full.load(Ordering::Relaxed)
     }
 
