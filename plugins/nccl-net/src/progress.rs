@@ -160,6 +160,12 @@ impl Progress {
         }
     }
 
+    /// Returns whether whoever closes a communicator now would have to wait.
+    #[cfg(test)]
+    pub(crate) fn holds_up(&self) -> bool {
+        self.closed.try_lock().is_err()
+    }
+
     /// Advances the closed communicators. Returns whether there are any.
     pub(crate) fn drain(&self, now: Instant) -> bool {
         // Farewells are said together: none of them holds up another, nor those who still work, nor

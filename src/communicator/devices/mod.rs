@@ -335,7 +335,8 @@ fn none(transport: &dyn Transport) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use ccl_core::transport::{DeviceId, Fabric};
+    use ccl_core::registry::{Make, NO_TUNABLES};
+    use ccl_core::transport::{DeviceId, Fabric, TransportError};
 
     use super::affinity::Surveyed;
     use super::*;
@@ -375,24 +376,65 @@ mod tests {
         assert_eq!(super::settle(&asked, &surveyed(vec![has(true)])), None);
     }
 
-    #[test]
-    fn auto_takes_devices_of_one_link_layer() {
-        let auto = Config::default();
-        let any = Choice::of(&auto).network.unwrap();
-        let any = make(any, &auto, auto.dead_after).unwrap().devices().remove(0);
-        let device = |(name, layer): &(&str, LinkLayer)| {
-            let fabric = Fabric { layer: Some(*layer), ..Fabric::default() };
-            DeviceInfo { id: DeviceId((*name).to_owned()), fabric, ..any.clone() }
-        };
-        let (ib, ethernet) = (LinkLayer::InfiniBand, LinkLayer::Ethernet);
-        for (all, kept) in [
-            (&[("a", ib), ("b", ethernet), ("c", ib)][..], &["a", "c"][..]),
-            (&[("a", ethernet), ("b", ethernet)], &["a", "b"]),
-        ] {
-            let mut devices = Vec::from_iter(all.iter().map(device));
-            keep_one_layer(&mut devices);
-            assert_eq!(Vec::from_iter(devices.iter().map(|device| &device.id.0)), kept);
+    /// A transport with these adapters.
+    #[derive(Debug)]
+    struct Adapters(&'static [(&'static str, LinkLayer)]);
+
+    impl Transport for Adapters {
+        fn name(&self) -> &'static str {
+            "adapters"
         }
+
+        fn devices(&self) -> Vec<DeviceInfo> {
+            let auto = Config::default();
+            let any = make(Choice::of(&auto).network.unwrap(), &auto, auto.dead_after).unwrap();
+            let any = any.devices().remove(0);
+            let device = |(name, layer): &(&str, LinkLayer)| DeviceInfo {
+                id: DeviceId((*name).to_owned()),
+                fabric: Fabric { layer: Some(*layer), ..Fabric::default() },
+                pci_path: Some(format!("/sys/devices/{name}")),
+                ..any.clone()
+            };
+            self.0.iter().map(device).collect()
+        }
+
+        fn open(&self, _: &DeviceId) -> Result<Arc<dyn Device>, TransportError> {
+            Err(TransportError::Usage("a test opens none".to_owned()))
+        }
+    }
+
+    /// Returns the names of the adapters that are left of those that `make` has.
+    fn left(make: Make, names_devices: fn(&Config) -> bool) -> Vec<String> {
+        let kind = Box::leak(Box::new(TransportKind {
+            name: "adapters",
+            id: u8::MAX,
+            reach: Reach::Network,
+            preference: 0,
+            adapters: true,
+            stripes: false,
+            encrypts: false,
+            tunables: NO_TUNABLES,
+            more_flows: None,
+            rank_environment: &[],
+            names_devices,
+            make,
+            fewer_locations: |_| None,
+        }));
+        let devices = candidate(kind, &Config::default(), true).unwrap().devices;
+        devices.into_iter().map(|device| device.id.0).collect()
+    }
+
+    #[test]
+    fn auto_takes_devices_of_one_link_layer_unless_they_are_named() {
+        use LinkLayer::{Ethernet, InfiniBand};
+        let mixed: Make = |_, _| {
+            let all = &[("a", InfiniBand), ("b", Ethernet), ("c", InfiniBand)];
+            Ok(Box::new(Adapters(all)))
+        };
+        assert_eq!(left(mixed, |_| false), ["a", "c"]);
+        assert_eq!(left(mixed, |_| true), ["a", "b", "c"]);
+        let ethernet: Make = |_, _| Ok(Box::new(Adapters(&[("a", Ethernet), ("b", Ethernet)])));
+        assert_eq!(left(ethernet, |_| false), ["a", "b"]);
     }
 
     /// Returns the devices that each rank takes.

@@ -60,7 +60,7 @@ pub struct Conditions {
     pub ordered: bool,
     /// Most bytes of one put.
     pub message_bytes_max: usize,
-    /// Most outstanding puts of one endpoint.
+    /// Most outstanding puts of data of one endpoint.
     pub depth_max: usize,
     /// Slow ranks, each with its factor: its links are slower by the factor, and it looks at its
     /// lanes later by (factor - 1) latencies.

@@ -151,7 +151,8 @@ impl State {
             if !connection.open {
                 continue;
             }
-            if connection.sides[flight.side].outstanding >= self.conditions.depth_max {
+            let outstanding = connection.sides[flight.side].outstanding;
+            if !flight.is_control && outstanding >= self.conditions.depth_max {
                 return Ok(taken);
             }
             self.launch(flight);

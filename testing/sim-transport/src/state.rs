@@ -61,7 +61,7 @@ pub(crate) struct Side {
     pub(crate) rank: u32,
     /// Lane and endpoint that the connection is attached to.
     pub(crate) lane: Option<(usize, EndpointId)>,
-    /// Puts that were taken and are not done yet.
+    /// Puts of data that were taken and are not done yet.
     pub(crate) outstanding: usize,
     /// Time at which the wire is free for the next put from this side.
     pub(crate) busy_until: Instant,

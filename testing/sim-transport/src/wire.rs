@@ -33,7 +33,7 @@ impl State {
         let sent = start + Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         self.links[link].sides[side].busy_until = sent;
         self.stats.puts += 1;
-        self.links[link].sides[side].outstanding += 1;
+        self.links[link].sides[side].outstanding += usize::from(!flight.is_control);
         let towards = &mut self.ranks[to as usize];
         towards.towards_bytes += flight.admitted_bytes();
         towards.towards_bytes_max = towards.towards_bytes_max.max(towards.towards_bytes);
@@ -191,7 +191,7 @@ impl State {
             return;
         }
         let side = &mut connection.sides[flight.side];
-        side.outstanding = side.outstanding.saturating_sub(1);
+        side.outstanding = side.outstanding.saturating_sub(usize::from(!flight.is_control));
         let (lane, rank) = (side.lane, side.rank);
         let (Some((lane, _)), false) = (lane, self.has_crashed(rank)) else { return };
         let unchanged = self.gather(flight) && digest(&self.buffer) == before;

@@ -548,7 +548,7 @@ impl Lane for OfiLane {
         self.check(now(), &mut events);
         self.pump_all();
         self.deferred = events;
-        let (mut waits, mut any_waits) = (false, false);
+        let mut waiting = Vec::new();
         for (number, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
             if peer.lost.is_some() {
@@ -562,19 +562,11 @@ impl Lane for OfiLane {
             let waits_here = !peer.has_left
                 || !peer.side.is_flushed()
                 || (self.is_done_early && may_hear && !peer.is_received);
-            waits |= is_asked && waits_here;
-            any_waits |= (is_asked || peer.has_left) && waits_here;
+            let leaves = is_asked || peer.has_left;
+            waiting.extend((leaves && waits_here).then_some(number));
         }
-        if !any_waits {
-            self.farewell.end();
-        }
-        if !waits {
-            return true;
-        }
-        if now() >= self.farewell.until(now(), FAREWELL) {
-            return true;
-        }
-        false
+        let only = only.map(|only| only.0 as usize);
+        self.farewell.is_over(now(), FAREWELL, &waiting, only)
     }
 
     fn cut(&mut self, endpoint: EndpointId) {

@@ -51,7 +51,9 @@ pub enum NotMended {
     #[error("could not be made anew: {0}")]
     Refused(TransportError),
     /// No process listens at the peer's address.
-    #[error("nobody listens there any more: its process has ended")]
+    #[error(
+        "nobody listens there any more: its process has ended, or a firewall refuses connections"
+    )]
     Gone,
     /// No new connection within this time.
     #[error("did not come back within {0:?}")]

@@ -290,7 +290,7 @@ impl Lane for TcpLane {
         if self.process != rustix::process::getpid() {
             return true;
         }
-        let (mut waits, mut any_waits) = (false, false);
+        let mut waiting = Vec::new();
         for (number, endpoint) in self.endpoints.iter_mut().enumerate() {
             let Some(endpoint) = endpoint else { continue };
             let is_meant = only.is_none_or(|only| only.0 as usize == number);
@@ -301,16 +301,12 @@ impl Lane for TcpLane {
                     stripe.outgoing.say(Kind::Farewell, stripe.incoming.received());
                 }
                 if endpoint.leaves && stripe.write().is_ok() && has_more_to_give(stripe) {
-                    waits |= is_meant;
-                    any_waits = true;
+                    waiting.push(number);
                 }
             }
         }
-        if !any_waits {
-            self.farewell.end();
-        }
-        let now = ccl_socket::now();
-        !waits || now >= self.farewell.until(now, FAREWELL)
+        let only = only.map(|only| only.0 as usize);
+        self.farewell.is_over(ccl_socket::now(), FAREWELL, &waiting, only)
     }
 
     /// Detaches the endpoint without a farewell. Bytes that the kernel does not have yet are

@@ -413,7 +413,7 @@ impl Lane for VerbsLane {
             return true;
         }
         self.pump();
-        let (mut waits, mut any_waits) = (false, false);
+        let mut waiting = Vec::new();
         for (number, endpoint) in self.endpoints.iter_mut().enumerate() {
             let Some(endpoint) = endpoint else { continue };
             let is_meant = only.is_none_or(|only| only.0 as usize == number);
@@ -422,14 +422,11 @@ impl Lane for VerbsLane {
                 endpoint.flush();
                 // An endpoint that has not met its peer yet has nothing for it.
                 let undelivered = endpoint.is_live() && !endpoint.is_delivered();
-                waits |= undelivered && is_meant;
-                any_waits |= undelivered;
+                waiting.extend(undelivered.then_some(number));
             }
         }
-        if !any_waits {
-            self.farewell.end();
-        }
-        if !waits || now() >= self.farewell.until(now(), FAREWELL) {
+        let only = only.map(|only| only.0 as usize);
+        if self.farewell.is_over(now(), FAREWELL, &waiting, only) {
             return true;
         }
         let mut events = std::mem::take(&mut self.deferred);

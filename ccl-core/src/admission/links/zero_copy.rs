@@ -13,6 +13,7 @@
 //! The memory is that of one call at a time: [`MessageLinks::open`] names it,
 //! [`MessageLinks::close`] ends every use of it before it is given back.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -349,7 +350,14 @@ impl MessageLinks {
     /// Closes the connections over which hardware may still read or write the call's memory, which
     /// a failed call leaves behind.
     fn fence(&mut self) {
-        while let Some(rank) = self.exposed() {
+        let exposed = self.exposed();
+        // All farewells begin together, and one deadline holds for them.
+        for rank in &exposed {
+            if let Some(Some(peer)) = self.peers.get(*rank as usize) {
+                self.lane.say_farewell(Some(peer.endpoint));
+            }
+        }
+        for rank in exposed {
             let peer = format!("rank {rank}");
             let reason = "a call that failed took back its memory".to_owned();
             self.give_up(rank, &TransportError::Lost { peer, reason });
@@ -357,14 +365,13 @@ impl MessageLinks {
         }
     }
 
-    /// Returns a peer that may still read or write the call's memory.
-    fn exposed(&self) -> Option<Rank> {
-        let sending = self.zero_copy.sends.first().map(|send| send.link.peer);
-        sending.or_else(|| {
-            let granted = |peer: &Peer| peer.links.iter().any(|(i, _)| !i.preposts.is_empty());
-            let peer = self.peers.iter().position(|peer| peer.as_ref().is_some_and(granted));
-            peer.map(|rank| rank as Rank)
-        })
+    /// Returns the peers that may still read or write the call's memory.
+    fn exposed(&self) -> BTreeSet<Rank> {
+        let sent_to = self.zero_copy.sends.iter().map(|send| send.link.peer);
+        let has_cts = |peer: &Peer| peer.links.iter().any(|(i, _)| !i.preposts.is_empty());
+        let peers = (0..).zip(&self.peers);
+        let told = peers.filter(|(_, peer)| peer.as_ref().is_some_and(has_cts));
+        sent_to.chain(told.map(|(rank, _)| rank)).collect()
     }
 
     /// Returns registered bytes of the call's memory, if they are many enough for zero copy.

@@ -358,15 +358,29 @@ fn what_nobody_wants_or_sends_is_given_up_with_a_sentence() {
     }
 }
 
-/// A lane whose farewell takes until `is_over` is set.
+/// What is sent to a peer that is gone is not said to be sent, though slots of the peer are free.
+#[test]
+fn nothing_is_sent_to_a_peer_that_is_gone() {
+    let mut house = House::new(1, 3, SETTINGS);
+    house.sender.line().lose("its process has ended".to_owned());
+    let now = house.world.now();
+    let request = ok(house.sender.isend(now, None, 0, 0, 0)).unwrap();
+    let error = house.sender.test(now, request).unwrap_err();
+    assert!(error.text.contains("its process has ended"), "{}", error.text);
+}
+
+/// A lane whose farewell takes until `is_over` is set, and holds up nobody who closes another
+/// communicator.
 #[derive(Clone, Debug, Default)]
 struct Slow {
     asked: Arc<AtomicUsize>,
     is_over: Arc<AtomicBool>,
+    progress: Arc<Progress>,
 }
 
 impl Faults for Slow {
     fn leaves(&mut self) -> bool {
+        assert!(!self.progress.holds_up(), "a close would wait for this look");
         self.asked.fetch_add(1, Ordering::Relaxed);
         self.is_over.load(Ordering::Relaxed)
     }
@@ -377,7 +391,8 @@ impl Faults for Slow {
 #[test]
 fn farewells_of_closed_communicators_are_said_together() {
     const COUNT: usize = 5;
-    let (slow, progress) = (Slow::default(), Progress::default());
+    let slow = Slow::default();
+    let progress = Arc::clone(&slow.progress);
     let mut receivers = Vec::new();
     for seed in 0..COUNT as u64 {
         let world = World::new(2, Conditions { redirects: false, ..Conditions::default() }, seed);
