@@ -21,7 +21,7 @@ pub(super) struct Inbound {
     reserved: u32,
     /// The number of the next message to be taken.
     next: u64,
-    /// Its slot, kept so that no division is needed.
+    /// Slot of that message, kept so that no division is needed.
     slot: usize,
     /// Messages below this may be sent.
     granted: u64,

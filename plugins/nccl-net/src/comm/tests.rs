@@ -358,7 +358,7 @@ fn what_nobody_wants_or_sends_is_given_up_with_a_sentence() {
     }
 }
 
-/// What is sent to a peer that is gone is not said to be sent, though slots of the peer are free.
+/// Tests that a send to a peer that is gone is not said to be done, though the peer has free slots.
 #[test]
 fn nothing_is_sent_to_a_peer_that_is_gone() {
     let mut house = House::new(1, 3, SETTINGS);
