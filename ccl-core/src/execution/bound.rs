@@ -119,6 +119,19 @@ pub(super) enum Step {
     Done { unit: u32 },
 }
 
+/// The only step of a program that moves one message: its links, in place of ranges.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Single {
+    pub(super) recv: Option<Rank>,
+    pub(super) send: Option<Rank>,
+    /// Elements of the message.
+    pub(super) elements: usize,
+    /// Operands before this one are sources, the others are targets.
+    pub(super) middle: usize,
+    pub(super) last: bool,
+    pub(super) locations: bool,
+}
+
 /// Bound program; see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Bound {
@@ -133,6 +146,8 @@ pub(super) struct Bound {
     pub(super) segments: Vec<Segment>,
     pub(super) operands: Vec<Operand>,
     pub(super) peers: Vec<Rank>,
+    /// The step of a program that has no other, in one chunk.
+    pub(super) single: Option<Single>,
     scratch_starts: Vec<usize>,
 }
 
@@ -165,10 +180,28 @@ impl Bound {
             self.unroll(strand, numbers);
         }
         self.strands.push(index(self.steps.len()));
+        self.single = self.find_single();
         match &mut self.numbers {
             Some(known) => known.clone_from(numbers),
             None => self.numbers = Some(numbers.clone()),
         }
+    }
+
+    fn find_single(&self) -> Option<Single> {
+        let only = |peers: (u32, u32)| match self.peers[range(peers)] {
+            [] => Some(None),
+            [peer] => Some(Some(peer)),
+            _ => None,
+        };
+        let ([_, _], [Step::Fold(fold)], [segment], 1) =
+            (&self.strands[..], &self.steps[..], &self.segments[..], self.chunks)
+        else {
+            return None;
+        };
+        let (elements, middle) = (segment.elements, segment.middle as usize);
+        let (recv, send) = (only(fold.recvs)?, only(fold.sends)?);
+        let BoundFold { last, locations, .. } = *fold;
+        Some(Single { recv, send, elements, middle, last, locations })
     }
 
     fn lay_out_scratch(&mut self, program: &Program, numbers: &CallParams) {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use crate::lower::Program;
 use crate::types::Rank;
-use bound::{Bound, BoundFold, Segment, Step, range};
+use bound::{Bound, BoundFold, Segment, Single, Step, range};
 
 /// One end of a link: the peer, and one of the parallel channels to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -242,10 +242,13 @@ impl Execution {
     /// again when something has arrived.
     #[inline]
     pub fn advance<P: Ports>(&mut self, ports: &mut P) -> Progress {
+        let preposts = ports.preposts();
+        if let (Some(single), false) = (self.bound.single, preposts) {
+            return self.advance_single(&single, ports);
+        }
         let (strands, states) = (self.program.strands.len(), self.states_in_use());
         let mut moved = false;
         let (mut channel, mut strand) = (0, 0);
-        let preposts = ports.preposts();
         for index in 0..states {
             if preposts {
                 self.look_ahead(index, strand, channel, ports);
@@ -261,6 +264,56 @@ impl Execution {
             (_, true) => Progress::Moved,
             (_, false) => Progress::Blocked,
         }
+    }
+
+    /// Does the only step of a program, as [`Run::step`] would: a small message is all scaffolding.
+    #[inline]
+    fn advance_single<P: Ports>(&mut self, single: &Single, ports: &mut P) -> Progress {
+        let Execution { bound, states, running, folds, .. } = self;
+        if *running == 0 {
+            return Progress::Done;
+        }
+        let link = |peer| Link { peer, channel: 0 };
+        let (sources, targets) = bound.operands.split_at(single.middle);
+        let message_bytes = single.elements * bound.element_bytes;
+        let message = Message { bytes: message_bytes, whole_bytes: message_bytes };
+        let task = Task {
+            sources,
+            targets,
+            elements: single.elements,
+            chunk_offset: 0,
+            scratch_offset: 0,
+            slot_offset: 0,
+            message_bytes,
+            channel: 0,
+            strand: 0,
+            last: single.last,
+            early: false,
+        };
+        if let Some(peer) = single.recv
+            && !ports.readable(link(peer))
+        {
+            if single.locations {
+                ports.expect(link(peer), &task);
+            }
+            return Progress::Blocked;
+        }
+        if single.send.is_some_and(|peer| !ports.writable(link(peer)))
+            || (ports.has_zero_copy_sends() && !ports.reclaim(&task))
+            || single.recv.is_some_and(|peer| !ports.accept(link(peer), message))
+        {
+            return Progress::Blocked;
+        }
+        ports.fold(&task);
+        if let Some(peer) = single.send {
+            ports.publish(link(peer), message);
+        }
+        if let Some(peer) = single.recv {
+            ports.release(link(peer));
+        }
+        states[0].turn = 1;
+        (*running, *folds) = (0, 1);
+        Progress::Done
     }
 
     /// Preposts the messages that a strand will receive, as far as the ports permit.
