@@ -417,8 +417,11 @@ unsafe extern "C" fn read(queue: *mut fid_cq, into: *mut c_void, count: size_t) 
         return -(*error as ssize_t);
     }
     let provider = network.domains.get(&domain).copied();
-    provider.into_iter().for_each(|provider| network.travel(provider));
-    network.ripen(id);
+    let is_automatic = network.provider_of(domain).is_some_and(|it| it.limits.is_automatic);
+    if !is_automatic {
+        provider.into_iter().for_each(|provider| network.travel(provider));
+        network.ripen(id);
+    }
     let mut taken = 0;
     while taken < count {
         let Some(queue) = network.queues.get_mut(&id) else { break };

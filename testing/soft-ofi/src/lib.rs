@@ -3,9 +3,10 @@
 //! that complete late, queues that are full for seconds, and messages that are lost without a sign.
 //!
 //! [`functions`] is a table like the library's. It lists a [`SoftProvider`] until that is dropped.
-//! Requests travel when a completion queue is read, on any endpoint of the provider: a seed draws
-//! which request goes on, and by which packet. Each packet of a write checks the key anew, as a
-//! device does. Nothing keeps an order, not even that of the packets of one write.
+//! Requests travel when a completion queue is read, on any endpoint of the provider, or by
+//! themselves: a seed draws which request goes on, and by which packet. Each packet of a write
+//! checks the key anew, as a device does. Nothing keeps an order, not even that of the packets of
+//! one write.
 
 mod calls;
 mod network;
@@ -13,12 +14,17 @@ mod objects;
 mod offers;
 mod travel;
 
+use std::time::Duration;
+
 use libc::c_int;
 use libfabric_sys::{FI_MR_ALLOCATED, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR};
 
 pub use calls::functions;
 /// Names of the errors and modes that a test can give a provider.
 pub use libfabric_sys as sys;
+
+/// Pause between two looks of a provider that makes progress by itself.
+const PROGRESS_EVERY: Duration = Duration::from_micros(100);
 
 /// Properties of a provider.
 #[derive(Clone, Debug)]
@@ -44,6 +50,8 @@ pub struct Limits {
     pub is_done_early: bool,
     /// True if completion queues have a descriptor to wait for.
     pub wakes: bool,
+    /// True if requests make progress by themselves; else only where somebody reads a queue.
+    pub is_automatic: bool,
     /// Seed that draws what travels next.
     pub seed: u64,
 }
@@ -63,6 +71,7 @@ impl Limits {
             packet_bytes: 8 << 10,
             is_done_early: false,
             wakes: true,
+            is_automatic: false,
             seed,
         }
     }
@@ -120,7 +129,17 @@ impl SoftProvider {
     /// Creates a provider.
     #[must_use]
     pub fn new(limits: Limits) -> SoftProvider {
-        SoftProvider { id: network::lock().add_provider(limits) }
+        let is_automatic = limits.is_automatic;
+        let id = network::lock().add_provider(limits);
+        if is_automatic {
+            // It ends with the provider.
+            std::thread::spawn(move || {
+                while network::lock().progress(id) {
+                    std::thread::sleep(PROGRESS_EVERY);
+                }
+            });
+        }
+        SoftProvider { id }
     }
 
     /// Returns the name of the provider's device.

@@ -65,7 +65,8 @@ fn offer(id: u32, limits: &Limits) -> fi_info {
     let domain = unsafe { &mut *info.domain_attr };
     domain.name = text(&device_name(id));
     domain.threading = FI_THREAD_SAFE;
-    (domain.control_progress, domain.data_progress) = (FI_PROGRESS_MANUAL, FI_PROGRESS_MANUAL);
+    let progress = if limits.is_automatic { FI_PROGRESS_AUTO } else { FI_PROGRESS_MANUAL };
+    (domain.control_progress, domain.data_progress) = (progress, progress);
     (domain.resource_mgmt, domain.av_type) = (FI_RM_ENABLED, FI_AV_TABLE);
     (domain.mr_mode, domain.mr_key_size) = (limits.mr_mode, 8);
     domain.cq_data_size = limits.data_bytes;

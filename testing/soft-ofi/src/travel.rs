@@ -7,7 +7,7 @@ use libfabric_sys::{
 };
 
 use crate::Fault;
-use crate::network::{Completion, Network, Payload, Request, Target};
+use crate::network::{Completion, Network, Payload, Queue, Request, Target};
 use crate::objects::{self, Range};
 
 /// Most steps of progress for each read of a queue.
@@ -44,12 +44,24 @@ impl Network {
         }
     }
 
+    /// Makes progress on what a provider and its queues have, though nobody reads. Returns whether
+    /// the provider is still there.
+    pub(crate) fn progress(&mut self, provider: u32) -> bool {
+        self.travel(provider);
+        let of = |queue: &Queue| self.domains.get(&queue.domain) == Some(&provider);
+        let queues = self.queues.iter().filter(|(_, queue)| of(queue)).map(|(id, _)| *id);
+        for queue in Vec::from_iter(queues) {
+            self.ripen(queue);
+        }
+        self.providers.contains_key(&provider)
+    }
+
     /// Returns whether a read of a queue could move anything.
     pub(crate) fn may_travel(&mut self, queue: u32) -> bool {
         let domain = self.queues.get(&queue).map(|queue| queue.domain);
         domain
             .and_then(|domain| self.provider_of(domain))
-            .is_some_and(|provider| provider.moves() && !provider.requests.is_empty())
+            .is_some_and(|it| !it.limits.is_automatic && it.moves() && !it.requests.is_empty())
     }
 
     /// Tells the sender of its request's end.

@@ -61,18 +61,18 @@ fn a_put_that_fails_loses_the_link() {
     }
 }
 
-/// Endpoints that take nothing for a while are asked again, and nothing is lost or doubled.
+/// Endpoints that take nothing for seconds are asked again, and nothing is lost or doubled.
 #[test]
 fn requests_that_are_not_taken_wait() {
     for limits in kinds("soft-busy") {
         let ((provider, _proxy), mut sides) = sides(&limits);
         exchange(&mut sides, 1);
-        for condition in [Condition::Busy, Condition::Still] {
+        for (condition, lasts_ms) in [(Condition::Busy, 2500), (Condition::Still, 50)] {
             provider.set(condition);
             for id in 100..120 {
                 sides[0].put_bytes(id, BYTES);
             }
-            let end = std::time::Instant::now() + Duration::from_millis(50);
+            let end = std::time::Instant::now() + Duration::from_millis(lasts_ms);
             while std::time::Instant::now() < end {
                 for Side { lane, events, .. } in &mut sides {
                     lane.sleep(Duration::from_millis(1));

@@ -102,6 +102,14 @@ fn messages_of_an_adapter_without_writes_pass_the_suite() {
     passes(|seed| Limits { emulates_writes: true, ..Limits::efa(seed) }, &Options::default());
 }
 
+/// A provider whose requests make progress though nobody reads its queues, as over verbs.
+#[test]
+fn providers_that_make_progress_by_themselves_pass_the_suite() {
+    for limits in [Limits::efa, Limits::sockets] {
+        passes(|seed| Limits { is_automatic: true, ..limits(seed) }, &Options::default());
+    }
+}
+
 #[test]
 fn small_queues_and_queues_that_wake_nobody_pass_the_suite() {
     for limits in [Limits::efa, Limits::sockets] {
