@@ -130,6 +130,7 @@ pub(super) struct Single {
     pub(super) middle: usize,
     pub(super) last: bool,
     pub(super) locations: bool,
+    pub(super) early: bool,
 }
 
 /// Bound program; see the module documentation.
@@ -200,8 +201,8 @@ impl Bound {
         };
         let (elements, middle) = (segment.elements, segment.middle as usize);
         let (recv, send) = (only(fold.recvs)?, only(fold.sends)?);
-        let BoundFold { last, locations, .. } = *fold;
-        Some(Single { recv, send, elements, middle, last, locations })
+        let BoundFold { last, locations, early, .. } = *fold;
+        Some(Single { recv, send, elements, middle, last, locations, early })
     }
 
     fn lay_out_scratch(&mut self, program: &Program, numbers: &CallParams) {

@@ -288,7 +288,7 @@ impl Execution {
             channel: 0,
             strand: 0,
             last: single.last,
-            early: false,
+            early: single.early,
         };
         if let Some(peer) = single.recv
             && !ports.readable(link(peer))

@@ -109,7 +109,7 @@ pub struct Caps {
     pub register_bytes_min: usize,
     /// The most bytes in one put.
     pub message_bytes_max: usize,
-    /// The most puts outstanding on one endpoint.
+    /// The most puts of data outstanding on one endpoint; credits and CTS take none of it.
     pub depth_max: usize,
     /// Rough bandwidth in one direction.
     pub bandwidth_bytes_per_s: f64,

@@ -41,7 +41,7 @@ fn depth(fixture: &dyn Fixture) -> Outcome {
 fn control_depth(fixture: &dyn Fixture) -> Outcome {
     let depth = fixture.device(0).caps().depth_max.min(10_000);
     let pair = &mut Pair::new(fixture, 64)?;
-    let put = |id: usize| pair.ends[0].put(4, None, id as u64);
+    let put = |id: usize| pair.ends[0].put(4, Some(7), id as u64);
     let control = |id| {
         let WorkRequest::Put {
             endpoint, local, tail, remote, remote_offset, immediate, id, ..

@@ -555,15 +555,15 @@ impl Lane for OfiLane {
                 continue;
             }
             let is_asked = only.is_none_or(|only| only.0 as usize == number);
-            if is_asked && peer.is_done() {
+            peer.is_leaving |= is_asked;
+            if peer.is_leaving && peer.is_done() {
                 peer.leave();
             }
             let may_hear = peer.ended.is_none() && peer.sent > 0;
             let waits_here = !peer.has_left
                 || !peer.side.is_flushed()
                 || (self.is_done_early && may_hear && !peer.is_received);
-            let leaves = is_asked || peer.has_left;
-            waiting.extend((leaves && waits_here).then_some(number));
+            waiting.extend((peer.is_leaving && waits_here).then_some(number));
         }
         let only = only.map(|only| only.0 as usize);
         self.farewell.is_over(now(), FAREWELL, &waiting, only)

@@ -185,6 +185,8 @@ pub(crate) struct Peer {
     pub(crate) failing: Option<(Instant, String)>,
     /// True once this side has said that it leaves.
     pub(crate) has_left: bool,
+    /// True once this side is to say it, as soon as all that was put is done.
+    pub(crate) is_leaving: bool,
     /// True once the peer has said that it has all that this side had sent before it left.
     pub(crate) is_received: bool,
     /// True once this side has said the same of what the peer had sent.
@@ -225,6 +227,7 @@ impl Peer {
             ended: None,
             failing: None,
             has_left: false,
+            is_leaving: false,
             is_received: false,
             has_received: false,
             lost: None,

@@ -10,7 +10,7 @@ use ccl_memory::Region;
 
 use crate::address::{self, Namespace};
 use crate::endpoint::{ShmConnecting, ShmListener};
-use crate::handshake::{CONTROL_SLOTS, RING};
+use crate::handshake::DEPTH;
 use crate::lane::ShmLane;
 use crate::memory::{self, File, Segment};
 
@@ -24,7 +24,7 @@ pub(crate) fn caps() -> Caps {
         ordered: true,
         // A length travels in 32 bits.
         message_bytes_max: 1 << 31,
-        depth_max: (RING.slots - CONTROL_SLOTS) as usize,
+        depth_max: DEPTH as usize,
         bandwidth_bytes_per_s: 1.0e10,
         latency_ns: 200,
     }

@@ -18,6 +18,9 @@ use crate::{memory, os};
 /// Shape of the ring of immediates of one direction: a message is its header alone.
 pub(crate) const RING: Shape = Shape { slots: 1024, slot_bytes: 0 };
 
+/// Most puts of data that are not reported yet.
+pub(crate) const DEPTH: u32 = RING.slots / 2;
+
 /// Slots of the ring that puts of data leave to credits and CTS.
 pub(crate) const CONTROL_SLOTS: u32 = RING.slots / 4;
 

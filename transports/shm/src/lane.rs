@@ -15,7 +15,7 @@ use ccl_memory::Region;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::handshake::{CONTROL_SLOTS, Link, RING, random};
+use crate::handshake::{CONTROL_SLOTS, DEPTH, Link, RING, random};
 use crate::memory::{self, File};
 use crate::wire::{self, Offer, Received};
 use crate::{DESCRIPTORS, os};
@@ -321,12 +321,12 @@ impl ShmLane {
             // Work for a lost peer is void: taken, and never done.
             return Ok(true);
         }
-        let (unreported, left_free) = match is_control {
-            true => (&mut peer.unreported[1], 0),
-            false => (&mut peer.unreported[0], CONTROL_SLOTS),
+        let (unreported, depth, left_free) = match is_control {
+            true => (&mut peer.unreported[1], RING.slots, 0),
+            false => (&mut peer.unreported[0], DEPTH, CONTROL_SLOTS),
         };
         let is_full = immediate.is_some() && !peer.link.outgoing.has_room((left_free + 1).into());
-        if is_full || *unreported >= RING.slots - left_free {
+        if is_full || *unreported >= depth {
             return Ok(false);
         }
         let range = |error| TransportError::Usage(format!("a put out of range: {error}"));

@@ -1,22 +1,21 @@
 //! The time that peers have to take what was sent to them before their links close.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ccl_core::time::Instant;
 
-/// The deadline that the farewells of a lane share: endpoints that are closed one after the other
-/// are waited for together.
+/// Farewells of a lane's endpoints: each has its own time, which runs for all that have begun.
 #[derive(Debug, Default)]
 pub struct Farewell {
-    until: Option<Instant>,
-    /// Numbers of endpoints whose time is over.
-    overdue: Vec<usize>,
+    /// Times at which endpoints that wait have begun to, by number.
+    begun: BTreeMap<usize, Instant>,
 }
 
 impl Farewell {
     /// Returns whether nothing more is waited for: the endpoint `only`, or all endpoints that
     /// leave, have been heard, or have had `within` for it. `waiting` are the numbers of all
-    /// endpoints that leave and have not been heard.
+    /// endpoints that leave and have not been heard, in order.
     pub fn is_over(
         &mut self,
         now: Instant,
@@ -24,21 +23,13 @@ impl Farewell {
         waiting: &[usize],
         only: Option<usize>,
     ) -> bool {
-        self.overdue.retain(|number| waiting.contains(number));
-        let mut timely = waiting.iter().filter(|number| !self.overdue.contains(number)).peekable();
-        if timely.peek().is_none() {
-            self.until = None;
-            return true;
+        self.begun.retain(|number, _| waiting.binary_search(number).is_ok());
+        for number in waiting {
+            self.begun.entry(*number).or_insert(now);
         }
-        let until = *self.until.get_or_insert(now + within);
-        if !timely.any(|number| only.is_none_or(|only| *number == only)) {
-            return true;
-        }
-        if now >= until {
-            self.until = None;
-            self.overdue = waiting.to_vec();
-        }
-        now >= until
+        let is_asked = |number: &usize| only.is_none_or(|only| *number == only);
+        let mut asked = self.begun.iter().filter(|(number, _)| is_asked(number));
+        asked.all(|(_, begun)| now.since(*begun) >= within)
     }
 }
 
@@ -48,31 +39,30 @@ mod tests {
 
     const WITHIN: Duration = Duration::from_millis(100);
 
+    fn at(ms: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(ms)
+    }
+
     #[test]
-    fn endpoints_that_leave_at_a_time_share_a_deadline() {
-        let at = |ms| Instant::ZERO + Duration::from_millis(ms);
+    fn endpoints_that_begin_together_are_waited_for_together() {
         let mut farewell = Farewell::default();
         assert!(!farewell.is_over(at(10), WITHIN, &[1], Some(1)));
-        assert!(!farewell.is_over(at(50), WITHIN, &[1, 2], Some(2)));
+        assert!(!farewell.is_over(at(10), WITHIN, &[1, 2], Some(2)));
         assert!(!farewell.is_over(at(109), WITHIN, &[1, 2], Some(1)));
         assert!(farewell.is_over(at(110), WITHIN, &[1, 2], Some(1)));
-        assert!(farewell.is_over(at(110), WITHIN, &[1, 2], Some(2)), "who is next has had as long");
-        assert!(farewell.is_over(at(300), WITHIN, &[2], None));
+        assert!(farewell.is_over(at(110), WITHIN, &[2], Some(2)));
     }
 
     #[test]
     fn who_leaves_later_has_its_own_time() {
-        let at = |ms| Instant::ZERO + Duration::from_millis(ms);
         let mut farewell = Farewell::default();
         assert!(!farewell.is_over(at(0), WITHIN, &[1], Some(1)));
-        assert!(farewell.is_over(at(100), WITHIN, &[1], Some(1)));
-        assert!(!farewell.is_over(at(101), WITHIN, &[1, 3], Some(3)), "3 has only begun");
-        assert!(!farewell.is_over(at(200), WITHIN, &[1, 3], None));
-        assert!(farewell.is_over(at(200), WITHIN, &[1], None), "3 is heard");
-        assert!(farewell.is_over(at(200), WITHIN, &[], None));
-        assert!(!farewell.is_over(at(250), WITHIN, &[4], None));
-        assert!(!farewell.is_over(at(349), WITHIN, &[4], None));
-        assert!(farewell.is_over(at(350), WITHIN, &[4], None));
+        assert!(!farewell.is_over(at(99), WITHIN, &[1, 3], Some(3)));
+        assert!(farewell.is_over(at(100), WITHIN, &[1, 3], Some(1)));
+        assert!(!farewell.is_over(at(198), WITHIN, &[1, 3], None));
+        assert!(farewell.is_over(at(199), WITHIN, &[1, 3], None));
+        assert!(farewell.is_over(at(150), WITHIN, &[], None), "all are heard");
+        assert!(!farewell.is_over(at(250), WITHIN, &[1], None), "that was another time");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use ccl_memory::Region;
 use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::device::ShmDevice;
-use crate::handshake::{Link, RING};
+use crate::handshake::{CONTROL_SLOTS, Link, RING};
 use crate::wire::{self, Offer};
 use crate::{DEVICE, ShmTransport, now};
 
@@ -135,7 +135,7 @@ fn ten_thousand_puts_arrive_in_order_around_the_ring() {
             assert_eq!(event, Event::Done { id: done });
             done += 1;
         }
-        if posted < 10_000 && posted - arrived < 1000 {
+        if posted < 10_000 && taken > 0 {
             continue;
         }
         for event in receiver.events() {
@@ -165,9 +165,13 @@ fn nobody_may_have_more_outstanding_than_the_caps_say() {
         assert_eq!(sender.lane.poll_timeout(), Some(ccl_core::time::Instant::ZERO));
         assert_eq!(sender.events().len(), depth);
     }
-    assert_eq!(sender.lane.post(now(), &[sender.put(remote, 1, Some(1), 3)]).unwrap(), 0);
-    assert_eq!(receiver.events().len(), depth);
-    assert_eq!(sender.lane.post(now(), &[sender.put(remote, 1, Some(1), 3)]).unwrap(), 1);
+    // Some of what is reported may be in the ring yet, which leaves room for credits and CTS.
+    let work = vec![sender.put(remote, 1, Some(1), 3); depth];
+    let more = sender.lane.post(now(), &work).unwrap();
+    assert_eq!(depth + more, (RING.slots - CONTROL_SLOTS) as usize);
+    assert_eq!(sender.lane.post(now(), &work).unwrap(), 0);
+    assert_eq!(receiver.events().len(), depth + more);
+    assert!(sender.lane.post(now(), &work).unwrap() > 0);
 }
 
 #[test]
