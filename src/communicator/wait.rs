@@ -14,6 +14,9 @@ use ccl_memory::doorbell::Doorbell;
 /// The shortest spin.
 const SPIN_MIN: Duration = Duration::from_micros(1);
 
+/// Number of glances at a device after an empty look, each of which takes a fraction of its time.
+const GLANCES: u32 = 16;
+
 /// The kind of work that one look for progress takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
@@ -30,7 +33,8 @@ impl Look {
     /// system calls, which take longer than a reading.
     fn per_tick(self) -> u32 {
         match self {
-            Look::Memory | Look::Device => 64,
+            Look::Memory => 64,
+            Look::Device => 64 / GLANCES,
             Look::Calls => 2,
         }
     }
@@ -60,6 +64,13 @@ impl WaitPolicy {
         let spin_max = if local_ranks > cores { Duration::ZERO } else { config.spin };
         let (park_after, spin) = (config.park_after, spin_max);
         WaitPolicy { spin, spin_max, park_after, look, doorbell }
+    }
+
+    /// Returns how often the device may be glanced at between two looks: never where peers write
+    /// memory as well.
+    #[inline]
+    pub(super) fn glances(&self) -> u32 {
+        if self.look == Look::Device && self.doorbell.is_none() { GLANCES } else { 0 }
     }
 
     /// Adapts the spin after a wait that ended with an answer, with or without yielding.

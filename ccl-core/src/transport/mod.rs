@@ -443,6 +443,13 @@ pub trait Lane: Send + fmt::Debug {
     /// When the lane itself is broken; a lost peer is an [`Event`].
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError>;
 
+    /// Returns whether [`Lane::poll`] may have something to tell, or to do. This is for those who
+    /// wait: it is cheaper than a poll, reads no clock, and says true where it cannot know. A lane
+    /// must be polled now and then whatever this returns.
+    fn glance(&mut self) -> bool {
+        true
+    }
+
     /// Returns the time when the lane must be polled even if nothing seems to happen.
     fn poll_timeout(&self) -> Option<Instant>;
 

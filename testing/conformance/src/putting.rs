@@ -18,6 +18,7 @@ pub(crate) const POINTS: &[Point] = &[
     Point { name: "good work before bad is not undone, bad is not done", check: good_and_bad },
     Point { name: "back-pressure passes, and nothing is lost or doubled", check: back_pressure },
     Point { name: "many endpoints on one lane are kept apart", check: many_endpoints },
+    Point { name: "a glance sees what has come, and takes none of it", check: glances },
 ];
 
 /// Most bytes of a tested put.
@@ -25,6 +26,32 @@ const LARGE: usize = 4 << 20;
 
 /// Fill byte of memory where nothing has been put.
 const BLANK: u8 = 0x77;
+
+fn glances(fixture: &dyn Fixture) -> Outcome {
+    let pair = &mut Pair::new(fixture, 64)?;
+    pair.settle(fixture)?;
+    let rounds = 100;
+    for round in 0..rounds {
+        let put = pair.ends[0].put(8, Some(round), round.into());
+        pair.post(fixture, 0, &[put])?;
+        let end = fixture.now() + fixture.patience();
+        let arrived = |pair: &Pair| pair.ends[1].arrived(pair.ends[1].endpoint).len();
+        while arrived(pair) <= round as usize {
+            ensure!(fixture.now() < end, "no glance sees put {round} of {rounds}");
+            let [sender, receiver] = &mut pair.ends;
+            sender.lane.poll(fixture.now(), &mut sender.events).map_err(failed("polling"))?;
+            if receiver.lane.glance() {
+                let polled = receiver.lane.poll(fixture.now(), &mut receiver.events);
+                polled.map_err(failed("polling"))?;
+            }
+            fixture.idle();
+        }
+    }
+    let arrived = pair.ends[1].arrived(pair.ends[1].endpoint);
+    let expected: Vec<_> = (0..rounds).map(|round| (round, 8)).collect();
+    ensure!(arrived == expected, "what arrived is not what was put: {arrived:?}");
+    PASSED
+}
 
 fn sizes(fixture: &dyn Fixture) -> Outcome {
     let most = fixture.device(0).caps().message_bytes_max.min(LARGE);

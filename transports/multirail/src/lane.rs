@@ -894,6 +894,10 @@ impl Lane for RailsLane {
         }
     }
 
+    fn glance(&mut self) -> bool {
+        self.waits || !self.news.is_empty() || self.lanes.iter_mut().any(|lane| lane.glance())
+    }
+
     fn poll_timeout(&self) -> Option<Instant> {
         if !self.news.is_empty() {
             return Some(Instant::ZERO);

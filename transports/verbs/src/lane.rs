@@ -325,10 +325,19 @@ impl VerbsLane {
 
     fn has_news(&self) -> bool {
         let unreported = |e: &Endpoint| e.lost.is_some() && !e.reported;
-        !self.done.is_empty()
-            || !self.deferred.is_empty()
-            || !self.stash.is_empty()
-            || self.endpoints.iter().flatten().any(unreported)
+        self.has_events() || self.endpoints.iter().flatten().any(unreported)
+    }
+
+    /// Returns whether the next poll has something to tell that is known already.
+    fn has_events(&self) -> bool {
+        !self.done.is_empty() || !self.deferred.is_empty() || !self.stash.is_empty()
+    }
+
+    /// Takes completions from the queue for the next poll. Returns whether there are any.
+    fn stash(&mut self) -> Result<bool, TransportError> {
+        let count = self.queue.poll(&mut self.space)?;
+        self.stash.extend_from_slice(&self.space[..count]);
+        Ok(count > 0)
     }
 
     /// Waits until the peers of some endpoints have what was posted, but not for long.
@@ -524,6 +533,12 @@ impl Lane for VerbsLane {
         Ok(())
     }
 
+    fn glance(&mut self) -> bool {
+        let is_settled = !self.unsettled && self.active.is_empty() && !self.has_events();
+        // What is wrong with the queue is for the poll to say.
+        !is_settled || self.stash().unwrap_or(true)
+    }
+
     fn poll_timeout(&self) -> Option<Instant> {
         if self.has_news() {
             return Some(Instant::ZERO);
@@ -541,10 +556,7 @@ impl Lane for VerbsLane {
             return;
         }
         // What came before the bell was armed does not ring it.
-        let mut space = [ibv_wc::default(); AT_ONCE];
-        let Ok(count) = self.queue.poll(&mut space) else { return };
-        self.stash.extend_from_slice(&space[..count]);
-        if count > 0 {
+        if !matches!(self.stash(), Ok(false)) {
             return;
         }
         // What others have under way may be done without a word here.

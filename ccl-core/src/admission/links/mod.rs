@@ -589,6 +589,12 @@ impl MessageLinks {
         Ok(moved)
     }
 
+    /// Returns whether [`MessageLinks::poll`] may find that something has happened: a cheap look
+    /// between two polls.
+    pub fn glance(&mut self) -> bool {
+        self.is_connecting() || self.lane.glance()
+    }
+
     /// Makes progress with requested connections. Returns whether anything has changed.
     fn make_connections(&mut self, now: Instant) -> Result<bool, AdmissionError> {
         let rendezvous = self.rendezvous.as_mut().filter(|rendezvous| !rendezvous.is_idle());

@@ -41,5 +41,24 @@ fn forget_errors() {
 fn failure(call: &'static str, code: c_int, advice: &'static str) -> TransportError {
     let full = std::io::Error::from_raw_os_error(code).to_string();
     let reason = full.split(" (os error").next().unwrap_or_default().to_owned();
+    let advice = if code == libc::EAGAIN { GROUP } else { advice };
     TransportError::Os { call, code, reason, advice }
+}
+
+/// Advice for the error of a kernel that counts a control group's objects, of whatever kind.
+const GROUP: &str = "the process's control group may have no more objects of the device: raise its \
+                     limit (`rdma.max`, see /sys/fs/cgroup), or use fewer queue pairs per peer, \
+                     such as FERROCCL_IB_POLICY=2";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whichever kind of object the limit of a control group meets first, the advice is the same.
+    #[test]
+    fn the_limit_of_a_control_group_is_named() {
+        let text = |code| failure("ibv_reg_mr", code, "other advice").to_string();
+        assert!(text(libc::EAGAIN).contains("rdma.max"), "{}", text(libc::EAGAIN));
+        assert!(text(libc::ENOMEM).ends_with("other advice"), "{}", text(libc::ENOMEM));
+    }
 }
