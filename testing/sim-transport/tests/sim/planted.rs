@@ -7,6 +7,7 @@ use std::time::Duration;
 use ccl_core::admission::Immediate;
 use ccl_core::execution::Link;
 use ccl_core::transport::{Event, FaultInjector, Faults, Lane, WorkRequest};
+use ccl_memory::Region;
 use ccl_transport_sim::{Conditions, World};
 
 use crate::harness::{Job, Simulated, connect, mapped, operate};
@@ -369,4 +370,28 @@ fn links_that_end_say_all_farewells_before_they_wait_for_one() {
     let mut all = connect(&job, &world, &mut wrap);
     drop(all.remove(0));
     assert_eq!(*log.0.lock().unwrap(), ["farewell", "detach", "detach"]);
+}
+
+/// A call that fails takes its memory back, which two peers' devices still read.
+#[test]
+fn connections_that_are_fenced_say_their_farewells_together() {
+    let job = Job::new(3, find("ring"), 1);
+    let conditions = Conditions { redirects: false, ..Conditions::default() };
+    let world = World::new(3, conditions, 1);
+    let log = Parting::default();
+    let mut wrap = |rank, lane: Box<dyn Lane>| match rank {
+        0 => Box::new(FaultInjector::new(lane, Parting(Arc::clone(&log.0)))) as Box<dyn Lane>,
+        _ => lane,
+    };
+    let mut all = connect(&job, &world, &mut wrap);
+    let memory = Region::allocate(128).unwrap();
+    all[0].open(std::iter::once(memory.clone()));
+    for peer in [1, 2] {
+        let link = Link { peer, channel: 0 };
+        assert!(all[0].writable(link) && all[0].send_from(link, memory.start().addr(), 128));
+        all[0].publish(link, 128, 0);
+    }
+    all[0].flush(world.now()).unwrap();
+    all[0].close();
+    assert_eq!(*log.0.lock().unwrap(), ["farewell", "farewell", "detach", "detach"]);
 }
