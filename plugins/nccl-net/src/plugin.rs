@@ -315,11 +315,8 @@ impl Plugin {
         found.withdraw();
         if Arc::strong_count(&found) > 1 {
             // Some request still has it, of one sender mostly; all of them have this time together.
-            let begun = ccl_socket::now();
-            self.senders.for_each(|sender| {
-                let within = RELEASE_WITHIN.saturating_sub(ccl_socket::now().since(begun));
-                sender.release(Some(&found), within);
-            });
+            let until = ccl_socket::now() + RELEASE_WITHIN;
+            self.senders.for_each(|sender| sender.release(Some(&found), until));
         }
         found.deregister()?;
         self.receivers.with(comm, |receiver| receiver.withdraw(mr));
@@ -421,7 +418,7 @@ impl Plugin {
     /// Closes a sending communicator. What is under way still arrives.
     pub(crate) fn close_sender(&self, comm: Id) -> Result<(), NetError> {
         let mut sender = self.senders.remove(comm).ok_or_else(|| gone("a sending communicator"))?;
-        sender.close(RELEASE_WITHIN);
+        sender.close(ccl_socket::now() + RELEASE_WITHIN);
         self.progress.close_sender(sender);
         Ok(())
     }

@@ -22,7 +22,10 @@ pub struct Proxy {
 
 #[derive(Debug, Default)]
 struct State {
-    open: Mutex<Vec<TcpStream>>,
+    /// Both streams of each connection: the one that was accepted comes first.
+    open: Mutex<Vec<[TcpStream; 2]>>,
+    /// True if a stream that ends leaves the other as it is.
+    is_one_sided: AtomicBool,
     refuses: AtomicBool,
     ends: AtomicBool,
     made: AtomicU64,
@@ -63,6 +66,15 @@ impl Proxy {
     /// Breaks all connections.
     pub fn cut(&self) {
         self.state.cut();
+    }
+
+    /// Breaks all connections on one side (0 is the side that has connected). The other learns of
+    /// it when it writes, as when a middlebox has forgotten a connection.
+    pub fn cut_side(&self, side: usize) {
+        self.state.is_one_sided.store(true, Ordering::Relaxed);
+        for streams in self.state.open.lock().unwrap().iter() {
+            let _ = streams[side].shutdown(Shutdown::Both);
+        }
     }
 
     /// Breaks each connection, from now on, after about `bytes` bytes.
@@ -141,7 +153,7 @@ impl Drop for Proxy {
 
 impl State {
     fn cut(&self) {
-        for stream in self.open.lock().unwrap().drain(..) {
+        for stream in self.open.lock().unwrap().drain(..).flatten() {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -152,7 +164,7 @@ impl State {
         };
         self.made.fetch_add(1, Ordering::Relaxed);
         let clone = |stream: &TcpStream| stream.try_clone().unwrap();
-        self.open.lock().unwrap().extend([clone(&near), clone(&far)]);
+        self.open.lock().unwrap().push([clone(&near), clone(&far)]);
         [(clone(&near), clone(&far)), (far, near)]
             .map(|(from, into)| {
                 let state = Arc::clone(self);
@@ -177,6 +189,7 @@ impl State {
         let (mut buffer, mut passed) = ([0; 5000], 0);
         loop {
             let count = match from.read(&mut buffer) {
+                Ok(0) if self.is_one_sided.load(Ordering::Relaxed) => return,
                 Ok(0) => break,
                 Ok(count) => count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,

@@ -208,9 +208,9 @@ impl Sender {
                 && self.line.is_acknowledged())
     }
 
-    /// Waits until `mr` is no longer read, or any memory of the caller if `mr` is none. After
-    /// `within`, the connection is cut, which ends all reads.
-    pub(crate) fn release(&mut self, mr: Option<&Arc<Mr>>, within: Duration) {
+    /// Waits until `mr` is no longer read, or any memory of the caller if `mr` is none. At the time
+    /// `until`, the connection is cut, which ends all reads.
+    pub(crate) fn release(&mut self, mr: Option<&Arc<Mr>>, until: Instant) {
         let reads = |sender: &Sender| {
             let meant = |request: &Request| match (mr, &request.mr) {
                 (Some(mr), Some(own)) => Arc::ptr_eq(mr, own),
@@ -221,7 +221,6 @@ impl Sender {
             sender.line.lost.is_none()
                 && requests.any(|request| request.stage.is_reading() && meant(request))
         };
-        let until = ccl_socket::now() + within;
         while reads(self) && ccl_socket::now() < until && self.pump(ccl_socket::now()).is_ok() {
             std::thread::sleep(PAUSE);
         }
@@ -232,8 +231,8 @@ impl Sender {
 
     /// Closes the communicator for the caller. Messages that were not begun are not sent, and the
     /// caller's memory is not read after this call.
-    pub(crate) fn close(&mut self, within: Duration) {
-        self.release(None, within);
+    pub(crate) fn close(&mut self, until: Instant) {
+        self.release(None, until);
         let requests = &self.requests;
         // What is there, and only not told of yet, is.
         self.waiting.retain(|slot| {

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use ccl_conformance::Proxy;
 use ccl_core::transport::{DeviceId, Event, Secret, Transport};
 use ccl_soft_verbs::{Limits, SoftDevice, functions};
 use ccl_transport_verbs::{Options, VerbsTransport};
@@ -67,6 +68,19 @@ fn a_peer_that_talks_and_does_not_connect_is_lost_in_time() {
 /// A middlebox forgets idle connections; queue pairs need none.
 #[test]
 fn a_reset_of_the_connection_beside_harms_no_queue_pair() {
+    notes_survive(Proxy::cut, &[&[0, 1]]);
+}
+
+#[test]
+fn a_reset_that_one_side_sees_harms_no_queue_pair() {
+    // End 1 has dialled. It writes first, as it alone can dial again.
+    notes_survive(|proxy| proxy.cut_side(0), &[&[1], &[0]]);
+    notes_survive(|proxy| proxy.cut_side(1), &[&[1], &[0]]);
+}
+
+/// Checks that notes arrive once and in order, and puts likewise, whenever `cut` has broken the
+/// connection beside the queue pairs. The ends of each of the `groups` write at the same time.
+fn notes_survive(cut: impl Fn(&Proxy), groups: &[&[usize]]) {
     let (mut ends, proxy) = joined_through_proxy(&Options::default());
     let put = ends[0].put(0, 64, Some(1));
     let arrived = |events: &[Event]| {
@@ -77,20 +91,22 @@ fn a_reset_of_the_connection_beside_harms_no_queue_pair() {
     go_on(&mut ends, |[_, other]| arrived(&other.events) == 1);
     for round in 0..3u8 {
         assert_eq!(proxy.made(), u64::from(round) + 1, "connections so far");
-        proxy.cut();
-        for (at, end) in ends.iter_mut().enumerate() {
-            let endpoint = end.endpoint;
-            end.lane.note(endpoint, &[round, at as u8]).unwrap();
-        }
+        cut(&proxy);
         ends[0].lane.post(ccl_socket::now(), &[put]).unwrap();
-        go_on(&mut ends, |ends| {
-            let noted = |events: &[Event]| {
-                let is = |event: &&Event| matches!(event, Event::Note { .. });
-                events.iter().filter(is).count()
-            };
-            ends.iter().all(|end| noted(&end.events) == usize::from(round) + 1)
-                && arrived(&ends[1].events) == usize::from(round) + 2
-        });
+        for group in groups {
+            for &at in *group {
+                let endpoint = ends[at].endpoint;
+                ends[at].lane.note(endpoint, &[round, at as u8]).unwrap();
+            }
+            go_on(&mut ends, |ends| {
+                let noted = |events: &[Event]| {
+                    let is = |event: &&Event| matches!(event, Event::Note { .. });
+                    events.iter().filter(is).count()
+                };
+                group.iter().all(|at| noted(&ends[1 - at].events) == usize::from(round) + 1)
+            });
+        }
+        go_on(&mut ends, |ends| arrived(&ends[1].events) == usize::from(round) + 2);
     }
     for (at, end) in ends.iter().enumerate() {
         let lost = end.events.iter().any(|event| matches!(event, Event::Lost { .. }));
