@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 // Named here, so that cargo builds the plugin.
 use nccl_net_ferroccl as _;
 
-use crate::rdma;
+use crate::rdma::{self, VERBS};
 
 /// Returns the path of the plugin, which cargo puts beside the tests.
 fn plugin() -> PathBuf {
@@ -135,7 +135,7 @@ fn a_connection_takes_little_memory() {
 fn a_host_without_devices_has_a_plugin_that_offers_none() {
     let mut command = Command::new(ccl_harness::command::program());
     command.arg("netcheck").arg(plugin()).args(["--only", "loads_and_names"]);
-    let nothing = [("FERROCCL_TRANSPORT", "verbs"), ("FERROCCL_IB_HCA", "none")];
+    let nothing = [("FERROCCL_TRANSPORT", VERBS), ("FERROCCL_IB_HCA", "none")];
     let Output { status, stdout, .. } = command.envs(nothing).output().unwrap();
     let said = String::from_utf8_lossy(&stdout);
     assert!(status.success() && said.contains("devices gives 0"), "{said}");
@@ -151,7 +151,7 @@ fn over_whatever_is_best() {
 fn over_rdma_in_short() {
     let Some((devices, _turn)) = rdma::devices() else { return };
     let devices = devices.join(",");
-    let variables = [("FERROCCL_TRANSPORT", "verbs"), ("FERROCCL_IB_HCA", devices.as_str())];
+    let variables = [("FERROCCL_TRANSPORT", VERBS), ("FERROCCL_IB_HCA", devices.as_str())];
     let points = format!("{SHORT},several_devices_as_one");
     keeps_the_contract(&["--timeout", "180", "--only", &points], &variables, &[]);
 }
@@ -161,7 +161,7 @@ fn over_rdma_in_short() {
 #[test]
 fn over_rdma() {
     let Some((devices, _turn)) = rdma::devices() else { return };
-    let verbs = ("FERROCCL_TRANSPORT", "verbs");
+    let verbs = ("FERROCCL_TRANSPORT", VERBS);
     let devices = devices.join(",");
     let devices = ("FERROCCL_IB_HCA", devices.as_str());
     // On emulated processors, points take a minute.

@@ -4,6 +4,7 @@
 use super::inject::{Attempt, Draw, LONG, MOMENT, await_fault, commands, lasting, verdict};
 use super::judge::Expected;
 use super::{Cell, Fault, PER_HOST, chosen, run_jobs};
+use crate::rdma::VERBS;
 use crate::rdma::faults::{Down, Netem};
 use crate::rdma::rails;
 use ccl_harness::processes::Processes;
@@ -37,7 +38,7 @@ fn run(cells: &[Cell], attempt: Attempt, sides: &[Vec<String>; 2]) -> Result<Str
         command
             .env("FERROCCL_HOSTID", format!("host {host}"))
             .env("FERROCCL_SOCKET_IFNAME", "lo")
-            .env("FERROCCL_TRANSPORT", "verbs")
+            .env("FERROCCL_TRANSPORT", VERBS)
             .env("FERROCCL_IB_HCA", format!("={devices}"))
             .env("FERROCCL_IB_POLICY", "2");
         if cell.fault == Fault::Loss {

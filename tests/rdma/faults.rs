@@ -4,6 +4,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::VERBS;
 use super::{devices, over, sums_and_exchanges};
 use crate::faults::{assert_named, working};
 use ccl_harness::ranks_with;
@@ -22,7 +23,7 @@ fn a_rank_is_killed_over_rdma() {
     let Some((devices, _turn)) = devices() else { return };
     let names = format!("={}", devices.join(","));
     let variables = [
-        ("FERROCCL_TRANSPORT", "verbs"),
+        ("FERROCCL_TRANSPORT", VERBS),
         ("FERROCCL_IB_HCA", names.as_str()),
         ("FERROCCL_IB_POLICY", "4"),
         ("FERROCCL_SOCKET_IFNAME", "lo"),

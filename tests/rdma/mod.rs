@@ -22,6 +22,8 @@ use ccl_harness::{config_with, ranks_with, skip, stretched};
 use ferroccl::communicator::Call;
 use ferroccl::{Collective, Communicator, Config, DataType, NetworkCheck, Reduction};
 
+/// Name of the transport that these tests are of.
+pub(crate) const VERBS: &str = ccl_transport_verbs::KIND.name;
 /// Variable that names this machine's devices for tests, by port.
 const DEVICES: &str = "FERROCCL_TEST_RDMA";
 /// Lock of the link for tests that watch or disturb it.
@@ -53,7 +55,7 @@ pub(crate) fn rails() -> Option<([Vec<String>; 2], MutexGuard<'static, ()>)> {
 /// Returns a configuration that uses these devices.
 fn over(devices: &[String], change: impl FnOnce(&mut Config)) -> Config {
     config_with(|config| {
-        config.transport = "verbs".to_owned();
+        config.transport = VERBS.to_owned();
         config.transport_settings.set("FERROCCL_IB_HCA", &format!("={}", devices.join(",")));
         config.socket_interfaces = "127.0.0.1".to_owned();
         change(config);
@@ -66,7 +68,7 @@ fn families_over_rdma() {
     let Some((devices, _turn)) = devices() else { return };
     for n in [2, 3] {
         ranks_with(n, over(&devices, |_| ()), |communicator| {
-            assert_eq!(communicator.transport(), "verbs");
+            assert_eq!(communicator.transport(), VERBS);
             sweep_families(communicator, &[1, 10_009]);
         });
     }
@@ -84,7 +86,7 @@ fn every_algorithm_over_rdma() {
         for policy in ["qps=2 order=split chunk=1K", "qps=2 order=round_robin"] {
             let config = over(&devices, |config| config.ib_policy = policy.parse().unwrap());
             ranks_with(n, config, move |communicator| {
-                assert_eq!(communicator.transport(), "verbs");
+                assert_eq!(communicator.transport(), VERBS);
                 sweep(communicator, counts);
             });
         }
@@ -101,7 +103,7 @@ fn perf_programs_over_rdma() {
     for (program, path) in programs {
         let mut command = Command::new(path);
         command.args("-g 2 -b 8 -e 128K -f 16 -n 3 -c 1 -R 1".split(' '));
-        command.env("FERROCCL_TRANSPORT", "verbs").env("FERROCCL_SOCKET_IFNAME", "lo");
+        command.env("FERROCCL_TRANSPORT", VERBS).env("FERROCCL_SOCKET_IFNAME", "lo");
         command.env("FERROCCL_IB_HCA", format!("={}", devices.join(",")));
         let ended = Processes::start([command]).end(Duration::from_secs(60)).remove(0);
         assert!(ended.status.success(), "{program}: {}", ended.output);
@@ -116,7 +118,7 @@ fn perf_programs_over_rdma() {
 fn auto_takes_rdma_where_all_ranks_have_it() {
     let Some((devices, _turn)) = devices() else { return };
     let named = format!("={}", devices.join(","));
-    for (second, transport) in [(named.as_str(), "verbs"), ("=none", "tcp")] {
+    for (second, transport) in [(named.as_str(), VERBS), ("=none", "tcp")] {
         let address = free_address();
         let ranks = [named.as_str(), second].into_iter().enumerate().map(|(rank, devices)| {
             let mut command = command("sums");

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use nccl_net_abi::Parts;
 
 use self::pair::{NET, Pair, both, init, ok};
+use super::VERBS;
 use super::faults::Down;
 use super::rails;
 
@@ -31,7 +32,7 @@ fn a_port_of_two_loses_its_link_and_nccl_a_port_only() {
     }
     let mut own = Command::new(std::env::current_exe().unwrap());
     own.args(["--exact", &format!("rdma::nccl::{test}"), "--nocapture"]).env(OWN, "1");
-    own.env("FERROCCL_TRANSPORT", "verbs").env("FERROCCL_SOCKET_IFNAME", "lo");
+    own.env("FERROCCL_TRANSPORT", VERBS).env("FERROCCL_SOCKET_IFNAME", "lo");
     own.env("FERROCCL_IB_HCA", format!("={},{}", sides[0].join(","), sides[1].join(",")));
     // A time-out of 67 ms.
     let output = own.env("FERROCCL_IB_TIMEOUT", "14").output().unwrap();

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use super::devices;
 use super::faults::Down;
+use super::{VERBS, devices};
 use crate::cluster::{SECRET, WORK};
 use ccl_harness::processes::{Processes, command, free_address};
 use ccl_harness::{skip, stretched};
@@ -24,7 +24,7 @@ fn run(
         let mut command = command(case);
         command.env(WORK, "1000 2").env("FERROCCL_SECRET", SECRET);
         command.env("FERROCCL_RANK", rank.to_string()).env("FERROCCL_RANKS", ranks.to_string());
-        command.env("FERROCCL_COMM_ID", &address).env("FERROCCL_TRANSPORT", "verbs");
+        command.env("FERROCCL_COMM_ID", &address).env("FERROCCL_TRANSPORT", VERBS);
         command.env("FERROCCL_SOCKET_IFNAME", "lo");
         command.env("FERROCCL_IB_HCA", format!("={}", devices.join(",")));
         change(rank, command)

@@ -23,7 +23,6 @@ const COLLECTIVES: [(&str, &str); 3] = [
     ("all_to_all", "alltoall_perf"),
     ("broadcast", "broadcast_perf"),
 ];
-const TRANSPORTS: [&str; 4] = ["shm", "tcp", "verbs", OFI];
 /// Transport that needs a library.
 const OFI: &str = "ofi";
 /// Largest size; sizes start at 16 bytes and grow by a factor of four.
@@ -40,6 +39,9 @@ pub(crate) struct Options {
     /// Directory for the table, the plot and the numbers; target/compare-transports by default.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Transports to compare.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "shm,tcp,verbs,ofi")]
+    transports: Vec<String>,
     /// Number of measurements of each transport, alternating between the transports.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -61,7 +63,7 @@ struct Point {
 }
 
 /// Measurements of a collective over one transport, smallest size first.
-type Line = (&'static str, Vec<Point>);
+type Line = (String, Vec<Point>);
 
 /// Measurements of one collective.
 #[derive(Clone, Debug, Serialize)]
@@ -90,10 +92,13 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
         return measure(&built, &out, options);
     }
     println!("this machine has no RDMA device, so all is measured in the guest, which is emulated");
-    let rounds = options.rounds.to_string();
+    let (rounds, transports) = (options.rounds.to_string(), options.transports.join(","));
     let words = ["compare-transports".as_ref(), "--built".as_ref(), built.as_os_str()];
-    let more = ["--out".as_ref(), out.as_os_str(), "--rounds".as_ref(), rounds.as_ref()];
-    guest::again(words.into_iter().chain(more), out.clone(), GUEST_WITHIN)
+    let place = ["--out".as_ref(), out.as_os_str()];
+    let more = ["--rounds", &rounds, "--transports", &transports].map(AsRef::as_ref);
+    let short = options.short.then_some("--short".as_ref());
+    let words = words.into_iter().chain(place).chain(more).chain(short);
+    guest::again(words, out.clone(), GUEST_WITHIN)
 }
 
 fn measure(built: &Path, out: &Path, options: &Options) -> Outcome<ExitCode> {
@@ -103,8 +108,8 @@ fn measure(built: &Path, out: &Path, options: &Options) -> Outcome<ExitCode> {
     if !has_libfabric {
         println!("there is no libfabric (libfabric1), so {OFI} is left out");
     }
-    let is_there = |transport: &&str| *transport != OFI || has_libfabric;
-    let transports = Vec::from_iter(TRANSPORTS.into_iter().filter(is_there));
+    let is_there = |transport: &&String| *transport != OFI || has_libfabric;
+    let transports = Vec::from_iter(options.transports.iter().filter(is_there));
     for (collective, program) in COLLECTIVES {
         let mut samples: BTreeMap<&str, BTreeMap<u64, Vec<Point>>> = BTreeMap::new();
         for round in 1..=rounds {
@@ -116,11 +121,11 @@ fn measure(built: &Path, out: &Path, options: &Options) -> Outcome<ExitCode> {
                 points.into_iter().for_each(|p| known.entry(p.bytes).or_default().push(p));
             }
         }
-        let line = |transport: &'static str| {
-            let sizes = samples.remove(transport).unwrap_or_default();
-            (transport, sizes.into_values().filter_map(median).collect())
+        let line = |transport: &&String| {
+            let sizes = samples.remove(transport.as_str()).unwrap_or_default();
+            ((*transport).clone(), sizes.into_values().filter_map(median).collect())
         };
-        all.push(Comparison { collective, lines: transports.iter().copied().map(line).collect() });
+        all.push(Comparison { collective, lines: transports.iter().map(line).collect() });
     }
     let text = format!(
         "{}. 2 ranks; medians over {rounds} interleaved rounds of the median over {ITERATIONS} \
@@ -150,9 +155,9 @@ fn draw(all: &[Comparison]) -> String {
             time_us: point.time_us,
             bus_gbps: point.bus_gbps,
         };
-        let series = lines.iter().map(|(transport, points)| {
-            ((*transport).to_owned(), points.iter().map(point).collect())
-        });
+        let series = lines
+            .iter()
+            .map(|(transport, points)| (transport.clone(), points.iter().map(point).collect()));
         let title = format!("{collective}, 2 ranks");
         sweep::row(title, Provenance::now().sentence(), &Vec::from_iter(series))
     };
@@ -239,8 +244,10 @@ mod tests {
     #[test]
     fn the_table_has_a_row_per_size_and_columns_per_transport() {
         let point = |bytes, time_us| Point { bytes, time_us, bus_gbps: 0.5 };
-        let lines =
-            vec![("shm", vec![point(8, 1.0), point(1 << 10, 2.0)]), ("tcp", vec![point(8, 7.0)])];
+        let lines = vec![
+            ("shm".to_owned(), vec![point(8, 1.0), point(1 << 10, 2.0)]),
+            ("tcp".to_owned(), vec![point(8, 7.0)]),
+        ];
         let text = section(&Comparison { collective: "broadcast", lines });
         assert!(text.starts_with("broadcast:\n\n| size  | shm, µs | shm, bus GB/s | tcp, µs |"));
         assert!(text.contains("| 8 B   | 1.00    | 0.5000        | 7.00    | 0.5000        |"));
@@ -250,8 +257,10 @@ mod tests {
     #[test]
     fn the_picture_has_a_figure_per_collective_and_a_line_per_transport() {
         let point = |bytes, time_us| Point { bytes, time_us, bus_gbps: 0.5 };
-        let lines =
-            vec![("shm", vec![point(8, 1.0), point(32, 2.0)]), ("tcp", vec![point(8, 7.0)])];
+        let lines = vec![
+            ("shm".to_owned(), vec![point(8, 1.0), point(32, 2.0)]),
+            ("tcp".to_owned(), vec![point(8, 7.0)]),
+        ];
         let one = Comparison { collective: "broadcast", lines };
         let two = Comparison { collective: "all_reduce", ..one.clone() };
         let svg = draw(&[one, two]);

@@ -77,7 +77,7 @@ mod tests {
         if std::env::var_os(CHOICE).is_none() {
             // RDMA devices that this machine has for tests.
             let devices = std::env::var("FERROCCL_TEST_RDMA").ok();
-            let verbs = devices.is_some().then_some("verbs");
+            let verbs = devices.is_some().then_some(ccl_transport_verbs::KIND.name);
             for transport in ["tcp", "shm", "auto"].into_iter().chain(verbs) {
                 let mut own = std::process::Command::new(std::env::current_exe().unwrap());
                 own.env("FERROCCL_IB_HCA", devices.as_deref().unwrap_or_default());

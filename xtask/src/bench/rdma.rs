@@ -147,7 +147,7 @@ impl Sides<'_> {
             What::AllReduce => "20".to_owned(),
             What::Latency => LATENCY_ITERATIONS.to_owned(),
         };
-        command.args(["-g", "2", "--transport", "verbs", "-b", &bytes, "-e", &bytes]);
+        command.args(["-g", "2", "--transport=verbs", "-b", &bytes, "-e", &bytes]);
         let warmup = if what.is_latency() { "50" } else { "3" };
         command.args(["-n", &iterations, "-w", warmup]);
         // Registered buffers, as in perftest.
