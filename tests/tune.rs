@@ -48,12 +48,14 @@ fn the_examples_of_its_help_work() {
     examples_of_its_help_work("tune", 4);
 }
 
-/// The page's commands work, here with less to measure and with files in a folder of their own.
+/// The commands of its two pages work, here with less to measure and with files in a folder of their
+/// own.
 #[test]
-fn the_commands_of_its_page_work() {
+fn the_commands_of_its_pages_work() {
     let folder = std::env::temp_dir().join(format!("ferroccl-{}-tune-page", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let mut commands = commands_of(include_str!("../docs/tune.md"));
+    commands.extend(commands_of(include_str!("../docs/model.md")));
     // The first command makes the table to compare with, and those that other commands need.
     commands.insert(0, "tune -g 2 --out good.tuning");
     assert!(commands.len() > 7, "{commands:?}");
