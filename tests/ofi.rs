@@ -67,7 +67,9 @@ static SOFT: [Soft; 2] = [
 ];
 
 const fn soft(name: &'static str, id: u8, make: Make) -> TransportKind {
-    TransportKind { name, id, adapters: false, tunables: NO_TUNABLES, make, ..KIND }
+    // Other tests of this process leave the choice of a transport to the library.
+    let preference = 0;
+    TransportKind { name, id, preference, adapters: false, tunables: NO_TUNABLES, make, ..KIND }
 }
 
 fn over(provider: &str) -> Box<dyn Transport> {
