@@ -3,6 +3,7 @@
 use ccl_core::config::Bytes;
 use ccl_harness::data::bits;
 use ccl_harness::{config_with, ranks, ranks_with};
+use ferroccl::communicator::CallError;
 use ferroccl::{Communicator, Error};
 use std::time::Duration;
 
@@ -218,6 +219,7 @@ fn what_a_rank_sends_to_itself_is_as_long_as_it_expects() {
         let mut got = [0u8; 64];
         let error = c.group().send(&[1u8; 3], 0).recv(&mut got, 0).run().unwrap_err();
         assert!(error.to_string().contains("to itself"), "{error}");
-        assert!(matches!(error, Error::Usage(_)));
+        let length = CallError::OwnMessage { rank: 0, sent: 3, expected: 64 };
+        assert!(matches!(error, Error::Call(error) if error == length));
     });
 }

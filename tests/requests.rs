@@ -2,7 +2,7 @@
 
 use ccl_harness::stretched;
 use ccl_harness::{config_with, ranks, ranks_with};
-use ferroccl::communicator::{Call, Request};
+use ferroccl::communicator::{Call, CallError, Request};
 use ferroccl::{Collective, Communicator, DataType, Error, Reduction};
 use std::time::{Duration, Instant};
 
@@ -216,7 +216,8 @@ fn polling_ends_too() {
 fn what_does_not_fit_is_refused_at_the_start() {
     ranks(2, |c| {
         let short = c.start_all_reduce(vec![1u8; 4], vec![0; 3], Reduction::Sum).unwrap_err();
-        assert!(matches!(&short, Error::Usage(text) if text.contains("output")), "{short}");
+        let lengths = CallError::Lengths { collective: Collective::AllReduce, input: 4, output: 3 };
+        assert!(matches!(&short, Error::Call(error) if *error == lengths), "{short}");
         let call = Call::even(Collective::AllReduce, DataType::Float32, 1);
         let other = c.start(&call, vec![1i32], vec![0]).unwrap_err();
         assert!(other.to_string().contains("float"), "{other}");

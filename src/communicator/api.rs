@@ -4,9 +4,9 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use ccl_core::schedule::shape::{Blocks, Sizes};
 use ccl_core::types::{Collective, Rank, ReduceOp};
 
-use super::call::{Buffers, Call, usage};
+use super::call::{Buffers, Call};
 use super::element::{Element, Reduction};
-use super::{Communicator, Error};
+use super::{CallError, Communicator, Error};
 
 impl<T: Element> Reduction<T> {
     fn parts(self) -> (ReduceOp, [u8; 8]) {
@@ -43,14 +43,10 @@ impl Call<'_> {
 
 /// Returns `length` as a whole number of elements per rank.
 fn per_rank(collective: Collective, length: usize, ranks: u32) -> Result<usize, Error> {
-    let ranks = ranks as usize;
-    if length.is_multiple_of(ranks) {
-        return Ok(length / ranks);
+    if length.is_multiple_of(ranks as usize) {
+        return Ok(length / ranks as usize);
     }
-    Err(usage(format!(
-        "{collective}: {length} elements cannot be divided evenly among {ranks} ranks; use the \
-         variant with counts"
-    )))
+    Err(CallError::Uneven { collective, elements: length, ranks }.into())
 }
 
 /// Returns the common length of input and output.
@@ -58,14 +54,14 @@ fn equal(collective: Collective, input: usize, output: usize) -> Result<usize, E
     if input == output {
         return Ok(input);
     }
-    Err(usage(format!("{collective}: the input has {input} elements, the output {output}")))
+    Err(CallError::Lengths { collective, input, output }.into())
 }
 
 /// Collectives. All ranks make the same calls in the same order.
 ///
 /// # Errors
 ///
-/// All collectives return [`Error::Usage`] for lengths that do not fit, before anything is sent.
+/// All collectives return [`Error::Call`] for lengths that do not fit, before anything is sent.
 /// When ranks disagree, fail or stall, the error names the rank and the operation.
 impl Communicator {
     /// Reduces to `output = input₀ ⊕ input₁ ⊕ …` on every rank. All lengths are equal.

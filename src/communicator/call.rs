@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use ccl_core::schedule::shape::{Blocks, Seat, ShapeError, Sizes};
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 
-use super::error::Error;
+use super::error::{CallError, Error};
 
 /// Call of a collective, with raw memory. The safe interface and the perf programs make these.
 #[derive(Clone, Copy, Debug)]
@@ -90,8 +90,8 @@ impl<'a> Call<'a> {
     /// and output.
     pub(super) fn check(&self, rank: Rank, ranks: u32) -> Result<(usize, usize), Error> {
         if self.collective.has_root() && self.root >= ranks {
-            let root = self.root;
-            return Err(usage(format!("{}: root {root} of {ranks} ranks", self.collective)));
+            let Call { collective, root, .. } = *self;
+            return Err(CallError::Root { collective, root, ranks }.into());
         }
         self.check_blocks(ranks)?;
         self.check_own_blocks(rank)?;
@@ -120,10 +120,7 @@ impl<'a> Call<'a> {
         };
         let both = (bytes(input, seat.has_input()), bytes(output, seat.has_output()));
         let (Some(input), Some(output)) = both else {
-            return Err(usage(format!(
-                "{}: the counts come to more bytes than an address space holds",
-                self.collective
-            )));
+            return Err(CallError::TooManyBytes { collective: self.collective }.into());
         };
         Ok((input, output))
     }
@@ -133,11 +130,9 @@ impl Call<'_> {
     /// Checks that both directions have the same blocks, as the in-place form requires.
     pub(super) fn same_blocks(&self) -> Result<(), Error> {
         match self.sizes {
-            Sizes::Pairs { send, recv } if send != recv => Err(usage(format!(
-                "{}: in place, what goes to a rank and what comes from it must have the same \
-                 place and count",
-                self.collective
-            ))),
+            Sizes::Pairs { send, recv } if send != recv => {
+                Err(CallError::InPlaceBlocks { collective: self.collective }.into())
+            }
             _ => Ok(()),
         }
     }
@@ -148,12 +143,11 @@ impl Call<'_> {
         let own = |blocks: Blocks<'_>| blocks.counts.get(rank as usize).copied();
         match (own(send), own(recv)) {
             (from, to) if from == to => Ok(()),
-            (from, to) => Err(usage(format!(
-                "{}: rank {rank} sends {} elements to itself but expects {}",
-                self.collective,
-                from.unwrap_or(0),
-                to.unwrap_or(0)
-            ))),
+            (from, to) => {
+                let (sent, expected) = (from.unwrap_or(0), to.unwrap_or(0));
+                let collective = self.collective;
+                Err(CallError::OwnBlock { collective, rank, sent, expected }.into())
+            }
         }
     }
 
@@ -177,11 +171,11 @@ impl Call<'_> {
         sorted.sort_unstable();
         match sorted.windows(2).find(|pair| pair[0].1 > pair[1].0) {
             None => Ok(()),
-            Some(pair) => Err(usage(format!(
-                "{}: what comes from rank {} and what comes from rank {} would overlap in the \
-                 output; give each a place of its own",
-                self.collective, pair[0].2, pair[1].2
-            ))),
+            Some(pair) => {
+                let (first, second) = (pair[0].2 as Rank, pair[1].2 as Rank);
+                let collective = self.collective;
+                Err(CallError::BlocksOverlap { collective, first, second }.into())
+            }
         }
     }
 
@@ -198,17 +192,13 @@ impl Call<'_> {
             None => Ok(()),
             Some((counts, starts)) => {
                 let error = ShapeError::Length { collective, ranks, counts, starts };
-                Err(usage(error.to_string()))
+                Err(CallError::Shape(error).into())
             }
         }
     }
 }
 
 const BYTES_MAX: usize = isize::MAX as usize;
-
-pub(super) fn usage(text: String) -> Error {
-    Error::Usage(text)
-}
 
 /// Returns the elements from the beginning of a buffer to the end of its last block; none if that
 /// overflows.

@@ -11,8 +11,7 @@ use ccl_core::types::Rank;
 use serde::{Deserialize, Serialize};
 
 use super::agree::FAILURE_WITHIN;
-use super::call::usage;
-use super::error::Error;
+use super::error::{DeriveError, Error};
 use super::exchange::{Topic, exchange};
 use super::network::Measured;
 use super::{Communicator, configure};
@@ -69,9 +68,15 @@ impl Communicator {
     #[doc(hidden)]
     pub fn again(&mut self, config: Config) -> Result<Communicator, Error> {
         let own = std::mem::replace(&mut self.engine.config, config);
-        let made = self.split(0, i64::from(self.rank()));
+        let made = self.split_whole();
         self.engine.config = own;
-        made?.ok_or_else(|| usage("a rank took no part".to_owned()))
+        made
+    }
+
+    /// Makes another communicator of all ranks. All ranks call it.
+    pub(super) fn split_whole(&mut self) -> Result<Communicator, Error> {
+        let made = self.split(0, i64::from(self.rank()))?;
+        Ok(made.ok_or(DeriveError::NoPart)?)
     }
 
     fn split_among(&mut self, color: i64, key: i64) -> Result<Option<Communicator>, Error> {
@@ -92,14 +97,14 @@ impl Communicator {
         let listening = leads.then(|| self.control.open_rendezvous()).transpose();
         let port = port_of(listening.as_ref().ok().and_then(Option::as_ref));
         let ports = exchange(&self.control, Topic::SplitAddress, &port, timeout)?;
-        let listener = listening.map_err(|error| cannot_listen(&error))?;
+        let listener = listening.map_err(|error| DeriveError::NoListener { error })?;
         if color < 0 {
             return Ok(None);
         }
         let leader = members.first().copied().unwrap_or(0);
         let port = ports.get(leader as usize).copied().unwrap_or(0);
         if port == 0 && members.len() > 1 {
-            return Err(usage(format!("split: rank {leader} cannot listen; see its own error")));
+            return Err(DeriveError::LeaderCannotListen { during: "split", leader }.into());
         }
         let purpose = format!("split {} color {color}", self.derived);
         let mut how = self.control.offshoot(&members, position, (port, listener), &purpose);
@@ -126,17 +131,10 @@ impl Communicator {
     pub fn shrink(&mut self) -> Result<Communicator, Error> {
         self.not_forked()?;
         if self.is_shrunk {
-            return Err(usage(
-                "shrink: it was done already; go on with the communicator that came of it"
-                    .to_owned(),
-            ));
+            return Err(DeriveError::AlreadyShrunk.into());
         }
         if !self.is_broken() {
-            return Err(usage(
-                "shrink: no rank has failed as far as this one knows; to go on with some of the \
-                 ranks, all call split()"
-                    .to_owned(),
-            ));
+            return Err(DeriveError::NothingFailed.into());
         }
         // Each attempt that fails for a death or a farewell has fewer ranks to wait for.
         for _ in 0..self.ranks() {
@@ -146,7 +144,7 @@ impl Communicator {
                 return Ok(made);
             }
         }
-        Err(usage("shrink: more ranks were lost than there are".to_owned()))
+        Err(DeriveError::Exhausted.into())
     }
 
     /// Tries to shrink once; returns none if a survivor has gone meanwhile.
@@ -201,7 +199,7 @@ impl Communicator {
     pub fn invite(&mut self, added: u32) -> Result<Invitation, Error> {
         self.usable()?;
         if added == 0 {
-            return Err(usage("invite: there must be newcomers, at least one".to_owned()));
+            return Err(DeriveError::NoNewcomers.into());
         }
         let invited = self.invite_some(added);
         invited.map_err(|error| self.or_failure(error, "invite"))
@@ -215,13 +213,14 @@ impl Communicator {
         let port = port_of(listening.as_ref().ok().and_then(Option::as_ref));
         let own = Invite { port, added, hosts: self.control.root_hosts() };
         let all = exchange(&self.control, Topic::Invitation, &own, timeout)?;
-        let listener = listening.map_err(|error| cannot_listen(&error))?;
-        if let Some(peer) = all.iter().position(|told| told.added != added) {
-            return Err(usage(format!("invite: rank {peer} asks for another number of newcomers")));
+        let listener = listening.map_err(|error| DeriveError::NoListener { error })?;
+        if let Some((peer, told)) = (0..).zip(&all).find(|(_, told)| told.added != added) {
+            let theirs = told.added;
+            return Err(DeriveError::Newcomers { own: added, peer, theirs }.into());
         }
         let port = all.first().map_or(0, |root| root.port);
         if port == 0 {
-            return Err(usage("invite: rank 0 cannot listen; see its own error".to_owned()));
+            return Err(DeriveError::LeaderCannotListen { during: "invite", leader: 0 }.into());
         }
         let hosts: Vec<String> = all.into_iter().flat_map(|told| told.hosts).collect();
         let purpose = format!("invitation {}", self.derived);
@@ -239,7 +238,7 @@ impl Communicator {
     pub fn grow(&mut self, invitation: Invitation) -> Result<Communicator, Error> {
         self.usable()?;
         if invitation.first != self.ranks() {
-            return Err(usage("grow: this invitation is another communicator's".to_owned()));
+            return Err(DeriveError::ForeignInvitation.into());
         }
         let mut how = invitation.accept(self.rank());
         how.give_up = unless_failed(&self.control, (0..self.ranks()).collect());
@@ -306,8 +305,4 @@ fn unless_failed(control: &Arc<ControlPlane>, mut members: Vec<Rank>) -> GiveUp 
 fn port_of(listener: Option<&TcpListener>) -> u16 {
     let address = listener.and_then(|listener| listener.local_addr().ok());
     address.map_or(0, |address| address.port())
-}
-
-fn cannot_listen(error: &std::io::Error) -> Error {
-    usage(format!("this rank cannot open a socket for the others to meet at: {error}"))
 }

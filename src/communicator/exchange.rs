@@ -7,8 +7,7 @@ use ccl_core::encoding::{decode, decode_first, encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::call::usage;
-use super::error::Error;
+use super::error::{Error, StepError};
 use crate::bootstrap::ControlPlane;
 
 /// Topic of an exchange.
@@ -62,26 +61,19 @@ pub(super) fn exchange<T: Serialize + DeserializeOwned>(
     control.recorder().aside("");
     let blobs = blobs?;
     let mut parts = Vec::with_capacity(blobs.len());
-    for (peer, blob) in blobs.into_iter().enumerate() {
+    for (peer, blob) in (0..).zip(blobs) {
         match decode_first(&blob) {
             Ok((kind, part)) if kind == topic as u8 => {
-                parts.push(decode(part).map_err(|error| {
-                    usage(format!(
-                        "what rank {peer} tells in {} is of no use: {error}",
-                        topic.step()
-                    ))
-                })?)
+                let step = topic.step();
+                let part = decode(part);
+                parts.push(part.map_err(|error| StepError::Malformed { peer, step, error })?);
             }
             other => {
                 let kind = other.map(|(kind, _)| kind);
                 let theirs = Topic::ALL.into_iter().find(|topic| kind == Ok(*topic as u8));
-                return Err(usage(format!(
-                    "the ranks disagree: rank {} is at {}, but rank {peer} at {}. All ranks must \
-                     make the same calls in the same order",
-                    control.rank(),
-                    topic.step(),
-                    theirs.map_or("something unknown", Topic::step)
-                )));
+                let theirs = theirs.map_or("something unknown", Topic::step);
+                let (rank, own) = (control.rank(), topic.step());
+                return Err(StepError::Disagree { rank, own, peer, theirs }.into());
             }
         }
     }

@@ -12,9 +12,8 @@ use ccl_core::topology::Hosts;
 use ccl_core::types::{Collective, Rank};
 use serde::Serialize;
 
-use super::call::usage;
 use super::segment::Segment;
-use super::{Call, Error};
+use super::{Call, CallError, Error};
 use crate::transports::Choice;
 
 /// Largest number of ranks for which durations are predicted: for more, a prediction takes too
@@ -75,7 +74,7 @@ pub fn expected(config: &Config, hosts: &Hosts, call: &Call<'_>) -> Result<Vec<E
     let element_bytes = call.data_type.bytes();
     let asked = Asked { collective, root: call.root, count, element_bytes, bytes, hosts };
     let model = config.tuning.model.unwrap_or_else(|| processors(NETWORK_BYTES_PER_S));
-    let predicted = predicted(&model, config, &asked).map_err(|error| usage(error.to_string()))?;
+    let predicted = predicted(&model, config, &asked).map_err(CallError::Prediction)?;
     for (variant, time_ns) in predicted {
         let variant = variant.to_string();
         if !all.iter().any(|known| known.variant == variant) {

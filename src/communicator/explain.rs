@@ -12,12 +12,11 @@ use ccl_core::topology::Hosts;
 use ccl_core::types::Rank;
 use serde::Serialize;
 
-use super::call::usage;
 use super::engine::{check_message, choice, message_bytes};
 use super::expected::{Expected, sharing};
 use super::prediction_cache::PredictionCache;
 use super::segment::Segment;
-use super::{Call, Communicator, Error};
+use super::{Call, CallError, Communicator, Error};
 use crate::transports::Choice;
 
 /// The plan of a call, for people (`Display`) and programs (`Serialize`).
@@ -142,7 +141,7 @@ pub fn explain(
 ) -> Result<Explanation, Error> {
     let ranks = hosts.ranks();
     if rank >= ranks {
-        return Err(usage(format!("there is no rank {rank} among {ranks}")));
+        return Err(CallError::NoSuchRank { rank, ranks }.into());
     }
     let hosts = &sharing(config, hosts);
     let (input_bytes, output_bytes) = call.check(rank, ranks)?;
@@ -224,9 +223,8 @@ fn numbers(
 ) -> Result<CallParams, Error> {
     let width = call.data_type.bytes();
     let seat = call.seat(rank, schedule.ranks);
-    let (input, output) = seat
-        .layouts(call.sizes, schedule.split, (64 / width).max(1))
-        .map_err(|error| usage(error.to_string()))?;
+    let layouts = seat.layouts(call.sizes, schedule.split, (64 / width).max(1));
+    let (input, output) = layouts.map_err(CallError::Shape)?;
     Ok(CallParams { input, output, element_bytes: width, slot_bytes })
 }
 

@@ -5,9 +5,8 @@ use std::marker::PhantomData;
 
 use ccl_core::types::Rank;
 
-use super::call::usage;
 use super::element::Element;
-use super::{Communicator, Error};
+use super::{CallError, Communicator, Error};
 
 /// One direction of a group: peers, addresses and lengths.
 #[derive(Debug, Default)]
@@ -46,9 +45,7 @@ impl Messages {
         let mut pairs = own(&self.sends, rank).zip(own(&self.recvs, rank));
         match pairs.find(|(sent, expected)| sent != expected) {
             None => Ok(()),
-            Some((sent, expected)) => Err(usage(format!(
-                "rank {rank} sends {sent} bytes to itself but expects {expected}"
-            ))),
+            Some((sent, expected)) => Err(CallError::OwnMessage { rank, sent, expected }.into()),
         }
     }
 

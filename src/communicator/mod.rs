@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use ccl_core::config::{Config, ConfigError};
-use ccl_core::queue_pairs::{Flow, Policy, PolicyError};
+use ccl_core::queue_pairs::{Flow, Policy};
 use ccl_core::select::tuning::Tuning;
 use ccl_core::transport::RailState;
 use ccl_core::types::Rank;
@@ -58,7 +58,9 @@ pub type Waits = WaitHistogram;
 pub use ccl_core::schedule::shape::{Blocks, Sizes};
 pub use ccl_core::topology::Hosts;
 pub use element::{Element, F8E4m3, F8E5m2, Reduction};
-pub use error::Error;
+pub use error::{
+    CallError, DeriveError, Error, SetupError, SharedMemoryError, StepError, TableError,
+};
 pub use expected::{Expected, expected};
 pub use explain::{Explanation, explain};
 pub use group::Group;
@@ -315,22 +317,14 @@ impl Communicator {
     /// old one stays.
     pub fn set_policy(&mut self, policy: &str) -> Result<(), Error> {
         self.usable()?;
-        let refuse = |problem: String| Error::Usage(format!("this policy: {problem}"));
-        let policy: Policy =
-            policy.parse().map_err(|error: PolicyError| refuse(error.to_string()))?;
+        let policy: Policy = policy.parse().map_err(CallError::Policy)?;
         if !self.is_idle() {
             self.drain_requests()?;
         }
         let links = self.engine.ports.links().messages();
         if let Some(beyond) = links.and_then(|links| links.change_policy(&policy)) {
-            let class = beyond
-                .traffic_class
-                .map_or("the transport's own".to_owned(), |class| class.to_string());
-            return Err(refuse(format!(
-                "it needs {} queue pairs of traffic class {class} on each link, and fewer were \
-                 made when the ranks joined; join with a FERROCCL_IB_POLICY that has as many",
-                beyond.pairs
-            )));
+            let (pairs, traffic_class) = (beyond.pairs, beyond.traffic_class);
+            return Err(CallError::QueuePairs { pairs, traffic_class }.into());
         }
         if let Some(wiring) = &mut self.engine.wiring {
             wiring.config.ib_policy = policy.clone();
@@ -468,7 +462,6 @@ fn config_with_table(table: Option<String>) -> Result<Config, Error> {
     if settings.is_empty() {
         return Ok(config);
     }
-    let table = |error| usage_of_table(&error);
     // A variable that is set, by either of its names, keeps its value.
     let alias = |name: &str| all.iter().find(|of| of.variable == name)?.alias;
     let is_given = |name: &str| given(name).or_else(|| given(alias(name)?)).is_some();
@@ -476,12 +469,8 @@ fn config_with_table(table: Option<String>) -> Result<Config, Error> {
         let setting = settings.iter().find(|(known, _)| *known == name && !is_given(name));
         setting.map_or_else(|| lookup(name), |(_, value)| Some(value.clone()))
     };
-    Config::read(&tuned, &tables).map_err(table)
-}
-
-/// Returns the error for a setting of a table that is wrong.
-fn usage_of_table(error: &ConfigError) -> Error {
-    call::usage(format!("FERROCCL_TUNING: a line `set` of the table: {error}"))
+    let wrong = |error| SetupError::Table(TableError::Setting(Box::new(error)));
+    Ok(Config::read(&tuned, &tables).map_err(wrong)?)
 }
 
 /// Returns the configuration of the environment with this table in place of its own, without

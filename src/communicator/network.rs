@@ -12,7 +12,6 @@ use ccl_core::config::NetworkCheck;
 use ccl_core::topology::Hosts;
 use ccl_core::types::Rank;
 
-use super::call::usage;
 use super::error::Error;
 use super::{Communicator, assumptions};
 
@@ -135,7 +134,7 @@ impl Communicator {
         let mut more_flows = false;
         if let Some(more) = more.filter(|_| seen.is_crowded()) {
             self.measured = Some(Measured { more_flows: true, note: None });
-            let mut other = self.split(0, i64::from(self.rank()))?.ok_or_else(no_part)?;
+            let mut other = self.split_whole()?;
             let Some(then) = other.look_at_network(ROUNDS)? else { return Ok(self) };
             let times = then.together / seen.together;
             more_flows = times > WORTH;
@@ -211,10 +210,6 @@ impl Communicator {
         self.all_gather(&[value], &mut all)?;
         Ok(all.into_iter().fold(0.0, f64::max))
     }
-}
-
-fn no_part() -> Error {
-    usage("a rank took no part".to_owned())
 }
 
 /// Returns the number of this rank's pair of hosts and the peer in that pair; only the first rank

@@ -13,10 +13,10 @@ use std::time::Duration;
 use bytemuck::{cast_slice, cast_slice_mut};
 use ccl_core::types::{Collective, DataType};
 
-use super::call::{Buffers, Call, usage};
+use super::call::{Buffers, Call};
 use super::element::{Element, Reduction};
 use super::engine::{Driven, Running};
-use super::{Communicator, Error};
+use super::{CallError, Communicator, Error};
 
 /// A started call whose buffers come back with [`Communicator::wait`].
 #[derive(Debug)]
@@ -130,10 +130,8 @@ impl Communicator {
     ) -> Result<Request<B>, Error> {
         self.usable()?;
         if call.data_type != data_type {
-            return Err(usage(format!(
-                "{}: the call is of {}, the buffers of {data_type}",
-                call.collective, call.data_type,
-            )));
+            let Call { collective, data_type: call, .. } = *call;
+            return Err(CallError::DataType { collective, call, buffers: data_type }.into());
         }
         let mut running = self.engine.begin(call, buffers)?;
         self.engine.keep(&mut running);
@@ -178,19 +176,18 @@ impl Communicator {
         let at = self.requests.queue.iter().position(|pending| pending.id == request.id);
         let pending = at.and_then(|at| self.requests.queue.remove(at));
         let Some(Pending { state: State::Ended(result), keep, .. }) = pending else {
-            return Err(usage("the request's result was taken before".to_owned()));
+            return Err(CallError::ResultTaken.into());
         };
         result.map_err(|cause| self.ended_badly(cause))?;
-        keep.downcast::<B>()
-            .map(|buffers| *buffers)
-            .map_err(|_| usage("the request's buffers are of another type".to_owned()))
+        let buffers = keep.downcast::<B>().map_err(|_| CallError::RequestBuffers)?;
+        Ok(*buffers)
     }
 
     fn check_owner<B>(&self, request: &Request<B>) -> Result<(), Error> {
         if request.communicator == self.id {
             return Ok(());
         }
-        Err(usage("the request is of another communicator".to_owned()))
+        Err(CallError::ForeignRequest.into())
     }
 
     /// Drives every started call to its end, as blocking calls come after them.
@@ -232,8 +229,11 @@ impl Communicator {
     }
 
     /// Returns the error of a call that ended before with this cause.
-    fn ended_badly(&self, Cause(cause): Cause) -> Error {
-        if self.is_broken() { self.broken_before() } else { Error::Usage(cause) }
+    fn ended_badly(&self, Cause(reason): Cause) -> Error {
+        match self.is_broken() {
+            true => self.broken_before(),
+            false => CallError::RequestFailed { reason }.into(),
+        }
     }
 
     /// Returns whether no request is queued.
@@ -303,7 +303,7 @@ impl Communicator {
             State::Started(running) => Ok(running),
             State::Ended(result) => {
                 self.requests.queue[at].state = State::Ended(result);
-                Err(usage("a request that has ended cannot be driven".to_owned()))
+                Err(CallError::RequestEnded.into())
             }
         }
     }

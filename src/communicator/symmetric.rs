@@ -9,9 +9,8 @@ use ccl_memory::Region;
 
 use ccl_socket::fork;
 
-use super::call::usage;
 use super::element::Element;
-use super::{Communicator, Error};
+use super::{CallError, Communicator, Error};
 
 /// Memory that every rank of a host maps: a part for each rank, which only that rank writes.
 ///
@@ -54,15 +53,8 @@ impl<T: Element> SymmetricBuffer<T> {
         }
         match self.parts.get(rank as usize) {
             Some(Some(part)) => Ok(part),
-            Some(None) => Err(usage(format!(
-                "the memory of rank {rank} is not mapped: it is on another host, or \
-                 FERROCCL_TRANSPORT keeps the ranks of this host from sharing memory; send it \
-                 instead"
-            ))),
-            None => {
-                let ranks = self.parts.len();
-                Err(usage(format!("there is no rank {rank} among {ranks}")))
-            }
+            Some(None) => Err(CallError::NotMapped { rank }.into()),
+            None => Err(CallError::NoSuchRank { rank, ranks: self.parts.len() as u32 }.into()),
         }
     }
 
@@ -74,7 +66,7 @@ impl<T: Element> SymmetricBuffer<T> {
     pub fn write(&mut self, start: usize, data: &[T]) -> Result<(), Error> {
         let offset = start.saturating_mul(size_of::<T>());
         let written = self.part(self.rank)?.write(offset, bytemuck::cast_slice(data));
-        written.map_err(|error| usage(error.to_string()))
+        Ok(written.map_err(CallError::Range)?)
     }
 
     /// Copies the elements of this rank from `start` on to `data`.
@@ -95,7 +87,7 @@ impl<T: Element> SymmetricBuffer<T> {
     pub fn read_from(&self, rank: Rank, start: usize, data: &mut [T]) -> Result<(), Error> {
         let offset = start.saturating_mul(size_of::<T>());
         let read = self.part(rank)?.read(offset, bytemuck::cast_slice_mut(data));
-        read.map_err(|error| usage(error.to_string()))
+        Ok(read.map_err(CallError::Range)?)
     }
 }
 
@@ -109,9 +101,8 @@ impl Communicator {
     /// When one rank cannot make that much shared memory, all ranks get an error.
     pub fn alloc<T: Element>(&mut self, count: usize) -> Result<SymmetricBuffer<T>, Error> {
         self.usable()?;
-        let bytes = count
-            .checked_mul(size_of::<T>())
-            .ok_or_else(|| usage(format!("{count} elements are more than memory can hold")))?;
+        let bytes = count.checked_mul(size_of::<T>());
+        let bytes = bytes.ok_or(CallError::TooManyElements { count })?;
         let parts = match &mut self.engine.wiring {
             Some(wiring) => {
                 let shared = wiring.share(bytes.max(1), |_| Ok(()));

@@ -4,8 +4,7 @@ use std::path::Path;
 
 use ccl_core::config::Config;
 
-use super::call::usage;
-use super::error::Error;
+use super::error::{Error, SetupError, TableError};
 
 /// Greatest length of a table.
 const TABLE_BYTES_MAX: u64 = 16 << 20;
@@ -35,22 +34,27 @@ pub fn processor() -> String {
 /// When the file cannot be read.
 pub(super) fn table(value: &str) -> Result<String, Error> {
     let Some(name) = value.trim().strip_prefix('@') else { return Ok(value.to_owned()) };
-    let wrong = |problem: &str| {
-        let remedy = "name a file that `ferroccl tune --out` has written";
-        usage(format!("FERROCCL_TUNING: {name}: {problem}; {remedy}"))
-    };
-    let length = std::fs::metadata(Path::new(name)).map(|about| (about.is_file(), about.len()));
-    match length {
-        Err(error) => return Err(wrong(&error.to_string())),
-        Ok((false, _)) => return Err(wrong("it is no file")),
-        Ok((true, bytes)) if bytes > TABLE_BYTES_MAX => return Err(wrong("it is too long")),
-        Ok(_) => {}
+    let text = file(name).map_err(SetupError::Table)?;
+    Ok(text)
+}
+
+/// Returns the text of a file that holds a table.
+fn file(name: &str) -> Result<String, TableError> {
+    let own = || name.to_owned();
+    let unreadable = |error| TableError::Unreadable { name: own(), error };
+    let about = std::fs::metadata(Path::new(name)).map_err(unreadable)?;
+    let bytes = about.len();
+    if !about.is_file() {
+        return Err(TableError::NoFile { name: own() });
     }
-    let text = std::fs::read_to_string(name).map_err(|error| wrong(&error.to_string()))?;
+    if bytes > TABLE_BYTES_MAX {
+        return Err(TableError::TooLong { name: own(), bytes, most: TABLE_BYTES_MAX });
+    }
+    let text = std::fs::read_to_string(name).map_err(unreadable)?;
     // Parsed here for an error with the file's name: later steps know the text alone.
     match text.parse::<ccl_core::select::tuning::Tuning>() {
         Ok(_) => Ok(text),
-        Err(error) => Err(wrong(&error.to_string())),
+        Err(error) => Err(TableError::Malformed { name: own(), error }),
     }
 }
 
@@ -62,11 +66,10 @@ pub(super) fn table(value: &str) -> Result<String, Error> {
 pub(super) fn check(config: &Config) -> Result<(), Error> {
     let here = machine();
     match &config.tuning.machine {
-        Some(there) if *there != here => Err(usage(format!(
-            "FERROCCL_TUNING: the table was measured on \"{there}\", and this is \"{here}\"; run \
-             `ferroccl tune` here, or take the line that begins with `machine` out of it to use it \
-             nevertheless"
-        ))),
+        Some(there) if *there != here => {
+            let there = there.clone();
+            Err(SetupError::Table(TableError::OtherMachine { there, here }).into())
+        }
         _ => Ok(()),
     }
 }

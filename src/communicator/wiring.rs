@@ -16,9 +16,8 @@ use ccl_core::types::Rank;
 use ccl_memory::Region;
 
 use super::assumptions;
-use super::call::usage;
 use super::devices::Devices;
-use super::error::Error;
+use super::error::{Error, SetupError, SharedMemoryError};
 use super::exchange::{Topic, exchange};
 use super::segment::Segment;
 use crate::bootstrap::{ControlPlane, random_bytes};
@@ -171,12 +170,9 @@ impl Wiring {
         let done = mapped.is_ok();
         let done = exchange(&self.control, Topic::SharedMemoryDone, &done, self.timeout)?;
         let regions = mapped?;
-        match done.iter().position(|done| !done) {
+        match (0..).zip(done).find(|(_, done)| !done) {
             None => Ok(regions),
-            Some(peer) => Err(usage(format!(
-                "rank {peer} could not make {bytes} bytes of shared memory or map those of its \
-                 peers; its own error says why"
-            ))),
+            Some((peer, _)) => Err(SharedMemoryError::NotMapped { peer, bytes }.into()),
         }
     }
 
@@ -210,18 +206,16 @@ impl Wiring {
         let mut regions = vec![None; offers.len()];
         regions[rank as usize] = Some(own);
         let Some(Local { lane, endpoints, .. }) = &mut self.local else { return Ok(regions) };
-        for (peer, offer) in offers.iter().enumerate() {
-            let Some(endpoint) = endpoints[peer] else { continue };
-            let failed =
-                || usage(format!("rank {peer} could not make {bytes} bytes of shared memory"));
-            let (theirs, keys) = offer.as_ref().ok_or_else(failed)?;
+        for (at, offer) in offers.iter().enumerate() {
+            let (peer, Some(endpoint)) = (at as Rank, endpoints[at]) else { continue };
+            let not_made = SharedMemoryError::NotMade { peer, bytes };
+            let (theirs, keys) = offer.as_ref().ok_or(not_made)?;
             if *theirs != bytes {
-                return Err(usage(format!(
-                    "rank {rank} asks for {bytes} bytes on each rank, but rank {peer} for {theirs}"
-                )));
+                let theirs = *theirs;
+                return Err(SharedMemoryError::Sizes { rank, bytes, peer, theirs }.into());
             }
-            let key = keys.get(rank as usize).and_then(Option::as_ref).ok_or_else(failed)?;
-            regions[peer] = Some(lane.map(endpoint, key)?);
+            let key = keys.get(rank as usize).and_then(Option::as_ref).ok_or(not_made)?;
+            regions[at] = Some(lane.map(endpoint, key)?);
         }
         Ok(regions)
     }
@@ -319,7 +313,7 @@ fn caller(connected: &Connected, rank: Rank, ranks: u32) -> Result<Rank, Error> 
     let bytes: Option<[u8; 4]> = connected.hello.as_slice().try_into().ok();
     match bytes.map(Rank::from_le_bytes) {
         Some(peer) if peer > rank && peer < ranks => Ok(peer),
-        _ => Err(usage(format!("a peer connected to rank {rank} with a hello of no rank"))),
+        _ => Err(SetupError::Hello { rank }.into()),
     }
 }
 

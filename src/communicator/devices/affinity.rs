@@ -8,8 +8,7 @@ use ccl_core::config::Config;
 use ccl_core::transport::{DeviceInfo, LinkLayer, Locality, pci_address};
 use serde::{Deserialize, Serialize};
 
-use super::super::call::usage;
-use super::super::error::Error;
+use super::super::error::{Error, SetupError};
 use super::super::exchange::{Topic, exchange};
 use super::{Candidate, nearest};
 use crate::bootstrap::ControlPlane;
@@ -120,17 +119,10 @@ fn locality(near: &str) -> Result<Locality, Error> {
 /// Returns the canonical path of a PCI function in sysfs.
 fn pci_function(near: &str) -> Result<PathBuf, Error> {
     let Some(address) = pci_address(near) else {
-        return Err(usage(format!(
-            "FERROCCL_NEAR_PCI={near} is no PCI address such as 0000:17:00.0; `lspci -D` lists \
-             those of this host"
-        )));
+        return Err(SetupError::PciAddress { near: near.to_owned() }.into());
     };
-    fs::canonicalize(format!("/sys/bus/pci/devices/{address}")).map_err(|error| {
-        usage(format!(
-            "FERROCCL_NEAR_PCI={near}: this host has no such PCI device, or sysfs does not show it \
-             here ({error}); `lspci -D` lists those that there are"
-        ))
-    })
+    let path = fs::canonicalize(format!("/sys/bus/pci/devices/{address}"));
+    Ok(path.map_err(|error| SetupError::NoPciDevice { near: near.to_owned(), error })?)
 }
 
 /// Returns the NUMA node of all processors that this process may run on, if they share one.

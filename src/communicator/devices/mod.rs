@@ -14,8 +14,7 @@ use ccl_core::transport::{Device, DeviceInfo, LinkLayer, Locality, Transport};
 use ccl_core::types::Rank;
 use ccl_transport_multirail::{RAILS_MAX, RailsDevice};
 
-use super::call::usage;
-use super::error::Error;
+use super::error::{Error, SetupError};
 use crate::transports::{self, Choice};
 use affinity::Survey;
 
@@ -64,14 +63,10 @@ impl Devices {
         let ranks = roster.members.len() as Rank;
         let choice = Choice::named(&config.transport)?;
         if choice.network.is_none() && roster.hosts() > 1 {
-            let (name, count) = (&config.transport, roster.hosts());
-            let others = transports::of_reach(Reach::Network);
-            let others = Vec::from_iter(others.iter().map(|kind| kind.name));
-            return Err(usage(format!(
-                "FERROCCL_TRANSPORT={name} joins ranks of one host, but the {ranks} ranks are on \
-                 {count}; leave it at auto, which takes {} between hosts",
-                others.join(" or ")
-            )));
+            let networks = transports::of_reach(Reach::Network);
+            let networks = Vec::from_iter(networks.iter().map(|kind| kind.name)).join(" or ");
+            let (transport, hosts) = (config.transport.clone(), roster.hosts());
+            return Err(SetupError::OneHostOnly { transport, ranks, hosts, networks }.into());
         }
         let own = |rank: Rank| roster.members.get(rank as usize).map(|member| member.host);
         let hosts = match choice.host {
@@ -197,10 +192,7 @@ fn make(
 ) -> Result<Box<dyn Transport>, Error> {
     let transport = (kind.make)(config, &Setup::new(link_within))?;
     if config.tls && kind.reach == Reach::Network && !kind.encrypts {
-        let name = kind.name;
-        return Err(usage(format!(
-            "FERROCCL_TLS=1: {name} cannot encrypt; choose another FERROCCL_TRANSPORT"
-        )));
+        return Err(SetupError::CannotEncrypt { transport: kind.name }.into());
     }
     Ok(transport)
 }
@@ -209,7 +201,7 @@ fn make(
 fn rails_max(config: &Config) -> Result<usize, Error> {
     let most = usize::from(config.ib_rails);
     if !(1..=RAILS_MAX).contains(&most) {
-        return Err(usage(format!("FERROCCL_IB_RAILS={most} is not 1 to {RAILS_MAX}")));
+        return Err(SetupError::Rails { rails: most, most: RAILS_MAX }.into());
     }
     Ok(most)
 }
@@ -329,8 +321,8 @@ fn open(transport: &dyn Transport, number: usize) -> Result<Arc<dyn Device>, Err
 }
 
 fn none(transport: &dyn Transport) -> Error {
-    let why = transport.why_none();
-    usage(format!("this host has no device for {}: {why}", transport.name()))
+    let (transport, reason) = (transport.name(), transport.why_none());
+    SetupError::NoDevice { transport, reason }.into()
 }
 
 #[cfg(test)]

@@ -24,8 +24,8 @@ use ccl_links::ports::{CallMemory, CpuPorts};
 use ccl_memory::Region;
 use ccl_socket::fork;
 
-use super::call::{Buffers, Call, usage};
-use super::error::Error;
+use super::call::{Buffers, Call};
+use super::error::{CallError, Error};
 use super::group::Messages;
 use super::prediction_cache::PredictionCache;
 use super::segment::Segment;
@@ -287,12 +287,12 @@ impl Engine {
     ///
     /// The caller vouches that the buffers live and are left alone until the call has ended.
     pub(super) fn begin(&mut self, call: &Call<'_>, buffers: Buffers) -> Result<Running, Error> {
-        if !self.recent.as_ref().is_some_and(|recent| recent.is(call, buffers.in_place)) {
-            self.prepare(call, buffers.in_place)?;
-        }
-        let Some(recent) = &self.recent else { return Err(usage("nothing prepared".to_owned())) };
+        let planned = match &self.recent {
+            Some(recent) if recent.is(call, buffers.in_place) => recent,
+            _ => self.prepare(call, buffers.in_place)?,
+        };
         let PlannedCall { plan, kernel, input_bytes, output_bytes, asked, kind, size, .. } =
-            *recent;
+            *planned;
         check_buffer(call, "input", input_bytes, buffers.input_bytes)?;
         check_buffer(call, "output", output_bytes, buffers.output_bytes)?;
         check_overlap(call, &buffers, input_bytes, output_bytes)?;
@@ -326,7 +326,7 @@ impl Engine {
     }
 
     /// Checks and plans a call that differs from the one before.
-    fn prepare(&mut self, call: &Call<'_>, in_place: bool) -> Result<(), Error> {
+    fn prepare(&mut self, call: &Call<'_>, in_place: bool) -> Result<&PlannedCall, Error> {
         self.recent = None;
         let (input_bytes, output_bytes) = call.check(self.rank, self.ranks)?;
         let Choice { algorithm, slot_fraction, reason, .. } =
@@ -342,7 +342,7 @@ impl Engine {
         };
         let op = if call.collective.reduces() { call.op } else { ReduceOp::Sum };
         let kernel = Kernel::select(call.data_type, op, Scalar(call.scalar), self.ranks);
-        self.recent = Some(PlannedCall {
+        let planned = PlannedCall {
             collective: call.collective,
             data_type: call.data_type,
             op: call.op,
@@ -358,8 +358,8 @@ impl Engine {
             output_bytes,
             kind: self.record(call, asked).kind(),
             size: size(input_bytes.max(output_bytes), registry_number(algorithm)),
-        });
-        Ok(())
+        };
+        Ok(self.recent.insert(planned))
     }
 
     /// Checks, plans and binds point-to-point messages.
@@ -398,8 +398,7 @@ impl Engine {
     pub(super) fn start(&mut self, running: &Running) -> Result<(), Error> {
         if let (CallKind::Call(_), Some(to)) = (&running.what, &self.own_record) {
             let [kind, count, sequence, _] = running.shown;
-            CallRecord::publish(to, sequence, kind, count)
-                .map_err(|error| usage(error.to_string()))?;
+            CallRecord::publish(to, sequence, kind, count)?;
         }
         self.record_begin(running);
         if let Some(numbers) = &running.numbers {
@@ -629,7 +628,7 @@ impl Engine {
             return Ok(self.touch(found));
         }
         let schedule = ccl_core::algorithm::send_recv(self.rank, self.ranks, sends, recvs)
-            .map_err(|error| usage(error.to_string()))?;
+            .map_err(CallError::Messages)?;
         let key = PlanKey::Group { sends: sends.clone(), recvs: recvs.clone() };
         let empty = || Layout::vector(&[], &[], 1, 1);
         let plan = self.add_plan(
@@ -700,7 +699,7 @@ impl Engine {
         let grain = (64 / width).max(1);
         let (input, output) = (&mut numbers.input, &mut numbers.output);
         let bound = seat.bind(call.sizes, (*split, grain), input, output);
-        bound.map_err(|error| usage(error.to_string()))
+        Ok(bound.map_err(CallError::Shape)?)
     }
 
     /// Returns scratch memory for the run that a plan has started.
@@ -723,11 +722,7 @@ pub(super) fn check_message(program: &Program, slot_bytes: usize) -> Result<(), 
     if message_bytes_min(program) <= slot_bytes {
         return Ok(());
     }
-    Err(usage(format!(
-        "a message of {} parts does not fit slots of {slot_bytes} bytes; raise \
-         FERROCCL_BUDGET_BYTES",
-        program.message_parts
-    )))
+    Err(CallError::SlotTooSmall { parts: program.message_parts, slot_bytes }.into())
 }
 
 /// Returns the most payload of a message, in bytes.
@@ -816,18 +811,18 @@ pub(super) fn choice<'c>(
     Ok(choose(&Situation { predicted, ..situation })?)
 }
 
-fn check_buffer(call: &Call<'_>, which: &str, need: usize, have: usize) -> Result<(), Error> {
+fn check_buffer(
+    call: &Call<'_>,
+    buffer: &'static str,
+    need: usize,
+    have: usize,
+) -> Result<(), Error> {
     if have >= need {
         return Ok(());
     }
-    let width = call.data_type.bytes();
-    Err(usage(format!(
-        "{}: the {which} must hold {} elements of {} but holds {}",
-        call.collective,
-        need / width,
-        call.data_type,
-        have / width
-    )))
+    let Call { collective, data_type, .. } = *call;
+    let (needed, given) = (need / data_type.bytes(), have / data_type.bytes());
+    Err(CallError::Buffer { collective, buffer, data_type, needed, given }.into())
 }
 
 /// Checks that input and output do not overlap, except in the in-place form.
@@ -842,11 +837,7 @@ fn check_overlap(
     if apart || input == 0 || output == 0 || buffers.in_place {
         return Ok(());
     }
-    Err(usage(format!(
-        "{}: input and output overlap but are not the in-place form, in which the smaller one is \
-         this rank's block of the larger one",
-        call.collective
-    )))
+    Err(CallError::BuffersOverlap { collective: call.collective }.into())
 }
 
 #[cfg(test)]

@@ -9,8 +9,7 @@ use ccl_links::mapped::{Duplex, MappedLinks};
 use ccl_memory::doorbell::{Doorbell, Parking};
 use ccl_memory::slots::{Receiver, Sender};
 
-use super::super::call::usage;
-use super::super::error::Error;
+use super::super::error::{Error, SetupError};
 use super::super::exchange::{Topic, exchange};
 use super::super::segment::Segment;
 use super::super::wait::{Look, WaitPolicy};
@@ -88,5 +87,5 @@ fn links(ranks: u32, channels: u32) -> impl Iterator<Item = (Rank, u32)> {
 }
 
 fn memory(error: ccl_memory::RegionError) -> Error {
-    usage(format!("the shared segment is too small: {error}"))
+    SetupError::Segment(error).into()
 }

@@ -1,5 +1,10 @@
 //! Errors of a communicator, worded so that the reader knows what to do.
 
+mod call;
+mod derive;
+mod exchange;
+mod setup;
+
 use std::time::Duration;
 
 use ccl_core::admission::AdmissionError;
@@ -7,10 +12,16 @@ use ccl_core::config::ConfigError;
 use ccl_core::select::ChoiceError;
 use ccl_core::transport::TransportError;
 use ccl_core::types::Rank;
+use ccl_memory::RegionError;
 
 use crate::bootstrap::{BootstrapError, ExchangeError, VerdictError};
 use crate::launch::LaunchError;
 use crate::transports::UnknownTransport;
+
+pub use call::CallError;
+pub use derive::DeriveError;
+pub use exchange::{SharedMemoryError, StepError};
+pub use setup::{SetupError, TableError};
 
 /// An error of a communicator. Unless the error [is harmless](Error::is_harmless), the communicator
 /// is of no more use: later operations end with [`Error::Broken`], which is the same on all
@@ -18,9 +29,25 @@ use crate::transports::UnknownTransport;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Arguments that cannot be right; nothing was sent, and the communicator is unharmed.
-    #[error("{0}")]
-    Usage(String),
+    /// Arguments of a call that cannot be right; nothing was sent, and the communicator is
+    /// unharmed.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// No communicator could be made from another one.
+    #[error(transparent)]
+    Derive(#[from] DeriveError),
+    /// The configuration or the host does not allow the communicator.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// The ranks are at different steps of the program.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// The ranks of a host could not share memory.
+    #[error(transparent)]
+    SharedMemory(#[from] SharedMemoryError),
+    /// A region is smaller than its owner said.
+    #[error(transparent)]
+    Memory(#[from] RegionError),
     /// A tunable that cannot be read.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -137,11 +164,19 @@ impl Error {
     /// Returns whether the communicator is unharmed.
     #[must_use]
     pub fn is_harmless(&self) -> bool {
-        use Error::{Algorithm, Config, Forked, UnknownTransport, Unmade, Usage};
-        matches!(
-            self,
-            Usage(_) | UnknownTransport(_) | Algorithm(_) | Config(_) | Forked | Unmade { .. }
-        )
+        match self {
+            Error::Call(_)
+            | Error::Setup(_)
+            | Error::SharedMemory(_)
+            | Error::UnknownTransport(_)
+            | Error::Algorithm(_)
+            | Error::Config(_)
+            | Error::Forked
+            | Error::Unmade { .. } => true,
+            Error::Derive(error) => !matches!(error, DeriveError::Exhausted),
+            Error::Step(error) => matches!(error, StepError::Disagree { .. }),
+            _ => false,
+        }
     }
 
     /// Returns the rank that is to blame, where one is.
@@ -163,5 +198,31 @@ impl Error {
             | Error::Deadline { last_completed, .. } => *last_completed,
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ccl_core::encoding::MessageError;
+
+    #[test]
+    fn errors_after_which_ranks_may_be_out_of_step_are_not_harmless() {
+        let malformed = MessageError { what: "it ends too early" };
+        let error = StepError::Malformed { peer: 1, step: "split", error: malformed };
+        assert!(!Error::from(error).is_harmless());
+        let record = RegionError { offset: 64, bytes: 64, region_bytes: 64 };
+        assert!(!Error::from(record).is_harmless(), "a record that peers wait for");
+        assert!(Error::from(CallError::Range(record)).is_harmless(), "the caller's own range");
+        assert!(!Error::from(DeriveError::Exhausted).is_harmless());
+        assert!(Error::from(DeriveError::NothingFailed).is_harmless());
+        let error = StepError::Disagree { rank: 0, own: "split", peer: 1, theirs: "alloc" };
+        assert!(Error::from(error).is_harmless(), "all ranks notice at the same exchange");
+    }
+
+    /// Checks that results of calls stay small: a rare error with more to say is boxed.
+    #[test]
+    fn an_error_is_no_larger_than_a_configuration_error() {
+        assert!(size_of::<Error>() <= size_of::<ConfigError>());
     }
 }

@@ -1,0 +1,67 @@
+//! Errors in making communicators from another one.
+
+use ccl_core::types::Rank;
+
+/// Error in making a communicator from another one.
+///
+/// Every variant but [`DeriveError::Exhausted`] is [harmless](super::Error::is_harmless): the rank
+/// refuses the call before it sends anything, or all ranks exchange what they know and those of the
+/// new communicator do not begin to connect. The communicator that the ranks have is as it was.
+/// Failures while the ranks of the new communicator connect are other errors;
+/// [`Error::Unmade`](super::Error::Unmade) holds those of `shrink` and `grow`.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeriveError {
+    /// This rank cannot listen for the others.
+    #[error(
+        "this rank cannot open a socket for the others to meet at: {error}; see the limit of open \
+         files and the free ports"
+    )]
+    NoListener {
+        /// The system's error.
+        error: std::io::Error,
+    },
+    /// The rank at which the others would meet cannot listen.
+    #[error("{during}: rank {leader} cannot listen; see its own error")]
+    LeaderCannotListen {
+        /// The call: `split` or `invite`.
+        during: &'static str,
+        /// The rank that cannot listen.
+        leader: Rank,
+    },
+    /// A rank without a color where all ranks have one.
+    #[error("a rank took no part")]
+    NoPart,
+    /// A second `shrink` of a communicator.
+    #[error("shrink: it was done already; go on with the communicator that came of it")]
+    AlreadyShrunk,
+    /// A `shrink` of a communicator that has not failed.
+    #[error(
+        "shrink: no rank has failed as far as this one knows; to go on with some of the ranks, all \
+         call split()"
+    )]
+    NothingFailed,
+    /// Attempts to `shrink` that lost ranks until none could be left. This rank's communicator had
+    /// failed before and stays so.
+    #[error("shrink: more ranks were lost than there are; start the job again")]
+    Exhausted,
+    /// An invitation of nobody.
+    #[error("invite: there must be newcomers, at least one")]
+    NoNewcomers,
+    /// Ranks that invite different numbers of newcomers.
+    #[error(
+        "invite: rank {peer} asks for another number of newcomers: {theirs}, not {own}; all ranks \
+         must ask for the same"
+    )]
+    Newcomers {
+        /// Newcomers that this rank asks for.
+        own: u32,
+        /// The rank that asks for another number.
+        peer: Rank,
+        /// Newcomers that the peer asks for.
+        theirs: u32,
+    },
+    /// An invitation to another communicator, or to this one before it grew.
+    #[error("grow: this invitation is another communicator's; grow the one that invited")]
+    ForeignInvitation,
+}
