@@ -34,8 +34,7 @@ pub fn processor() -> String {
 /// When the file cannot be read.
 pub(super) fn table(value: &str) -> Result<String, Error> {
     let Some(name) = value.trim().strip_prefix('@') else { return Ok(value.to_owned()) };
-    let text = file(name).map_err(SetupError::Table)?;
-    Ok(text)
+    Ok(file(name).map_err(SetupError::Table)?)
 }
 
 /// Returns the text of a file that holds a table.

@@ -39,8 +39,8 @@ pub enum StepError {
     },
 }
 
-/// Error of memory that the ranks of a host share. All ranks get one, and the communicator is
-/// unharmed.
+/// Error of memory that the ranks of a host share, for the peers of a rank that failed; that rank
+/// gets its own error. All ranks fail together, and the communicator is unharmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharedMemoryError {
