@@ -15,10 +15,8 @@ use sha2::{Digest, Sha256};
 use crate::queue_pairs::Policy;
 use crate::select::tuning::Tuning;
 
-pub use crate::value::{Bytes, NetworkCheck, Value};
-pub use tunables::{
-    ConfigError, Lookup, Table, TransportSettings, Tunable, Tunables, read, table_of,
-};
+pub use crate::value::{Bytes, ConfigError, NetworkCheck, Value};
+pub use tunables::{Lookup, Table, TransportSettings, Tunable, Tunables, read, table_of};
 
 crate::tunables! {
     /// Values of the tunables: every common one, and each transport's own ones that are set.

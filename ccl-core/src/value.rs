@@ -1,4 +1,4 @@
-//! The types that tunables have.
+//! The types that tunables have, and the error for a value that cannot be read.
 
 use std::time::Duration;
 
@@ -15,6 +15,25 @@ pub trait Value: Sized {
     }
     /// Shows a value so that it can be read again.
     fn show(&self) -> String;
+}
+
+/// Error for a tunable's value that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{variable}={given:?} is not {expected}{}; leave it unset for the default, {default}",
+    problem.as_ref().map_or_else(String::new, |problem| format!(" ({problem})"))
+)]
+pub struct ConfigError {
+    /// Name of the variable that was set.
+    pub variable: String,
+    /// Value that the variable was set to.
+    pub given: String,
+    /// Description of the values that can be read.
+    pub expected: &'static str,
+    /// Exact problem with the value, where more is known.
+    pub problem: Option<String>,
+    /// Default that holds if the variable is not set.
+    pub default: String,
 }
 
 /// A number of bytes; read with the suffixes k, M and G (powers of 1,024).

@@ -201,7 +201,7 @@ mod tests {
     }
 
     fn nothing<T>() -> Result<T, TransportError> {
-        Err(TransportError::Usage("this device only registers".to_owned()))
+        Err(TransportError::Unsupported { what: "do more", reason: "this device only registers" })
     }
 
     impl Device for Registrar {

@@ -2,26 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::value::Value;
-
-/// Error for a tunable's value that cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{variable}={given:?} is not {expected}{}; leave it unset for the default, {default}",
-    problem.as_ref().map_or_else(String::new, |problem| format!(" ({problem})"))
-)]
-pub struct ConfigError {
-    /// Name of the variable that was set.
-    pub variable: String,
-    /// Value that the variable was set to.
-    pub given: String,
-    /// Description of the values that can be read.
-    pub expected: &'static str,
-    /// Exact problem with the value, where more is known.
-    pub problem: Option<String>,
-    /// Default that holds if the variable is not set.
-    pub default: String,
-}
+use crate::value::{ConfigError, Value};
 
 /// One tunable, for `ferroccl config` and the documentation.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]

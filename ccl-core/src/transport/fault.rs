@@ -122,14 +122,14 @@ impl<F: Faults> Lane for FaultInjector<F> {
 
     fn share(&mut self, endpoint: EndpointId, key: MrKey) -> Result<RemoteKey, TransportError> {
         if !self.faults.shares() {
-            return Err(TransportError::Usage("a fault: nothing is shared".to_owned()));
+            return Err(TransportError::Injected { what: "nothing is shared" });
         }
         self.lane.share(endpoint, key)
     }
 
     fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError> {
         if !self.faults.imports() {
-            return Err(TransportError::Usage("a fault: nothing is imported".to_owned()));
+            return Err(TransportError::Injected { what: "nothing is imported" });
         }
         self.lane.import(at, key)
     }

@@ -8,6 +8,7 @@
 //! Nothing here blocks. An operation that takes time is polled, with the time handed in, and has a
 //! deadline.
 
+mod error;
 mod fault;
 pub mod handshake;
 mod locality;
@@ -19,12 +20,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccl_memory::{OutOfMemory, Region};
+use ccl_memory::Region;
 use serde::{Deserialize, Serialize};
 
 use crate::queue_pairs::{Flow, Striping};
 use crate::time::Instant;
 
+pub use error::TransportError;
 pub use fault::{FaultInjector, Faults, FaultyDevice};
 pub use locality::{Locality, pci_address};
 pub use named::{Imported, NamedMemory, Slice, Understood, take};
@@ -171,6 +173,21 @@ pub fn check_note(bytes: &[u8]) -> Result<(), TransportError> {
 /// A connection of one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EndpointId(pub u32);
+
+impl EndpointId {
+    /// Returns the id of a lane's next endpoint, for lanes that number their endpoints from 0 and
+    /// never use a number again. `count` is the number of endpoints that the lane has had, and
+    /// `most` the number that it can have.
+    ///
+    /// # Errors
+    ///
+    /// When the lane has had so many.
+    pub fn next(count: usize, most: usize) -> Result<EndpointId, TransportError> {
+        let id = u32::try_from(count).ok().filter(|_| count < most).map(EndpointId);
+        let count = count.saturating_add(1);
+        id.ok_or(TransportError::Count { what: "endpoints of one lane", count, most })
+    }
+}
 
 /// One opened device, shared by all communicators and threads of the process.
 pub trait Device: Send + Sync + fmt::Debug {
@@ -377,11 +394,11 @@ pub trait Lane: Send + fmt::Debug {
         id: u64,
         tail: LocalSlice,
     ) -> Result<(), TransportError> {
-        let (EndpointId(number), bytes) = (endpoint, tail.bytes);
-        Err(TransportError::Usage(format!(
-            "other {bytes} bytes for request {id} to endpoint {number}: this transport reads \
-             memory at its own time"
-        )))
+        let _ = (endpoint, id, tail);
+        Err(TransportError::Unsupported {
+            what: "relocate the bytes of a put",
+            reason: "it reads memory at its own time; look at `Caps::redirects` first",
+        })
     }
 
     /// Makes the peer's next put at `from`, which is memory shared with that peer, arrive in `into`
@@ -402,12 +419,11 @@ pub trait Lane: Send + fmt::Debug {
         from: LocalSlice,
         into: Option<LocalSlice>,
     ) -> Result<bool, TransportError> {
-        let (EndpointId(number), bytes) = (endpoint, from.bytes);
-        let _ = into;
-        Err(TransportError::Usage(format!(
-            "another place for {bytes} bytes of endpoint {number}: this transport writes where \
-             the peer says"
-        )))
+        let _ = (endpoint, from, into);
+        Err(TransportError::Unsupported {
+            what: "redirect a put of the peer",
+            reason: "it writes where the peer says; look at `Caps::redirects` first",
+        })
     }
 
     /// Returns the flows that puts to the endpoint's peer are spread over now, as an Ethernet
@@ -567,117 +583,4 @@ pub enum Event {
         /// Reason, as a sentence.
         reason: String,
     },
-}
-
-/// Error of a transport.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TransportError {
-    /// The operating system refused.
-    #[error("{call} failed: {reason} (error {code}); {advice}")]
-    Os {
-        /// The call that failed.
-        call: &'static str,
-        /// Error number of the call.
-        code: i32,
-        /// Text of the error.
-        reason: String,
-        /// Advice on what to do.
-        advice: &'static str,
-    },
-    /// Something was not done in time.
-    #[error(
-        "{what} with {peer} was not done within {after:?}; is that process alive and not stopped?"
-    )]
-    Deadline {
-        /// Step that was not done.
-        what: &'static str,
-        /// Peer of that step.
-        peer: String,
-        /// Time that was allowed.
-        after: Duration,
-    },
-    /// The other side is not who it should be.
-    #[error("{peer} is refused: {reason}")]
-    Refused {
-        /// Peer that is refused.
-        peer: String,
-        /// Reason of the refusal.
-        reason: String,
-    },
-    /// The peer closed the connection, or died.
-    #[error("{peer} is gone: {reason}")]
-    Lost {
-        /// Peer that is gone.
-        peer: String,
-        /// Sign by which the loss was noticed.
-        reason: String,
-    },
-    /// The lane has no such endpoint, or has detached it.
-    #[error("this lane has no endpoint {}", .0.0)]
-    UnknownEndpoint(EndpointId),
-    /// A connection is attached to a lane of another device than has made it.
-    #[error("this connection was made by another device")]
-    OtherDevice,
-    /// Memory is not registered with the device, or not any more.
-    #[error("memory key {} is not registered with this device", .0.0)]
-    UnknownMemory(MrKey),
-    /// Bytes from a peer are no key of memory.
-    #[error("{bytes} bytes that are no key of memory")]
-    NoKey {
-        /// Number of the bytes.
-        bytes: usize,
-    },
-    /// Memory of a peer can only be put into.
-    #[error("memory of {peer} cannot be mapped; put into it, as the device's capabilities say")]
-    NotMapped {
-        /// Address of the peer, or its kind.
-        peer: String,
-    },
-    /// A text for a peer is longer than such a text can be.
-    #[error("a {what} of {bytes} bytes; at most {most} are allowed")]
-    TooLong {
-        /// Kind of the text.
-        what: &'static str,
-        /// Number of its bytes.
-        bytes: usize,
-        /// Greatest number that is allowed.
-        most: usize,
-    },
-    /// A call that the transport cannot carry out as given.
-    #[error("{0}")]
-    Usage(String),
-    /// There is no memory for slots, or for what is reduced on the way.
-    #[error(
-        "{0}; take smaller slots (FERROCCL_SLOT_BYTES, FERROCCL_BUDGET_BYTES), or raise the limit \
-         (`ulimit -v`, the memory of the container)"
-    )]
-    Memory(#[from] OutOfMemory),
-}
-
-impl TransportError {
-    /// Returns whether the caller is at fault: the call cannot be carried out as given.
-    #[must_use]
-    pub fn is_usage(&self) -> bool {
-        match self {
-            TransportError::UnknownEndpoint(_)
-            | TransportError::OtherDevice
-            | TransportError::UnknownMemory(_)
-            | TransportError::NoKey { .. }
-            | TransportError::NotMapped { .. }
-            | TransportError::TooLong { .. }
-            | TransportError::Usage(_) => true,
-            TransportError::Os { .. }
-            | TransportError::Deadline { .. }
-            | TransportError::Refused { .. }
-            | TransportError::Lost { .. }
-            | TransportError::Memory(_) => false,
-        }
-    }
-
-    /// Returns whether less memory might do: the error is `ENOMEM` of the system.
-    #[must_use]
-    pub fn is_shortage(&self) -> bool {
-        matches!(self, TransportError::Os { code: 12, .. } | TransportError::Memory(_))
-    }
 }

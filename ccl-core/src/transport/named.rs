@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ccl_memory::{Region, RegionError};
+use ccl_memory::Region;
 
 use super::{
     CTS_BYTES_MAX, Caps, EndpointId, IMMEDIATE_MAX, LocalSlice, MrKey, Registration, Registry,
@@ -51,7 +51,7 @@ impl<T> Slice<'_, T> {
     ///
     /// Never: the bytes lie inside the registration.
     pub fn region(&self) -> Result<Region, TransportError> {
-        self.registration.region.part(self.offset, self.bytes).map_err(out_of_range)
+        self.registration.region.part(self.offset, self.bytes).map_err(TransportError::from)
     }
 }
 
@@ -129,7 +129,8 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
         let (_, registration) = found.ok_or(TransportError::UnknownMemory(key))?;
         let there = registration.region.bytes();
         if offset.checked_add(bytes).is_none_or(|end| end > there) {
-            return Err(out_of_range(RegionError { offset, bytes, region_bytes: there }));
+            let (memory, room) = ("the registered memory", there as u64);
+            return Err(TransportError::OutOfRange { memory, offset, bytes, room });
         }
         Ok(Slice { registration, offset, bytes })
     }
@@ -144,10 +145,7 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
         let index = usize::try_from(number).unwrap_or(usize::MAX);
         match self.remote.get(index) {
             Some(Some((owner, memory))) if *owner == at => Ok(memory),
-            _ => Err(TransportError::Usage(format!(
-                "memory {number} was not imported from endpoint {}",
-                at.0
-            ))),
+            _ => Err(TransportError::NotImported { memory: mr, endpoint: at }),
         }
     }
 
@@ -206,20 +204,17 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
             ..
         } = *request;
         if let Some(immediate) = immediate.filter(|immediate| *immediate > IMMEDIATE_MAX) {
-            let text = format!("an immediate of {immediate:#x}, beyond {IMMEDIATE_MAX:#x}");
-            return Err(TransportError::Usage(text));
+            return Err(TransportError::ImmediateTooLarge(immediate));
         }
         let tail_bytes = tail.map_or(0, |tail| tail.bytes);
         let bytes = local.bytes.saturating_add(tail_bytes);
         if bytes > self.caps.message_bytes_max {
             let most = self.caps.message_bytes_max;
-            let text = format!("a put of {bytes} bytes; at most {most} are possible at once");
-            return Err(TransportError::Usage(text));
+            return Err(TransportError::TooLong { what: "put", bytes, most });
         }
         if is_control && bytes > CTS_BYTES_MAX {
-            let text =
-                format!("a control message of {bytes} bytes; at most {CTS_BYTES_MAX} are possible");
-            return Err(TransportError::Usage(text));
+            let most = CTS_BYTES_MAX;
+            return Err(TransportError::TooLong { what: "control message", bytes, most });
         }
         let tail_at = tail.map(|tail| self.remember(tail.key)).transpose()?;
         let known = self.local.len();
@@ -244,17 +239,11 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
         let memory = self.remote(at, mr)?;
         let end = (offset as u64).checked_add(bytes as u64);
         if end.is_none_or(|end| end > memory.bytes()) {
-            return Err(TransportError::Usage(format!(
-                "a put out of range: {bytes} bytes at offset {offset} of the peer's {}",
-                memory.bytes()
-            )));
+            let (memory, room) = ("the peer's memory", memory.bytes());
+            return Err(TransportError::OutOfRange { memory, offset, bytes, room });
         }
         Ok(memory)
     }
-}
-
-fn out_of_range(error: RegionError) -> TransportError {
-    TransportError::Usage(format!("a put out of range: {error}"))
 }
 
 /// Makes a lane take work in order, as [`Lane::post`](super::Lane::post) says: `put` takes one

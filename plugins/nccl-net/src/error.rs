@@ -41,6 +41,7 @@ impl From<TransportError> for NetError {
             | TransportError::Refused { .. }
             | TransportError::Lost { .. } => NcclResult::REMOTE_ERROR,
             error if error.is_usage() => NcclResult::INVALID_USAGE,
+            error if error.is_defect() => NcclResult::INTERNAL_ERROR,
             _ => NcclResult::SYSTEM_ERROR,
         };
         NetError::new(result, error.to_string())

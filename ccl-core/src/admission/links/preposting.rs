@@ -90,8 +90,7 @@ impl MessageLinks {
         let (Some(ring), Some(remote)) = (peer.ring, peer.remote) else { return Ok(false) };
         let at = index(number);
         let offset = peer.staging.record(channel, at);
-        let written = peer.staging.region.write(offset, &record);
-        written.map_err(|error| TransportError::Usage(error.to_string()))?;
+        peer.staging.region.write(offset, &record)?;
         let request = WorkRequest::Put {
             endpoint: peer.endpoint,
             local: LocalSlice { key: peer.staging.key, offset, bytes: used },
@@ -114,7 +113,7 @@ impl MessageLinks {
         }
         let peer = self.peers.get(rank as usize).and_then(Option::as_ref);
         let Some(endpoint) = peer.map(|peer| peer.endpoint) else {
-            return Err(TransportError::Usage(format!("rank {rank} is not connected")));
+            return Err(TransportError::Internal { what: "memory for a rank without a link" });
         };
         let shared = self.lane.share(endpoint, key)?;
         self.zero_copy.share(rank, key, shared.clone());

@@ -396,8 +396,7 @@ impl MessageLinks {
         });
         let (Some(from), Some((peer, channel))) = (from, self.link(link)) else { return Ok(()) };
         let (endpoint, to) = (peer.endpoint, peer.staging.slice(channel, staging as usize, bytes));
-        let copied = peer.staging.region.copy_from(to.offset, &from, 0, bytes);
-        copied.map_err(|error| TransportError::Usage(error.to_string()))?;
+        peer.staging.region.copy_from(to.offset, &from, 0, bytes)?;
         self.counters.zero_copy_reclaimed += 1;
         let id = request_id(link, staging);
         self.requeue(id, to);

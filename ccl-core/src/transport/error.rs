@@ -1,0 +1,331 @@
+//! Error of a transport: what happened, to whom, and what to do.
+
+use std::time::Duration;
+
+use ccl_memory::{OutOfMemory, RegionError};
+
+use super::{EndpointId, IMMEDIATE_MAX, MrKey, RemoteMr};
+use crate::value::ConfigError;
+
+/// Error of a transport.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// The operating system refused.
+    #[error("{call} failed: {reason} (error {code}); {advice}")]
+    Os {
+        /// The call that failed.
+        call: &'static str,
+        /// Error number of the call.
+        code: i32,
+        /// Text of the error.
+        reason: String,
+        /// Advice on what to do.
+        advice: &'static str,
+    },
+    /// Something was not done in time.
+    #[error(
+        "{what} with {peer} was not done within {after:?}; is that process alive and not stopped?"
+    )]
+    Deadline {
+        /// Step that was not done.
+        what: &'static str,
+        /// Peer of that step.
+        peer: String,
+        /// Time that was allowed.
+        after: Duration,
+    },
+    /// The other side is not who it should be.
+    #[error("{peer} is refused: {reason}")]
+    Refused {
+        /// Peer that is refused.
+        peer: String,
+        /// Reason of the refusal.
+        reason: String,
+    },
+    /// The peer closed the connection, or died.
+    #[error("{peer} is gone: {reason}")]
+    Lost {
+        /// Peer that is gone.
+        peer: String,
+        /// Sign by which the loss was noticed.
+        reason: String,
+    },
+    /// The lane has no such endpoint, or has detached it.
+    #[error("this lane has no endpoint {}", .0.0)]
+    UnknownEndpoint(EndpointId),
+    /// A connection is attached to a lane of another device than has made it.
+    #[error("this connection was made by another device")]
+    OtherDevice,
+    /// A connection is asked for again after it was handed out, or has failed.
+    #[error("this connection has already been handed out, or has failed; connect again")]
+    HandedOut,
+    /// Bytes are no address that this transport can connect to.
+    #[error("{bytes} bytes that are no address of {of}; do all ranks use the same transport?")]
+    NoAddress {
+        /// Number of the bytes.
+        bytes: usize,
+        /// Kind of listener whose address is expected.
+        of: &'static str,
+    },
+    /// Memory is not registered with the device, or not any more.
+    #[error("memory key {} is not registered with this device", .0.0)]
+    UnknownMemory(MrKey),
+    /// Memory was deregistered while bytes of it were being sent.
+    #[error(
+        "memory was given back while it was being sent from; what is sent stays registered until \
+         it is done"
+    )]
+    Withdrawn,
+    /// Bytes from a peer are no key of memory.
+    #[error("{bytes} bytes that are no key of memory")]
+    NoKey {
+        /// Number of the bytes.
+        bytes: usize,
+    },
+    /// A key is of memory that the endpoint's peer has not shared over this connection.
+    #[error("a key of memory that {peer} has not shared; a key is good only where it was shared")]
+    ForeignKey {
+        /// Name of the peer.
+        peer: String,
+    },
+    /// The memory of a put was not imported from the put's peer, or was given back.
+    #[error("memory {} was not imported from endpoint {}", .memory.0, .endpoint.0)]
+    NotImported {
+        /// Memory of the put.
+        memory: RemoteMr,
+        /// Endpoint of the put.
+        endpoint: EndpointId,
+    },
+    /// Bytes of this side lie in no memory that the peer may put into.
+    #[error("{bytes} bytes at offset {offset} of memory that is not shared with {peer}")]
+    NotShared {
+        /// Name of the peer.
+        peer: String,
+        /// Offset of the first byte in the registered memory.
+        offset: usize,
+        /// Number of bytes.
+        bytes: usize,
+    },
+    /// Memory of a peer can only be put into.
+    #[error("memory of {peer} cannot be mapped; put into it, as the device's capabilities say")]
+    NotMapped {
+        /// Address of the peer, or its kind.
+        peer: String,
+    },
+    /// A request reaches beyond the memory that it names.
+    #[error("{bytes} bytes at offset {offset} are out of range: {memory} has {room}")]
+    OutOfRange {
+        /// Memory that the request names: this side's, or the peer's.
+        memory: &'static str,
+        /// Offset of the first byte.
+        offset: usize,
+        /// Number of bytes.
+        bytes: usize,
+        /// Number of bytes of the memory.
+        room: u64,
+    },
+    /// A put, a note, or a text for a peer is longer than such a thing can be.
+    #[error("a {what} of {bytes} bytes; at most {most} are allowed")]
+    TooLong {
+        /// Kind of the thing.
+        what: &'static str,
+        /// Number of its bytes.
+        bytes: usize,
+        /// Greatest number that is allowed.
+        most: usize,
+    },
+    /// Bytes of a put are to be read or written at another place, which is not as long.
+    #[error("{bytes} bytes of a put cannot move to {given} others; give as many")]
+    OtherLength {
+        /// Number of bytes of the put.
+        bytes: usize,
+        /// Number of bytes at the other place.
+        given: usize,
+    },
+    /// An immediate is greater than all transports can carry.
+    #[error("an immediate of {0:#x}, beyond {IMMEDIATE_MAX:#x}")]
+    ImmediateTooLarge(u32),
+    /// A number of things is zero, or too great.
+    #[error("{count} {what}; use 1 to {most}")]
+    Count {
+        /// Kind of the things.
+        what: &'static str,
+        /// Number of the things.
+        count: usize,
+        /// Greatest number that is possible.
+        most: usize,
+    },
+    /// The transport cannot do this at all.
+    #[error("this transport cannot {what}: {reason}")]
+    Unsupported {
+        /// Act that the transport cannot do.
+        what: &'static str,
+        /// Reason, and what to do instead.
+        reason: &'static str,
+    },
+    /// The transport has no device of that name.
+    #[error("there is no device {device:?}; {advice}")]
+    NoDevice {
+        /// Name that was given.
+        device: String,
+        /// Names that there are, or advice on how to find them.
+        advice: String,
+    },
+    /// A choice of network interfaces leaves none of this host.
+    #[error("no network interface matches FERROCCL_SOCKET_IFNAME={filter:?}; there are: {there}")]
+    NoInterface {
+        /// Text that says which interfaces to use; empty for any.
+        filter: String,
+        /// Interfaces of this host, with their addresses.
+        there: String,
+    },
+    /// A tunable of the transport cannot be read.
+    #[error(transparent)]
+    Config(Box<ConfigError>),
+    /// The value of a tunable cannot be used by this transport.
+    #[error("{variable}: {problem}; {advice}")]
+    Setting {
+        /// Environment variable of the tunable.
+        variable: &'static str,
+        /// Value that was given, and the problem with it.
+        problem: String,
+        /// Advice on what to do.
+        advice: &'static str,
+    },
+    /// A device, or something of this host that the transport needs, is of no use now.
+    #[error("{what} cannot be used: {reason}")]
+    Unusable {
+        /// Device, library or service.
+        what: String,
+        /// Reason, and what to do.
+        reason: String,
+    },
+    /// A resource of the device is used up.
+    #[error("{resource} has room for {room} more, and {needed} are needed: {advice}")]
+    Full {
+        /// Resource of the device.
+        resource: &'static str,
+        /// Number of entries that are left.
+        room: usize,
+        /// Number of entries that are needed.
+        needed: usize,
+        /// Advice on what to do.
+        advice: &'static str,
+    },
+    /// A call that the transport cannot carry out as given, for a reason that no other variant
+    /// says.
+    #[error("{0}")]
+    Usage(String),
+    /// There is no memory for slots, or for what is reduced on the way.
+    #[error(
+        "{0}; take smaller slots (FERROCCL_SLOT_BYTES, FERROCCL_BUDGET_BYTES), or raise the limit \
+         (`ulimit -v`, the memory of the container)"
+    )]
+    Memory(#[from] OutOfMemory),
+    /// The transport's own memory is smaller than the transport takes it to be.
+    #[error("{0}; this is a defect of ferroccl, please report it")]
+    Region(#[from] RegionError),
+    /// Two parts of the library disagree.
+    #[error("{what}; this is a defect of ferroccl, please report it")]
+    Internal {
+        /// State that should never be.
+        what: &'static str,
+    },
+    /// A [`FaultInjector`](super::FaultInjector) made the call fail.
+    #[error("an injected fault: {what}")]
+    Injected {
+        /// Act that did not take place.
+        what: &'static str,
+    },
+}
+
+impl From<ConfigError> for TransportError {
+    fn from(error: ConfigError) -> TransportError {
+        TransportError::Config(Box::new(error))
+    }
+}
+
+impl TransportError {
+    /// Returns whether the caller is at fault: the call, or the configuration, cannot be carried
+    /// out as given.
+    #[must_use]
+    pub fn is_usage(&self) -> bool {
+        match self {
+            TransportError::UnknownEndpoint(_)
+            | TransportError::OtherDevice
+            | TransportError::HandedOut
+            | TransportError::NoAddress { .. }
+            | TransportError::UnknownMemory(_)
+            | TransportError::Withdrawn
+            | TransportError::NoKey { .. }
+            | TransportError::ForeignKey { .. }
+            | TransportError::NotImported { .. }
+            | TransportError::NotShared { .. }
+            | TransportError::NotMapped { .. }
+            | TransportError::OutOfRange { .. }
+            | TransportError::TooLong { .. }
+            | TransportError::OtherLength { .. }
+            | TransportError::ImmediateTooLarge(_)
+            | TransportError::Count { .. }
+            | TransportError::Unsupported { .. }
+            | TransportError::NoDevice { .. }
+            | TransportError::Config(_)
+            | TransportError::Setting { .. }
+            | TransportError::Usage(_) => true,
+            // A host without any interface is nobody's choice.
+            TransportError::NoInterface { filter, .. } => !filter.is_empty(),
+            TransportError::Os { .. }
+            | TransportError::Deadline { .. }
+            | TransportError::Refused { .. }
+            | TransportError::Lost { .. }
+            | TransportError::Unusable { .. }
+            | TransportError::Full { .. }
+            | TransportError::Memory(_)
+            | TransportError::Region(_)
+            | TransportError::Internal { .. }
+            | TransportError::Injected { .. } => false,
+        }
+    }
+
+    /// Returns whether the library is at fault, and nobody else.
+    #[must_use]
+    pub fn is_defect(&self) -> bool {
+        matches!(self, TransportError::Region(_) | TransportError::Internal { .. })
+    }
+
+    /// Returns whether less memory might do: the error is `ENOMEM` of the system.
+    #[must_use]
+    pub fn is_shortage(&self) -> bool {
+        matches!(self, TransportError::Os { code: 12, .. } | TransportError::Memory(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_with_the_error_stay_small() {
+        assert!(size_of::<TransportError>() <= 64, "{}", size_of::<TransportError>());
+    }
+
+    #[test]
+    fn the_blame_is_with_one_at_most() {
+        let region = RegionError { offset: 8, bytes: 4, region_bytes: 8 };
+        let defect = TransportError::from(region);
+        assert!(defect.is_defect() && !defect.is_usage(), "{defect}");
+        let there = "lo (127.0.0.1)".to_owned();
+        let none = TransportError::NoInterface { filter: String::new(), there: there.clone() };
+        assert!(!none.is_usage() && !none.is_defect(), "{none}");
+        let asked = TransportError::NoInterface { filter: "ib7".to_owned(), there };
+        assert!(asked.is_usage() && !asked.is_defect(), "{asked}");
+    }
+
+    #[test]
+    fn a_lane_that_is_full_says_how_many_it_takes() {
+        assert_eq!(EndpointId::next(3, 4), Ok(EndpointId(3)));
+        let error = EndpointId::next(4, 4).unwrap_err().to_string();
+        assert_eq!(error, "5 endpoints of one lane; use 1 to 4");
+    }
+}
