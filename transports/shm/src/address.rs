@@ -27,10 +27,11 @@ impl Namespace {
         let path = "/proc/sys/kernel/random/boot_id";
         let boot = std::fs::read_to_string(path).ok().and_then(|text| parse_boot(&text));
         let Some(boot) = boot else {
-            return Err(TransportError::Usage(format!(
+            let reason = format!(
                 "{path} cannot be read, so processes of this host cannot recognise each other; \
                  mount /proc"
-            )));
+            );
+            return Err(TransportError::Unusable { what: "shared memory".to_owned(), reason });
         };
         let network = std::fs::metadata("/proc/self/ns/net").map_or(0, |meta| meta.ino());
         Ok(Namespace { boot, network })
@@ -70,9 +71,8 @@ pub(crate) fn decode(address: &Address, here: Namespace) -> Result<Name, Transpo
     let (name, there) = match encoding::decode(&address.0) {
         Ok((KIND, name, there)) => (name, there),
         _ => {
-            let bytes = address.0.len();
-            let reason = format!("{bytes} bytes that are no shared memory address");
-            return Err(TransportError::Usage(reason));
+            let (bytes, of) = (address.0.len(), "a shared memory listener");
+            return Err(TransportError::NoAddress { bytes, of });
         }
     };
     let (name, there): (Name, Namespace) = (name, there);
@@ -120,7 +120,7 @@ mod tests {
         let long = [&good[..], &[0]].concat();
         for bytes in [&good[..good.len() - 1], &long, b"", b"shm1", &good[1..]] {
             let error = decode(&Address(bytes.to_vec()), here).unwrap_err();
-            assert!(matches!(error, TransportError::Usage(_)), "{error}");
+            assert!(matches!(error, TransportError::NoAddress { .. }), "{error}");
         }
     }
 }

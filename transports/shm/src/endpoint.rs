@@ -228,8 +228,7 @@ impl Connecting for ShmConnecting {
     fn poll(&mut self, now: Instant) -> Result<Option<Connected>, TransportError> {
         let started = *self.started.get_or_insert(now);
         if matches!(self.progress, Progress::Over) {
-            let text = "this connection has already been handed out, or has failed".to_owned();
-            return Err(TransportError::Usage(text));
+            return Err(TransportError::HandedOut);
         }
         let connected = self.advance()?;
         if connected.is_none() && now >= self.deadline {

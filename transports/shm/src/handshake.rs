@@ -153,11 +153,7 @@ impl Handshake {
             return Err(self.refused("it sent no ring"));
         };
         let theirs = memory::adopt(file, RING.link_bytes(), self.peer())?;
-        let unusable = |error| TransportError::Usage(format!("a ring is not usable: {error}"));
-        Ok(Shaken {
-            outgoing: Sender::new(&theirs, RING).map_err(unusable)?,
-            incoming: Receiver::new(&own, RING).map_err(unusable)?,
-        })
+        Ok(Shaken { outgoing: Sender::new(&theirs, RING)?, incoming: Receiver::new(&own, RING)? })
     }
 
     /// Returns the connection, after [`Handshake::step`] has returned its rings.

@@ -329,10 +329,9 @@ impl ShmLane {
         if is_full || *unreported >= depth {
             return Ok(false);
         }
-        let range = |error| TransportError::Usage(format!("a put out of range: {error}"));
         let copy = |at: usize, from: &Slice<'_, File>| {
             let region = &from.registration.region;
-            to.region.copy_from(at, region, from.offset, from.bytes).map_err(range)
+            to.region.copy_from(at, region, from.offset, from.bytes)
         };
         copy(remote_offset, &source)?;
         tail.map_or(Ok(()), |tail| copy(remote_offset + source.bytes, &tail))?;
@@ -349,10 +348,9 @@ impl Lane for ShmLane {
     fn attach(&mut self, connected: Connected) -> Result<EndpointId, TransportError> {
         let device = self.memory.registry().device();
         let link = connected.into_own(|link: &Link| link.device == device)?;
-        let number = u32::try_from(self.endpoints.len())
-            .map_err(|_| TransportError::Usage("a lane has 2^32 endpoints at most".to_owned()))?;
+        let id = EndpointId::next(self.endpoints.len(), u32::MAX as usize)?;
         self.endpoints.push(Some(Box::new(Endpoint::new(*link))));
-        Ok(EndpointId(number))
+        Ok(id)
     }
 
     fn detach(&mut self, endpoint: EndpointId) {
@@ -369,11 +367,11 @@ impl Lane for ShmLane {
         let registration = self.memory.registry().find(key)?;
         let peer = self.endpoint(endpoint)?;
         let Some(file) = registration.with else {
-            return Err(TransportError::Usage(
-                "this memory was made elsewhere and only registered, so other processes cannot \
-                 map it; share memory that the device's allocate() made"
-                    .to_owned(),
-            ));
+            return Err(TransportError::Unsupported {
+                what: "share memory that was made elsewhere and only registered",
+                reason: "other processes cannot map it; share memory that the device's allocate() \
+                         made",
+            });
         };
         peer.share(key, registration.region.bytes(), &file)
     }

@@ -101,10 +101,8 @@ impl Transport for ShmTransport {
 
     fn open(&self, id: &DeviceId) -> Result<Arc<dyn Device>, TransportError> {
         if id.0 != DEVICE {
-            let name = &id.0;
-            return Err(TransportError::Usage(format!(
-                "there is no shared memory device {name:?}; the only one is {DEVICE:?}"
-            )));
+            let advice = format!("the only one of shared memory is {DEVICE:?}");
+            return Err(TransportError::NoDevice { device: id.0.clone(), advice });
         }
         Ok(Arc::new(ShmDevice::open()?))
     }

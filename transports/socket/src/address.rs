@@ -50,11 +50,7 @@ impl Location {
             Ok((MAGIC, Location { token, addresses })) if !addresses.is_empty() => {
                 Ok(Location { token, addresses })
             }
-            _ => {
-                let bytes = address.0.len();
-                let reason = format!("{bytes} bytes that are no address of a TCP listener");
-                Err(TransportError::Usage(reason))
-            }
+            _ => Err(TransportError::NoAddress { bytes: address.0.len(), of: "a TCP listener" }),
         }
     }
 

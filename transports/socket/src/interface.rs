@@ -88,10 +88,8 @@ fn chosen(filter: &Filter, text: &str) -> Result<Vec<Interface>, TransportError>
     let chosen = choose(&found, filter);
     if chosen.is_empty() {
         let names: Vec<String> = found.iter().map(|i| format!("{} ({})", i.name, i.ip())).collect();
-        return Err(TransportError::Usage(format!(
-            "no network interface matches FERROCCL_SOCKET_IFNAME={text:?}; there are: {}",
-            names.join(", ")
-        )));
+        let (filter, there) = (text.to_owned(), names.join(", "));
+        return Err(TransportError::NoInterface { filter, there });
     }
     Ok(chosen)
 }

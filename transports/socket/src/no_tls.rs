@@ -24,11 +24,11 @@ impl Tls {
     ///
     /// Always.
     pub fn new() -> Result<Tls, TransportError> {
-        Err(TransportError::Usage(
-            "FERROCCL_TLS=1, but this program was built without TLS; build it with the feature \
-             `tls`, or leave FERROCCL_TLS unset on all ranks"
-                .to_owned(),
-        ))
+        Err(TransportError::Setting {
+            variable: "FERROCCL_TLS",
+            problem: "this program was built without TLS".to_owned(),
+            advice: "build it with the feature `tls`, or leave FERROCCL_TLS unset on all ranks",
+        })
     }
 
     /// Cannot be called, for lack of a value.

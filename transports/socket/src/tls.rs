@@ -123,10 +123,9 @@ fn key() -> Result<Arc<CertifiedKey>, rustls::Error> {
 }
 
 fn unusable(error: rustls::Error) -> TransportError {
-    TransportError::Usage(format!(
-        "TLS cannot be used here: {error}; leave FERROCCL_TLS unset on all ranks if the network \
-         can be trusted"
-    ))
+    let reason =
+        format!("{error}; leave FERROCCL_TLS unset on all ranks if the network can be trusted");
+    TransportError::Unusable { what: "TLS".to_owned(), reason }
 }
 
 /// Verifier that accepts every key of whoever holds it: the peer's identity is proved within the

@@ -56,10 +56,9 @@ pub struct TcpDevice {
 impl TcpDevice {
     pub(crate) fn open(options: Options) -> Result<TcpDevice, TransportError> {
         if !(1..=SOCKETS_MAX).contains(&options.sockets) {
-            return Err(TransportError::Usage(format!(
-                "{} sockets per pair of ranks; use 1 to {SOCKETS_MAX}",
-                options.sockets
-            )));
+            let what = "sockets per pair of ranks (FERROCCL_SOCKETS)";
+            let (count, most) = (options.sockets as usize, SOCKETS_MAX as usize);
+            return Err(TransportError::Count { what, count, most });
         }
         let (registry, writers) = (Arc::new(Registry::new()), Writers::default());
         let tls = if options.tls { Some(Tls::new()?) } else { None };

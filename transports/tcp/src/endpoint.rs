@@ -153,12 +153,10 @@ impl Endpoint {
         };
         let LocalSlice { offset, bytes, .. } = from;
         let result = result.ok_or_else(|| {
-            TransportError::Usage(format!(
-                "{bytes} bytes at offset {offset} of memory that is not shared with {}",
-                self.peer
-            ))
+            let peer = self.peer.clone();
+            TransportError::NotShared { peer, offset, bytes }
         })?;
-        result.map_err(|error| TransportError::Usage(error.to_string()))
+        Ok(result?)
     }
 
     /// Returns the number of puts of data that are not done.

@@ -267,12 +267,11 @@ impl Lane for TcpLane {
     fn attach(&mut self, connected: Connected) -> Result<EndpointId, TransportError> {
         let device = self.memory.registry().device();
         let link = connected.into_own(|link: &Link| link.device == device)?;
-        let number = u32::try_from(self.endpoints.len())
-            .map_err(|_| TransportError::Usage("a lane has 2^32 endpoints at most".to_owned()))?;
+        let id = EndpointId::next(self.endpoints.len(), u32::MAX as usize)?;
         self.sockets += link.wires.len();
         self.endpoints.push(Some(Endpoint::new(*link, self.gives_back, self.traffic_class)));
         self.watch();
-        Ok(EndpointId(number))
+        Ok(id)
     }
 
     fn detach(&mut self, endpoint: EndpointId) {
@@ -354,12 +353,10 @@ impl Lane for TcpLane {
 
     fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
         check_note(bytes)?;
-        let unsuitable =
-            |error| TransportError::Usage(format!("a note of {} bytes: {error}", bytes.len()));
         let source = Region::private(bytes.len());
-        source.write(0, bytes).map_err(|error| unsuitable(error.to_string()))?;
+        source.write(0, bytes)?;
         // Memory may be a little longer than asked for.
-        let source = source.part(0, bytes.len()).map_err(|error| unsuitable(error.to_string()))?;
+        let source = source.part(0, bytes.len())?;
         let header = Header { bytes: bytes.len() as u32, ..Header::bare(Kind::Note, 0) };
         let peer = self.endpoint(endpoint)?;
         if peer.lost.is_none() {
@@ -400,9 +397,9 @@ impl Lane for TcpLane {
             Ok::<_, TransportError>(Other { key: into.key, region })
         };
         let into = into.map(other).transpose()?;
-        if into.as_ref().is_some_and(|into| into.region.bytes() != from.bytes) {
-            let text = "the other place for a put has another length".to_owned();
-            return Err(TransportError::Usage(text));
+        let given = into.as_ref().map_or(from.bytes, |into| into.region.bytes());
+        if given != from.bytes {
+            return Err(TransportError::OtherLength { bytes: from.bytes, given });
         }
         let peer = self.endpoint(endpoint)?;
         if peer.lost.is_some() {

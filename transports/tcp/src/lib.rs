@@ -106,8 +106,7 @@ impl Options {
     ///
     /// When a value of TCP's own tunables cannot be read.
     pub fn from_config(config: &Config) -> Result<Options, TransportError> {
-        let own: Result<TcpTunables, _> = config.transport_settings.read();
-        let own = own.map_err(|error| TransportError::Usage(error.to_string()))?;
+        let own: TcpTunables = config.transport_settings.read()?;
         Ok(Options {
             interfaces: config.socket_interfaces.clone(),
             sockets: own.sockets,
@@ -172,10 +171,8 @@ impl Transport for TcpTransport {
 
     fn open(&self, id: &DeviceId) -> Result<Arc<dyn Device>, TransportError> {
         if id.0 != DEVICE {
-            let name = &id.0;
-            return Err(TransportError::Usage(format!(
-                "there is no TCP device {name:?}; the only one is {DEVICE:?}"
-            )));
+            let advice = format!("the only one of TCP is {DEVICE:?}");
+            return Err(TransportError::NoDevice { device: id.0.clone(), advice });
         }
         Ok(Arc::new(TcpDevice::open(self.options.clone())?))
     }

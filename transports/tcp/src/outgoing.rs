@@ -105,10 +105,9 @@ impl Outgoing {
     pub(crate) fn relocate(&mut self, id: u64, to: &Region) -> Result<(), TransportError> {
         let found = self.queue.iter_mut().find(|put| put.id == Some(id));
         let Some(tail) = found.and_then(|put| put.tail.as_mut()) else { return Ok(()) };
-        let (own, given) = (tail.bytes(), to.bytes());
-        if own != given {
-            let text = format!("a tail of {own} bytes cannot be read from {given} others");
-            return Err(TransportError::Usage(text));
+        let (bytes, given) = (tail.bytes(), to.bytes());
+        if bytes != given {
+            return Err(TransportError::OtherLength { bytes, given });
         }
         *tail = to.clone();
         Ok(())

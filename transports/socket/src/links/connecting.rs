@@ -50,8 +50,7 @@ impl LinkConnecting {
 
     fn advance(&mut self, now: Instant) -> Result<Option<Link>, TransportError> {
         let Some(mut dialler) = self.dialler.take() else {
-            let text = "this connection has already been handed out, or has failed".to_owned();
-            return Err(TransportError::Usage(text));
+            return Err(TransportError::HandedOut);
         };
         let Some((address, wire)) = dialler.poll(now)? else {
             self.dialler = Some(dialler);
