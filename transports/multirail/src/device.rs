@@ -32,16 +32,17 @@ impl RailsDevice {
     /// memory, or its puts are done before the peer has them.
     pub fn new(devices: Vec<(String, Arc<dyn Device>)>) -> Result<RailsDevice, TransportError> {
         let (names, devices): (Vec<_>, Vec<Arc<dyn Device>>) = devices.into_iter().unzip();
-        let usage = |text: String| Err(TransportError::Usage(text));
         let count = devices.len();
         if !(1..=RAILS_MAX).contains(&count) {
-            return usage(format!("{count} devices cannot be rails; use 1 to {RAILS_MAX}"));
+            let (what, most) = ("devices as rails of one device", RAILS_MAX);
+            return Err(TransportError::Count { what, count, most });
         }
         let caps: Vec<&Caps> = devices.iter().map(|device| device.caps()).collect();
         if caps.iter().any(|caps| caps.mapped || !caps.acknowledged) {
-            return usage(
-                "a device whose puts are done before the peer has them cannot be a rail".to_owned(),
-            );
+            return Err(TransportError::Unsupported {
+                what: "be a rail",
+                reason: "its puts are done before the peer has them",
+            });
         }
         let least = |of: fn(&Caps) -> usize| caps.iter().map(|caps| of(caps)).min().unwrap_or(0);
         let depth: usize = caps.iter().map(|caps| caps.depth_max).sum();
@@ -123,7 +124,7 @@ impl Device for RailsDevice {
                 }
             }
         }
-        Err(failed.unwrap_or_else(|| TransportError::Usage("no device is left".to_owned())))
+        Err(failed.unwrap_or(TransportError::Internal { what: "rails without a device" }))
     }
 
     /// Registers memory with all devices, or not at all: memory that only some devices reach would

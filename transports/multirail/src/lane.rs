@@ -69,10 +69,6 @@ pub(crate) struct RailsLane {
     busy: usize,
 }
 
-fn usage(text: &str) -> TransportError {
-    TransportError::Usage(text.to_owned())
-}
-
 impl RailsLane {
     pub(crate) fn new(with: &Arc<Shared>) -> Result<RailsLane, TransportError> {
         let lanes = with.devices.iter().map(|device| device.lane());
@@ -683,9 +679,7 @@ impl Lane for RailsLane {
         let gathered = connected.into_own(is_own)?;
         let Gathered { id, rails: parts, from, .. } = *gathered;
         let number = self.links.len();
-        if number >> (64 - LINK_SHIFT) != 0 {
-            return Err(usage("a lane has 2^20 endpoints at most"));
-        }
+        let endpoint = EndpointId::next(number, 1 << (64 - LINK_SHIFT))?;
         let (mut rails, mut failed) = (Vec::new(), None);
         for (at, part) in parts.into_iter().enumerate() {
             let lane = at % self.lanes.len();
@@ -716,7 +710,7 @@ impl Lane for RailsLane {
         let addresses = link.addresses();
         self.links.push(Some(link));
         self.tell(number, &addresses);
-        Ok(EndpointId(number as u32))
+        Ok(endpoint)
     }
 
     fn detach(&mut self, endpoint: EndpointId) {
@@ -764,37 +758,40 @@ impl Lane for RailsLane {
         self.link(endpoint)?;
         let RailsLane { links, lanes, with, .. } = self;
         let Some(Some(link)) = links.get_mut(endpoint.0 as usize) else {
-            return Err(usage("there is no such endpoint"));
+            return Err(TransportError::UnknownEndpoint(endpoint));
         };
         let is_registered = |key| with.registry.find(key).is_ok();
         let number = link.share(key, is_registered);
         let bytes = registration.region.bytes() as u64;
         let mut keys = Keys { memory: Theirs { number, bytes }, rails: Vec::new() };
-        let mut failed = usage("no rail is left");
+        let mut failed = None;
         for rail in &link.rails {
             let own = registration.with[rail.lane];
             let shared = rail.endpoint().zip(own).map(|(at, own)| lanes[rail.lane].share(at, own));
             keys.rails.push(match shared {
                 Some(Ok(key)) => Some(key),
                 Some(Err(error)) => {
-                    failed = error;
+                    failed = Some(error);
                     None
                 }
                 None => None,
             });
         }
         if keys.rails.iter().all(Option::is_none) {
-            return Err(failed);
+            return Err(failed.unwrap_or_else(|| TransportError::Lost {
+                peer: "a peer behind rails".to_owned(),
+                reason: format!("no rail to it can reach this memory: {}", link.reasons()),
+            }));
         }
         Ok(keys.encode())
     }
 
     fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError> {
-        let keys = Keys::decode(key).ok_or_else(|| usage("this is no key of rails"))?;
+        let keys = Keys::decode(key).ok_or(TransportError::NoKey { bytes: key.0.len() })?;
         self.link(at)?;
         let RailsLane { links, lanes, memory, .. } = self;
         let Some(Some(link)) = links.get_mut(at.0 as usize) else {
-            return Err(usage("there is no such endpoint"));
+            return Err(TransportError::UnknownEndpoint(at));
         };
         let (mut failed, mut any) = (None, false);
         for (rail, key) in keys.rails.iter().enumerate().take(link.rails.len()) {

@@ -352,13 +352,13 @@ impl RailsConnecting {
         text: &[u8],
         deadline: Instant,
     ) -> Result<RailsConnecting, TransportError> {
-        let usage = |text: String| TransportError::Usage(text);
         if text.len() > TEXT_BYTES_MAX {
             let (bytes, most) = (text.len(), TEXT_BYTES_MAX);
             return Err(TransportError::TooLong { what: "hello", bytes, most });
         }
         let theirs = Addresses::decode(address);
-        let theirs = theirs.ok_or_else(|| usage("no addresses of rails".to_owned()))?;
+        let (bytes, of) = (address.0.len(), "a listener behind rails");
+        let theirs = theirs.ok_or(TransportError::NoAddress { bytes, of })?;
         let id: LinkId = socket::random()?;
         // Who has more devices uses them all; the other side's take turns.
         let rails = theirs.count.max(with.devices.len());
@@ -398,9 +398,7 @@ impl Connecting for RailsConnecting {
         if is_open && !is_late {
             return Ok(None);
         }
-        let mut error = TransportError::Usage(
-            "this connection has already been handed out, or has failed".to_owned(),
-        );
+        let mut error = TransportError::HandedOut;
         let mut rails = Vec::new();
         for attempt in &mut self.attempts {
             rails.push(match std::mem::replace(attempt, Attempt::Over) {

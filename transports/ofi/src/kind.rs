@@ -89,8 +89,7 @@ pub const KIND: TransportKind = TransportKind {
 };
 
 fn own(config: &Config) -> Result<OfiTunables, TransportError> {
-    let own = config.transport_settings.read::<OfiTunables>();
-    own.map_err(|error| TransportError::Usage(error.to_string()))
+    Ok(config.transport_settings.read()?)
 }
 
 /// Returns the best provider that there is, or the one that most machines have. Where libfabric is
@@ -101,7 +100,8 @@ fn usual(config: &Config) -> Result<String, TransportError> {
         return Ok(USUAL[0].to_owned());
     }
     if !config.transport.split('+').any(|name| name == KIND.name) {
-        return Err(TransportError::Usage("this host has no EFA".to_owned()));
+        let reason = "this host has none; FERROCCL_TRANSPORT=ofi uses other providers".to_owned();
+        return Err(TransportError::Unusable { what: "EFA".to_owned(), reason });
     }
     let all = providers().unwrap_or_default();
     let found = USUAL.iter().find(|name| all.iter().any(|provider| provider.name == **name));

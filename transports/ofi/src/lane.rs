@@ -39,10 +39,6 @@ const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 /// Longest sleep where the provider wakes nobody.
 const NAP: Duration = Duration::from_micros(50);
 
-/// Reason why the links of a lane are lost whose memory was given back too early.
-const WITHDRAWN: &str = "memory was given back while it was being sent from; what is sent stays \
-                         registered until it is done";
-
 /// Number of each lane of the process, for registrations.
 static LANES: AtomicU64 = AtomicU64::new(0);
 
@@ -201,7 +197,7 @@ impl OfiLane {
         let is_silent = |peer: &Peer| peer.handed[kind] && !peer.answered[kind];
         while let Some(mut write) = peer.waiting.pop(is_control) {
             if write.request.is_void() {
-                return peer.lose(WITHDRAWN.to_owned());
+                return peer.lose(TransportError::Withdrawn.to_string());
             }
             if inbox.is_none() && is_silent(peer) {
                 return peer.waiting.put_back(write);
@@ -267,7 +263,10 @@ impl OfiLane {
             }
         }
         if *is_withdrawn {
-            self.peers.iter_mut().flatten().for_each(|peer| peer.lose(WITHDRAWN.to_owned()));
+            self.peers
+                .iter_mut()
+                .flatten()
+                .for_each(|peer| peer.lose(TransportError::Withdrawn.to_string()));
         }
         let (inbox, own) = (&mut self.inbox, endpoints.first());
         let posted = inbox.as_mut().zip(own).map(|(inbox, own)| inbox.post(&own.data));
@@ -515,14 +514,13 @@ impl Lane for OfiLane {
         let mut posted = lock(&self.posted);
         posted.grow(own + 1).map_err(transport_error)?;
         let Some(own) = posted.endpoints.get(own) else {
-            return Err(TransportError::Usage(WITHDRAWN.to_owned()));
+            return Err(TransportError::Withdrawn);
         };
         let addresses = own.addresses().map_err(transport_error)?;
         let token = ccl_socket::socket::random()?;
         let mode = self.mode.clone();
         let peer = Peer::new(*link, Offer { addresses, number: number as u32, token, mode });
-        let peer =
-            peer.ok_or_else(|| TransportError::Usage("a link without a connection".to_owned()))?;
+        let peer = peer.ok_or(TransportError::Internal { what: "a link without a connection" })?;
         drop(posted);
         self.peers.push(Some(peer));
         Ok(endpoint)
@@ -586,7 +584,7 @@ impl Lane for OfiLane {
         }
         let posted = lock(&self.posted);
         let Some(own) = posted.endpoints.get(endpoint.0 as usize / self.peers_max) else {
-            return Err(TransportError::Usage(WITHDRAWN.to_owned()));
+            return Err(TransportError::Withdrawn);
         };
         let (address, name) = match &self.inbox {
             None => memory.share(self.number, endpoint, |memory| own.data.expose(memory))?,
@@ -603,7 +601,8 @@ impl Lane for OfiLane {
         let peer = self.peer(at)?;
         let theirs = |shared: &Shared| shared.link == peer.id && shared.dialled != peer.dialled;
         let shared = Shared::decode(key).filter(theirs).ok_or_else(|| {
-            TransportError::Usage(format!("a key of memory that {} has not shared", peer.name))
+            let peer = peer.name.clone();
+            TransportError::ForeignKey { peer }
         })?;
         let known = self.memory.known(at, |known| *known == shared);
         Ok(known.unwrap_or_else(|| self.memory.import(at, shared)))

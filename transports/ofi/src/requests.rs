@@ -71,7 +71,7 @@ impl Heads {
             self.chunks.push((region, memory.transpose().map_err(transport_error)?));
         }
         let (region, memory) = &self.chunks[chunk];
-        region.write(offset, head).map_err(|error| TransportError::Usage(error.to_string()))?;
+        region.write(offset, head)?;
         let descriptor = memory.as_ref().map_or(std::ptr::null_mut(), Memory::descriptor);
         Ok((region.start().wrapping_add(offset).cast_const(), HEAD_BYTES, descriptor))
     }
@@ -234,8 +234,7 @@ impl Write {
         let mut at = 0;
         for (memory, (start, bytes, _)) in self.request.keeps.iter().flatten().zip(self.ranges()) {
             let offset = start.addr() - memory.region().start().addr();
-            let copied = to.copy_from(at, memory.region(), offset, *bytes);
-            copied.map_err(|error| TransportError::Usage(error.to_string()))?;
+            to.copy_from(at, memory.region(), offset, *bytes)?;
             at += bytes;
         }
         Ok(())

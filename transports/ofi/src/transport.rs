@@ -119,9 +119,11 @@ impl Transport for OfiTransport {
 
     fn open(&self, id: &DeviceId) -> Result<Arc<dyn Device>, TransportError> {
         let offers = self.offers().map_err(transport_error)?;
+        let there = Vec::from_iter(offers.iter().map(Info::device)).join(", ");
         let found = offers.into_iter().find(|info| info.device() == id.0);
         let info = found.ok_or_else(|| {
-            TransportError::Usage(format!("provider {} has no device {}", self.provider, id.0))
+            let advice = format!("those of libfabric's provider {} are: {there}", self.provider);
+            TransportError::NoDevice { device: id.0.clone(), advice }
         })?;
         Ok(Arc::new(OfiDevice::open(info, self.options.clone())?))
     }

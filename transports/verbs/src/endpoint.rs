@@ -168,8 +168,8 @@ impl Endpoint {
             first_packet: u32::from_be_bytes([0, a, b ^ d, c]),
             pairs: lines.iter().map(Line::number).collect(),
         };
-        let gone = || TransportError::Usage("a link without a connection".to_owned());
-        let mut side = SideLink::new(link).ok_or_else(gone)?;
+        let missing = TransportError::Internal { what: "a link without a connection" };
+        let mut side = SideLink::new(link).ok_or(missing)?;
         side.say(&SideMessage::Offer(own.encode()));
         Ok(Endpoint {
             id: side.id(),

@@ -382,23 +382,22 @@ impl Lane for VerbsLane {
         let link = connected.into_own(|link: &Link| link.device == device)?;
         let needed = completions(&self.port, &self.options);
         let number = self.endpoints.len();
-        let id = u32::try_from(number).ok().filter(|id| id >> 20 == 0);
-        let id = id
-            .ok_or_else(|| TransportError::Usage("a lane has 2^20 endpoints at most".to_owned()))?;
+        let id = EndpointId::next(number, 1 << 20)?;
         if needed > self.room {
-            return Err(TransportError::Usage(format!(
-                "the completion queue has room for {} more completions, and a link needs {needed}: \
-                 the device holds no more; spread the ranks over more devices \
-                 (FERROCCL_IB_HCA), or use FERROCCL_TRANSPORT=tcp",
-                self.room
-            )));
+            return Err(TransportError::Full {
+                resource: "the completion queue of the RDMA device",
+                room: self.room,
+                needed,
+                advice: "spread the ranks over more devices (FERROCCL_IB_HCA), or use \
+                         FERROCCL_TRANSPORT=tcp",
+            });
         }
         let endpoint = Endpoint::new(*link, number, &self.port, &self.queue, &self.options)?;
         watch(&self.epoll, &endpoint, number)?;
         self.room -= needed;
         self.unsettled = true;
         self.endpoints.push(Some(endpoint));
-        Ok(EndpointId(id))
+        Ok(id)
     }
 
     fn detach(&mut self, endpoint: EndpointId) {
@@ -467,7 +466,8 @@ impl Lane for VerbsLane {
         let shared = Shared::decode(key);
         let peer = self.endpoint(at)?;
         let shared = shared.filter(|shared| peer.is_theirs(shared)).ok_or_else(|| {
-            TransportError::Usage(format!("a key of memory that {} has not shared", peer.peer))
+            let peer = peer.peer.clone();
+            TransportError::ForeignKey { peer }
         })?;
         let known = self.memory.known(at, |known| *known == shared);
         Ok(known.unwrap_or_else(|| self.memory.import(at, shared)))

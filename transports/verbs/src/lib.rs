@@ -148,8 +148,7 @@ impl Default for Options {
 
 /// Reads the tunables of RDMA alone.
 fn own(config: &Config) -> Result<RdmaTunables, TransportError> {
-    let read = config.transport_settings.read();
-    read.map_err(|error| TransportError::Usage(error.to_string()))
+    Ok(config.transport_settings.read()?)
 }
 
 impl Options {
@@ -161,11 +160,12 @@ impl Options {
     /// When a setting cannot be used, such as encryption, an unknown address family, or a malformed
     /// network.
     pub fn from_config(config: &Config, link_within: Duration) -> Result<Options, TransportError> {
-        let usage = |text: String| Err(TransportError::Usage(text));
         if config.tls {
-            let text = "FERROCCL_TLS=1 encrypts what goes over tcp; verbs cannot. Use \
-                        FERROCCL_TRANSPORT=tcp, or leave FERROCCL_TLS unset";
-            return usage(text.to_owned());
+            return Err(TransportError::Setting {
+                variable: "FERROCCL_TLS",
+                problem: "TLS encrypts what goes over tcp, and verbs cannot".to_owned(),
+                advice: "use FERROCCL_TRANSPORT=tcp, or leave FERROCCL_TLS unset",
+            });
         }
         let own = own(config)?;
         let family = match own.address_family.as_str() {
@@ -173,17 +173,19 @@ impl Options {
             "AF_INET" => Some(Family::V4),
             "AF_INET6" => Some(Family::V6),
             other => {
-                return usage(format!(
-                    "FERROCCL_IB_ADDR_FAMILY={other} is neither AF_INET nor AF_INET6"
-                ));
+                return Err(TransportError::Setting {
+                    variable: "FERROCCL_IB_ADDR_FAMILY",
+                    problem: format!("{other} is neither AF_INET nor AF_INET6"),
+                    advice: "use one of these, or leave it unset for any",
+                });
             }
         };
         let entries = own.address_range.split(',').map(str::trim);
         let network = |text: &str| {
-            text.parse().map_err(|_| {
-                let text =
-                    format!("FERROCCL_IB_ADDR_RANGE: {text} is no network such as 10.0.0.0/8");
-                TransportError::Usage(text)
+            text.parse().map_err(|_| TransportError::Setting {
+                variable: "FERROCCL_IB_ADDR_RANGE",
+                problem: format!("{text} is no network"),
+                advice: "use networks such as 10.0.0.0/8, with commas between them",
             })
         };
         let networks = entries.filter(|text| !text.is_empty()).map(network);
@@ -231,25 +233,29 @@ impl Options {
     /// Rejects values that no device takes, so that their error differs from that of one device.
     fn check(&self) -> Result<(), TransportError> {
         let pairs = group::needs(self).count();
-        let problem = if !(2..=offer::PAIRS_MAX).contains(&pairs) {
-            let most = offer::PAIRS_MAX;
-            format!("{pairs} queue pairs per link (FERROCCL_IB_POLICY); use {most} at most")
-        } else if self.timeout > 31 {
-            format!("a timeout of {} (FERROCCL_IB_TIMEOUT); use 0 to 31", self.timeout)
+        if !(2..=offer::PAIRS_MAX).contains(&pairs) {
+            // One queue pair is for credits and CTS alone.
+            let (count, most) = (pairs.saturating_sub(1), offer::PAIRS_MAX - 1);
+            let what = "queue pairs for data per link (FERROCCL_IB_POLICY)";
+            return Err(TransportError::Count { what, count, most });
+        }
+        let (variable, value, advice) = if self.timeout > 31 {
+            ("FERROCCL_IB_TIMEOUT", format!("a timeout of {}", self.timeout), "use 0 to 31")
         } else if self.retries > 7 {
-            format!("{} retries (FERROCCL_IB_RETRY_CNT); use 0 to 7", self.retries)
+            ("FERROCCL_IB_RETRY_CNT", format!("{} retries", self.retries), "use 0 to 7")
         } else if self.not_ready_retries > 7 {
             let retries = self.not_ready_retries;
-            format!("{retries} retries (FERROCCL_IB_RNR_RETRY_CNT); use 0 to 7")
+            ("FERROCCL_IB_RNR_RETRY_CNT", format!("{retries} retries"), "use 0 to 7")
         } else if self.mtu().is_none() {
-            let bytes = self.mtu_bytes;
-            format!("packets of {bytes} bytes (FERROCCL_IB_MTU); use 256, 512, 1024, 2048 or 4096")
+            let value = format!("packets of {} bytes", self.mtu_bytes);
+            ("FERROCCL_IB_MTU", value, "use 256, 512, 1024, 2048 or 4096")
         } else if self.service_level > 15 {
-            format!("service level {} (FERROCCL_IB_SL); use 0 to 15", self.service_level)
+            ("FERROCCL_IB_SL", format!("service level {}", self.service_level), "use 0 to 15")
         } else {
             return Ok(());
         };
-        Err(TransportError::Usage(format!("RDMA cannot be used with {problem}")))
+        let problem = format!("RDMA cannot be used with {value}");
+        Err(TransportError::Setting { variable, problem, advice })
     }
 }
 
@@ -372,8 +378,11 @@ impl Transport for VerbsTransport {
             return missing.to_string();
         }
         let ports = self.survey();
-        let unusable = |(name, port): &(String, Result<String, TransportError>)| {
-            port.as_ref().err().map(|problem| format!("{name}: {problem}"))
+        let unusable = |(name, port): &(String, Result<String, TransportError>)| match port {
+            Ok(_) => None,
+            // It names the port.
+            Err(problem @ TransportError::Unusable { .. }) => Some(problem.to_string()),
+            Err(problem) => Some(format!("{name}: {problem}")),
         };
         let problems: Vec<String> = ports.iter().filter_map(unusable).collect();
         match (ports.is_empty(), self.options.devices.as_str()) {
@@ -386,12 +395,15 @@ impl Transport for VerbsTransport {
     }
 
     fn open(&self, id: &DeviceId) -> Result<Arc<dyn Device>, TransportError> {
-        let missing = |error: &LoadError| TransportError::Usage(error.to_string());
-        let functions = self.functions.map_err(missing)?;
+        let functions = self.functions.map_err(|error: &LoadError| {
+            let (what, reason) = ("RDMA".to_owned(), error.to_string());
+            TransportError::Unusable { what, reason }
+        })?;
         self.options.check()?;
         let (name, port) = id.0.split_once(':').unwrap_or((&id.0, "1"));
         let port = port.parse().map_err(|_| {
-            TransportError::Usage(format!("{:?} is no device and port, such as mlx5_0:1", id.0))
+            let advice = "name a device and a port, such as mlx5_0:1".to_owned();
+            TransportError::NoDevice { device: id.0.clone(), advice }
         })?;
         let context = Context::open(functions, name)?;
         let port = Port::open(context, port, &self.options)?;

@@ -78,24 +78,24 @@ impl Port {
         options: &Options,
     ) -> Result<Port, TransportError> {
         let title = format!("{}:{number}", context.name());
-        let usage = |problem: String| TransportError::Usage(format!("{title}: {problem}"));
+        let unusable = |reason| TransportError::Unusable { what: title.clone(), reason };
         if let Some(problem) = context.node_type().as_deref().and_then(unsuitable) {
-            return Err(usage(problem));
+            return Err(unusable(problem));
         }
         let (attr, limits) = (context.port(number)?, context.limits()?);
         if attr.state != IBV_PORT_ACTIVE {
-            return Err(usage(format!(
+            return Err(unusable(format!(
                 "the port is not active (state {}): look at its cable, its interface, and, with \
                  InfiniBand, the subnet manager",
                 attr.state
             )));
         }
         let (choice, others) = choose(&context, number, &attr, &options.gid)
-            .map_err(|problem| usage(problem.to_string()))?;
+            .map_err(|problem| unusable(problem.to_string()))?;
         let (lid, mtu) = (attr.lid, attr.active_mtu);
         let requested = options.partition;
         if context.partition(number, requested).is_none_or(|key| key == 0) {
-            return Err(usage(format!(
+            return Err(unusable(format!(
                 "row {requested} of its table of partitions is empty (FERROCCL_IB_PKEY)"
             )));
         }
@@ -137,11 +137,8 @@ impl Port {
         if !is_there || located.is_partial {
             let choice = choose(&self.context, self.number, &attr, rule);
             let (choice, others) = choice.map_err(|problem| {
-                let name = self.name();
-                TransportError::Usage(format!(
-                    "{name}: its address {} is gone, and {problem}",
-                    gid::ip(row.gid)
-                ))
+                let reason = format!("its address {} is gone, and {problem}", gid::ip(row.gid));
+                TransportError::Unusable { what: self.name(), reason }
             })?;
             let (old, new) = (gid::ip(row.gid), gid::ip(choice.row.gid));
             if old != new {

@@ -68,7 +68,7 @@ pub(super) fn ports(host: &Host) -> Vec<Finding> {
             match usable.iter().find(|(name, _)| *name == port.name) {
                 Some((name, Err(problem))) => Finding::fault(
                     name.clone(),
-                    format!("{shown}; ferroccl cannot use it: {problem}"),
+                    format!("{shown}; {problem}"),
                     "do what the reason says; FERROCCL_IB_HCA takes it out of use",
                 ),
                 Some((name, Ok(description))) => Finding::ok(name.clone(), description.clone()),

@@ -74,6 +74,13 @@ pub(crate) fn transport_error(error: OfiError) -> TransportError {
     let advice = "`ferroccl doctor --ofi` tests each provider";
     match error {
         OfiError::Call { call, code, reason } => TransportError::Os { call, code, reason, advice },
-        error => TransportError::Usage(error.to_string()),
+        OfiError::Request { what: call, code, reason, detail } => {
+            let reason = format!("{reason}, the provider says: {detail}");
+            TransportError::Os { call, code, reason, advice }
+        }
+        OfiError::Library(error) => {
+            let (what, reason) = ("libfabric".to_owned(), error.to_string());
+            TransportError::Unusable { what, reason }
+        }
     }
 }

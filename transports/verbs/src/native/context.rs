@@ -82,7 +82,8 @@ impl Context {
             let named =
                 |device: &&*mut ibv_device| name(functions, **device).as_deref() == Some(requested);
             let device = devices.iter().find(named).ok_or_else(|| {
-                TransportError::Usage(format!("there is no RDMA device {requested:?} on this host"))
+                let advice = "`ibv_devices` lists the RDMA devices of this host".to_owned();
+                TransportError::NoDevice { device: requested.to_owned(), advice }
             })?;
             // SAFETY: it is in the list, which is there.
             let context = unsafe { (functions.open_device)(*device) };
