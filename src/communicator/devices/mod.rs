@@ -391,7 +391,7 @@ mod tests {
         }
 
         fn open(&self, _: &DeviceId) -> Result<Arc<dyn Device>, TransportError> {
-            Err(TransportError::Usage("a test opens none".to_owned()))
+            Err(TransportError::Unsupported { what: "open devices", reason: "a test opens none" })
         }
     }
 

@@ -155,7 +155,8 @@ pub(crate) fn connect(
     deadline: Instant,
 ) -> Result<Box<dyn Connecting>, TransportError> {
     let Some(listener) = listener_of(address) else {
-        return Err(TransportError::Usage("the address is not one of this transport".to_owned()));
+        let (bytes, of) = (address.0.len(), "a simulated listener");
+        return Err(TransportError::NoAddress { bytes, of });
     };
     if hello.len() > HELLO_BYTES_MAX {
         let (bytes, most) = (hello.len(), HELLO_BYTES_MAX);

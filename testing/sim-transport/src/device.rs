@@ -68,12 +68,8 @@ impl Transport for SimTransport {
         if *id == self.id() {
             return Ok(self.world.device(self.rank));
         }
-        Err(TransportError::Usage(format!(
-            "rank {} has no device {}; its only one is {}",
-            self.rank,
-            id.0,
-            self.id().0
-        )))
+        let advice = format!("the only one of rank {} is {:?}", self.rank, self.id().0);
+        Err(TransportError::NoDevice { device: id.0.clone(), advice })
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Connected, EndpointId, Event, IMMEDIATE_MAX, Lane, LocalSlice, MrKey, NOTE_BYTES_MAX,
-    RemoteKey, RemoteMr, TransportError, WorkRequest,
+    Connected, EndpointId, Event, IMMEDIATE_MAX, Lane, LocalSlice, MrKey, RemoteKey, RemoteMr,
+    TransportError, WorkRequest, check_note,
 };
 use ccl_memory::Region;
 
@@ -33,35 +33,34 @@ impl SimLane {
     }
 }
 
-fn usage(text: impl Into<String>) -> TransportError {
-    TransportError::Usage(text.into())
-}
-
 fn inside(offset: usize, bytes: usize, of: usize) -> bool {
     offset.checked_add(bytes).is_some_and(|end| end <= of)
 }
 
-fn outside(bytes: usize, offset: usize, of: usize, whose: &str) -> TransportError {
-    usage(format!(
-        "a put of {bytes} bytes at offset {offset} does not lie in the {of} bytes of its {whose} \
-         memory"
-    ))
+fn check_range(
+    memory: &'static str,
+    offset: usize,
+    bytes: usize,
+    of: usize,
+) -> Result<(), TransportError> {
+    if inside(offset, bytes, of) {
+        return Ok(());
+    }
+    Err(TransportError::OutOfRange { memory, offset, bytes, room: of as u64 })
 }
 
 impl State {
     fn endpoint(&self, lane: usize, at: EndpointId) -> Result<(usize, usize), TransportError> {
         let endpoints = &self.lanes[lane].endpoints;
         let found = endpoints.get(at.0 as usize).copied().flatten();
-        found.ok_or_else(|| usage(format!("there is no endpoint {} on this lane", at.0)))
+        found.ok_or(TransportError::UnknownEndpoint(at))
     }
 
     /// Returns the share that a peer's key names, if its memory is on the other side of this
     /// connection.
-    fn share_of(&self, link: usize, side: usize, number: u64) -> Result<&Share, TransportError> {
+    fn share_of(&self, link: usize, side: usize, number: u64) -> Option<&Share> {
         let share = usize::try_from(number).ok().and_then(|index| self.shares.get(index));
-        share
-            .filter(|share| share.link == link && share.side == 1 - side)
-            .ok_or_else(|| usage("the key is not one that this endpoint's peer has shared"))
+        share.filter(|share| share.link == link && share.side == 1 - side)
     }
 
     /// Checks a request and returns its flight.
@@ -80,15 +79,15 @@ impl State {
             self.check_local(rank, slice)?;
             bytes = bytes.saturating_add(slice.bytes);
         }
-        self.check_remote((link, side), remote.0, remote_offset, bytes)?;
-        if immediate.is_some_and(|immediate| immediate > IMMEDIATE_MAX) {
-            return Err(usage("an immediate beyond what all transports can carry"));
+        let share = self.share_of(link, side, remote.0);
+        let share = share.ok_or(TransportError::NotImported { memory: remote, endpoint })?;
+        check_range("the peer's memory", remote_offset, bytes, share.bytes)?;
+        if let Some(immediate) = immediate.filter(|immediate| *immediate > IMMEDIATE_MAX) {
+            return Err(TransportError::ImmediateTooLarge(immediate));
         }
-        if bytes > self.conditions.message_bytes_max {
-            return Err(usage(format!(
-                "a put of {bytes} bytes is longer than {}; cut it",
-                self.conditions.message_bytes_max
-            )));
+        let most = self.conditions.message_bytes_max;
+        if bytes > most {
+            return Err(TransportError::TooLong { what: "put", bytes, most });
         }
         let (number, departs, share) = (0, self.now, remote.0);
         Ok(Flight {
@@ -105,21 +104,13 @@ impl State {
         })
     }
 
-    fn check_remote(
-        &self,
-        (link, side): (usize, usize),
-        share: u64,
-        offset: usize,
-        bytes: usize,
-    ) -> Result<(), TransportError> {
-        let of = self.share_of(link, side, share)?.bytes;
-        if inside(offset, bytes, of) { Ok(()) } else { Err(outside(bytes, offset, of, "remote")) }
-    }
-
     fn check_redirects(&self) -> Result<(), TransportError> {
         match self.conditions.redirects {
             true => Ok(()),
-            false => Err(usage("puts of this network read and write where they said first")),
+            false => Err(TransportError::Unsupported {
+                what: "relocate or redirect puts",
+                reason: "puts of this network read and write where they said first",
+            }),
         }
     }
 
@@ -127,9 +118,8 @@ impl State {
     pub(crate) fn check_local(&self, rank: u32, slice: LocalSlice) -> Result<(), TransportError> {
         let LocalSlice { key, offset, bytes } = slice;
         let memory = self.memory.get(&key.0).filter(|memory| memory.rank == rank);
-        let memory = memory.ok_or_else(|| usage("a put names memory that is not registered"))?;
-        let of = memory.region.bytes();
-        if inside(offset, bytes, of) { Ok(()) } else { Err(outside(bytes, offset, of, "local")) }
+        let memory = memory.ok_or(TransportError::UnknownMemory(key))?;
+        check_range("the registered memory", offset, bytes, memory.region.bytes())
     }
 
     fn post(
@@ -185,9 +175,7 @@ impl State {
     /// Sends a note; it always arrives, unless one end is gone.
     fn note(&mut self, lane: usize, at: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
         let (link, side) = self.endpoint(lane, at)?;
-        if bytes.len() > NOTE_BYTES_MAX {
-            return Err(usage("a note is too long"));
-        }
+        check_note(bytes)?;
         let connection = &self.links[link];
         let (from, to) = (connection.sides[side].rank, connection.sides[1 - side].rank);
         if connection.open && !self.has_crashed(from) {
@@ -252,7 +240,7 @@ impl Lane for SimLane {
         let mut state = self.world.state();
         let (link, side) = state.endpoint(self.lane, endpoint)?;
         let memory = state.memory.get(&key.0).filter(|memory| memory.rank == self.rank);
-        let memory = memory.ok_or_else(|| usage("memory must be registered to be shared"))?;
+        let memory = memory.ok_or(TransportError::UnknownMemory(key))?;
         let bytes = memory.region.bytes();
         let number = state.shares.len() as u64;
         state.shares.push(Share { link, side, key: key.0, bytes });
@@ -264,13 +252,16 @@ impl Lane for SimLane {
         let (link, side) = state.endpoint(self.lane, at)?;
         let number = key.0.strip_prefix(PREFIX).and_then(|bytes| bytes.try_into().ok());
         let number = number.map(u64::from_le_bytes);
-        let number = number.ok_or_else(|| usage("the key is not one of this transport"))?;
-        state.share_of(link, side, number)?;
+        let number = number.ok_or(TransportError::NoKey { bytes: key.0.len() })?;
+        if state.share_of(link, side, number).is_none() {
+            let peer = format!("rank {}", state.links[link].sides[1 - side].rank);
+            return Err(TransportError::ForeignKey { peer });
+        }
         Ok(RemoteMr(number))
     }
 
     fn map(&mut self, _: EndpointId, _: &RemoteKey) -> Result<Region, TransportError> {
-        Err(usage("this transport cannot map memory of a peer; use puts"))
+        Err(TransportError::NotMapped { peer: "a simulated rank".to_owned() })
     }
 
     fn post(&mut self, now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {

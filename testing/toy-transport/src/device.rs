@@ -93,7 +93,8 @@ impl Device for ToyDevice {
     ) -> Result<Box<dyn Connecting>, TransportError> {
         let number = address.0.as_slice().try_into().map(u64::from_le_bytes);
         let Ok(number) = number else {
-            return Err(TransportError::Usage("the address is none of a toy".to_owned()));
+            let (bytes, of) = (address.0.len(), "a toy");
+            return Err(TransportError::NoAddress { bytes, of });
         };
         if hello.len() > HELLO_BYTES_MAX {
             let (bytes, most) = (hello.len(), HELLO_BYTES_MAX);
@@ -175,7 +176,7 @@ impl Connecting for ToyConnecting {
         }
         if self.answer.accepted.load(Ordering::Acquire) {
             let Some([to_here, from_here]) = self.queues.take() else {
-                return Err(TransportError::Usage("this connection was handed out".to_owned()));
+                return Err(TransportError::HandedOut);
             };
             let inner = Box::new(ToyInner([from_here, to_here]));
             return Ok(Some(Connected { hello: Vec::new(), inner }));

@@ -61,7 +61,7 @@ impl ToyLane {
 
     fn endpoint(&mut self, id: EndpointId) -> Result<&mut Endpoint, TransportError> {
         let endpoint = self.endpoints.get_mut(id.0 as usize).and_then(Option::as_mut);
-        endpoint.ok_or_else(|| TransportError::Usage(format!("there is no endpoint {}", id.0)))
+        endpoint.ok_or(TransportError::UnknownEndpoint(id))
     }
 
     /// Writes a put's bytes; returns false if the peer may not write there.
@@ -102,7 +102,7 @@ impl Lane for ToyLane {
             ([MAGIC, device, key, bytes], []) if *device != self.device.device() => {
                 (MrKey(*key), *bytes)
             }
-            _ => return Err(TransportError::Usage("the key is none of that peer".to_owned())),
+            _ => return Err(TransportError::NoKey { bytes: key.0.len() }),
         };
         let known = self.memory.known(at, |shared| shared.key == key);
         Ok(known.unwrap_or_else(|| self.memory.import(at, Shared { key, bytes })))
@@ -113,7 +113,7 @@ impl Lane for ToyLane {
     }
 
     fn map(&mut self, _: EndpointId, _: &RemoteKey) -> Result<Region, TransportError> {
-        Err(TransportError::Usage("a toy maps no memory".to_owned()))
+        Err(TransportError::NotMapped { peer: "a toy".to_owned() })
     }
 
     fn post(&mut self, _: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {
@@ -126,13 +126,9 @@ impl Lane for ToyLane {
                 let understood = self.memory.understand(request)?;
                 let mut bytes = vec![0; understood.bytes];
                 let (head, tail) = bytes.split_at_mut(understood.source.bytes);
-                let read = |region: Region, into: &mut [u8]| {
-                    let read = region.read(0, into);
-                    read.map_err(|error| TransportError::Usage(error.to_string()))
-                };
-                read(understood.source.region()?, head)?;
+                understood.source.region()?.read(0, head)?;
                 if let Some(slice) = &understood.tail {
-                    read(slice.region()?, tail)?;
+                    slice.region()?.read(0, tail)?;
                 }
                 let (key, offset) = (understood.to.key, remote_offset);
                 Ok((is_lost, Frame::Put { key, offset, bytes, immediate, is_control }))

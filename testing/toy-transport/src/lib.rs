@@ -53,7 +53,8 @@ impl Transport for ToyTransport {
 
     fn open(&self, id: &DeviceId) -> Result<Arc<dyn Device>, TransportError> {
         if id.0 != DEVICE {
-            return Err(TransportError::Usage(format!("there is no device {}", id.0)));
+            let advice = format!("the only one is {DEVICE:?}");
+            return Err(TransportError::NoDevice { device: id.0.clone(), advice });
         }
         Ok(Arc::new(ToyDevice::new()))
     }

@@ -588,8 +588,7 @@ impl Sender {
                 total: request.bytes as u64,
             };
             let region = slots.mapped.as_ref().unwrap_or(&self.staging.region);
-            let broken = |error| NetError::from(TransportError::Usage(format!("{error}")));
-            region.write(offset, &header.encode()).map_err(broken)?;
+            region.write(offset, &header.encode()).map_err(TransportError::from)?;
             // What is whole and long is read in its own place.
             let is_zero_copy = bytes == request.bytes && bytes > self.settings.short_bytes;
             let mut tail = None;
