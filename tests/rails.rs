@@ -180,13 +180,13 @@ impl<S> Pair<S> {
 
     /// Polls both ends until the condition is true.
     fn until(&mut self, what: &str, is_so: impl Fn(&Pair<S>) -> bool) {
-        let end = ccl_socket::now() + PATIENCE;
+        let end = ccl_clock::now() + PATIENCE;
         while !is_so(self) {
             for end in &mut self.ends {
-                end.go_on(ccl_socket::now() + self.ahead, self.allowed);
+                end.go_on(ccl_clock::now() + self.ahead, self.allowed);
             }
             let states = || self.ends.each_ref().map(|end| end.lane.rails(end.endpoint));
-            assert!(ccl_socket::now() < end, "{what}: never; {:#?}", states());
+            assert!(ccl_clock::now() < end, "{what}: never; {:#?}", states());
         }
     }
 
@@ -354,7 +354,7 @@ impl<S> Fixture for House<S> {
     }
 
     fn now(&self) -> Instant {
-        ccl_socket::now()
+        ccl_clock::now()
     }
 
     fn idle(&self) {
@@ -398,7 +398,7 @@ fn a_provider_whose_queue_cannot_be_read_is_out_and_the_other_goes_on() {
         let mut pair = Pair::over(House::ofi());
         pair.carry(100, &context);
         pair.house.softs[side][0].set(Condition::Broken(libc::EIO));
-        pair.ends[side].go_on(ccl_socket::now(), pair.allowed + AT_ONCE);
+        pair.ends[side].go_on(ccl_clock::now(), pair.allowed + AT_ONCE);
         pair.until(&context, |pair| pair.has_failed(0));
         pair.carry(200, &context);
         assert!(!pair.is_up(0) && pair.is_up(1), "{context}");

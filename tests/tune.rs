@@ -48,8 +48,8 @@ fn the_examples_of_its_help_work() {
     examples_of_its_help_work("tune", 4);
 }
 
-/// The commands of its two pages work, here with less to measure and with files in a folder of their
-/// own.
+/// The commands of its two pages work, here with less to measure and with files in a folder of
+/// their own.
 #[test]
 fn the_commands_of_its_pages_work() {
     let folder = std::env::temp_dir().join(format!("ferroccl-{}-tune-page", std::process::id()));

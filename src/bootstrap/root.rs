@@ -1,8 +1,9 @@
 //! Joining at rank 0: the sockets of `RootJoin`.
 
 use super::resolve::resolve;
-use super::socket::{self, Deadline, Got, now, random_bytes};
+use super::socket::{self, Deadline, Got, random_bytes};
 use super::{BootstrapError, Endpoint, Join, Joined, contact, listen_at};
+use crate::clock::now;
 use ccl_bootstrap::{ConnectionId, JoinFailure, RootAction, RootJoin, Roster};
 use rustix::event::PollFlags;
 use std::collections::BTreeMap;

@@ -1,22 +1,13 @@
-//! Sockets that never block, one clock for the machines, and randomness.
+//! Sockets that never block, and randomness.
 
 use super::BootstrapError;
-use ccl_core::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::BorrowedFd;
-use std::sync::OnceLock;
 use std::time::Duration;
-
-/// Returns the time since this process first called this function.
-pub(super) fn now() -> Instant {
-    static START: OnceLock<std::time::Instant> = OnceLock::new();
-    let elapsed = START.get_or_init(std::time::Instant::now).elapsed();
-    Instant::from_nanos(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
-}
 
 /// Returns advice for connections that cannot be made.
 pub(super) fn advice() -> &'static str {

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use ccl_clock::now;
 use ccl_core::config::Config;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Device};
 use ccl_memory::Region;
-use ccl_socket::{fork, now, socket};
+use ccl_socket::{fork, socket};
 use nccl_net_abi::{Attributes, HANDLE_BYTES, HOST, LogLevel, Logger, NcclResult, SUBSYSTEM_INIT};
 
 use crate::comm::buffer::Buffer;
@@ -315,7 +316,7 @@ impl Plugin {
         found.withdraw();
         if Arc::strong_count(&found) > 1 {
             // Some request still has it, of one sender mostly; all of them have this time together.
-            let until = ccl_socket::now() + RELEASE_WITHIN;
+            let until = ccl_clock::now() + RELEASE_WITHIN;
             self.senders.for_each(|sender| sender.release(Some(&found), until));
         }
         found.deregister()?;
@@ -418,7 +419,7 @@ impl Plugin {
     /// Closes a sending communicator. What is under way still arrives.
     pub(crate) fn close_sender(&self, comm: Id) -> Result<(), NetError> {
         let mut sender = self.senders.remove(comm).ok_or_else(|| gone("a sending communicator"))?;
-        sender.close(ccl_socket::now() + RELEASE_WITHIN);
+        sender.close(ccl_clock::now() + RELEASE_WITHIN);
         self.progress.close_sender(sender);
         Ok(())
     }

@@ -41,7 +41,7 @@ enum Comm {
 
 impl Closed {
     fn new(comm: Comm) -> Closed {
-        Closed { comm, since: ccl_socket::now(), leaves: false }
+        Closed { comm, since: ccl_clock::now(), leaves: false }
     }
 
     fn line(&mut self) -> &mut Line {
@@ -136,9 +136,9 @@ impl Progress {
     }
 
     fn run(&self, look: impl Fn(Instant) -> bool) {
-        let mut busy_at = ccl_socket::now();
+        let mut busy_at = ccl_clock::now();
         loop {
-            let now = ccl_socket::now();
+            let now = ccl_clock::now();
             // A defect in one of them keeps nobody else from moving on.
             let round = || look(now) | self.drain(now);
             if catch_unwind(AssertUnwindSafe(round)).unwrap_or(false) {

@@ -1,7 +1,8 @@
 //! The thread behind a control plane: its sockets, its clock, its control port.
 
-use super::super::socket::{self, Deadline, Got, now};
+use super::super::socket::{self, Deadline, Got};
 use super::{Shared, publish};
+use crate::clock::now;
 use ccl_bootstrap::{ConnectionId, Control};
 use rustix::event::PollFlags;
 use std::collections::BTreeMap;

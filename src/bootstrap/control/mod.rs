@@ -4,8 +4,9 @@
 mod driver;
 mod regroup;
 
-use super::socket::{Deadline, advice, now};
+use super::socket::{Deadline, advice};
 use super::{BootstrapError, Join, Joined};
+use crate::clock::now;
 use crate::recorder::{Recorder, Subject};
 use ccl_bootstrap::{
     Completed, Control, ControlError, Failure, NoVerdict, Roster, Secret, Strays, Verdict,

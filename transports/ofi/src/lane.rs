@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use ccl_clock::now;
 use ccl_core::time::Instant;
 use ccl_core::transport::{
     Caps, Connected, EndpointId, Event, Lane, MrKey, NamedMemory, Registry, RemoteKey, RemoteMr,
     TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
-use ccl_socket::{Farewell, Link, now};
+use ccl_socket::{Farewell, Link};
 use libfabric_sys::{FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, fi_context2};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;

@@ -42,10 +42,8 @@ mod wire;
 use std::sync::Arc;
 
 use ccl_core::registry::{NO_TUNABLES, Reach, TransportKind};
-use ccl_core::time::Instant;
 use ccl_core::transport::{Device, DeviceId, DeviceInfo, Fabric, Transport, TransportError};
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
 
 pub use device::ShmDevice;
 pub use memory::named_memory;
@@ -106,15 +104,6 @@ impl Transport for ShmTransport {
         }
         Ok(Arc::new(ShmDevice::open()?))
     }
-}
-
-/// Returns the host's monotonic clock, which all its processes share.
-#[must_use]
-pub fn now() -> Instant {
-    let time = clock_gettime(ClockId::Monotonic);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
-    Instant::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
 }
 
 /// Returns an error of the operating system, with advice.

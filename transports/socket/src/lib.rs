@@ -51,10 +51,8 @@ mod tls;
 mod tls;
 mod wire;
 
-use ccl_core::time::Instant;
 use ccl_core::transport::TransportError;
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
 
 pub use address::{Location, Token};
 pub use dialler::Dialler;
@@ -70,15 +68,6 @@ pub use side_link::SideLink;
 pub use socket::Got;
 pub use tls::{Session, Tls};
 pub use wire::Wire;
-
-/// Returns the host's monotonic clock, which all its processes share.
-#[must_use]
-pub fn now() -> Instant {
-    let time = clock_gettime(ClockId::Monotonic);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
-    Instant::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
-}
 
 /// Returns an error of the operating system, with advice.
 #[must_use]

@@ -7,11 +7,11 @@ use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use ccl_clock::now;
 use ccl_core::transport::{
     Connected, Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteKey, RemoteMr,
     Secret, Transport, WorkRequest,
 };
-use ccl_socket::now;
 use ccl_transport_tcp::{DEVICE, Options, TcpTransport};
 
 type Failure = Box<dyn Error + Send + Sync>;

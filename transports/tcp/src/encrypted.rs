@@ -177,7 +177,7 @@ fn what_a_peer_sent_before_it_closed_is_read_though_nothing_can_be_written_any_m
     while !events.iter().any(|event| matches!(event, Event::Lost { .. })) {
         assert!(begun.elapsed() < Duration::from_secs(20), "after {} events", events.len());
         lane.note(EndpointId(0), b"thanks").unwrap();
-        lane.poll(ccl_socket::now(), &mut events).unwrap();
+        lane.poll(ccl_clock::now(), &mut events).unwrap();
     }
     let read = |event: &Event| match event {
         Event::Note { bytes, .. } => Some(String::from_utf8(bytes.to_vec()).unwrap()),
@@ -196,7 +196,7 @@ fn a_lane_finds_what_the_kernel_does_not_tell_of() {
         let begun = std::time::Instant::now();
         lane.sleep(Duration::from_secs(60));
         assert!(begun.elapsed() < Duration::from_secs(10), "{sockets} sockets");
-        lane.poll(ccl_socket::now(), &mut events).unwrap();
+        lane.poll(ccl_clock::now(), &mut events).unwrap();
         let notes = events.iter().filter(|event| matches!(event, Event::Note { .. })).count();
         assert_eq!(notes, 1, "{sockets} sockets: {events:?}");
         assert_ne!(lane.poll_timeout(), Some(Instant::ZERO), "{sockets} sockets");

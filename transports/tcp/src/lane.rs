@@ -305,7 +305,7 @@ impl Lane for TcpLane {
             }
         }
         let only = only.map(|only| only.0 as usize);
-        self.farewell.is_over(ccl_socket::now(), FAREWELL, &waiting, only)
+        self.farewell.is_over(ccl_clock::now(), FAREWELL, &waiting, only)
     }
 
     /// Detaches the endpoint without a farewell. Bytes that the kernel does not have yet are

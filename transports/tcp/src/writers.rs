@@ -50,9 +50,9 @@ impl Writers {
         fence(Ordering::SeqCst);
         for lane in all.iter().filter_map(Weak::upgrade) {
             let seen = lane.load(Ordering::Acquire);
-            let until = ccl_socket::now() + WITHIN;
+            let until = ccl_clock::now() + WITHIN;
             while seen % 2 == 1 && lane.load(Ordering::Acquire) == seen {
-                if ccl_socket::now() >= until {
+                if ccl_clock::now() >= until {
                     let (what, peer) = ("taking memory back", "a thread that polls".to_owned());
                     return Err(TransportError::Deadline { what, peer, after: WITHIN });
                 }

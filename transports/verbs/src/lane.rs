@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ccl_clock::now;
 use ccl_core::queue_pairs::{Flow, Striping};
 use ccl_core::time::Instant;
 use ccl_core::transport::{
@@ -12,7 +13,7 @@ use ccl_core::transport::{
     Slice, TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
-use ccl_socket::{DESCRIPTORS, Farewell, Link, SideMessage, now, os};
+use ccl_socket::{DESCRIPTORS, Farewell, Link, SideMessage, os};
 use rdma_sys::ibv_wc;
 use rustix::event::{Timespec, epoll};
 use rustix::process::Pid;

@@ -17,6 +17,7 @@ const PACKAGES: &[&str] = &[
     "--locked",
     "-p=ccl-memory",
     "-p=ccl-core",
+    "-p=ccl-clock",
     "-p=ccl-bootstrap",
     "-p=ccl-kernels-cpu",
     "-p=ccl-links",

@@ -32,7 +32,8 @@ fn layer(dir: &str) -> Option<Layer> {
     match dir {
         "ccl-core/memory" => Some(Layer::Memory),
         "ccl-core" => Some(Layer::Core),
-        "ccl-core/bootstrap"
+        "ccl-core/clock"
+        | "ccl-core/bootstrap"
         | "transports/socket"
         | "transports/verbs/sys"
         | "plugins/nccl-net/abi" => Some(Layer::Ground),

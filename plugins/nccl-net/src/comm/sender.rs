@@ -221,7 +221,7 @@ impl Sender {
             sender.line.lost.is_none()
                 && requests.any(|request| request.stage.is_reading() && meant(request))
         };
-        while reads(self) && ccl_socket::now() < until && self.pump(ccl_socket::now()).is_ok() {
+        while reads(self) && ccl_clock::now() < until && self.pump(ccl_clock::now()).is_ok() {
             std::thread::sleep(PAUSE);
         }
         if reads(self) {

@@ -404,11 +404,11 @@ fn farewells_of_closed_communicators_are_said_together() {
         receivers.push(house.receiver);
         progress.close_sender(Box::new(house.sender));
     }
-    assert!(progress.drain(ccl_socket::now()));
+    assert!(progress.drain(ccl_clock::now()));
     assert_eq!(slow.asked.load(Ordering::Relaxed), COUNT, "all of them, in one look");
     slow.is_over.store(true, Ordering::Relaxed);
-    assert!(progress.drain(ccl_socket::now()));
-    assert!(!progress.drain(ccl_socket::now()), "they are gone");
+    assert!(progress.drain(ccl_clock::now()));
+    assert!(!progress.drain(ccl_clock::now()), "they are gone");
 }
 
 /// Tests that a receiver may close before its sender: ranks do not close at the same time.
@@ -420,7 +420,7 @@ fn a_closed_receiver_discards_what_still_comes() {
     let House { mut sender, receiver, .. } = House::over(world, 1, &devices, SETTINGS);
     let source = Arc::new(ok(Mr::new(&sender.line().home, Region::private(70_000))));
     let progress = Progress::default();
-    let closed = ccl_socket::now();
+    let closed = ccl_clock::now();
     progress.close_receiver(Box::new(receiver));
     let (mut now, mut sends) = (closed, Vec::new());
     // Several times as many as there are slots.

@@ -31,7 +31,7 @@ impl Fixture for Ofi {
     }
 
     fn now(&self) -> Instant {
-        ccl_socket::now()
+        ccl_clock::now()
     }
 
     fn idle(&self) {

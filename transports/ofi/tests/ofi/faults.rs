@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use ccl_clock::now;
 use ccl_conformance::{Fixture, Proxy, join};
 use ccl_core::transport::{DeviceId, Event};
-use ccl_socket::now;
 use ccl_soft_ofi::sys::{FI_EOVERRUN, FI_MR_ENDPOINT};
 use ccl_soft_ofi::{Condition, Fault, Limits, SoftProvider, functions};
 use ccl_transport_ofi::{OfiTransport, Options};

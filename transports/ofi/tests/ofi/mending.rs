@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ccl_clock::now;
 use ccl_conformance::{Proxy, first_location};
 use ccl_core::transport::{
     Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr, Secret, Transport,
     WorkRequest,
 };
 use ccl_memory::Region;
-use ccl_socket::now;
 use ccl_transport_ofi::{OfiTransport, Options};
 
 use crate::conformance::present;

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use ccl_clock::now;
 use ccl_core::transport::Event;
-use ccl_socket::now;
 
 use crate::conformance::present;
 use crate::mending::{exchange, pair};

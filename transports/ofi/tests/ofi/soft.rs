@@ -52,7 +52,7 @@ impl Fixture for Soft {
     }
 
     fn now(&self) -> Instant {
-        ccl_socket::now()
+        ccl_clock::now()
     }
 
     fn idle(&self) {

@@ -16,7 +16,9 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use crate::device::ShmDevice;
 use crate::handshake::{CONTROL_SLOTS, Link, RING};
 use crate::wire::{self, Offer};
-use crate::{DEVICE, ShmTransport, now};
+use ccl_clock::now;
+
+use crate::{DEVICE, ShmTransport};
 
 const SECRET: Secret = Secret([5; 32]);
 

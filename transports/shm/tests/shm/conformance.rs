@@ -4,10 +4,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ccl_clock::now;
 use ccl_conformance::Fixture;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Device, DeviceId, Transport};
-use ccl_transport_shm::{DEVICE, ShmTransport, now};
+use ccl_transport_shm::{DEVICE, ShmTransport};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 /// Two devices of this process.

@@ -5,12 +5,13 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+use ccl_clock::now;
 use ccl_core::transport::{
     Address, Connected, Device, DeviceId, EndpointId, Event, Lane, LocalSlice, RemoteKey, Secret,
     Transport, TransportError, WorkRequest,
 };
 use ccl_memory::doorbell::{BYTES, Doorbell};
-use ccl_transport_shm::{DEVICE, ShmTransport, now, parking};
+use ccl_transport_shm::{DEVICE, ShmTransport, parking};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 const ROLE: &str = "FERROCCL_TEST_SHM_ROLE";

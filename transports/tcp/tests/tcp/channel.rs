@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ccl_clock::now;
 use ccl_conformance::{first_location, instead_of};
 use ccl_core::transport::{Address, Listener, Secret, TransportError};
-use ccl_socket::now;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::ring as provider;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};

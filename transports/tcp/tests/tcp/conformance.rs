@@ -5,10 +5,10 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ccl_clock::now;
 use ccl_conformance::{Fixture, first_location};
 use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Device, DeviceId, Transport};
-use ccl_socket::now;
 use ccl_transport_tcp::{DEVICE, Options, TcpTransport};
 
 /// Two devices of this process.

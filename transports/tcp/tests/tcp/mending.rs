@@ -4,13 +4,13 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use ccl_clock::now;
 use ccl_conformance::{Proxy, first_location};
 use ccl_core::transport::{
     Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr, Secret, Transport,
     WorkRequest,
 };
 use ccl_memory::Region;
-use ccl_socket::now;
 use ccl_transport_tcp::{DEVICE, Options, TcpTransport};
 
 const SECRET: Secret = Secret([3; 32]);

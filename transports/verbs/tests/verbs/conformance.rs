@@ -49,7 +49,7 @@ impl Fixture for Verbs {
     }
 
     fn now(&self) -> Instant {
-        ccl_socket::now()
+        ccl_clock::now()
     }
 
     fn idle(&self) {

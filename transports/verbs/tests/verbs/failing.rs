@@ -26,7 +26,7 @@ fn put(end: &End, number: u32) -> WorkRequest {
 
 fn post(end: &mut End, numbers: std::ops::Range<u32>) {
     let work: Vec<_> = numbers.map(|number| put(end, number)).collect();
-    assert_eq!(end.lane.post(ccl_socket::now(), &work).unwrap(), work.len());
+    assert_eq!(end.lane.post(ccl_clock::now(), &work).unwrap(), work.len());
 }
 
 fn done(end: &End) -> Vec<u32> {
@@ -214,7 +214,7 @@ fn a_port_whose_link_comes_back_in_time_goes_on() {
     let (patience, moment) = (Options::default().link_within, Duration::from_millis(10));
     for side in [0, 1] {
         let mut ends = working(&options("1", true), 2);
-        let since = ccl_socket::now() + moment;
+        let since = ccl_clock::now() + moment;
         ends[side].soft.set_link(false);
         post(&mut ends[0], 1..2);
         poll_at(&mut ends, since);
@@ -233,7 +233,7 @@ fn a_port_whose_link_stays_away_loses_its_links() {
     let (patience, moment) = (Options::default().link_within, Duration::from_millis(10));
     for side in [0, 1] {
         let mut ends = working(&options("1", true), 2);
-        let since = ccl_socket::now() + moment;
+        let since = ccl_clock::now() + moment;
         ends[side].soft.raise(IBV_EVENT_PORT_ERR);
         poll_at(&mut ends, since);
         poll_at(&mut ends, since + patience);

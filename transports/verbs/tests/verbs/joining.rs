@@ -20,7 +20,7 @@ fn an_address_that_has_changed_is_looked_up_again() {
         moved.set_gids(vec![None, None, Some((gid, IBV_GID_TYPE_ROCE_V2))]);
     });
     let put = ends[0].put(0, 4096, Some(3));
-    ends[0].lane.post(ccl_socket::now(), &[put]).unwrap();
+    ends[0].lane.post(ccl_clock::now(), &[put]).unwrap();
     go_on(&mut ends, |[_, other]| !other.events.is_empty());
     let arrived = Event::Arrived { endpoint: ends[1].endpoint, immediate: 3, bytes: 4096 };
     assert_eq!(ends[1].events, [arrived]);
@@ -42,7 +42,7 @@ fn of_several_addresses_those_of_one_subnet_meet() {
         let tables = [gids(&own), gids(&theirs)];
         let mut ends = joined_at(tables, |[one, _]| one.set_gids(gids(&own[..left])));
         let put = ends[0].put(0, 4096, Some(3));
-        ends[0].lane.post(ccl_socket::now(), &[put]).unwrap();
+        ends[0].lane.post(ccl_clock::now(), &[put]).unwrap();
         go_on(&mut ends, |[_, other]| !other.events.is_empty());
         let flow = &ends[0].lane.flows(ends[0].endpoint)[0];
         let expected = expected.map(|ip| IpAddr::from(Ipv4Addr::from(ip)));
@@ -54,7 +54,7 @@ fn of_several_addresses_those_of_one_subnet_meet() {
 fn a_peer_that_talks_and_does_not_connect_is_lost_in_time() {
     let join_within = Duration::from_secs(20);
     let [one, other] = &mut joined(&Options { join_within, ..Options::default() });
-    let start = ccl_socket::now();
+    let start = ccl_clock::now();
     for at in 0..10 {
         // Its lane is not polled, so that its queue pairs stay as they are.
         other.lane.note(other.endpoint, b"soon").unwrap();
@@ -87,12 +87,12 @@ fn notes_survive(cut: impl Fn(&Proxy), groups: &[&[usize]]) {
         let is = |event: &&Event| matches!(event, Event::Arrived { .. });
         events.iter().filter(is).count()
     };
-    ends[0].lane.post(ccl_socket::now(), &[put]).unwrap();
+    ends[0].lane.post(ccl_clock::now(), &[put]).unwrap();
     go_on(&mut ends, |[_, other]| arrived(&other.events) == 1);
     for round in 0..3u8 {
         assert_eq!(proxy.made(), u64::from(round) + 1, "connections so far");
         cut(&proxy);
-        ends[0].lane.post(ccl_socket::now(), &[put]).unwrap();
+        ends[0].lane.post(ccl_clock::now(), &[put]).unwrap();
         for group in groups {
             for &at in *group {
                 let endpoint = ends[at].endpoint;
@@ -130,7 +130,7 @@ fn an_address_that_leads_further_is_taken_once_it_is_there() {
     let tables = [gids(&[[10, 79, 1, 1]]), vec![local]];
     let mut ends = joined_at(tables, |[_, other]| other.set_gids(vec![local, routed]));
     let put = ends[0].put(0, 4096, Some(3));
-    ends[0].lane.post(ccl_socket::now(), &[put]).unwrap();
+    ends[0].lane.post(ccl_clock::now(), &[put]).unwrap();
     go_on(&mut ends, |[_, other]| !other.events.is_empty());
     let flow = &ends[0].lane.flows(ends[0].endpoint)[0];
     assert_eq!(flow.to, IpAddr::from(Ipv4Addr::new(10, 79, 1, 7)));

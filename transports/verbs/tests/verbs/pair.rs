@@ -46,7 +46,7 @@ impl End {
     }
 
     pub(crate) fn poll(&mut self) {
-        self.lane.poll(ccl_socket::now(), &mut self.events).unwrap();
+        self.lane.poll(ccl_clock::now(), &mut self.events).unwrap();
     }
 }
 
@@ -62,13 +62,13 @@ fn meet_at(
     detour: impl FnOnce(Address) -> Address,
 ) -> [Connected; 2] {
     let secret = Secret([5; 32]);
-    let deadline = ccl_socket::now() + PATIENCE;
+    let deadline = ccl_clock::now() + PATIENCE;
     let mut listener = devices[0].listen(&secret).unwrap();
     let address = detour(listener.address());
     let mut connecting = devices[1].connect(&address, &secret, b"hello", deadline).unwrap();
     let (mut accepted, mut connected) = (None, None);
     while accepted.is_none() || connected.is_none() {
-        let now = ccl_socket::now();
+        let now = ccl_clock::now();
         assert!(now < deadline);
         accepted = accepted.or_else(|| listener.poll(now).unwrap());
         connected = connected.or_else(|| connecting.poll(now).unwrap());
@@ -159,10 +159,10 @@ fn joined_by(
 
 /// Polls both sides until `done`.
 pub(crate) fn go_on(ends: &mut [End; 2], mut done: impl FnMut(&mut [End; 2]) -> bool) {
-    let deadline = ccl_socket::now() + PATIENCE;
+    let deadline = ccl_clock::now() + PATIENCE;
     while !done(ends) {
         ends.iter_mut().for_each(End::poll);
         let events = ends.each_ref().map(|end| end.events.len());
-        assert!(ccl_socket::now() < deadline, "{events:?} events came");
+        assert!(ccl_clock::now() < deadline, "{events:?} events came");
     }
 }

@@ -19,7 +19,7 @@ fn options(policy: &str) -> Options {
 /// Sends puts from the first side to the second, each when the one before is done and has arrived.
 fn one_by_one(ends: &mut [End; 2], puts: &[WorkRequest]) {
     for put in puts {
-        let posted = ends[0].lane.post(ccl_socket::now(), &[*put]).unwrap();
+        let posted = ends[0].lane.post(ccl_clock::now(), &[*put]).unwrap();
         assert_eq!(posted, 1);
         await_all(ends, 1);
     }
@@ -59,7 +59,7 @@ fn parts_of_a_message_are_equal_and_arrive_as_one() {
     let pattern: Vec<u8> = (0..BYTES).map(|at| (at * 7 + at / 251) as u8).collect();
     ends[0].region.write(0, &pattern).unwrap();
     let put = ends[0].put(0, BYTES, Some(5));
-    ends[0].lane.post(ccl_socket::now(), &[put]).unwrap();
+    ends[0].lane.post(ccl_clock::now(), &[put]).unwrap();
     go_on(&mut ends, |[_, other]| !other.events.is_empty());
     let arrived = Event::Arrived { endpoint: ends[1].endpoint, immediate: 5, bytes: BYTES };
     assert_eq!(ends[1].events, [arrived], "once, with all bytes");
@@ -121,7 +121,7 @@ fn the_least_loaded_gets_the_next_one() {
     // All at once: while the long one is under way on the first, the others go over the second.
     let mut puts = vec![ends[0].put(0, 512 << 10, Some(0))];
     puts.extend((1..9).map(|at| ends[0].put(0, 4096, Some(at))));
-    assert_eq!(ends[0].lane.post(ccl_socket::now(), &puts).unwrap(), 9);
+    assert_eq!(ends[0].lane.post(ccl_clock::now(), &puts).unwrap(), 9);
     await_all(&mut ends, 9);
     assert_eq!(carried(&ends, 8), [(1, 512 << 10), (8, 8 * 4096)]);
 }
@@ -137,14 +137,14 @@ fn no_more_are_under_way_than_the_rule_in_force_says() {
     for in_flight in [3, 1, 1024] {
         let striping = Striping { order: Order::RoundRobin, in_flight, ..in_force };
         ends[0].lane.set_striping(endpoint, &striping);
-        assert_eq!(ends[0].lane.post(ccl_socket::now(), &puts).unwrap(), puts.len());
+        assert_eq!(ends[0].lane.post(ccl_clock::now(), &puts).unwrap(), puts.len());
         let most = puts.len().min(in_flight as usize) * 4096;
         let mut seen = ends[0].soft.under_way();
         assert!(seen <= most, "{in_flight}: {seen}");
         let mut grant = ends[0].put(0, 0, Some(99));
         let WorkRequest::Put { is_control, .. } = &mut grant;
         *is_control = true;
-        ends[0].lane.post(ccl_socket::now(), &[grant]).unwrap();
+        ends[0].lane.post(ccl_clock::now(), &[grant]).unwrap();
         let all = 2 * (puts.len() + 1);
         let mut at = None;
         go_on(&mut ends, |[one, other]| {
@@ -168,7 +168,7 @@ fn one_of_sixteen_queue_pairs_has_room_for_sixteen_writes() {
     one_by_one(&mut ends, &puts[..1]);
     let endpoint = ends[0].endpoint;
     ends[0].lane.set_striping(endpoint, &Striping { pairs: 1, ..Striping::default() });
-    ends[0].lane.post(ccl_socket::now(), &puts).unwrap();
+    ends[0].lane.post(ccl_clock::now(), &puts).unwrap();
     // Tests beside this one have some travel at any time.
     assert!(ends[0].soft.under_way() > 8 * 4096, "{}", ends[0].soft.under_way());
     await_all(&mut ends, puts.len());
@@ -184,7 +184,7 @@ fn a_port_has_no_more_under_way_than_its_budget() {
         one_by_one(&mut ends, &[first]);
         let puts: Vec<_> =
             (0..12).map(|at| ends[0].put(at * 4096, 4096, Some(at as u32))).collect();
-        assert_eq!(ends[0].lane.post(ccl_socket::now(), &puts).unwrap(), 12);
+        assert_eq!(ends[0].lane.post(ccl_clock::now(), &puts).unwrap(), 12);
         // Tests beside this one have some travel at any time.
         let mut most = ends[0].soft.under_way();
         go_on(&mut ends, |[one, other]| {
@@ -197,12 +197,12 @@ fn a_port_has_no_more_under_way_than_its_budget() {
         let mut grant = ends[0].put(0, 8, Some(20));
         let WorkRequest::Put { is_control, .. } = &mut grant;
         *is_control = true;
-        ends[0].lane.post(ccl_socket::now(), &puts).unwrap();
-        ends[0].lane.post(ccl_socket::now(), &[grant]).unwrap();
-        let until = ccl_socket::now() + Duration::from_secs(20);
+        ends[0].lane.post(ccl_clock::now(), &puts).unwrap();
+        ends[0].lane.post(ccl_clock::now(), &[grant]).unwrap();
+        let until = ccl_clock::now() + Duration::from_secs(20);
         while ends[1].events.len() <= at_once {
             ends[1].poll();
-            assert!(ccl_socket::now() < until, "{policy}: {:?}", ends[1].events);
+            assert!(ccl_clock::now() < until, "{policy}: {:?}", ends[1].events);
         }
         let is_control = |event: &Event| matches!(event, Event::Arrived { immediate: 20, .. });
         assert!(ends[1].events.iter().any(is_control), "{policy}: {:?}", ends[1].events);
@@ -216,10 +216,10 @@ fn who_waits_for_the_budget_looks_again_soon() {
     let puts: Vec<_> = (0..3).map(|at| ends[0].put(0, 4096, Some(at))).collect();
     one_by_one(&mut ends, &puts[..1]);
     // Nothing travels while nobody polls.
-    assert_eq!(ends[0].lane.post(ccl_socket::now(), &puts).unwrap(), 3);
-    let (start, long) = (ccl_socket::now(), Duration::from_secs(60));
+    assert_eq!(ends[0].lane.post(ccl_clock::now(), &puts).unwrap(), 3);
+    let (start, long) = (ccl_clock::now(), Duration::from_secs(60));
     ends[0].lane.sleep(long);
-    assert!(ccl_socket::now().since(start) < long / 2);
+    assert!(ccl_clock::now().since(start) < long / 2);
     await_all(&mut ends, 3);
 }
 
@@ -252,12 +252,12 @@ fn links_share_a_budget_fairly() {
     let mut listener = other.listen(&Secret([5; 32])).unwrap();
     let mut ends = Vec::new();
     for _ in 0..2 {
-        let deadline = ccl_socket::now() + Duration::from_secs(20);
+        let deadline = ccl_clock::now() + Duration::from_secs(20);
         let secret = Secret([5; 32]);
         let mut dialling = one.connect(&listener.address(), &secret, b"", deadline).unwrap();
         let (mut accepted, mut connected) = (None, None);
         while accepted.is_none() || connected.is_none() {
-            let now = ccl_socket::now();
+            let now = ccl_clock::now();
             accepted = accepted.or_else(|| listener.poll(now).unwrap());
             connected = connected.or_else(|| dialling.poll(now).unwrap());
         }
@@ -281,11 +281,11 @@ fn links_share_a_budget_fairly() {
     };
     let work = Vec::from_iter((0..PUTS).map(|at| put(0, at)));
     let work = [work, (0..PUTS / 4).map(|at| put(1, at)).collect()].concat();
-    assert_eq!(sender.post(ccl_socket::now(), &work).unwrap(), work.len());
+    assert_eq!(sender.post(ccl_clock::now(), &work).unwrap(), work.len());
     let mut arrived = [0; 2];
-    let until = ccl_socket::now() + Duration::from_secs(20);
+    let until = ccl_clock::now() + Duration::from_secs(20);
     for more in PUTS.. {
-        let (mut news, now) = (Vec::new(), ccl_socket::now());
+        let (mut news, now) = (Vec::new(), ccl_clock::now());
         assert!(now < until, "{arrived:?}");
         sender.poll(now, &mut Vec::new()).unwrap();
         // Who has nothing that waits does not go first for that.
