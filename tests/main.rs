@@ -21,6 +21,8 @@ mod exchange;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
+mod glances;
+#[cfg(test)]
 mod hosts;
 #[cfg(test)]
 mod launch;

@@ -14,8 +14,8 @@ use ccl_memory::doorbell::Doorbell;
 /// The shortest spin.
 const SPIN_MIN: Duration = Duration::from_micros(1);
 
-/// Number of glances at a device after an empty look, each of which takes a fraction of its time.
-const GLANCES: u32 = 16;
+/// Number of glances at a device that take as long as a look for progress, at least.
+const LOOK: u32 = 4;
 
 /// The kind of work that one look for progress takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +33,7 @@ impl Look {
     /// system calls, which take longer than a reading.
     fn per_tick(self) -> u32 {
         match self {
-            Look::Memory => 64,
-            Look::Device => 64 / GLANCES,
+            Look::Memory | Look::Device => 64,
             Look::Calls => 2,
         }
     }
@@ -66,13 +65,6 @@ impl WaitPolicy {
         WaitPolicy { spin, spin_max, park_after, look, doorbell }
     }
 
-    /// Returns how often the device may be glanced at between two looks: never where peers write
-    /// memory as well.
-    #[inline]
-    pub(super) fn glances(&self) -> u32 {
-        if self.look == Look::Device && self.doorbell.is_none() { GLANCES } else { 0 }
-    }
-
     /// Adapts the spin after a wait that ended with an answer, with or without yielding.
     fn learn(&mut self, yielded: bool) {
         let spin = if yielded { self.spin / 2 } else { self.spin * 2 };
@@ -83,7 +75,9 @@ impl WaitPolicy {
 /// One wait, from the last progress on.
 #[derive(Debug, Default)]
 pub(super) struct Wait {
-    looks: u32,
+    /// Glances since the last reading of the clock, or since the wait began; a look counts as
+    /// [`LOOK`] of them.
+    glances: u32,
     since: Option<Instant>,
     yielded: bool,
 }
@@ -101,8 +95,8 @@ impl Wait {
     /// Spins or yields after a look without progress, or returns what else to do.
     #[inline]
     pub(super) fn pause(&mut self, wait_policy: &WaitPolicy) -> Pause {
-        self.looks += 1;
-        if !self.looks.is_multiple_of(wait_policy.look.per_tick())
+        self.glances += LOOK;
+        if self.glances < LOOK * wait_policy.look.per_tick()
             && !self.yielded
             && !wait_policy.spin_max.is_zero()
         {
@@ -115,8 +109,15 @@ impl Wait {
         self.tick(wait_policy)
     }
 
+    /// Counts a glance that found nothing.
+    #[inline]
+    pub(super) fn glanced(&mut self) {
+        self.glances += 1;
+    }
+
     #[cold]
     fn tick(&mut self, wait_policy: &WaitPolicy) -> Pause {
+        self.glances = 0;
         let now = Instant::now();
         let waited = now - *self.since.get_or_insert(now);
         self.yielded |= waited >= wait_policy.spin;

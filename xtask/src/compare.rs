@@ -1,6 +1,6 @@
 //! `cargo xtask compare-transports`: the same collectives over each transport, side by side.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -23,6 +23,8 @@ const COLLECTIVES: [(&str, &str); 3] = [
     ("all_to_all", "alltoall_perf"),
     ("broadcast", "broadcast_perf"),
 ];
+/// Transports that can be compared.
+const ALL: &str = "shm,tcp,verbs,ofi";
 /// Transport that needs a library.
 const OFI: &str = "ofi";
 /// Largest size; sizes start at 16 bytes and grow by a factor of four.
@@ -40,7 +42,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Transports to compare.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "shm,tcp,verbs,ofi")]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[arg(default_value = ALL, value_parser = parse_transport)]
     transports: Vec<String>,
     /// Number of measurements of each transport, alternating between the transports.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -105,11 +108,16 @@ fn measure(built: &Path, out: &Path, options: &Options) -> Outcome<ExitCode> {
     let rounds = options.rounds;
     let mut all = Vec::new();
     let has_libfabric = Path::new(LIBFABRIC).exists();
-    if !has_libfabric {
+    if !has_libfabric && options.transports.iter().any(|name| name == OFI) {
         println!("there is no libfabric (libfabric1), so {OFI} is left out");
     }
     let is_there = |transport: &&String| *transport != OFI || has_libfabric;
-    let transports = Vec::from_iter(options.transports.iter().filter(is_there));
+    let mut transports = Vec::from_iter(options.transports.iter().filter(is_there));
+    let mut seen = BTreeSet::new();
+    transports.retain(|transport| seen.insert(*transport));
+    if transports.is_empty() {
+        return Err("there is nothing to compare without libfabric (libfabric1)".to_owned());
+    }
     for (collective, program) in COLLECTIVES {
         let mut samples: BTreeMap<&str, BTreeMap<u64, Vec<Point>>> = BTreeMap::new();
         for round in 1..=rounds {
@@ -144,6 +152,11 @@ fn measure(built: &Path, out: &Path, options: &Options) -> Outcome<ExitCode> {
         println!("{}", file.display());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn parse_transport(name: &str) -> Result<String, String> {
+    let known = ALL.split(',').find(|known| *known == name);
+    known.map(str::to_owned).ok_or_else(|| format!("choose among {ALL}"))
 }
 
 /// Draws time and bus bandwidth against size, with a line per transport, one collective below the

@@ -58,6 +58,9 @@ pub trait Faults: Send + fmt::Debug {
         Some(into)
     }
 
+    /// Notes that the lane is glanced at.
+    fn glanced(&mut self) {}
+
     /// Changes an event on its way up: pushes the events to report instead onto `seen`.
     fn event(&mut self, event: Event, seen: &mut Vec<Event>) {
         seen.push(event);
@@ -164,6 +167,12 @@ impl<F: Faults> Lane for FaultInjector<F> {
             }
         }
         Ok(taken)
+    }
+
+    fn glance(&mut self) -> Option<bool> {
+        self.faults.glanced();
+        let is_quiet = self.pending.is_empty() && self.events.is_empty();
+        if is_quiet { self.lane.glance() } else { Some(true) }
     }
 
     fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {

@@ -459,11 +459,11 @@ pub trait Lane: Send + fmt::Debug {
     /// When the lane itself is broken; a lost peer is an [`Event`].
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError>;
 
-    /// Returns whether [`Lane::poll`] may have something to tell, or to do. This is for those who
-    /// wait: it is cheaper than a poll, reads no clock, and says true where it cannot know. A lane
-    /// must be polled now and then whatever this returns.
-    fn glance(&mut self) -> bool {
-        true
+    /// Returns whether [`Lane::poll`] has something to tell, or to do; none where only a poll can
+    /// tell. This is for those who wait: it is cheaper than a poll, and reads no clock. A lane must
+    /// be polled now and then whatever this returns.
+    fn glance(&mut self) -> Option<bool> {
+        None
     }
 
     /// Returns the time when the lane must be polled even if nothing seems to happen.

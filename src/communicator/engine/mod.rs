@@ -44,6 +44,8 @@ const PLANS_MAX: usize = 64;
 const SLEEP_MAX: Duration = Duration::from_millis(5);
 /// Longest sleep where peers on this host cannot end the sleep.
 const SLEEP_MIXED: Duration = Duration::from_micros(200);
+/// Largest number of glances at the links after an empty look.
+const GLANCES: u32 = 16;
 /// Tag of point-to-point messages, which belong to no numbered call.
 pub(super) const MESSAGE_TAG: u64 = u64::MAX;
 
@@ -496,7 +498,10 @@ impl Engine {
                 Progress::Blocked => {
                     let stalled = match wait.pause(&self.wait_policy) {
                         Pause::Over => {
-                            self.glance()?;
+                            if self.glance(&mut wait)? == Progress::Moved {
+                                self.record_moved(running);
+                                wait.over(&mut self.wait_policy);
+                            }
                             continue;
                         }
                         Pause::Look(stalled) => stalled,
@@ -557,17 +562,24 @@ impl Engine {
         }
     }
 
-    /// Glances at the device until something has come, but never for long: less is to be done
-    /// between two glances than between two looks for progress, so that what comes is seen sooner.
+    /// Glances at the links until something has happened, but not often: less is done between two
+    /// glances than between two looks for progress, so that what comes is seen sooner. Returns
+    /// whether that was progress.
     #[inline]
-    fn glance(&mut self) -> Result<(), Error> {
-        let glances = self.wait_policy.glances();
-        if let Some(messages) = self.ports.links().messages()
-            && (0..glances).any(|_| messages.glance())
-        {
-            carry(messages, Progress::Blocked)?;
+    fn glance(&mut self, wait: &mut Wait) -> Result<Progress, Error> {
+        for _ in 0..GLANCES {
+            match self.ports.links().glance() {
+                None => break,
+                Some(false) => wait.glanced(),
+                Some(true) => {
+                    let messages = self.ports.links().messages();
+                    return messages.map_or(Ok(Progress::Blocked), |messages| {
+                        carry(messages, Progress::Blocked)
+                    });
+                }
+            }
         }
-        Ok(())
+        Ok(Progress::Blocked)
     }
 
     /// Sleeps until a peer has made progress, but never for long.

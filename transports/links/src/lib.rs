@@ -27,6 +27,8 @@ use mapped::MappedLinks;
 #[derive(Debug, Default)]
 pub struct Links {
     mapped: MappedLinks,
+    /// True if there are links by memory.
+    has_mapped: bool,
     /// Links by messages, boxed because most communicators of one host have none.
     messages: Option<Box<MessageLinks>>,
 }
@@ -35,7 +37,7 @@ impl Links {
     /// Makes links to the peers of `mapped`, and links by messages to all others.
     #[must_use]
     pub fn new(mapped: MappedLinks, messages: Option<MessageLinks>) -> Links {
-        Links { mapped, messages: messages.map(Box::new) }
+        Links { has_mapped: !mapped.is_empty(), mapped, messages: messages.map(Box::new) }
     }
 
     /// Returns whether the link exists and its peer is connected.
@@ -113,6 +115,13 @@ impl Links {
         if let Some(messages) = self.messages() {
             messages.release(link);
         }
+    }
+
+    /// Returns whether something has happened on any link; none if only a look at each of them and
+    /// [`MessageLinks::poll`] can tell.
+    #[inline]
+    pub fn glance(&mut self) -> Option<bool> {
+        if self.has_mapped { None } else { self.messages()?.glance() }
     }
 
     /// Returns the links by messages, if there are any.

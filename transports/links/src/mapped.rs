@@ -34,6 +34,12 @@ impl MappedLinks {
         MappedLinks { channels: channels as usize, links, doorbells }
     }
 
+    /// Returns whether memory is shared over no link at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.links.iter().all(Option::is_none)
+    }
+
     /// Returns both directions of a link, if memory is shared over it.
     #[inline]
     pub(crate) fn duplex(&mut self, link: Link) -> Option<&mut Duplex> {

@@ -891,8 +891,9 @@ impl Lane for RailsLane {
         }
     }
 
-    fn glance(&mut self) -> bool {
-        self.waits || !self.news.is_empty() || self.lanes.iter_mut().any(|lane| lane.glance())
+    fn glance(&mut self) -> Option<bool> {
+        let known = self.waits || !self.news.is_empty();
+        self.lanes.iter_mut().try_fold(known, |any, lane| Some(any || lane.glance()?))
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -534,10 +534,10 @@ impl Lane for VerbsLane {
         Ok(())
     }
 
-    fn glance(&mut self) -> bool {
+    fn glance(&mut self) -> Option<bool> {
         let is_settled = !self.unsettled && self.active.is_empty() && !self.has_events();
         // What is wrong with the queue is for the poll to say.
-        !is_settled || self.stash().unwrap_or(true)
+        Some(!is_settled || self.stash().unwrap_or(true))
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -163,7 +163,7 @@ impl Options {
         if config.tls {
             return Err(TransportError::Setting {
                 variable: "FERROCCL_TLS",
-                problem: "TLS encrypts what goes over tcp, and verbs cannot".to_owned(),
+                problem: "verbs cannot encrypt".to_owned(),
                 advice: "use FERROCCL_TRANSPORT=tcp, or leave FERROCCL_TLS unset",
             });
         }

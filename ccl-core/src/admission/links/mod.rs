@@ -589,10 +589,10 @@ impl MessageLinks {
         Ok(moved)
     }
 
-    /// Returns whether [`MessageLinks::poll`] may find that something has happened: a cheap look
-    /// between two polls.
-    pub fn glance(&mut self) -> bool {
-        self.is_connecting() || self.lane.glance()
+    /// Returns whether [`MessageLinks::poll`] would find that something has happened; none if only
+    /// a poll can tell.
+    pub fn glance(&mut self) -> Option<bool> {
+        if self.is_connecting() { None } else { self.lane.glance() }
     }
 
     /// Makes progress with requested connections. Returns whether anything has changed.

@@ -66,9 +66,15 @@ pub(super) fn ports(host: &Host) -> Vec<Finding> {
         );
         found.push(if port.is_active(host) {
             match usable.iter().find(|(name, _)| *name == port.name) {
-                Some((name, Err(problem))) => Finding::fault(
+                // It names the port, and says that it cannot be used.
+                Some((name, Err(problem @ TransportError::Unusable { .. }))) => Finding::fault(
                     name.clone(),
                     format!("{shown}; {problem}"),
+                    "do what the reason says; FERROCCL_IB_HCA takes it out of use",
+                ),
+                Some((name, Err(problem))) => Finding::fault(
+                    name.clone(),
+                    format!("{shown}; ferroccl cannot use it: {problem}"),
                     "do what the reason says; FERROCCL_IB_HCA takes it out of use",
                 ),
                 Some((name, Ok(description))) => Finding::ok(name.clone(), description.clone()),

@@ -41,7 +41,8 @@ fn forget_errors() {
 fn failure(call: &'static str, code: c_int, advice: &'static str) -> TransportError {
     let full = std::io::Error::from_raw_os_error(code).to_string();
     let reason = full.split(" (os error").next().unwrap_or_default().to_owned();
-    let advice = if code == libc::EAGAIN { GROUP } else { advice };
+    let makes_object = call.starts_with("ibv_reg") || call.starts_with("ibv_create");
+    let advice = if code == libc::EAGAIN && makes_object { GROUP } else { advice };
     TransportError::Os { call, code, reason, advice }
 }
 
@@ -57,8 +58,13 @@ mod tests {
     /// Whichever kind of object the limit of a control group meets first, the advice is the same.
     #[test]
     fn the_limit_of_a_control_group_is_named() {
-        let text = |code| failure("ibv_reg_mr", code, "other advice").to_string();
-        assert!(text(libc::EAGAIN).contains("rdma.max"), "{}", text(libc::EAGAIN));
-        assert!(text(libc::ENOMEM).ends_with("other advice"), "{}", text(libc::ENOMEM));
+        let text = |call, code| failure(call, code, "other advice").to_string();
+        for call in ["ibv_reg_mr", "ibv_create_qp"] {
+            let said = text(call, libc::EAGAIN);
+            assert!(said.contains("rdma.max"), "{said}");
+        }
+        for said in [text("ibv_reg_mr", libc::ENOMEM), text("fcntl", libc::EAGAIN)] {
+            assert!(said.ends_with("other advice"), "{said}");
+        }
     }
 }
