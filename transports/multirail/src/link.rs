@@ -236,6 +236,9 @@ impl Link {
             Some((rail, PutPath { rail: at, endpoint, remote, local, tail }))
         });
         let (rail, mut best) = put_paths.next()?;
+        if rail.does_at_once(put.bytes) {
+            return Some(best);
+        }
         let Some(second) = put_paths.next() else { return Some(best) };
         let rates = self.rails.iter().filter_map(Rail::bytes_per_s);
         let fastest = rates.fold(0.0, f64::max);

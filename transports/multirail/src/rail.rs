@@ -40,6 +40,8 @@ const MEASURED_BYTES: usize = 64 << 10;
 const MEASURED_FOR: Duration = Duration::from_millis(1);
 /// Age from which a measurement says nothing any more: it may have been a bad moment.
 const MEASURED_LATELY: Duration = Duration::from_millis(50);
+/// Time of a put, in seconds, that no other rail is worth looking at for: that would take as long.
+const AT_ONCE_S: f64 = 1e-6;
 /// Fraction of a measurement's difference that is believed.
 const BELIEVED: f64 = 0.3;
 
@@ -273,6 +275,13 @@ impl Rail {
         let bytes_per_s = if lately { own } else { own.max(best) };
         let under_way = self.load.0.load(Ordering::Relaxed);
         (under_way + bytes) as f64 / bytes_per_s
+    }
+
+    /// Returns whether nothing is under way on the rail's device, and a put of so many bytes is done
+    /// as good as at once.
+    pub(crate) fn does_at_once(&self, bytes: usize) -> bool {
+        let is_idle = self.load.0.load(Ordering::Relaxed) == 0;
+        is_idle && bytes as f64 <= self.rate.bytes_per_s * AT_ONCE_S
     }
 
     fn begin(&mut self, put: &Put) {

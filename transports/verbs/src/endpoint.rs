@@ -328,23 +328,45 @@ impl Endpoint {
 
     /// Prepares the writes of a put.
     fn write(&mut self, put: &Put, selection: Selection, load: &mut Load, done: &mut Vec<u64>) {
+        let bytes = put.bytes();
+        if selection.parts == 1 && self.lines[selection.line(0)].is_early(bytes) {
+            self.write_part(put, None, selection.line(0), (0, bytes), put.immediate);
+            return done.push(put.id);
+        }
         let index = self.open.add(put.id, selection.parts, !put.is_control);
         let parts = (selection.parts as u32 - 1) << PARTS_SHIFT;
         let immediate = put.immediate.map(|immediate| immediate | parts);
-        let bytes = put.bytes();
         for part in 0..selection.parts {
             let (at, start) = (selection.line(part), part * selection.part_bytes);
             let range = (start, (start + selection.part_bytes).min(bytes));
-            let name = self.name | (at as u64) << LINE_SHIFT;
-            let line = &mut self.lines[at];
-            self.staged.extend((!line.is_staged()).then_some(at));
-            if line.write(put, index, range, immediate, name) {
+            let is_early = self.lines[at].is_early(range.1 - range.0);
+            let open = (!is_early).then_some(index);
+            self.write_part(put, open, at, range, immediate);
+            if is_early {
                 self.open.part_done(index, done);
             } else {
                 self.under_way += range.1 - range.0;
                 load.add(range.1 - range.0);
             }
         }
+    }
+
+    /// Prepares the write of the bytes from `range.0` to before `range.1` of a put, on a line.
+    /// `open` is the put's index if the put is not done before the write is.
+    fn write_part(
+        &mut self,
+        put: &Put,
+        open: Option<usize>,
+        at: usize,
+        range: (usize, usize),
+        immediate: Option<u32>,
+    ) {
+        let name = self.name | (at as u64) << LINE_SHIFT;
+        let line = &mut self.lines[at];
+        if !line.is_staged() {
+            self.staged.push(at);
+        }
+        line.write(put, open, range, immediate, name);
     }
 
     /// Makes writes complete that are done already, so that [`Endpoint::is_delivered`] can be

@@ -75,10 +75,10 @@ pub(crate) struct VerbsLane {
     /// Number of completions that the queue has room for, less those that its queue pairs may
     /// cause.
     room: usize,
-    /// Completions that were taken from the queue before somebody asked.
-    stash: Vec<ibv_wc>,
     /// Buffer that completions are taken to.
     space: Vec<ibv_wc>,
+    /// Number of completions there that were taken from the queue before somebody asked.
+    stashed: usize,
     /// Ids of puts that are done and not reported yet.
     done: Vec<u64>,
     /// Events that happened while another endpoint was closed.
@@ -119,8 +119,8 @@ impl VerbsLane {
             unsettled: false,
             queue,
             room: room as usize,
-            stash: Vec::with_capacity(AT_ONCE),
             space: vec![ibv_wc::default(); AT_ONCE],
+            stashed: 0,
             done: Vec::with_capacity(AT_ONCE),
             deferred: Vec::new(),
             ready: Vec::with_capacity(READY_MAX),
@@ -172,6 +172,9 @@ impl VerbsLane {
     /// Hands what is pending to the device. While the port's budget is short, endpoints take turns,
     /// and the one that was refused is the next.
     fn pump(&mut self) {
+        if self.active.is_empty() {
+            return;
+        }
         let VerbsLane { endpoints, active, load, done, unsettled, .. } = self;
         let most = if load.ask_again() { 1 } else { usize::MAX };
         loop {
@@ -198,20 +201,15 @@ impl VerbsLane {
     /// Takes completions in. Returns whether there may be more.
     fn drain(&mut self, events: &mut Vec<Event>) -> Result<bool, TransportError> {
         for _ in 0..TURNS_MAX {
-            let mut space = std::mem::take(&mut self.space);
-            let stashed = self.stash.len();
-            let polled = if stashed == 0 {
-                self.queue.poll(&mut space)
-            } else {
-                space[..stashed].copy_from_slice(&self.stash);
-                self.stash.clear();
-                Ok(stashed)
-            };
-            let count = *polled.as_ref().unwrap_or(&0);
+            if self.stashed == 0 {
+                self.stash()?;
+            }
+            let count = std::mem::take(&mut self.stashed);
             self.has_moved |= count > 0;
+            let space = std::mem::take(&mut self.space);
             space[..count].iter().for_each(|completion| self.completed(completion, events));
             self.space = space;
-            if polled? < AT_ONCE {
+            if count < AT_ONCE {
                 return Ok(false);
             }
         }
@@ -331,14 +329,14 @@ impl VerbsLane {
 
     /// Returns whether the next poll has something to tell that is known already.
     fn has_events(&self) -> bool {
-        !self.done.is_empty() || !self.deferred.is_empty() || !self.stash.is_empty()
+        !self.done.is_empty() || !self.deferred.is_empty() || self.stashed > 0
     }
 
-    /// Takes completions from the queue for the next poll. Returns whether there are any.
+    /// Takes completions from the queue, which must be after all those that were stashed before are
+    /// taken in. Returns whether there are any.
     fn stash(&mut self) -> Result<bool, TransportError> {
-        let count = self.queue.poll(&mut self.space)?;
-        self.stash.extend_from_slice(&self.space[..count]);
-        Ok(count > 0)
+        self.stashed = self.queue.poll(&mut self.space)?;
+        Ok(self.stashed > 0)
     }
 
     /// Waits until the peers of some endpoints have what was posted, but not for long.
@@ -515,7 +513,9 @@ impl Lane for VerbsLane {
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
         self.memory.refresh();
-        events.append(&mut self.deferred);
+        if !self.deferred.is_empty() {
+            events.append(&mut self.deferred);
+        }
         self.drain(events)?;
         if self.unsettled || now >= self.next_check() {
             self.check(now, events)?;
@@ -524,7 +524,9 @@ impl Lane for VerbsLane {
         if self.unsettled {
             self.lose_failed(events)?;
         }
-        events.extend(self.done.drain(..).map(|id| Event::Done { id }));
+        if !self.done.is_empty() {
+            events.extend(self.done.drain(..).map(|id| Event::Done { id }));
+        }
         if self.unsettled {
             self.refund();
             self.report(events);

@@ -158,25 +158,34 @@ impl Line {
         self.under_way.len() < self.room.writes as usize
     }
 
-    /// Prepares to write the bytes from `start` to before `end` of a put, which is number `index`
-    /// of the endpoint's. `name` and the write's number come back with its completion.
-    /// [`Line::ring`] must follow before the put goes. Returns whether the write is done with this.
+    /// Returns whether a write of so many bytes is done when the device has them.
+    pub(crate) fn is_early(&self, bytes: usize) -> bool {
+        self.early && self.is_inline(bytes)
+    }
+
+    fn is_inline(&self, bytes: usize) -> bool {
+        bytes <= self.room.inline_bytes as usize
+    }
+
+    /// Prepares to write the bytes from `start` to before `end` of a put. `open` is the put's index
+    /// among the endpoint's; none if the write is done with this ([`Line::is_early`]). `name` and
+    /// the write's number come back with its completion. [`Line::ring`] must follow before the put
+    /// goes.
     pub(crate) fn write(
         &mut self,
         put: &Put,
-        index: usize,
+        open: Option<usize>,
         (start, end): (usize, usize),
         immediate: Option<u32>,
         name: u64,
-    ) -> bool {
+    ) {
         let bytes = end - start;
-        let inline = bytes <= self.room.inline_bytes as usize;
+        let inline = self.is_inline(bytes);
         let half = self.room.writes / 2;
         let signaled = self.quiet + 1 >= QUIET_MAX.min(half.max(1));
         self.quiet = if signaled { 0 } else { self.quiet + 1 };
         // What is done already needs no completion of its own.
-        let is_done = inline && self.early;
-        self.owing = !signaled && (self.owing || !is_done);
+        self.owing = !signaled && (self.owing || open.is_some());
         let (from, then) = put.sges(start, end);
         self.pair.stage(&Write {
             id: name | u64::from(self.posted),
@@ -188,10 +197,9 @@ impl Line {
             inline,
         });
         self.posted = self.posted.wrapping_add(1);
-        let bytes = if is_done { 0 } else { bytes };
+        let bytes = if open.is_some() { bytes } else { 0 };
         self.bytes += bytes;
-        self.under_way.push_back(UnderWay { put: (!is_done).then_some(index), bytes });
-        is_done
+        self.under_way.push_back(UnderWay { put: open, bytes });
     }
 
     /// Makes all that is under way complete, also what is done already.

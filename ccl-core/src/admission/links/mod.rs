@@ -20,7 +20,6 @@ use super::rendezvous::{Directory, PeerOutcome, Rendezvous};
 use super::statistics::PeerStatistics;
 use super::{AdmissionError, Config, Counters, HEADER_BYTES};
 use crate::execution::Link;
-use crate::queue_pairs::Striping;
 use crate::time::Instant;
 use crate::transport::{
     Connected, Device, EndpointId, Event, Lane, Listener, LocalSlice, MrKey, RemoteKey, RemoteMr,
@@ -112,8 +111,8 @@ struct Peer {
     imports: Vec<(RemoteKey, RemoteMr)>,
     /// Both ends of each link, channel by channel.
     links: Vec<(Inbound, Outbound)>,
-    /// The striping that the lane uses towards the peer.
-    striping: Option<Striping>,
+    /// Version of the striping that the lane uses towards the peer.
+    striping: u64,
     statistics: PeerStatistics,
 }
 
@@ -238,7 +237,7 @@ impl MessageLinks {
             ring: None,
             imports: Vec::new(),
             links,
-            striping: None,
+            striping: 0,
             statistics: PeerStatistics::default(),
         });
         let number = endpoint.0 as usize;
@@ -463,12 +462,11 @@ impl MessageLinks {
 
     /// Makes the lane spread what goes to a peer as the call that runs wants it.
     fn apply_striping(&mut self, rank: Rank) {
-        let striping = self.spreading.to(rank);
-        let peer = self.peers.get_mut(rank as usize).and_then(Option::as_mut);
-        if let (Some(striping), Some(peer)) = (striping, peer)
-            && peer.striping != Some(striping)
+        let version = self.spreading.version();
+        let Some(Some(peer)) = self.peers.get_mut(rank as usize) else { return };
+        if std::mem::replace(&mut peer.striping, version) != version
+            && let Some(striping) = self.spreading.to(rank)
         {
-            peer.striping = Some(striping);
             self.lane.set_striping(peer.endpoint, &striping);
         }
     }

@@ -36,6 +36,11 @@ impl CreditPool {
         self.is_shared
     }
 
+    /// Returns whether no link asks for a credit or waits for one to be announced.
+    pub(super) fn is_idle(&self) -> bool {
+        self.asking.is_empty() && self.served.is_empty()
+    }
+
     /// Queues a link behind those that ask already.
     pub(super) fn ask(&mut self, link: Link) {
         self.asking.push_back(link);

@@ -15,11 +15,18 @@ pub(super) struct StripingState {
     near: Vec<Rank>,
     /// Striping towards peers on the same host, and towards others.
     current: [Striping; 2],
+    /// Number of times that `current` has changed; 0 without a policy.
+    version: u64,
     /// Call that `current` is for.
     asked: Option<(Collective, usize, u32)>,
 }
 
 impl StripingState {
+    /// Returns the version of the striping, which changes with it; 0 if there is no policy.
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
     /// Returns the striping of messages to a peer, if there is a policy.
     pub(super) fn to(&self, peer: Rank) -> Option<Striping> {
         self.policy.as_ref()?;
@@ -32,7 +39,8 @@ impl MessageLinks {
     /// on this rank's host, in order.
     pub fn start_policy(&mut self, policy: Policy, near: Vec<Rank>) {
         let (current, made) = ([policy.otherwise(); 2], policy.groups());
-        self.spreading = StripingState { policy: Some(policy), made, near, current, asked: None };
+        let (version, policy, asked) = (self.spreading.version + 1, Some(policy), None);
+        self.spreading = StripingState { policy, made, near, current, version, asked };
     }
 
     /// Spreads messages by another policy from the next call on, with the queue pairs that there
@@ -71,13 +79,15 @@ impl MessageLinks {
 
     /// Begins a call: `bytes` of its larger buffer, and messages to `fan_out` peers.
     pub fn begin(&mut self, collective: Collective, bytes: usize, fan_out: u32) {
-        let StripingState { policy, current, asked, .. } = &mut self.spreading;
+        let StripingState { policy, current, version, asked, .. } = &mut self.spreading;
         let call = Some((collective, bytes, fan_out));
         let Some(policy) = policy.as_ref().filter(|_| fan_out > 0 && *asked != call) else {
             return;
         };
         *asked = call;
-        *current = [Tier::Host, Tier::Network]
+        let chosen = [Tier::Host, Tier::Network]
             .map(|tier| policy.choose(&Situation { collective, bytes, fan_out, tier }));
+        *version += u64::from(chosen != *current);
+        *current = chosen;
     }
 }

@@ -249,6 +249,16 @@ impl MessageLinks {
         self.zero_copy.sends.is_empty() || now >= by
     }
 
+    /// Returns whether a call that is done may end at once: [`MessageLinks::flush`] would do
+    /// nothing, everything has left this process, and no zero-copy send is waited for.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.queue.is_empty()
+            && self.pool.is_idle()
+            && self.zero_copy.buffers.is_empty()
+            && self.lane.is_drained()
+    }
+
     /// Reclaims memory that is about to be written. Returns whether no send reads it any more:
     /// always where a lane moves bytes late, else once its sends are acknowledged, which the peer's
     /// process cannot hold up.
