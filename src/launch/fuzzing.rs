@@ -4,8 +4,8 @@ use super::detect::detect;
 use super::pmi::Pmi;
 use super::service::ServiceError;
 use super::store::{Dialect, Store};
+use super::stream::LauncherStream;
 use super::variables::Variables;
-use super::wire::Wire;
 use crate::bootstrap::socket::Deadline;
 use std::io::Write;
 use std::net::Shutdown;
@@ -13,13 +13,13 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// Returns a connection to a launcher that has sent `says` already, and the launcher's end.
-fn launcher(says: &[u8]) -> Option<(Wire, UnixStream)> {
+fn launcher(says: &[u8]) -> Option<(LauncherStream, UnixStream)> {
     let (ours, mut theirs) = UnixStream::pair().ok()?;
     theirs.set_nonblocking(true).ok()?;
     // What does not fit the socket is cut off.
     let _ = theirs.write(says);
     theirs.shutdown(Shutdown::Write).ok()?;
-    Some((Wire::new(ours.into(), Deadline::after(Duration::from_secs(5))), theirs))
+    Some((LauncherStream::new(ours.into(), Deadline::after(Duration::from_secs(5))), theirs))
 }
 
 /// Feeds the answers of a PMI process manager.
@@ -29,9 +29,9 @@ pub fn pmi(data: &[u8]) {
         Some((_, rest)) => (None, rest),
         None => (None, data),
     };
-    let Some((wire, _theirs)) = launcher(says) else { return };
+    let Some((stream, _theirs)) = launcher(says) else { return };
     let talk = || {
-        let mut pmi = Pmi::start(wire, id)?;
+        let mut pmi = Pmi::start(stream, id)?;
         pmi.put("key", "value")?;
         pmi.barrier()?;
         let value = pmi.get("key")?;
@@ -48,9 +48,9 @@ pub fn store(data: &[u8]) {
         Some(first) if first & 1 == 1 => Dialect::Recent,
         _ => Dialect::Old,
     };
-    let Some((wire, _theirs)) = launcher(data.get(1..).unwrap_or_default()) else { return };
+    let Some((stream, _theirs)) = launcher(data.get(1..).unwrap_or_default()) else { return };
     let talk = || {
-        let mut store = Store::greet(wire, dialect)?;
+        let mut store = Store::greet(stream, dialect)?;
         store.set("key", b"value")?;
         store.wait_for("key").map(|_| ())
     };

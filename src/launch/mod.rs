@@ -17,8 +17,8 @@ mod rendezvous;
 mod secret;
 mod service;
 mod store;
+mod stream;
 mod variables;
-mod wire;
 
 pub use detect::{Launcher, from_environment};
 pub use local::{LOCAL_RANKS_MAX, LocalExit, spawn_local};

@@ -4,7 +4,7 @@
 
 use super::descriptor::adopt;
 use super::service::ServiceError;
-use super::wire::Wire;
+use super::stream::LauncherStream;
 use crate::bootstrap::Endpoint;
 use crate::bootstrap::socket::Deadline;
 
@@ -41,7 +41,7 @@ impl PmiAddress {
 
 /// A conversation with the process manager.
 pub(super) struct Pmi {
-    wire: Wire,
+    stream: LauncherStream,
     buffer: Vec<u8>,
     space: String,
     value_bytes_max: usize,
@@ -53,21 +53,21 @@ impl Pmi {
             PmiAddress::Inherited { fd, .. } => {
                 let fd = *fd;
                 let fd = adopt(fd).map_err(|error| ServiceError::Descriptor { fd, error })?;
-                Pmi::start(Wire::new(fd, deadline), None)
+                Pmi::start(LauncherStream::new(fd, deadline), None)
             }
             PmiAddress::Port { address, id, .. } => {
-                Pmi::start(Wire::connect(address, deadline)?, Some(*id))
+                Pmi::start(LauncherStream::connect(address, deadline)?, Some(*id))
             }
         }
     }
 
     #[cfg(test)]
     fn over(fd: std::os::fd::OwnedFd, deadline: Deadline) -> Result<Pmi, ServiceError> {
-        Pmi::start(Wire::new(fd, deadline), None)
+        Pmi::start(LauncherStream::new(fd, deadline), None)
     }
 
-    pub(super) fn start(wire: Wire, id: Option<u32>) -> Result<Pmi, ServiceError> {
-        let mut pmi = Pmi { wire, buffer: Vec::new(), space: String::new(), value_bytes_max: 0 };
+    pub(super) fn start(stream: LauncherStream, id: Option<u32>) -> Result<Pmi, ServiceError> {
+        let mut pmi = Pmi { stream, buffer: Vec::new(), space: String::new(), value_bytes_max: 0 };
         if let Some(id) = id {
             pmi.ask(&format!("initack pmiid={id}"), "initack")?;
             // It tells size, rank and debug unasked: the environment has told them already.
@@ -114,7 +114,7 @@ impl Pmi {
     }
 
     fn ask(&mut self, command: &str, expected: &'static str) -> Result<String, ServiceError> {
-        self.wire.write(format!("cmd={command}\n").as_bytes())?;
+        self.stream.write(format!("cmd={command}\n").as_bytes())?;
         self.answer(expected)
     }
 
@@ -146,7 +146,7 @@ impl Pmi {
                 return Err(ServiceError::Garbled("its line is longer than 4096 bytes"));
             }
             let mut part = [0; 512];
-            let count = self.wire.read(&mut part)?.ok_or(ServiceError::Closed)?;
+            let count = self.stream.read(&mut part)?.ok_or(ServiceError::Closed)?;
             self.buffer.extend(&part[..count]);
         }
     }

@@ -9,7 +9,7 @@
 //! server, which comes with agents that leave the hint of `is_recent`).
 
 use super::service::ServiceError;
-use super::wire::Wire;
+use super::stream::LauncherStream;
 use crate::bootstrap::Endpoint;
 use crate::bootstrap::socket::Deadline;
 use std::time::Duration;
@@ -50,7 +50,7 @@ impl Dialect {
 
 /// A connection to a store.
 pub(super) struct Store {
-    wire: Wire,
+    stream: LauncherStream,
     dialect: Dialect,
 }
 
@@ -69,22 +69,22 @@ impl Store {
         dialect: Dialect,
         deadline: Deadline,
     ) -> Result<Store, ServiceError> {
-        let mut wire = Wire::connect(&at.address, deadline)?;
-        wire.set_deadline(Deadline::after(deadline.left().min(FIRST_ANSWER)));
-        let mut store = Store::greet(wire, dialect)?;
-        store.wire.set_deadline(deadline);
+        let mut stream = LauncherStream::connect(&at.address, deadline)?;
+        stream.set_deadline(Deadline::after(deadline.left().min(FIRST_ANSWER)));
+        let mut store = Store::greet(stream, dialect)?;
+        store.stream.set_deadline(deadline);
         Ok(store)
     }
 
-    pub(super) fn greet(wire: Wire, dialect: Dialect) -> Result<Store, ServiceError> {
-        let mut store = Store { wire, dialect };
+    pub(super) fn greet(stream: LauncherStream, dialect: Dialect) -> Result<Store, ServiceError> {
+        let mut store = Store { stream, dialect };
         let mut question = Vec::new();
         if dialect == Dialect::Recent {
             question.push(0);
             question.extend(VALIDATION.to_le_bytes());
         }
         question.push(dialect.code(Command::KeyCount));
-        store.wire.write(&question)?;
+        store.stream.write(&question)?;
         let keys = i64::from_le_bytes(store.array()?);
         // A greeting of another service read as a number is far out of this.
         if !(0..1 << 32).contains(&keys) {
@@ -97,9 +97,9 @@ impl Store {
         let mut bytes = vec![self.dialect.code(Command::Set)];
         append(&mut bytes, key.as_bytes());
         append(&mut bytes, value);
-        self.wire.write(&bytes)?;
+        self.stream.write(&bytes)?;
         // Setting is not answered: a question behind it is answered once it is done.
-        self.wire.write(&[self.dialect.code(Command::KeyCount)])?;
+        self.stream.write(&[self.dialect.code(Command::KeyCount)])?;
         self.array::<8>().map(|_| ())
     }
 
@@ -108,27 +108,27 @@ impl Store {
         let mut bytes = vec![self.dialect.code(Command::Wait)];
         bytes.extend(1u64.to_le_bytes());
         append(&mut bytes, key.as_bytes());
-        self.wire.write(&bytes)?;
+        self.stream.write(&bytes)?;
         let [answer] = self.array()?;
         if answer != 0 {
             return Err(ServiceError::StoppedWaiting { key: key.to_owned(), code: answer });
         }
         let mut bytes = vec![self.dialect.code(Command::Get)];
         append(&mut bytes, key.as_bytes());
-        self.wire.write(&bytes)?;
+        self.stream.write(&bytes)?;
         let length = u64::from_le_bytes(self.array()?);
         if length > VALUE_BYTES_MAX {
             return Err(ServiceError::Foreign { key: key.to_owned(), bytes: length });
         }
         // Bounded above, so that it fits any usize.
         let mut value = vec![0; length as usize];
-        self.wire.read_exact(&mut value)?;
+        self.stream.read_exact(&mut value)?;
         Ok(value)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], ServiceError> {
         let mut bytes = [0; N];
-        self.wire.read_exact(&mut bytes)?;
+        self.stream.read_exact(&mut bytes)?;
         Ok(bytes)
     }
 }
@@ -243,7 +243,7 @@ pub(super) mod tests {
         let address = serve(Dialect::Old);
         let soon = Deadline::after(Duration::from_secs(10));
         let mut store = Store::connect(&at(&address, false), soon).unwrap();
-        store.wire.set_deadline(Deadline::after(Duration::from_millis(200)));
+        store.stream.set_deadline(Deadline::after(Duration::from_millis(200)));
         let error = store.wait_for("k").unwrap_err().to_string();
         assert!(error.to_string().contains("no answer within"), "{error}");
     }

@@ -52,10 +52,10 @@ pub enum TransportError {
         reason: String,
     },
     /// The lane has no such endpoint, or has detached it.
-    #[error("this lane has no endpoint {}", .0.0)]
+    #[error("this lane has no endpoint {}, or not any more; attach a connection to it", .0.0)]
     UnknownEndpoint(EndpointId),
     /// A connection is attached to a lane of another device than has made it.
-    #[error("this connection was made by another device")]
+    #[error("this connection was made by another device; attach it to a lane of that one")]
     OtherDevice,
     /// A connection is asked for again after it was handed out, or has failed.
     #[error("this connection has already been handed out, or has failed; connect again")]
@@ -69,7 +69,7 @@ pub enum TransportError {
         of: &'static str,
     },
     /// Memory is not registered with the device, or not any more.
-    #[error("memory key {} is not registered with this device", .0.0)]
+    #[error("memory key {} is not registered with this device, or not any more; register it", .0.0)]
     UnknownMemory(MrKey),
     /// Memory was deregistered while bytes of it were being sent.
     #[error(
@@ -78,7 +78,9 @@ pub enum TransportError {
     )]
     Withdrawn,
     /// Bytes from a peer are no key of memory.
-    #[error("{bytes} bytes that are no key of memory")]
+    #[error(
+        "{bytes} bytes that are no key of memory; do all ranks run the same release of ferroccl?"
+    )]
     NoKey {
         /// Number of the bytes.
         bytes: usize,
@@ -90,7 +92,11 @@ pub enum TransportError {
         peer: String,
     },
     /// The memory of a put was not imported from the put's peer, or was given back.
-    #[error("memory {} was not imported from endpoint {}", .memory.0, .endpoint.0)]
+    #[error(
+        "memory {} was not imported from endpoint {}, or not any more; import the key that the \
+         peer has shared there",
+        .memory.0, .endpoint.0
+    )]
     NotImported {
         /// Memory of the put.
         memory: RemoteMr,
@@ -98,7 +104,10 @@ pub enum TransportError {
         endpoint: EndpointId,
     },
     /// Bytes of this side lie in no memory that the peer may put into.
-    #[error("{bytes} bytes at offset {offset} of memory that is not shared with {peer}")]
+    #[error(
+        "{bytes} bytes at offset {offset} of memory that is not shared with {peer}; share it \
+         before naming it"
+    )]
     NotShared {
         /// Name of the peer.
         peer: String,
@@ -144,7 +153,7 @@ pub enum TransportError {
         given: usize,
     },
     /// An immediate is greater than all transports can carry.
-    #[error("an immediate of {0:#x}, beyond {IMMEDIATE_MAX:#x}")]
+    #[error("an immediate of {0:#x}; the greatest is {IMMEDIATE_MAX:#x}")]
     ImmediateTooLarge(u32),
     /// A number of things is zero, or too great.
     #[error("{count} {what}; use 1 to {most}")]
@@ -213,10 +222,6 @@ pub enum TransportError {
         /// Advice on what to do.
         advice: &'static str,
     },
-    /// A call that the transport cannot carry out as given, for a reason that no other variant
-    /// says.
-    #[error("{0}")]
-    Usage(String),
     /// There is no memory for slots, or for what is reduced on the way.
     #[error(
         "{0}; take smaller slots (FERROCCL_SLOT_BYTES, FERROCCL_BUDGET_BYTES), or raise the limit \
@@ -271,8 +276,7 @@ impl TransportError {
             | TransportError::Unsupported { .. }
             | TransportError::NoDevice { .. }
             | TransportError::Config(_)
-            | TransportError::Setting { .. }
-            | TransportError::Usage(_) => true,
+            | TransportError::Setting { .. } => true,
             // A host without any interface is nobody's choice.
             TransportError::NoInterface { filter, .. } => !filter.is_empty(),
             TransportError::Os { .. }

@@ -15,7 +15,7 @@ use ccl_socket::{fork, socket};
 use nccl_net_abi::{Attributes, HANDLE_BYTES, HOST, LogLevel, Logger, NcclResult, SUBSYSTEM_INIT};
 
 use crate::comm::buffer::Buffer;
-use crate::comm::line::Line;
+use crate::comm::connection::Connection;
 use crate::comm::receiver::{Receiver, Sizes};
 use crate::comm::sender::Sender;
 use crate::comm::wire::{GROUP_MAX, SLOTS_MAX};
@@ -267,24 +267,24 @@ impl Plugin {
     /// Polls communicators that nobody else polls. Returns whether any has something to do.
     fn look(&self, now: Instant) -> bool {
         let mut busy = false;
-        let mut is_late = |line: &mut Line, works: bool| {
+        let mut is_late = |connection: &mut Connection, works: bool| {
             busy |= works;
-            now.since(line.pumped) >= if works { PUMP_AFTER } else { IDLE_EVERY }
+            now.since(connection.pumped) >= if works { PUMP_AFTER } else { IDLE_EVERY }
         };
         self.senders.for_each_idle(|_, sender| {
             let works = sender.has_work();
-            if is_late(sender.line(), works)
+            if is_late(sender.connection(), works)
                 && let Err(error) = sender.pump(now)
             {
-                sender.line().cut(&error.text);
+                sender.connection().cut(&error.text);
             }
         });
         self.receivers.for_each_idle(|_, receiver| {
             let works = receiver.has_work();
-            if is_late(receiver.line(), works)
+            if is_late(receiver.connection(), works)
                 && let Err(error) = receiver.pump(now)
             {
-                receiver.line().cut(&error.text);
+                receiver.connection().cut(&error.text);
             }
         });
         let mut forgotten = Vec::new();
@@ -325,9 +325,10 @@ impl Plugin {
     }
 
     fn device_of(&self, comm: Id) -> Result<Arc<dyn Device>, NetError> {
-        let sender = self.senders.with(comm, |sender| Arc::clone(&sender.line().home));
-        let device = sender
-            .or_else(|| self.receivers.with(comm, |receiver| Arc::clone(&receiver.line().home)));
+        let sender = self.senders.with(comm, |sender| Arc::clone(&sender.connection().home));
+        let device = sender.or_else(|| {
+            self.receivers.with(comm, |receiver| Arc::clone(&receiver.connection().home))
+        });
         device.ok_or_else(|| gone("a communicator"))
     }
 
@@ -364,7 +365,7 @@ impl Plugin {
         }
         let (mr, offset) = self.locate(mr, address, bytes)?;
         let sent = self.senders.with(comm, |sender| {
-            check_device(mr.as_ref(), &sender.line().home)?;
+            check_device(mr.as_ref(), &sender.connection().home)?;
             sender.isend(now(), mr.map(|(_, mr)| mr), offset, bytes, tag)
         });
         let sent = sent.ok_or_else(|| gone("a sending communicator"))?;
@@ -390,7 +391,7 @@ impl Plugin {
             *buffer = Buffer { mr, offset, bytes: *bytes, tag: *tag };
         }
         let received = self.receivers.with(comm, |receiver| {
-            let device = Arc::clone(&receiver.line().home);
+            let device = Arc::clone(&receiver.connection().home);
             buffers.iter().try_for_each(|buffer| check_device(buffer.mr.as_ref(), &device))?;
             receiver.irecv(now(), &buffers[..receives.len()])
         });

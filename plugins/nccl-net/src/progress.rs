@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 
-use crate::comm::line::Line;
+use crate::comm::connection::Connection;
 use crate::comm::receiver::Receiver;
 use crate::comm::sender::Sender;
 
@@ -44,10 +44,10 @@ impl Closed {
         Closed { comm, since: ccl_clock::now(), leaves: false }
     }
 
-    fn line(&mut self) -> &mut Line {
+    fn connection(&mut self) -> &mut Connection {
         match &mut self.comm {
-            Comm::Sender(sender) => sender.line(),
-            Comm::Receiver(receiver) => receiver.line(),
+            Comm::Sender(sender) => sender.connection(),
+            Comm::Receiver(receiver) => receiver.connection(),
         }
     }
 
@@ -55,7 +55,7 @@ impl Closed {
     /// Returns whether the communicator may be dropped, which then takes no time.
     fn is_over(&mut self, now: Instant, in_haste: bool) -> bool {
         if now.since(self.since) >= DRAIN_WITHIN {
-            self.line().cut("it did not take in time what was sent before this side closed");
+            self.connection().cut("it did not take in time what was sent before this side closed");
             return true;
         }
         if !self.leaves {
@@ -64,13 +64,13 @@ impl Closed {
                 Comm::Receiver(receiver) => {
                     let pumped = receiver.pump(now);
                     let lingers = !in_haste && now.since(self.since) < LINGER;
-                    let line = receiver.line();
-                    (pumped, line.is_drained() && (line.lost.is_some() || !lingers))
+                    let connection = receiver.connection();
+                    (pumped, connection.is_drained() && (connection.lost.is_some() || !lingers))
                 }
             };
             self.leaves = pumped.is_err() || drained;
         }
-        self.leaves && self.line().say_farewell()
+        self.leaves && self.connection().say_farewell()
     }
 }
 

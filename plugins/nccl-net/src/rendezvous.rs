@@ -10,7 +10,7 @@ use ccl_core::transport::{
 };
 
 use crate::comm::Settings;
-use crate::comm::line::LineSettings;
+use crate::comm::connection::ConnectionSettings;
 use crate::comm::receiver::Receiver;
 use crate::comm::sender::Sender;
 use crate::comm::wire::Note;
@@ -47,7 +47,7 @@ pub(crate) struct ConnectOptions {
 #[derive(Debug)]
 pub(crate) struct Listening {
     /// Listeners, each with its settings and its name.
-    listeners: Vec<(LineSettings, String, Box<dyn Listener>)>,
+    listeners: Vec<(ConnectionSettings, String, Box<dyn Listener>)>,
     options: ConnectOptions,
     joining: Vec<(Instant, String, Box<Receiver>)>,
     /// Time since which NCCL asks for a connection that has not come; none before it asks.
@@ -57,19 +57,22 @@ pub(crate) struct Listening {
 }
 
 impl ConnectOptions {
-    fn line_settings(
+    fn connection_settings(
         &self,
         device: &Arc<dyn Device>,
         home: &Arc<dyn Device>,
         context: &Context,
-    ) -> LineSettings {
-        let line_settings = LineSettings {
+    ) -> ConnectionSettings {
+        let connection_settings = ConnectionSettings {
             device: Arc::clone(device),
             home: Arc::clone(home),
             traffic_class: None,
         };
-        let is_set = self.has_class && line_settings.has_queue_pairs();
-        LineSettings { traffic_class: context.traffic_class.filter(|_| !is_set), ..line_settings }
+        let is_set = self.has_class && connection_settings.has_queue_pairs();
+        ConnectionSettings {
+            traffic_class: context.traffic_class.filter(|_| !is_set),
+            ..connection_settings
+        }
     }
 }
 
@@ -84,13 +87,13 @@ impl Listening {
         let secret = handle.secret();
         let listener = home.listen(&secret)?;
         handle.address = listener.address();
-        let line_settings = options.line_settings(&home, &home, context);
-        let mut listeners = vec![(line_settings, device.title(), listener)];
+        let connection_settings = options.connection_settings(&home, &home, context);
+        let mut listeners = vec![(connection_settings, device.title(), listener)];
         if let Some((tag, near)) = &device.near {
             let listener = near.listen(&secret)?;
             handle.near = Some((*tag, listener.address()));
-            let line_settings = options.line_settings(near, &home, context);
-            listeners.push((line_settings, SHARED_MEMORY.to_owned(), listener));
+            let connection_settings = options.connection_settings(near, &home, context);
+            listeners.push((connection_settings, SHARED_MEMORY.to_owned(), listener));
         }
         Ok(Listening { listeners, options, joining: Vec::new(), asked: None, told: 0 })
     }
@@ -117,7 +120,7 @@ impl Listening {
     }
 
     fn accept_in_time(&mut self, now: Instant) -> Result<Option<Box<Receiver>>, NetError> {
-        for (line_settings, name, listener) in &mut self.listeners {
+        for (connection_settings, name, listener) in &mut self.listeners {
             while let Some(connected) = listener.poll(now)? {
                 if connected.hello != HELLO {
                     tracing::warn!("a peer with another version was refused: use one everywhere");
@@ -125,11 +128,11 @@ impl Listening {
                 }
                 // Who goes away before it has begun, or cannot be had, is nobody's loss: it tries
                 // another way, or says so itself.
-                match Receiver::new(line_settings, connected, self.options.settings, now) {
+                match Receiver::new(connection_settings, connected, self.options.settings, now) {
                     Ok(receiver) => {
                         let mut receiver = Box::new(receiver);
                         // That it cannot be told is noticed at the next look.
-                        let _ = receiver.line().note(&Note::Peer(self.options.who.clone()));
+                        let _ = receiver.connection().note(&Note::Peer(self.options.who.clone()));
                         let until = now + self.options.join_within;
                         self.joining.push((until, name.clone(), receiver));
                     }
@@ -141,19 +144,19 @@ impl Listening {
         for at in 0..self.joining.len() {
             let (until, name, receiver) = &mut self.joining[at];
             if let Err(error) = receiver.pump(now) {
-                receiver.line().cut(&error.text);
+                receiver.connection().cut(&error.text);
             }
             if receiver.is_ready() {
-                let line = receiver.line();
-                let how = line.describe(&self.options.policy);
-                tracing::info!("receiving from {} over {name}{how}", line.peer);
+                let connection = receiver.connection();
+                let how = connection.describe(&self.options.policy);
+                tracing::info!("receiving from {} over {name}{how}", connection.peer);
                 return Ok(Some(self.joining.swap_remove(at).2));
             }
-            let gone = receiver.line().lost.clone();
+            let gone = receiver.connection().lost.clone();
             if gone.is_some() || now >= *until {
                 let reason = gone.unwrap_or_else(|| "it said nothing".to_owned());
                 tracing::warn!("a connection ended before it was ready: {reason}");
-                receiver.line().cut("it was not ready in time");
+                receiver.connection().cut("it was not ready in time");
                 self.joining.swap_remove(at);
                 return Ok(None);
             }
@@ -183,7 +186,7 @@ impl Listening {
 /// A connection in the making. Dropping it waits for nobody: the progress thread does that.
 #[derive(Debug)]
 pub(crate) struct Attempt {
-    candidates: Vec<(LineSettings, String, Address)>,
+    candidates: Vec<(ConnectionSettings, String, Address)>,
     context: Arc<Context>,
     secret: Secret,
     /// Connection in the making, over the last of the candidates.
@@ -215,13 +218,13 @@ impl Attempt {
             )));
         }
         let home = device.open()?;
-        let line_settings = options.line_settings(&home, &home, context);
-        let mut candidates = vec![(line_settings, device.title(), handle.address.clone())];
+        let connection_settings = options.connection_settings(&home, &home, context);
+        let mut candidates = vec![(connection_settings, device.title(), handle.address.clone())];
         if let (Some((own, near)), Some((tag, address))) = (&device.near, &handle.near)
             && own == tag
         {
-            let line_settings = options.line_settings(near, &home, context);
-            candidates.push((line_settings, SHARED_MEMORY.to_owned(), address.clone()));
+            let connection_settings = options.connection_settings(near, &home, context);
+            candidates.push((connection_settings, SHARED_MEMORY.to_owned(), address.clone()));
         }
         let secret = handle.secret();
         let (connecting, sender) = (None, None);
@@ -236,10 +239,10 @@ impl Attempt {
             let connecting = match &mut self.connecting {
                 Some(connecting) => connecting,
                 None => {
-                    let Some((line_settings, _, address)) = self.candidates.last() else {
+                    let Some((connection_settings, _, address)) = self.candidates.last() else {
                         return Ok(None);
                     };
-                    match line_settings.device.connect(address, &self.secret, &HELLO, until) {
+                    match connection_settings.device.connect(address, &self.secret, &HELLO, until) {
                         Ok(connecting) => self.connecting.insert(connecting),
                         Err(error) if self.candidates.len() == 1 => return Err(error),
                         // That of another host, mostly.
@@ -264,7 +267,7 @@ impl Attempt {
     /// Ends a connection that was not handed out. Nothing was sent over it that is waited for.
     fn give_up(&mut self) {
         if let Some(mut sender) = self.sender.take() {
-            sender.line().cut("it was given up before it was ready");
+            sender.connection().cut("it was given up before it was ready");
         }
     }
 
@@ -291,12 +294,15 @@ impl Attempt {
         if self.sender.is_none() {
             let Some(connected) = self.connect(now)? else { return Ok(None) };
             self.connecting = None;
-            let Some((line_settings, ..)) = self.candidates.last() else { return Ok(None) };
+            let Some((connection_settings, ..)) = self.candidates.last() else { return Ok(None) };
             let policy = Some(Arc::clone(&self.options.policy));
-            let does =
-                (Arc::clone(&self.context), policy.filter(|_| line_settings.has_queue_pairs()));
+            let does = (
+                Arc::clone(&self.context),
+                policy.filter(|_| connection_settings.has_queue_pairs()),
+            );
             let sender =
-                match Sender::new(line_settings, connected, self.options.settings, does, now) {
+                match Sender::new(connection_settings, connected, self.options.settings, does, now)
+                {
                     Ok(sender) => self.sender.insert(Box::new(sender)),
                     Err(error) if self.candidates.len() > 1 => {
                         tracing::info!("shared memory is not used: {error}");
@@ -305,20 +311,20 @@ impl Attempt {
                     }
                     Err(error) => return Err(error),
                 };
-            sender.line().note(&Note::Peer(self.options.who.clone()))?;
+            sender.connection().note(&Note::Peer(self.options.who.clone()))?;
         }
         let Some(sender) = &mut self.sender else { return Ok(None) };
         sender.pump(now)?;
         if sender.is_ready() {
             let name = self.candidates.last().map_or("", |(_, name, _)| name);
-            let line = sender.line();
-            let how = line.describe(&self.options.policy);
-            tracing::info!("sending to {} over {name}{how}{HOST_MEMORY}", line.peer);
+            let connection = sender.connection();
+            let how = connection.describe(&self.options.policy);
+            tracing::info!("sending to {} over {name}{how}{HOST_MEMORY}", connection.peer);
             return Ok(self.sender.take());
         }
-        sender.line().check()?;
+        sender.connection().check()?;
         if now.since(self.began) >= self.options.join_within {
-            let (what, peer) = ("joining", sender.line().peer.clone());
+            let (what, peer) = ("joining", sender.connection().peer.clone());
             return Err(
                 TransportError::Deadline { what, peer, after: self.options.join_within }.into()
             );
@@ -379,8 +385,8 @@ mod tests {
             let (context, secret) = (Arc::new(Context::default()), Secret([3; 32]));
             let candidates = |side: u32| {
                 let home = device(side, false);
-                let near = options(false).line_settings(&device(side, true), &home, &context);
-                let far = options(false).line_settings(&home, &home, &context);
+                let near = options(false).connection_settings(&device(side, true), &home, &context);
+                let far = options(false).connection_settings(&home, &home, &context);
                 [(far, "the network"), (near, SHARED_MEMORY)]
             };
             let mut listening = Listening {
@@ -430,7 +436,7 @@ mod tests {
         let rdma: Arc<dyn Device> =
             Arc::new(RailsDevice::new(vec![("sim0".to_owned(), world.device(0))]).unwrap());
         let class = |device: &Arc<dyn Device>, has_class| {
-            options(has_class).line_settings(device, device, &context).traffic_class
+            options(has_class).connection_settings(device, device, &context).traffic_class
         };
         assert_eq!((class(&rdma, true), class(&rdma, false)), (None, Some(40)));
         assert_eq!(class(&like_tcp.device(0), true), Some(40));

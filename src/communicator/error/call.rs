@@ -177,7 +177,7 @@ pub enum CallError {
     #[error(transparent)]
     Range(#[from] RegionError),
     /// More elements than memory can hold.
-    #[error("{count} elements are more than memory can hold")]
+    #[error("{count} elements are more than memory can hold; ask for fewer")]
     TooManyElements {
         /// Elements that the call asks for.
         count: usize,
@@ -207,10 +207,12 @@ pub enum CallError {
     #[error("the request's result was taken before; a scope takes its requests' when it ends")]
     ResultTaken,
     /// A request whose buffers are of another type than the request's.
-    #[error("the request's buffers are of another type")]
+    #[error(
+        "the request's buffers are of another type; take them as the type that it was started with"
+    )]
     RequestBuffers,
     /// A request that has ended and cannot be driven.
-    #[error("a request that has ended cannot be driven")]
+    #[error("a request that has ended cannot be driven; `wait` returns its result")]
     RequestEnded,
     /// A request that has ended with an error, which was returned before.
     #[error("{reason}")]

@@ -30,7 +30,7 @@ pub enum DeriveError {
         leader: Rank,
     },
     /// A rank without a color where all ranks have one.
-    #[error("a rank took no part")]
+    #[error("a rank got no part in a split of all; this is a defect of ferroccl, please report it")]
     NoPart,
     /// A second `shrink` of a communicator.
     #[error("shrink: it was done already; go on with the communicator that came of it")]

@@ -100,11 +100,13 @@ impl Side {
 impl State {
     /// Checks that a rank belongs to this world, as listening and connecting require.
     fn check_rank(&self, rank: u32) -> Result<(), TransportError> {
-        let ranks = self.ranks.len();
-        if (rank as usize) < ranks {
+        if (rank as usize) < self.ranks.len() {
             return Ok(());
         }
-        Err(TransportError::Usage(format!("there is no rank {rank} in a world of {ranks}")))
+        Err(TransportError::Unsupported {
+            what: "listen or connect",
+            reason: "the simulated world has no such rank; make it with more",
+        })
     }
 
     fn take_request(&mut self, listener: u64) -> Option<Request> {

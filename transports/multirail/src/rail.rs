@@ -277,8 +277,8 @@ impl Rail {
         (under_way + bytes) as f64 / bytes_per_s
     }
 
-    /// Returns whether nothing is under way on the rail's device, and a put of so many bytes is done
-    /// as good as at once.
+    /// Returns whether nothing is under way on the rail's device, and a put of so many bytes takes
+    /// no time worth a comparison.
     pub(crate) fn does_at_once(&self, bytes: usize) -> bool {
         let is_idle = self.load.0.load(Ordering::Relaxed) == 0;
         is_idle && bytes as f64 <= self.rate.bytes_per_s * AT_ONCE_S

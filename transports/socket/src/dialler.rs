@@ -12,10 +12,10 @@ use ccl_core::transport::TransportError;
 use rustix::io::Errno;
 
 use crate::address::Location;
+use crate::connection::Connection;
 use crate::hello::Hello;
 use crate::shake::{Setup, Shake};
 use crate::socket;
-use crate::wire::Wire;
 
 /// Time after which the next address is tried as well.
 const STAGGER: Duration = Duration::from_millis(50);
@@ -69,13 +69,16 @@ impl Dialler {
     /// # Errors
     ///
     /// When the gate refuses, or no address is left.
-    pub fn poll(&mut self, now: Instant) -> Result<Option<(SocketAddr, Wire)>, TransportError> {
+    pub fn poll(
+        &mut self,
+        now: Instant,
+    ) -> Result<Option<(SocketAddr, Connection)>, TransportError> {
         while let Some((address, shake)) = self.answer() {
             match shake.step() {
                 Ok(false) => return Ok(None),
                 Ok(true) => {
                     let (address, shake) = self.shakes.swap_remove(0);
-                    return Ok(Some((address, shake.into_wire())));
+                    return Ok(Some((address, shake.into_connection())));
                 }
                 // It is the listener meant, and wants nothing of this process: no other address
                 // leads to a better one.

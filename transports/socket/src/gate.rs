@@ -8,9 +8,9 @@ use ccl_core::time::Instant;
 use ccl_core::transport::{Address, TransportError};
 
 use crate::address::Location;
+use crate::connection::Connection;
 use crate::hello::Hello;
 use crate::shake::{Setup, Shake};
-use crate::wire::Wire;
 use crate::{interface, socket};
 
 /// Most connections that have proved nothing yet; more wait in the kernel's queue.
@@ -31,7 +31,7 @@ pub struct Proven {
     /// Address of the peer, for messages.
     pub peer: String,
     /// The connection.
-    pub wire: Wire,
+    pub connection: Connection,
 }
 
 /// A listener for peers.
@@ -99,8 +99,8 @@ impl Gate {
                     let peer = shake.peer().to_owned();
                     let hello = shake.hello();
                     proven.extend(hello.map(|hello| {
-                        let wire = shake.into_wire();
-                        Proven { hello, peer, wire }
+                        let connection = shake.into_connection();
+                        Proven { hello, peer, connection }
                     }));
                 }
                 Ok(false) => {

@@ -26,6 +26,7 @@
 //! changed on the way breaks the connection.
 
 mod address;
+mod connection;
 mod dialler;
 mod end;
 mod farewell;
@@ -49,12 +50,12 @@ mod tls;
 #[cfg(not(feature = "tls"))]
 #[path = "no_tls.rs"]
 mod tls;
-mod wire;
 
 use ccl_core::transport::TransportError;
 use rustix::io::Errno;
 
 pub use address::{Location, Token};
+pub use connection::Connection;
 pub use dialler::Dialler;
 pub use end::{ConnectionEnd, LinkEnd, NotMended, SideEnd};
 pub use farewell::Farewell;
@@ -67,7 +68,6 @@ pub use side::{SideConnection, SideMessage};
 pub use side_link::SideLink;
 pub use socket::Got;
 pub use tls::{Session, Tls};
-pub use wire::Wire;
 
 /// Returns an error of the operating system, with advice.
 #[must_use]

@@ -16,10 +16,10 @@ use ccl_core::transport::handshake::{
 use ccl_core::transport::{Secret, TransportError};
 
 use crate::address::Token;
+use crate::connection::Connection;
 use crate::hello::{HELLO_BYTES_MAX, Hello};
 use crate::socket::{self, Got};
 use crate::tls::Tls;
-use crate::wire::Wire;
 use crate::{CONGESTION, os};
 
 /// Returns the identity of a protocol that is spoken over these connections: its name, and a
@@ -59,7 +59,7 @@ enum Stage {
 
 /// A connection whose sides have not proved the secret yet.
 pub struct Shake {
-    wire: Wire,
+    connection: Connection,
     tls: Option<Tls>,
     stage: Stage,
     peer: String,
@@ -112,9 +112,9 @@ impl Shake {
             socket::congest(&socket, name)
                 .map_err(|error| os("TCP_CONGESTION", error, CONGESTION))?;
         }
-        let (wire, tls, stage) = (Wire::plain(socket), setup.tls.clone(), Stage::Proof);
+        let (connection, tls, stage) = (Connection::plain(socket), setup.tls.clone(), Stage::Proof);
         let (incoming, outgoing) = (Vec::new(), Vec::new());
-        Ok(Shake { wire, tls, stage, peer, handshake, token, incoming, outgoing })
+        Ok(Shake { connection, tls, stage, peer, handshake, token, incoming, outgoing })
     }
 
     /// Returns the peer's address, for messages.
@@ -131,8 +131,8 @@ impl Shake {
 
     /// Returns the connection.
     #[must_use]
-    pub fn into_wire(self) -> Wire {
-        self.wire
+    pub fn into_connection(self) -> Connection {
+        self.connection
     }
 
     /// Takes what has arrived. Returns true when both sides have proved the secret.
@@ -197,7 +197,7 @@ impl Shake {
     fn agree_on_terms(&mut self, theirs: bool) -> Result<(), TransportError> {
         self.stage = match &self.tls {
             Some(tls) if theirs => {
-                self.wire.encrypt(tls.session(!self.listens())?);
+                self.connection.encrypt(tls.session(!self.listens())?);
                 Stage::Keys
             }
             None if !theirs => Stage::Done,
@@ -216,7 +216,7 @@ impl Shake {
     }
 
     fn agree(&mut self) -> Result<bool, TransportError> {
-        let Some(keys) = self.wire.agree().map_err(|end| self.without_channel(end))? else {
+        let Some(keys) = self.connection.agree().map_err(|end| self.without_channel(end))? else {
             return Ok(false);
         };
         self.outgoing = self.handshake.channel_proof(&keys).to_vec();
@@ -245,7 +245,7 @@ impl Shake {
 
     /// Returns whether the peer has sent something, or hung up.
     pub(crate) fn hears(&self) -> bool {
-        !self.incoming.is_empty() || socket::is_readable(self.wire.socket())
+        !self.incoming.is_empty() || socket::is_readable(self.connection.socket())
     }
 
     fn listens(&self) -> bool {
@@ -268,13 +268,13 @@ impl Shake {
 
     fn flush(&mut self) -> Result<(), TransportError> {
         while !self.outgoing.is_empty() {
-            match self.wire.write(&[IoSlice::new(&self.outgoing)]) {
+            match self.connection.write(&[IoSlice::new(&self.outgoing)]) {
                 Got::Bytes(count) => drop(self.outgoing.drain(..count)),
                 Got::Nothing => break,
                 Got::End(_) => return Err(self.closed()),
             }
         }
-        self.wire.flush().map_err(|_| self.closed())
+        self.connection.flush().map_err(|_| self.closed())
     }
 
     /// Reads the next message; none if not all of it is there.
@@ -302,7 +302,7 @@ impl Shake {
         while self.incoming.len() < want {
             let have = self.incoming.len();
             self.incoming.resize(want, 0);
-            let got = self.wire.read(&mut [IoSliceMut::new(&mut self.incoming[have..])]);
+            let got = self.connection.read(&mut [IoSliceMut::new(&mut self.incoming[have..])]);
             let count = if let Got::Bytes(count) = got { count } else { 0 };
             self.incoming.truncate(have + count);
             match got {
@@ -343,7 +343,10 @@ impl Shake {
 impl fmt::Debug for Shake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the stage: it may hold keys.
-        let Shake { peer, wire, .. } = self;
-        f.debug_struct("Shake").field("peer", peer).field("wire", wire).finish_non_exhaustive()
+        let Shake { peer, connection, .. } = self;
+        f.debug_struct("Shake")
+            .field("peer", peer)
+            .field("connection", connection)
+            .finish_non_exhaustive()
     }
 }

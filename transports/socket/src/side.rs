@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 
-use crate::{ConnectionEnd, Got, SideEnd, Wire};
+use crate::{Connection, ConnectionEnd, Got, SideEnd};
 use ccl_core::transport::NOTE_BYTES_MAX;
 
 const HEAD_BYTES: usize = 3;
@@ -94,7 +94,7 @@ impl SideMessage {
 #[derive(Debug)]
 pub struct SideConnection {
     /// The connection; none while it is broken.
-    wire: Option<Wire>,
+    connection: Option<Connection>,
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
     /// Words as they were said, from the first one that the peer has not acknowledged.
@@ -111,9 +111,9 @@ pub struct SideConnection {
 impl SideConnection {
     /// Returns the end of a connection that has proved the secret.
     #[must_use]
-    pub fn new(wire: Wire) -> SideConnection {
+    pub fn new(connection: Connection) -> SideConnection {
         SideConnection {
-            wire: Some(wire),
+            connection: Some(connection),
             outgoing: Vec::new(),
             incoming: Vec::new(),
             unacknowledged: VecDeque::new(),
@@ -126,14 +126,14 @@ impl SideConnection {
 
     /// Returns the socket, unless the connection is broken.
     pub fn socket(&self) -> Option<&OwnedFd> {
-        self.wire.as_ref().map(Wire::socket)
+        self.connection.as_ref().map(Connection::socket)
     }
 
     /// Says a word as soon as the socket takes it.
     pub fn say(&mut self, word: &SideMessage) {
         let bytes = word.encode();
         // Otherwise it goes with what was said before, when the peer has told what it has.
-        if self.wire.is_some() && !self.resumes {
+        if self.connection.is_some() && !self.resumes {
             self.outgoing.extend_from_slice(&bytes);
         }
         self.unacknowledged.push_back(bytes);
@@ -150,22 +150,24 @@ impl SideConnection {
 
     /// Returns whether the socket has taken everything.
     pub fn is_flushed(&self) -> bool {
-        match &self.wire {
-            Some(wire) => self.outgoing.is_empty() && wire.is_flushed() && !self.resumes,
+        match &self.connection {
+            Some(connection) => {
+                self.outgoing.is_empty() && connection.is_flushed() && !self.resumes
+            }
             None => self.unacknowledged.is_empty(),
         }
     }
 
     fn flush(&mut self) -> Result<(), ConnectionEnd> {
-        let Some(wire) = &mut self.wire else { return Ok(()) };
+        let Some(connection) = &mut self.connection else { return Ok(()) };
         while !self.outgoing.is_empty() {
-            match wire.write(&[IoSlice::new(&self.outgoing)]) {
+            match connection.write(&[IoSlice::new(&self.outgoing)]) {
                 Got::Bytes(count) => drop(self.outgoing.drain(..count)),
                 Got::Nothing => break,
                 Got::End(end) => return Err(end),
             }
         }
-        wire.flush()
+        connection.flush()
     }
 
     /// Appends the words that the peer has said.
@@ -176,10 +178,10 @@ impl SideConnection {
     pub fn listen(&mut self, words: &mut Vec<SideMessage>) -> Result<(), SideEnd> {
         let flushed = self.flush();
         for _ in 0..READS_MAX {
-            let Some(wire) = &mut self.wire else { return Ok(()) };
+            let Some(connection) = &mut self.connection else { return Ok(()) };
             let have = self.incoming.len();
             self.incoming.resize(have + READ_BYTES, 0);
-            let got = wire.read(&mut [IoSliceMut::new(&mut self.incoming[have..])]);
+            let got = connection.read(&mut [IoSliceMut::new(&mut self.incoming[have..])]);
             let count = if let Got::Bytes(count) = got { count } else { 0 };
             self.incoming.truncate(have + count);
             match got {
@@ -197,18 +199,18 @@ impl SideConnection {
 
     /// Gives up a broken connection: nothing is said or heard until another one takes its place.
     pub fn breaks(&mut self) {
-        if let Some(wire) = self.wire.take() {
+        if let Some(connection) = self.connection.take() {
             // Also where a forked child still has it.
-            let _ = rustix::net::shutdown(wire.socket(), rustix::net::Shutdown::Both);
+            let _ = rustix::net::shutdown(connection.socket(), rustix::net::Shutdown::Both);
         }
         self.outgoing.clear();
         self.incoming.clear();
     }
 
     /// Puts another connection in the place of the one before.
-    pub fn comes_back(&mut self, wire: Wire) {
+    pub fn comes_back(&mut self, connection: Connection) {
         self.breaks();
-        (self.wire, self.resumes) = (Some(wire), true);
+        (self.connection, self.resumes) = (Some(connection), true);
         self.told = self.heard;
         self.control(RESUME, &self.heard.to_le_bytes());
     }
@@ -218,8 +220,8 @@ impl SideConnection {
         self.control(FAREWELL, &[]);
         // What was not heard would reset it, and with it what the peer has not read yet.
         let _ = self.listen(&mut Vec::new());
-        if let Some(wire) = &self.wire {
-            let _ = rustix::net::shutdown(wire.socket(), rustix::net::Shutdown::Both);
+        if let Some(connection) = &self.connection {
+            let _ = rustix::net::shutdown(connection.socket(), rustix::net::Shutdown::Both);
         }
     }
 
@@ -272,15 +274,15 @@ mod tests {
 
     use super::*;
 
-    fn wires() -> (Wire, Wire) {
+    fn connections() -> (Connection, Connection) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
         let (one, other) = pair.unwrap();
-        (Wire::plain(one), Wire::plain(other))
+        (Connection::plain(one), Connection::plain(other))
     }
 
     fn sides() -> (SideConnection, SideConnection) {
-        let (one, other) = wires();
+        let (one, other) = connections();
         (SideConnection::new(one), SideConnection::new(other))
     }
 
@@ -307,7 +309,7 @@ mod tests {
             one.breaks();
             one.say(&note(said_before));
             assert!(!one.is_flushed());
-            let (here, there) = wires();
+            let (here, there) = connections();
             one.comes_back(here);
             one.say(&note(said_before + 1));
             other.comes_back(there);

@@ -30,8 +30,8 @@ impl SideLink {
     /// Returns the end of a link's connection; none if the link has none.
     #[must_use]
     pub fn new(link: Link) -> Option<SideLink> {
-        let Link { id, peer, wires, remake, .. } = link;
-        let connection = SideConnection::new(wires.into_iter().next()?);
+        let Link { id, peer, connections, remake, .. } = link;
+        let connection = SideConnection::new(connections.into_iter().next()?);
         Some(SideLink { id, peer, connection, remake, broken: None })
     }
 
@@ -101,14 +101,14 @@ impl SideLink {
     pub fn mend(&mut self, within: Duration, now: Instant) -> Result<bool, LinkEnd> {
         let within = within.max(MENDED_WITHIN_MIN);
         let resumed = self.remake.take_resumed(&self.id, now).pop();
-        let wire = match (resumed, &mut self.broken) {
-            (Some((_, wire)), _) => wire,
+        let connection = match (resumed, &mut self.broken) {
+            (Some((_, connection)), _) => connection,
             (None, None) => return Ok(false),
             (None, Some(broken)) => {
                 let intent = || Intent { link: self.id, number: 0, count: 1, text: Vec::new() };
                 let late = broken.lasts(within, now).then_some(NotMended::Late(within));
                 match (broken.redial(&self.remake, intent, now), late) {
-                    (Ok(Some(wire)), _) => wire,
+                    (Ok(Some(connection)), _) => connection,
                     (Ok(None), None) => return Ok(false),
                     (Err(outcome), _) | (Ok(None), Some(outcome)) => {
                         let end = broken.outlasts(&self.peer, outcome);
@@ -119,7 +119,7 @@ impl SideLink {
             }
         };
         tracing::info!(self.peer, "the connection beside the data is back");
-        self.connection.comes_back(wire);
+        self.connection.comes_back(connection);
         self.broken = None;
         Ok(true)
     }

@@ -7,47 +7,47 @@ use ccl_core::transport::Secret;
 use ccl_core::transport::handshake::ChannelKeys;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use crate::connection::Connection;
 use crate::shake::{Setup, Shake, protocol};
 use crate::socket::{Got, KEEPALIVE};
 use crate::tls::Tls;
-use crate::wire::Wire;
 
 /// Makes the two ends of a channel, and the keys that each has exported.
-fn channel() -> [(Wire, ChannelKeys); 2] {
+fn channel() -> [(Connection, ChannelKeys); 2] {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let sockets = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let (one, other) = sockets.unwrap();
     let tls = Tls::new().unwrap();
-    let mut wires = [(one, true), (other, false)].map(|(socket, connects)| {
-        let mut wire = Wire::plain(socket);
-        wire.encrypt(tls.session(connects).unwrap());
-        wire
+    let mut connections = [(one, true), (other, false)].map(|(socket, connects)| {
+        let mut connection = Connection::plain(socket);
+        connection.encrypt(tls.session(connects).unwrap());
+        connection
     });
     let mut keys = [None; 2];
     while keys.contains(&None) {
-        for (wire, keys) in wires.iter_mut().zip(&mut keys) {
-            *keys = keys.or(wire.agree().unwrap());
+        for (connection, keys) in connections.iter_mut().zip(&mut keys) {
+            *keys = keys.or(connection.agree().unwrap());
         }
     }
-    let mut ends = wires.into_iter().zip(keys.map(Option::unwrap));
+    let mut ends = connections.into_iter().zip(keys.map(Option::unwrap));
     [ends.next().unwrap(), ends.next().unwrap()]
 }
 
-fn wires() -> [Wire; 2] {
-    channel().map(|(wire, _)| wire)
+fn connections() -> [Connection; 2] {
+    channel().map(|(connection, _)| connection)
 }
 
-fn write(wire: &mut Wire, bytes: &[u8]) -> usize {
-    match wire.write(&[IoSlice::new(bytes)]) {
+fn write(connection: &mut Connection, bytes: &[u8]) -> usize {
+    match connection.write(&[IoSlice::new(bytes)]) {
         Got::Bytes(count) => count,
         Got::Nothing => 0,
         Got::End(reason) => panic!("{reason}"),
     }
 }
 
-fn read(wire: &mut Wire, bytes: usize) -> Vec<u8> {
+fn read(connection: &mut Connection, bytes: usize) -> Vec<u8> {
     let mut into = vec![0; bytes];
-    let count = match wire.read(&mut [IoSliceMut::new(&mut into)]) {
+    let count = match connection.read(&mut [IoSliceMut::new(&mut into)]) {
         Got::Bytes(count) => count,
         Got::Nothing => 0,
         Got::End(reason) => panic!("{reason}"),
@@ -65,10 +65,10 @@ fn both_ends_export_the_same_keys_and_each_channel_has_its_own() {
 
 #[test]
 fn nothing_secret_is_shown() {
-    let [(wire, _), _] = channel();
+    let [(connection, _), _] = channel();
     let (protocol, secret, tls) = (protocol("p", 1), Secret([7; 32]), Tls::new().unwrap());
     let setup = Setup { protocol, secret, tls: Some(tls), congestion: None };
-    assert!(format!("{wire:?}").ends_with("session: Some(Session(…)) }"), "{wire:?}");
+    assert!(format!("{connection:?}").ends_with("session: Some(Session(…)) }"), "{connection:?}");
     let shown = format!("{setup:?}");
     let end = "secret: Secret(…), tls: Some(Tls(…)), congestion: None }";
     assert!(shown.ends_with(end), "{shown}");
@@ -76,7 +76,7 @@ fn nothing_secret_is_shown() {
 
 #[test]
 fn a_read_that_brings_less_than_it_has_room_for_has_brought_all() {
-    let [mut one, mut other] = wires();
+    let [mut one, mut other] = connections();
     let text = Vec::from_iter((0..100_000).map(|at| at as u8));
     assert_eq!(write(&mut one, &text), text.len());
     assert!(read(&mut other, 200_000) == text);
@@ -85,7 +85,7 @@ fn a_read_that_brings_less_than_it_has_room_for_has_brought_all() {
 
 #[test]
 fn what_is_left_behind_is_told_and_can_be_read_without_the_socket() {
-    let [mut one, mut other] = wires();
+    let [mut one, mut other] = connections();
     let text = Vec::from_iter((0..20_000).map(|at| at as u8));
     write(&mut one, &text);
     let mut seen = Vec::new();
@@ -98,7 +98,7 @@ fn what_is_left_behind_is_told_and_can_be_read_without_the_socket() {
 
 #[test]
 fn the_end_is_told_after_all_that_came_before_it() {
-    let [mut one, mut other] = wires();
+    let [mut one, mut other] = connections();
     write(&mut one, b"last words");
     drop(one);
     assert_eq!(read(&mut other, 100), b"last words");
@@ -110,7 +110,7 @@ fn the_end_is_told_after_all_that_came_before_it() {
 
 #[test]
 fn little_waits_for_a_socket_that_takes_nothing_and_all_of_it_arrives() {
-    let [mut one, mut other] = wires();
+    let [mut one, mut other] = connections();
     let text = Vec::from_iter((0..1_000_000).map(|at| (at / 3) as u8));
     let mut written = 0;
     while one.is_flushed() {
@@ -135,7 +135,7 @@ fn an_idle_connection_is_asked_over() {
     let socket = std::net::TcpStream::connect_timeout(&at, within).unwrap();
     let (protocol, secret) = (protocol("p", 1), Secret([7; 32]));
     let setup = Setup { protocol, secret, tls: None, congestion: None };
-    let wire = Shake::listener(socket.into(), &setup, [0; 16]).unwrap().into_wire();
-    assert!(sockopt::socket_keepalive(wire.socket()).unwrap());
-    assert_eq!(sockopt::tcp_keepidle(wire.socket()).unwrap(), KEEPALIVE);
+    let connection = Shake::listener(socket.into(), &setup, [0; 16]).unwrap().into_connection();
+    assert!(sockopt::socket_keepalive(connection.socket()).unwrap());
+    assert_eq!(sockopt::tcp_keepidle(connection.socket()).unwrap(), KEEPALIVE);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Connected, EndpointId, Event, Lane, Registry, Secret};
 use ccl_memory::Region;
-use ccl_socket::{Got, Link, Location, Remake, Setup, Tls, Wire};
+use ccl_socket::{Connection, Got, Link, Location, Remake, Setup, Tls};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::Options;
@@ -19,36 +19,36 @@ use crate::stripe::Stripe;
 use crate::writers::Writer;
 
 /// Makes the two ends of an encrypted channel.
-fn wires() -> [Wire; 2] {
+fn connections() -> [Connection; 2] {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let sockets = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let (one, other) = sockets.unwrap();
     let tls = Tls::new().unwrap();
-    let mut wires = [(one, true), (other, false)].map(|(socket, connects)| {
-        let mut wire = Wire::plain(socket);
-        wire.encrypt(tls.session(connects).unwrap());
-        wire
+    let mut connections = [(one, true), (other, false)].map(|(socket, connects)| {
+        let mut connection = Connection::plain(socket);
+        connection.encrypt(tls.session(connects).unwrap());
+        connection
     });
     let mut agreed = [false; 2];
     while agreed != [true; 2] {
-        for (wire, agreed) in wires.iter_mut().zip(&mut agreed) {
-            *agreed |= wire.agree().unwrap().is_some();
+        for (connection, agreed) in connections.iter_mut().zip(&mut agreed) {
+            *agreed |= connection.agree().unwrap().is_some();
         }
     }
-    wires
+    connections
 }
 
-fn write(wire: &mut Wire, bytes: &[u8]) -> usize {
-    match wire.write(&[IoSlice::new(bytes)]) {
+fn write(connection: &mut Connection, bytes: &[u8]) -> usize {
+    match connection.write(&[IoSlice::new(bytes)]) {
         Got::Bytes(count) => count,
         Got::Nothing => 0,
         Got::End(reason) => panic!("{reason}"),
     }
 }
 
-fn read(wire: &mut Wire, bytes: usize) -> Vec<u8> {
+fn read(connection: &mut Connection, bytes: usize) -> Vec<u8> {
     let mut into = vec![0; bytes];
-    let count = match wire.read(&mut [IoSliceMut::new(&mut into)]) {
+    let count = match connection.read(&mut [IoSliceMut::new(&mut into)]) {
         Got::Bytes(count) => count,
         Got::Nothing => 0,
         Got::End(reason) => panic!("{reason}"),
@@ -59,7 +59,7 @@ fn read(wire: &mut Wire, bytes: usize) -> Vec<u8> {
 
 #[test]
 fn a_stripe_is_not_drained_before_the_socket_has_all() {
-    let [one, mut other] = wires();
+    let [one, mut other] = connections();
     let mut stripe = Stripe::new(one, false, None);
     let bytes = 250_000;
     let header = Header { bytes: bytes as u32, ..Header::bare(Kind::Put, 0) };
@@ -89,23 +89,23 @@ fn a_stripe_is_not_drained_before_the_socket_has_all() {
 #[test]
 fn packets_have_the_class_that_is_asked_for_also_after_a_break() {
     let class = |stripe: &Stripe| {
-        let socket = stripe.wire.as_ref().unwrap().socket();
+        let socket = stripe.connection.as_ref().unwrap().socket();
         rustix::net::sockopt::ip_tos(socket).unwrap()
     };
-    let wire = || {
+    let connection = || {
         let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None);
-        Wire::plain(socket.unwrap())
+        Connection::plain(socket.unwrap())
     };
-    let mut stripe = Stripe::new(wire(), false, Some(104));
+    let mut stripe = Stripe::new(connection(), false, Some(104));
     assert_eq!(class(&stripe), 104);
-    stripe.comes_back(wire());
+    stripe.comes_back(connection());
     assert_eq!(class(&stripe), 104);
 }
 
 #[test]
 fn what_is_done_when_it_is_written_cannot_be_sent_again() {
     for (received, outcome) in [(2, true), (1, false), (0, false)] {
-        let [one, _other] = wires();
+        let [one, _other] = connections();
         let mut stripe = Stripe::new(one, true, None);
         let header = Header { bytes: 9, ..Header::bare(Kind::Put, 0) };
         for id in [7, 8] {
@@ -121,7 +121,7 @@ fn what_is_done_when_it_is_written_cannot_be_sent_again() {
         }
         stripe.write().unwrap();
         assert_eq!(stripe.outgoing.take_written().collect::<Vec<_>>(), [7, 8]);
-        let [again, _other] = wires();
+        let [again, _other] = connections();
         stripe.comes_back(again);
         let mut done = Vec::new();
         let resumed = stripe.outgoing.resume(received, &mut done);
@@ -132,9 +132,9 @@ fn what_is_done_when_it_is_written_cannot_be_sent_again() {
 
 /// Makes a lane of so many sockets. The last one has received a note together with bytes that were
 /// already read.
-fn lane_that_holds_a_note(sockets: usize) -> (TcpLane, Vec<Wire>) {
-    let (mut stripes, mut others): (Vec<Wire>, Vec<Wire>) =
-        (0..sockets).map(|_| wires()).map(|[one, other]| (one, other)).unzip();
+fn lane_that_holds_a_note(sockets: usize) -> (TcpLane, Vec<Connection>) {
+    let (mut stripes, mut others): (Vec<Connection>, Vec<Connection>) =
+        (0..sockets).map(|_| connections()).map(|[one, other]| (one, other)).unzip();
     let (last, other) = (stripes.last_mut().unwrap(), others.last_mut().unwrap());
     write(other, &[&b"?"[..], &note("hello")].concat());
     assert_eq!(read(last, 1), b"?");
@@ -147,14 +147,14 @@ fn note(text: &str) -> Vec<u8> {
 }
 
 /// Makes a lane with one endpoint over these sockets.
-fn lane(stripes: Vec<Wire>) -> TcpLane {
+fn lane(stripes: Vec<Connection>) -> TcpLane {
     let registry = Arc::new(Registry::new());
     let secret = Secret([7; 32]);
     let setup = Setup { protocol: PROTOCOL, secret, tls: None, congestion: None };
     let location = Location { token: [0; 16], addresses: Vec::new() };
     let remake = Remake::dialled(location, setup);
-    let (peer, wires) = ("a test".to_owned(), stripes);
-    let link = Link { device: registry.device(), id: [0; 16], peer, wires, remake };
+    let (peer, connections) = ("a test".to_owned(), stripes);
+    let link = Link { device: registry.device(), id: [0; 16], peer, connections, remake };
     let options = Options { resume_within: Duration::MAX, ..Options::default() };
     let mut lane =
         TcpLane::new(registry, Writer::default(), &options, true, crate::device::caps(&options))
@@ -166,7 +166,7 @@ fn lane(stripes: Vec<Wire>) -> TcpLane {
 /// Simulates a side that acknowledges what it has read while the rest waits in the kernel.
 #[test]
 fn what_a_peer_sent_before_it_closed_is_read_though_nothing_can_be_written_any_more() {
-    let [one, mut other] = wires();
+    let [one, mut other] = connections();
     let texts: Vec<String> = (0..1000).map(|number| format!("{number:>9}")).collect();
     let farewell = Header::bare(Kind::Farewell, 0).encode();
     let sent: Vec<u8> = texts.iter().flat_map(|text| note(text)).chain(farewell).collect();

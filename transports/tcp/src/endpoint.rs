@@ -78,12 +78,12 @@ impl Endpoint {
     /// Creates the endpoint of a link; with `gives_back`, puts are done as soon as they are
     /// written.
     pub(crate) fn new(link: Link, gives_back: bool, traffic_class: Option<u8>) -> Endpoint {
-        let stripe = |wire| Stripe::new(wire, gives_back, traffic_class);
+        let stripe = |connection| Stripe::new(connection, gives_back, traffic_class);
         Endpoint {
             id: link.id,
             peer: link.peer,
             remake: link.remake,
-            stripes: link.wires.into_iter().map(stripe).collect(),
+            stripes: link.connections.into_iter().map(stripe).collect(),
             turn: 0,
             inbox: Inbox::default(),
             gives_back,
@@ -203,13 +203,13 @@ impl Endpoint {
         for _ in 0..8 {
             let Endpoint { stripes, inbox, arrivals, done, .. } = self;
             let stripe = &mut stripes[stripe_index];
-            let Some(wire) = &mut stripe.wire else { return };
+            let Some(connection) = &mut stripe.connection else { return };
             if !more {
                 return;
             }
             arrivals.clear();
             let before = stripe.incoming.received();
-            let read = stripe.incoming.read(wire, inbox, arrivals);
+            let read = stripe.incoming.read(connection, inbox, arrivals);
             if stripe.incoming.received() != before {
                 stripe.untold_since.get_or_insert(now);
             }
@@ -263,10 +263,10 @@ impl Endpoint {
 
     /// Restores broken stripes, or gives the peer up after `within`.
     pub(crate) fn mend(&mut self, now: Instant, within: Duration) {
-        for (index, wire) in self.remake.take_resumed(&self.id, now) {
+        for (index, connection) in self.remake.take_resumed(&self.id, now) {
             if let Some(stripe) = self.stripes.get_mut(usize::from(index)) {
                 tracing::info!(self.peer, index, "a connection is back");
-                stripe.comes_back(wire);
+                stripe.comes_back(connection);
             }
         }
         (0..self.stripes.len()).for_each(|index| self.redial(index, now));
@@ -283,9 +283,9 @@ impl Endpoint {
         let intent = || Intent { link: *id, number: index as u16, count, text: Vec::new() };
         match broken.redial(remake, intent, now) {
             Ok(None) => {}
-            Ok(Some(wire)) => {
+            Ok(Some(connection)) => {
                 tracing::info!(peer, index, "a connection is back");
-                stripes[index].comes_back(wire);
+                stripes[index].comes_back(connection);
             }
             Err(outcome) => {
                 let end = broken.outlasts(peer, outcome);
@@ -296,7 +296,7 @@ impl Endpoint {
 
     /// Takes the peer's farewell on one stripe. Frames on other stripes may still be on their way.
     fn farewell(&mut self, stripe: usize) {
-        self.stripes[stripe].wire = None;
+        self.stripes[stripe].connection = None;
         self.stripes[stripe].closed = true;
         if self.stripes.iter().all(|stripe| stripe.closed) {
             self.lose(format!("{} has closed the connection", self.peer));
@@ -308,7 +308,7 @@ impl Endpoint {
         tracing::debug!(self.peer, reason, "a link is lost");
         self.lost.get_or_insert(reason);
         for stripe in &mut self.stripes {
-            stripe.wire = None;
+            stripe.connection = None;
             stripe.broken = None;
             stripe.outgoing.clear();
         }

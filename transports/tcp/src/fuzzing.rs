@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use ccl_core::transport::{LocalSlice, MrKey, RemoteKey};
 use ccl_memory::Region;
-use ccl_socket::{Got, Intent, Wire, socket};
+use ccl_socket::{Connection, Got, Intent, socket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::endpoint::Shared;
@@ -55,7 +55,8 @@ fn read(stream: &[u8], part: usize) -> Option<Read> {
     let region = memory.part(3 * SHARED_BYTES, SHARED_BYTES / 2).ok()?;
     let into = Other { key: MrKey(2), region };
     inbox.redirect(elsewhere, into, std::iter::empty())?.ok()?;
-    let (mut wire, mut incoming, mut arrivals) = (Wire::plain(ours), Incoming::new(), Vec::new());
+    let (mut connection, mut incoming, mut arrivals) =
+        (Connection::plain(ours), Incoming::new(), Vec::new());
     let mut nonsense = false;
     for part in stream.chunks(part) {
         let written = socket::write(&theirs, &[IoSlice::new(part)]);
@@ -63,7 +64,7 @@ fn read(stream: &[u8], part: usize) -> Option<Read> {
             return None;
         }
         loop {
-            match incoming.read(&mut wire, &mut inbox, &mut arrivals) {
+            match incoming.read(&mut connection, &mut inbox, &mut arrivals) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(StripeEnd::Protocol(_)) => {

@@ -3,7 +3,7 @@
 use std::io::IoSliceMut;
 
 use ccl_memory::{Region, RegionError};
-use ccl_socket::{Got, Wire};
+use ccl_socket::{Connection, Got};
 
 use crate::error::{ProtocolError, StripeEnd};
 use crate::frame::{HEADER_BYTES, Header, Kind};
@@ -107,12 +107,12 @@ impl Incoming {
     /// then redirect it before its bytes come.
     pub(crate) fn read(
         &mut self,
-        wire: &mut Wire,
+        connection: &mut Connection,
         inbox: &mut Inbox,
         arrivals: &mut Vec<Arrival>,
     ) -> Result<bool, StripeEnd> {
         for _ in 0..READS_PER_TURN {
-            let (got, asked) = self.fill(wire);
+            let (got, asked) = self.fill(connection);
             let count = match got {
                 Got::Bytes(count) => count,
                 Got::Nothing => return Ok(false),
@@ -133,7 +133,7 @@ impl Incoming {
     }
 
     /// Reads once. Returns how many bytes there was room for; if fewer came, nothing is left.
-    fn fill(&mut self, wire: &mut Wire) -> (Got, usize) {
+    fn fill(&mut self, connection: &mut Connection) -> (Got, usize) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.start > 0 {
@@ -145,7 +145,7 @@ impl Incoming {
         let behind = &mut self.buffer[self.end..self.end + most];
         let Some(partial) = &mut self.partial else {
             let asked = behind.len();
-            let got = wire.read(&mut [IoSliceMut::new(behind)]);
+            let got = connection.read(&mut [IoSliceMut::new(behind)]);
             self.end += if let Got::Bytes(count) = got { count } else { 0 };
             return (got, asked);
         };
@@ -157,16 +157,16 @@ impl Incoming {
                 let got = if here < left {
                     let (second, offset, there) = target.locate(partial.done + here, left - here);
                     let more = writable(second, offset, there);
-                    wire.read(&mut [direct, more, IoSliceMut::new(behind)])
+                    connection.read(&mut [direct, more, IoSliceMut::new(behind)])
                 } else {
-                    wire.read(&mut [direct, IoSliceMut::new(behind)])
+                    connection.read(&mut [direct, IoSliceMut::new(behind)])
                 };
                 (got, left + most)
             }
             // Nobody wants these bytes any more.
             None => {
                 let most = left.min(behind.len());
-                (wire.read(&mut [IoSliceMut::new(&mut behind[..most])]), most)
+                (connection.read(&mut [IoSliceMut::new(&mut behind[..most])]), most)
             }
         };
         if let Got::Bytes(count) = got {
@@ -259,7 +259,7 @@ mod tests {
     /// A connection, and memory that the other end may write to.
     struct End {
         theirs: OwnedFd,
-        wire: Wire,
+        connection: Connection,
         inbox: Inbox,
         memory: Region,
         incoming: Incoming,
@@ -267,10 +267,10 @@ mod tests {
 
     impl End {
         fn new() -> End {
-            let (theirs, wire) = connection();
+            let (theirs, connection) = connection();
             let (mut inbox, memory) = (Inbox::default(), Region::private(BYTES));
             assert_eq!(inbox.share(MrKey(0), memory.clone()), 0);
-            End { theirs, wire, inbox, memory, incoming: Incoming::new() }
+            End { theirs, connection, inbox, memory, incoming: Incoming::new() }
         }
 
         /// Sends these bytes in one write. Returns what has arrived.
@@ -278,7 +278,9 @@ mod tests {
             let sent = ccl_socket::socket::write(&self.theirs, &[IoSlice::new(bytes)]);
             assert!(matches!(sent, Got::Bytes(count) if count == bytes.len()));
             let mut arrivals = Vec::new();
-            while self.incoming.read(&mut self.wire, &mut self.inbox, &mut arrivals).unwrap() {}
+            while self.incoming.read(&mut self.connection, &mut self.inbox, &mut arrivals).unwrap()
+            {
+            }
             arrivals.retain(|arrival| !matches!(arrival, Arrival::Acknowledged(_)));
             arrivals
         }
@@ -290,11 +292,11 @@ mod tests {
         }
     }
 
-    fn connection() -> (OwnedFd, Wire) {
+    fn connection() -> (OwnedFd, Connection) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
         let (theirs, ours) = pair.unwrap();
-        (theirs, Wire::plain(ours))
+        (theirs, Connection::plain(ours))
     }
 
     /// Makes a put and a note of these bytes, each as it is sent and as it arrives.
@@ -332,7 +334,7 @@ mod tests {
             for count in [1, HEADER_BYTES, HEADER_BYTES + BYTES / 2, cut.len() - 1] {
                 let mut end = End::new();
                 assert_eq!(end.take(&cut[..count]), []);
-                (end.theirs, end.wire) = connection();
+                (end.theirs, end.connection) = connection();
                 end.incoming.restart();
                 assert_eq!(end.take(&whole), std::slice::from_ref(&arrival), "after {count} bytes");
                 assert_eq!(end.incoming.received(), 1);

@@ -12,7 +12,7 @@ use ccl_core::transport::{
     RemoteMr, TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
-use ccl_socket::{DESCRIPTORS, Farewell, Got, Link, Wire, os, socket};
+use ccl_socket::{Connection, DESCRIPTORS, Farewell, Got, Link, os, socket};
 use rustix::event::{Timespec, epoll};
 use rustix::process::Pid;
 
@@ -250,7 +250,7 @@ impl TcpLane {
 
 fn watch(epoll: &OwnedFd, stripe: &mut Stripe, data: u64) {
     let room = !stripe.is_drained();
-    let Some(socket) = stripe.wire.as_ref().map(Wire::socket) else { return };
+    let Some(socket) = stripe.connection.as_ref().map(Connection::socket) else { return };
     let data = epoll::EventData::new_u64(data);
     let mut flags = epoll::EventFlags::IN;
     flags.set(epoll::EventFlags::OUT, room);
@@ -268,7 +268,7 @@ impl Lane for TcpLane {
         let device = self.memory.registry().device();
         let link = connected.into_own(|link: &Link| link.device == device)?;
         let id = EndpointId::next(self.endpoints.len(), u32::MAX as usize)?;
-        self.sockets += link.wires.len();
+        self.sockets += link.connections.len();
         self.endpoints.push(Some(Endpoint::new(*link, self.gives_back, self.traffic_class)));
         self.watch();
         Ok(id)
@@ -295,7 +295,7 @@ impl Lane for TcpLane {
             let is_meant = only.is_none_or(|only| only.0 as usize == number);
             let begins = is_meant && !endpoint.leaves;
             endpoint.leaves |= is_meant;
-            for stripe in endpoint.stripes.iter_mut().filter(|stripe| stripe.wire.is_some()) {
+            for stripe in endpoint.stripes.iter_mut().filter(|stripe| stripe.connection.is_some()) {
                 if begins {
                     stripe.outgoing.say(Kind::Farewell, stripe.incoming.received());
                 }
@@ -481,7 +481,7 @@ impl Drop for TcpLane {
 
 /// Returns whether a stripe still has bytes for a peer that is there.
 fn has_more_to_give(stripe: &Stripe) -> bool {
-    let Some(socket) = stripe.wire.as_ref().map(Wire::socket) else { return false };
+    let Some(socket) = stripe.connection.as_ref().map(Connection::socket) else { return false };
     // What the peer still says is heard by nobody, but closing over it would reset the connection.
     let mut unheard = [0; 4096];
     for _ in 0..UNHEARD_READS {

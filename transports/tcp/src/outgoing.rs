@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use ccl_core::transport::TransportError;
 use ccl_memory::Region;
-use ccl_socket::{ConnectionEnd, Got, Wire};
+use ccl_socket::{Connection, ConnectionEnd, Got};
 
 use crate::error::ProtocolError;
 use crate::frame::{HEADER_BYTES, Header, Kind};
@@ -175,9 +175,13 @@ impl Outgoing {
 
     /// Writes what the socket takes; `received` is the number of frames that have come the other
     /// way.
-    pub(crate) fn write(&mut self, wire: &mut Wire, received: u32) -> Result<(), ConnectionEnd> {
-        while self.write_said(wire)? && self.sent < self.queue.len() {
-            if !self.write_frames(wire, received)? {
+    pub(crate) fn write(
+        &mut self,
+        connection: &mut Connection,
+        received: u32,
+    ) -> Result<(), ConnectionEnd> {
+        while self.write_said(connection)? && self.sent < self.queue.len() {
+            if !self.write_frames(connection, received)? {
                 break;
             }
         }
@@ -185,9 +189,12 @@ impl Outgoing {
     }
 
     /// Writes the queued headers, unless a frame is under way. Returns whether a frame may follow.
-    pub(crate) fn write_said(&mut self, wire: &mut Wire) -> Result<bool, ConnectionEnd> {
+    pub(crate) fn write_said(
+        &mut self,
+        connection: &mut Connection,
+    ) -> Result<bool, ConnectionEnd> {
         while let (Some(header), 0) = (self.said.front(), self.written) {
-            match wire.write(&[IoSlice::new(&header[self.said_written..])]) {
+            match connection.write(&[IoSlice::new(&header[self.said_written..])]) {
                 Got::Bytes(count) => self.said_written += count,
                 Got::Nothing => return Ok(false),
                 Got::End(end) => return Err(end),
@@ -201,7 +208,11 @@ impl Outgoing {
     }
 
     /// Writes frames of the queue in one call. Returns whether the socket may take more.
-    fn write_frames(&mut self, wire: &mut Wire, received: u32) -> Result<bool, ConnectionEnd> {
+    fn write_frames(
+        &mut self,
+        connection: &mut Connection,
+        received: u32,
+    ) -> Result<bool, ConnectionEnd> {
         // A header that is due goes in between.
         let frames = if self.said.is_empty() { FRAMES_PER_WRITE } else { 1 };
         let mut headers = [[0; HEADER_BYTES]; FRAMES_PER_WRITE];
@@ -227,7 +238,7 @@ impl Outgoing {
         let mut rest = &mut slices[..filled];
         IoSlice::advance_slices(&mut rest, self.written);
         let (asked, taken) =
-            (rest.iter().map(|slice| slice.len()).sum::<usize>(), wire.write(rest));
+            (rest.iter().map(|slice| slice.len()).sum::<usize>(), connection.write(rest));
         match taken {
             Got::Bytes(count) => {
                 self.took(count, &headers);
@@ -282,11 +293,11 @@ mod tests {
     }
 
     /// Makes a connection, and the stream that comes out of its other end.
-    fn connection() -> (Wire, UnixStream) {
+    fn pair() -> (Connection, UnixStream) {
         let (near, far) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
         far.set_nonblocking(true).unwrap();
-        (Wire::plain(near.into()), far)
+        (Connection::plain(near.into()), far)
     }
 
     fn all(mut from: &UnixStream) -> Vec<u8> {
@@ -302,16 +313,16 @@ mod tests {
         for received in 0..=PUTS {
             let mut outgoing = Outgoing::new(false);
             (0..PUTS).for_each(|id| outgoing.push(put(id)));
-            let (mut wire, far) = connection();
-            outgoing.write(&mut wire, 0).unwrap();
+            let (mut connection, far) = pair();
+            outgoing.write(&mut connection, 0).unwrap();
             assert_eq!(all(&far), frames(0..PUTS));
-            drop((wire, far));
+            drop((connection, far));
             outgoing.restart();
             let mut done = Vec::new();
             outgoing.resume(received as u32, &mut done).unwrap();
             assert_eq!(done, Vec::from_iter(0..received));
-            let (mut wire, far) = connection();
-            outgoing.write(&mut wire, 0).unwrap();
+            let (mut connection, far) = pair();
+            outgoing.write(&mut connection, 0).unwrap();
             assert_eq!(all(&far), frames(received..PUTS));
             outgoing.acknowledge(PUTS as u32, &mut done).unwrap();
             assert_eq!((done, outgoing.outstanding_data()), (Vec::from_iter(0..PUTS), 0));
@@ -323,8 +334,8 @@ mod tests {
         let mut outgoing = Outgoing::new(false);
         outgoing.push(put(1));
         assert!(outgoing.acknowledge(1, &mut Vec::new()).is_err(), "it is not written yet");
-        let (mut wire, _far) = connection();
-        outgoing.write(&mut wire, 0).unwrap();
+        let (mut connection, _far) = pair();
+        outgoing.write(&mut connection, 0).unwrap();
         assert!(outgoing.acknowledge(2, &mut Vec::new()).is_err());
         assert!(outgoing.acknowledge(1, &mut Vec::new()).is_ok());
     }
@@ -333,8 +344,8 @@ mod tests {
     fn what_was_given_back_cannot_be_sent_again() {
         let mut outgoing = Outgoing::new(true);
         (0..2).for_each(|id| outgoing.push(put(id)));
-        let (mut wire, _far) = connection();
-        outgoing.write(&mut wire, 0).unwrap();
+        let (mut connection, _far) = pair();
+        outgoing.write(&mut connection, 0).unwrap();
         assert_eq!(outgoing.take_written().collect::<Vec<_>>(), [0, 1]);
         outgoing.restart();
         let error = outgoing.resume(1, &mut Vec::new()).unwrap_err().to_string();

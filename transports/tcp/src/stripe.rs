@@ -1,7 +1,7 @@
 //! One connection of an endpoint, kept through breaks.
 
 use ccl_core::time::Instant;
-use ccl_socket::{Break, ConnectionEnd, Wire};
+use ccl_socket::{Break, Connection, ConnectionEnd};
 use rustix::net::sockopt;
 
 use crate::frame::Kind;
@@ -12,7 +12,7 @@ use crate::outgoing::Outgoing;
 #[derive(Debug)]
 pub(crate) struct Stripe {
     /// The connection; none while it is broken.
-    pub(crate) wire: Option<Wire>,
+    pub(crate) connection: Option<Connection>,
     pub(crate) outgoing: Outgoing,
     pub(crate) incoming: Incoming,
     pub(crate) broken: Option<Break>,
@@ -39,10 +39,14 @@ pub(crate) struct Stripe {
 }
 
 impl Stripe {
-    pub(crate) fn new(wire: Wire, gives_back: bool, traffic_class: Option<u8>) -> Stripe {
-        classify(&wire, traffic_class);
+    pub(crate) fn new(
+        connection: Connection,
+        gives_back: bool,
+        traffic_class: Option<u8>,
+    ) -> Stripe {
+        classify(&connection, traffic_class);
         Stripe {
-            wire: Some(wire),
+            connection: Some(connection),
             outgoing: Outgoing::new(gives_back),
             incoming: Incoming::new(),
             broken: None,
@@ -60,26 +64,28 @@ impl Stripe {
 
     /// Returns whether the socket, if there is one, has taken everything.
     pub(crate) fn is_drained(&self) -> bool {
-        self.outgoing.is_drained() && self.wire.as_ref().is_none_or(Wire::is_flushed)
+        self.outgoing.is_drained() && self.connection.as_ref().is_none_or(Connection::is_flushed)
     }
 
     /// Returns whether a read would find bytes that the kernel knows nothing of.
     pub(crate) fn holds(&self) -> bool {
-        self.wire.as_ref().is_some_and(Wire::holds)
+        self.connection.as_ref().is_some_and(Connection::holds)
     }
 
     /// Writes what the socket takes; nothing after an error.
     pub(crate) fn write(&mut self) -> Result<(), ConnectionEnd> {
-        let Some(wire) = self.wire.as_mut().filter(|_| !self.unheard) else { return Ok(()) };
-        wire.flush()?;
+        let Some(connection) = self.connection.as_mut().filter(|_| !self.unheard) else {
+            return Ok(());
+        };
+        connection.flush()?;
         if self.outgoing.is_drained() {
             return Ok(());
         }
         if self.resuming {
-            return self.outgoing.write_said(wire).map(drop);
+            return self.outgoing.write_said(connection).map(drop);
         }
         let received = self.incoming.received();
-        self.outgoing.write(wire, received)?;
+        self.outgoing.write(connection, received)?;
         // Every frame that was written has carried the acknowledgement.
         self.tells();
         Ok(())
@@ -94,15 +100,15 @@ impl Stripe {
 
     /// Notes that the connection is gone.
     pub(crate) fn breaks(&mut self, end: ConnectionEnd, now: Instant) {
-        self.wire = None;
+        self.connection = None;
         (self.unheard, self.watches_room) = (false, false);
         self.broken.get_or_insert_with(|| Break::new(end, now));
     }
 
     /// Replaces the connection by a new one, whether the old one was known to be broken or not.
-    pub(crate) fn comes_back(&mut self, wire: Wire) {
-        classify(&wire, self.traffic_class);
-        self.wire = Some(wire);
+    pub(crate) fn comes_back(&mut self, connection: Connection) {
+        classify(&connection, self.traffic_class);
+        self.connection = Some(connection);
         (self.broken, self.resuming) = (None, true);
         (self.unheard, self.watches_room) = (false, false);
         self.incoming.restart();
@@ -114,9 +120,9 @@ impl Stripe {
 
 /// Sets the traffic class for IPv4 and for IPv6: a socket of IPv6 may lead to an address of IPv4. A
 /// class that cannot be set is no reason not to send.
-fn classify(wire: &Wire, traffic_class: Option<u8>) {
+fn classify(connection: &Connection, traffic_class: Option<u8>) {
     if let Some(class) = traffic_class {
-        let _ = sockopt::set_ip_tos(wire.socket(), class);
-        let _ = sockopt::set_ipv6_tclass(wire.socket(), class.into());
+        let _ = sockopt::set_ip_tos(connection.socket(), class);
+        let _ = sockopt::set_ipv6_tclass(connection.socket(), class.into());
     }
 }

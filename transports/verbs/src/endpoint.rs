@@ -12,13 +12,13 @@ use rdma_sys::{IBV_QPF_GRH_REQUIRED, ibv_wc};
 use crate::error::{ConnectError, EndpointError};
 use crate::gid;
 use crate::group::{self, Groups, Need, Selection};
-use crate::line::{Line, Put};
 use crate::load::Load;
 use crate::memory::Shared;
 use crate::native::{Memory, Pair, Path, Queue, Room};
 use crate::offer::Offer;
 use crate::open::OpenPuts;
 use crate::port::{Located, Port};
+use crate::queue_pair::{Put, QueuePair};
 use crate::{Options, status};
 
 /// Largest number of puts outstanding on one endpoint.
@@ -68,7 +68,7 @@ pub(crate) struct Endpoint {
     /// The rows of the port's table of addresses that the offer names.
     rows: Vec<u32>,
     /// Queue pairs, in the order of [`group::needs`].
-    lines: Vec<Line>,
+    queue_pairs: Vec<QueuePair>,
     groups: Groups,
     /// Puts of data that are taken, and not handed to the device yet.
     pending: VecDeque<Waiting>,
@@ -79,7 +79,7 @@ pub(crate) struct Endpoint {
     /// Number of bytes that were handed to the device and are not done: the lane's load counts
     /// them.
     pub(crate) under_way: usize,
-    /// Lines with writes that are not handed to the device yet.
+    /// Queue pairs with writes that are not handed to the device yet.
     staged: Vec<usize>,
     /// True if the lane knows that the endpoint has something to [pump](Endpoint::pump).
     pub(crate) is_active: bool,
@@ -87,7 +87,7 @@ pub(crate) struct Endpoint {
     open: OpenPuts,
     /// Puts of the peer that have come in part.
     partial: Vec<Partial>,
-    /// Upper part of the ids of the endpoint's work requests, without the line.
+    /// Upper part of the ids of the endpoint's work requests, without the queue pair.
     name: u64,
     /// Reason why the link is about to be lost. What its queue pairs still have to tell is taken in
     /// before.
@@ -102,13 +102,13 @@ pub(crate) struct Endpoint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     pub(crate) endpoint: usize,
-    line: usize,
+    queue_pair: usize,
     is_receive: bool,
     number: u32,
 }
 
 const ENDPOINT_SHIFT: u32 = 44;
-const LINE_SHIFT: u32 = 33;
+const QUEUE_PAIR_SHIFT: u32 = 33;
 const RECEIVE: u64 = 1 << 32;
 
 impl Name {
@@ -116,7 +116,7 @@ impl Name {
         let id = completion.wr_id;
         Name {
             endpoint: (id >> ENDPOINT_SHIFT) as usize,
-            line: (id >> LINE_SHIFT) as usize & 0x7ff,
+            queue_pair: (id >> QUEUE_PAIR_SHIFT) as usize & 0x7ff,
             is_receive: id & RECEIVE != 0,
             number: id as u32,
         }
@@ -148,13 +148,13 @@ impl Endpoint {
         options: &Options,
     ) -> Result<Endpoint, TransportError> {
         let name = (number as u64) << ENDPOINT_SHIFT;
-        let mut lines = Vec::new();
+        let mut queue_pairs = Vec::new();
         for need in group::needs(options) {
             let mut pair = Pair::new(&port.domain, queue, room(port, options, need))?;
             pair.prepare(port.number, port.partition)?;
-            let mut made = Line::new(pair, !options.acknowledged);
-            made.open(name | (lines.len() as u64) << LINE_SHIFT | RECEIVE)?;
-            lines.push(made);
+            let mut made = QueuePair::new(pair, !options.acknowledged);
+            made.open(name | (queue_pairs.len() as u64) << QUEUE_PAIR_SHIFT | RECEIVE)?;
+            queue_pairs.push(made);
         }
         let [a, b, c, d] = ccl_socket::socket::random::<4>()?;
         let Located { choice, others, lid, mtu: active, .. } = port.locate(&options.gid)?;
@@ -166,7 +166,7 @@ impl Endpoint {
             link_layer: port.attr.link_layer,
             mtu: options.mtu().map_or(active, |mtu| mtu.min(active)),
             first_packet: u32::from_be_bytes([0, a, b ^ d, c]),
-            pairs: lines.iter().map(Line::number).collect(),
+            pairs: queue_pairs.iter().map(QueuePair::number).collect(),
         };
         let missing = TransportError::Internal { what: "a link without a connection" };
         let mut side = SideLink::new(link).ok_or(missing)?;
@@ -181,7 +181,7 @@ impl Endpoint {
             joining_since: None,
             rows,
             own,
-            lines,
+            queue_pairs,
             groups: Groups::new(options),
             pending: VecDeque::new(),
             control: VecDeque::new(),
@@ -230,9 +230,10 @@ impl Endpoint {
 
     /// Returns the flows of the queue pairs that data takes now, as an Ethernet fabric sees them.
     pub(crate) fn flows(&self) -> Vec<Flow> {
-        let lines = self.lines.get(self.groups.range()).unwrap_or_default();
+        let queue_pairs = self.queue_pairs.get(self.groups.range()).unwrap_or_default();
         let is_ethernet = self.port.is_ethernet();
-        let paths = lines.iter().filter_map(|line| line.path().filter(|_| is_ethernet));
+        let paths =
+            queue_pairs.iter().filter_map(|queue_pair| queue_pair.path().filter(|_| is_ethernet));
         let flow = |path: &Path| Flow {
             from: gid::ip(self.own.gid),
             to: gid::ip(path.peer_gid),
@@ -256,8 +257,8 @@ impl Endpoint {
 
     /// Returns whether the peer has everything.
     pub(crate) fn is_delivered(&self) -> bool {
-        let lines = self.lines.iter().all(|line| line.is_empty());
-        self.lost.is_some() || (lines && self.is_drained())
+        let queue_pairs = self.queue_pairs.iter().all(|queue_pair| queue_pair.is_empty());
+        self.lost.is_some() || (queue_pairs && self.is_drained())
     }
 
     /// Takes a put. [`Endpoint::pump`] must follow before the put's memory may go. Appends the ids
@@ -281,11 +282,11 @@ impl Endpoint {
     fn write_now(&mut self, put: &Put, load: &mut Load, done: &mut Vec<u64>) -> bool {
         let bytes = put.bytes();
         let selection = if put.is_control {
-            Groups::aside(&self.lines, bytes)
+            Groups::aside(&self.queue_pairs, bytes)
         } else if self.open.data() >= self.groups.in_flight() {
             None
         } else if load.admits(bytes, self.groups.budget_bytes()) {
-            self.groups.selection(&self.lines, bytes)
+            self.groups.selection(&self.queue_pairs, bytes)
         } else {
             None
         };
@@ -319,8 +320,8 @@ impl Endpoint {
             self.posting.push(waiting);
             moved += 1;
         }
-        let Endpoint { lines, staged, .. } = self;
-        let rung = staged.drain(..).try_for_each(|at| lines[at].ring());
+        let Endpoint { queue_pairs, staged, .. } = self;
+        let rung = staged.drain(..).try_for_each(|at| queue_pairs[at].ring());
         self.posting.clear();
         self.check(rung);
         moved > 0
@@ -329,17 +330,17 @@ impl Endpoint {
     /// Prepares the writes of a put.
     fn write(&mut self, put: &Put, selection: Selection, load: &mut Load, done: &mut Vec<u64>) {
         let bytes = put.bytes();
-        if selection.parts == 1 && self.lines[selection.line(0)].is_early(bytes) {
-            self.write_part(put, None, selection.line(0), (0, bytes), put.immediate);
+        if selection.parts == 1 && self.queue_pairs[selection.queue_pair(0)].is_early(bytes) {
+            self.write_part(put, None, selection.queue_pair(0), (0, bytes), put.immediate);
             return done.push(put.id);
         }
         let index = self.open.add(put.id, selection.parts, !put.is_control);
         let parts = (selection.parts as u32 - 1) << PARTS_SHIFT;
         let immediate = put.immediate.map(|immediate| immediate | parts);
         for part in 0..selection.parts {
-            let (at, start) = (selection.line(part), part * selection.part_bytes);
+            let (at, start) = (selection.queue_pair(part), part * selection.part_bytes);
             let range = (start, (start + selection.part_bytes).min(bytes));
-            let is_early = self.lines[at].is_early(range.1 - range.0);
+            let is_early = self.queue_pairs[at].is_early(range.1 - range.0);
             let open = (!is_early).then_some(index);
             self.write_part(put, open, at, range, immediate);
             if is_early {
@@ -351,8 +352,8 @@ impl Endpoint {
         }
     }
 
-    /// Prepares the write of the bytes from `range.0` to before `range.1` of a put, on a line.
-    /// `open` is the put's index if the put is not done before the write is.
+    /// Prepares the write of the bytes from `range.0` to before `range.1` of a put, on queue pair
+    /// `at`. `open` is the put's index if the put is not done before the write is.
     fn write_part(
         &mut self,
         put: &Put,
@@ -361,12 +362,12 @@ impl Endpoint {
         range: (usize, usize),
         immediate: Option<u32>,
     ) {
-        let name = self.name | (at as u64) << LINE_SHIFT;
-        let line = &mut self.lines[at];
-        if !line.is_staged() {
+        let name = self.name | (at as u64) << QUEUE_PAIR_SHIFT;
+        let queue_pair = &mut self.queue_pairs[at];
+        if !queue_pair.is_staged() {
             self.staged.push(at);
         }
-        line.write(put, open, range, immediate, name);
+        queue_pair.write(put, open, range, immediate, name);
     }
 
     /// Makes writes complete that are done already, so that [`Endpoint::is_delivered`] can be
@@ -376,8 +377,10 @@ impl Endpoint {
             return;
         }
         let name = self.name;
-        let mut lines = self.lines.iter_mut().enumerate();
-        let flushed = lines.try_for_each(|(at, line)| line.flush(name | (at as u64) << LINE_SHIFT));
+        let mut queue_pairs = self.queue_pairs.iter_mut().enumerate();
+        let flushed = queue_pairs.try_for_each(|(at, queue_pair)| {
+            queue_pair.flush(name | (at as u64) << QUEUE_PAIR_SHIFT)
+        });
         self.check(flushed);
     }
 
@@ -394,7 +397,7 @@ impl Endpoint {
             return;
         }
         self.failed = Some(reason);
-        self.lines.iter_mut().for_each(Line::stop);
+        self.queue_pairs.iter_mut().for_each(QueuePair::stop);
     }
 
     /// Returns whether the link is about to be lost.
@@ -404,13 +407,13 @@ impl Endpoint {
 
     /// Returns whether the queue pairs have told everything.
     pub(crate) fn is_silent(&self) -> bool {
-        self.lines.iter().all(|line| line.is_flushed)
+        self.queue_pairs.iter().all(|queue_pair| queue_pair.is_flushed)
     }
 
     /// Loses the link if it has failed.
     pub(crate) fn lose_failed(&mut self) {
         let Some(mut reason) = self.failed.take() else { return };
-        let numbers = self.lines.iter().map(Line::number);
+        let numbers = self.queue_pairs.iter().map(QueuePair::number);
         let failure = |pair| self.port.take_failure(pair).map(|how| (pair, how));
         if let Some((pair, how)) = numbers.filter_map(failure).next() {
             reason = format!("{reason}; an event of queue pair {pair} says that {how}");
@@ -426,28 +429,29 @@ impl Endpoint {
         load: &mut Load,
         done: &mut Vec<u64>,
     ) -> Told {
-        let (at, number) = (name.line, name.number);
-        if self.lost.is_some() || at >= self.lines.len() {
+        let (at, number) = (name.queue_pair, name.number);
+        if self.lost.is_some() || at >= self.queue_pairs.len() {
             return Told::Nothing;
         }
         if completion.status != rdma_sys::IBV_WC_SUCCESS {
             let what = if name.is_receive { "a receive" } else { "a write" };
             if self.failed.is_none() {
-                self.fail(self.failure(what, &self.lines[at], completion));
+                self.fail(self.failure(what, &self.queue_pairs[at], completion));
             }
             // Receives complete in order.
-            self.lines[at].is_flushed |= name.is_receive;
+            self.queue_pairs[at].is_flushed |= name.is_receive;
             return Told::Nothing;
         }
         if !name.is_receive {
             let open = &mut self.open;
-            let freed = self.lines[at].done(number, |put| open.part_done(put, done));
+            let freed = self.queue_pairs[at].done(number, |put| open.part_done(put, done));
             self.under_way -= freed;
             load.done(freed);
             return Told::Nothing;
         }
         if self.failed.is_none() {
-            let heard = self.lines[at].heard(self.name | (at as u64) << LINE_SHIFT | RECEIVE);
+            let heard =
+                self.queue_pairs[at].heard(self.name | (at as u64) << QUEUE_PAIR_SHIFT | RECEIVE);
             self.check(heard);
         }
         self.arrived(u32::from_be(completion.imm_data), completion.byte_len as usize)
@@ -476,16 +480,16 @@ impl Endpoint {
         Told::Arrived(immediate, self.partial.swap_remove(at).bytes)
     }
 
-    fn failure(&self, what: &str, line: &Line, completion: &ibv_wc) -> String {
+    fn failure(&self, what: &str, queue_pair: &QueuePair, completion: &ibv_wc) -> String {
         let (name, meaning) = status::meaning(completion.status);
         format!(
             "{what} to {} failed on queue pair {} of {} ({} to {}): {name} (status {}, vendor's \
              {:#x}); {meaning}",
             self.peer,
-            line.number(),
+            queue_pair.number(),
             self.port.name(),
             gid::ip(self.own.gid),
-            line.peer_text(),
+            queue_pair.peer_text(),
             completion.status,
             completion.vendor_err,
         )
@@ -539,8 +543,8 @@ impl Endpoint {
     /// Connects the queue pairs with those that the peer offers.
     fn connect(&mut self, offer: &[u8], options: &Options) -> Result<(), ConnectError> {
         let mut theirs = Offer::decode(offer).ok_or(ConnectError::NoOffer)?;
-        if theirs.pairs.len() != self.lines.len() {
-            let (theirs, own) = (theirs.pairs.len(), self.lines.len());
+        if theirs.pairs.len() != self.queue_pairs.len() {
+            let (theirs, own) = (theirs.pairs.len(), self.queue_pairs.len());
             return Err(ConnectError::Pairs { theirs, own });
         }
         if theirs.link_layer != self.own.link_layer {
@@ -582,12 +586,12 @@ impl Endpoint {
             retries: options.retries,
             not_ready_retries: options.not_ready_retries,
         };
-        let lines = self.lines.iter_mut().zip(&theirs.pairs).zip(group::needs(options));
-        for (at, ((line, number), need)) in lines.enumerate() {
+        let queue_pairs = self.queue_pairs.iter_mut().zip(&theirs.pairs).zip(group::needs(options));
+        for (at, ((queue_pair, number), need)) in queue_pairs.enumerate() {
             path.peer_number = *number;
             path.traffic_class = need.traffic_class;
             path.flow_label = flow_label(&self.id, at);
-            line.connect(&path)?;
+            queue_pair.connect(&path)?;
         }
         self.stage = Stage::Connected;
         self.side.say(&SideMessage::Ready);
@@ -624,7 +628,7 @@ impl Endpoint {
             self.side.say(&SideMessage::Failed(reason.chars().take(REASON_CHARS_MAX).collect()));
             self.lost = Some(reason);
         }
-        self.lines.clear();
+        self.queue_pairs.clear();
         self.staged.clear();
         self.pending.clear();
         self.control.clear();
@@ -655,9 +659,9 @@ fn source_port(flow_label: u32) -> u16 {
 }
 
 /// Returns a flow label that tells a link's queue pairs apart, also from those of other links.
-fn flow_label(link: &LinkId, line: usize) -> u32 {
+fn flow_label(link: &LinkId, queue_pair: usize) -> u32 {
     // FNV-1a: http://www.isthe.com/chongo/tech/comp/fnv/
-    let bytes = link.iter().copied().chain((line as u32).to_le_bytes());
+    let bytes = link.iter().copied().chain((queue_pair as u32).to_le_bytes());
     let hash = bytes
         .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     (hash ^ hash >> FLOW_LABEL_BITS) & ((1 << FLOW_LABEL_BITS) - 1)

@@ -5,7 +5,7 @@ use std::ops::Range;
 use ccl_core::queue_pairs::{Order, PARTS_MAX, Striping};
 
 use crate::Options;
-use crate::line::Line;
+use crate::queue_pair::QueuePair;
 
 /// Divisor for the smallest share of a link's room that a queue pair has: a rule that uses one
 /// queue pair of 16 must not be left with a sixteenth. The queue pair for credits, which are fewer
@@ -51,7 +51,7 @@ pub(crate) struct Group {
     turn: usize,
 }
 
-/// Lines that a put takes: `parts` parts of `part_bytes` bytes go to line `at` of a group and those
+/// Queue pairs that a put takes: `parts` parts of `part_bytes` bytes go to number `at` and those
 /// after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Selection {
@@ -63,8 +63,8 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// Returns the line of a part.
-    pub(crate) fn line(&self, part: usize) -> usize {
+    /// Returns the queue pair of a part.
+    pub(crate) fn queue_pair(&self, part: usize) -> usize {
         let at = self.at + part;
         self.first + if at < self.count { at } else { at - self.count }
     }
@@ -119,19 +119,23 @@ impl Groups {
         self.striping.budget_bytes
     }
 
-    /// Selects the line for a credit or CTS of `bytes` bytes, if there is room.
-    pub(crate) fn aside(lines: &[Line], bytes: usize) -> Option<Selection> {
+    /// Selects the queue pair for a credit or CTS of `bytes` bytes, if there is room.
+    pub(crate) fn aside(queue_pairs: &[QueuePair], bytes: usize) -> Option<Selection> {
         let alone = Selection { first: 0, count: 1, at: 0, parts: 1, part_bytes: bytes };
-        lines.first()?.has_room().then_some(alone)
+        queue_pairs.first()?.has_room().then_some(alone)
     }
 
-    /// Selects the lines for a put of `bytes` bytes, if there is room.
-    pub(crate) fn selection(&mut self, lines: &[Line], bytes: usize) -> Option<Selection> {
+    /// Selects the queue pairs for a put of `bytes` bytes, if there is room.
+    pub(crate) fn selection(
+        &mut self,
+        queue_pairs: &[QueuePair],
+        bytes: usize,
+    ) -> Option<Selection> {
         let Striping { order, chunk_bytes, .. } = self.striping;
         let range = self.range();
         let (first, count) = (range.start, range.len());
         let group = self.groups.get_mut(self.current)?;
-        let lines = lines.get(range)?;
+        let queue_pairs = queue_pairs.get(range)?;
         let (mut parts, mut part_bytes) = (1, bytes);
         if order == Order::Split && bytes / 2 >= chunk_bytes {
             parts = (bytes / chunk_bytes.max(1)).clamp(1, count.min(PARTS_MAX as usize));
@@ -141,11 +145,11 @@ impl Groups {
         // The turn may be that of a striping with more queue pairs.
         let turn = if group.turn < count { group.turn } else { 0 };
         let at = if parts > 1 {
-            (0..parts).all(|part| lines[(turn + part) % count].has_room()).then_some(turn)?
+            (0..parts).all(|part| queue_pairs[(turn + part) % count].has_room()).then_some(turn)?
         } else {
-            let mut free = (turn..count).chain(0..turn).filter(|at| lines[*at].has_room());
+            let mut free = (turn..count).chain(0..turn).filter(|at| queue_pairs[*at].has_room());
             match order {
-                Order::LoadAware => free.min_by_key(|at| lines[*at].bytes())?,
+                Order::LoadAware => free.min_by_key(|at| queue_pairs[*at].bytes())?,
                 Order::RoundRobin | Order::Split => free.next()?,
             }
         };

@@ -20,11 +20,11 @@ use rustix::process::Pid;
 
 use crate::Options;
 use crate::endpoint::{Endpoint, Name, Told, completions};
-use crate::line::Put;
 use crate::load::Load;
 use crate::memory::Shared;
 use crate::native::{Memory, Queue, Sge};
 use crate::port::Port;
+use crate::queue_pair::Put;
 
 /// Number of completions that are taken at once.
 const AT_ONCE: usize = 32;

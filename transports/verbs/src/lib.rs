@@ -33,7 +33,6 @@ mod gid;
 mod group;
 mod hca;
 mod lane;
-mod line;
 mod listing;
 mod load;
 mod memory;
@@ -41,6 +40,7 @@ mod native;
 mod offer;
 mod open;
 mod port;
+mod queue_pair;
 mod status;
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use ccl_memory::Region;
 
 use super::Settings;
 use super::buffer::Buffer;
-use super::line::Line;
+use super::connection::Connection;
 use super::wire::{HEADER_BYTES, SLOTS_MAX};
 use crate::error::NetError;
 
@@ -64,8 +64,8 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    pub(crate) fn new(line: &Line, slots: MrKey, settings: Settings) -> Expected {
-        let (guesses, by_slot) = (line.redirects(), Default::default());
+    pub(crate) fn new(connection: &Connection, slots: MrKey, settings: Settings) -> Expected {
+        let (guesses, by_slot) = (connection.redirects(), Default::default());
         Expected { guesses, settings, slots, by_slot, next: 0, wrong: 0 }
     }
 
@@ -79,7 +79,7 @@ impl Expected {
     /// events have been taken: the lane no longer knows of messages that have come before.
     pub(crate) fn expect(
         &mut self,
-        line: &mut Line,
+        connection: &mut Connection,
         held: u32,
         at: (usize, usize),
         buffer: &Buffer,
@@ -98,7 +98,7 @@ impl Expected {
             let target = LocalSlice { key: mr.key, offset: buffer.offset, bytes: buffer.bytes };
             let from = self.slice(slot, buffer.bytes);
             // What cannot be had costs a copy.
-            if line.redirect(from, Some(target)).unwrap_or(false) {
+            if connection.redirect(from, Some(target)).unwrap_or(false) {
                 into = Some(buffer.clone());
             }
         }
@@ -131,36 +131,49 @@ impl Expected {
     }
 
     /// Drops the guess for a buffer whose message has come in another way.
-    pub(crate) fn forget(&mut self, line: &mut Line, at: (usize, usize)) -> Result<(), NetError> {
+    pub(crate) fn forget(
+        &mut self,
+        connection: &mut Connection,
+        at: (usize, usize),
+    ) -> Result<(), NetError> {
         let slots = 0..self.settings.slots();
         let found = { slots }.find(|slot| self.by_slot[*slot].as_ref().is_some_and(|g| g.at == at));
-        found.map_or(Ok(()), |slot| self.release(line, slot))
+        found.map_or(Ok(()), |slot| self.release(connection, slot))
     }
 
     /// Drops all guesses. New guesses begin behind `last`, or at the oldest guess that was dropped.
     /// Call this when all events have been taken. Returns whether there was any guess.
-    pub(crate) fn clear(&mut self, line: &mut Line, last: Option<usize>) -> Result<bool, NetError> {
+    pub(crate) fn clear(
+        &mut self,
+        connection: &mut Connection,
+        last: Option<usize>,
+    ) -> Result<bool, NetError> {
         let count = self.settings.slots();
         // All around, the oldest is the first.
         let around = (self.next..count).chain(0..self.next);
         let first = { around }.find(|slot| self.by_slot[*slot].is_some());
         self.next = last.map(|last| (last + 1) % count).or(first).unwrap_or(self.next);
-        (0..count).try_for_each(|slot| self.release(line, slot))?;
+        (0..count).try_for_each(|slot| self.release(connection, slot))?;
         Ok(first.is_some())
     }
 
-    fn release(&mut self, line: &mut Line, slot: usize) -> Result<(), NetError> {
+    fn release(&mut self, connection: &mut Connection, slot: usize) -> Result<(), NetError> {
         match self.by_slot[slot].take() {
-            Some(guess) => self.end(line, slot, &guess),
+            Some(guess) => self.end(connection, slot, &guess),
             None => Ok(()),
         }
     }
 
     /// Ends the redirect of a guess. The lane ends it by itself for a message with bytes that was
     /// sent as it should be.
-    pub(crate) fn end(&self, line: &mut Line, slot: usize, guess: &Guess) -> Result<(), NetError> {
+    pub(crate) fn end(
+        &self,
+        connection: &mut Connection,
+        slot: usize,
+        guess: &Guess,
+    ) -> Result<(), NetError> {
         if let Some(into) = &guess.into {
-            line.redirect(self.slice(slot, into.bytes), None)?;
+            connection.redirect(self.slice(slot, into.bytes), None)?;
         }
         Ok(())
     }

@@ -19,8 +19,8 @@
 //! turns; no two communicators have anything in common but their device.
 
 pub(crate) mod buffer;
+pub(crate) mod connection;
 mod expected;
-pub(crate) mod line;
 pub(crate) mod receiver;
 pub(crate) mod sender;
 pub(crate) mod tags;
@@ -33,7 +33,7 @@ use std::time::Duration;
 use ccl_core::time::Instant;
 
 use crate::error::NetError;
-use line::Line;
+use connection::Connection;
 use wire::{HEADER_BYTES, SLOTS_MAX};
 
 /// Most communicators of a device that NCCL is told of.
@@ -64,9 +64,9 @@ pub(crate) struct Settings {
 impl Settings {
     /// Adapts the settings to a connection. If the device redirects, longer messages need not be
     /// copied: their slots take memory only if messages come before their buffers.
-    fn on(mut self, line: &Line) -> Settings {
+    fn on(mut self, connection: &Connection) -> Settings {
         self.slot_bytes = self.short_bytes;
-        if line.redirects() {
+        if connection.redirects() {
             let long = self.short_bytes.saturating_mul(LONG_SLOT).min(LONG_SLOT_BYTES_MAX);
             self.slot_bytes = long.max(self.short_bytes);
         }
@@ -105,17 +105,17 @@ impl Wait {
     /// may move. Returns an error if that takes too long, or the peer is gone.
     fn judge(
         &mut self,
-        line: &Line,
+        connection: &Connection,
         settings: &Settings,
         now: Instant,
         what: impl FnOnce() -> String,
     ) -> Result<(), NetError> {
-        line.check()?;
+        connection.check()?;
         let still = now.since(self.moved);
         if still < settings.warn_after.min(settings.timeout) {
             return Ok(());
         }
-        let idle = now.since(line.moved);
+        let idle = now.since(connection.moved);
         let sentence = |what: String| {
             let how = if idle < still / 2 {
                 format!(
@@ -132,7 +132,7 @@ impl Wait {
                 )
             };
             let waited = now.since(self.began).as_secs_f64();
-            format!("{what} {} has waited for {waited:.1} s, and {how}", line.peer)
+            format!("{what} {} has waited for {waited:.1} s, and {how}", connection.peer)
         };
         if still >= settings.timeout {
             return Err(NetError::remote(format!(

@@ -7,8 +7,8 @@ use ccl_core::time::Instant;
 use ccl_core::transport::{Connected, Event, LocalSlice, RemoteMr, WorkRequest};
 
 use super::buffer::Buffer;
+use super::connection::{Connection, ConnectionSettings, Own};
 use super::expected::Expected;
-use super::line::{Line, LineSettings, Own};
 use super::tags::Tags;
 use super::wire::{
     GROUP_MAX, GROUPS, HEADER_BYTES, Header, Immediate, Note, RECORD_BYTES, Receive, Record,
@@ -72,7 +72,7 @@ pub(crate) type Sizes = [usize; GROUP_MAX];
 /// A receiving communicator.
 #[derive(Debug)]
 pub(crate) struct Receiver {
-    line: Line,
+    connection: Connection,
     settings: Settings,
     /// Slots, filled by the peer.
     slots: Own,
@@ -122,17 +122,17 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// Takes a connection over; ready for buffers when the peer's ring is known.
     pub(crate) fn new(
-        line_settings: &LineSettings,
+        connection_settings: &ConnectionSettings,
         connected: Connected,
         settings: Settings,
         now: Instant,
     ) -> Result<Receiver, NetError> {
-        let mut line = Line::new(line_settings, connected, now)?;
-        let settings = settings.on(&line);
-        let slots = Own::new(&line_settings.device, settings.slots() * settings.stride())?;
-        let records = Own::new(&line_settings.device, GROUPS * RECORD_BYTES)?;
-        let key = line.share(slots.key)?;
-        line.note(&Note::Slots(settings.slots() as u32, settings.slot_bytes as u64, key))?;
+        let mut connection = Connection::new(connection_settings, connected, now)?;
+        let settings = settings.on(&connection);
+        let slots = Own::new(&connection_settings.device, settings.slots() * settings.stride())?;
+        let records = Own::new(&connection_settings.device, GROUPS * RECORD_BYTES)?;
+        let key = connection.share(slots.key)?;
+        connection.note(&Note::Slots(settings.slots() as u32, settings.slot_bytes as u64, key))?;
         let group = |at: usize| Group {
             id: RequestId { slot: at as u8, turn: 0 },
             stage: Stage::Vacant,
@@ -142,11 +142,11 @@ impl Receiver {
             wait: Wait::new(now),
         };
         Ok(Receiver {
-            expected: Expected::new(&line, slots.key, settings),
+            expected: Expected::new(&connection, slots.key, settings),
             unexpected: 0,
             astray: None,
             is_mixed: false,
-            line,
+            connection,
             settings,
             slots,
             records,
@@ -171,8 +171,8 @@ impl Receiver {
         })
     }
 
-    pub(crate) fn line(&mut self) -> &mut Line {
-        &mut self.line
+    pub(crate) fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
     }
 
     /// Returns whether messages can be received.
@@ -182,7 +182,7 @@ impl Receiver {
 
     /// Returns whether a receive waits, or anything posted needs another poll.
     pub(crate) fn has_work(&self) -> bool {
-        self.waiting != 0 || !self.line.is_drained()
+        self.waiting != 0 || !self.connection.is_drained()
     }
 
     /// Ends all receives. Messages that still come are discarded from now on, so that sends which
@@ -198,10 +198,10 @@ impl Receiver {
             }
             group.entries.iter_mut().for_each(|entry| entry.is_expected = false);
         }
-        // A line that fails here has no messages to discard.
-        let cleared = self.expected.clear(&mut self.line, None).and_then(|_| self.settle());
+        // A connection that fails here has no messages to discard.
+        let cleared = self.expected.clear(&mut self.connection, None).and_then(|_| self.settle());
         if let Err(error) = cleared {
-            self.line.cut(&error.text);
+            self.connection.cut(&error.text);
         }
     }
 
@@ -212,7 +212,7 @@ impl Receiver {
         now: Instant,
         buffers: &[Buffer],
     ) -> Result<Option<RequestId>, NetError> {
-        let lost = self.line.check();
+        let lost = self.connection.check();
         let at = self.next as usize % GROUPS;
         let bit = 1 << at;
         if lost.is_err() {
@@ -255,7 +255,7 @@ impl Receiver {
             self.tell(at)?;
         }
         self.settle()?;
-        self.line.flush(now)?;
+        self.connection.flush(now)?;
         Ok(Some(id))
     }
 
@@ -275,7 +275,7 @@ impl Receiver {
         if self.groups[at].stage != Stage::Waiting(0) {
             self.pump(now)?;
         }
-        let Receiver { groups, line, settings, .. } = self;
+        let Receiver { groups, connection, settings, .. } = self;
         let group = &mut groups[at];
         if group.stage == Stage::Waiting(0) {
             let mut sizes = [0; GROUP_MAX];
@@ -287,7 +287,7 @@ impl Receiver {
             group.id = id.next();
             // Nothing may go that way for a while that could carry the acknowledgement.
             if self.waiting == 0 && std::mem::take(&mut self.was_placed) {
-                line.conclude(now);
+                connection.conclude(now);
             }
             return Ok(Some((group.count, sizes)));
         }
@@ -296,7 +296,7 @@ impl Receiver {
             group.wait.moves(when);
         }
         let Group { entries, count, wait, .. } = group;
-        wait.judge(line, settings, now, || {
+        wait.judge(connection, settings, now, || {
             let open = || entries[..*count].iter().filter(|entry| !entry.is_done);
             let bytes: usize = open().map(|entry| entry.buffer.bytes).sum();
             let tags: Vec<i32> = open().map(|entry| entry.buffer.tag).collect();
@@ -307,8 +307,8 @@ impl Receiver {
 
     /// Does what can be done now.
     pub(crate) fn pump(&mut self, now: Instant) -> Result<(), NetError> {
-        self.line.flush(now)?;
-        let events = self.line.poll(now)?;
+        self.connection.flush(now)?;
+        let events = self.connection.poll(now)?;
         let mut result = Ok(());
         for event in &events {
             if result.is_ok() {
@@ -322,16 +322,16 @@ impl Receiver {
             // While there is nothing else to do.
             self.tell_freed();
         }
-        self.line.give_back(events);
+        self.connection.give_back(events);
         let is_late = now.since(self.untold_since) >= TELL_AFTER
             || now.since(self.untold_first) >= TELL_AT_LAST;
         if self.untold != 0 && is_late {
             result = result.and_then(|()| self.tell_all());
         }
         if let Err(error) = result {
-            self.line.cut(&error.text);
+            self.connection.cut(&error.text);
         }
-        self.line.flush(now)?;
+        self.connection.flush(now)?;
         Ok(())
     }
 
@@ -347,14 +347,14 @@ impl Receiver {
             },
             Event::Note { bytes, .. } => match Note::decode(bytes) {
                 Some(Note::Ring(key)) => {
-                    self.ring = Some(self.line.import(&key)?);
-                    self.line.note(&Note::Ready)?;
+                    self.ring = Some(self.connection.import(&key)?);
+                    self.connection.note(&Note::Ready)?;
                 }
                 Some(Note::Ready) => self.is_met = true,
-                Some(Note::Peer(name)) => self.line.peer = name,
+                Some(Note::Peer(name)) => self.connection.peer = name,
                 _ => return Err(nonsense()),
             },
-            Event::Lost { reason, .. } => self.line.lose(reason.clone()),
+            Event::Lost { reason, .. } => self.connection.lose(reason.clone()),
         }
         Ok(())
     }
@@ -398,7 +398,7 @@ impl Receiver {
         if put_bytes != HEADER_BYTES + bytes {
             return Err(nonsense());
         }
-        self.expected.end(&mut self.line, slot, &guess)?;
+        self.expected.end(&mut self.connection, slot, &guess)?;
         let meant = if is_right { None } else { self.find(header.tag, header.ordinal) };
         if meant.is_some_and(|(at, _)| self.untold >> at & 1 == 0) {
             // Granted, and come this way nevertheless: more will, and are not guessed.
@@ -457,13 +457,13 @@ impl Receiver {
         while unexpected != 0 {
             let at = (unexpected.trailing_zeros() + first) as usize % GROUPS;
             unexpected &= unexpected - 1;
-            let Receiver { groups, line, expected, held, .. } = self;
+            let Receiver { groups, connection, expected, held, .. } = self;
             let Group { entries, count, .. } = &mut groups[at];
             for (index, entry) in entries[..*count].iter_mut().enumerate() {
                 if entry.is_done || entry.is_expected {
                     continue;
                 }
-                if !expected.expect(line, *held, (at, index), &entry.buffer) {
+                if !expected.expect(connection, *held, (at, index), &entry.buffer) {
                     return;
                 }
                 entry.is_expected = true;
@@ -475,7 +475,7 @@ impl Receiver {
     /// Drops all guesses. New guesses begin behind `last`, if that is known.
     fn expect_nothing(&mut self, last: Option<usize>) -> Result<(), NetError> {
         self.unexpected = self.untold;
-        if self.expected.clear(&mut self.line, last)? {
+        if self.expected.clear(&mut self.connection, last)? {
             let groups = self.groups.iter_mut();
             groups.flat_map(|group| &mut group.entries).for_each(|entry| entry.is_expected = false);
         }
@@ -512,7 +512,7 @@ impl Receiver {
         let entry = &mut self.groups[at].entries[index];
         if std::mem::take(&mut entry.is_expected) {
             // Something else may be on its way there.
-            self.expected.forget(&mut self.line, (at, index))?;
+            self.expected.forget(&mut self.connection, (at, index))?;
             self.astray.get_or_insert(slot);
             self.unexpected |= self.untold & 1 << at;
         }
@@ -526,7 +526,7 @@ impl Receiver {
             mr.with(|memory| memory.copy_from(to, region, offset, bytes))?;
         }
         entry.got += header.bytes as usize;
-        self.groups[at].wait.moves(self.line.pumped);
+        self.groups[at].wait.moves(self.connection.pumped);
         let entry = &mut self.groups[at].entries[index];
         // A chunk behind the end: the message was put where it was wanted, in parts.
         if entry.got as u64 >= header.total || header.at >= header.total {
@@ -560,7 +560,7 @@ impl Receiver {
     fn finish(&mut self, at: usize, index: usize) {
         let group = &mut self.groups[at];
         group.entries[index].is_done = true;
-        self.finished = (group.number, self.line.pumped);
+        self.finished = (group.number, self.connection.pumped);
         if let Stage::Waiting(left) = &mut group.stage {
             *left = left.saturating_sub(1);
             if *left == 0 {
@@ -593,8 +593,8 @@ impl Receiver {
             let (name, left) = Immediate::freed(self.freed, self.freed_turn);
             self.freed = left;
             self.freed_turn = self.freed_turn.wrapping_add(1);
-            self.line.post(WorkRequest::Put {
-                endpoint: self.line.endpoint,
+            self.connection.post(WorkRequest::Put {
+                endpoint: self.connection.endpoint,
                 local: LocalSlice { key: self.records.key, offset: 0, bytes: 0 },
                 tail: None,
                 is_control: true,
@@ -642,8 +642,8 @@ impl Receiver {
         self.untold &= !(1 << at);
         self.unexpected &= !(1 << at);
         self.telling |= 1 << at;
-        self.line.post(WorkRequest::Put {
-            endpoint: self.line.endpoint,
+        self.connection.post(WorkRequest::Put {
+            endpoint: self.connection.endpoint,
             local: LocalSlice { key: self.records.key, offset, bytes: used },
             tail: None,
             is_control: true,
@@ -662,12 +662,14 @@ impl Receiver {
         if let Some(known) = self.known.iter().find(|known| known.mr == id) {
             return known.number;
         }
-        if !self.line.reaches_home() {
+        if !self.connection.reaches_home() {
             return THROUGH_SLOTS;
         }
         let number = self.numbers;
-        let told =
-            self.line.share(mr.key).and_then(|key| self.line.note(&Note::Memory(number, key)));
+        let told = self
+            .connection
+            .share(mr.key)
+            .and_then(|key| self.connection.note(&Note::Memory(number, key)));
         let number = if told.is_ok() { number } else { THROUGH_SLOTS };
         self.numbers += u32::from(told.is_ok());
         if self.known.len() >= KNOWN {
@@ -690,9 +692,9 @@ impl Receiver {
     pub(crate) fn withdraw(&mut self, id: Id) {
         let Some(at) = self.known.iter().position(|known| known.mr == id) else { return };
         let known = self.known.swap_remove(at);
-        if known.number != THROUGH_SLOTS && self.line.lost.is_none() {
+        if known.number != THROUGH_SLOTS && self.connection.lost.is_none() {
             // A peer that cannot be told has no use for it.
-            let _ = self.line.note(&Note::Withdrawn(known.number));
+            let _ = self.connection.note(&Note::Withdrawn(known.number));
         }
     }
 }

@@ -9,7 +9,7 @@ use ccl_core::time::Instant;
 use ccl_core::transport::{Connected, Event, LocalSlice, RemoteMr, TransportError, WorkRequest};
 use ccl_memory::Region;
 
-use super::line::{Line, LineSettings, Own};
+use super::connection::{Connection, ConnectionSettings, Own};
 use super::tags::Tags;
 use super::wire::{
     GROUP_MAX, GROUPS, HEADER_BYTES, Header, Immediate, Note, RECORD_BYTES, Receive, Record,
@@ -99,7 +99,7 @@ impl Slots {
 /// A sending communicator.
 #[derive(Debug)]
 pub(crate) struct Sender {
-    line: Line,
+    connection: Connection,
     settings: Settings,
     /// Context of the communicator, and the queue-pair policy, if there is one.
     context: Arc<Context>,
@@ -132,20 +132,20 @@ pub(crate) struct Sender {
 impl Sender {
     /// Takes a connection over; ready for messages when the peer's slots are known.
     pub(crate) fn new(
-        line_settings: &LineSettings,
+        connection_settings: &ConnectionSettings,
         connected: Connected,
         settings: Settings,
         (context, policy): (Arc<Context>, Option<Arc<Policy>>),
         now: Instant,
     ) -> Result<Sender, NetError> {
-        let mut line = Line::new(line_settings, connected, now)?;
-        let settings = settings.on(&line);
-        let ring = Own::new(&line_settings.device, GROUPS * RECORD_BYTES)?;
+        let mut connection = Connection::new(connection_settings, connected, now)?;
+        let settings = settings.on(&connection);
+        let ring = Own::new(&connection_settings.device, GROUPS * RECORD_BYTES)?;
         // Slots that this process maps are filled where they are.
-        let staged = if line_settings.device.caps().mapped { 1 } else { settings.slots() };
-        let staging = Own::new(&line_settings.device, staged * settings.stride())?;
-        let key = line.share(ring.key)?;
-        line.note(&Note::Ring(key))?;
+        let staged = if connection_settings.device.caps().mapped { 1 } else { settings.slots() };
+        let staging = Own::new(&connection_settings.device, staged * settings.stride())?;
+        let key = connection.share(ring.key)?;
+        connection.note(&Note::Ring(key))?;
         let request = |slot: usize| Request {
             id: RequestId { slot: slot as u8, turn: 0 },
             stage: Stage::Vacant,
@@ -159,7 +159,7 @@ impl Sender {
             wait: Wait::new(now),
         };
         Ok(Sender {
-            line,
+            connection,
             settings,
             context,
             policy,
@@ -180,8 +180,8 @@ impl Sender {
         })
     }
 
-    pub(crate) fn line(&mut self) -> &mut Line {
-        &mut self.line
+    pub(crate) fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
     }
 
     /// Returns whether messages can be sent.
@@ -191,21 +191,22 @@ impl Sender {
 
     /// Returns whether a request is open, or anything posted needs another poll.
     pub(crate) fn has_work(&self) -> bool {
-        self.vacant.len() < REQUESTS || !self.line.is_drained()
+        self.vacant.len() < REQUESTS || !self.connection.is_drained()
     }
 
     /// Returns whether puts still read the caller's memory.
     pub(crate) fn is_reading(&self) -> bool {
-        self.line.lost.is_none() && self.requests.iter().any(|request| request.stage.is_reading())
+        self.connection.lost.is_none()
+            && self.requests.iter().any(|request| request.stage.is_reading())
     }
 
     /// Returns whether everything that was posted has reached the peer.
     pub(crate) fn is_drained(&self) -> bool {
-        self.line.lost.is_some()
+        self.connection.lost.is_some()
             || (!self.is_reading()
                 && self.waiting.is_empty()
                 && self.busy == 0
-                && self.line.is_acknowledged())
+                && self.connection.is_acknowledged())
     }
 
     /// Waits until `mr` is no longer read, or any memory of the caller if `mr` is none. At the time
@@ -218,14 +219,14 @@ impl Sender {
                 (Some(_), None) => false,
             };
             let mut requests = sender.requests.iter();
-            sender.line.lost.is_none()
+            sender.connection.lost.is_none()
                 && requests.any(|request| request.stage.is_reading() && meant(request))
         };
         while reads(self) && ccl_clock::now() < until && self.pump(ccl_clock::now()).is_ok() {
             std::thread::sleep(PAUSE);
         }
         if reads(self) {
-            self.line.cut("its memory was taken back while it was being sent");
+            self.connection.cut("its memory was taken back while it was being sent");
         }
     }
 
@@ -275,7 +276,7 @@ impl Sender {
         self.waiting.push_back(slot);
         self.adapt(bytes);
         self.advance();
-        self.line.flush(now)?;
+        self.connection.flush(now)?;
         Ok(Some(id))
     }
 
@@ -284,7 +285,7 @@ impl Sender {
         let Some(policy) = &self.policy else { return };
         let striping = self.context.striping(policy, bytes);
         if self.striping != Some(striping) {
-            self.line.set_striping(&striping);
+            self.connection.set_striping(&striping);
             self.striping = Some(striping);
         }
     }
@@ -295,7 +296,7 @@ impl Sender {
         if self.requests[usize::from(id.slot)].stage != Stage::Done {
             self.pump(now)?;
         }
-        let Sender { requests, line, settings, .. } = self;
+        let Sender { requests, connection, settings, .. } = self;
         let request = &mut requests[usize::from(id.slot)];
         if request.stage == Stage::Done {
             request.stage = Stage::Vacant;
@@ -307,9 +308,9 @@ impl Sender {
         let Request { bytes, tag, stage, cts, .. } = *request;
         if stage.is_reading() {
             // How far a put is only its lane knows.
-            request.wait.moves(line.moved);
+            request.wait.moves(connection.moved);
         }
-        request.wait.judge(line, settings, now, || {
+        request.wait.judge(connection, settings, now, || {
             let why = match (stage, cts) {
                 (Stage::Waiting, None) => ", which the peer has posted no receive for,",
                 (Stage::Waiting, _) => ", which the peer has posted a receive for,",
@@ -330,16 +331,16 @@ impl Sender {
 
     /// Does what can be done now.
     pub(crate) fn pump(&mut self, now: Instant) -> Result<(), NetError> {
-        self.line.flush(now)?;
-        let events = self.line.poll(now)?;
+        self.connection.flush(now)?;
+        let events = self.connection.poll(now)?;
         for event in &events {
             self.take(event);
         }
         let any = !events.is_empty();
-        self.line.give_back(events);
+        self.connection.give_back(events);
         if any {
             self.advance();
-            self.line.flush(now)?;
+            self.connection.flush(now)?;
         }
         Ok(())
     }
@@ -362,12 +363,12 @@ impl Sender {
             },
             Event::Note { bytes, .. } => self.noted(bytes),
             Event::Lost { reason, .. } => {
-                self.line.lose(reason.clone());
+                self.connection.lose(reason.clone());
                 Ok(())
             }
         };
         if understood.is_err() {
-            self.line.cut("it said something that is no answer to a sender");
+            self.connection.cut("it said something that is no answer to a sender");
         }
     }
 
@@ -422,7 +423,7 @@ impl Sender {
             });
             if let Some(slot) = waiting {
                 self.requests[slot].cts = Some(cts);
-                self.requests[slot].wait.moves(self.line.pumped);
+                self.requests[slot].wait.moves(self.connection.pumped);
             }
         }
     }
@@ -444,7 +445,7 @@ impl Sender {
                 let own = self.settings;
                 // The staging is divided in the same way.
                 if !(2..=own.slots()).contains(&count) || bytes != own.slot_bytes {
-                    self.line.cut(&format!(
+                    self.connection.cut(&format!(
                         "it has {count} slots of {bytes} bytes, this side {} of {}; set \
                          FERROCCL_NET_SLOTS and FERROCCL_NET_SLOT_BYTES alike on all hosts",
                         own.slots(),
@@ -452,25 +453,25 @@ impl Sender {
                     ));
                     return Ok(());
                 }
-                let mr = self.line.import(&key).map_err(|_| ())?;
-                let mapped = self.line.map(&key).map_err(|_| ())?;
+                let mr = self.connection.import(&key).map_err(|_| ())?;
+                let mapped = self.connection.map(&key).map_err(|_| ())?;
                 let (stride, free) = (own.stride(), (1 << count) - 1);
                 self.slots = Some(Slots { mr, mapped, count, bytes, stride, free, turn: 0 });
-                self.line.note(&Note::Ready).map_err(|_| ())?;
+                self.connection.note(&Note::Ready).map_err(|_| ())?;
             }
             Note::Memory(number, key) => {
                 if self.memory.len() >= MEMORIES_MAX {
                     return Err(());
                 }
-                let mr = self.line.import(&key).map_err(|_| ())?;
+                let mr = self.connection.import(&key).map_err(|_| ())?;
                 self.memory.insert(number, mr);
             }
             Note::Withdrawn(number) => {
                 if let Some(mr) = self.memory.remove(&number) {
-                    self.line.forget(mr);
+                    self.connection.forget(mr);
                 }
             }
-            Note::Peer(name) => self.line.peer = name,
+            Note::Peer(name) => self.connection.peer = name,
             Note::Ready => self.is_met = true,
             Note::Ring(_) => return Err(()),
         }
@@ -479,7 +480,7 @@ impl Sender {
 
     /// Posts as much of the waiting messages as can go.
     fn advance(&mut self) {
-        if self.line.lost.is_some() {
+        if self.connection.lost.is_some() {
             // What is left is never sent, and its endpoint may be gone.
             return;
         }
@@ -490,9 +491,9 @@ impl Sender {
                     self.waiting.remove(at);
                 }
                 Ok(false) => at += 1,
-                Err(error) => self.line.cut(&error.text),
+                Err(error) => self.connection.cut(&error.text),
             }
-            if self.line.lost.is_some() {
+            if self.connection.lost.is_some() {
                 return;
             }
         }
@@ -509,7 +510,7 @@ impl Sender {
         let is_short = request.bytes <= self.settings.short_bytes;
         // The slots that are kept for messages whose buffers are known: that is not told while
         // messages come as expected.
-        let part = if self.line.redirects() { 4 } else { 2 };
+        let part = if self.connection.redirects() { 4 } else { 2 };
         let reserved = slots.count.div_ceil(part);
         let may_be_early = request.bytes <= slots.bytes
             && usable.count_ones() as usize > reserved
@@ -534,8 +535,8 @@ impl Sender {
             }
             None => (self.staging.key, 0),
         };
-        let (bytes, most) = (request.bytes, self.line.device.caps().message_bytes_max);
-        let endpoint = self.line.endpoint;
+        let (bytes, most) = (request.bytes, self.connection.device.caps().message_bytes_max);
+        let endpoint = self.connection.endpoint;
         let put = |local, at: usize, immediate| WorkRequest::Put {
             endpoint,
             local,
@@ -556,14 +557,14 @@ impl Sender {
                 let bytes = part_bytes.min(bytes - at);
                 let local = LocalSlice { key, offset: offset + at, bytes };
                 let part = put(local, at, None);
-                self.line.post(part);
+                self.connection.post(part);
             }
             return Ok(true);
         }
         request.stage = Stage::Sending;
         let name = Immediate::Direct(cts.group, cts.index).encode();
         let whole = put(LocalSlice { key, offset, bytes }, 0, Some(name));
-        self.line.post(whole);
+        self.connection.post(whole);
         Ok(true)
     }
 
@@ -609,15 +610,15 @@ impl Sender {
             };
             slots.free &= !(1 << to);
             self.chunks = self.chunks.wrapping_add(1);
-            if self.line.redirects() {
+            if self.connection.redirects() {
                 slots.turn = (to as u32 + 1) % slots.count as u32;
             }
             self.busy |= 1 << to;
             request.sent = Some(at + bytes);
-            request.wait.moves(self.line.pumped);
+            request.wait.moves(self.connection.pumped);
             let key = self.staging.key;
-            self.line.post(WorkRequest::Put {
-                endpoint: self.line.endpoint,
+            self.connection.post(WorkRequest::Put {
+                endpoint: self.connection.endpoint,
                 local: LocalSlice { key, offset: here, bytes: put_bytes },
                 tail,
                 is_control: false,

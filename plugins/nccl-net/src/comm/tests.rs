@@ -12,7 +12,7 @@ use ccl_transport_sim::{Conditions, Random, World};
 
 use super::Settings;
 use super::buffer::Buffer;
-use super::line::LineSettings;
+use super::connection::ConnectionSettings;
 use super::receiver::Receiver;
 use super::sender::Sender;
 use crate::context::Context;
@@ -72,9 +72,9 @@ impl House {
     }
 
     fn over(world: World, rails: u32, devices: &[Arc<dyn Device>; 2], settings: Settings) -> House {
-        let line_settings = |side: usize| {
+        let connection_settings = |side: usize| {
             let device = Arc::clone(&devices[side]);
-            LineSettings { home: Arc::clone(&device), device, traffic_class: None }
+            ConnectionSettings { home: Arc::clone(&device), device, traffic_class: None }
         };
         let mut listener = devices[0].listen(&SECRET).unwrap();
         let mut address = listener.address();
@@ -87,13 +87,15 @@ impl House {
         loop {
             let now = world.now();
             if let Some(connected) = listener.poll(now).unwrap() {
-                receiver = Some(ok(Receiver::new(&line_settings(0), connected, settings, now)));
+                receiver =
+                    Some(ok(Receiver::new(&connection_settings(0), connected, settings, now)));
             }
             if sender.is_none()
                 && let Some(connected) = connecting.poll(now).unwrap()
             {
                 let does = (Arc::new(Context::default()), None);
-                sender = Some(ok(Sender::new(&line_settings(1), connected, settings, does, now)));
+                sender =
+                    Some(ok(Sender::new(&connection_settings(1), connected, settings, does, now)));
             }
             sender.iter_mut().for_each(|sender| ok(sender.pump(now)));
             receiver.iter_mut().for_each(|receiver| ok(receiver.pump(now)));
@@ -118,12 +120,14 @@ impl House {
 
     /// Returns whether both sides have all rails.
     fn is_whole(&mut self) -> bool {
-        let is_whole = |line: &mut super::line::Line| line.rails().iter().all(|rail| rail.is_up);
-        is_whole(self.sender.line()) && is_whole(self.receiver.line())
+        let is_whole = |connection: &mut super::connection::Connection| {
+            connection.rails().iter().all(|rail| rail.is_up)
+        };
+        is_whole(self.sender.connection()) && is_whole(self.receiver.connection())
     }
 
     fn failures(&mut self) -> u64 {
-        self.sender.line().rails().iter().map(|rail| rail.failures).sum()
+        self.sender.connection().rails().iter().map(|rail| rail.failures).sum()
     }
 }
 
@@ -249,8 +253,8 @@ fn run(house: &mut House, messages: &[Message], random: &mut Random, fails: bool
     let (from, into) = (Region::private(bytes.max(1)), Region::private(bytes.max(1)));
     let pattern: Vec<u8> = (0..bytes).map(|at| (at * 31 + at / 251) as u8).collect();
     from.write(0, &pattern).unwrap();
-    let source = Arc::new(ok(Mr::new(&house.sender.line().home, from)));
-    let sink = Arc::new(ok(Mr::new(&house.receiver.line().home, into.clone())));
+    let source = Arc::new(ok(Mr::new(&house.sender.connection().home, from)));
+    let sink = Arc::new(ok(Mr::new(&house.receiver.connection().home, into.clone())));
     let number = house.numbers.add(Box::new(())).unwrap();
     let mut traffic = Traffic {
         messages,
@@ -307,7 +311,7 @@ fn messages_survive_rails_that_fail() {
                 assert!(
                     house.world.now() < until,
                     "seed {seed}: {:?}",
-                    house.sender.line().rails()
+                    house.sender.connection().rails()
                 );
             }
         }
@@ -325,7 +329,7 @@ fn what_nobody_wants_or_sends_is_given_up_with_a_sentence() {
         let mut house = House::new(1, 3, settings);
         let start = house.world.now();
         let bytes = Region::private(1 << 20);
-        let source = Arc::new(ok(Mr::new(&house.sender.line().home, bytes)));
+        let source = Arc::new(ok(Mr::new(&house.sender.connection().home, bytes)));
         let sent = ok(house.sender.isend(start, Some(source), 0, 70_000, 9)).unwrap();
         let nothing = Buffer { tag: 8, ..Buffer::default() };
         let posted = ok(house.receiver.irecv(start, &[nothing])).unwrap();
@@ -362,7 +366,7 @@ fn what_nobody_wants_or_sends_is_given_up_with_a_sentence() {
 #[test]
 fn nothing_is_sent_to_a_peer_that_is_gone() {
     let mut house = House::new(1, 3, SETTINGS);
-    house.sender.line().lose("its process has ended".to_owned());
+    house.sender.connection().lose("its process has ended".to_owned());
     let now = house.world.now();
     let request = ok(house.sender.isend(now, None, 0, 0, 0)).unwrap();
     let error = house.sender.test(now, request).unwrap_err();
@@ -418,7 +422,7 @@ fn a_closed_receiver_discards_what_still_comes() {
     let world = World::new(2, Conditions { redirects: false, ..Conditions::default() }, 1);
     let devices = [0, 1].map(|side| device(&world, 1, side));
     let House { mut sender, receiver, .. } = House::over(world, 1, &devices, SETTINGS);
-    let source = Arc::new(ok(Mr::new(&sender.line().home, Region::private(70_000))));
+    let source = Arc::new(ok(Mr::new(&sender.connection().home, Region::private(70_000))));
     let progress = Progress::default();
     let closed = ccl_clock::now();
     progress.close_receiver(Box::new(receiver));

@@ -10,9 +10,9 @@ use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Connected, Listener, TransportError};
 
 use super::{Intent, Link, LinkId, Remake, Side};
+use crate::connection::Connection;
 use crate::gate::{BUSY_MAX, Gate, Proven};
 use crate::shake::Setup;
-use crate::wire::Wire;
 
 /// Most connections made anew that wait for their links.
 const RESUMED_MAX: usize = 1024;
@@ -25,7 +25,7 @@ struct Joining {
     id: LinkId,
     text: Vec<u8>,
     peer: String,
-    wires: Vec<Option<Wire>>,
+    connections: Vec<Option<Connection>>,
     until: Instant,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Acceptor {
     proven: Vec<Proven>,
     joining: Vec<Joining>,
     ready: VecDeque<Joining>,
-    resumed: VecDeque<(LinkId, u16, Wire)>,
+    resumed: VecDeque<(LinkId, u16, Connection)>,
     /// Time at which a link last looked at the gate.
     pumped: Instant,
 }
@@ -56,39 +56,39 @@ impl Acceptor {
 
     /// Lets in a peer that has proved the secret.
     fn admit(&mut self, proven: Proven, now: Instant) {
-        let Proven { hello, peer, wire } = proven;
+        let Proven { hello, peer, connection } = proven;
         let reason = match Intent::decode(&hello.text) {
-            Some(intent) if hello.resumes => return self.resume(&intent, wire),
-            Some(intent) if self.listens => return self.join(intent, peer, wire, now),
+            Some(intent) if hello.resumes => return self.resume(&intent, connection),
+            Some(intent) if self.listens => return self.join(intent, peer, connection, now),
             Some(_) => "this listener has been closed",
             None => "it does not say which link it wants",
         };
         self.gate.reject(&TransportError::Refused { peer, reason: reason.to_owned() });
     }
 
-    fn resume(&mut self, intent: &Intent, wire: Wire) {
+    fn resume(&mut self, intent: &Intent, connection: Connection) {
         let (link, number) = (intent.link, intent.number);
         self.resumed.retain(|(id, other, _)| (*id, *other) != (link, number));
         if self.resumed.len() == RESUMED_MAX {
             self.resumed.pop_front();
         }
-        self.resumed.push_back((link, number, wire));
+        self.resumed.push_back((link, number, connection));
     }
 
-    fn join(&mut self, intent: Intent, peer: String, wire: Wire, now: Instant) {
+    fn join(&mut self, intent: Intent, peer: String, connection: Connection, now: Instant) {
         let known = self.joining.iter().position(|joining| joining.id == intent.link);
         let index = known.unwrap_or_else(|| {
-            let wires = (0..intent.count).map(|_| None).collect();
+            let connections = (0..intent.count).map(|_| None).collect();
             let until = now + BUSY_MAX;
             let text = intent.text;
-            self.joining.push(Joining { id: intent.link, text, peer, wires, until });
+            self.joining.push(Joining { id: intent.link, text, peer, connections, until });
             self.joining.len() - 1
         });
         let joining = &mut self.joining[index];
-        if let Some(location) = joining.wires.get_mut(usize::from(intent.number)) {
-            *location = Some(wire);
+        if let Some(location) = joining.connections.get_mut(usize::from(intent.number)) {
+            *location = Some(connection);
         }
-        if joining.wires.iter().all(Option::is_some) {
+        if joining.connections.iter().all(Option::is_some) {
             let joined = self.joining.swap_remove(index);
             self.ready.push_back(joined);
         }
@@ -105,7 +105,7 @@ pub(super) fn take_resumed(
     acceptor: &Mutex<Acceptor>,
     link: &LinkId,
     now: Instant,
-) -> Vec<(u16, Wire)> {
+) -> Vec<(u16, Connection)> {
     let mut acceptor = lock(acceptor);
     if now.since(acceptor.pumped) >= PUMP_EVERY {
         acceptor.pumped = now;
@@ -114,7 +114,9 @@ pub(super) fn take_resumed(
     }
     let mut taken = Vec::new();
     while let Some(at) = acceptor.resumed.iter().position(|(id, ..)| id == link) {
-        taken.extend(acceptor.resumed.remove(at).map(|(_, number, wire)| (number, wire)));
+        taken.extend(
+            acceptor.resumed.remove(at).map(|(_, number, connection)| (number, connection)),
+        );
     }
     taken
 }
@@ -164,12 +166,12 @@ impl Listener for LinkListener {
     fn poll(&mut self, now: Instant) -> Result<Option<Connected>, TransportError> {
         let mut acceptor = lock(&self.acceptor);
         acceptor.pump(now)?;
-        let Some(Joining { id, text, peer, wires, .. }) = acceptor.ready.pop_front() else {
+        let Some(Joining { id, text, peer, connections, .. }) = acceptor.ready.pop_front() else {
             return Ok(None);
         };
-        let wires = wires.into_iter().flatten().collect();
+        let connections = connections.into_iter().flatten().collect();
         let remake = Remake(Side::Accepted(Arc::clone(&self.acceptor)));
-        let link = Link { device: self.device, id, peer, wires, remake };
+        let link = Link { device: self.device, id, peer, connections, remake };
         Ok(Some(Connected { hello: text, inner: Box::new(link) }))
     }
 

@@ -6,9 +6,9 @@ use ccl_core::time::Instant;
 use ccl_core::transport::TransportError;
 
 use super::{Intent, Remake, Side};
+use crate::connection::Connection;
 use crate::dialler::Dialler;
 use crate::end::{ConnectionEnd, LinkEnd, NotMended};
-use crate::wire::Wire;
 
 /// Pause between two attempts to connect again.
 const REDIAL_PAUSE: Duration = Duration::from_millis(20);
@@ -39,7 +39,7 @@ impl Break {
         remake: &Remake,
         intent: impl FnOnce() -> Intent,
         now: Instant,
-    ) -> Result<Option<Wire>, NotMended> {
+    ) -> Result<Option<Connection>, NotMended> {
         let Side::Dialled { location, setup } = &remake.0 else { return Ok(None) };
         if now < self.redial_at {
             return Ok(None);
@@ -48,7 +48,7 @@ impl Break {
             .dialler
             .get_or_insert_with(|| Dialler::new(location.clone(), setup, true, &intent().encode()));
         match dialler.poll(now) {
-            Ok(wire) => Ok(wire.map(|(_, wire)| wire)),
+            Ok(connection) => Ok(connection.map(|(_, connection)| connection)),
             Err(error @ TransportError::Refused { .. }) => Err(NotMended::Refused(error)),
             Err(_) if dialler.has_hope() => {
                 (self.dialler, self.redial_at) = (None, now + REDIAL_PAUSE);

@@ -5,10 +5,10 @@ use ccl_core::transport::{Connected, Connecting, HELLO_BYTES_MAX, TransportError
 
 use super::{Intent, Link, Remake};
 use crate::address::Location;
+use crate::connection::Connection;
 use crate::dialler::Dialler;
 use crate::shake::Setup;
 use crate::socket;
-use crate::wire::Wire;
 
 /// A link in the making.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub struct LinkConnecting {
     setup: Setup,
     intent: Intent,
     dialler: Option<Dialler>,
-    wires: Vec<Wire>,
+    connections: Vec<Connection>,
     started: Option<Instant>,
     deadline: Instant,
 }
@@ -44,23 +44,32 @@ impl LinkConnecting {
         let intent = Intent { link: socket::random()?, number: 0, count, text: text.to_vec() };
         let dialler = Some(Dialler::new(location.clone(), setup, false, &intent.encode()));
         let setup = setup.clone();
-        let (wires, started) = (Vec::new(), None);
-        Ok(LinkConnecting { device, location, setup, intent, dialler, wires, started, deadline })
+        let (connections, started) = (Vec::new(), None);
+        Ok(LinkConnecting {
+            device,
+            location,
+            setup,
+            intent,
+            dialler,
+            connections,
+            started,
+            deadline,
+        })
     }
 
     fn advance(&mut self, now: Instant) -> Result<Option<Link>, TransportError> {
         let Some(mut dialler) = self.dialler.take() else {
             return Err(TransportError::HandedOut);
         };
-        let Some((address, wire)) = dialler.poll(now)? else {
+        let Some((address, connection)) = dialler.poll(now)? else {
             self.dialler = Some(dialler);
             return Ok(None);
         };
-        self.wires.push(wire);
+        self.connections.push(connection);
         // All connections take the address that the first has found, and so will those that replace
         // them.
         self.location.addresses = vec![address];
-        if self.wires.len() < usize::from(self.intent.count) {
+        if self.connections.len() < usize::from(self.intent.count) {
             self.intent.number += 1;
             let (location, text) = (self.location.clone(), self.intent.encode());
             self.dialler = Some(Dialler::new(location, &self.setup, false, &text));
@@ -68,8 +77,8 @@ impl LinkConnecting {
         }
         let remake = Remake::dialled(self.location.clone(), self.setup.clone());
         let (id, peer) = (self.intent.link, address.to_string());
-        let wires = std::mem::take(&mut self.wires);
-        Ok(Some(Link { device: self.device, id, peer, wires, remake }))
+        let connections = std::mem::take(&mut self.connections);
+        Ok(Some(Link { device: self.device, id, peer, connections, remake }))
     }
 }
 

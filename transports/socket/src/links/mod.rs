@@ -21,8 +21,8 @@ pub use connecting::LinkConnecting;
 pub use intent::Intent;
 
 use crate::address::Location;
+use crate::connection::Connection;
 use crate::shake::Setup;
-use crate::wire::Wire;
 
 /// Random identifier of a link, the same in both processes.
 pub type LinkId = [u8; 16];
@@ -37,7 +37,7 @@ pub struct Link {
     /// Address of the peer, for messages.
     pub peer: String,
     /// Connections of the link, in the order of their numbers.
-    pub wires: Vec<Wire>,
+    pub connections: Vec<Connection>,
     /// Means of making the connections anew.
     pub remake: Remake,
 }
@@ -76,7 +76,7 @@ impl Remake {
     /// Takes the connections of a link that its peer has made anew, with their numbers; none on the
     /// side that connects.
     #[must_use]
-    pub fn take_resumed(&self, link: &LinkId, now: Instant) -> Vec<(u16, Wire)> {
+    pub fn take_resumed(&self, link: &LinkId, now: Instant) -> Vec<(u16, Connection)> {
         match &self.0 {
             Side::Accepted(acceptor) => acceptor::take_resumed(acceptor, link, now),
             Side::Dialled { .. } => Vec::new(),

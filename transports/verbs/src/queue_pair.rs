@@ -59,7 +59,7 @@ struct UnderWay {
 
 /// A queue pair in use.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct QueuePair {
     pair: Pair,
     room: Room,
     under_way: VecDeque<UnderWay>,
@@ -81,11 +81,11 @@ pub(crate) struct Line {
     early: bool,
 }
 
-impl Line {
-    pub(crate) fn new(pair: Pair, early: bool) -> Line {
+impl QueuePair {
+    pub(crate) fn new(pair: Pair, early: bool) -> QueuePair {
         let room = pair.room();
         let under_way = VecDeque::with_capacity(room.writes as usize);
-        Line {
+        QueuePair {
             pair,
             room,
             under_way,
@@ -168,9 +168,9 @@ impl Line {
     }
 
     /// Prepares to write the bytes from `start` to before `end` of a put. `open` is the put's index
-    /// among the endpoint's; none if the write is done with this ([`Line::is_early`]). `name` and
-    /// the write's number come back with its completion. [`Line::ring`] must follow before the put
-    /// goes.
+    /// among the endpoint's; none if the write is done with this ([`QueuePair::is_early`]). `name`
+    /// and the write's number come back with its completion. [`QueuePair::ring`] must follow before
+    /// the put goes.
     pub(crate) fn write(
         &mut self,
         put: &Put,

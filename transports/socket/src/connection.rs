@@ -11,16 +11,16 @@ use crate::tls::Session;
 
 /// A connection.
 #[derive(Debug)]
-pub struct Wire {
+pub struct Connection {
     socket: OwnedFd,
     session: Option<Box<Session>>,
 }
 
-impl Wire {
+impl Connection {
     /// Creates a connection without encryption.
     #[must_use]
-    pub fn plain(socket: OwnedFd) -> Wire {
-        Wire { socket, session: None }
+    pub fn plain(socket: OwnedFd) -> Connection {
+        Connection { socket, session: None }
     }
 
     /// Encrypts everything from here on.

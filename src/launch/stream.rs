@@ -11,22 +11,25 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 /// A byte stream to a launcher.
-pub(super) struct Wire {
+pub(super) struct LauncherStream {
     fd: OwnedFd,
     deadline: Deadline,
 }
 
-impl Wire {
-    pub(super) fn new(fd: OwnedFd, deadline: Deadline) -> Wire {
-        Wire { fd, deadline }
+impl LauncherStream {
+    pub(super) fn new(fd: OwnedFd, deadline: Deadline) -> LauncherStream {
+        LauncherStream { fd, deadline }
     }
 
     /// Connects, and tries again until the deadline: the launcher may not listen yet.
-    pub(super) fn connect(endpoint: &Endpoint, deadline: Deadline) -> Result<Wire, ServiceError> {
+    pub(super) fn connect(
+        endpoint: &Endpoint,
+        deadline: Deadline,
+    ) -> Result<LauncherStream, ServiceError> {
         let mut pause = Duration::from_millis(10);
         loop {
-            let error = match Wire::connect_once(endpoint, deadline) {
-                Ok(wire) => return Ok(wire),
+            let error = match LauncherStream::connect_once(endpoint, deadline) {
+                Ok(stream) => return Ok(stream),
                 Err(error) => error,
             };
             if deadline.left() <= pause {
@@ -37,7 +40,10 @@ impl Wire {
         }
     }
 
-    fn connect_once(endpoint: &Endpoint, deadline: Deadline) -> Result<Wire, ServiceError> {
+    fn connect_once(
+        endpoint: &Endpoint,
+        deadline: Deadline,
+    ) -> Result<LauncherStream, ServiceError> {
         let mut last = ServiceError::NoAddress;
         let named = resolve(endpoint, deadline);
         for address in named.map_err(|error| ServiceError::Name(Box::new(error)))? {
@@ -45,7 +51,7 @@ impl Wire {
             match TcpStream::connect_timeout(&address, timeout) {
                 Ok(stream) => {
                     let _ = stream.set_nodelay(true);
-                    return Ok(Wire::new(stream.into(), deadline));
+                    return Ok(LauncherStream::new(stream.into(), deadline));
                 }
                 Err(error) => last = ServiceError::Connect(error),
             }

@@ -40,7 +40,7 @@ impl Drop for Own {
 
 /// Settings that a connection is made with.
 #[derive(Clone, Debug)]
-pub(crate) struct LineSettings {
+pub(crate) struct ConnectionSettings {
     pub(crate) device: Arc<dyn Device>,
     /// Device that the caller's memory is registered with.
     pub(crate) home: Arc<dyn Device>,
@@ -48,7 +48,7 @@ pub(crate) struct LineSettings {
     pub(crate) traffic_class: Option<u8>,
 }
 
-impl LineSettings {
+impl ConnectionSettings {
     /// Returns whether messages are spread over queue pairs.
     pub(crate) fn has_queue_pairs(&self) -> bool {
         let caps = self.device.caps();
@@ -56,10 +56,10 @@ impl LineSettings {
     }
 }
 
-/// A connection.
+/// A connection to the other end of a communicator.
 #[derive(Debug)]
-pub(crate) struct Line {
-    // Before the memory of whoever has this line: its end is the end of all writes there.
+pub(crate) struct Connection {
+    // Before the memory of whoever has this connection: its end is the end of all writes there.
     lane: Box<dyn Lane>,
     pub(crate) endpoint: EndpointId,
     pub(crate) device: Arc<dyn Device>,
@@ -78,18 +78,18 @@ pub(crate) struct Line {
     pub(crate) pumped: Instant,
 }
 
-impl Line {
+impl Connection {
     pub(crate) fn new(
-        LineSettings { device, home, traffic_class }: &LineSettings,
+        ConnectionSettings { device, home, traffic_class }: &ConnectionSettings,
         connected: Connected,
         now: Instant,
-    ) -> Result<Line, TransportError> {
+    ) -> Result<Connection, TransportError> {
         let mut lane = device.lane()?;
         if let Some(class) = traffic_class {
             lane.classify(*class);
         }
         let endpoint = lane.attach(connected)?;
-        Ok(Line {
+        Ok(Connection {
             lane,
             endpoint,
             device: Arc::clone(device),
@@ -179,7 +179,7 @@ impl Line {
         self.lane.forget(self.endpoint, mr);
     }
 
-    /// Queues a request, to be posted with the next [`Line::flush`].
+    /// Queues a request, to be posted with the next [`Connection::flush`].
     pub(crate) fn post(&mut self, request: WorkRequest) {
         if self.lost.is_none() {
             self.outbox.push(request);
@@ -201,7 +201,7 @@ impl Line {
         Ok(())
     }
 
-    /// Polls the lane. Returns its events, to be given back with [`Line::give_back`].
+    /// Polls the lane. Returns its events, to be given back with [`Connection::give_back`].
     pub(crate) fn poll(&mut self, now: Instant) -> Result<Vec<Event>, TransportError> {
         self.pumped = now;
         let mut events = std::mem::take(&mut self.events);
@@ -227,8 +227,8 @@ impl Line {
         self.lost.is_some() || (self.outbox.is_empty() && self.lane.is_acknowledged())
     }
 
-    /// Advances the farewell to the peer. Returns whether it is over. Dropping the line blocks
-    /// until then.
+    /// Advances the farewell to the peer. Returns whether it is over. Dropping the connection
+    /// blocks until then.
     pub(crate) fn say_farewell(&mut self) -> bool {
         self.lane.say_farewell(None)
     }
