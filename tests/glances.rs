@@ -1,7 +1,10 @@
-//! Waiting for a device: between two looks for progress a rank glances at its completion queue.
+//! Waiting for a device: between two looks for progress a rank glances at its completion queue, and
+//! then sleeps until the device has something to tell.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use ccl_core::registry::{NO_TUNABLES, TransportKind};
 use ccl_core::transport::{
@@ -13,14 +16,20 @@ use ccl_transport_verbs::{KIND, Options, VerbsTransport};
 use ferroccl::transports;
 
 static GLANCES: AtomicUsize = AtomicUsize::new(0);
+/// Longest time that a lane was to sleep for, in microseconds.
+static LONGEST_US: AtomicU64 = AtomicU64::new(0);
 
-/// A lane that counts how often it is glanced at.
+/// A lane that counts how often it is glanced at, and how long it may sleep.
 #[derive(Debug)]
 struct Counting;
 
 impl Faults for Counting {
     fn glanced(&mut self) {
         GLANCES.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn sleeps(&mut self, longest: Duration) {
+        LONGEST_US.fetch_max(longest.as_micros() as u64, Ordering::Relaxed);
     }
 }
 
@@ -57,15 +66,20 @@ static COUNTED: TransportKind = TransportKind {
     ..KIND
 };
 
-#[test]
-fn a_rank_that_waits_for_a_device_glances_at_it() {
+/// Sends a value back and forth, `times` times. Rank 0 lets the other one wait for so long before
+/// each.
+fn ping_pong(times: usize, pause: Duration) {
+    static ADDED: Once = Once::new();
     let _device = SoftDevice::new(Limits::default());
-    assert!(transports::add(&COUNTED));
+    ADDED.call_once(|| assert!(transports::add(&COUNTED)));
     let config = config_with(|config| config.transport = COUNTED.name.to_owned());
-    ranks_with(2, config, |communicator| {
+    ranks_with(2, config, move |communicator| {
         let peer = 1 - communicator.rank();
         let mut value = [0u8; 8];
-        for _ in 0..100 {
+        for _ in 0..times {
+            if communicator.rank() == 0 {
+                std::thread::sleep(pause);
+            }
             if communicator.rank() == 0 {
                 communicator.send(&value, peer).unwrap();
             }
@@ -75,5 +89,17 @@ fn a_rank_that_waits_for_a_device_glances_at_it() {
             }
         }
     });
+}
+
+#[test]
+fn a_rank_that_waits_for_a_device_glances_at_it() {
+    ping_pong(100, Duration::ZERO);
     assert!(GLANCES.load(Ordering::Relaxed) > 0, "it only polls");
+}
+
+#[test]
+fn a_rank_without_peers_in_memory_sleeps_until_the_device_tells() {
+    ping_pong(3, Duration::from_millis(20));
+    let longest = LONGEST_US.load(Ordering::Relaxed);
+    assert!(longest >= 1000, "{longest} µs: it wakes by itself, again and again");
 }

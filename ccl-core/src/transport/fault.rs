@@ -61,6 +61,11 @@ pub trait Faults: Send + fmt::Debug {
     /// Notes that the lane is glanced at.
     fn glanced(&mut self) {}
 
+    /// Notes that the lane sleeps, at most for `longest`.
+    fn sleeps(&mut self, longest: Duration) {
+        let _ = longest;
+    }
+
     /// Changes an event on its way up: pushes the events to report instead onto `seen`.
     fn event(&mut self, event: Event, seen: &mut Vec<Event>) {
         seen.push(event);
@@ -249,6 +254,7 @@ impl<F: Faults> Lane for FaultInjector<F> {
     }
 
     fn sleep(&mut self, longest: Duration) {
+        self.faults.sleeps(longest);
         self.lane.sleep(longest);
     }
 }
