@@ -1,9 +1,8 @@
 //! Waiting for a device: between two looks for progress a rank glances at its completion queue, and
 //! then sleeps until the device has something to tell.
 
-use std::sync::Arc;
-use std::sync::Once;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use ccl_core::registry::{NO_TUNABLES, TransportKind};
@@ -70,6 +69,8 @@ static COUNTED: TransportKind = TransportKind {
 /// each.
 fn ping_pong(times: usize, pause: Duration) {
     static ADDED: Once = Once::new();
+    static DEVICE: Mutex<()> = Mutex::new(());
+    let _alone = DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
     let _device = SoftDevice::new(Limits::default());
     ADDED.call_once(|| assert!(transports::add(&COUNTED)));
     let config = config_with(|config| config.transport = COUNTED.name.to_owned());

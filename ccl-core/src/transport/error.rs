@@ -52,7 +52,7 @@ pub enum TransportError {
         reason: String,
     },
     /// The lane has no such endpoint, or has detached it.
-    #[error("this lane has no endpoint {}, or not any more; attach a connection to it", .0.0)]
+    #[error("this lane has no endpoint {}, or not any more; attach a connection for another", .0.0)]
     UnknownEndpoint(EndpointId),
     /// A connection is attached to a lane of another device than has made it.
     #[error("this connection was made by another device; attach it to a lane of that one")]

@@ -1,5 +1,7 @@
 //! Puts: the bytes that they write, when the peer sees them, and which puts are refused.
 
+use std::time::Duration;
+
 use ccl_core::transport::{EndpointId, IMMEDIATE_MAX, LocalSlice, MrKey, RemoteMr, WorkRequest};
 
 use crate::pair::{Pair, bytes_of, join, pattern};
@@ -19,10 +21,14 @@ pub(crate) const POINTS: &[Point] = &[
     Point { name: "back-pressure passes, and nothing is lost or doubled", check: back_pressure },
     Point { name: "many endpoints on one lane are kept apart", check: many_endpoints },
     Point { name: "a glance sees what has come, and takes none of it", check: glances },
+    Point { name: "what comes ends a sleep", check: sleeping },
 ];
 
 /// Most bytes of a tested put.
 const LARGE: usize = 4 << 20;
+
+/// Time in which a lane falls asleep.
+const FALLS_ASLEEP: Duration = Duration::from_millis(20);
 
 /// Fill byte of memory where nothing has been put.
 const BLANK: u8 = 0x77;
@@ -50,6 +56,31 @@ fn glances(fixture: &dyn Fixture) -> Outcome {
     let arrived = pair.ends[1].arrived(pair.ends[1].endpoint);
     let expected: Vec<_> = (0..rounds).map(|round| (round, 8)).collect();
     ensure!(arrived == expected, "what arrived is not what was put: {arrived:?}");
+    PASSED
+}
+
+fn sleeping(fixture: &dyn Fixture) -> Outcome {
+    let pair = &mut Pair::new(fixture, 64)?;
+    pair.settle(fixture)?;
+    let put = pair.ends[0].put(8, Some(1), 1);
+    let longest = fixture.patience();
+    let [sender, receiver] = &mut pair.ends;
+    // A lane that nothing can wake returns at once.
+    let slept = std::thread::scope(|scope| {
+        let sleeper = scope.spawn(|| {
+            let begun = std::time::Instant::now();
+            receiver.lane.sleep(longest);
+            begun.elapsed()
+        });
+        std::thread::sleep(FALLS_ASLEEP);
+        sender.lane.post(fixture.now(), &[put]).map_err(failed("posting"))?;
+        while !sleeper.is_finished() {
+            sender.lane.poll(fixture.now(), &mut sender.events).map_err(failed("polling"))?;
+            fixture.idle();
+        }
+        sleeper.join().map_err(|_| "sleeping panicked".to_owned())
+    })?;
+    ensure!(slept < longest, "a put came, and the lane slept for all of {longest:?}");
     PASSED
 }
 

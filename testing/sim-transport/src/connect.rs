@@ -103,10 +103,8 @@ impl State {
         if (rank as usize) < self.ranks.len() {
             return Ok(());
         }
-        Err(TransportError::Unsupported {
-            what: "listen or connect",
-            reason: "the simulated world has no such rank; make it with more",
-        })
+        let (count, most) = (rank as usize + 1, self.ranks.len());
+        Err(TransportError::Count { what: "ranks of the simulated world", count, most })
     }
 
     fn take_request(&mut self, listener: u64) -> Option<Request> {

@@ -306,7 +306,7 @@ fn a_door_that_is_open_to_all_is_noticed() {
 fn ranks_that_do_not_exist_reach_nobody() {
     let world = World::new(2, Conditions::default(), 1);
     let error = world.device(2).listen(&Secret([0; 32])).unwrap_err();
-    assert!(error.to_string().contains("no such rank"), "{error}");
+    assert!(error.to_string().contains("3 ranks of the simulated world; use 1 to 2"), "{error}");
     let transport = world.transport(1);
     let info = &transport.devices()[0];
     assert!(transport.open(&info.id).is_ok());

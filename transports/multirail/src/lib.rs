@@ -6,9 +6,10 @@
 //!
 //! # Striping
 //!
-//! A put goes whole over the rail on which it is expected to be done first. The expectation follows
-//! from the bytes that are under way on the rail's device, from all links of the process, and from
-//! the bandwidth that was measured there lately.
+//! A put goes whole over the rail on which it is expected to be done first, or over an idle one
+//! that does it within a microsecond. The expectation follows from the bytes that are under way on
+//! the rail's device, from all links of the process, and from the bandwidth that was measured there
+//! lately.
 //!
 //! # A rail that fails
 //!

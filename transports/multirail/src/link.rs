@@ -223,7 +223,8 @@ impl Link {
         idle.into_iter().map(|memory| self.forget(memory)).collect()
     }
 
-    /// Returns the path on which a put would be done first, if a rail takes the put now.
+    /// Returns the path on which a put would be done first, if a rail takes the put now; or that of
+    /// the link's first rail, if the put takes no time worth a comparison there.
     pub(crate) fn put_path(&self, put: &Put, now: Instant) -> Option<PutPath> {
         let to = self.imports.iter().find(|import| import.number == put.to)?;
         let (before, from) = self.rails.split_at(self.turn % self.rails.len().max(1));

@@ -469,6 +469,10 @@ impl Lane for TcpLane {
             return;
         }
         let longest = if self.troubled { longest.min(Duration::from_millis(1)) } else { longest };
+        // What has come is acknowledged soon, also while nothing else comes.
+        let mut stripes = self.endpoints.iter().flatten().flat_map(|endpoint| &endpoint.stripes);
+        let is_untold = stripes.any(|stripe| stripe.untold_since.is_some());
+        let longest = if is_untold { longest.min(TELL_AFTER) } else { longest };
         self.await_ready(longest);
     }
 }

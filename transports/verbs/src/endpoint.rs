@@ -257,8 +257,8 @@ impl Endpoint {
 
     /// Returns whether the peer has everything.
     pub(crate) fn is_delivered(&self) -> bool {
-        let queue_pairs = self.queue_pairs.iter().all(|queue_pair| queue_pair.is_empty());
-        self.lost.is_some() || (queue_pairs && self.is_drained())
+        let are_empty = self.queue_pairs.iter().all(|queue_pair| queue_pair.is_empty());
+        self.lost.is_some() || (are_empty && self.is_drained())
     }
 
     /// Takes a put. [`Endpoint::pump`] must follow before the put's memory may go. Appends the ids

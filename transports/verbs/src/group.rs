@@ -51,8 +51,8 @@ pub(crate) struct Group {
     turn: usize,
 }
 
-/// Queue pairs that a put takes: `parts` parts of `part_bytes` bytes go to number `at` and those
-/// after it.
+/// Queue pairs that a put takes: `parts` parts of `part_bytes` bytes go to the one at `at` of a
+/// group and those after it, around the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Selection {
     first: usize,
