@@ -77,7 +77,7 @@ pub(crate) struct VerbsLane {
     room: usize,
     /// Buffer that completions are taken to.
     space: Vec<ibv_wc>,
-    /// Number of completions there that were taken from the queue before somebody asked.
+    /// Number of completions in `space` that were taken from the queue before somebody asked.
     stashed: usize,
     /// Ids of puts that are done and not reported yet.
     done: Vec<u64>,
@@ -332,8 +332,8 @@ impl VerbsLane {
         !self.done.is_empty() || !self.deferred.is_empty() || self.stashed > 0
     }
 
-    /// Takes completions from the queue, which must be after all those that were stashed before are
-    /// taken in. Returns whether there are any.
+    /// Takes completions from the queue for the next poll, in place of those that were stashed
+    /// before. Returns whether there are any.
     fn stash(&mut self) -> Result<bool, TransportError> {
         self.stashed = self.queue.poll(&mut self.space)?;
         Ok(self.stashed > 0)
