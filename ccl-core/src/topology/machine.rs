@@ -23,26 +23,26 @@ pub enum Kind {
 
 /// Speed of a connection in one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Wire {
+pub struct LinkSpeed {
     /// Bytes per second.
     pub bytes_per_s: f64,
     /// Latency of the first byte, in nanoseconds.
     pub latency_ns: f64,
 }
 
-impl Wire {
+impl LinkSpeed {
     /// Returns the speed of this connection followed by `next`: the smaller bandwidth, and the sum
     /// of both latencies.
     #[must_use]
-    pub fn then(self, next: Wire) -> Wire {
-        Wire {
+    pub fn then(self, next: LinkSpeed) -> LinkSpeed {
+        LinkSpeed {
             bytes_per_s: self.bytes_per_s.min(next.bytes_per_s),
             latency_ns: self.latency_ns + next.latency_ns,
         }
     }
 
     /// Connection that slows nothing.
-    pub const NONE: Wire = Wire { bytes_per_s: f64::INFINITY, latency_ns: 0.0 };
+    pub const NONE: LinkSpeed = LinkSpeed { bytes_per_s: f64::INFINITY, latency_ns: 0.0 };
 }
 
 /// A part of a machine.
@@ -55,10 +55,10 @@ pub struct Part {
     /// Index of the part that this one is plugged into; none for a NUMA node, for a host bridge
     /// whose NUMA node is unknown, and for a switch that only accelerators' own links lead to.
     pub under: Option<usize>,
-    /// Connection to the part that this one is plugged into.
-    pub wire: Wire,
-    /// Connection of a NIC to the network; none for other parts.
-    pub network: Option<Wire>,
+    /// Speed of the connection to the part that this one is plugged into.
+    pub speed: LinkSpeed,
+    /// Speed of a NIC towards the network; none for other parts.
+    pub network: Option<LinkSpeed>,
     /// PCI address, `0000:17:00.0`.
     pub pci: Option<String>,
     /// Attributes of the part in NCCL's topology file that this model does not use, by NCCL's
@@ -71,7 +71,7 @@ impl Part {
     #[must_use]
     pub fn new(name: &str, kind: Kind) -> Part {
         let (name, nccl) = (name.to_owned(), BTreeMap::new());
-        Part { name, kind, under: None, wire: Wire::NONE, network: None, pci: None, nccl }
+        Part { name, kind, under: None, speed: LinkSpeed::NONE, network: None, pci: None, nccl }
     }
 }
 
@@ -93,7 +93,7 @@ pub struct GpuLink {
     /// Number of links.
     pub links: u32,
     /// Speed of one link.
-    pub wire: Wire,
+    pub speed: LinkSpeed,
     /// Make of the links.
     pub kind: GpuLinkKind,
 }
@@ -103,8 +103,8 @@ pub struct GpuLink {
 pub struct Machine {
     /// Name of the machine.
     pub name: String,
-    /// Connection between any two NUMA nodes.
-    pub smp: Wire,
+    /// Speed of the connection between any two NUMA nodes.
+    pub smp: LinkSpeed,
     /// Parts, in any order.
     pub parts: Vec<Part>,
     /// Links of accelerators, in any order, each pair once.
@@ -174,7 +174,7 @@ pub struct Path {
     /// Class of the path.
     pub class: Class,
     /// Speed of the path.
-    pub wire: Wire,
+    pub speed: LinkSpeed,
 }
 
 impl Machine {
@@ -213,18 +213,19 @@ impl Machine {
     #[must_use]
     pub fn path(&self, from: usize, to: usize) -> Path {
         if from == to {
-            return Path { class: Class::Same, wire: Wire::NONE };
+            return Path { class: Class::Same, speed: LinkSpeed::NONE };
         }
         self.own_links(from, to).unwrap_or_else(|| self.plugged(from, to))
     }
 
     /// Returns the path between accelerators by their own links, direct or through switches.
     fn own_links(&self, from: usize, to: usize) -> Option<Path> {
-        let mut found: Option<(u32, GpuLinkKind, Wire)> = None;
-        let mut add = |links: u32, kind, wire: Wire| {
-            let all = Wire { bytes_per_s: wire.bytes_per_s * f64::from(links), ..wire };
-            let (before, _, sum) = found.unwrap_or((0, kind, Wire { bytes_per_s: 0.0, ..all }));
-            let sum = Wire {
+        let mut found: Option<(u32, GpuLinkKind, LinkSpeed)> = None;
+        let mut add = |links: u32, kind, speed: LinkSpeed| {
+            let all = LinkSpeed { bytes_per_s: speed.bytes_per_s * f64::from(links), ..speed };
+            let (before, _, sum) =
+                found.unwrap_or((0, kind, LinkSpeed { bytes_per_s: 0.0, ..all }));
+            let sum = LinkSpeed {
                 bytes_per_s: sum.bytes_per_s + all.bytes_per_s,
                 latency_ns: sum.latency_ns.max(all.latency_ns),
             };
@@ -232,20 +233,20 @@ impl Machine {
         };
         for (link, over) in self.links_of(from) {
             if over == to {
-                add(link.links, link.kind, link.wire);
+                add(link.links, link.kind, link.speed);
             } else if self.parts.get(over).is_some_and(|part| part.kind == Kind::NvSwitch) {
                 let second = self.links_of(to).find(|(_, end)| *end == over);
                 if let Some((second, _)) = second {
-                    add(link.links.min(second.links), link.kind, link.wire.then(second.wire));
+                    add(link.links.min(second.links), link.kind, link.speed.then(second.speed));
                 }
             }
         }
-        let (links, kind, wire) = found?;
+        let (links, kind, speed) = found?;
         let class = match kind {
             GpuLinkKind::NvLink => Class::Nv(links),
             GpuLinkKind::Xgmi => Class::Xg(links),
         };
-        Some(Path { class, wire })
+        Some(Path { class, speed })
     }
 
     /// Returns the bandwidth of all NICs to the network, in one direction, in bytes per second.
@@ -292,9 +293,10 @@ impl Machine {
         };
         let climbed = up.iter().chain(&down).filter(|part| Some(**part) != top);
         let climbed = climbed.filter(|part| self.parts[**part].under.is_some());
-        let wire = climbed.map(|part| self.parts[*part].wire).fold(Wire::NONE, Wire::then);
-        let between = if together { Wire::NONE } else { self.smp };
-        Path { class, wire: wire.then(between) }
+        let speed =
+            climbed.map(|part| self.parts[*part].speed).fold(LinkSpeed::NONE, LinkSpeed::then);
+        let between = if together { LinkSpeed::NONE } else { self.smp };
+        Path { class, speed: speed.then(between) }
     }
 
     /// Returns the NIC that is nearest to a part. Of several, the NICs that are least used

@@ -1,7 +1,7 @@
 //! Conversion of paths in sysfs to the tree of a machine's parts, and of that to distances: the
 //! only code that interprets such paths.
 
-use super::machine::{Class, Kind, Machine, Part, Wire};
+use super::machine::{Class, Kind, LinkSpeed, Machine, Part};
 use crate::transport::{Locality, pci_address};
 
 /// Parts that are plugged in one by one.
@@ -27,23 +27,23 @@ impl Plugs {
     /// card, as are functions of one address on the bus of a root complex; such a device is plugged
     /// into the first one of its card.
     ///
-    /// `wire` returns the link of a PCI function, by its path.
+    /// `speed` returns the speed of the link of a PCI function, by its path.
     pub fn plug(
         &mut self,
         locality: &Locality,
         node: Option<usize>,
         part: Part,
-        wire: &dyn Fn(&str) -> Wire,
+        speed: &dyn Fn(&str) -> LinkSpeed,
     ) -> usize {
         let Some((root, functions)) = locality.path_parts() else {
             return self.add(Part { under: node, ..part });
         };
         let path = |functions: &[&str]| [&root, functions].concat().join("/");
-        let mut above = self.bridge(&path(&[]), Kind::HostBridge, node, &|_| Wire::NONE);
+        let mut above = self.bridge(&path(&[]), Kind::HostBridge, node, &|_| LinkSpeed::NONE);
         let (last, bridges) = functions.split_last().unwrap_or((&"", &[]));
         for switch in (1..bridges.len()).step_by(2) {
             let name = path(&bridges[..=switch]);
-            above = self.bridge(&name, Kind::PcieSwitch, Some(above), wire);
+            above = self.bridge(&name, Kind::PcieSwitch, Some(above), speed);
         }
         let bus = path(bridges);
         let address = last.rsplit_once('.').map_or(*last, |(address, _)| address);
@@ -52,8 +52,8 @@ impl Plugs {
             .iter()
             .find(|(on, at, _)| *on == bus && (!bridges.is_empty() || at == address));
         let above = beside.map_or(above, |(_, _, part)| *part);
-        let wire = wire(&path(&functions));
-        let number = self.add(Part { under: Some(above), wire, ..part });
+        let speed = speed(&path(&functions));
+        let number = self.add(Part { under: Some(above), speed, ..part });
         self.devices.push((bus, address.to_owned(), number));
         number
     }
@@ -70,14 +70,14 @@ impl Plugs {
         path: &str,
         kind: Kind,
         under: Option<usize>,
-        wire: &dyn Fn(&str) -> Wire,
+        speed: &dyn Fn(&str) -> LinkSpeed,
     ) -> usize {
         if let Some((_, part)) = self.bridges.iter().find(|(known, _)| known == path) {
             return *part;
         }
         let name = path.rsplit('/').next().unwrap_or_default();
-        let (pci, wire) = (pci_address(name), wire(path));
-        let part = self.add(Part { under, wire, pci, ..Part::new(name, kind) });
+        let (pci, speed) = (pci_address(name), speed(path));
+        let part = self.add(Part { under, speed, pci, ..Part::new(name, kind) });
         self.bridges.push((path.to_owned(), part));
         part
     }
@@ -102,11 +102,11 @@ impl Locality {
             _ => other.numa_node.map(|_| node(&mut plugs, "other")),
         };
         let mut plug = |locality: &Locality, node| {
-            plugs.plug(locality, node, Part::new("", Kind::Nic), &|_| Wire::NONE)
+            plugs.plug(locality, node, Part::new("", Kind::Nic), &|_| LinkSpeed::NONE)
         };
         let (from, to) = (plug(self, here), plug(other, there));
         let (name, gpu_links) = (String::new(), Vec::new());
-        let machine = Machine { name, smp: Wire::NONE, parts: plugs.parts, gpu_links };
+        let machine = Machine { name, smp: LinkSpeed::NONE, parts: plugs.parts, gpu_links };
         match machine.plugged(from, to).class {
             Class::Phb if same_node == Some(false) => Class::Sys,
             class => class,
@@ -214,14 +214,14 @@ mod tests {
         let below = "/sys/devices/pci0000:15/0000:15:01.0";
         let mut plug = |path: &str, name: &str| {
             let locality = locality(None, &format!("{below}/{path}"));
-            plugs.plug(&locality, None, Part::new(name, Kind::Nic), &|_| Wire::NONE)
+            plugs.plug(&locality, None, Part::new(name, Kind::Nic), &|_| LinkSpeed::NONE)
         };
         // A virtual function has another address than the card's own.
         let (card, virtual_function) = (plug("0000:18:00.0", "a"), plug("0000:18:08.7", "b"));
         assert_eq!(plugs.parts[virtual_function].under, Some(card));
         let parts = plugs.parts;
         let machine =
-            Machine { name: String::new(), smp: Wire::NONE, parts, gpu_links: Vec::new() };
+            Machine { name: String::new(), smp: LinkSpeed::NONE, parts, gpu_links: Vec::new() };
         assert_eq!(machine.path(card, virtual_function).class, Class::Pix);
     }
 }

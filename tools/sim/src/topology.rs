@@ -87,7 +87,7 @@ impl Host {
             rank_nics: rank_nics(machine, &seats, &known),
             inner_bytes_per_s: inner.0,
             inner_latency_ns: inner.1,
-            nic_bytes_per_s: networks.map(|wire| wire.bytes_per_s).fold(f64::INFINITY, f64::min),
+            nic_bytes_per_s: networks.map(|speed| speed.bytes_per_s).fold(f64::INFINITY, f64::min),
         })
     }
 
@@ -113,12 +113,12 @@ impl Host {
 /// in ns: of all of its own links together where it has some, else of the path to the last seat.
 fn inner(machine: &Machine, seats: &[usize]) -> (f64, f64) {
     let (first, last) = (seats[0], seats[seats.len() - 1]);
-    let wire = machine.path(first, last).wire;
+    let speed = machine.path(first, last).speed;
     let own = machine.gpu_links.iter().filter(|link| link.ends.contains(&first));
-    let own: f64 = own.map(|link| f64::from(link.links) * link.wire.bytes_per_s).sum();
-    let bytes_per_s = if own > 0.0 { own } else { wire.bytes_per_s };
+    let own: f64 = own.map(|link| f64::from(link.links) * link.speed.bytes_per_s).sum();
+    let bytes_per_s = if own > 0.0 { own } else { speed.bytes_per_s };
     // One rank sends to nobody inside; and of some parts nobody knows how fast they are.
-    (if bytes_per_s.is_finite() { bytes_per_s } else { UNKNOWN_BYTES_PER_S }, wire.latency_ns)
+    (if bytes_per_s.is_finite() { bytes_per_s } else { UNKNOWN_BYTES_PER_S }, speed.latency_ns)
 }
 
 /// Bandwidth within a host of whose inside nothing is known: so high that it limits nothing.

@@ -3,7 +3,7 @@
 use crate::topology::Topology;
 use ccl_core::cost::figures::processors;
 use ccl_core::cost::walk::{Hop, Model, Owner, Processor};
-use ccl_core::topology::machine::{Kind, Machine, Wire};
+use ccl_core::topology::machine::{Kind, LinkSpeed, Machine};
 
 /// A protocol with its cost model.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -87,12 +87,12 @@ impl Parts {
     fn of(machine: &Machine) -> Parts {
         let seats = machine.seats();
         let ends = seats.first().zip(seats.last()).filter(|(first, last)| first != last);
-        let wire = ends.map_or(Wire::NONE, |(first, last)| machine.path(*first, *last).wire);
+        let speed = ends.map_or(LinkSpeed::NONE, |(first, last)| machine.path(*first, *last).speed);
         let first = seats.first().copied();
         // All of an accelerator's links together: it may share only one with each of the others.
         let own = first.map_or(0.0, |gpu| {
             let links = machine.gpu_links.iter().filter(|link| link.ends.contains(&gpu));
-            links.map(|link| f64::from(link.links) * link.wire.bytes_per_s).sum()
+            links.map(|link| f64::from(link.links) * link.speed.bytes_per_s).sum()
         });
         let nics = machine.of(Kind::Nic).count();
         let network = machine.network_bytes_per_s();
@@ -100,7 +100,7 @@ impl Parts {
         Parts {
             gpus: machine.of(Kind::Gpu).next().is_some(),
             own_links: own > 0.0,
-            within: if own > 0.0 { own } else { wire.bytes_per_s },
+            within: if own > 0.0 { own } else { speed.bytes_per_s },
             between: if each { network / seats.len() as f64 } else { network },
             owner: if each { Owner::Rank } else { Owner::Host },
         }

@@ -3,7 +3,7 @@
 
 use crate::topology::fabric::Fabric;
 use crate::topology::{At, HostRun, Placed, Topology, presets};
-use ccl_core::topology::machine::{Kind, Machine, Part, Wire};
+use ccl_core::topology::machine::{Kind, LinkSpeed, Machine, Part};
 use serde::Deserialize;
 
 use super::line;
@@ -100,7 +100,7 @@ fn machine(name: &str) -> Machine {
     let known = KNOWN.iter().find(|(kind, _)| *kind == name);
     known.and_then(|(_, preset)| presets::machine(preset)).unwrap_or_else(|| Machine {
         name: name.to_owned(),
-        smp: Wire::NONE,
+        smp: LinkSpeed::NONE,
         parts: vec![Part::new("numa0", Kind::Numa)],
         gpu_links: Vec::new(),
     })

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::fabric::Tier;
 use super::placed;
 use super::whole::Topology;
-use ccl_core::topology::machine::{Kind, Machine, Wire};
+use ccl_core::topology::machine::{Kind, LinkSpeed, Machine};
 
 /// Most hosts of a topology: more than any cluster has.
 const HOSTS_MAX: u64 = 16 << 20;
@@ -176,11 +176,11 @@ fn check_tier(number: usize, tier: &Tier) -> Result<(), Error> {
     }
     plain(at, &tier.name)?;
     plain(at, &tier.group)?;
-    check_wire(at, Wire { bytes_per_s: tier.bytes_per_s, latency_ns: tier.latency_ns })
+    check_speed(at, LinkSpeed { bytes_per_s: tier.bytes_per_s, latency_ns: tier.latency_ns })
 }
 
-fn check_wire(at: At, wire: Wire) -> Result<(), Error> {
-    let Wire { bytes_per_s, latency_ns } = wire;
+fn check_speed(at: At, speed: LinkSpeed) -> Result<(), Error> {
+    let LinkSpeed { bytes_per_s, latency_ns } = speed;
     if bytes_per_s.is_nan() || bytes_per_s < BYTES_PER_S_MIN {
         return wrong(
             at,
@@ -200,7 +200,7 @@ fn check_machine(number: usize, machine: &Machine) -> Result<(), Error> {
         return wrong(At::Machine(number), "more than 4,096 parts in one machine; is it a slip?");
     }
     plain(At::Machine(number), &machine.name)?;
-    check_wire(At::Machine(number), machine.smp)?;
+    check_speed(At::Machine(number), machine.smp)?;
     let mut names = BTreeSet::new();
     for (part, this) in machine.parts.iter().enumerate() {
         let at = At::Part(number, part);
@@ -211,8 +211,8 @@ fn check_machine(number: usize, machine: &Machine) -> Result<(), Error> {
             );
         }
         plain(at, &this.name)?;
-        check_wire(at, this.wire)?;
-        this.network.map_or(Ok(()), |network| check_wire(at, network))?;
+        check_speed(at, this.speed)?;
+        this.network.map_or(Ok(()), |network| check_speed(at, network))?;
         check_plug(at, machine, part)?;
     }
     if machine.seats().is_empty() {
@@ -279,7 +279,7 @@ fn check_links(number: usize, machine: &Machine) -> Result<(), Error> {
             let links = this.links;
             return wrong(at, format!("{links} links: there is one at least, and 1,024 at most"));
         }
-        check_wire(at, this.wire)?;
+        check_speed(at, this.speed)?;
         let mut ends = this.ends;
         ends.sort_unstable();
         if pairs.insert(ends, link).is_some() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::topology::fabric::Fabric;
 use crate::topology::{HostRun, Topology};
-use ccl_core::topology::machine::{Kind, Machine, Part, Wire};
+use ccl_core::topology::machine::{Kind, LinkSpeed, Machine, Part};
 use ccl_core::topology::plugs::Plugs;
 use ccl_core::transport::pci_address;
 use ccl_transport_verbs::{Options, PortInfo, VerbsTransport};
@@ -15,7 +15,7 @@ use ccl_machine::Files;
 use ccl_machine::devices::{self, Device};
 
 /// Link between processors: sysfs does not have its speed; this is the usual order of magnitude.
-const SMP: Wire = Wire { bytes_per_s: 40e9, latency_ns: 130.0 };
+const SMP: LinkSpeed = LinkSpeed { bytes_per_s: 40e9, latency_ns: 130.0 };
 
 /// Discovers a machine by its sysfs; this machine also by NVML and verbs, if they can be opened.
 ///
@@ -121,14 +121,15 @@ impl Found<'_> {
     /// Returns the ports of a device, from 1, with their links to the network; a port that is down
     /// has none. Where sysfs and verbs contradict each other, the answer of verbs counts, because
     /// verbs ask the device.
-    fn ports(&self, device: &Device) -> BTreeMap<u8, Option<Wire>> {
+    fn ports(&self, device: &Device) -> BTreeMap<u8, Option<LinkSpeed>> {
         let by_files = devices::ports(self.files, device).into_iter().map(|port| {
             let rate = port.gigabits(self.files).map(|gigabits| gigabits * 0.125e9);
             (port.number, (!port.is_down(self.files)).then(|| network(rate)))
         });
-        let mut ports: BTreeMap<u8, Option<Wire>> = by_files.collect();
+        let mut ports: BTreeMap<u8, Option<LinkSpeed>> = by_files.collect();
         for port in self.told.iter().filter(|port| port.device == device.name) {
-            let by_files = ports.get(&port.number).copied().flatten().map(|wire| wire.bytes_per_s);
+            let by_files =
+                ports.get(&port.number).copied().flatten().map(|speed| speed.bytes_per_s);
             let by_files = by_files.filter(|rate| rate.is_finite());
             let rate = match (port.bytes_per_s, by_files) {
                 (Some(told), Some(rate)) if port.is_at_least => Some(told.max(rate)),
@@ -139,7 +140,7 @@ impl Found<'_> {
         ports
     }
 
-    fn nic(&mut self, device: &Device, name: String, network: Option<Wire>) {
+    fn nic(&mut self, device: &Device, name: String, network: Option<LinkSpeed>) {
         let part = self.place(device, name, Kind::Nic);
         self.plugs.parts[part].network = network;
     }
@@ -161,16 +162,16 @@ impl Found<'_> {
 }
 
 /// Returns the link to a network of this rate; an unknown rate counts as infinite.
-fn network(bytes_per_s: Option<f64>) -> Wire {
-    Wire { bytes_per_s: bytes_per_s.unwrap_or(f64::INFINITY), latency_ns: 0.0 }
+fn network(bytes_per_s: Option<f64>) -> LinkSpeed {
+    LinkSpeed { bytes_per_s: bytes_per_s.unwrap_or(f64::INFINITY), latency_ns: 0.0 }
 }
 
 /// Returns the PCIe link of a function, at its current speed and width.
-fn link(files: &Files, function: &str) -> Wire {
+fn link(files: &Files, function: &str) -> LinkSpeed {
     let speed = files.text(&format!("{function}/current_link_speed")).unwrap_or_default();
     let width = files.number(&format!("{function}/current_link_width"));
     let bytes_per_s = nccl::pcie_bytes_per_s(&speed, width).unwrap_or(f64::INFINITY);
-    Wire { bytes_per_s, latency_ns: 0.0 }
+    LinkSpeed { bytes_per_s, latency_ns: 0.0 }
 }
 
 #[cfg(test)]
@@ -288,7 +289,7 @@ mod tests {
         assert_eq!(machine.of(Kind::Nic).count(), 3);
         assert_eq!(machine.network_bytes_per_s(), 100e9 + 3.125e9);
         let path = machine.path(named("gpu0"), named("numa0"));
-        assert_eq!(path.wire.bytes_per_s, 16.0 * 3.938e9);
+        assert_eq!(path.speed.bytes_per_s, 16.0 * 3.938e9);
     }
 
     #[test]
@@ -331,7 +332,7 @@ mod tests {
         let networks = |told: &[PortInfo]| {
             let topology = discover_with(&files, told).unwrap();
             let nics = topology.machines[0].parts.iter().filter(|part| part.kind == Kind::Nic);
-            let gigabits = |wire: Wire| wire.bytes_per_s / 0.125e9;
+            let gigabits = |speed: LinkSpeed| speed.bytes_per_s / 0.125e9;
             let nics = nics.map(|part| (part.name.clone(), part.network.map(gigabits)));
             nics.collect::<BTreeMap<String, Option<f64>>>()
         };

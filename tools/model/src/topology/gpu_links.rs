@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 
-use ccl_core::topology::machine::{GpuLink, GpuLinkKind, Kind, Machine, Part, Wire};
+use ccl_core::topology::machine::{GpuLink, GpuLinkKind, Kind, LinkSpeed, Machine, Part};
 use ccl_core::transport::pci_address;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
-use super::nccl::link_wire;
+use super::nccl::gpu_link_speed;
 
 /// Most links of a GPU.
 const LINKS_MAX: u32 = 36;
@@ -28,13 +28,13 @@ pub(super) fn add(machine: &mut Machine) {
 }
 
 fn add_links(machine: &mut Machine, nvml: &Nvml) -> Result<(), NvmlError> {
-    let mut ends: BTreeMap<[usize; 2], (u32, Wire)> = BTreeMap::new();
+    let mut ends: BTreeMap<[usize; 2], (u32, LinkSpeed)> = BTreeMap::new();
     for index in 0..nvml.device_count()? {
         let device = nvml.device_by_index(index)?;
         let Some(gpu) = part(machine, &device.pci_info()?.bus_id) else { continue };
         let capability = device.cuda_compute_capability()?;
         let sm = u32::try_from(capability.major * 10 + capability.minor).ok();
-        let wire = link_wire(GpuLinkKind::NvLink, sm);
+        let speed = gpu_link_speed(GpuLinkKind::NvLink, sm);
         if let Some(sm) = sm {
             machine.parts[gpu].nccl.insert("gpu.sm".to_owned(), sm.to_string());
         }
@@ -42,11 +42,11 @@ fn add_links(machine: &mut Machine, nvml: &Nvml) -> Result<(), NvmlError> {
             let other = part(machine, &other).unwrap_or_else(|| nvswitch(machine));
             // Both GPUs of a link report it.
             if machine.parts[other].kind == Kind::NvSwitch || gpu < other {
-                ends.entry([gpu, other]).or_insert((0, wire)).0 += 1;
+                ends.entry([gpu, other]).or_insert((0, speed)).0 += 1;
             }
         }
     }
-    let link = |(ends, (links, wire))| GpuLink { ends, links, wire, kind: GpuLinkKind::NvLink };
+    let link = |(ends, (links, speed))| GpuLink { ends, links, speed, kind: GpuLinkKind::NvLink };
     machine.gpu_links = ends.into_iter().map(link).collect();
     Ok(())
 }

@@ -23,11 +23,11 @@ fn accelerators_reach_each_other_by_their_own_links() {
     let h100 = machine("h100");
     assert_eq!(class(&h100, "gpu0", "gpu7"), "NV18");
     let path = h100.path(named(&h100, "gpu0"), named(&h100, "gpu5"));
-    assert_eq!(path.wire.bytes_per_s, 450e9);
+    assert_eq!(path.speed.bytes_per_s, 450e9);
     let mi300 = machine("mi300x");
     assert_eq!(class(&mi300, "gpu0", "gpu7"), "XG1");
     let path = mi300.path(named(&mi300, "gpu0"), named(&mi300, "gpu5"));
-    assert_eq!(path.wire.bytes_per_s, 64e9);
+    assert_eq!(path.speed.bytes_per_s, 64e9);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use crate::topology::fabric::Fabric;
 use crate::topology::{At, HostRun, Topology};
-use ccl_core::topology::machine::{GpuLink, GpuLinkKind, Kind, Machine, Part, Wire};
+use ccl_core::topology::machine::{GpuLink, GpuLinkKind, Kind, LinkSpeed, Machine, Part};
 use ccl_core::transport::pci_address;
 use roxmltree::{Document, Node};
 
@@ -27,7 +27,7 @@ const LANES: [(f64, f64); 6] = [
     (64.0, 7.563e9),
 ];
 /// Link between processors, if nothing is known of it.
-const SMP: Wire = Wire { bytes_per_s: 10e9, latency_ns: 0.0 };
+const SMP: LinkSpeed = LinkSpeed { bytes_per_s: 10e9, latency_ns: 0.0 };
 
 /// Reads NCCL's topology; `file` is only named in errors.
 ///
@@ -110,7 +110,7 @@ impl<'d> Reading<'d> {
             name: format!("numa{number}"),
             kind: Kind::Numa,
             under: None,
-            wire: Wire::NONE,
+            speed: LinkSpeed::NONE,
             network: None,
             pci: None,
             nccl: facts("", cpu, &["numaid"]),
@@ -139,7 +139,7 @@ impl<'d> Reading<'d> {
             name: address.clone(),
             kind: Kind::PcieSwitch,
             under: Some(under),
-            wire: speed(pci),
+            speed: pci_speed(pci),
             network: None,
             pci: Some(address),
             nccl: facts("", pci, &["busid", "link_speed", "link_width"]),
@@ -162,7 +162,7 @@ impl<'d> Reading<'d> {
         }
         if class.starts_with("0x02") {
             part.kind = Kind::Nic;
-            part.network = Some(Wire { latency_ns: 0.0, ..part.wire });
+            part.network = Some(LinkSpeed { latency_ns: 0.0, ..part.speed });
             self.add(pci, part);
             return Ok(());
         }
@@ -188,7 +188,7 @@ impl<'d> Reading<'d> {
             let name = name.ok_or_else(|| (net, "a <net> needs a name".to_owned()))?;
             let part = card.take().unwrap_or_else(|| Part::new(name, Kind::Nic));
             let number = |attribute: &str| net.attribute(attribute)?.parse::<f64>().ok();
-            let network = Wire {
+            let network = LinkSpeed {
                 // The unit of the speed is 10⁶ bits per second.
                 bytes_per_s: number("speed").filter(|speed| *speed > 0.0).unwrap_or(10_000.0)
                     * 125e3,
@@ -242,8 +242,8 @@ impl<'d> Reading<'d> {
                     true => GpuLinkKind::Xgmi,
                     false => GpuLinkKind::NvLink,
                 };
-                let wire = link_wire(kind, sm);
-                self.gpu_links.push(GpuLink { ends: [from, to], links, wire, kind });
+                let speed = gpu_link_speed(kind, sm);
+                self.gpu_links.push(GpuLink { ends: [from, to], links, speed, kind });
                 kept.push(link);
             }
         }
@@ -262,14 +262,14 @@ impl<'d> Reading<'d> {
 
 /// Returns the bandwidth of one link of accelerators, by the generation of the GPU (its compute
 /// capability).
-pub(super) fn link_wire(kind: GpuLinkKind, sm: Option<u32>) -> Wire {
+pub(super) fn gpu_link_speed(kind: GpuLinkKind, sm: Option<u32>) -> LinkSpeed {
     let bytes_per_s = match (kind, sm) {
         (GpuLinkKind::Xgmi, _) => 64e9,
         (_, Some(100..)) => 50e9,
         (_, Some(..=69)) => 20e9,
         _ => 25e9,
     };
-    Wire { bytes_per_s, latency_ns: 0.0 }
+    LinkSpeed { bytes_per_s, latency_ns: 0.0 }
 }
 
 /// Returns the attributes of an element, except those named.
@@ -283,10 +283,10 @@ fn facts(prefix: &str, node: Node<'_, '_>, but: &[&str]) -> BTreeMap<String, Str
 
 /// Returns the PCIe link of an element; an unknown one counts, as in NCCL, as 16 lanes of the third
 /// generation.
-fn speed(pci: Node<'_, '_>) -> Wire {
+fn pci_speed(pci: Node<'_, '_>) -> LinkSpeed {
     let transfers = pci.attribute("link_speed").unwrap_or_default();
     let lanes = pci.attribute("link_width").and_then(|width| width.parse().ok());
-    Wire {
+    LinkSpeed {
         bytes_per_s: pcie_bytes_per_s(transfers, lanes).unwrap_or(LANES[2].1 * 16.0),
         latency_ns: 0.0,
     }
@@ -374,7 +374,7 @@ fn plain(part: &Part) -> Vec<(String, String)> {
 
 /// Returns whether a part is another port of a card, and not a function of its own.
 fn is_port(part: &Part) -> bool {
-    part.kind == Kind::Nic && part.pci.is_none() && part.wire == Wire::NONE
+    part.kind == Kind::Nic && part.pci.is_none() && part.speed == LinkSpeed::NONE
 }
 
 /// Writes the other functions of a card beside the first.
@@ -401,7 +401,7 @@ fn whole(xml: &mut String, machine: &Machine, number: usize, depth: usize) {
     let part = &machine.parts[number];
     match part.kind {
         Kind::HostBridge => below(xml, machine, number, depth),
-        Kind::Nic if part.pci.is_none() && part.wire == Wire::NONE => {
+        Kind::Nic if part.pci.is_none() && part.speed == LinkSpeed::NONE => {
             element(xml, depth, "nic", &[], |xml| net(xml, part, depth + 1));
         }
         Kind::Nic => {
@@ -445,8 +445,8 @@ fn pci(
         Kind::Nic => "0x020000",
         _ => "0x060400",
     };
-    if part.wire.bytes_per_s.is_finite() {
-        let (rate, lanes) = as_pcie(part.wire.bytes_per_s);
+    if part.speed.bytes_per_s.is_finite() {
+        let (rate, lanes) = as_pcie(part.speed.bytes_per_s);
         known.insert("link_speed".to_owned(), format!("{rate:.1} GT/s PCIe"));
         known.insert("link_width".to_owned(), lanes.to_string());
     }
@@ -540,7 +540,7 @@ mod tests {
     fn path(machine: &Machine, from: &str, to: &str) -> (String, f64) {
         let named = |name: &str| machine.parts.iter().position(|part| part.name == name).unwrap();
         let path = machine.path(named(from), named(to));
-        (path.class.to_string(), path.wire.bytes_per_s / 1e9)
+        (path.class.to_string(), path.speed.bytes_per_s / 1e9)
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::fabric::{Fabric, Tier, Wiring};
 use super::whole::{HostRun, Topology};
-use ccl_core::topology::machine::{GpuLink, GpuLinkKind, Kind, Machine, Part, Wire};
+use ccl_core::topology::machine::{GpuLink, GpuLinkKind, Kind, LinkSpeed, Machine, Part};
 
 /// A cluster that is known by name.
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +108,7 @@ const NVLINK_NS: f64 = 250.0;
 const NIC_NS: f64 = 600.0;
 const SWITCH_NS: f64 = 300.0;
 /// Link between the sockets of two processors.
-const SMP: Wire = Wire { bytes_per_s: 62.4e9, latency_ns: 130.0 };
+const SMP: LinkSpeed = LinkSpeed { bytes_per_s: 62.4e9, latency_ns: 130.0 };
 
 fn tier(
     name: &str,
@@ -167,19 +167,19 @@ struct Parts(Vec<Part>);
 
 impl Parts {
     fn add(&mut self, name: String, kind: Kind, under: Option<usize>, bytes_per_s: f64) -> usize {
-        let wire = match under {
-            None => Wire::NONE,
-            Some(_) if kind == Kind::HostBridge => Wire::NONE,
-            Some(_) => Wire { bytes_per_s, latency_ns: PCIE_NS },
+        let speed = match under {
+            None => LinkSpeed::NONE,
+            Some(_) if kind == Kind::HostBridge => LinkSpeed::NONE,
+            Some(_) => LinkSpeed { bytes_per_s, latency_ns: PCIE_NS },
         };
         let nccl = BTreeMap::new();
-        self.0.push(Part { name, kind, under, wire, network: None, pci: None, nccl });
+        self.0.push(Part { name, kind, under, speed, network: None, pci: None, nccl });
         self.0.len() - 1
     }
 
     fn nic(&mut self, number: usize, under: usize, pcie: f64, network: f64) {
         let nic = self.add(format!("mlx5_{number}"), Kind::Nic, Some(under), pcie);
-        self.0[nic].network = Some(Wire { bytes_per_s: network, latency_ns: NIC_NS });
+        self.0[nic].network = Some(LinkSpeed { bytes_per_s: network, latency_ns: NIC_NS });
     }
 }
 
@@ -219,7 +219,7 @@ fn dealt(
     switches: usize,
     (links, bytes_per_s): (u32, f64),
 ) -> Vec<GpuLink> {
-    let wire = Wire { bytes_per_s, latency_ns: NVLINK_NS };
+    let speed = LinkSpeed { bytes_per_s, latency_ns: NVLINK_NS };
     let switches: Vec<usize> = (0..switches)
         .map(|switch| parts.add(format!("nvswitch{switch}"), Kind::NvSwitch, None, f64::INFINITY))
         .collect();
@@ -227,7 +227,7 @@ fn dealt(
     let link = |gpu: usize, (number, switch): (u32, &usize)| GpuLink {
         ends: [gpu, *switch],
         links: links / count + u32::from(number < links % count),
-        wire,
+        speed,
         kind: GpuLinkKind::NvLink,
     };
     gpus.iter().flat_map(|gpu| (0..).zip(&switches).map(|at| link(*gpu, at))).collect()
@@ -236,8 +236,9 @@ fn dealt(
 /// Adds a link between any two accelerators.
 fn with_xgmi(mut machine: Machine) -> Machine {
     let gpus: Vec<usize> = machine.of(Kind::Gpu).collect();
-    let wire = Wire { bytes_per_s: 64e9, latency_ns: NVLINK_NS };
-    let link = |one, other| GpuLink { ends: [one, other], links: 1, wire, kind: GpuLinkKind::Xgmi };
+    let speed = LinkSpeed { bytes_per_s: 64e9, latency_ns: NVLINK_NS };
+    let link =
+        |one, other| GpuLink { ends: [one, other], links: 1, speed, kind: GpuLinkKind::Xgmi };
     for (number, one) in gpus.iter().enumerate() {
         machine.gpu_links.extend(gpus[number + 1..].iter().map(|other| link(*one, *other)));
     }
@@ -348,7 +349,7 @@ mod tests {
             let machine = machine(name).unwrap();
             let gpu = machine.of(Kind::Gpu).next().unwrap();
             let links = machine.gpu_links.iter().filter(|link| link.ends.contains(&gpu));
-            let own: f64 = links.map(|link| f64::from(link.links) * link.wire.bytes_per_s).sum();
+            let own: f64 = links.map(|link| f64::from(link.links) * link.speed.bytes_per_s).sum();
             assert_eq!((own, machine.network_bytes_per_s()), (to_gpus, to_network), "{name}");
         }
     }

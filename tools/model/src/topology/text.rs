@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::topology::fabric::{Fabric, Tier, Wiring};
 use crate::topology::{At, HostRun, Placed, Topology, presets};
-use ccl_core::topology::machine::{GpuLink, GpuLinkKind, Kind, Machine, Part, Wire};
+use ccl_core::topology::machine::{GpuLink, GpuLinkKind, Kind, LinkSpeed, Machine, Part};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -248,7 +248,7 @@ fn fabric(text: &FabricText, machines: &[Machine]) -> Result<Fabric, Problem> {
     let nics = text.nics.unwrap_or(u32::try_from(nics).unwrap_or(u32::MAX));
     let tiers = text.tier.iter().map(|tier| {
         let (start, tier) = (tier.span().start, tier.get_ref());
-        let wire = wire(start, Some(&tier.bandwidth), tier.latency.as_deref())?;
+        let speed = speed(start, Some(&tier.bandwidth), tier.latency.as_deref())?;
         Ok(Tier {
             name: tier.name.clone(),
             group: tier.group.clone(),
@@ -259,14 +259,18 @@ fn fabric(text: &FabricText, machines: &[Machine]) -> Result<Fabric, Problem> {
                 WiringText::Rails => Wiring::Rails,
             },
             cables: tier.cables,
-            bytes_per_s: wire.bytes_per_s,
-            latency_ns: wire.latency_ns,
+            bytes_per_s: speed.bytes_per_s,
+            latency_ns: speed.latency_ns,
         })
     });
     Ok(Fabric { nics, tiers: tiers.collect::<Result<_, Problem>>()? })
 }
 
-fn wire(start: usize, bandwidth: Option<&str>, latency: Option<&str>) -> Result<Wire, Problem> {
+fn speed(
+    start: usize,
+    bandwidth: Option<&str>,
+    latency: Option<&str>,
+) -> Result<LinkSpeed, Problem> {
     let read = |text: Option<&str>, unit, default: f64| match text {
         None => Ok(default),
         Some(text) => quantity::parse(text, unit).map_err(|problem| (start, problem)),
@@ -275,7 +279,7 @@ fn wire(start: usize, bandwidth: Option<&str>, latency: Option<&str>) -> Result<
     // The latency is rounded to a millionth of a nanosecond: a latency in ns is read as the same
     // number.
     let latency_ns = (read(latency, Unit::Seconds, 0.0)? * 1e15).round() / 1e6;
-    Ok(Wire { bytes_per_s, latency_ns })
+    Ok(LinkSpeed { bytes_per_s, latency_ns })
 }
 
 fn machine(described: &Spanned<MachineText>) -> Result<Machine, Problem> {
@@ -293,12 +297,12 @@ fn machine(described: &Spanned<MachineText>) -> Result<Machine, Problem> {
         let (start, part) = (part.span().start, part.get_ref());
         let network = part.network.as_ref();
         let network =
-            network.map(|net| wire(start, net.bandwidth.as_deref(), net.latency.as_deref()));
+            network.map(|net| speed(start, net.bandwidth.as_deref(), net.latency.as_deref()));
         parts.push(Part {
             name: part.name.clone(),
             kind: part.kind.into(),
             under: part.under.as_ref().map(|name| number(start, name)).transpose()?,
-            wire: wire(start, part.bandwidth.as_deref(), part.latency.as_deref())?,
+            speed: speed(start, part.bandwidth.as_deref(), part.latency.as_deref())?,
             network: network.transpose()?,
             pci: part.pci.clone(),
             nccl: part.nccl.clone(),
@@ -311,7 +315,7 @@ fn machine(described: &Spanned<MachineText>) -> Result<Machine, Problem> {
         gpu_links.push(GpuLink {
             ends: [number(start, one)?, number(start, other)?],
             links: link.links,
-            wire: wire(start, Some(&link.bandwidth), link.latency.as_deref())?,
+            speed: speed(start, Some(&link.bandwidth), link.latency.as_deref())?,
             kind: match link.kind {
                 GpuLinkKindText::Nvlink => GpuLinkKind::NvLink,
                 GpuLinkKindText::Xgmi => GpuLinkKind::Xgmi,
@@ -319,8 +323,8 @@ fn machine(described: &Spanned<MachineText>) -> Result<Machine, Problem> {
         });
     }
     let smp = text.smp.as_ref();
-    let smp = smp.map(|smp| wire(start, smp.bandwidth.as_deref(), smp.latency.as_deref()));
-    let smp = smp.transpose()?.unwrap_or(Wire::NONE);
+    let smp = smp.map(|smp| speed(start, smp.bandwidth.as_deref(), smp.latency.as_deref()));
+    let smp = smp.transpose()?.unwrap_or(LinkSpeed::NONE);
     Ok(Machine { name: text.name.clone(), smp, parts, gpu_links })
 }
 
@@ -386,8 +390,8 @@ pub fn write(topology: &Topology) -> String {
             quoted(name),
             quoted(group)
         );
-        let wire = Wire { bytes_per_s: tier.bytes_per_s, latency_ns: tier.latency_ns };
-        let lines = fields(wire).into_iter().map(|field| field + "\n");
+        let speed = LinkSpeed { bytes_per_s: tier.bytes_per_s, latency_ns: tier.latency_ns };
+        let lines = fields(speed).into_iter().map(|field| field + "\n");
         text.extend(lines);
     }
     for machine in machines {
@@ -399,7 +403,7 @@ pub fn write(topology: &Topology) -> String {
 fn write_machine(text: &mut String, machine: &Machine) {
     let Machine { name, smp, parts, gpu_links } = machine;
     let _ = write!(text, "\n[[machine]]\nname = {}\n", quoted(name));
-    if *smp != Wire::NONE {
+    if *smp != LinkSpeed::NONE {
         let _ = writeln!(text, "smp = {{ {} }}", fields(*smp).join(", "));
     }
     let named = |part: usize| quoted(parts.get(part).map_or("", |part| &part.name));
@@ -410,8 +414,8 @@ fn write_machine(text: &mut String, machine: &Machine) {
             format!("kind = \"{}\"", kind_name(part.kind)),
         ];
         said.extend(part.under.map(|under| format!("under = {}", named(under))));
-        said.extend(fields(part.wire));
-        let network = |wire| format!("network = {{ {} }}", fields(wire).join(", "));
+        said.extend(fields(part.speed));
+        let network = |speed| format!("network = {{ {} }}", fields(speed).join(", "));
         said.extend(part.network.map(network));
         said.extend(part.pci.as_ref().map(|pci| format!("pci = {}", quoted(pci))));
         let facts =
@@ -427,12 +431,12 @@ fn write_machine(text: &mut String, machine: &Machine) {
         return;
     }
     text.push_str("gpu-links = [\n");
-    for GpuLink { ends: [one, other], links, wire, kind } in gpu_links {
+    for GpuLink { ends: [one, other], links, speed, kind } in gpu_links {
         let mut said = vec![
             format!("between = [{}, {}]", named(*one), named(*other)),
             format!("links = {links}"),
         ];
-        said.extend(fields(*wire));
+        said.extend(fields(*speed));
         if *kind == GpuLinkKind::Xgmi {
             said.push("kind = \"xgmi\"".to_owned());
         }
@@ -446,9 +450,9 @@ fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 
-/// Returns the fields of a wire whose values are known.
-fn fields(wire: Wire) -> Vec<String> {
-    let Wire { bytes_per_s, latency_ns } = wire;
+/// Returns the fields of a speed whose values are known.
+fn fields(speed: LinkSpeed) -> Vec<String> {
+    let LinkSpeed { bytes_per_s, latency_ns } = speed;
     let mut fields = Vec::new();
     if bytes_per_s.is_finite() {
         fields.push(format!(

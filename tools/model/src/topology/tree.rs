@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::topology::fabric::{Fabric, Tier};
 use crate::topology::{HostRun, Topology};
-use ccl_core::topology::machine::{GpuLinkKind, Kind, Machine, Wire};
+use ccl_core::topology::machine::{GpuLinkKind, Kind, LinkSpeed, Machine};
 
 use crate::quantity::{self, Unit};
 
@@ -243,7 +243,7 @@ fn host(machine: &Machine, run: usize) -> Item {
 
 fn part(machine: &Machine, number: usize) -> Item {
     let this = &machine.parts[number];
-    let mut detail: Vec<String> = known(this.wire).into_iter().collect();
+    let mut detail: Vec<String> = known(this.speed).into_iter().collect();
     detail.extend(this.network.and_then(known).map(|rate| format!("network {rate}")));
     detail.extend(own_links(machine, number));
     detail.extend(this.pci.clone().filter(|pci| *pci != this.name));
@@ -254,15 +254,15 @@ fn part(machine: &Machine, number: usize) -> Item {
     item
 }
 
-fn known(wire: Wire) -> Option<String> {
-    wire.bytes_per_s.is_finite().then(|| rate(wire.bytes_per_s))
+fn known(speed: LinkSpeed) -> Option<String> {
+    speed.bytes_per_s.is_finite().then(|| rate(speed.bytes_per_s))
 }
 
 /// Describes the links between a GPU and other accelerators.
 fn own_links(machine: &Machine, gpu: usize) -> Option<String> {
     let mine = || machine.gpu_links.iter().filter(move |link| link.ends.contains(&gpu));
     let links: u32 = mine().map(|link| link.links).sum();
-    let all: f64 = mine().map(|link| f64::from(link.links) * link.wire.bytes_per_s).sum();
+    let all: f64 = mine().map(|link| f64::from(link.links) * link.speed.bytes_per_s).sum();
     let what = match mine().next()?.kind {
         GpuLinkKind::NvLink => "NVLink",
         GpuLinkKind::Xgmi => "XGMI link",

@@ -2,7 +2,7 @@
 
 use super::fabric::Fabric;
 use super::placed::Placed;
-use ccl_core::topology::machine::{Class, Kind, Machine, Path, Wire};
+use ccl_core::topology::machine::{Class, Kind, LinkSpeed, Machine, Path};
 
 /// Consecutive hosts of the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,25 +96,25 @@ impl Topology {
         }
         let (out, into) = (to_network(here, from.part), to_network(there, to.part));
         let between = match self.fabric.meeting(from.host, to.host) {
-            None => Wire::NONE,
+            None => LinkSpeed::NONE,
             Some(tier) => self.cables(tier),
         };
-        Some(Path { class: Class::Net, wire: out.then(between).then(into) })
+        Some(Path { class: Class::Net, speed: out.then(between).then(into) })
     }
 
     /// Returns the path up to a tier and down again, for one flow that has each cable alone.
-    fn cables(&self, tier: usize) -> Wire {
+    fn cables(&self, tier: usize) -> LinkSpeed {
         let cables = self.fabric.tiers.iter().take(tier + 1);
         let bytes_per_s = cables.map(|tier| tier.bytes_per_s).fold(f64::INFINITY, f64::min);
-        Wire { bytes_per_s, latency_ns: self.fabric.latency_ns(tier) }
+        LinkSpeed { bytes_per_s, latency_ns: self.fabric.latency_ns(tier) }
     }
 }
 
 /// Returns the link from a part to the network, or back.
-fn to_network(machine: &Machine, part: usize) -> Wire {
+fn to_network(machine: &Machine, part: usize) -> LinkSpeed {
     let is_nic = machine.parts.get(part).is_some_and(|part| part.kind == Kind::Nic);
     let nic = if is_nic { Some(part) } else { machine.nearest_nic(part, &[]) };
-    let Some(nic) = nic else { return Wire::NONE };
-    let network = machine.parts[nic].network.unwrap_or(Wire::NONE);
-    machine.plugged(part, nic).wire.then(network)
+    let Some(nic) = nic else { return LinkSpeed::NONE };
+    let network = machine.parts[nic].network.unwrap_or(LinkSpeed::NONE);
+    machine.plugged(part, nic).speed.then(network)
 }
