@@ -14,7 +14,9 @@ use nccl_net_abi::{
 
 use crate::fault::Fault;
 use crate::handle::Handle;
-use crate::plugin::{GROUP_MAX, Outcome, Plugin};
+use crate::limits::GROUP_MAX;
+use crate::outcome::Outcome;
+use crate::plugin::Plugin;
 
 /// Device handle that [`Fault::DeviceHandle`] returns; there is no device side behind it.
 const DEVICE_SIDE: DeviceHandle = DeviceHandle {

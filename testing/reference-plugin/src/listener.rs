@@ -13,7 +13,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::fault::Fault;
 use crate::handle::{Handle, Hello, Token, hello};
-use crate::plugin::Outcome;
+use crate::outcome::Outcome;
 
 /// Deadline for the hello of an accepted connection.
 const HELLO_DEADLINE: Duration = Duration::from_secs(5);

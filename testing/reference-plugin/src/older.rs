@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use nccl_net_abi::{CommConfig, DeviceHandle, Logger, NcclResult, Profiler};
 
 use crate::exports::{connect_anywhere, entry, irecv, isend, listen_anywhere};
-use crate::plugin::GROUP_MAX;
+use crate::limits::GROUP_MAX;
 
 /// Initializes the plugin; these versions have no `finalize`, so the context lasts for the process.
 pub(crate) unsafe extern "C" fn init_v10(_logger: Logger, profiler: Profiler) -> NcclResult {

@@ -17,18 +17,12 @@ use crate::fault::Fault;
 use crate::handle::Handle;
 use crate::listener::{Attempt, Listener, admit, reset, wait_for_admission};
 use crate::memory::{Registration, Span};
+use crate::outcome::Outcome;
 use crate::receiver::{Receiver, Sizes};
 use crate::registry::Registry;
 use crate::sender::Sender;
 use crate::slots::Ticket;
 
-/// Most buffers of one receive.
-pub(crate) const GROUP_MAX: usize = 8;
-/// Approximate limit of the bytes that one call moves, so that other communicators have their turn.
-pub(crate) const CALL_BYTES_MAX: usize = 4 << 20;
-
-/// Number of requests that [`Fault::FewRequests`] leaves room for.
-pub(crate) const FEW: usize = 8;
 /// Time for which [`Fault::RegistrationRace`] finds no registration after each change.
 const REBUILDING: Duration = Duration::from_millis(1);
 
@@ -40,9 +34,6 @@ const PEERS_TICKS: u64 = 100;
 const LINGER: Duration = Duration::from_secs(10);
 /// Longest time that a closed communicator takes to finish after the plugin is finalized.
 const LAST_LINGER: Duration = Duration::from_secs(2);
-
-/// Result of a call.
-pub(crate) type Outcome<T> = Result<T, NcclResult>;
 
 /// Side of a connection.
 #[derive(Debug)]

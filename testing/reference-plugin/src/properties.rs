@@ -6,7 +6,9 @@ use nccl_net_abi::{NcclResult, Parts, TRANSFER_BYTES_MAX, UNDEFINED, v8, v9, v11
 
 use crate::exports::{check_device, entry, place};
 use crate::fault::Fault;
-use crate::plugin::{GROUP_MAX, Outcome, Plugin};
+use crate::limits::GROUP_MAX;
+use crate::outcome::Outcome;
+use crate::plugin::Plugin;
 
 /// Names of the devices by number; the last one is the virtual device.
 const NAMES: [&CStr; 3] = [c"reference0", c"reference1", c"reference0+reference1"];

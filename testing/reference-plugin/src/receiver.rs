@@ -11,8 +11,9 @@ use nccl_net_abi::{NcclResult, REQUESTS_MAX};
 
 use crate::fault::Fault;
 use crate::frame::{self, FRAME_BYTES, Frame};
+use crate::limits::{CALL_BYTES_MAX, FEW, GROUP_MAX};
 use crate::memory::{Registration, Span};
-use crate::plugin::{CALL_BYTES_MAX, FEW, GROUP_MAX, Outcome};
+use crate::outcome::Outcome;
 use crate::slots::{Slots, Ticket};
 
 /// Chunk size for reading bytes that are discarded.

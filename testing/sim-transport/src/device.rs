@@ -15,6 +15,20 @@ use crate::lane::SimLane;
 use crate::state::Memory;
 use crate::world::World;
 
+impl World {
+    /// Returns a rank's transport, which has one device.
+    #[must_use]
+    pub fn transport(&self, rank: u32) -> SimTransport {
+        SimTransport::new(self.clone(), rank)
+    }
+
+    /// Returns a rank's device.
+    #[must_use]
+    pub fn device(&self, rank: u32) -> Arc<dyn Device> {
+        Arc::new(SimDevice::new(self.clone(), rank))
+    }
+}
+
 /// Transport `sim` of one rank.
 #[derive(Clone, Debug)]
 pub struct SimTransport {

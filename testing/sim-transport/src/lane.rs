@@ -11,7 +11,8 @@ use ccl_core::transport::{
 use ccl_memory::Region;
 
 use crate::connect::SimInner;
-use crate::state::{Flight, Happening, LaneState, Share, State};
+use crate::flight::Flight;
+use crate::state::{Happening, LaneState, Share, State};
 use crate::world::World;
 
 const PREFIX: &[u8] = b"simkey:";

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use ccl_core::transport::{LocalSlice, TransportError};
+use ccl_core::transport::LocalSlice;
 
-use crate::state::{Flight, State};
+use crate::flight::Flight;
 
 /// Redirection of one put's bytes.
 #[derive(Debug)]
@@ -84,60 +84,39 @@ impl Late {
     pub(crate) fn arrive(&mut self, flight: &Flight) {
         self.written.remove(&flight.number);
     }
-}
 
-impl State {
-    pub(crate) fn relocate(
-        &mut self,
-        (link, side): (usize, usize),
-        id: u64,
-        tail: LocalSlice,
-    ) -> Result<(), TransportError> {
-        self.check_local(self.links[link].sides[side].rank, tail)?;
-        self.late.tails.insert((link, side, id), tail);
-        Ok(())
+    /// Moves the tail of a put to other memory.
+    pub(crate) fn relocate(&mut self, (link, side): (usize, usize), id: u64, tail: LocalSlice) {
+        self.tails.insert((link, side, id), tail);
     }
 
+    /// Redirects the bytes that a put will write to `from`. Returns whether it was in time.
     pub(crate) fn redirect(
         &mut self,
         (link, side): (usize, usize),
         from: LocalSlice,
-        into: Option<LocalSlice>,
-    ) -> Result<bool, TransportError> {
-        let rank = self.links[link].sides[side].rank;
-        for slice in [Some(from), into].into_iter().flatten() {
-            self.check_local(rank, slice)?;
+        into: LocalSlice,
+    ) -> bool {
+        let is_late = self.written.values().any(|written| written.covers(link, side, from));
+        if !is_late {
+            self.redirects.push(Redirect { link, side, from, into });
         }
-        let late = &mut self.late;
-        let Some(into) = into else {
-            late.redirects.retain(|known| {
-                (known.link, known.side, known.from.key, known.from.offset)
-                    != (link, side, from.key, from.offset)
-            });
-            let found = late.written.values_mut().find(|written| written.covers(link, side, from));
-            let back = found.and_then(|written| {
-                let (start, into) = written.diverted.take()?;
-                Some((into, written.bytes - start))
-            });
-            if let Some((into, bytes)) = back {
-                self.bring_back(from, into, bytes);
-            }
-            return Ok(true);
-        };
-        if late.written.values().any(|written| written.covers(link, side, from)) {
-            return Ok(false);
-        }
-        late.redirects.push(Redirect { link, side, from, into });
-        Ok(true)
+        !is_late
     }
 
-    fn bring_back(&mut self, from: LocalSlice, into: LocalSlice, bytes: usize) {
-        let (Some(slot), Some(source)) =
-            (self.memory.get(&from.key.0), self.memory.get(&into.key.0))
-        else {
-            return;
-        };
-        // Both ranges were checked earlier.
-        let _ = slot.region.copy_from(from.offset, &source.region, into.offset, bytes);
+    /// Ends the redirection of `from`. Returns the memory that bytes went to already, and their
+    /// number.
+    pub(crate) fn end_redirect(
+        &mut self,
+        (link, side): (usize, usize),
+        from: LocalSlice,
+    ) -> Option<(LocalSlice, usize)> {
+        self.redirects.retain(|known| {
+            (known.link, known.side, known.from.key, known.from.offset)
+                != (link, side, from.key, from.offset)
+        });
+        let written = self.written.values_mut().find(|written| written.covers(link, side, from))?;
+        let (start, into) = written.diverted.take()?;
+        Some((into, written.bytes - start))
     }
 }

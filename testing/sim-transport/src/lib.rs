@@ -18,6 +18,7 @@
 mod conditions;
 mod connect;
 mod device;
+mod flight;
 mod lane;
 mod late;
 mod mesh;

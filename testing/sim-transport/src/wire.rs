@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use ccl_core::time::Instant;
-use ccl_core::transport::Event;
+use ccl_core::transport::{Event, LocalSlice, TransportError};
 
-use crate::state::{Flight, Happening, State};
+use crate::flight::Flight;
+use crate::state::{Happening, State};
 
 impl State {
     /// Returns a random time of at most the jitter.
@@ -197,6 +198,49 @@ impl State {
         let unchanged = self.gather(flight) && digest(&self.buffer) == before;
         self.stats.changed += u64::from(!unchanged);
         self.tell(lane, Event::Done { id: flight.id });
+    }
+
+    /// Moves the tail of a put to other memory of its sender.
+    pub(crate) fn relocate(
+        &mut self,
+        (link, side): (usize, usize),
+        id: u64,
+        tail: LocalSlice,
+    ) -> Result<(), TransportError> {
+        self.check_local(self.links[link].sides[side].rank, tail)?;
+        self.late.relocate((link, side), id, tail);
+        Ok(())
+    }
+
+    /// Redirects the bytes of a put that will be written to `from`, or ends that. Returns whether
+    /// it was in time.
+    pub(crate) fn redirect(
+        &mut self,
+        (link, side): (usize, usize),
+        from: LocalSlice,
+        into: Option<LocalSlice>,
+    ) -> Result<bool, TransportError> {
+        let rank = self.links[link].sides[side].rank;
+        for slice in [Some(from), into].into_iter().flatten() {
+            self.check_local(rank, slice)?;
+        }
+        if let Some(into) = into {
+            return Ok(self.late.redirect((link, side), from, into));
+        }
+        if let Some((into, bytes)) = self.late.end_redirect((link, side), from) {
+            self.bring_back(from, into, bytes);
+        }
+        Ok(true)
+    }
+
+    fn bring_back(&mut self, from: LocalSlice, into: LocalSlice, bytes: usize) {
+        let (Some(slot), Some(source)) =
+            (self.memory.get(&from.key.0), self.memory.get(&into.key.0))
+        else {
+            return;
+        };
+        // Both ranges were checked earlier.
+        let _ = slot.region.copy_from(from.offset, &source.region, into.offset, bytes);
     }
 }
 

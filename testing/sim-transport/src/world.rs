@@ -4,10 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ccl_core::time::Instant;
-use ccl_core::transport::{Address, Device};
+use ccl_core::transport::Address;
 
 use crate::conditions::Conditions;
-use crate::device::{SimDevice, SimTransport};
 use crate::state::{Happening, State, Stats};
 
 /// Ranks and the wires between them. Clones refer to the same world.
@@ -31,18 +30,6 @@ impl World {
     #[must_use]
     pub fn ranks(&self) -> u32 {
         self.state().ranks.len() as u32
-    }
-
-    /// Returns a rank's transport, which has one device.
-    #[must_use]
-    pub fn transport(&self, rank: u32) -> SimTransport {
-        SimTransport::new(self.clone(), rank)
-    }
-
-    /// Returns a rank's device.
-    #[must_use]
-    pub fn device(&self, rank: u32) -> Arc<dyn Device> {
-        Arc::new(SimDevice::new(self.clone(), rank))
     }
 
     /// Returns the current virtual time.

@@ -1,6 +1,19 @@
 //! Fuzz targets of this crate: files of other tools. See `ccl_core::fuzzing`.
 
-pub use crate::exchange::{chakra::fuzzed as chakra_trace, recorded::fuzzed as recorded_calls};
+use crate::exchange::chakra::Trace;
+use crate::exchange::job;
+pub use crate::exchange::recorded::fuzzed as recorded_calls;
+
+/// Fuzz target: reading what was written for a trace gives the same trace, and the list of any
+/// trace is returned or refused.
+pub fn chakra_trace(data: &[u8]) {
+    let Ok(trace) = Trace::decode("input", data) else { return };
+    let bytes = trace.encode();
+    let again = Trace::decode("again", &bytes).unwrap_or_default();
+    // The bytes are compared: a NaN does not equal itself.
+    assert_eq!(again.encode(), bytes);
+    let _ = job::fuzzed_list(&trace);
+}
 
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use crate::library::Api;
 use crate::messages::Role;
-use crate::points::Point;
 
 /// Seconds that a point may take on a machine that is as fast as most.
 const USUAL_SECONDS: &str = "20";
@@ -76,9 +75,9 @@ impl Arguments {
         self.library.as_deref().unwrap_or(Path::new(""))
     }
 
-    /// Returns the time that the point may take.
-    pub(crate) fn timeout(&self, point: &Point) -> Duration {
-        self.timeout * point.patience
+    /// Returns the time that a point of so much patience may take.
+    pub(crate) fn timeout(&self, patience: u32) -> Duration {
+        self.timeout * patience
     }
 
     /// Returns the time limit on this machine, given the one on most machines.
@@ -92,15 +91,15 @@ impl Arguments {
         (self.timeout.as_secs_f64() / usual).max(1.0)
     }
 
-    /// Returns the arguments of a process that runs a side of that point.
-    pub(crate) fn of_side(&self, point: &Point, role: Role) -> Vec<std::ffi::OsString> {
+    /// Returns the arguments of a process that runs a side of the point of that name.
+    pub(crate) fn of_side(&self, point: &str, role: Role) -> Vec<std::ffi::OsString> {
         let sizes: Vec<String> = self.sizes.iter().map(usize::to_string).collect();
         let mut arguments = vec![
             self.library().into(),
             "--side".into(),
             role.name().into(),
             "--only".into(),
-            point.name.into(),
+            point.into(),
             "--device".into(),
             self.device.iter().map(i32::to_string).collect::<Vec<_>>().join("+").into(),
             "--timeout".into(),

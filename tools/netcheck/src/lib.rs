@@ -23,6 +23,7 @@ mod memory;
 mod messages;
 mod net;
 mod pair;
+mod part;
 mod performance;
 mod points;
 mod process;

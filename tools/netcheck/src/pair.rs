@@ -77,17 +77,17 @@ pub(crate) fn run(point: &Point, arguments: &Arguments, again: &[&str]) -> std::
             held: None,
             took: Duration::ZERO,
         },
-        deadline: start + arguments.timeout(point) + exit,
+        deadline: start + arguments.timeout(point.patience) + exit,
         grace: arguments.on_this_machine(GRACE),
         exit,
     };
     for role in roles {
         let mut command = again.iter().map(OsString::from).collect::<Vec<_>>();
-        command.extend(arguments.of_side(point, *role));
+        command.extend(arguments.of_side(point.name, *role));
         pair.processes.push(Process::start(*role, &command, &to_events)?);
     }
     pair.carry(&events);
-    pair.end(arguments.timeout(point));
+    pair.end(arguments.timeout(point.patience));
     pair.report.took = start.elapsed();
     Ok(pair.report)
 }

@@ -7,7 +7,7 @@ use crate::arguments::Arguments;
 use crate::messages::Verdict;
 use crate::points::{self, Kind, Point};
 use crate::report::{self, Line, Summary};
-use crate::{pair, performance, side};
+use crate::{pair, part, performance};
 
 /// Checks a plugin and prints the results. `again` are the arguments by which this program, when it
 /// is started again, comes here: none, or a subcommand.
@@ -21,7 +21,7 @@ pub fn run(arguments: &Arguments, again: &[&str]) -> ExitCode {
         }
     };
     if let (Some(role), Some(point)) = (arguments.side, chosen.first()) {
-        return side::run(point, role, arguments);
+        return part::run(point, role, arguments);
     }
     if arguments.list {
         print(&report::list(points::ALL));

@@ -3,7 +3,6 @@
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,8 +17,6 @@ use crate::library::Plugin;
 use crate::log;
 use crate::messages::{Down, Role, Up, Verdict};
 use crate::net::Net;
-use crate::pair;
-use crate::points::{Act, Point};
 use crate::stop::{Outcome, Stop, demand, failed, skipped};
 use crate::watch::Watch;
 
@@ -47,36 +44,13 @@ pub(crate) struct Side {
     slow_calls: Mutex<u32>,
 }
 
-/// Runs a point's part in this process, and reports the verdict to the process that started it.
-pub(crate) fn run(point: &Point, role: Role, arguments: &Arguments) -> ExitCode {
-    let side = match Side::new(point, role, arguments) {
-        Ok(side) => side,
-        Err(error) => {
-            eprintln!("this process has no pipes to the one that started it: {error}");
-            return ExitCode::from(2);
-        }
-    };
-    let outcome = match (point.act, role) {
-        (Act::Alone(act), _) | (Act::Pair { receive: act, .. }, Role::Receiver) => act(&side),
-        (Act::Pair { send: act, .. }, Role::Sender) => act(&side),
-    };
-    let verdict = match outcome {
-        Ok(()) => Verdict::Passed,
-        Err(Stop::Failed(why)) => Verdict::Failed(side.watch.with_step(why)),
-        Err(Stop::Skipped(why)) => Verdict::Skipped(why),
-        Err(Stop::PeerEnded) => Verdict::PeerEnded,
-    };
-    let is_passed = verdict == Verdict::Passed;
-    side.write(&Up::Done(verdict));
-    if !is_passed {
-        // The end of this process would look to the peer like a fault of its own. It is killed.
-        std::thread::sleep(side.arguments.on_this_machine(pair::GRACE * 2));
-    }
-    ExitCode::SUCCESS
-}
-
 impl Side {
-    fn new(point: &Point, role: Role, arguments: &Arguments) -> std::io::Result<Side> {
+    /// Returns this process's side of a point that may take `timeout`, and starts its threads.
+    pub(crate) fn new(
+        role: Role,
+        arguments: &Arguments,
+        timeout: Duration,
+    ) -> std::io::Result<Side> {
         // Nothing is left behind, whatever becomes of the process that started this one. Should it
         // end before this line, the end of its pipe says so; where this process is stopped, only
         // this does.
@@ -85,8 +59,7 @@ impl Side {
         let up = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
         rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
         let up = Arc::new(Mutex::new(File::from(up)));
-        let watch =
-            Arc::new(Watch::new(arguments.timeout(point), arguments.on_this_machine(CALL_TIMEOUT)));
+        let watch = Arc::new(Watch::new(timeout, arguments.on_this_machine(CALL_TIMEOUT)));
         let to_log = Arc::clone(&up);
         log::to(Box::new(move |line| write(&to_log, &Up::Log(line))));
         let inbox = Mutex::new(read_in_background()?);

@@ -2,7 +2,6 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::data::pattern::POISON;
 use ferroccl::communicator::Registered;
 
 /// Alignment of buffers: a cache line, which also suits every element type.
@@ -13,6 +12,9 @@ const GUARD_BYTES: usize = 64;
 
 /// Value of the guard bytes.
 const GUARD: u8 = 0x6B;
+
+/// Byte that fills buffers before a call.
+pub const POISON: u8 = 0xDB;
 
 /// Error for a buffer that cannot be allocated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,9 +4,9 @@ use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 
 use super::data::expect::{Place, Segment, Source};
 use super::data::generate::{Recipe, premul_scalar};
-use super::data::pattern::{POISON, Table};
+use super::data::pattern::Table;
 use super::geometry::{Counts, Layout};
-use super::memory::Memory;
+use super::memory::{Memory, POISON};
 use super::subject::{Buffers, Request, Subject, SubjectError};
 
 /// One call on one rank.

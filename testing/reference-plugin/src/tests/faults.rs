@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use super::table::{PATIENCE, poll};
 use crate::config::Config;
 use crate::fault::Fault;
-use crate::plugin::{Outcome, Plugin};
+use crate::outcome::Outcome;
+use crate::plugin::Plugin;
 
 /// Time after which an event is taken to be prevented by a fault.
 const WHILE: Duration = Duration::from_millis(300);

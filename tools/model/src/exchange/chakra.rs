@@ -313,17 +313,6 @@ fn message<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], String> {
     }
 }
 
-/// Fuzz target: reading what was written for a trace gives the same trace.
-#[cfg(any(test, fuzzing))]
-pub fn fuzzed(data: &[u8]) {
-    let Ok(trace) = Trace::decode("input", data) else { return };
-    let bytes = trace.encode();
-    let again = Trace::decode("again", &bytes).unwrap_or_default();
-    // The bytes are compared: a NaN does not equal itself.
-    assert_eq!(again.encode(), bytes);
-    let _ = super::job::fuzzed_list(&trace);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

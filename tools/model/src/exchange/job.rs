@@ -798,7 +798,7 @@ fn message(node: &Node, rank: Rank, groups: &[Group]) -> Result<What, String> {
 
 /// Fuzz target: the list of any trace is returned or refused.
 #[cfg(any(test, fuzzing))]
-pub(super) fn fuzzed_list(trace: &Trace) -> Result<Agreed, String> {
+pub(crate) fn fuzzed_list(trace: &Trace) -> Result<Agreed, String> {
     let group =
         |name: &str, members: &[Rank]| Group { name: name.to_owned(), members: members.to_vec() };
     let groups = vec![group("", &[0, 1, 2]), group("3", &[0, 2])];

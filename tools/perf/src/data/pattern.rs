@@ -14,9 +14,6 @@ pub fn period(ranks: u32) -> usize {
     if ranks <= 64 { 65_521 } else { 4_093 }
 }
 
-/// Byte that fills buffers before a call.
-pub const POISON: u8 = 0xDB;
-
 /// First elements of a stream, at most one period of them.
 #[derive(Clone, Debug)]
 pub struct Table {

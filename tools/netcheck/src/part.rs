@@ -1,0 +1,38 @@
+//! The part of a point that one of its processes does.
+
+use std::process::ExitCode;
+
+use crate::arguments::Arguments;
+use crate::messages::{Role, Up, Verdict};
+use crate::pair;
+use crate::points::{Act, Point};
+use crate::side::Side;
+use crate::stop::Stop;
+
+/// Runs a point's part in this process, and reports the verdict to the process that started it.
+pub(crate) fn run(point: &Point, role: Role, arguments: &Arguments) -> ExitCode {
+    let side = match Side::new(role, arguments, arguments.timeout(point.patience)) {
+        Ok(side) => side,
+        Err(error) => {
+            eprintln!("this process has no pipes to the one that started it: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let outcome = match (point.act, role) {
+        (Act::Alone(act), _) | (Act::Pair { receive: act, .. }, Role::Receiver) => act(&side),
+        (Act::Pair { send: act, .. }, Role::Sender) => act(&side),
+    };
+    let verdict = match outcome {
+        Ok(()) => Verdict::Passed,
+        Err(Stop::Failed(why)) => Verdict::Failed(side.watch.with_step(why)),
+        Err(Stop::Skipped(why)) => Verdict::Skipped(why),
+        Err(Stop::PeerEnded) => Verdict::PeerEnded,
+    };
+    let is_passed = verdict == Verdict::Passed;
+    side.write(&Up::Done(verdict));
+    if !is_passed {
+        // The end of this process would look to the peer like a fault of its own. It is killed.
+        std::thread::sleep(side.arguments.on_this_machine(pair::GRACE * 2));
+    }
+    ExitCode::SUCCESS
+}
