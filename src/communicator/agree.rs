@@ -31,8 +31,8 @@ struct Cause {
 impl Communicator {
     /// Waits for the verdict that the survivors of a failure agree on: the dead ranks, the cause,
     /// and the last operation that all survivors completed. The verdict is the same on every
-    /// survivor. Operations are counted from 1, in the order of the calls; any that ended well
-    /// beyond the last one is void. The wait is a little longer than the time to find silent ranks
+    /// survivor. Operations are counted from 1, in the order of the calls; later ones are void
+    /// even where they succeeded. The wait is a little longer than the time to find silent ranks
     /// dead (`FERROCCL_DEAD_AFTER`), and at most `timeout`.
     ///
     /// # Errors

@@ -72,7 +72,7 @@ pub use verdict::{Answer, Ask, Question, Verdict, Vote};
 
 /// Most bytes of the text of a reason.
 pub const TEXT_BYTES_MAX: usize = 1024;
-/// Version of the messages of this module; peers of another version are refused by name.
+/// Version of the messages of this crate; a peer of another version is refused, with its name.
 pub const PROTOCOL_VERSION: u16 = 5;
 
 /// Most bytes of a frame before its sender has proved that it knows the secret.

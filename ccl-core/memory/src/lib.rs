@@ -1,5 +1,5 @@
-//! The one door to unsafe memory: raw regions whose owner vouches for them, regions that another
-//! process maps too, and the lock-free pieces that live in them.
+//! Safe access to raw and mapped memory: regions whose owner vouches for them, regions that another
+//! process maps too, and the lock-free structures that live in them.
 //!
 //! * [`Region`]: an address range with an owner that keeps it alive.
 //! * [`slots`]: a FIFO of slots between two processes, allocated by the receiver.

@@ -1,5 +1,5 @@
 //! Memory under a model checker: the words and the payload of a region are the checker's own
-//! objects, so that it sees every access, in every order that the hardware may show.
+//! objects, so that it sees every access, and chooses the order of them.
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -52,7 +52,7 @@ impl Payload {
     }
 }
 
-/// The objects of one region: each word twice, as nobody uses one as both.
+/// Objects of one region: each word as 32 and as 64 bits, of which code uses only one.
 struct Memory {
     start: usize,
     words32: Vec<AtomicU32>,
@@ -68,7 +68,7 @@ unsafe impl Send for Memory {}
 #[cfg(loom)]
 unsafe impl Sync for Memory {}
 
-/// The owner of a region whose bytes `lines` owns; those are there for their addresses alone.
+/// Returns the owner of a region. `lines` owns its bytes, of which only the addresses are used.
 pub(crate) fn owner(
     start: NonNull<u8>,
     bytes: usize,

@@ -2,11 +2,10 @@
 //!
 //! A [`Transport`] finds [`Device`]s; a device registers memory, listens, connects and makes
 //! [`Lane`]s; a lane moves bytes into memory that the other side has shared. Planners read
-//! [`Caps`], never names: a capability that a device claims is a test of the conformance suite that
-//! it passes.
+//! [`Caps`], never names: the conformance suite tests each capability that a device claims.
 //!
-//! Nothing here blocks. An operation that takes time is polled, with the time handed in, and has a
-//! deadline.
+//! An operation that takes time is polled, with the time handed in, and has a deadline. Only
+//! [`Lane::sleep`] and the end of an endpoint or a lane block.
 
 mod error;
 mod fault;
@@ -189,7 +188,7 @@ impl EndpointId {
     }
 }
 
-/// One opened device, shared by all communicators and threads of the process.
+/// One opened device, which any thread may use.
 pub trait Device: Send + Sync + fmt::Debug {
     /// Returns the capabilities of the device.
     fn caps(&self) -> &Caps;
@@ -302,7 +301,7 @@ pub trait Inner: Any + Send + fmt::Debug {
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
 
-/// Lane that moves bytes. One thread uses a lane at a time; nothing blocks, nothing calls back.
+/// Lane that moves bytes. One thread uses a lane at a time; nothing calls back.
 pub trait Lane: Send + fmt::Debug {
     /// Takes a connection over.
     ///
@@ -316,9 +315,8 @@ pub trait Lane: Send + fmt::Debug {
 
     /// Flushes what was posted to an endpoint, or to all endpoints if `endpoint` is none. Returns
     /// true once the peers have it, or the deadline has passed. [`Lane::detach`] and dropping wait
-    /// until this returns true, at most up to a deadline that begins with the first call. A caller
-    /// that ends several lanes calls this for each of them in turn first, so that they are waited
-    /// for together.
+    /// until this returns true, at most up to a deadline that begins with the first call. To end
+    /// several lanes, call this for all of them in turn first: their waits then overlap.
     fn say_farewell(&mut self, endpoint: Option<EndpointId>) -> bool {
         let _ = endpoint;
         true
@@ -402,12 +400,12 @@ pub trait Lane: Send + fmt::Debug {
     }
 
     /// Makes the peer's next put at `from`, which is memory shared with that peer, arrive in `into`
-    /// instead, which is as long. This moves the bytes of one put, from the beginning of `from` to
-    /// at most its end; bytes that the put writes before `from` stay where they are. `None` takes
-    /// the redirection back: nothing is written to `into` any more, and what had come of an
-    /// unfinished put is where it would have been. Returns false, and changes nothing, if such a
-    /// put has come too far or reaches beyond `from`. Call this when every [`Event`] has been
-    /// taken, because a put that has come whole is not known here any more.
+    /// instead, which has the same length. This moves the bytes of one put, from the beginning of
+    /// `from` to at most its end; bytes that the put writes before `from` stay where they are.
+    /// `None` takes the redirection back: nothing is written to `into` any more, and the bytes of
+    /// an unfinished put are where they would have been. Returns false, and changes nothing, if too
+    /// much of such a put has arrived, or if it reaches beyond `from`. Call this after taking every
+    /// [`Event`]: the lane forgets a put that has arrived whole.
     ///
     /// # Errors
     ///
@@ -459,9 +457,9 @@ pub trait Lane: Send + fmt::Debug {
     /// When the lane itself is broken; a lost peer is an [`Event`].
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError>;
 
-    /// Returns whether [`Lane::poll`] has something to tell, or to do; none where only a poll can
-    /// tell. This is for those who wait: it is cheaper than a poll, and reads no clock. A lane must
-    /// be polled now and then whatever this returns.
+    /// Returns whether [`Lane::poll`] has events or work; none where only a poll shows it. Threads
+    /// that wait call this: it is cheaper than a poll, and reads no clock. A lane must be polled
+    /// now and then whatever this returns.
     fn glance(&mut self) -> Option<bool> {
         None
     }
@@ -537,15 +535,15 @@ pub enum WorkRequest {
         local: LocalSlice,
         /// Bytes that follow from another place; these must not change either.
         tail: Option<LocalSlice>,
-        /// True if the put says what may be sent, instead of being that: where a transport can, the
-        /// put waits behind no put of data. At most [`CTS_BYTES_MAX`] long.
+        /// True for a credit or a CTS: where the transport can, the put does not queue behind data.
+        /// At most [`CTS_BYTES_MAX`] long.
         is_control: bool,
         /// Memory of the peer.
         remote: RemoteMr,
         /// Offset of the first byte in that memory.
         remote_offset: usize,
-        /// Immediate of the peer's choice, at most [`IMMEDIATE_MAX`], and another one than that of
-        /// any put to the same endpoint that has not arrived yet.
+        /// Immediate that the peer expects, at most [`IMMEDIATE_MAX`]; unique among the puts to the
+        /// endpoint that have not arrived.
         immediate: Option<u32>,
         /// Id that comes back with [`Event::Done`].
         id: u64,

@@ -45,8 +45,8 @@ impl Handle {
         Secret(hash.finalize().into())
     }
 
-    /// Encodes the handle, if need be with less in the address. Two devices matter more than the
-    /// path within the host: one of them may have no link now.
+    /// Encodes the handle; shortens the address if needed. A second device is kept rather than the
+    /// path within the host: one of the devices may have no link now.
     pub(crate) fn fit(
         &mut self,
         shorten: impl Fn(&Address, usize) -> Option<Address>,

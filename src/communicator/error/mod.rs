@@ -115,7 +115,7 @@ pub enum Error {
         stalled: Duration,
         /// Ranks that this rank waits for.
         waiting: String,
-        /// Sentence on the rank that holds up the others, as all ranks say.
+        /// Sentence that names the rank that holds up the others; the same on all ranks.
         verdict: String,
         /// The number of the last operation that all survivors completed, if they have agreed.
         last_completed: Option<u64>,
@@ -138,16 +138,16 @@ pub enum Error {
         rank: Rank,
         /// The failure of that rank.
         reason: String,
-        /// The number of the last operation that all survivors completed, if they have agreed. Any
-        /// that ended well after it is void.
+        /// The number of the last operation that all survivors completed, if they have agreed.
+        /// Later operations are void even where they succeeded.
         last_completed: Option<u64>,
     },
-    /// No new communicator came of the ranks of another one.
+    /// Deriving a new communicator from another one failed.
     #[error("{doing}: {error}. {advice}")]
     Unmade {
         /// The attempt.
         doing: &'static str,
-        /// The error. Ranks are those that the new communicator would have had.
+        /// The error. Rank numbers are those of the new communicator.
         error: Box<Error>,
         /// Advice on what to do now.
         advice: &'static str,

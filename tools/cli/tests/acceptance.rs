@@ -143,7 +143,7 @@ const CLAIMS: &[(&str, &[Claim])] = &[
                 "its bisection (question 2)",
                 "cost node_bandwidth ranks=8 bandwidth=450GB/s switches=4 ports=64 \
                  port-bandwidth=25GB/s",
-                "across the middle",
+                "across the bisection",
                 "3.6 TB/s",
             ),
             exactly(

@@ -11,7 +11,7 @@ use crate::stop::{Outcome, failed};
 /// Growth of memory that no single object explains: allocators keep some.
 const MEMORY_SLACK_BYTES: usize = 16 << 20;
 
-/// Time for a plugin to release what it holds until the peer closes.
+/// Longest time for a plugin to release what it holds while the peer is open.
 const MOMENT: Duration = Duration::from_secs(4);
 
 /// Resources that this process holds.
@@ -32,7 +32,7 @@ impl Holdings {
         }
     }
 
-    /// Expects that the process holds no more than `self`, after a moment for what ends by itself.
+    /// Fails if the process still holds more than `self` after a grace period.
     pub(crate) fn demand_no_growth(self, side: &Side, after: &str) -> Outcome {
         let mut growth = self.growth();
         let until = Instant::now() + side.arguments.on_this_machine(MOMENT);

@@ -4,8 +4,8 @@ use ccl_core::encoding::{decode, encode};
 use ccl_core::transport::{Address, NOTE_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 
-/// Largest number of puts from the oldest that is not done to the newest. This bounds how
-/// far arrivals can be out of order, and so how many must be remembered.
+/// Largest distance, in puts, from the oldest that is not done to the newest. This bounds how far
+/// arrivals can be out of order, and so how many must be remembered.
 pub(crate) const WINDOW: usize = 960;
 /// Largest number of bytes that a note takes beside its own: its kind, a number, a flag and a
 /// length.
@@ -34,8 +34,7 @@ pub(crate) struct Down {
 pub(crate) struct Fate {
     pub(crate) rail: u8,
     pub(crate) epoch: u32,
-    /// Difference between the puts that were done and those of them that have arrived, which must
-    /// be 0.
+    /// Number of puts that were done and have not arrived, which must be 0.
     pub(crate) missing: u64,
     /// True for each put that has arrived, in the order of `Down::open`.
     pub(crate) arrived: Vec<bool>,
@@ -58,9 +57,9 @@ pub(crate) enum Note {
     Fate(Fate),
     /// Memory that is shared, by its numbers, and its keys on the rail that this note goes over.
     Keys(Vec<(u32, Vec<u8>)>),
-    /// All keys have been told, and this side takes keys over the rail.
+    /// All keys were sent, and this side accepts keys over the rail.
     Ready,
-    /// The keys that the peer may have missed before it said [`Note::Ready`] have been told, too.
+    /// Answer to [`Note::Ready`]: the keys that the peer may have missed before it were sent, too.
     Told,
     /// Address of a device of this side.
     Address {

@@ -20,8 +20,8 @@ use crate::stripe::Stripe;
 
 /// Number of unacknowledged frames at which an acknowledgement is sent at once.
 const TELL_FRAMES: u32 = 64;
-/// Unacknowledged bytes at which one is sent at once: the sender may be waiting to have its memory
-/// back.
+/// Number of unacknowledged bytes at which an acknowledgement is sent at once: the sender may wait
+/// to use its memory again.
 const TELL_BYTES: u64 = 512 << 10;
 /// Initial capacity of lists, so that calls need not allocate.
 const AT_ONCE: usize = 64;
@@ -54,7 +54,7 @@ impl Shared {
     }
 }
 
-/// A peer.
+/// Connection to a peer, over one or several stripes.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(crate) id: LinkId,
@@ -199,7 +199,7 @@ impl Endpoint {
         events: &mut Vec<Event>,
     ) {
         let mut more = true;
-        // A stripe that never dries up must not keep this call from its end.
+        // Bounds the reads: a stripe may always have more.
         for _ in 0..8 {
             let Endpoint { stripes, inbox, arrivals, done, .. } = self;
             let stripe = &mut stripes[stripe_index];

@@ -78,7 +78,7 @@ pub(crate) fn bytes_per_s(attr: &ibv_port_attr) -> Option<f64> {
         16 => 2.0,
         _ => return None,
     };
-    // Up to QDR of ten bits on the lane eight are data, later ones are named by their data.
+    // SDR to QDR send ten bits for eight of data, FDR 66 for 64. The others are rates of data.
     let gigabits = match attr.active_speed {
         1 => 2.5 * 0.8,
         2 => 5.0 * 0.8,

@@ -21,7 +21,7 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "pod_all_gather",
-        asks: "How fast is an all_gather over nodes, units of nodes, and what joins units?",
+        asks: "How fast is an all_gather over nodes, pods and the spine?",
         formula: "W = min_i D_i W_i / (D_i - 1), T = B / W",
         source: SCALING,
         inputs: &[
@@ -61,7 +61,7 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "sharded_all_reduce",
-        asks: "How long does a reduction take of an array that is also sharded over an inner axis?",
+        asks: "How long does an all_reduce of an array take that an inner axis shards, too?",
         formula: "T = max(B / W / min(Y, D_n), B / W_node * D_n / max(D_n, Y))",
         source: SCALING,
         inputs: &[BYTES, INNER, NODE_RANKS, RATE, NODE_RATE],
@@ -76,8 +76,8 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "switch_bytes",
-        asks: "What passes the switches while M nodes of N ranks gather, and while one node's \
-               switches reduce?",
+        asks: "How many bytes cross the switches in an all_gather over M nodes of N ranks, and in \
+               a reduction by one node's switches?",
         formula: "node: in B, out B N; above: in B, out B (M - 1); reducing: in and out B N",
         source: SCALING,
         inputs: &[BYTES, RANKS, NODES],
@@ -86,18 +86,18 @@ pub(super) const QUESTIONS: &[Question] = &[
                 (f::gather_through_node(x[0], x[1]), f::gather_through_spine(x[0], x[2]));
             let reducing = f::in_network_through(x[0], x[1]);
             vec![
-                out("into a node's", Unit::Bytes, node.in_bytes),
-                out("out of a node's", Unit::Bytes, node.out_bytes),
-                out("into those above", Unit::Bytes, spine.in_bytes),
-                out("out of those above", Unit::Bytes, spine.out_bytes),
+                out("into a node switch", Unit::Bytes, node.in_bytes),
+                out("out of a node switch", Unit::Bytes, node.out_bytes),
+                out("into the spine", Unit::Bytes, spine.in_bytes),
+                out("out of the spine", Unit::Bytes, spine.out_bytes),
                 out("reducing, either way", Unit::Bytes, reducing.in_bytes),
             ]
         },
     },
     Question {
         name: "node_bandwidth",
-        asks: "What can the ranks of a node send each other at once, and across its middle?",
-        formula: "min(switches ports p, N W); across the middle, both ways, N W",
+        asks: "What can the ranks of a node send each other at once, and across its bisection?",
+        formula: "min(switches ports p, N W); across the bisection, both ways, N W",
         source: SCALING,
         inputs: &[
             RANKS,
@@ -111,13 +111,13 @@ pub(super) const QUESTIONS: &[Question] = &[
             let middle = f::bisection_bytes_per_s(x[0], x[1]);
             vec![
                 out("at once", Unit::BytesPerSecond, all),
-                out("across the middle", Unit::BytesPerSecond, middle),
+                out("across the bisection", Unit::BytesPerSecond, middle),
             ]
         },
     },
     Question {
         name: "links",
-        asks: "What do so many links carry, and how much of it is each one's of those below?",
+        asks: "What do n links carry together, and what share does each child below get?",
         formula: "n W; n W / below",
         source: SCALING,
         inputs: &[counts("links", "n"), RATE, else_takes(counts("below", "below"), 1.0)],
