@@ -1,5 +1,5 @@
-//! Waiting for a device: between two looks for progress a rank glances at its completion queue, and
-//! then sleeps until the device has something to tell.
+//! Waiting for a device: between two polls, a rank glances at its completion queue and then sleeps
+//! until the device signals an event.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
@@ -32,7 +32,7 @@ impl Faults for Counting {
     }
 }
 
-/// RDMA over a device in software, with such lanes.
+/// RDMA over a software device with [`Counting`] lanes.
 #[derive(Debug)]
 struct Counted(VerbsTransport);
 
@@ -65,7 +65,7 @@ static COUNTED: TransportKind = TransportKind {
     ..KIND
 };
 
-/// Sends a value back and forth, `times` times. Rank 0 lets the other one wait for so long before
+/// Sends a value back and forth `times` times. Rank 0 makes the other rank wait for `pause` before
 /// each.
 fn ping_pong(times: usize, pause: Duration) {
     static ADDED: Once = Once::new();

@@ -74,8 +74,8 @@ pub struct TransportKind {
     pub tunables: Table,
     /// Setting that gives links more flows, if there is one.
     pub more_flows: Option<MoreFlows>,
-    /// Variables, with their values, that a launcher sets for its ranks where they are not set: for
-    /// libraries beneath the transport, which a process cannot tell otherwise.
+    /// Variables and values that a launcher sets for its ranks unless they are set already. They
+    /// configure libraries beneath the transport that a process cannot configure otherwise.
     pub rank_environment: &'static [(&'static str, &'static str)],
     /// Function that returns whether the configuration names devices; `auto` takes named devices
     /// even if they are in software.

@@ -79,7 +79,7 @@ impl Caller {
     /// Takes the next message of the other side; returns the answer, if it needs one.
     pub(super) fn step(&mut self, message: &Message) -> Result<Option<Message>, MemberJoinError> {
         match (self.stage, message) {
-            // Only what the other may say to a stranger is believed before it has proved itself.
+            // Before its proof, the other side is believed only in what it may tell a stranger.
             (Stage::Opened, Message::Refused(failure @ JoinFailure::Protocol { .. })) => {
                 Err(MemberJoinError::Refused(failure.clone()))
             }

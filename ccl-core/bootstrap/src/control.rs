@@ -211,8 +211,8 @@ impl Control {
     }
 
     /// Returns a verdict only if all its survivors are still here, for ranks that want to go on
-    /// together. If a survivor has left, the lowest of the others has them agree once more, as soon
-    /// as it calls this as well; until then there is no verdict.
+    /// together. If a survivor has left, the lowest of the others starts another agreement once it
+    /// also calls this; until then there is no verdict.
     ///
     /// # Errors
     /// Returns the errors of [`Control::verdict`].
@@ -247,8 +247,8 @@ impl Control {
         self.consider(false, now);
     }
 
-    /// Takes in that this rank's operation has not moved for so long that it ends: the ranks then
-    /// compare notes, and tell a failure that names the rank that holds up the others.
+    /// Records that this rank's operation has stalled for so long that it ends. The ranks then
+    /// compare notes and report a failure that names the rank that holds up the others.
     pub fn overdue(&mut self, stalled: Duration, now: Instant) {
         let stalled_ms = u32::try_from(stalled.as_millis()).unwrap_or(u32::MAX);
         self.inquiry.overdue(stalled_ms, now);
@@ -300,7 +300,7 @@ impl Control {
         !self.links.contains_key(&connection)
     }
 
-    /// Returns whether neighbours may still come that do not know why the communicator ended.
+    /// Returns whether neighbours that do not know why the communicator ended may still connect.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         let is_there = |rank: &Rank| !self.facts.is_gone(*rank);
@@ -374,7 +374,7 @@ impl Control {
     /// Does what is due at this time. Everything that had arrived must have been handed in before:
     /// a process that was itself stopped for a while finds the heartbeats of the others waiting.
     pub fn tick(&mut self, now: Instant) {
-        // Who did not run cannot judge who was silent meanwhile: perhaps all were stopped.
+        // A rank that did not run cannot judge which peers were silent: perhaps all were stopped.
         if now.since(self.ticked) > self.timing.silence / 2 + self.timing.heartbeat {
             self.links.values_mut().for_each(|link| link.heard = now);
         }
@@ -563,7 +563,7 @@ impl Control {
         source: Option<ConnectionId>,
         now: Instant,
     ) {
-        // To this rank it has said goodbye.
+        // `rank` has said goodbye to this rank.
         if self.has_left(rank) {
             return;
         }

@@ -55,7 +55,7 @@ impl Exchange {
             return Err(Breach::SecondPart { rank: origin, sequence });
         }
         let passed = self.pass_on(sequence, origin, &blob);
-        // Where this rank gave up waiting and went on, the others still want their parts.
+        // If this rank has given up waiting and gone on, the others still need their parts.
         if sequence + 1 >= self.next {
             self.store(sequence, origin, blob);
         }

@@ -103,16 +103,16 @@ impl RootJoin {
     }
 
     /// Returns whether a connection is in the middle of introducing itself. After a failure the
-    /// driver bears with such connections for a moment: those that prove that they know the secret
-    /// hear why joining failed, instead of a closed connection that would look like a wrong secret.
+    /// driver keeps such connections for a moment: a peer that proves the secret then gets the
+    /// reason, instead of a closed connection that looks like a wrong secret.
     #[must_use]
     pub fn has_half_open(&self) -> bool {
         !self.gate.is_empty()
     }
 
-    /// Returns whether joining has failed since ranks were started wrongly, and others that come
-    /// later would not hear so. The driver bears with them for a while: they would look for rank 0
-    /// until their own deadline.
+    /// Returns whether joining has failed because ranks were started wrongly, and ranks that
+    /// connect later would not learn it. The driver serves these for a while; otherwise they would
+    /// look for rank 0 until their own deadline.
     #[must_use]
     pub fn has_untold(&self) -> bool {
         let failed = match &self.outcome {
@@ -239,8 +239,8 @@ impl RootJoin {
         self.finish_if_complete();
     }
 
-    /// Returns what speaks against a rank that knows the secret, if anything does: then the ranks
-    /// were started wrongly, and waiting cannot mend it.
+    /// Returns the objection to a rank that knows the secret, if there is one. An objection means
+    /// that the ranks were started wrongly; waiting cannot fix that.
     fn objection(&self, hello: &Hello) -> Option<JoinFailure> {
         let (own, rank) = (&self.own, hello.rank);
         if hello.library != own.library {
@@ -275,7 +275,7 @@ impl RootJoin {
         }
         let others = self.joined.values().map(|joined| joined.hello.member);
         let members = std::iter::once(self.own.member).chain(others).collect();
-        // Nobody can predict or repeat what the challenges of this joining were.
+        // The nonces of this joining's challenges cannot be predicted or repeated.
         let mut session = Sha256::new();
         self.joined.values().for_each(|joined| session.update(joined.nonce));
         self.finish(Ok(Roster { session: session.finalize().into(), members }));

@@ -1,9 +1,9 @@
 //! Doorbells, which wake a rank that sleeps when something has arrived.
 //!
-//! Each rank has one doorbell in memory that its peers map. Ringing is a load of a line that is
-//! almost always in the ringer's cache; only if the owner sleeps does it cost a store and a
-//! system call. The owner looks once more after announcing its sleep, and sleeps for a bounded
-//! time only, because a ring that crossed the announcement on its way may be missed.
+//! Each rank has one doorbell in memory that its peers map. Ringing loads a line that is almost
+//! always in the ringer's cache; it costs a store and a system call only if the owner sleeps. The
+//! owner looks once more after announcing its sleep. It sleeps for a bounded time only, because a
+//! ring that crosses the announcement may be missed.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ impl Doorbell {
         self.region.word32(SLEEPING).is_ok_and(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// Wakes the owner if it sleeps. To be called after something was published to it.
+    /// Wakes the owner if it sleeps. Call this after publishing something to the owner.
     #[inline]
     pub fn ring(&self) {
         if self.owner_sleeps() {
@@ -66,8 +66,8 @@ impl Doorbell {
         }
     }
 
-    /// Sleeps, as the owner, until the next ring, `at_most` that long, unless `arrived` finds
-    /// after the announcement that there is no need to.
+    /// Sleeps, as the owner, until the next ring or for `at_most`. Does not sleep if `arrived`
+    /// returns true after the announcement.
     pub fn sleep(&self, at_most: Duration, arrived: &mut dyn FnMut() -> bool) {
         let (Ok(rings), Ok(sleeping)) = (self.region.word32(RINGS), self.region.word32(SLEEPING))
         else {
@@ -75,8 +75,8 @@ impl Doorbell {
         };
         let before = rings.load(Ordering::Relaxed);
         sleeping.store(1, Ordering::Relaxed);
-        // SeqCst: the announcement goes out before the owner looks again, and the look finds what
-        // came before a ring that is counted already and so will not end the sleep.
+        // SeqCst: the announcement comes before the owner's last look. The look sees all data of
+        // rings that `before` counts already, which cannot end the sleep.
         fence(order::announce());
         if !arrived() {
             (self.parking.sleep)(rings, before, at_most);

@@ -7,9 +7,8 @@
 //! * [`record`]: some numbers that one process shows to all others.
 //! * [`Words`]: some words that are counted on hot paths.
 //!
-//! What lies in a shared region may be written by a peer at any time, correctly or not. So
-//! everything read from it is read once, atomically, and range-checked; no reference to shared
-//! bytes is ever made.
+//! A peer may write to a shared region at any time, correctly or not. Every value in it is
+//! therefore read once, atomically, and range-checked. No reference to shared bytes is ever made.
 
 pub mod doorbell;
 #[cfg(any(loom, shuttle))]

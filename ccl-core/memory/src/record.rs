@@ -1,8 +1,8 @@
-//! Some numbers that one process shows to all others, who read them whole or not at all: a
-//! sequence lock whose writer never waits.
+//! Record of a few numbers that one process publishes to all others. A reader gets all of them or
+//! none: a sequence lock whose writer never waits.
 //!
-//! The first word is the record's number, and 0 while the others change. A reader that finds the
-//! same number before and after has read what belongs to it, as long as no number comes twice.
+//! The first word is the record's number; it is 0 while the other words change. A reader that finds
+//! the same number before and after has read that record, if no number is used twice.
 
 use crate::region::{Region, RegionError};
 use crate::sync::{Ordering, fence, order};
@@ -14,8 +14,8 @@ pub const fn bytes(words: usize) -> usize {
     8 * (1 + words)
 }
 
-/// Shows `words` as record `number`, which is neither 0 nor the number of an earlier record. For
-/// the one process that writes here.
+/// Publishes `words` as record `number`, which is neither 0 nor the number of an earlier record.
+/// Only one process may publish to a region.
 ///
 /// # Errors
 ///
@@ -37,10 +37,9 @@ pub fn publish<const N: usize>(
     Ok(())
 }
 
-/// Does what [`publish`] does, for the entry of a ring whose words begin at `first`; an index past
-/// the ring's end wraps around. The entry is not hidden while it changes. A reader tells by the
-/// newest number that it finds
-/// afterwards: the entry that comes next in the ring may be changing.
+/// Publishes a record as [`publish`] does, in the entry that begins at `first` in a ring; an index
+/// past the ring's end wraps around. The entry is not hidden while it changes. A reader checks the
+/// newest number afterwards: the entry after that one in the ring may be changing.
 #[inline]
 pub fn publish_at<const N: usize, const W: usize>(
     to: &Words<W>,
@@ -57,7 +56,7 @@ pub fn publish_at<const N: usize, const W: usize>(
     to.at(first).store(number, order::show());
 }
 
-/// The record that is shown, with its number; none before the first, or while it changes.
+/// Returns the current record with its number; none before the first, or while it changes.
 #[inline]
 #[must_use]
 pub fn read<const N: usize>(from: &Region) -> Option<(u64, [u64; N])> {

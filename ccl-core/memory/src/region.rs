@@ -46,7 +46,7 @@ impl fmt::Display for RegionError {
 
 impl std::error::Error for RegionError {}
 
-/// There is not so much memory.
+/// Error for an allocation that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
     /// Bytes asked for.
@@ -77,20 +77,20 @@ impl Region {
         Region { start, bytes, owner }
     }
 
-    /// A zeroed region of this process alone, aligned to cache lines. For a few bytes, without
-    /// which nothing goes on: where there are none, the process ends. [`Region::allocate`] is for
-    /// all others.
+    /// Returns a zeroed region of this process alone, aligned to cache lines. If the allocation
+    /// fails, the process ends: use this only for a few indispensable bytes, and
+    /// [`Region::allocate`] for all others.
     #[must_use]
     pub fn private(bytes: usize) -> Region {
         Region::allocate(bytes)
             .unwrap_or_else(|_| std::alloc::handle_alloc_error(Allocation::layout(bytes)))
     }
 
-    /// A zeroed region of this process alone, aligned to cache lines.
+    /// Returns a zeroed region of this process alone, aligned to cache lines.
     ///
     /// # Errors
     ///
-    /// When there is not so much memory.
+    /// When the allocation fails.
     pub fn allocate(bytes: usize) -> Result<Region, OutOfMemory> {
         let layout = Allocation::layout(bytes);
         if layout.size() < bytes {
@@ -127,22 +127,22 @@ impl Region {
         Ok(Region { start, bytes, owner: Arc::clone(&self.owner) })
     }
 
-    /// The atomic word at a byte offset, which must be a multiple of 4.
+    /// Returns the atomic word at a byte offset, which must be a multiple of 4.
     ///
     /// # Errors
     ///
-    /// When the word does not lie, aligned, inside.
+    /// When the word exceeds the region or is not aligned.
     pub fn word32(&self, offset: usize) -> Result<&AtomicU32, RegionError> {
         self.check(offset, 4, 4)?;
         // SAFETY: just checked.
         Ok(unsafe { self.word32_unchecked(offset) })
     }
 
-    /// The atomic word at a byte offset, which must be a multiple of 8.
+    /// Returns the atomic word at a byte offset, which must be a multiple of 8.
     ///
     /// # Errors
     ///
-    /// When the word does not lie, aligned, inside.
+    /// When the word exceeds the region or is not aligned.
     pub fn word64(&self, offset: usize) -> Result<&AtomicU64, RegionError> {
         self.check(offset, 8, 8)?;
         // SAFETY: just checked.
@@ -209,12 +209,12 @@ impl Region {
         Ok(())
     }
 
-    /// Returns `N` bytes that a device or another process may be writing, as whole words of 8
-    /// bytes: the first of them before the others, and none of them torn.
+    /// Returns `N` bytes that a device or another process may be writing. Reads whole words of 8
+    /// bytes, none of them torn, the first word before the others.
     ///
     /// # Errors
     ///
-    /// When they do not lie inside, on a multiple of 8.
+    /// When the bytes exceed the region or do not begin at a multiple of 8.
     pub fn read_words<const N: usize>(&self, offset: usize) -> Result<[u8; N], RegionError> {
         const { assert!(N.is_multiple_of(8)) };
         let mut bytes = [0; N];

@@ -154,8 +154,8 @@ impl Sender {
         end <= self.credited
     }
 
-    /// Returns where a payload of this length goes. Valid after [`Sender::ready`] said yes, until
-    /// [`Sender::publish`]; the same length must be published.
+    /// Returns the address for a payload of this length. It is valid from the time when
+    /// [`Sender::ready`] returns true until [`Sender::publish`], which must get the same length.
     #[must_use]
     #[inline]
     pub fn payload(&self, bytes: usize) -> *mut u8 {

@@ -1,5 +1,5 @@
-//! The atomics that everything here uses, so that a model checker can be put in their place:
-//! `--cfg loom` and `--cfg shuttle` do, for `cargo xtask check loom` and `... shuttle`.
+//! Atomics of this crate. Model checkers replace them under `--cfg loom` and `--cfg shuttle`, for
+//! `cargo xtask check loom` and `... shuttle`.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -32,8 +32,8 @@ fn weakened(name: &str) -> Option<Ordering> {
     (WEAKENED.get() == Some(name)).then_some(Ordering::Relaxed)
 }
 
-/// Names the orderings that a protocol rests on: constants, but in a model, which weakens them one
-/// by one to see that each is needed.
+/// Names the orderings that a protocol rests on. They are constants, except in a model, which
+/// weakens them one by one to show that each is needed.
 macro_rules! orderings {
     ($($(#[$doc:meta])* $name:ident = $ordering:ident;)*) => {
         pub(crate) mod order {
@@ -57,7 +57,7 @@ macro_rules! orderings {
 orderings! {
     /// Slots: payload, length and tag come before the sequence that announces them.
     publish = Release;
-    /// Slots: what came before the sequence is seen by whoever sees the sequence.
+    /// Slots: a receiver that sees the sequence also sees all writes before it.
     arrive = Acquire;
     /// Slots: the receiver's reads of a slot come before its credit.
     credit = Release;
@@ -65,14 +65,14 @@ orderings! {
     credited = Acquire;
     /// Doorbell: what was published comes before the ring.
     ring = Release;
-    /// Doorbell: the announcement of a sleep goes out before the last look, and that comes after
-    /// what was published before a ring that is counted.
+    /// Doorbell: the announcement of a sleep comes before the last look, and the look sees all data
+    /// published before a ring that is counted.
     announce = SeqCst;
     /// Record: the number is gone before anything changes.
     hide = Release;
     /// Record: everything has changed before the new number.
     show = Release;
-    /// Record: whoever sees a number sees what came before it.
+    /// Record: a reader that sees a number also sees all writes before it.
     find = Acquire;
     /// Record: everything is read before the number is looked at again.
     confirm = Acquire;

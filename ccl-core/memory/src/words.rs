@@ -8,11 +8,11 @@ use crate::sync::AtomicU64;
 pub struct Words<const N: usize>(Region);
 
 impl<const N: usize> Words<N> {
-    /// The words from `offset` bytes on.
+    /// Returns the `N` words that begin at byte `offset`.
     ///
     /// # Errors
     ///
-    /// When they do not lie, aligned, inside.
+    /// When the words exceed the region or are not aligned.
     pub fn new(of: &Region, offset: usize) -> Result<Words<N>, RegionError> {
         const { assert!(N.is_power_of_two()) };
         let part = of.part(offset, 8 * N)?;
@@ -20,7 +20,7 @@ impl<const N: usize> Words<N> {
         Ok(Words(part))
     }
 
-    /// The word at `index`, counted around: no index is out of bounds.
+    /// Returns the word at `index` modulo `N`: no index is out of bounds.
     #[inline]
     #[must_use]
     pub fn at(&self, index: usize) -> &AtomicU64 {

@@ -84,8 +84,8 @@ fn sum(record: &[u8]) -> u32 {
     (sum >> 32) as u32 | 1
 }
 
-/// Tests any bytes: only a sealed record is read, and what is read is written to the same bytes, as
-/// far as they mean something.
+/// Checks that bytes decode only if their sum is right, and that a decoded record encodes to the
+/// same used bytes.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzzed(data: &[u8]) {
     let Some((record, _)) = data.split_first_chunk::<RECORD_BYTES>() else { return };

@@ -148,7 +148,7 @@ impl Inbound {
         self.granted.saturating_sub(self.own()) as usize
     }
 
-    /// Grants all that is free, and returns the credit for a message to that peer to carry.
+    /// Grants the link's free reserved slots. Returns the credit for a message to the peer.
     pub(super) fn renew(&mut self) -> u64 {
         self.granted = self.granted.max(self.own());
         self.announced = self.granted;
@@ -168,7 +168,7 @@ impl Inbound {
         self.slot = if slot + 1 < self.arrived.len() { slot + 1 } else { 0 };
         self.destination = Destination::Undecided;
         let due = self.own();
-        // Counted from what the sender knows: a credit that it was not told is as good as withheld.
+        // Counted from the announced credit: the sender cannot use a credit before it is announced.
         let is_due = due > self.announced && (due - self.announced) * 2 >= u64::from(self.reserved);
         is_due.then(|| self.renew())
     }

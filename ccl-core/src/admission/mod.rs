@@ -6,8 +6,8 @@
 //!
 //! * **The receiver admits every message.** A *credit* admits one message to its slot; it travels
 //!   as a count: messages below it may be sent. Credits are given when the link is made and renewed
-//!   as slots are freed: in the header of each message that goes the other way, and where none
-//!   goes, by themselves as soon as half of the slots are free.
+//!   as slots are freed. The header of each message in the other direction carries them; without
+//!   such messages, they travel alone as soon as half of the slots are free.
 //! * **The immediate says which message came**: channel and number, that is slot and lap. An
 //!   immediate that was not granted, or was used before, is refused and counted.
 //! * **Puts may arrive in any order.** Messages that overtake others wait in their slots. Credits
@@ -15,7 +15,7 @@
 //!   what was seen is ignored.
 //! * **A CTS (clear to send) names memory for a large message**, which is then copied at neither
 //!   end ([`Placement`]).
-//! * **The budget holds whatever the number of senders.** Where it does not hold all slots of every
+//! * **The budget holds for any number of senders.** Where it is too small for all slots of every
 //!   link, each link keeps a few credits, never less than [`Config::slots_min`]. The rest is a pool
 //!   that goes round-robin to the links whose receives are preposted, so idle links leave their
 //!   share to the others.
@@ -176,8 +176,8 @@ pub struct Counters {
     pub sent: u64,
     /// Messages that arrived.
     pub received: u64,
-    /// Immediates that named nothing that was granted, messages longer than they may be, and CTS of
-    /// memory that cannot be imported.
+    /// Immediates that are invalid or not granted, messages of a wrong length, and CTS of memory
+    /// that cannot be imported.
     pub refused: u64,
     /// Credits that were overtaken by newer ones.
     pub late_credits: u64,

@@ -93,7 +93,7 @@ impl Outbound {
         ready
     }
 
-    /// Returns the time since when something waited for the credit that has come, if anything did.
+    /// Returns the start of the wait for the credit that has come, if there was a wait.
     pub(super) fn waited_since(&mut self) -> Option<Instant> {
         if self.next < self.granted { self.waits_since.take() } else { None }
     }
@@ -117,9 +117,9 @@ impl Outbound {
         self.busy.iter_mut().map(std::mem::take).sum()
     }
 
-    /// Takes the credit that a message of the receiver's carries, modulo 2^32; returns false if the
-    /// credit is forged. A credit that comes before the offer, as it may where nothing keeps the
-    /// two in order, waits for the offer.
+    /// Takes the credit that a message from the receiver carries, modulo 2^32. Returns false if the
+    /// credit is forged. Where a credit can overtake the offer, an early credit waits for the
+    /// offer.
     pub(super) fn told(&mut self, below: u32) -> bool {
         let ahead = below.wrapping_sub(self.granted as u32);
         if self.slots == 0 {

@@ -92,7 +92,7 @@ impl Rendezvous {
             while let Some(connected) = self.listener.poll(now)? {
                 let hello: Option<[u8; 4]> = connected.hello.as_slice().try_into().ok();
                 let caller = hello.map(Rank::from_le_bytes);
-                // Who knows the secret and says something else is dropped.
+                // A caller with the secret but a bad hello is dropped.
                 if let Some(peer) = caller.filter(|peer| *peer > own) {
                     outcomes.push(PeerOutcome::Connected(peer, connected));
                 }

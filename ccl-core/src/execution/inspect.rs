@@ -111,9 +111,9 @@ impl Execution {
         self.bound.steps.iter().filter(folds).count() as u64 * self.bound.chunks as u64
     }
 
-    /// Finds the links that unfinished strands wait at, and whether to receive, receives first: for
-    /// the report on a stuck operation. The result replaces the content of `waits` and reuses its
-    /// memory, because a call that waits for long asks often.
+    /// Replaces `waits` with the links that unfinished strands wait at, receives (true) first, for
+    /// the report on a stuck operation. Reuses the memory of `waits`, because a call that waits for
+    /// long asks often.
     pub fn waits_for(&self, waits: &mut Vec<(Link, bool)>) {
         waits.clear();
         for (_, channel, _, step) in self.unfinished() {

@@ -318,7 +318,7 @@ mod tests {
         let tuning = &line.parse().unwrap();
         let tuned = Situation { tuning, ..LARGE };
         assert_eq!(taken(tuned), ("ring", "measured to be the fastest (FERROCCL_TUNING)"));
-        // Of what keeps rank order, the fastest; what is asked for, in any case.
+        // The deterministic mode takes the fastest of those in rank order; a request always wins.
         assert_eq!(taken(Situation { deterministic: true, ..tuned }).0, "direct_two_phase");
         assert_eq!(taken(Situation { configured: "direct", ..tuned }).0, "direct");
         assert_eq!(taken(Situation { call: Some("direct"), ..tuned }).0, "direct");
@@ -348,7 +348,7 @@ mod tests {
         let much_the_same = [(fastest("ring/4"), 91.0), (rule, 100.0)];
         let of_the_rule = taken(LARGE);
         assert_eq!(taken(Situation { predicted: &much_the_same, ..LARGE }), of_the_rule);
-        // What keeps no order of ranks is not taken where one is demanded; what is asked for is.
+        // The deterministic mode excludes an algorithm without rank order; a request wins.
         let ordered = Situation { predicted: &clear, deterministic: true, ..LARGE };
         assert_eq!(taken(ordered).0, "direct_two_phase");
         let asked = Situation { predicted: &clear, call: Some("direct"), ..LARGE };

@@ -189,7 +189,7 @@ mod tests {
             "/sys/devices/pci0000:15/0000:15:00.5/pci10000:00/10000:00:02.0/10000:01:00.0",
             "/sys/devices/LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/\
              47505500-0001-0000-3130-444531303244/pci0001:00/0001:00:00.0",
-            // Of no bus.
+            // Paths without a PCI function.
             "/sys/devices/virtual/infiniband/rxe0",
             "/sys/devices/pci0000:15",
             "",

@@ -144,7 +144,7 @@ pub enum TransportError {
         /// Greatest number that is allowed.
         most: usize,
     },
-    /// Bytes of a put are to be read or written at another place, which is not as long.
+    /// The new place of a put's bytes has another length.
     #[error("{bytes} bytes of a put cannot move to {given} others; give as many")]
     OtherLength {
         /// Number of bytes of the put.

@@ -52,8 +52,8 @@ pub trait Faults: Send + fmt::Debug {
         true
     }
 
-    /// Changes the place for what a peer puts, on its way down ([`Lane::redirect`]): returns what
-    /// to ask for instead, or `None` to ask for nothing.
+    /// Changes a redirection on its way down ([`Lane::redirect`]): returns the one to ask for
+    /// instead, or `None` to ask for none.
     fn redirects(&mut self, into: Option<LocalSlice>) -> Option<Option<LocalSlice>> {
         Some(into)
     }

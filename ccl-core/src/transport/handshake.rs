@@ -283,8 +283,8 @@ impl Handshake {
         // there would prove nothing to anybody.
         let mut proof = Hmac::<Sha256>::new_from_slice(&self.secret.0)
             .unwrap_or_else(|_| Hmac::new(&Default::default()));
-        // All but the name and the hello have lengths that are fixed by the label, and the name is
-        // fixed by the code, so no two inputs read alike.
+        // The label fixes all lengths but those of the name and the hello, and the code fixes the
+        // name, so different inputs give different bytes.
         proof.update(self.protocol.name.as_bytes());
         proof.update(label);
         proof.update(&self.protocol.version.to_le_bytes());

@@ -322,8 +322,7 @@ pub trait Lane: Send + fmt::Debug {
         true
     }
 
-    /// Closes an endpoint at once: what was posted need not have arrived, and is never done if it
-    /// has not.
+    /// Closes an endpoint at once, without waiting. Requests that have not arrived are never done.
     fn cut(&mut self, endpoint: EndpointId) {
         self.detach(endpoint);
     }
@@ -467,15 +466,15 @@ pub trait Lane: Send + fmt::Debug {
     /// Returns the time when the lane must be polled even if nothing seems to happen.
     fn poll_timeout(&self) -> Option<Instant>;
 
-    /// Returns whether everything that was posted is out of this process's hands, so that nobody
-    /// need wait for another [`Lane::poll`]. Always true where hardware or the peer's memory takes
-    /// requests over when they are posted.
+    /// Returns whether all posted requests have left this process, so that none needs another
+    /// [`Lane::poll`]. Always true where hardware or the peer's memory takes requests over when
+    /// they are posted.
     fn is_drained(&self) -> bool {
         true
     }
 
-    /// Returns whether the peers have everything that was posted, also what was [done](Event::Done)
-    /// before they had it.
+    /// Returns whether the peers have all posted puts, also puts that were [done](Event::Done)
+    /// before they arrived.
     fn is_acknowledged(&self) -> bool {
         true
     }

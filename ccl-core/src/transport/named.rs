@@ -89,8 +89,8 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
         &self.registry
     }
 
-    /// Forgets registrations if any has been withdrawn; returns whether that is so. Must be called
-    /// before the puts of a call, and before what came for withdrawn memory is written.
+    /// Forgets all registrations if any has been withdrawn; returns whether one was. Call this
+    /// before the puts of a call, and before writing bytes that came for withdrawn memory.
     pub fn refresh(&mut self) -> bool {
         let withdrawals = self.registry.withdrawals();
         let changed = withdrawals != self.withdrawals;

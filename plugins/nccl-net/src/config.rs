@@ -9,7 +9,7 @@ use crate::error::NetError;
 /// Reads the configuration.
 pub(crate) fn read() -> Result<Config, NetError> {
     let lookup = |name: &str| {
-        // NCCL chooses algorithms: a table of ours, which may be a file's name, is not looked at.
+        // NCCL chooses the algorithms, so the tuning table (perhaps a file) is not read.
         if name == "FERROCCL_TUNING" {
             return None;
         }

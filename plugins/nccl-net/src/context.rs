@@ -47,8 +47,8 @@ impl Context {
 
     /// Records what the communicator is about to do.
     pub(crate) fn hint(&self, attributes: &Attributes) {
-        // A mask of one operation names it. Of none, of several and of all (which is how NCCL says
-        // that it is undefined) the usual one is assumed.
+        // A mask with one operation names it. A mask with none, several or all (NCCL's value for
+        // undefined) stands for the usual one.
         let operations = attributes.operations;
         let collective = match operations.count_ones() {
             1 => operations.trailing_zeros(),

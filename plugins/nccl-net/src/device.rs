@@ -73,7 +73,7 @@ impl NetDevice {
         }
         let device = match &self.ids[..] {
             [id] if !self.may_be_rail => self.transport.open(id)?,
-            // Each is rails, though of one: so any device can be reached from any other.
+            // A single device is also opened as rails, so that all devices can connect.
             ids => Arc::new(RailsDevice::new(self.open_parts(ids)?)?),
         };
         *opened = Some(Arc::clone(&device));
@@ -208,7 +208,7 @@ fn several(parts: &[&Arc<NetDevice>], numbers: &[i32], with: &Arc<dyn Transport>
     let joined = |of: fn(&NetDevice) -> &str, between: &str| {
         parts.iter().map(|part| of(part)).collect::<Vec<_>>().join(between)
     };
-    // What differs is not to be told.
+    // Different values give undefined.
     let alike = |of: fn(&NetDevice) -> i16| {
         let same = parts.iter().all(|part| of(part) == of(first));
         if same { of(first) } else { UNDEFINED as i16 }
@@ -283,7 +283,7 @@ fn of(kind: &'static TransportKind, config: &Config) -> Result<(Devices, String)
         let setup = Setup {
             // As rails need it.
             acknowledged: true,
-            // NCCL goes on sooner; what a break may cost, it costs with NCCL's own sockets, too.
+            // NCCL continues sooner. The risk at a break is that of NCCL's own sockets.
             done_when_written: true,
             one_connection: true,
             link_within,
@@ -297,7 +297,7 @@ fn of(kind: &'static TransportKind, config: &Config) -> Result<(Devices, String)
     let lacks = if infos.is_empty() { transport.why_none() } else { String::new() };
     let cards: Vec<String> = infos.iter().map(|info| card(&info.id).0.to_owned()).collect();
     for info in infos {
-        // A card with one port is called as NCCL calls it, which looks for names without ports.
+        // A card with one port has a name without the port, which NCCL looks for.
         let (name, _) = card(&info.id);
         let is_alone = cards.iter().filter(|other| *other == name).count() == 1;
         let name = if is_alone { name.to_owned() } else { info.id.0.clone() };
@@ -384,7 +384,7 @@ fn interface(filter: &str) -> (Option<String>, Option<i32>) {
         let path = fs::canonicalize(format!("/sys/class/net/{name}/device")).ok()?;
         Some(path.to_string_lossy().into_owned())
     });
-    // What a hypervisor puts there is no PCI function.
+    // The path of a hypervisor's interface is no PCI function.
     let path = path.filter(|path| path.starts_with("/sys/devices/pci"));
     (path, fastest.and_then(speed))
 }

@@ -30,8 +30,8 @@ use crate::rendezvous::{Attempt, ConnectOptions, Listening};
 use crate::table::{Id, Kind, RequestId, Table};
 use crate::{config, log};
 
-/// Longest wait of `closeSend` and `deregMr` for memory that is still being sent, which NCCL has
-/// only when it aborts. NCCL's thread that waits here serves other communicators too.
+/// Longest wait of `closeSend` and `deregMr` for memory that is still being sent, which happens
+/// only when NCCL aborts. NCCL's thread that waits here serves other communicators too.
 const RELEASE_WITHIN: Duration = Duration::from_millis(10);
 
 /// State of the plugin in this process.
@@ -315,7 +315,7 @@ impl Plugin {
         let found = self.memory.remove(mr).ok_or_else(|| gone("a registration"))?;
         found.withdraw();
         if Arc::strong_count(&found) > 1 {
-            // Some request still has it, of one sender mostly; all of them have this time together.
+            // Requests, mostly of one sender, still use the memory. All senders share this time.
             let until = ccl_clock::now() + RELEASE_WITHIN;
             self.senders.for_each(|sender| sender.release(Some(&found), until));
         }

@@ -105,12 +105,12 @@ impl Progress {
         Ok(())
     }
 
-    /// Ends the thread, once what is closed is drained, or cut off after a while.
+    /// Ends the thread once all closed communicators are drained or cut off.
     pub(crate) fn stop(&self) {
         let Some((handle, thread)) = lock(&self.running).take() else { return };
         self.stops.store(true, Ordering::Relaxed);
         thread.unpark();
-        // Its panics are its own: there are none, and nobody could do anything about them.
+        // A panic of the thread is ignored: no caller could handle it.
         let _ = handle.join();
     }
 
@@ -139,7 +139,7 @@ impl Progress {
         let mut busy_at = ccl_clock::now();
         loop {
             let now = ccl_clock::now();
-            // A defect in one of them keeps nobody else from moving on.
+            // A panic in one round must not end the thread.
             let round = || look(now) | self.drain(now);
             if catch_unwind(AssertUnwindSafe(round)).unwrap_or(false) {
                 busy_at = now;
@@ -152,7 +152,7 @@ impl Progress {
                 continue;
             }
             self.sleeps.store(true, Ordering::SeqCst);
-            // Whoever began something before that has woken nobody.
+            // Work that began earlier has not woken the thread.
             if !look(now) {
                 std::thread::park_timeout(IDLE_EVERY);
             }
@@ -160,7 +160,7 @@ impl Progress {
         }
     }
 
-    /// Returns whether whoever closes a communicator now would have to wait.
+    /// Returns whether closing a communicator would block now.
     #[cfg(test)]
     pub(crate) fn holds_up(&self) -> bool {
         self.closed.try_lock().is_err()
@@ -168,8 +168,8 @@ impl Progress {
 
     /// Advances the closed communicators. Returns whether there are any.
     pub(crate) fn drain(&self, now: Instant) -> bool {
-        // Farewells are said together: none of them holds up another, nor those who still work, nor
-        // who closes one meanwhile.
+        // All farewells advance in one round, without the lock: none blocks another, an open
+        // communicator or a concurrent close.
         let mut closed = std::mem::take(&mut *lock(&self.closed));
         let any = !closed.is_empty();
         let in_haste = self.stops.load(Ordering::Relaxed);

@@ -126,12 +126,12 @@ impl Listening {
                     tracing::warn!("a peer with another version was refused: use one everywhere");
                     continue;
                 }
-                // Who goes away before it has begun, or cannot be had, is nobody's loss: it tries
-                // another way, or says so itself.
+                // A peer that vanishes here or cannot be served is dropped: it tries another path,
+                // or reports the error itself.
                 match Receiver::new(connection_settings, connected, self.options.settings, now) {
                     Ok(receiver) => {
                         let mut receiver = Box::new(receiver);
-                        // That it cannot be told is noticed at the next look.
+                        // The next poll notices if the note cannot be sent.
                         let _ = receiver.connection().note(&Note::Peer(self.options.who.clone()));
                         let until = now + self.options.join_within;
                         self.joining.push((until, name.clone(), receiver));
@@ -276,8 +276,8 @@ impl Attempt {
         now.since(self.began) > 2 * self.options.join_within
     }
 
-    /// Returns the connection, once it is ready. Shared memory that fails after its handshake, as
-    /// where two containers see different memory, is given up for the network.
+    /// Returns the connection, once it is ready. Falls back to the network if shared memory fails
+    /// after its handshake, as between containers that see different memory.
     pub(crate) fn poll(&mut self, now: Instant) -> Result<Option<Box<Sender>>, NetError> {
         match self.join(now) {
             Err(error) if self.candidates.len() > 1 && self.sender.is_some() => {

@@ -35,7 +35,7 @@ pub struct Limits {
     pub mr_mode: c_int,
     /// Bytes of data that come with a write; no writes if there are none.
     pub data_bytes: usize,
-    /// True if it is asked as EFA is whether messages stand in for writes, and says so.
+    /// True if the provider answers EFA's option by saying that messages emulate writes.
     pub emulates_writes: bool,
     /// Version of the provider: libfabric's, as 205 for 2.5.
     pub version: u32,
@@ -153,9 +153,9 @@ impl SoftProvider {
         network::lock().with_provider(self.id, |provider| provider.faults.push_back(fault));
     }
 
-    /// Lets a packet of the provider's own fail at each endpoint, and a failed completion without a
-    /// context come, as older ones have it. Returns the number of endpoints with a queue for the
-    /// error: where there is none, EFA's provider ends the process.
+    /// Makes an internal packet of the provider fail at each endpoint, with a failed completion
+    /// without a context, as in older providers. Returns the number of endpoints with a queue for
+    /// the error: without one, EFA's provider ends the process.
     pub fn fail_packets(&self, error: c_int) -> usize {
         network::lock().fail_packets(self.id, error)
     }

@@ -82,7 +82,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let command = Arguments::parse().command;
-    // Who asks for what cannot be read is told by the subcommand, if that reads it at all.
+    // Errors of the configuration are ignored here: a subcommand that reads it reports them.
     let debug = config_without_table().map(|config| config.debug).unwrap_or_default();
     let _ = ferroccl::log::start(&debug);
     let result = match command {

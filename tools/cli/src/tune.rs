@@ -184,13 +184,13 @@ fn run(arguments: &Tune) -> Result<ExitCode, Failure> {
     }
     let mut lines = std::io::stdout();
     let mut nowhere = std::io::sink();
-    // Without a file the table itself is what is printed.
+    // Without a file, standard output gets only the table.
     let out = arguments.out.as_deref();
     let to: &mut dyn Write = if out.is_some() { &mut lines } else { &mut nowhere };
     let Some(outcome) = measure(&wanted, config, to)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    // Not fitted where nobody would read how near it comes.
+    // Without a file, the fit's accuracy is not printed, so no model is fitted.
     let modelled = if out.is_some() { outcome.modelled()? } else { None };
     write(out, &outcome.table(modelled.as_ref().map(|(model, _)| *model)))?;
     if let Some((_, text)) = modelled {

@@ -1,5 +1,5 @@
-//! `ferroccl doctor`: it finds what of a machine keeps collectives from being fast, or from working
-//! at all; each finding has its evidence and its remedy.
+//! `ferroccl doctor`: finds faults of a machine that make collectives slow or keep them from
+//! working. Each finding has its evidence and its remedy.
 //!
 //! A check is a function in `checks` from a [`Host`] to findings, and a line in [`CHECKS`]. It only
 //! reads. Everything of the machine is read through [`Host`], so that a machine can be a copied

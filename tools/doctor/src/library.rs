@@ -8,12 +8,12 @@ use libloading::Library;
 /// Method to learn a library's version.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Asks {
-    /// The name of its file tells, and the library is not opened: it is one that others use, and
-    /// opening it takes time (libfabric's helpers measure clocks).
+    /// The file's name has the version. The library is not opened, because opening takes time
+    /// (libfabric's helpers measure clocks) and other libraries use it.
     File,
-    /// The name of its file tells, and the library is opened.
+    /// The file's name has the version, and the library is opened.
     Opened,
-    /// A function `int f(int *)` tells: CUDA's driver, NCCL.
+    /// A function `int f(int *)` writes the version: CUDA's driver, NCCL.
     Writes(&'static [u8]),
 }
 

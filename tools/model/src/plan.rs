@@ -245,8 +245,7 @@ fn placed(topology: &Topology, hosts: u32) -> Result<Hosts, String> {
     Ok(Hosts::of(&ids))
 }
 
-/// Returns a note about the lowest tier that carries less than comes from below, if these hosts
-/// need that tier.
+/// Returns a note about the lowest oversubscribed tier, if these hosts need that tier.
 fn note(topology: &Topology, hosts: u32) -> Option<String> {
     let fabric = &topology.fabric;
     let top = fabric.meeting(0, hosts - 1)?;

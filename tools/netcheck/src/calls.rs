@@ -1,9 +1,9 @@
 //! The functions of a plugin, the same for all versions of the interface: where versions differ,
 //! there is an enum of their signatures, and the arguments are converted here.
 //!
-//! What a plugin hands out (contexts, communicators, registrations, requests) goes through here as
-//! numbers that nobody dereferences. Whether a plugin survives its arguments is what this program
-//! finds out, in a process that was started for it: that is why these functions are safe to call.
+//! A plugin's contexts, communicators, registrations and requests are numbers here; this program
+//! never dereferences them. These functions are safe to call because they run in a process that
+//! was started to find out whether the plugin survives its arguments.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::RawFd;

@@ -1,8 +1,8 @@
 //! A plugin after `init`, and the communicators that it makes: the calls that NCCL makes, with
 //! refusals as errors.
 //!
-//! Nothing here closes itself, and everything can be copied: some points close what others still
-//! use, or use what is closed.
+//! Nothing here closes on drop, and communicators are `Copy`: some points close a communicator that
+//! others still use, or use a closed one.
 
 use std::ffi::c_int;
 use std::os::fd::RawFd;

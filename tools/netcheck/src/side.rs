@@ -51,9 +51,8 @@ impl Side {
         arguments: &Arguments,
         timeout: Duration,
     ) -> std::io::Result<Side> {
-        // Nothing is left behind, whatever becomes of the process that started this one. Should it
-        // end before this line, the end of its pipe says so; where this process is stopped, only
-        // this does.
+        // This process dies with its parent, even while it is stopped. If the parent ends before
+        // this line, the end of its pipe ends this process.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // Plugins print: what they print must not come between our lines.
         let up = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
@@ -160,7 +159,7 @@ impl Side {
         match inbox.recv_timeout(self.watch.left()) {
             Ok(Down::Heard(value)) => serde_json::from_value(value)
                 .map_err(|error| Stop::Failed(format!("the peer told something else: {error}"))),
-            // Whether it has ended or takes too long: it knows why.
+            // The peer has ended or takes too long, and reports the reason itself.
             Ok(Down::PeerEnded) | Err(_) => Err(Stop::PeerEnded),
         }
     }

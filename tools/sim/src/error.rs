@@ -129,8 +129,7 @@ impl SimError {
     }
 
     /// Refuses a simulation that needs more work than is allowed, before it begins. A step is a
-    /// message on a link, or a flow in a queue for a moment: the one takes about as long as the
-    /// other.
+    /// message on a link, or a flow in a queue for one time step; both cost about the same time.
     pub(crate) fn if_long(
         what: impl Into<String>,
         steps: f64,

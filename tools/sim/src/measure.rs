@@ -67,8 +67,8 @@ pub fn mean(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }
 
-/// Returns the standard error of the mean: by how much the mean of as many other draws would
-/// differ; none of less than two values.
+/// Returns the standard error of the mean: the expected deviation of the mean of as many other
+/// draws; `None` for less than two values.
 #[must_use]
 pub fn standard_error(values: &[f64]) -> Option<f64> {
     let (many, mean) = (values.len() as f64, mean(values));

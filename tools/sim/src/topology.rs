@@ -124,8 +124,8 @@ fn inner(machine: &Machine, seats: &[usize]) -> (f64, f64) {
 /// Bandwidth within a host of whose inside nothing is known: so high that it limits nothing.
 const UNKNOWN_BYTES_PER_S: f64 = 1e15;
 
-/// Returns the NICs that each seat sends by, as many for each: the nearest ones, and of equally
-/// near ones those that fewest seats have taken ([`Machine::nearest_nic`]).
+/// Returns the NICs that each seat sends by, the same number for each seat. A seat gets its nearest
+/// NICs; of equally near ones, those with the fewest seats ([`Machine::nearest_nic`]).
 fn rank_nics(machine: &Machine, seats: &[usize], nics: &[usize]) -> Vec<u32> {
     let each = (nics.len() / seats.len()).max(1);
     let mut taken = vec![0u32; nics.len()];

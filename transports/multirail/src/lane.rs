@@ -34,7 +34,7 @@ const LOOKS_MAX: usize = 1024;
 
 const LINK_SHIFT: u32 = 44;
 const RAIL_SHIFT: u32 = NUMBER.count_ones();
-/// Bit of a put's id for the first put of a rail that has come back, which is nobody's.
+/// Bit of a put's id that marks the proof of a recovered rail, which no user has posted.
 const PROOF: u64 = 1 << (LINK_SHIFT - 1);
 
 /// Link and rail that an endpoint of a lane below belongs to.
@@ -339,7 +339,7 @@ impl RailsLane {
         for rail in &link.rails {
             let Some(endpoint) = rail.endpoint() else { continue };
             for note in &notes {
-                // That it cannot be is noticed at the next poll.
+                // The next poll notices a failure.
                 let _ = lanes[rail.lane].note(endpoint, note);
             }
         }
@@ -409,7 +409,7 @@ impl RailsLane {
         self.tell(number, &[Note::Fate(fate)]);
     }
 
-    /// Takes in what the peer says has arrived over a rail that has failed.
+    /// Handles the peer's answer about the puts of a rail that has failed.
     fn settle(&mut self, number: usize, fate: &Fate, now: Instant) {
         let Some(Some(link)) = self.links.get_mut(number) else { return };
         let Some(rail) = link.rails.get_mut(usize::from(fate.rail)) else { return };
@@ -593,14 +593,14 @@ impl RailsLane {
         let (lane, Some(endpoint)) = (&mut lanes[rail.lane], rail.endpoint()) else { return };
         let mut keys = Vec::new();
         for (memory, key) in link.shares() {
-            // What is not registered any more is of no use to anybody.
+            // Memory that is no longer registered needs no key.
             let Ok(registered) = with.registry.find(key) else { continue };
             let own = registered.with[rail.lane];
             let shared = own.and_then(|own| lane.share(endpoint, own).ok());
             keys.extend(shared.map(|RemoteKey(key)| (memory, key)));
         }
         for note in note::keys(keys).into_iter().chain([then]) {
-            // That it cannot be is noticed at the next poll.
+            // The next poll notices a failure.
             let _ = lane.note(endpoint, &note.encode());
         }
     }
@@ -639,7 +639,7 @@ impl RailsLane {
         });
         let rail = &mut link.rails[at];
         let Some(proof) = proof else {
-            // There is nothing that it could go wrong with yet.
+            // Without shared memory there is no put that could fail.
             return rail.proved();
         };
         match lanes[index].post(now, &[proof]) {

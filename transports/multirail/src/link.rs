@@ -223,8 +223,8 @@ impl Link {
         idle.into_iter().map(|memory| self.forget(memory)).collect()
     }
 
-    /// Returns the path on which a put would be done first, if a rail takes the put now; or that of
-    /// the link's first rail, if the put takes no time worth a comparison there.
+    /// Returns the path with the earliest expected completion; none if no rail takes the put now. A
+    /// put that the first such rail does at once is not compared.
     pub(crate) fn put_path(&self, put: &Put, now: Instant) -> Option<PutPath> {
         let to = self.imports.iter().find(|import| import.number == put.to)?;
         let (before, from) = self.rails.split_at(self.turn % self.rails.len().max(1));

@@ -40,7 +40,7 @@ const MEASURED_BYTES: usize = 64 << 10;
 const MEASURED_FOR: Duration = Duration::from_millis(1);
 /// Age from which a measurement says nothing any more: it may have been a bad moment.
 const MEASURED_LATELY: Duration = Duration::from_millis(50);
-/// Time of a put, in seconds, that no other rail is worth looking at for: that would take as long.
+/// Time of a put, in seconds, up to which a comparison of rails takes as long as the put.
 const AT_ONCE_S: f64 = 1e-6;
 /// Fraction of a measurement's difference that is believed.
 const BELIEVED: f64 = 0.3;
@@ -362,7 +362,7 @@ impl Rail {
         if self.open == 0 {
             self.rate.since = None;
         }
-        // What the peer is asked about stays what it was.
+        // While the peer is asked about the window, its puts stay.
         let is_asking = matches!(self.stage, Stage::Asking(_));
         while !is_asking && self.window.front().is_some_and(|posted| posted.is_done) {
             self.window.pop_front();
@@ -420,7 +420,7 @@ impl Rail {
         if fate.epoch != down.epoch || fate.arrived.len() != down.open.len() {
             return false;
         }
-        // What was done since it was asked is among these, and told already.
+        // The answer covers puts that were done and reported after the question.
         let mut fates = fate.arrived.iter().zip(&down.open);
         let mut next = fates.next();
         for Posted { put, is_done, .. } in &self.window {

@@ -81,9 +81,9 @@ impl Addresses {
     }
 }
 
-/// Shortens an address of rails. The longest device address is replaced by `shorter` of it, as long
-/// as it can be any shorter; then the last device is left out, which the peer tells of later.
-/// Returns none if `address` is no address of rails, or cannot be any shorter with at least `least`
+/// Shortens an address of rails by one step: replaces the longest device address by `shorter` of
+/// it, or, if there is none, leaves out the last device, whose address the peer sends later.
+/// Returns none if `address` is no address of rails, or is the shortest with at least `least`
 /// devices.
 #[must_use]
 pub fn shorten(
@@ -360,7 +360,7 @@ impl RailsConnecting {
         let (bytes, of) = (address.0.len(), "a listener behind rails");
         let theirs = theirs.ok_or(TransportError::NoAddress { bytes, of })?;
         let id: LinkId = socket::random()?;
-        // Who has more devices uses them all; the other side's take turns.
+        // The side with more devices uses all; the other side's devices take turns.
         let rails = theirs.count.max(with.devices.len());
         let known = theirs.known.len() as u8;
         let mut attempts = Vec::new();

@@ -104,7 +104,7 @@ pub struct OfiDevice {
     options: Options,
     domain: Arc<Domain>,
     registry: Arc<Registry<Arc<Registered>>>,
-    /// Read by lanes that copy what came, written by whoever takes memory back.
+    /// Lock that lanes read while they copy received bytes; deregistration writes it.
     fence: Arc<RwLock<()>>,
     /// True if puts are writes.
     writes: bool,

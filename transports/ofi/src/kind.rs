@@ -28,7 +28,7 @@ ccl_core::tunables! {
     }
 }
 
-/// Variable by which EFA's provider lets a rank fork on systems where it would end it for that.
+/// Variable that lets a rank fork on systems where EFA's provider would end it for that.
 const FORK_SAFE: (&str, &str) = ("FI_EFA_FORK_SAFE", "1");
 
 /// Providers in software: others than ferroccl's users name them in `FI_PROVIDER`, for MPI, say,
@@ -92,9 +92,8 @@ fn own(config: &Config) -> Result<OfiTunables, TransportError> {
     Ok(config.transport_settings.read()?)
 }
 
-/// Returns the best provider that there is, or the one that most machines have. Where libfabric is
-/// not asked for by name, it is loaded for EFA only: it takes its time, and some providers set
-/// signal handlers.
+/// Returns the best available provider, or `tcp` if none is found. Unless libfabric is asked for by
+/// name, it is loaded for EFA only: loading is slow, and some providers set signal handlers.
 fn usual(config: &Config) -> Result<String, TransportError> {
     if has_efa() {
         return Ok(USUAL[0].to_owned());

@@ -164,7 +164,7 @@ impl OfiLane {
                 self.done.push(id);
                 return Ok(true);
             }
-            // Providers look at the registration of nothing, too.
+            // Providers check the registration of an empty range, too.
             write.add(&understood.source);
         }
         peer.outstanding[usize::from(is_control)] += 1;
@@ -219,8 +219,8 @@ impl OfiLane {
         }
     }
 
-    /// Does the same for all peers: control of all of them before any data, and data of another
-    /// peer first each time, since they share what the provider takes.
+    /// Hands the waiting puts of all peers to the provider: control of all peers, then data. Each
+    /// call begins with another peer, since peers share the provider's room.
     fn pump_all(&mut self) {
         let waits = |peer: &Option<Peer>, is_control| {
             peer.as_ref().is_some_and(|peer| peer.waiting.has(is_control) && peer.lost.is_none())
@@ -343,7 +343,7 @@ impl OfiLane {
             let _fence = fence.read().unwrap_or_else(PoisonError::into_inner);
             let target = memory.registry().find(head.mr()).ok();
             if let (Some(target), true) = (target, bytes > 0) {
-                // What lies outside of it is written nowhere.
+                // Bytes outside the region are not written.
                 let offset = usize::try_from(head.offset).unwrap_or(usize::MAX);
                 let _ = target.region.copy_from(offset, &message, HEAD_BYTES, bytes);
             }

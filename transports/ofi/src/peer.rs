@@ -334,7 +334,7 @@ impl Peer {
         if missing.times == 0 || missing.count != self.arrived {
             *missing = Tells { count: self.arrived, times: 1, at: now };
         } else if now.since(missing.at) >= TELL_EVERY / 2 {
-            // What was told while this side did not listen is heard at once, and counts once.
+            // Reports that came while this side did not listen are heard together, and count once.
             (missing.times, missing.at) = (missing.times + 1, now);
         }
         if missing.times > MISSING_TELLS {

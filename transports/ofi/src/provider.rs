@@ -51,7 +51,7 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// Returns what a transport does without what is missing, one sentence each.
+    /// Returns the effects of missing features on a transport, one sentence each.
     #[must_use]
     pub fn without(&self) -> Vec<String> {
         let mut all = Vec::new();

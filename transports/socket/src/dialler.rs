@@ -80,8 +80,7 @@ impl Dialler {
                     let (address, shake) = self.shakes.swap_remove(0);
                     return Ok(Some((address, shake.into_connection())));
                 }
-                // It is the listener meant, and wants nothing of this process: no other address
-                // leads to a better one.
+                // The right listener refuses this process: no other address leads to a better one.
                 Err(error @ TransportError::Refused { .. }) => return Err(error),
                 Err(error) => {
                     self.hope = true;

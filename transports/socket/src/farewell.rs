@@ -13,9 +13,9 @@ pub struct Farewell {
 }
 
 impl Farewell {
-    /// Returns whether nothing more is waited for: the endpoint `only`, or all endpoints that
-    /// leave, have been heard, or have had `within` for it. `waiting` are the numbers of all
-    /// endpoints that leave and have not been heard, in order.
+    /// Returns whether the wait is over: the endpoint `only`, or every endpoint that leaves, has
+    /// been heard or has waited for `within`. `waiting` lists the endpoints that leave and have not
+    /// been heard, in order.
     pub fn is_over(
         &mut self,
         now: Instant,

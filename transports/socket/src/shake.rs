@@ -161,7 +161,7 @@ impl Shake {
         // Not a byte more is read than belongs to the handshake: frames follow it.
         let Some(message) = self.read()? else { return Ok(false) };
         match self.handshake.take(&message) {
-            // Before this side proves anything: who means another listener must try another.
+            // Refuse before proving anything: a peer that means another listener must try another.
             Ok(_) if self.is_misled() => {
                 Err(self.refused("it means another listener than this".to_owned()))
             }

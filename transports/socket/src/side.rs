@@ -137,7 +137,7 @@ impl SideConnection {
             self.outgoing.extend_from_slice(&bytes);
         }
         self.unacknowledged.push_back(bytes);
-        // An end of the connection is noticed by who reads.
+        // The next read notices the end of a connection.
         let _ = self.flush();
     }
 
@@ -252,7 +252,7 @@ impl SideConnection {
                     self.unacknowledged
                         .iter()
                         .for_each(|word| self.outgoing.extend_from_slice(word));
-                    // An end of the connection is noticed by who reads.
+                    // The next read notices the end of a connection.
                     let _ = self.flush();
                 }
                 (FAREWELL, _) => return Err(SideEnd::Farewell),

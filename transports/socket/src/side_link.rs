@@ -10,8 +10,8 @@ use crate::links::{Break, Intent, Link, LinkId, Remake};
 use crate::side::{SideConnection, SideMessage};
 use crate::socket::KEEPALIVE;
 
-/// Shortest time that a connection may be broken, whatever is asked for: the side that must dial
-/// learns of the break by a question of its system ([`KEEPALIVE`]).
+/// Lower bound of the time that a connection may be broken: the side that must dial learns of the
+/// break by a keepalive probe of its system ([`KEEPALIVE`]).
 const MENDED_WITHIN_MIN: Duration = Duration::from_secs(3 * KEEPALIVE.as_secs());
 
 /// One end of a link's connection beside hardware. It may break, when a middlebox drops it, say,

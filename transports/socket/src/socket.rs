@@ -90,7 +90,7 @@ pub(crate) fn accept(listener: &OwnedFd) -> Result<Option<OwnedFd>, TransportErr
         return match rustix::net::accept_with(listener, flags()) {
             Ok(socket) => Ok(Some(socket)),
             Err(Errno::AGAIN) => Ok(None),
-            // What became of that one connection is no trouble of the listener's.
+            // The failure of one connection does not concern the listener.
             Err(
                 Errno::CONNABORTED
                 | Errno::INTR

@@ -92,7 +92,7 @@ impl Device for TcpDevice {
 
     fn deregister(&self, key: MrKey) -> Result<(), TransportError> {
         self.registry.remove(key)?;
-        // Whoever was writing there is done; whoever comes later finds it withdrawn.
+        // Wait for current writers; later ones find the memory withdrawn.
         self.writers.wait()
     }
 

@@ -412,7 +412,7 @@ impl Lane for TcpLane {
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
         let _writing = self.writer.begin();
         self.refresh();
-        // What this call reads is told by the next one: a credit posted meanwhile has told it.
+        // The next call acknowledges frames read in this one, unless a credit posted meanwhile has.
         for endpoint in self.endpoints.iter_mut().flatten() {
             endpoint.tell(now);
         }
@@ -422,7 +422,7 @@ impl Lane for TcpLane {
             let endpoints = self.endpoints.iter_mut().flatten();
             endpoints.for_each(|endpoint| endpoint.tell_written(events));
         }
-        // Whoever is told of something comes again, and need not wait for a system call.
+        // A caller that got events polls again, and need not wait for a system call.
         self.unread = if events.len() > before { self.unread + 1 } else { 0 };
         if self.unread.is_multiple_of(READ_EVERY) {
             self.read(now, events);
@@ -486,7 +486,7 @@ impl Drop for TcpLane {
 /// Returns whether a stripe still has bytes for a peer that is there.
 fn has_more_to_give(stripe: &Stripe) -> bool {
     let Some(socket) = stripe.connection.as_ref().map(Connection::socket) else { return false };
-    // What the peer still says is heard by nobody, but closing over it would reset the connection.
+    // Read and discard: closing with unread bytes would reset the connection.
     let mut unheard = [0; 4096];
     for _ in 0..UNHEARD_READS {
         match socket::read(socket, &mut [IoSliceMut::new(&mut unheard)]) {

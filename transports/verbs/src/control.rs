@@ -12,8 +12,8 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Chooses the class that is asked for, that of congestion notifications of the interface
-    /// behind a row of the port's addresses, or that of data. `read` reads a file of sysfs.
+    /// Chooses the class `asked` for, else that of congestion notifications of the interface behind
+    /// GID `row`, else that of data. `read` reads a file of sysfs.
     pub(crate) fn choose(
         asked: Option<u8>,
         data: u8,

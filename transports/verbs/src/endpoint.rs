@@ -506,7 +506,7 @@ impl Endpoint {
     ) -> Result<(), EndpointError> {
         // From there on both sides have what it takes to find each other again.
         let listened = self.side.listen(words, self.stage != Stage::Offered, now);
-        // A peer that offers its queue pairs is on its way; notes alone bring nobody nearer.
+        // Only an offer of queue pairs ends the wait for the peer; notes do not.
         let offers = |word: &SideMessage| matches!(word, SideMessage::Offer(_));
         self.joining_since = self.joining_since.filter(|_| !words.iter().any(offers));
         for word in words.drain(..) {

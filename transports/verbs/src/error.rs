@@ -6,7 +6,7 @@ use ccl_core::transport::TransportError;
 use ccl_socket::LinkEnd;
 use thiserror::Error;
 
-/// End of a link that the connection beside its queue pairs tells.
+/// Error that ends a link, found on the connection beside its queue pairs.
 #[derive(Debug, Error)]
 pub(crate) enum EndpointError {
     #[error(transparent)]

@@ -202,8 +202,8 @@ impl Rule {
         Ok(Choice { row: *row, why: format!("RoCE v2 over {ip}, {reach}") })
     }
 
-    /// Returns the addresses that would do as well as the chosen one where the peer is nearer to
-    /// them, the best first.
+    /// Returns the other addresses that fit the rule, the best first. One of them may be nearer to
+    /// the peer than the chosen one.
     pub(crate) fn others(&self, rows: &[GidRow], link_layer: u8, chosen: GidRow) -> Vec<GidRow> {
         if self.index.is_some() || link_layer != IBV_LINK_LAYER_ETHERNET {
             return Vec::new();

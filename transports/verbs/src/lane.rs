@@ -39,10 +39,9 @@ const CHECK_IDLE: Duration = Duration::from_millis(1);
 const CHECK_MOVING: Duration = Duration::from_millis(4);
 /// Largest number of links that one look finds with something to hear.
 const READY_MAX: usize = 64;
-/// Longest time that the peer may take to have what was posted before its link is closed. Delivery
-/// needs none of the peer's time, but a slow network's, and perhaps that of some retries. A peer
-/// that is dead is not waited for. The time is shorter than what a launcher grants to ranks that
-/// end.
+/// Longest wait for the delivery of posted puts before a link is closed. Delivery needs no CPU time
+/// of the peer, but a slow network or retries may delay it. A dead peer is not waited for. The wait
+/// is shorter than the time that a launcher grants to ranks that end.
 const FAREWELL: Duration = Duration::from_secs(4);
 /// Pause between two looks at a farewell.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
@@ -538,7 +537,7 @@ impl Lane for VerbsLane {
 
     fn glance(&mut self) -> Option<bool> {
         let is_settled = !self.unsettled && self.active.is_empty() && !self.has_events();
-        // What is wrong with the queue is for the poll to say.
+        // The next poll reports errors of the queue.
         Some(!is_settled || self.stash().unwrap_or(true))
     }
 
@@ -562,7 +561,7 @@ impl Lane for VerbsLane {
         if !matches!(self.stash(), Ok(false)) {
             return;
         }
-        // What others have under way may be done without a word here.
+        // Puts of other lanes may complete without an event on this one.
         let longest = if self.load.is_awaited() { longest.min(BUDGET_NAP) } else { longest };
         if self.await_ready(longest) {
             // It is heard at the next poll.

@@ -210,7 +210,7 @@ impl Port {
         health.pairs.remove(at).map(|(_, how)| how)
     }
 
-    /// Returns why nothing passes over this port any more, if so. The port's link may be away for
+    /// Returns why the port has failed; none while it works. The port's link may be down for
     /// `patience`.
     pub(crate) fn trouble(&self, now: Instant, patience: std::time::Duration) -> Option<String> {
         let health = self.health.lock().unwrap_or_else(PoisonError::into_inner);

@@ -19,8 +19,7 @@ const STREAM_BYTES: [u64; 2] = [64 << 10, 1 << 20];
 const ALL_REDUCE_BYTES: u64 = 1 << 20;
 /// Queue pairs of a stream, on both sides of the comparison.
 const PAIRS: u64 = 4;
-/// Iterations of latency measurements: so many that what a program does as it starts is no part of
-/// the mean.
+/// Iterations of latency measurements: enough that a program's start does not affect the mean.
 const LATENCY_ITERATIONS: &str = "10000";
 /// Bytes that a stream carries, on both sides: what one lost packet costs is shared by as many.
 const STREAM_TOTAL: u64 = 32 << 20;

@@ -1,5 +1,5 @@
-//! `cargo xtask check ofi`: what uses libfabric, over two versions of it. Debian has one; PyPI's
-//! package of Open MPI has a newer one. What can be installed is, the latter beside the build.
+//! `cargo xtask check ofi`: tests over two versions of libfabric. Debian has one; PyPI's package of
+//! Open MPI has a newer one. Both are installed if possible, the latter beside the build.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,8 +35,8 @@ pub(crate) struct Version {
     pub(crate) directory: Option<PathBuf>,
 }
 
-/// Runs the tests over every version that can be had. The quick tier has what uses the system's
-/// library in another suite.
+/// Runs the tests over every available version. In the quick tier, another suite tests the users
+/// of the system's library.
 pub(super) fn run(full: bool) -> Outcome<Verdict> {
     let (versions, lacks) = versions();
     for Version { name, directory } in &versions {

@@ -1,5 +1,5 @@
-//! Circles between modules: what uses each other can only be understood together. The baseline says
-//! how many modules of each crate stand in one; the number may only fall.
+//! Circles between modules: modules that use each other can only be understood together. The
+//! baseline has the number of modules in circles per crate; the number may only fall.
 //!
 //! Two levels are looked at: the top modules of a crate, each with all that is in its folder, and
 //! the files within one folder. A module and those within it may use each other.

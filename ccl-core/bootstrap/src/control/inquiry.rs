@@ -105,7 +105,7 @@ impl Inquiry {
     /// Takes this rank's note, and sends it to all ranks that have asked.
     pub(super) fn note(&mut self, mut note: Note) {
         if self.stalled_ms.is_some() {
-            // It does not look any more, but for the verdict.
+            // This rank looks only for the verdict now.
             note.doing = Doing::Waiting;
         }
         for (asker, attempt) in std::mem::take(&mut self.owed) {

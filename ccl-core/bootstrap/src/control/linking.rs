@@ -47,8 +47,8 @@ impl Control {
     pub fn dial_failed(&mut self, connection: ConnectionId, refused: bool, now: Instant) {
         let Some(link) = self.links.remove(&connection) else { return };
         let Some(rank) = link.towards() else { return };
-        // A rank listens as long as it lives. Who does not may have left in good order without
-        // our knowledge, but not before it was connected, and a coordinator cannot wait for it.
+        // A live rank listens. A rank that does not listen may have left in good order without our
+        // knowledge, but not before it was connected, and a coordinator cannot wait for it.
         let owed = self.agreement.owing(&self.facts, self.timing.heartbeat * 3, now);
         let owed = owed.contains(&rank);
         if refused && (owed || !self.unlinked().is_empty()) {

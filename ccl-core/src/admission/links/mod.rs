@@ -117,8 +117,8 @@ struct Peer {
 }
 
 impl Peer {
-    /// Ends what is under way to the peer and from it; returns the bytes that were under way, and
-    /// the credits of the pool that its links had.
+    /// Voids all messages to and from the peer. Returns the bytes that were in flight, and the pool
+    /// credits that the links had.
     fn void(&mut self) -> (usize, usize) {
         self.statistics.in_flight_bytes = 0;
         let links = self.links.iter_mut();
@@ -201,14 +201,14 @@ impl MessageLinks {
         })
     }
 
-    /// Connects peers when they are first asked for: the peers of the `directory` through its
-    /// addresses, and this rank through `listener`.
+    /// Connects peers on first use: dials the addresses of the `directory`, and accepts peers on
+    /// `listener`.
     pub fn connect_on_demand(&mut self, listener: Box<dyn Listener>, directory: Directory) {
         self.rendezvous = Some(Box::new(Rendezvous::new(listener, directory)));
     }
 
-    /// Takes over the connection to a peer. Returns the offer that this peer must be given, by
-    /// whatever way, for its [`MessageLinks::import`].
+    /// Takes over the connection to a peer. Returns the offer for the peer's
+    /// [`MessageLinks::import`]; the caller delivers it in any way.
     ///
     /// # Errors
     ///
@@ -257,7 +257,7 @@ impl MessageLinks {
         Ok(offer.encode())
     }
 
-    /// Makes what an attached peer has beside its inbound slots. Leaves nothing behind if it fails.
+    /// Makes a peer's staging slots, endpoint and shared key. Leaves nothing behind if it fails.
     fn attach_with(
         &mut self,
         inbound: &Slots,
@@ -460,7 +460,7 @@ impl MessageLinks {
         counters.in_flight_bytes_max = counters.in_flight_bytes_max.max(counters.in_flight_bytes);
     }
 
-    /// Makes the lane spread what goes to a peer as the call that runs wants it.
+    /// Sets the current call's striping for the lane's puts to a peer.
     fn apply_striping(&mut self, rank: Rank) {
         let version = self.spreading.version();
         let Some(Some(peer)) = self.peers.get_mut(rank as usize) else { return };
@@ -501,7 +501,7 @@ impl MessageLinks {
         }
     }
 
-    /// Queues the credit that `due` finds to be due.
+    /// Queues the credit that `due` returns, if any.
     fn credit(&mut self, link: Link, due: impl FnOnce(&mut Inbound) -> Option<u64>) {
         let Some((peer, channel)) = self.link(link) else { return };
         let Some(below) = due(&mut peer.links[channel].0) else { return };
@@ -530,8 +530,8 @@ impl MessageLinks {
         self.share_credits();
         loop {
             let flushed = self.post(now);
-            // The memory that the peer has granted does not exist: that ends the link with this
-            // peer only.
+            // If the memory that the peer granted does not exist, only the link with this peer
+            // ends.
             let granted = |&WorkRequest::Put { endpoint, remote, .. }: &WorkRequest| {
                 let rank = self.rank(endpoint)?;
                 let peer = self.peers.get(rank as usize)?.as_ref()?;
@@ -553,8 +553,8 @@ impl MessageLinks {
             let taken = lane.post(now, queue);
             queue.drain(..taken.as_ref().map_or(0, |&taken| taken.min(queue.len())));
             flushed = taken.map(|_| ());
-            // A peer that takes nothing now must not keep others from what is theirs, nor its data
-            // keep credits and CTS.
+            // A blocked peer must not hold up other peers, and its data must not hold up credits
+            // and CTS.
             if let (Ok(()), Some(&WorkRequest::Put { endpoint: full, is_control: kind, .. })) =
                 (&flushed, queue.first())
             {
@@ -573,7 +573,7 @@ impl MessageLinks {
     ///
     /// # Errors
     ///
-    /// When the lane itself fails. [`MessageLinks::lost`] tells what became of the peers.
+    /// When the lane itself fails. [`MessageLinks::lost`] reports lost peers.
     pub fn poll(&mut self, now: Instant) -> Result<bool, AdmissionError> {
         self.now = Some(now);
         let connected = self.make_connections(now)?;
@@ -615,8 +615,8 @@ impl MessageLinks {
         Ok(moved)
     }
 
-    /// Returns the sign by which a peer was found to be gone, if it is: nothing comes from it any
-    /// more, and nothing can be sent to it.
+    /// Returns the reason why a peer is lost, if the peer is lost. A lost peer sends nothing more,
+    /// and nothing can be sent to it.
     #[must_use]
     pub fn lost(&self, rank: Rank) -> Option<&str> {
         self.lost.iter().find(|(peer, _)| *peer == rank).map(|(_, reason)| reason.as_str())
@@ -636,8 +636,8 @@ impl MessageLinks {
         }
     }
 
-    /// Returns whether everything that was published and released has left this process: its owner
-    /// may stop polling without holding up a peer.
+    /// Returns whether all queued requests have left this process. The owner of the links may then
+    /// stop polling without holding up a peer.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.queue.is_empty() && self.lane.is_drained()
@@ -645,7 +645,7 @@ impl MessageLinks {
 
     /// Sleeps until something may have happened, at most for `longest`.
     pub fn sleep(&mut self, longest: Duration) {
-        // Nothing wakes it for connections in the making.
+        // Pending connections do not wake the lane.
         let longest = if self.is_connecting() { longest.min(RENDEZVOUS_PAUSE) } else { longest };
         self.lane.sleep(longest);
     }
@@ -837,7 +837,7 @@ impl Drop for MessageLinks {
     /// Closes the connections first, so that no peer writes into the slots that go after them.
     fn drop(&mut self) {
         self.close();
-        // All farewells begin together, and what a peer leaves unread keeps none from the others.
+        // All farewells begin together, so that a peer that does not read delays no other.
         self.lane.say_farewell(None);
         for peer in std::mem::take(&mut self.peers).into_iter().flatten() {
             self.lane.detach(peer.endpoint);

@@ -2,9 +2,9 @@
 //!
 //! Where the budget does not hold all slots of every link, each link keeps a few credits for itself
 //! ([`Config::reserved_slots`]), so that it can always go on, and the rest of the budget is a pool.
-//! A credit of the pool is given for one receive that is preposted: the message that it is for will
-//! come, so the credit comes back, and none is left with a peer that sends nothing. Links ask in
-//! the order of the receiver's schedule and are served round-robin, one credit a turn.
+//! A pool credit is given for one preposted receive. The message of that receive will come, so the
+//! credit returns to the pool, and no idle peer keeps one. Links ask in the order of the receiver's
+//! schedule and are served round-robin, one credit a turn.
 
 use std::collections::VecDeque;
 

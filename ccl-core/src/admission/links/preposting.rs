@@ -1,4 +1,4 @@
-//! Receives that are preposted: the CTS that go with them, and what a sender finds of them.
+//! Preposted receives: the receiver sends their CTS, and the sender looks the CTS up.
 
 use super::super::cts::{Placement, RECORD_BYTES, RECORDS, Record, index};
 use super::{MessageLinks, record_id};
@@ -37,9 +37,9 @@ impl MessageLinks {
         })
     }
 
-    /// Preposts the receive of the link's next message that is not preposted yet, with memory of
-    /// the call that nobody touches before, or none. The payload comes there or into its slot:
-    /// [`MessageLinks::received`] tells. Call this only when the link [may
+    /// Preposts the link's next receive that is not preposted yet. The placement is call memory
+    /// that nothing touches before, or none. [`MessageLinks::received`] returns the payload's
+    /// address, there or in its slot. Call this only when the link [may
     /// prepost](MessageLinks::may_prepost).
     pub fn prepost(&mut self, link: Link, placement: Option<Placement>) {
         let shared = self.pool.is_shared();
@@ -142,7 +142,7 @@ impl MessageLinks {
         // The device may be writing it.
         let record = peer.inbound.region.read_words(offset).ok()?;
         let record = Record::decode(&record).filter(|record| record.number == number)?;
-        // Another message than was described: its receiver sees that in its slot.
+        // The CTS describes another message: this one goes to its slot.
         if (record.bytes as usize, record.tag) != (bytes, tag) {
             return None;
         }
@@ -167,7 +167,7 @@ impl MessageLinks {
                 lane.forget(peer.endpoint, mr);
             }
         }
-        // The peer's slots are no place that it could grant again.
+        // A CTS must not name the peer's slots.
         let key = RemoteKey(key.to_vec());
         let mr = lane.import(peer.endpoint, &key).ok().filter(|mr| Some(*mr) != peer.remote)?;
         // The same memory may have come under another key before.

@@ -43,9 +43,8 @@ impl MessageLinks {
         self.spreading = StripingState { policy, made, near, current, version, asked };
     }
 
-    /// Spreads messages by another policy from the next call on, with the queue pairs that there
-    /// are. Returns the queue pairs that the policy needs beyond those, if any; then the policy has
-    /// not changed. The policy does not change either where none was followed before.
+    /// Changes the policy from the next call on, if there was one before and the existing queue
+    /// pairs suffice. Otherwise the policy stays. Returns the queue pairs that are missing, if any.
     pub fn change_policy(&mut self, policy: &Policy) -> Option<Group> {
         let StripingState { policy: current, made, asked, .. } = &mut self.spreading;
         *asked = None;

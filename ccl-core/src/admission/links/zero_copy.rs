@@ -238,7 +238,7 @@ impl MessageLinks {
             return true;
         }
         if !self.device.caps().redirects {
-            // It needs none of the peer's time to be done.
+            // The peer's hardware acknowledges by itself.
             return self.zero_copy.sends.is_empty();
         }
         let by = *self.zero_copy.settle_by.get_or_insert_with(|| {
@@ -259,9 +259,9 @@ impl MessageLinks {
             && self.lane.is_drained()
     }
 
-    /// Reclaims memory that is about to be written. Returns whether no send reads it any more:
-    /// always where a lane moves bytes late, else once its sends are acknowledged, which the peer's
-    /// process cannot hold up.
+    /// Reclaims memory before it is written. Returns true if no send reads it: always where a lane
+    /// moves bytes late, else once its sends are acknowledged. The peer's process cannot delay
+    /// acknowledgements.
     pub fn reclaim(&mut self, address: usize, bytes: usize) -> bool {
         if !self.device.caps().redirects {
             return !self.zero_copy.is_being_sent(address, bytes);
@@ -277,9 +277,9 @@ impl MessageLinks {
         true
     }
 
-    /// Names memory for the payload of the link's next message, which has not arrived: an address
-    /// of the call's memory, which nobody reads. The payload comes there or into its slot:
-    /// [`MessageLinks::received`] tells.
+    /// Names memory of the call for the payload of the link's next message. The message has not
+    /// arrived, and nobody reads the memory. [`MessageLinks::received`] returns the payload's
+    /// address, there or in its slot.
     pub fn receive_into(&mut self, link: Link, address: usize, bytes: usize) {
         if !self.device.caps().redirects {
             return;

@@ -285,7 +285,7 @@ impl Receiver {
             }
             group.stage = Stage::Vacant;
             group.id = id.next();
-            // Nothing may go that way for a while that could carry the acknowledgement.
+            // No message may follow soon that could carry the acknowledgement.
             if self.waiting == 0 && std::mem::take(&mut self.was_placed) {
                 connection.conclude(now);
             }
@@ -401,7 +401,7 @@ impl Receiver {
         self.expected.end(&mut self.connection, slot, &guess)?;
         let meant = if is_right { None } else { self.find(header.tag, header.ordinal) };
         if meant.is_some_and(|(at, _)| self.untold >> at & 1 == 0) {
-            // Granted, and come this way nevertheless: more will, and are not guessed.
+            // A CTS was sent, but the message came in a slot: more will, and are not guessed.
             self.is_mixed = true;
         } else if is_right || guess.took(bytes) {
             self.expected.learn(is_right);
@@ -439,7 +439,7 @@ impl Receiver {
             self.expect_nothing(Some(slot))?;
         }
         if self.held != 0 && self.untold != 0 {
-            // Others may have to get past them.
+            // Others may need a CTS to pass them.
             self.tell_all()?;
         }
         self.expect();
@@ -528,7 +528,7 @@ impl Receiver {
         entry.got += header.bytes as usize;
         self.groups[at].wait.moves(self.connection.pumped);
         let entry = &mut self.groups[at].entries[index];
-        // A chunk behind the end: the message was put where it was wanted, in parts.
+        // A chunk at the end announces a message that was put into its buffer in parts.
         if entry.got as u64 >= header.total || header.at >= header.total {
             entry.got = header.total.min(room) as usize;
             self.finish(at, index);

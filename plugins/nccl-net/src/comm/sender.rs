@@ -235,7 +235,7 @@ impl Sender {
     pub(crate) fn close(&mut self, until: Instant) {
         self.release(None, until);
         let requests = &self.requests;
-        // What is there, and only not told of yet, is.
+        // A message that arrived in parts is still announced.
         self.waiting.retain(|slot| {
             let request = &requests[usize::from(*slot)];
             request.bytes > 0 && request.sent == Some(request.bytes)
@@ -307,7 +307,7 @@ impl Sender {
         }
         let Request { bytes, tag, stage, cts, .. } = *request;
         if stage.is_reading() {
-            // How far a put is only its lane knows.
+            // Only the lane knows the progress of a put.
             request.wait.moves(connection.moved);
         }
         request.wait.judge(connection, settings, now, || {
@@ -387,7 +387,7 @@ impl Sender {
             Stage::Sending => request.stage = Stage::Done,
             Stage::Parts(left) if *left > 1 => *left -= 1,
             Stage::Parts(_) => {
-                // All of it is there: what is left is a chunk without bytes.
+                // All parts have arrived: only an empty chunk is left to send.
                 request.stage = Stage::Waiting;
                 request.sent = Some(request.bytes);
                 // Its memory is not read again, and may go.
@@ -414,7 +414,7 @@ impl Sender {
                 }
                 continue;
             }
-            // Its message waits, or went to a slot without it.
+            // The message waits, or went to a slot without this CTS.
             let name = (receive.tag, receive.ordinal);
             let waiting = self.waiting.iter().map(|slot| usize::from(*slot));
             let waiting = { waiting }.find(|slot| {
@@ -508,8 +508,8 @@ impl Sender {
         }
         let usable = slots.free & !self.busy;
         let is_short = request.bytes <= self.settings.short_bytes;
-        // The slots that are kept for messages whose buffers are known: that is not told while
-        // messages come as expected.
+        // Slots reserved for messages whose buffers are known. With redirects, no CTS tells of a
+        // buffer while messages come as expected.
         let part = if self.connection.redirects() { 4 } else { 2 };
         let reserved = slots.count.div_ceil(part);
         let may_be_early = request.bytes <= slots.bytes
@@ -529,7 +529,7 @@ impl Sender {
         let request = &mut self.requests[usize::from(slot)];
         let (key, offset) = match &request.mr {
             Some(mr) => {
-                // It may be on its way out.
+                // Fails if the memory is withdrawn.
                 mr.with(|_| Ok(()))?;
                 (mr.key, request.offset)
             }
@@ -548,10 +548,10 @@ impl Sender {
             id: slot.into(),
         };
         if bytes > most {
-            // A receiver that knows nothing of parts is told when all are there.
+            // The receiver knows nothing of parts: it is told when all have arrived.
             let count = bytes.div_ceil(most);
             request.stage = Stage::Parts(count);
-            // None of them so short that it would be done before it has arrived.
+            // No part is so short that it completes before it has arrived.
             let part_bytes = bytes.div_ceil(count);
             for at in (0..bytes).step_by(part_bytes) {
                 let bytes = part_bytes.min(bytes - at);
@@ -590,7 +590,7 @@ impl Sender {
             };
             let region = slots.mapped.as_ref().unwrap_or(&self.staging.region);
             region.write(offset, &header.encode()).map_err(TransportError::from)?;
-            // What is whole and long is read in its own place.
+            // Long messages in one chunk are not copied.
             let is_zero_copy = bytes == request.bytes && bytes > self.settings.short_bytes;
             let mut tail = None;
             if let Some(mr) = &request.mr {
@@ -603,7 +603,7 @@ impl Sender {
                 }
             }
             let staged = if tail.is_some() { 0 } else { bytes };
-            // What was written there itself is only announced.
+            // Bytes written through the mapping are only announced.
             let (here, put_bytes) = match slots.mapped {
                 Some(_) => (0, 0),
                 None => (offset, HEADER_BYTES + staged),

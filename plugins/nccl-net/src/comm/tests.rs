@@ -304,7 +304,7 @@ fn messages_survive_rails_that_fail() {
         for _ in 0..4 {
             let all = messages(200, &mut random);
             run(&mut house, &all, &mut random, true);
-            // What has failed comes back.
+            // Failed rails come back.
             let until = house.world.now() + PATIENCE;
             while !house.is_whole() {
                 house.go_on();

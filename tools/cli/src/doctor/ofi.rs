@@ -31,7 +31,7 @@ struct Row {
     passed: bool,
     /// Result of the test, in words.
     test: String,
-    /// Sentences on what a transport does without what the provider lacks.
+    /// Effects of missing features on a transport, one sentence each.
     without: Vec<String>,
 }
 

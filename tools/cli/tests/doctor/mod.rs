@@ -476,7 +476,7 @@ fn each_planted_fault_is_found_and_nothing_else() {
             name == check && judged == verdict && words.iter().all(|word| text.contains(word))
         };
         assert!(found.iter().any(|finding| expected(&finding)), "{check} {words:?}: {found:?}");
-        // Who has lost a port has it farther to the next one.
+        // A GPU whose port is lost is farther from the next port.
         let follows = |name: &str| *check == "rdma-ports" && name == "distance";
         let strangers: Vec<_> =
             found.iter().filter(|[name, ..]| name != check && !follows(name)).collect();
@@ -495,7 +495,7 @@ fn every_check_has_a_planted_fault() {
 
 #[test]
 fn other_twins_are_healthy_too() {
-    // Who may lock anything is not bound by the limit; in a namespace of users, that is nothing.
+    // CAP_IPC_LOCK lifts the limit, but not in a user namespace.
     let machine = Machine::healthy();
     limit(&machine, "Max locked memory", "65536");
     replace(&machine, "proc/self/status", "0000000000000000", "0000000000004000");

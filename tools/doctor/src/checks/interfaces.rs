@@ -110,7 +110,7 @@ fn names(host: &Host, filter: &str, all: &[Interface]) -> Result<Vec<String>, Bo
     }))
 }
 
-/// Returns a finding if there is something much faster than what is used, or may be used.
+/// Returns a finding if an interface is much faster than one that is used or may be used.
 fn slow(
     subject: &str,
     all: &[Interface],

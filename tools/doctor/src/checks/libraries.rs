@@ -1,5 +1,5 @@
-//! Native libraries, opened at run time and never linked: which are there, and what does not work
-//! without the others.
+//! Native libraries, opened at run time and never linked: the installed ones, and the features
+//! that need a missing one.
 
 use std::collections::BTreeSet;
 

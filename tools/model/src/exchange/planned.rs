@@ -1,5 +1,5 @@
 //! Schedule of a planned collective as Chakra traces. Sends, receives, reductions and copies are
-//! nodes; each node comes after those whose results it takes and those that must not see its own.
+//! nodes; each depends on those whose results it reads and those that must precede its writes.
 
 use std::collections::BTreeMap;
 

@@ -54,7 +54,7 @@ fn connection_cycles(side: &Side) -> Outcome {
     for index in 0..WARM_UP + CONNECTIONS {
         if index == WARM_UP {
             side.meet()?;
-            // What ends by itself may need a moment.
+            // Resources that are released in the background may need a moment.
             std::thread::sleep(Duration::from_millis(100));
             before = Holdings::now();
         }

@@ -49,7 +49,7 @@ fn several_as_one(side: &Side) -> Outcome {
         let device = if side.role == Role::Receiver { receiver } else { sender };
         side.step(&format!("connecting device {sender} to device {receiver}"));
         let link = Link::open(side, &net.on(device))?;
-        // What is too long for all slots at once, where both sides have parts.
+        // A message too long for all slots at once, if both sides use the device with parts.
         let long = usize::from(receiver == sender);
         for (messages, bytes) in [(40, 100), (8, 200_000), (long, 9_000_001)] {
             let stream = Stream::of(messages, bytes);

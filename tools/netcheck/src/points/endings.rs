@@ -19,8 +19,8 @@ const CLOSING: Duration = Duration::from_secs(2);
 const MESSAGES: usize = 8;
 const BYTES: usize = 512 << 10;
 
-/// Bytes of each message: less than sockets take, more than the receiver's takes, and more than
-/// both do.
+/// Bytes of each message: fewer than socket buffers hold, more than the receiver's holds, and more
+/// than both sides' hold.
 const ROUNDS: [usize; 3] = [4 << 10, 64 << 10, BYTES];
 /// Time that sends get to be done while the receiving process is stopped.
 const STOPPED: Duration = Duration::from_millis(300);

@@ -82,7 +82,7 @@ fn strangers(at: SocketAddr) -> Vec<TcpStream> {
     if let Some(stream) = says(&[0xFF; 64 << 10]) {
         let _ = rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
     }
-    // Silent; begins something and goes on no further; talks nonsense and stays.
+    // One sends nothing, one sends a single byte, two send nonsense; all stay connected.
     let stay = [connect(), says(&[0]), says(&[0; 4096]), says(&[0x5A; 300])];
     stay.into_iter().flatten().collect()
 }

@@ -422,7 +422,7 @@ impl<'a> Run<'a> {
     }
 
     /// Lets a flow's receiver notify its sender of marks, and the sender react to earlier notices.
-    /// A notice takes as long back as a byte takes there through empty queues.
+    /// A notice's delay is that of a byte on the same path through empty queues.
     fn tell(&mut self, dcqcn: &Dcqcn, flow: usize, now_s: f64, (came, marked): (f64, f64)) {
         let packets = (came / PACKET_BYTES, if came > 0.0 { marked / came } else { 0.0 });
         if self.notices[flow].arrive(dcqcn, now_s, packets, &mut self.random) {

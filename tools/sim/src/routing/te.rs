@@ -201,8 +201,8 @@ impl<'a> Engine<'a> {
         let way = Way { network: self.network, key: &key, turn: self.turns[index] };
         let capacity = self.network.capacity();
         let mut found = std::mem::take(&mut self.found);
-        // Where one can be after each level: by number, what is left on the way there, and the
-        // link that led there with the number that it came from.
+        // NICs or switches that are reachable after each level, by number: the capacity left on the
+        // path, its last link, and the number at that link's near end.
         let mut levels: Vec<BTreeMap<u32, (f64, Link, u32)>> = Vec::new();
         let mut here = BTreeMap::from([(demand.from.nic, (f64::INFINITY, 0, 0))]);
         for level in way.levels() {

@@ -56,8 +56,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let cases = cases(setting, &zone);
     let mut findings = Findings::default();
     let mut times = Vec::new();
-    // What a link may have under way over its round trip is its rate: where nothing collides, this
-    // alone makes it longer.
+    // A link's rate is at most its window over its round trip. Without collisions, only this limit
+    // makes the transfer slower.
     let window_bytes = f64::from(cases[0].3) * SLOT_BYTES as f64;
     let filled_s = window_bytes / zone.nic_bytes_per_s;
     let late = (setting.number("round_trip") * 1e-6 / filled_s).max(1.0);

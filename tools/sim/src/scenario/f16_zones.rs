@@ -67,7 +67,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         ("ring, zone by zone", Job::first(hosts).streams(&network, &ring, each, 0)?),
         ("hierarchical", Job::first(hosts).streams(&network, &hierarchical, 1, 0)?),
     ];
-    // What a NIC needs for the bytes of the dealt ring, were all in one zone.
+    // Time that a NIC needs for the dealt ring's bytes if all hosts are in one zone.
     let nic_s = 2.0 * ring.bytes as f64 / zone.nic_bytes_per_s;
     let mut findings = Findings::default();
     let (mut speeds, mut across) = (Vec::new(), Vec::new());

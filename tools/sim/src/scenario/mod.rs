@@ -71,7 +71,7 @@ pub struct Scenario {
 }
 
 /// Experiments that can run on any network, and the fewest tiers of switches that each needs. The
-/// others try what the paper says of its own network.
+/// others test the paper's claims about its own network.
 const ON_ANY: [(&str, usize); 5] =
     [("job", 1), ("scale", 1), ("schemes", 2), ("straggler", 1), ("incast", 1)];
 

@@ -37,8 +37,8 @@ const MESSAGES_MAX: f64 = 50e6;
 ///
 /// # Errors
 ///
-/// If the traffic is empty, names ranks that it does not have, or has more than the network; if
-/// nothing leads from one of them to another; if it takes more memory than is allowed.
+/// If the traffic is empty, names ranks that it does not have, or has more ranks than the network;
+/// if no path joins two of its ranks; if the replay takes more memory than is allowed.
 pub fn replay(traffic: &Traffic, routing: Scheme, ask: &Ask<'_>) -> Result<Report, SimError> {
     let setting = Setting::new(ask, PARAMETERS)?;
     let Some(on) = &setting.on else {

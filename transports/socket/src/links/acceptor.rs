@@ -96,7 +96,7 @@ impl Acceptor {
 }
 
 fn lock(acceptor: &Mutex<Acceptor>) -> MutexGuard<'_, Acceptor> {
-    // Whatever thread died with it: connections are in one list or another.
+    // Even after a panic each connection is in one list or another.
     acceptor.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
