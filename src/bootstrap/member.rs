@@ -108,7 +108,7 @@ fn attempt(join: &Join, address: SocketAddr, deadline: Deadline) -> Result<Joine
     let (listener, contact) = contact::of_member(join, &stream).map_err(Setback::Final)?;
     let mut machine = MemberJoin::new(join.id.secret.clone(), join.hello(contact), nonce);
     let outcome = converse(&mut machine, &stream, deadline, join)?;
-    // Rank 0 has said all that it has to say, and descriptors may be few.
+    // Rank 0 has sent its last message, and descriptors may be scarce.
     drop(stream);
     match outcome {
         Some(Ok(Reply::Referred(referral))) => {

@@ -12,8 +12,8 @@ use crate::bootstrap::{FailureReason, NoVerdict, Verdict, VerdictError};
 /// Longest time that a failing call waits for the agreement of the survivors, who need a few
 /// messages; a second failure may come between.
 const AGREEMENT: Duration = Duration::from_secs(1);
-/// Time that the control plane has for telling why a connection is gone. A rank that ends because
-/// of another one has told so before, but this rank's data path may be faster.
+/// Longest wait for the control plane's report on a lost connection. A rank reports the failed peer
+/// before it ends, but this rank's data path may see the loss sooner.
 pub(super) const FAILURE_WITHIN: Duration = Duration::from_millis(200);
 
 /// Rank that is waited for, in the messages of a rank that is in no call.
@@ -148,7 +148,7 @@ impl Communicator {
             Error::Broken { rank, reason, last_completed, .. } => (rank, reason, last_completed),
             stuck => return stuck_in(stuck, error, during),
         };
-        // What this rank found out about its own call says more than what made another one fail.
+        // A mismatch in this rank's own call explains more than another rank's failure.
         let is_telling = matches!(error, Error::Mismatch { .. });
         let is_condemned = rank == self.rank() && !cause.is_own;
         match error {
@@ -175,9 +175,9 @@ impl Communicator {
 }
 
 impl Engine {
-    /// Reports the rank that is to blame, if no rank has reported one. This must come before the
-    /// end of a call closes connections over which its memory could be reached: a closed connection
-    /// looks as if this rank had failed.
+    /// Reports the rank that is to blame, if no rank has reported one. Callers report before the
+    /// end of a call closes the connections to its memory: to a peer, a closed connection looks
+    /// like a failure of this rank.
     pub(super) fn blame(&self, error: &Error) {
         if error.is_harmless() {
             return;
@@ -192,7 +192,7 @@ impl Engine {
     }
 }
 
-/// Returns the end of a call that the verdict of all ranks on the stuck rank ends.
+/// Returns the error of a call that ends with the verdict on the stuck rank.
 fn stuck_in(stuck: Error, own: Error, in_call: String) -> Error {
     let Error::Deadline { stalled, verdict, last_completed, .. } = stuck else { return own };
     let (during, waiting) = match own {

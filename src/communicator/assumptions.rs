@@ -1,5 +1,5 @@
-//! Assumptions of the defaults about the network, checked when ranks have joined. An assumption
-//! that does not hold is made up for as far as defaults can, and logged.
+//! Assumptions of the defaults about the network, checked when ranks have joined. A wrong
+//! assumption is logged, and the defaults are adjusted as far as possible.
 //!
 //! A library that was tuned for round trips below 10 µs does badly where a round trip takes longer
 //! ([Meta, SIGCOMM 2024], section 7.1): the data in flight towards a rank is bounded, and over a
@@ -33,9 +33,9 @@ fn untouched_flows(config: &Config) -> Option<(&'static str, &'static str)> {
     values.last().filter(|_| !is_set).map(|most| (variable, *most))
 }
 
-/// Returns the configuration with as many flows on each link as suit its network, and a note on
-/// that. Over verbs a link has one queue pair for data where the fabric routes adaptively, which
-/// InfiniBand is assumed to do. With `more`, a link has the flows that [`more_flows`] promises. The
+/// Returns the configuration with the number of flows per link that suits the network, and a note
+/// on the change. Over verbs, a link has one data queue pair if the fabric routes adaptively, as
+/// InfiniBand is assumed to. With `more`, a link has the flows that [`more_flows`] promises. The
 /// result is equal on all ranks, as the arguments are. Settings of the user stay.
 pub(super) fn flows(config: &Config, is_infiniband: bool, more: bool) -> (Config, Option<String>) {
     let mut config = config.clone();
@@ -75,9 +75,8 @@ pub(super) fn flows(config: &Config, is_infiniband: bool, more: bool) -> (Config
     (config, Some(said))
 }
 
-/// Returns how many more flows a link can have than it has in `holds`, a configuration that was
-/// made from `asked`; none where the user has set the number, or where there are enough flows
-/// already.
+/// Returns the setting that gives a link more flows than `holds`, a configuration that was made
+/// from `asked`. Returns none if the user has set the number, or if a link has enough flows.
 pub(super) fn more_flows(asked: &Config, holds: &Config) -> Option<String> {
     let is_infiniband = holds.ib_adaptive_routing == Some(true);
     let mut taken = asked.clone();
@@ -93,9 +92,9 @@ pub(super) fn more_flows(asked: &Config, holds: &Config) -> Option<String> {
         .then(|| format!("up to {pairs} queue pairs per link in the place of {before}"))
 }
 
-/// Returns the configuration with other values for defaults that do not suit ranks on several hosts
-/// with such round trips between them, and a note on that. The result is equal on all ranks, as the
-/// arguments are. Settings of the user stay.
+/// Returns the configuration with defaults adjusted to ranks on several hosts with this round trip,
+/// and a note on the change. The result is equal on all ranks, as the arguments are. Settings of
+/// the user stay.
 pub(super) fn adjusted(
     config: &Config,
     hosts: &Hosts,
@@ -146,9 +145,8 @@ pub(super) fn adjusted(
     (config, Some(said))
 }
 
-/// Logs and returns that slots are shorter or fewer than they should be because the ranks are many.
-/// The more ranks there are, the less each link may have in flight; users should not have to find
-/// that out by measuring.
+/// Logs and returns a note if slots are shorter because the ranks are many. The more ranks there
+/// are, the less each link may have in flight; users should learn that without measuring.
 fn shrunk(config: &Config, hosts: &Hosts) -> Option<String> {
     let segment = |hosts: &Hosts| Segment::new(hosts, 0, config);
     let two: &[u32] = if hosts.count() == hosts.ranks() { &[0, 1] } else { &[0, 0, 1] };

@@ -167,7 +167,7 @@ impl Communicator {
         let obstacle = from.await_obstacle(&verdict.survivors, FAILURE_WITHIN);
         let has_lost = match control {
             None => from.has_lost(&verdict.survivors),
-            // Others may have found it complete: with them this rank agrees next.
+            // Others may have completed it: this rank agrees with them next.
             Some(control) => {
                 self.control.expect_heir(&Arc::downgrade(&control));
                 let all = Vec::from_iter(0..control.ranks());

@@ -51,9 +51,9 @@ impl<T> Drop for Registered<T> {
 }
 
 impl Communicator {
-    /// Keeps memory registered as long as the result lives. Over RDMA that spares large messages
-    /// the registration in every call, and lets shorter ones go without a copy, too: from
-    /// `FERROCCL_ZERO_COPY_BYTES` on, where unregistered memory begins at 256 KiB. At most
+    /// Keeps memory registered as long as the result lives. Over RDMA, large messages then need no
+    /// registration in each call. Messages of `FERROCCL_ZERO_COPY_BYTES` or more travel without a
+    /// copy; from unregistered memory, only those of 256 KiB or more do. At most
     /// `FERROCCL_REGISTERED_BYTES` of all such memory are registered at a time. Over other
     /// transports nothing changes.
     ///

@@ -75,7 +75,7 @@ impl Communicator {
         let first = self.next_request();
         let unwinding = Unwinding(self);
         let result = body(&mut Scope { communicator: unwinding.0, env: PhantomData });
-        // Of a fork in the closure the child gets here too.
+        // After a fork in the closure, the child gets here, too.
         unwinding.0.not_forked()?;
         unwinding.0.drain_requests()?;
         unwinding.0.take_results_from(first).map(|()| result)

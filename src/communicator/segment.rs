@@ -48,12 +48,11 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// Returns the layout on the host of `rank`: slots as large and as many as configured, or as
-    /// the budget allows, which holds for 32,000 peers if it is the usual one. Where no two ranks
-    /// share a host, slots are twice as large: a system call costs more than a look at a slot, and
-    /// payload that is sent and placed without a copy stays in no cache. Between hosts a small
-    /// budget makes slots fewer before it makes them shorter, because idle links leave their
-    /// credits to others.
+    /// Returns the layout on the host of `rank`: slots of the configured size and number, or as the
+    /// budget allows. The usual budget is enough for 32,000 peers. Where no two ranks share a host,
+    /// slots are twice as large: a system call costs more than a look at a slot, and payload that
+    /// is sent and placed without a copy stays in no cache. Between hosts a small budget makes
+    /// slots fewer before it makes them shorter, because idle links leave their credits to others.
     pub(super) fn new(hosts: &Hosts, rank: Rank, config: &Config) -> Segment {
         let (ranks, locals) = (hosts.ranks(), hosts.members(hosts.seat(rank).0));
         let apart = ranks > 1 && hosts.count() == ranks;
@@ -108,8 +107,8 @@ impl Segment {
         })
     }
 
-    /// Returns a text on the slots that each link has where the budget does not hold all; empty
-    /// where it does.
+    /// Returns a note on the slots of each link if the budget does not hold all of them; empty
+    /// otherwise.
     pub(super) fn fewer_slots(&self) -> String {
         let (config, peers) = (self.message_config(), self.ranks.saturating_sub(1) as usize);
         let reserved = config.reserved_slots(peers);

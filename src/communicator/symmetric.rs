@@ -1,5 +1,5 @@
-//! Memory that every rank of a host maps. All ranks make it together, with the same size on each;
-//! each writes its own part and reads everybody's.
+//! Memory that every rank of a host maps. All ranks allocate it together, with equal sizes. Each
+//! rank writes its own part and reads all parts.
 
 use std::marker::PhantomData;
 
@@ -14,8 +14,8 @@ use super::{CallError, Communicator, Error};
 
 /// Memory that every rank of a host maps: a part for each rank, which only that rank writes.
 ///
-/// Nothing of it is ever lent as a slice, because other ranks may read it at any time: what a rank
-/// reads while another one writes it may be old, new, or some of both. A call between the two, a
+/// The memory is never exposed as a slice, because other ranks may read it at any time. A read
+/// during another rank's write returns old data, new data or a mix. A call between the two, a
 /// [`Communicator::barrier`] at least, puts them in order.
 #[derive(Debug)]
 pub struct SymmetricBuffer<T> {

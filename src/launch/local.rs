@@ -25,8 +25,8 @@ const GRACE: Duration = Duration::from_secs(5);
 const LAST_GRACE: Duration = Duration::from_secs(2);
 /// Time to wait for the last lines of ended ranks: a grandchild may hold their pipe.
 const DRAIN: Duration = Duration::from_secs(1);
-/// Longest time between the end of a rank that missed a killed one and the end of the killed one:
-/// the system closes a process's connections before the process counts as ended.
+/// Longest time by which a rank's end may precede that of the killed rank that caused it: the
+/// system closes a process's connections before the process counts as ended.
 const TOGETHER: Duration = Duration::from_millis(200);
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
@@ -185,7 +185,7 @@ impl Group {
         }
     }
 
-    /// Returns the failure that the others are most likely to come from.
+    /// Returns the failure that most likely caused the others.
     fn first(&self) -> Option<&Failure> {
         let first = self.failures.first()?;
         let together = |one: &&Failure| one.seen.duration_since(first.seen) < TOGETHER;

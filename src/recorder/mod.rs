@@ -251,8 +251,8 @@ impl Recorder {
         }
     }
 
-    /// Dumps the recording because the communicator is broken, once. The caller or, while the
-    /// caller computes, the control thread finds that out.
+    /// Dumps the recording once, because the communicator is broken. The caller or, while the
+    /// caller computes, the control thread calls it.
     pub(crate) fn dump_end(&self) {
         if !self.ended.swap(true, Ordering::Relaxed) {
             self.dump();
@@ -298,9 +298,9 @@ fn steady(mut look: impl FnMut() -> bool) {
     }
 }
 
-/// Record of an operation when it begins: its kind and count, as its record has them; its number
-/// among the collectives; its bytes times 256, plus 1 and the algorithm's place in the registry if
-/// it has one.
+/// Words of an operation at its beginning: kind and count, as in its call record; its number among
+/// the collectives; its bytes times 256, plus 1 and the algorithm's place in the registry if it has
+/// one.
 pub(crate) type Shown = [u64; 4];
 
 /// The data path's side of a recording, which stores numbers and reads no clock.

@@ -60,7 +60,7 @@ impl Driver {
             }
             self.dial(&mut control);
             self.write(&mut control);
-            // Only now: whoever sees the failure may end the process, and with it this thread.
+            // Published last: a caller that sees the failure may end the process.
             publish(&shared, &control);
             shared.changed.notify_all();
             drop(control);

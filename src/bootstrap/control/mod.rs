@@ -477,8 +477,8 @@ impl ControlPlane {
             return publish(shared, &control);
         }
         shared.wake();
-        // The thread shows the failure once it has sent it: the caller's next step may be to end
-        // this process, and the others must not take that for the cause.
+        // The thread publishes the failure after sending it: the caller may end this process next,
+        // and the others must not take that for the cause.
         let unseen = |_: &mut Control| !self.has_failed();
         let waited = shared.changed.wait_timeout_while(control, REPORT_MAX, unseen);
         let (control, _) = waited.unwrap_or_else(PoisonError::into_inner);

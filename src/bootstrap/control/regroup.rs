@@ -185,8 +185,7 @@ impl ControlPlane {
         GiveUp::when(move || plane.upgrade()?.obstacle(&members))
     }
 
-    /// Makes an abort of this communicator one of `successor` as well, as long as that is being
-    /// made.
+    /// Makes an abort of this communicator also abort `successor` while `successor` is being made.
     pub(crate) fn expect_heir(&self, successor: &Weak<ControlPlane>) {
         successor.clone_into(&mut self.shared.successor());
     }

@@ -142,8 +142,8 @@ fn candidate(
     Ok(of(devices, lacks))
 }
 
-/// Leaves out devices that do not reach those of InfiniBand, if there are any of these: rails pair
-/// devices by their places, and hosts with both have the others for storage, mostly.
+/// Keeps only InfiniBand devices, if there are any. Rails pair devices by position, and hosts with
+/// both kinds mostly use the other kind for storage.
 fn keep_one_layer(devices: &mut Vec<DeviceInfo>) {
     let is_infiniband = |device: &DeviceInfo| device.fabric.layer == Some(LinkLayer::InfiniBand);
     if !devices.iter().any(is_infiniband) {
@@ -248,7 +248,7 @@ fn rails(
     Sharing { taken, single, .. }: &Sharing,
     Candidate { kind, devices: found, .. }: &Candidate,
 ) -> Result<Arc<dyn Device>, Error> {
-    // Where there are other ways, there is less to wait for.
+    // With several rails, a shorter wait for one link is enough.
     let link_within = if taken.len() > 1 { LINK_WITHIN } else { config.dead_after };
     let acknowledged = !*single;
     let setup = Setup { acknowledged, ..Setup::new(link_within) };

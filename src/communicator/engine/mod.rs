@@ -562,9 +562,9 @@ impl Engine {
         }
     }
 
-    /// Glances at the links until something has happened, but not often: less is done between two
-    /// glances than between two looks for progress, so that what comes is seen sooner. Returns
-    /// whether that was progress.
+    /// Glances at the links until something has happened, up to [`GLANCES`] times. A glance costs
+    /// less than a look for progress, so the rank sees an arrival sooner. Returns whether the event
+    /// was progress.
     #[inline]
     fn glance(&mut self, wait: &mut Wait) -> Result<Progress, Error> {
         for _ in 0..GLANCES {
@@ -588,7 +588,7 @@ impl Engine {
         let Engine { plans, ports, wait_policy, .. } = self;
         match (ports.links().messages(), &wait_policy.doorbell) {
             (Some(messages), None) => messages.sleep(SLEEP_MAX),
-            // Nothing wakes it for peers on both sides.
+            // No single event wakes the rank for peers here and on other hosts.
             (Some(messages), Some(_)) => messages.sleep(SLEEP_MIXED),
             (None, None) => std::thread::yield_now(),
             (None, Some(doorbell)) => {
@@ -616,7 +616,7 @@ impl Engine {
         }
         let params = Params { rank: self.rank, ranks: self.ranks, root, hosts: &self.hosts };
         let schedule = (algorithm.schedule)(&params);
-        // Apart, ops of different strands wait for less.
+        // With separate buffers, strands have fewer dependencies.
         let alias = match in_place {
             true => Alias::of(collective, self.rank, schedule.split),
             false => Alias::APART,

@@ -15,9 +15,8 @@ use crate::recorder::{CallRecord, Writer};
 
 /// Longest wait that is too short for asking other ranks.
 const PATIENCE: Duration = Duration::from_millis(10);
-/// Time after the end of a connection before its rank counts as gone. A rank that leaves says so
-/// and hangs up: its last message may be read a little later than the end of its connection is
-/// seen.
+/// Time after the end of a connection before its rank counts as gone. A leaving rank sends a
+/// farewell and hangs up; the farewell may be read a little after the hang-up is seen.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Largest number of links that a message about a deadline names.
 const NAMED_MAX: usize = 4;
@@ -76,11 +75,11 @@ impl Engine {
 
     /// Checks, when a call has ended on this rank, that the others meant the same root.
     ///
-    /// No rank answers one that only sends, if data has a direction. Two ranks that each
-    /// name themselves root of a broadcast would both be content with data that the other did not
-    /// send. So each rank publishes its record, sends, and then checks: for a message that it did
-    /// not expect, and, where more than one rank could be late, the records of the ranks that it
-    /// sent to. With the fence, the later of two ranks that disagree sees what the earlier one did.
+    /// If data has a direction, a rank that only sends gets no answer. Two ranks that each name
+    /// themselves root of a broadcast would both succeed without the other's data. So each rank
+    /// publishes its record, sends, and then checks for unexpected messages. Where more than one
+    /// rank could be late, it also checks the records of the ranks that it sent to. With the fence,
+    /// the later of two ranks that disagree sees the record or message of the earlier one.
     #[inline]
     pub(super) fn confirm(&mut self, running: &Running) -> Result<(), Error> {
         match running.what {
@@ -202,8 +201,8 @@ impl Engine {
             if let Some(messages) = ports.links().messages()
                 && messages.reaches(peer)
             {
-                // What it sent before it left may still be on its way: the end of its connection
-                // comes behind that.
+                // Messages sent before the rank left may still be on their way, ahead of the end of
+                // its connection.
                 if messages.may_hear_of(peer) {
                     return None;
                 }

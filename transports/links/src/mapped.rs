@@ -47,7 +47,7 @@ impl MappedLinks {
         self.links.get_mut(index)?.as_mut()
     }
 
-    /// Sends what is in the link's slot. Returns whether memory is shared over it.
+    /// Sends the link's slot. Returns whether the link is in shared memory.
     #[inline]
     pub(crate) fn publish(&mut self, link: Link, bytes: usize, tag: u64) -> bool {
         let Some(duplex) = self.duplex(link) else { return false };

@@ -297,7 +297,7 @@ impl Ports for CpuPorts {
         false
     }
 
-    // In each of its two places: a call and its return are a twentieth of a small message.
+    // Inlined at both call sites: a call costs a twentieth of a small message.
     #[inline(always)]
     fn fold(&mut self, task: &Task<'_>) {
         let Some(call) = &self.call else { return };

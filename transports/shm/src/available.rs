@@ -1,5 +1,5 @@
-//! Memory that is still available: a large allocation is then an error rather than a case for the
-//! kernel's out-of-memory killer.
+//! Available memory: a larger allocation is an error and does not provoke the kernel's
+//! out-of-memory killer.
 
 use std::path::Path;
 

@@ -202,7 +202,7 @@ impl Endpoint {
     /// Appends the immediates that have arrived, in order.
     fn arrivals(&mut self, endpoint: EndpointId, events: &mut Vec<Event>) {
         let incoming = &mut self.link.incoming;
-        // A peer that never stops must not keep this call from its end.
+        // A peer that never stops sending must not block this call for ever.
         for _ in 0..RING.slots {
             if !incoming.ready() {
                 return;
@@ -223,7 +223,7 @@ impl Endpoint {
             match wire::send(self.link.socket.as_fd(), note, None) {
                 Ok(()) => self.unsaid.pop_front(),
                 Err(Errno::AGAIN) => return,
-                // That the peer is gone is noticed elsewhere.
+                // Other checks detect a lost peer.
                 Err(_) => return self.unsaid.clear(),
             };
         }
@@ -318,7 +318,7 @@ impl ShmLane {
         let found = self.endpoints.get_mut(endpoint.0 as usize).and_then(Option::as_deref_mut);
         let Some(peer) = found else { return Err(TransportError::UnknownEndpoint(endpoint)) };
         if peer.lost.is_some() {
-            // Work for a lost peer is void: taken, and never done.
+            // A put to a lost peer is accepted and never completes.
             return Ok(true);
         }
         let (unreported, depth, left_free) = match is_control {
