@@ -440,7 +440,7 @@ mod tests {
     fn single_ranks_of_hosts_have_rules_for_networks() {
         use Collective as C;
         let many: Vec<u32> = (0..32).collect();
-        assert_eq!(by_itself(&[0, 1], C::AllReduce), ["direct_two_phase", "direct"]);
+        assert_eq!(by_itself(&[0, 1], C::AllReduce), ["direct_two_phase", "recursive_doubling"]);
         assert_eq!(by_itself(&many, C::AllReduce), ["ring", "recursive_doubling"]);
         assert_eq!(by_itself(&many, C::AllGather), ["ring", "bruck"]);
         assert_eq!(by_itself(&many, C::Broadcast), ["double_tree", "tree"]);
