@@ -9,7 +9,7 @@ use ferroccl::{Error, Reduction};
 const LAYERS: usize = 4;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Stands for the backward pass of a layer.
+/// Simulates the backward pass of a layer.
 fn backward(layer: usize, rank: u32) -> Vec<f32> {
     (0..100_000).map(|at| (at % 10) as f32 + layer as f32 + rank as f32).collect()
 }

@@ -1,5 +1,5 @@
-//! Goes on after a rank has died: the survivors agree on what is done, and form a new communicator.
-//! `cargo run --example survive_a_failure` starts four ranks on this machine, of which one dies.
+//! Continues after a rank has died: the survivors agree on the last completed step, and form a new
+//! communicator. `cargo run --example survive_a_failure` starts four ranks; one of them dies.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use ferroccl::{Communicator, Error, Reduction};
 const STEPS: u64 = 10;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One training step; the gradients come out as the sum over the ranks.
+/// Runs one training step, which sums the gradients over the ranks.
 fn step(communicator: &mut Communicator) -> Result<f32, Error> {
     let mut gradients = [1.0f32; 1000];
     communicator.all_reduce_in_place(&mut gradients, Reduction::Sum)?;
@@ -25,12 +25,12 @@ fn main() -> ExitCode {
                 break;
             }
             if number == 3 && communicator.rank() == 2 {
-                // As if it was killed: it closes nothing and says nothing.
+                // Like a killed rank: it closes nothing and sends nothing.
                 std::process::abort();
             }
         }
         let failure = failure.ok_or("no step failed")?;
-        // The last step that all survivors completed: training goes on behind it.
+        // Training goes on after the last step that all survivors completed.
         let done = communicator.agree(TIMEOUT)?.last_completed;
         let mut survivors = communicator.shrink()?;
         let mut sum = 0.0;

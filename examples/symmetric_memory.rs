@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use ferroccl::Error;
 
-/// Cells of a rank, in one row with those of the other ranks.
+/// Number of cells of each rank.
 const CELLS: usize = 1000;
 
 fn main() -> ExitCode {
@@ -13,7 +13,7 @@ fn main() -> ExitCode {
         let (rank, ranks) = (communicator.rank(), communicator.ranks());
         let mut cells = communicator.alloc::<f64>(CELLS)?;
         cells.write(0, &[f64::from(rank); CELLS])?;
-        // From here on every rank's cells are written.
+        // After the barrier, every rank's cells are written.
         communicator.barrier()?;
 
         let [mut left, mut right] = [[0.0]; 2];
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         if rank == 0 {
             println!("rank 0 is between {} and {}", left[0], right[0]);
         }
-        // Nobody writes or frees its cells before all have read.
+        // No rank changes or frees its cells before all ranks have read them.
         communicator.barrier()?;
         Ok::<(), Error>(())
     })

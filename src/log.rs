@@ -15,8 +15,9 @@ pub struct FilterError {
     error: ParseError,
 }
 
-/// Begins to log what a filter lets through: `error`, `warn`, `info`, `debug`, `trace`, or
-/// `ferroccl=debug`, as in `FERROCCL_DEBUG`. A subscriber that the program has set before stays.
+/// Starts the log with a filter as in `FERROCCL_DEBUG`: `error`, `warn`, `info`, `debug`, `trace`,
+/// or levels by target, such as `ferroccl=debug`. A subscriber that the program has set before
+/// stays.
 ///
 /// # Errors
 ///

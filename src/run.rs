@@ -34,7 +34,7 @@ pub fn run<E: Display>(
     match start(ranks, rank) {
         Ok(code) => code,
         Err(failure) => {
-            // Nobody can be told if this fails.
+            // A failure of this write can be reported nowhere.
             let _ = writeln!(std::io::stderr(), "ferroccl: {failure}");
             ExitCode::FAILURE
         }

@@ -17,9 +17,8 @@ static OWN: [&TransportKind; 4] = [
 /// The transports that programs have added.
 static ADDED: Mutex<Vec<&'static TransportKind>> = Mutex::new(Vec::new());
 
-/// Adds a transport of the program's own, which all ranks must add. After that `FERROCCL_TRANSPORT`
-/// can name the transport. Returns whether it is listed now: not if its name or its number is
-/// another's.
+/// Adds a transport that the program defines. All ranks must add it. `FERROCCL_TRANSPORT` can then
+/// name the transport. Returns false if another transport has its name or its number.
 pub fn add(kind: &'static TransportKind) -> bool {
     let mut added = ADDED.lock().unwrap_or_else(PoisonError::into_inner);
     let is_taken = |known: &&&TransportKind| known.name == kind.name || known.id == kind.id;

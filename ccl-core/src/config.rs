@@ -1,10 +1,9 @@
 //! Configuration, declared once: every tunable with its variable, type, default and reason.
 //!
-//! The core reads no environment. [`Config::read`] takes a function that looks names up, and the
-//! tables of the transports, each of which declares its own tunables. When ranks join, they compare
-//! a digest ([`Config::digest`]) of the tunables that must be equal on all ranks, so that no two
-//! ranks can plan differently. The configuration does not tell how ranks find each other: that is
-//! up to the launcher.
+//! The core does not read the environment. [`Config::read`] takes a function that looks variables
+//! up, and the transports' tables of their own tunables. When ranks join, they compare a digest
+//! ([`Config::digest`]) of the tunables that must be equal on all ranks, so that no two ranks can
+//! plan differently. The launcher, not the configuration, decides how ranks find each other.
 
 mod tunables;
 

@@ -1,6 +1,6 @@
-//! Encoding of what ranks tell each other: records derived with serde, written by `postcard`
-//! (little-endian variable-length integers, sequences with their length before them), and read with
-//! every bound checked.
+//! Encoding of the records that ranks send each other: derived with serde, written by `postcard`
+//! (little-endian variable-length integers, length-prefixed sequences), and read with every bound
+//! checked.
 //!
 //! CTS records and message headers are not encoded here: the data path reads them while a device
 //! may be writing them, so their fields have fixed offsets, and CTS records have a checksum.
@@ -30,7 +30,7 @@ pub fn encode<T: Serialize>(record: &T) -> Vec<u8> {
 /// Reads a record from all of these bytes.
 ///
 /// # Errors
-/// The bytes are no such record, or others follow it.
+/// When the bytes are no such record, or more bytes follow.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, MessageError> {
     match decode_first(bytes)? {
         (record, []) => Ok(record),
@@ -41,7 +41,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, MessageError> {
 /// Reads a record from the first of these bytes, and returns the others with it.
 ///
 /// # Errors
-/// The bytes begin with no such record.
+/// When the bytes do not begin with such a record.
 pub fn decode_first<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), MessageError> {
     postcard::take_from_bytes(bytes).map_err(|error| MessageError {
         what: match error {
@@ -106,7 +106,7 @@ impl<const N: usize> List<N> {
 }
 
 /// `#[serde(with = "RankSet::<N>")]`: ranks below `N`, in order. The set is a bitmap that ends with
-/// its last rank: one bit per rank is short, because most ranks are in the sets that are sent.
+/// its last rank. A bitmap is short here, because most sets contain most ranks.
 #[derive(Debug)]
 pub struct RankSet<const N: u32>;
 
@@ -127,13 +127,14 @@ impl<const N: u32> RankSet<N> {
     /// Reads the ranks of a bitmap, in order.
     ///
     /// # Errors
-    /// Returns the deserializer's error, or one that says that nobody would write this bitmap.
+    /// Returns the deserializer's error, or an error for a bitmap that is too long for ranks below
+    /// `N` or ends with an empty byte.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Rank>, D::Error> {
         let bits = Vec::<u8>::deserialize(from)?;
         if bits.len() > N as usize / 8 || bits.last() == Some(&0) {
             return Err(D::Error::custom("a set of ranks that nobody would write"));
         }
-        // Below N: it fits.
+        // Ranks are below N: they fit.
         let ranks = (0..bits.len() * 8).map(|rank| rank as Rank);
         Ok(ranks.filter(|rank| bits[*rank as usize / 8] & (1 << (rank % 8)) != 0).collect())
     }

@@ -1,6 +1,6 @@
 //! Fuzz targets: all code that reads bytes from outside. Each function takes any bytes and panics
-//! if a promise is broken. `fuzz/` passes it to cargo-fuzz; the tests below run it over the kept
-//! corpus and over mutations of the corpus.
+//! if an invariant is broken. `fuzz/` passes the functions to cargo-fuzz; the tests below run them
+//! over the kept corpus and its mutations.
 
 use crate::admission::{fuzzed_offer, fuzzed_record};
 use crate::config::{Config, Tunables as _};
@@ -36,7 +36,7 @@ pub fn configuration(data: &[u8]) {
     }
 }
 
-/// Tests any path of a device, with a NUMA node or without: its distance to another device must be
+/// Tests device paths, with or without a NUMA node: the distance to another device must be
 /// symmetric.
 pub fn locality(data: &[u8]) {
     let Some((known, rest)) = data.split_first() else { return };

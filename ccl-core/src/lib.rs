@@ -4,8 +4,8 @@
 //! * Collectives ([`types`]): their schedules ([`schedule`]) and algorithms ([`algorithm`]), the
 //!   selection of an algorithm ([`select`]), verification ([`verify`]), lowering ([`lower`]),
 //!   execution ([`execution`]) and the cost model ([`cost`]).
-//! * Ranks: transports ([`transport`]), the hosts that ranks share ([`topology`]), and what is in
-//!   flight between ranks ([`admission`]). How ranks join is a crate of its own, `ccl-bootstrap`.
+//! * Ranks: transports ([`transport`]), the hosts that ranks share ([`topology`]), and the
+//!   admission of messages ([`admission`]). Joining has its own crate, `ccl-bootstrap`.
 //! * Tunables: [`config`].
 
 #![forbid(unsafe_code)]

@@ -25,9 +25,9 @@ impl Random {
         ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
     }
 
-    /// Returns a number from 0 up to 1, without 1.
+    /// Returns a number that is at least 0 and less than 1.
     pub fn unit(&mut self) -> f64 {
-        // 53 bits are what a float holds.
+        // The significand of an `f64` has 53 bits.
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 

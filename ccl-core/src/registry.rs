@@ -18,8 +18,8 @@ pub enum Reach {
 /// The demands on a transport's devices when they are opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// True if a put is done only when the peer has it. Several devices that act as one need that,
-    /// to put again what one of them has lost
+    /// True if a put is done only when the peer has it. Several devices that act as one require
+    /// this, to repeat the puts that one of them has lost
     /// ([`Caps::acknowledged`](crate::transport::Caps::acknowledged)).
     pub acknowledged: bool,
     /// True if a put is done as soon as it is written to the operating system, where there is a
@@ -56,7 +56,7 @@ pub type Make = fn(&Config, &Setup) -> Result<Box<dyn Transport>, TransportError
 pub struct TransportKind {
     /// Name of the transport in `FERROCCL_TRANSPORT` and in messages.
     pub name: &'static str,
-    /// Number of the kind in messages between processes; no other kind ever has it.
+    /// Number of the kind in messages between processes; never reused for another kind.
     pub id: u8,
     /// Ranks that the transport joins.
     pub reach: Reach,

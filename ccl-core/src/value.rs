@@ -8,7 +8,7 @@ pub trait Value: Sized {
     const KIND: &'static str;
     /// Reads a value.
     fn read(text: &str) -> Option<Self>;
-    /// Returns the exact problem with a text that cannot be read, where more is known.
+    /// Returns the exact problem with a text that cannot be read, if it is known.
     fn problem(text: &str) -> Option<String> {
         let _ = text;
         None
@@ -75,7 +75,7 @@ impl Value for bool {
     }
 }
 
-/// A bool that an empty text or -1 leaves open; -2, which is NCCL's default, does so as well.
+/// A bool; an empty text, -1 and NCCL's default of -2 leave the choice open.
 impl Value for Option<bool> {
     const KIND: &'static str = "0 or 1, or -1 to leave the choice";
 
@@ -96,9 +96,9 @@ impl Value for Option<bool> {
 pub enum NetworkCheck {
     /// No checks.
     Off,
-    /// Ranks check what the defaults assume, without sending anything for it.
+    /// Ranks check the assumptions of the defaults without sending messages.
     Assumed,
-    /// Ranks also measure what the network carries, by sending over it.
+    /// Ranks also measure the network by sending messages.
     Measure,
 }
 
@@ -134,7 +134,7 @@ impl Value for u32 {
     }
 }
 
-/// A number in base 10 or, as `0x6a`, in base 16; -1, with which NCCL's users leave the choice, is
+/// A number in base 10, or in base 16 such as `0x6a`; -1, which leaves the choice open in NCCL, is
 /// 0.
 impl Value for u8 {
     const KIND: &'static str = "a number from 0 to 255";

@@ -1,5 +1,5 @@
-//! Links the plugin so that it stays in memory when NCCL unloads it: a thread may still be about to
-//! end in it.
+//! Links the plugin so that it stays mapped when NCCL unloads it: a thread may still be ending in
+//! its code.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -22,7 +22,7 @@ fn failed(error: io::Error) -> BootstrapError {
 }
 
 /// Opens the control port of rank 0, which listens wherever rank 0 listens for joining. The contact
-/// holds no address: the others know by which one they reach rank 0.
+/// holds no address: the others use the address at which they reach rank 0.
 pub(super) fn of_root(joining: SocketAddr) -> Result<(TcpListener, Contact), BootstrapError> {
     let listener = listen(joining.ip()).map_err(failed)?;
     let port = listener.local_addr().map_err(failed)?.port();
@@ -35,8 +35,8 @@ pub(super) fn spans_hosts(join: &Join) -> bool {
 }
 
 /// Opens the control port of any other rank, at the address from which this rank reaches rank 0. If
-/// that is loopback, other hosts may have ranks, and joining beyond loopback is allowed, the port
-/// listens on all addresses, and the others use their address of rank 0.
+/// that is loopback, but ranks may be on other hosts and joining beyond loopback is allowed, the
+/// port listens on all addresses. The others then use their address of rank 0.
 pub(super) fn of_member(
     join: &Join,
     root: &TcpStream,
@@ -62,7 +62,7 @@ pub(super) fn address(contact: &Contact, root: SocketAddr) -> SocketAddr {
     if let Some(ip) = contact.ip() {
         address.set_ip(ip);
     }
-    // A link-local address means the link that leads to rank 0: its scope stays as it was.
+    // A link-local address belongs to the link to rank 0: the scope of `root` stays.
     address.set_port(contact.port);
     address
 }

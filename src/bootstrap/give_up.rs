@@ -1,4 +1,4 @@
-//! Cancellation, from outside, of a wait for other ranks.
+//! Cancellation of a wait for other ranks.
 
 use super::BootstrapError;
 use ccl_core::types::Rank;
@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Interval at which the reason is asked for.
+/// Interval between checks of the condition.
 const EVERY: Duration = Duration::from_millis(50);
 
 type Reason = dyn Fn() -> Option<String> + Send + Sync;

@@ -2,10 +2,9 @@
 
 use sha2::{Digest, Sha256};
 
-/// Returns the identity of this host: equal for processes that run on the same boot of the same
-/// kernel and in the same network namespace, which can meet at an abstract Unix socket. Containers
-/// with networks of their own count as hosts of their own. A `name` that is not empty replaces all
-/// of this.
+/// Returns the identity of this host. It is equal for processes on the same boot of a kernel in the
+/// same network namespace, which can meet at an abstract Unix socket. Containers with a network of
+/// their own count as hosts. A `name` that is not empty replaces the system's identity.
 pub(super) fn identity(name: &str) -> [u8; 16] {
     let mut digest = Sha256::new();
     if name.is_empty() {

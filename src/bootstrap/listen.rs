@@ -54,9 +54,9 @@ impl Listening {
     }
 }
 
-/// Listens at an endpoint that the ranks agreed on before. A loopback endpoint is bound as it is;
-/// any other at its port on all addresses, because a host's name often leads elsewhere on that host
-/// itself (to 127.0.1.1, say).
+/// Listens at an endpoint that the ranks agreed on before. A loopback endpoint is bound as it is.
+/// Any other is bound at its port on all addresses, because on its own host a name often resolves
+/// to a loopback address such as 127.0.1.1.
 ///
 /// # Errors
 /// The port is taken, or the address is not of this host.

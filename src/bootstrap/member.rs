@@ -1,5 +1,5 @@
-//! Joining at every rank but 0. The rank tries until rank 0 answers or the deadline passes; then it
-//! asks the elder ranks for the roster, one after the other until one answers.
+//! Joining at every rank but 0. The rank tries to reach rank 0 until rank 0 answers or the deadline
+//! passes. Rank 0 names elder ranks, which the rank asks for the roster in turn until one answers.
 
 use super::resolve::{is_loopback_name, resolve};
 use super::socket::{self, Deadline, Got, advice, random_bytes};
@@ -22,7 +22,7 @@ const GRACE: Duration = Duration::from_secs(2);
 enum Setback {
     /// Failed for now; the rank tries again.
     Passing(String),
-    /// Failed at this address; another address of rank 0 may do.
+    /// Failed at this address; another address of rank 0 may work.
     Address(BootstrapError),
     /// Failed for good.
     Final(BootstrapError),
@@ -131,7 +131,7 @@ fn attempt(join: &Join, address: SocketAddr, deadline: Deadline) -> Result<Joine
     }
 }
 
-/// Asks one elder after the other for the members, until one tells.
+/// Asks one elder after the other for the members, until one answers.
 fn ask_elders(
     join: &Join,
     referral: &Referral,
@@ -145,7 +145,7 @@ fn ask_elders(
         (elder, address) = (*rank, contact::address(contact, root));
         match ask(join, referral, address, deadline) {
             Ok(members) => return Ok(members),
-            // It may have died; the next one has the same to tell.
+            // The elder may have died; the next knows the same.
             Err(Setback::Passing(reason)) => last = reason,
             Err(setback) => return Err(setback),
         }

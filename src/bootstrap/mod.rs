@@ -1,8 +1,7 @@
 //! Joining over TCP: [`join`] turns a [`UniqueId`] and a rank into a [`ControlPlane`], through
 //! which the ranks exchange addresses and learn of each other's death.
 //!
-//! The protocol is `ccl_bootstrap`; this module has its sockets, its clock and its one
-//! thread.
+//! The protocol is in `ccl_bootstrap`; this module has the sockets, the clock and the one thread.
 
 mod contact;
 mod control;
@@ -50,7 +49,7 @@ pub struct Join {
     pub listener: Option<TcpListener>,
     /// Digest of everything that must be equal on all ranks.
     pub configuration: [u8; 32],
-    /// Name that tells this host from others; if empty, the system's identity is used.
+    /// Name that distinguishes this host; if empty, the system's identity is used.
     pub host: String,
     /// True if joining without a secret is allowed beyond loopback (`FERROCCL_INSECURE_JOIN=1`).
     pub insecure: bool,
@@ -151,7 +150,7 @@ pub enum BootstrapError {
         /// The system's error.
         error: std::io::Error,
     },
-    /// A host name leads to no address.
+    /// A host name resolves to no address.
     #[error("the host name of {endpoint} leads to no address: {text}")]
     Resolve {
         /// The endpoint.
@@ -181,7 +180,7 @@ pub enum BootstrapError {
         rank: Rank,
         /// Time waited, in milliseconds.
         waited_ms: u64,
-        /// The missing ranks, as rank 0 told last.
+        /// The missing ranks, as rank 0 last reported them.
         missing: String,
     },
     /// This member's attempt failed for good.
@@ -230,7 +229,7 @@ pub enum BootstrapError {
         /// Advice on what to do.
         advice: &'static str,
     },
-    /// Rank 0 let this rank in, but none of the elder ranks told who the members are.
+    /// Rank 0 let this rank in, but no elder rank sent the list of members.
     #[error(
         "rank {rank} was let in, but nobody told it who the others are within {waited_ms} ms; of \
          rank {elder} at {address}, the last one asked: {last}; {advice}"
@@ -296,7 +295,7 @@ struct Joined {
 /// Joins: blocks until all ranks have joined, or until the deadline in `join.limits`.
 ///
 /// # Errors
-/// Everything that can keep ranks from each other; each error names the rank and the remedy.
+/// Everything that can prevent joining; each error names the rank and the remedy.
 pub fn join(how: Join) -> Result<ControlPlane, BootstrapError> {
     let (plane, linked) = meet(how)?;
     linked.map(|()| plane)

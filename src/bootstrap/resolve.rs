@@ -5,7 +5,7 @@ use super::{BootstrapError, Endpoint};
 use crossbeam::channel;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-/// Returns whether this name means the host itself and nothing else.
+/// Returns whether a name is `localhost` or a loopback address.
 pub(crate) fn is_loopback_name(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Longest time for sending the last messages of joining.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// Longest time that ranks which come after a failure are told the reason.
+/// Longest time for which late ranks are told the reason of a failure.
 const LATE: Duration = Duration::from_secs(3);
 /// Pause after accepting a connection failed, usually for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -88,8 +88,8 @@ impl Driver {
         self.take_leave(join)
     }
 
-    /// Sends the last messages before the sockets are closed or handed on. After a failure, ranks
-    /// that come a little later are told the reason.
+    /// Sends the last messages before the sockets are closed or handed on. After a failure, also
+    /// sends the reason to ranks that connect a little later.
     fn take_leave(&mut self, join: &Join) -> Result<(), BootstrapError> {
         let failed = self.machine.outcome().is_some_and(Result::is_err);
         let longest = if self.machine.has_untold() { LATE } else { FAREWELL };
@@ -129,7 +129,7 @@ impl Driver {
         }
     }
 
-    /// Returns the connections that have something to read.
+    /// Waits until a socket is ready, at most `timeout`. Returns the ready connections.
     fn wait(&self, timeout: Duration, listening: bool) -> Vec<ConnectionId> {
         let pause = self.pause.filter(|pause| !pause.is_past());
         let timeout = pause.map_or(timeout, |pause| pause.left().min(timeout));
@@ -144,7 +144,7 @@ impl Driver {
             flags.set(PollFlags::OUT, !connection.outbox.is_empty());
             fds.push((connection.stream.as_fd(), flags));
         }
-        // While the half-open places are full, look again before the oldest one's second is up.
+        // At most 500 ms: if all places are taken, a half-open connection yields after 1 s.
         let found = socket::wait(&fds, timeout.min(Duration::from_millis(500)));
         let found = self.connections.keys().zip(&found[first..]);
         found.filter(|(_, ready)| **ready).map(|(id, _)| *id).collect()

@@ -83,7 +83,8 @@ pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)
 }
 
-/// Waits until one of these is ready or broken, at most `timeout`. Returns for each whether it is.
+/// Waits until a descriptor is ready or broken, at most `timeout`. Returns for each descriptor
+/// whether it is.
 pub(crate) fn wait(fds: &[(BorrowedFd<'_>, PollFlags)], timeout: Duration) -> Vec<bool> {
     let mut polled: Vec<_> =
         fds.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
@@ -134,7 +135,7 @@ pub(super) fn allow_descriptors(connections: u32) {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < needed) {
         limit.current = Some(limit.maximum.map_or(needed, |maximum| needed.min(maximum)));
-        // Where that is refused, accepting says so when it comes to it.
+        // If that is refused, accepting fails later with its own error.
         let _ = setrlimit(Resource::Nofile, limit);
     }
 }
@@ -174,7 +175,7 @@ pub(super) fn write(mut stream: &TcpStream, bytes: &[u8]) -> usize {
     written
 }
 
-/// Waits until this one is ready (or broken), at most `timeout`; returns whether it is.
+/// Waits until a descriptor is ready or broken, at most `timeout`. Returns whether it is.
 pub(crate) fn is_ready(fd: BorrowedFd<'_>, flags: PollFlags, timeout: Duration) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(fd, flags)];
     let timeout = Timespec::try_from(timeout).ok();

@@ -9,16 +9,16 @@ use super::engine::{CallKind, Engine, Running};
 use super::error::Error;
 use crate::bootstrap::{FailureReason, NoVerdict, Verdict, VerdictError};
 
-/// Longest time that a failing call waits for the agreement of the survivors, who need a few
-/// messages; a second failure may come between.
+/// Longest wait of a failing call for the agreement of the survivors. The agreement needs a few
+/// messages, and a second failure may delay it.
 const AGREEMENT: Duration = Duration::from_secs(1);
 /// Longest wait for the control plane's report on a lost connection. A rank reports the failed peer
 /// before it ends, but this rank's data path may see the loss sooner.
 pub(super) const FAILURE_WITHIN: Duration = Duration::from_millis(200);
 
-/// Rank that is waited for, in the messages of a rank that is in no call.
+/// Text for the awaited rank, in errors of a rank that is in no call.
 const NOBODY: &str = "nobody yet";
-/// Operation of a rank that learns of a failure between two calls, in messages.
+/// Text for the call, in errors of a rank that learns of a failure between two calls.
 const NEW_CALL: &str = "a new call";
 
 /// Cause of the end of a communicator.
@@ -31,21 +31,21 @@ struct Cause {
 impl Communicator {
     /// Waits for the verdict that the survivors of a failure agree on: the dead ranks, the cause,
     /// and the last operation that all survivors completed. The verdict is the same on every
-    /// survivor. Operations are counted from 1, in the order of the calls; later ones are void
-    /// even where they succeeded. The wait is a little longer than the time to find silent ranks
-    /// dead (`FERROCCL_DEAD_AFTER`), and at most `timeout`.
+    /// survivor. Operations are counted from 1, in the order of the calls. Operations after the
+    /// last one of the verdict are void even where they succeeded. The wait is a little longer than
+    /// the time to find silent ranks dead (`FERROCCL_DEAD_AFTER`), and at most `timeout`.
     ///
     /// # Errors
     ///
-    /// When nothing has failed, when the others declared this rank dead, when too many ranks are
-    /// silent to exclude that they live on behind a broken network, or when the time is up.
+    /// When nothing has failed, when the others declared this rank dead, when so many ranks are
+    /// silent that they may live on behind a broken network, or when the time is up.
     pub fn agree(&self, timeout: Duration) -> Result<Verdict, Error> {
         self.not_forked()?;
         Ok(self.control.verdict(timeout)?)
     }
 
-    /// Checks that a finished operation may end well. After this rank has told the others its
-    /// progress, none may.
+    /// Checks that a finished operation may return `Ok`. None may after this rank has reported its
+    /// progress.
     #[inline]
     pub(super) fn check_may_end(&self, running: &Running) -> Result<(), Error> {
         let completed = self.control.completed();
@@ -58,7 +58,7 @@ impl Communicator {
 
     #[cold]
     fn too_late(&self, running: &Running) -> Error {
-        // The question of a coordinator may come before its reason.
+        // A coordinator's question may arrive before the reason.
         let failure = self.control.await_failure(AGREEMENT);
         let rank = failure.as_ref().map_or(self.rank(), |failure| failure.rank);
         let reason = failure.map_or("a rank has failed".to_owned(), |f| f.reason.to_string());
@@ -66,7 +66,7 @@ impl Communicator {
         Error::RankFailed { rank, reason, last_completed: None, during }
     }
 
-    /// Returns the activity of this rank, for messages.
+    /// Returns the activity of this rank, for error messages.
     pub(super) fn during(&self, what: &dyn std::fmt::Display) -> String {
         format!("rank {} in {what}", self.rank())
     }
@@ -163,7 +163,7 @@ impl Communicator {
         }
     }
 
-    /// Returns the error of something other than an operation, or its cause if the communicator
+    /// Returns the error of a step that is no operation, or the cause if the communicator has
     /// failed.
     pub(super) fn or_failure(&mut self, error: Error, doing: &str) -> Error {
         if self.control.has_failed() {
@@ -196,7 +196,7 @@ impl Engine {
 fn stuck_in(stuck: Error, own: Error, in_call: String) -> Error {
     let Error::Deadline { stalled, verdict, last_completed, .. } = stuck else { return own };
     let (during, waiting) = match own {
-        // What this rank found out about its own call says more.
+        // A mismatch in this rank's own call explains more.
         Error::Mismatch { .. } => return own,
         Error::Deadline { during, waiting, .. } => (during, waiting),
         _ => (in_call, NOBODY.to_owned()),

@@ -41,7 +41,7 @@ impl Call<'_> {
     }
 }
 
-/// Returns `length` as a whole number of elements per rank.
+/// Returns the elements per rank of a buffer of this length.
 fn per_rank(collective: Collective, length: usize, ranks: u32) -> Result<usize, Error> {
     if length.is_multiple_of(ranks as usize) {
         return Ok(length / ranks as usize);

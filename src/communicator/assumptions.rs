@@ -116,13 +116,13 @@ pub(super) fn adjusted(
         let note = shrunk(&config, hosts);
         return (config, note);
     }
-    // As many as help: the budget may make them shorter.
+    // Doubles the slots while that helps: the budget may shorten them.
     let mut best = (slots, before);
     let mut tried = config.clone();
     while tried.slots < SLOTS_MAX && best.1 < needed {
         tried.slots *= 2;
         let under_way = window(&tried);
-        // Slots have a least length, whatever the budget is.
+        // Slots of the least length can exceed the budget.
         if under_way <= best.1 || under_way * links > config.budget_bytes.0 as f64 {
             break;
         }
@@ -207,7 +207,7 @@ mod tests {
         };
         assert_eq!(pairs(&config, true, false), 1);
         assert_eq!(pairs(&config, false, false), 16);
-        // It was assumed, and does not hold.
+        // The assumption does not hold.
         assert_eq!(pairs(&config, true, true), 16);
         let (holds, note) = flows(&config, true, false);
         assert!(note.unwrap().starts_with("all RDMA devices are InfiniBand's"));

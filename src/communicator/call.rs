@@ -15,7 +15,7 @@ pub struct Call<'a> {
     pub collective: Collective,
     /// The type of the elements.
     pub data_type: DataType,
-    /// Operator that combines the elements, where one does.
+    /// Reduction operator, for collectives that reduce.
     pub op: ReduceOp,
     /// This rank's factor in a premultiplied sum, as the bytes of one element.
     pub scalar: [u8; 8],
@@ -23,7 +23,7 @@ pub struct Call<'a> {
     pub root: Rank,
     /// Numbers of elements.
     pub sizes: Sizes<'a>,
-    /// The algorithm to take, if the planner is not to choose.
+    /// The algorithm to use; none for the planner's choice.
     pub algorithm: Option<&'a str>,
 }
 
@@ -45,8 +45,9 @@ impl<'a> Call<'a> {
         Seat { collective: self.collective, rank, ranks, root: self.root }
     }
 
-    /// Compares the input with the output in blocks. A single rank has one block on either side,
-    /// but its block may begin anywhere in the buffer that would be the larger one.
+    /// Compares the numbers of input and output blocks, as with two ranks. A single rank has one
+    /// block on either side, but its block may begin anywhere in the buffer that is larger with
+    /// more ranks.
     fn proportion(&self) -> Ordering {
         let (input, output) = self.seat(0, 2).blocks();
         input.cmp(&output)
@@ -99,7 +100,7 @@ impl<'a> Call<'a> {
         let seat = self.seat(rank, ranks);
         let (input, output) = seat.blocks();
         let (input, output) = match self.sizes {
-            // One element, whatever the caller says: that is what the schedule moves.
+            // A barrier's schedule moves one element, whatever the call's count is.
             _ if self.collective == Collective::Barrier => (Some(1), Some(1)),
             Sizes::Even(count) => {
                 (count.checked_mul(input as usize), count.checked_mul(output as usize))
@@ -163,7 +164,7 @@ impl Call<'_> {
         let ranges =
             ranges.map(|(rank, (start, count))| (*start, start.saturating_add(*count), rank));
         let mut free = 0;
-        // Mostly they lie in order of the ranks.
+        // Mostly the blocks are in order of rank.
         if ranges.clone().all(|(start, end, _)| start >= std::mem::replace(&mut free, end)) {
             return Ok(());
         }

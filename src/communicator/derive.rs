@@ -42,7 +42,7 @@ struct Invite {
 /// Failed attempt to make a communicator.
 struct Attempt {
     error: Error,
-    /// Control plane over which the ranks can agree on who is left; none if they have not met.
+    /// Control plane over which the ranks can agree on the survivors; none if they have not met.
     control: Option<Arc<ControlPlane>>,
 }
 
@@ -93,7 +93,7 @@ impl Communicator {
         let members: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();
         let position = members.iter().position(|rank| *rank == self.rank()).unwrap_or(0);
         let leads = color >= 0 && position == 0 && members.len() > 1;
-        // A leader that cannot listen says so by port zero: all ranks fail at once.
+        // A leader that cannot listen sends port zero: all its members then fail at once.
         let listening = leads.then(|| self.control.open_rendezvous()).transpose();
         let port = port_of(listening.as_ref().ok().and_then(Option::as_ref));
         let ports = exchange(&self.control, Topic::SplitAddress, &port, timeout)?;
@@ -116,13 +116,13 @@ impl Communicator {
 
     /// Makes a communicator of the survivors of a failure, in their order. All survivors call it.
     /// The new communicator has new connections, new memory and the same configuration, and counts
-    /// its operations from 1. [`Communicator::agree`] tells which operations of this communicator
-    /// are to be repeated.
+    /// its operations from 1. [`Communicator::agree`] returns the last operation that all survivors
+    /// completed.
     ///
-    /// Waits for the agreement as long as it takes to find silent ranks dead (twice
-    /// `FERROCCL_DEAD_AFTER` at most), then for the other survivors, at most
-    /// `FERROCCL_JOIN_TIMEOUT`. When a survivor dies or leaves meanwhile, the attempt begins anew
-    /// with those that are left.
+    /// Waits for the agreement, which may first have to find silent ranks dead, at most twice
+    /// `FERROCCL_DEAD_AFTER` plus 1 s, then for the other survivors, at most
+    /// `FERROCCL_JOIN_TIMEOUT`. If a survivor dies or leaves meanwhile, the remaining ranks begin
+    /// another attempt.
     ///
     /// # Errors
     ///
@@ -136,7 +136,7 @@ impl Communicator {
         if !self.is_broken() {
             return Err(DeriveError::NothingFailed.into());
         }
-        // Each attempt that fails for a death or a farewell has fewer ranks to wait for.
+        // Each attempt that loses a rank leaves fewer ranks to wait for.
         for _ in 0..self.ranks() {
             if let Some(made) = self.shrink_once()? {
                 self.successor = None;
@@ -163,7 +163,7 @@ impl Communicator {
             }
             Err(attempt) => attempt,
         };
-        // A rank that hung up has given its reason over the connections that are still there.
+        // A rank that hung up has sent its reason over `from`, whose connections remain.
         let obstacle = from.await_obstacle(&verdict.survivors, FAILURE_WITHIN);
         let has_lost = match control {
             None => from.has_lost(&verdict.survivors),
@@ -185,10 +185,10 @@ impl Communicator {
         Err(Error::Unmade { doing: "shrink", error, advice: SHRINK_ADVICE })
     }
 
-    /// Returns an invitation for `added` newcomers. All ranks make the same call. Then each
-    /// newcomer is given the invitation's id and calls [`Communicator::join`] (or is started with
-    /// `FERROCCL_COMM_ID`, `FERROCCL_RANK` and `FERROCCL_RANKS`), with the ranks that the
-    /// invitation names, while the members call [`Communicator::grow`].
+    /// Returns an invitation for `added` newcomers. All ranks make the same call. Then the members
+    /// call [`Communicator::grow`], and each newcomer calls [`Communicator::join`] with the
+    /// invitation's id, one of the new ranks and the invitation's number of ranks (or is started
+    /// with `FERROCCL_COMM_ID`, `FERROCCL_RANK` and `FERROCCL_RANKS`).
     ///
     /// The newcomers must be able to reach rank 0 as the members do: a communicator that met at
     /// loopback grows on its host alone.
@@ -243,7 +243,7 @@ impl Communicator {
         let mut how = invitation.accept(self.rank());
         how.give_up = unless_failed(&self.control, (0..self.ranks()).collect());
         let control = Arc::clone(&self.control);
-        // Newcomers do not know what was measured without them.
+        // Newcomers lack the earlier measurement.
         self.make(&control, how, None).map_err(|Attempt { error, .. }| {
             if self.is_broken() {
                 return self.or_failure(error, "grow");
@@ -267,14 +267,14 @@ impl Communicator {
         let (give_up, secret) = (how.give_up.clone(), how.id.secret.clone());
         let met = give_up.check(how.rank).and_then(|()| meet(how));
         let (control, linked) = met.map_err(|error| {
-            // Members that fail or abort hang up on the others, who may see that before they are
-            // told why.
+            // Members that fail or abort hang up. The others may see that before the reason
+            // arrives.
             from.await_failure(FAILURE_WITHIN);
             Attempt { error: error.into(), control: None }
         })?;
         let control = Arc::new(control);
         from.expect_heir(&Arc::downgrade(&control));
-        // An abort before that line did not find this communicator.
+        // An earlier abort did not find this communicator.
         let linked = linked.and_then(|()| give_up.check(control.rank()));
         let made = linked
             .map_err(Error::from)

@@ -1,5 +1,5 @@
-//! Small exchanges over the control plane, each with its topic. Ranks that are at different points
-//! of a program notice that, instead of misreading each other's bytes.
+//! Small exchanges over the control plane. Each has a topic, by which ranks notice that they are at
+//! different steps of a program instead of misreading each other's bytes.
 
 use std::time::Duration;
 

@@ -23,7 +23,7 @@ const RANKS_MAX: u32 = 16;
 /// Duration of a call by one variant.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Expected {
-    /// The algorithm, and behind a `/` the divisor of slots.
+    /// The algorithm and the slot fraction, such as `ring/4`.
     pub variant: String,
     /// Duration in microseconds.
     pub time_us: f64,
@@ -33,7 +33,7 @@ pub struct Expected {
     pub is_measured: bool,
 }
 
-/// A call with equal blocks, for which a model predicts.
+/// A call with equal blocks whose duration is to be predicted.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     /// The collective.
@@ -50,9 +50,9 @@ pub struct Asked<'a> {
     pub hosts: &'a Hosts,
 }
 
-/// Returns the duration of a call with equal blocks by each algorithm, and by the fastest of them
-/// with divided slots, the fastest first. The prediction takes some milliseconds for 16 ranks; for
-/// more ranks the list is empty.
+/// Returns the durations of a call with equal blocks, the fastest first: by each algorithm, and by
+/// the fastest algorithm with divided slots. The prediction takes some milliseconds for 16 ranks;
+/// for more ranks the list is empty.
 ///
 /// # Errors
 ///
@@ -93,8 +93,8 @@ pub(super) fn sharing(config: &Config, hosts: &Hosts) -> Hosts {
     }
 }
 
-/// Predicts the duration of each variant in nanoseconds by a model alone, with links as the
-/// configuration makes them, the fastest first.
+/// Returns the duration of each variant in nanoseconds by a model alone, the fastest first. The
+/// configuration determines the links.
 pub fn predicted(
     model: &Model,
     config: &Config,
@@ -113,7 +113,7 @@ pub fn predicted(
         };
         Ok(predict::predict(&call, model)?.time_ns)
     };
-    // The engine refuses what does not fit slots.
+    // The engine refuses messages that do not fit slots.
     let fits =
         |algorithm: &&Algorithm| message_bytes_min(algorithm, asked.hosts) <= shape.slot_bytes;
     for algorithm in algorithm::of(asked.collective).filter(fits) {

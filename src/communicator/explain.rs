@@ -30,7 +30,7 @@ pub struct Explanation {
     pub hosts: u32,
     /// The algorithm taken.
     pub algorithm: String,
-    /// The part of a slot that a message fills at most, as `/4`; empty for a whole slot.
+    /// Largest part of a slot that a message fills, such as `/4`; empty for a whole slot.
     pub slot_fraction: String,
     /// Summary of the algorithm.
     pub summary: String,
@@ -49,8 +49,8 @@ pub struct Explanation {
     /// The reason for the transport between hosts, if `auto` chose it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transport_reason: Option<String>,
-    /// The RDMA devices that this rank takes: address, packets, and the traffic class of credits
-    /// and CTS, with the reason for it. Known to a communicator only.
+    /// RDMA devices of this rank: address, packets, and the traffic class of credits and CTS, with
+    /// its reason. Empty without a communicator.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<String>,
     /// Distribution of messages over the queue pairs of a link, and the rule that sets it; none
@@ -66,7 +66,7 @@ pub struct Explanation {
     pub message_bytes: usize,
     /// Number of times that the schedule is repeated to cover the buffers.
     pub chunks: usize,
-    /// The most elements of each part that one chunk takes.
+    /// Most elements of each part in one chunk.
     pub chunk_elements: usize,
     /// Ops of this rank's schedule as written, loops counted once.
     pub schedule_ops: usize,
@@ -121,14 +121,14 @@ impl Communicator {
 }
 
 impl Explanation {
-    /// Returns the variant taken: the algorithm, and behind a `/` the divisor of slots.
+    /// Returns the chosen variant: the algorithm and the slot fraction, such as `ring/4`.
     #[must_use]
     pub fn variant(&self) -> String {
         format!("{}{}", self.algorithm, self.slot_fraction)
     }
 }
 
-/// Returns the plan of `rank` of the ranks on `hosts` for a call, without a communicator.
+/// Returns the plan of a call on `rank` of the ranks on `hosts`, without a communicator.
 ///
 /// # Errors
 ///
@@ -236,7 +236,7 @@ impl fmt::Display for Explanation {
         writeln!(f, "  what       {}", self.summary)?;
         writeln!(f, "  why        {}", self.reason)?;
         if let Some(rule) = &self.rule {
-            // Why is told already.
+            // The reason is printed above.
             let conditions = rule.split(" (").next().unwrap_or(rule);
             writeln!(f, "  rule       {conditions}")?;
         }

@@ -39,8 +39,7 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// Checks that each message of a rank to itself is received with the length that it is sent
-    /// with.
+    /// Checks that a rank receives each message to itself with the length that it sends.
     pub(super) fn check_own(&self, rank: Rank) -> Result<(), Error> {
         let mut pairs = own(&self.sends, rank).zip(own(&self.recvs, rank));
         match pairs.find(|(sent, expected)| sent != expected) {
@@ -63,14 +62,15 @@ impl Messages {
 #[derive(Debug)]
 #[must_use = "nothing moves until `run`"]
 pub struct Group<'c, 'b> {
-    /// Communicator, which has the messages: the lists are reused, and a group is quick to move.
+    /// Communicator, which holds the messages: their lists are reused, and a group is cheap to
+    /// move.
     communicator: &'c mut Communicator,
     buffers: PhantomData<&'b mut [u8]>,
 }
 
 impl<'c, 'b> Group<'c, 'b> {
     pub(super) fn new(communicator: &'c mut Communicator) -> Self {
-        // Those of the group before are done with, also where it was never run.
+        // Drops the messages of the last group, which may never have run.
         communicator.messages.clear();
         Group { communicator, buffers: PhantomData }
     }

@@ -83,10 +83,9 @@ pub struct Communicator {
     control: Arc<ControlPlane>,
     /// The first error that ended this communicator on this rank.
     broken: Option<String>,
-    /// Number of communicators that were made of this one, or tried.
+    /// Number of attempts to make communicators from this one.
     derived: u64,
-    /// Control plane that an attempt to shrink has left behind: the next attempt goes on from
-    /// there.
+    /// Control plane of a failed attempt to shrink, from which the next attempt continues.
     successor: Option<Arc<ControlPlane>>,
     is_shrunk: bool,
     generation: u32,
@@ -161,7 +160,7 @@ impl Communicator {
         Communicator::join_with(how, config)
     }
 
-    /// Joins as `how` says: with a socket that listens already, for example. The configuration
+    /// Joins with the parameters in `how`, such as a socket that listens already. The configuration
     /// digest and the timing come from `config`.
     ///
     /// # Errors
@@ -183,7 +182,7 @@ impl Communicator {
         Communicator::join(0, 1, UniqueId { endpoints: Vec::new(), secret }, config)
     }
 
-    /// Wires the ranks and suits the links to the network; `measured` holds earlier measurements.
+    /// Connects the ranks and adapts the links to the network; `measured` is an earlier result.
     fn wired(
         control: Arc<ControlPlane>,
         secret: Secret,
@@ -193,8 +192,8 @@ impl Communicator {
         let (told, rank) = (Arc::clone(&control), control.rank());
         let wired = Communicator::wire(control, secret, config, measured);
         wired.and_then(Communicator::suited).inspect_err(|error| {
-            // The others must not take this for leaving in good order. The death of another rank
-            // reaches all ranks by itself, if a little later.
+            // Without a report, the others see a rank that leaves in good order. The death of
+            // another rank reaches all ranks by itself, if a little later.
             let (rank, reason, known) = match error {
                 Error::RankFailed { rank, reason, .. } => {
                     (*rank, reason.clone(), told.await_failure(FAILURE_WITHIN))
@@ -291,25 +290,25 @@ impl Communicator {
         self.engine.ports.view().peer_statistics()
     }
 
-    /// Iterates over the flows that this rank's messages are spread over now, as an Ethernet fabric
-    /// sees them, each with the rank that it goes to; only over RoCE, and only to peers that are
-    /// connected. [`max_to_mean`](ccl_core::queue_pairs::max_to_mean) says how evenly a fabric
-    /// would spread these flows.
+    /// Iterates over the current flows of this rank's messages, as an Ethernet fabric sees them,
+    /// each with its destination rank. Only links over RoCE to connected peers have flows.
+    /// [`max_to_mean`](ccl_core::queue_pairs::max_to_mean) returns how evenly a fabric would spread
+    /// these flows.
     pub fn flows(&self) -> impl Iterator<Item = (Rank, Flow)> {
         self.engine.ports.view().flows()
     }
 
-    /// Iterates over the rails that this rank's messages take to each peer: with several RDMA
-    /// devices one rail for each, the payload that it has carried, and whether it has failed.
+    /// Iterates over the rails to each peer, with the payload that each rail has carried and
+    /// whether it has failed. With several RDMA devices there is one rail for each.
     pub fn rails(&self) -> impl Iterator<Item = (Rank, RailState)> {
         self.engine.ports.view().rails()
     }
 
-    /// Spreads this rank's messages over the queue pairs of their links by another policy, from the
-    /// next call on; the text is that of `FERROCCL_IB_POLICY`. The queue pairs are those that were
-    /// made for the policy that the ranks joined with. Other ranks' messages follow their own
-    /// policies; over other transports than verbs nothing changes. A communicator that is split off
-    /// or shrunk from this one inherits the policy, and there all ranks must have the same.
+    /// Sets the queue-pair policy of this rank's messages from the next call on, in the syntax of
+    /// `FERROCCL_IB_POLICY`. The policy uses the queue pairs that were made when the ranks joined.
+    /// Other ranks keep their own policies. Transports other than verbs ignore the policy.
+    /// Communicators that are split or shrunk from this one inherit the policy, which must then be
+    /// the same on all their ranks.
     ///
     /// # Errors
     ///
@@ -359,8 +358,8 @@ impl Communicator {
         self.run(call, Buffers::apart(input, output))
     }
 
-    /// Runs any call in place: `buffer` is the larger of the two, and the other one is this rank's
-    /// block of `buffer`.
+    /// Runs any call in place: `buffer` is the larger of input and output, and the smaller one is
+    /// this rank's block of it.
     ///
     /// # Errors
     ///

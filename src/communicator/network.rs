@@ -1,9 +1,8 @@
-//! Measurement of the network under load. Defaults assume a network that carries all that hosts
-//! send, in whatever pairs. One pair of hosts is measured alone, and then all pairs at once, each
-//! with its hosts in different halves.
+//! Measurement of the network under load. Defaults assume a network that carries the full rate of
+//! all hosts at once, between any pairs. One pair of hosts is measured alone, then all pairs at
+//! once. Each pair has one host of each half of the hosts.
 //!
-//! `ferroccl tune` measures, and ranks that join do if `FERROCCL_CHECK_NETWORK=measure` asks for
-//! it.
+//! `ferroccl tune` measures, and so do joining ranks with `FERROCCL_CHECK_NETWORK=measure`.
 
 use std::fmt;
 use std::time::Instant;
@@ -19,9 +18,9 @@ use super::{Communicator, assumptions};
 const MESSAGE_BYTES: usize = 1 << 20;
 const MESSAGES: usize = 8;
 const PINGS: u32 = 50;
-/// Least fraction of the rate that must be left with all pairs at once for the defaults to fit.
+/// Least ratio of the rate with all pairs at once to the rate alone for the defaults to fit.
 const LEFT: f64 = 0.8;
-/// Number of rounds that ranks measure when they join: users do not wait for a better median.
+/// Number of rounds that ranks measure when they join: few, so that users wait less.
 const ROUNDS: u32 = 3;
 /// Time after which no round begins, however slow the network is.
 const LONG_ENOUGH_S: f64 = 5.0;
@@ -35,8 +34,7 @@ pub struct Seen {
     pub pairs: u32,
     /// Round trip of a few bytes between two hosts, in microseconds.
     pub round_trip_us: f64,
-    /// Rate of one way between two hosts that are alone, while as much comes back; in bytes per
-    /// second.
+    /// Rate in each direction between two hosts while the others are idle, in bytes per second.
     pub alone: f64,
     /// Rate of the slowest pair when all pairs send at once; in bytes per second.
     pub together: f64,
@@ -77,7 +75,7 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Outcome of measuring when ranks joined, for them and for communicators made from theirs.
+/// Outcome of measuring when ranks joined; split and shrunk communicators inherit it.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
     /// True if links have more flows than by default.
@@ -101,11 +99,11 @@ impl Communicator {
         let mut buffers = vec![(vec![1_u8; MESSAGE_BYTES], vec![0_u8; MESSAGE_BYTES]); count];
         let round_trip_us = self.round_trip(first)?;
         let (mut alone, mut together) = (Vec::new(), Vec::new());
-        // In turns.
+        // Alternates the two measurements.
         for _ in 0..=rounds {
             alone.push(self.exchanged(first, &mut buffers)?);
             together.push(self.exchanged(own, &mut buffers)?);
-            // Alike on all ranks, as the times are.
+            // The same on all ranks, as the times are.
             if alone.iter().chain(&together).sum::<f64>() > LONG_ENOUGH_S {
                 break;
             }
@@ -119,9 +117,9 @@ impl Communicator {
         }))
     }
 
-    /// Returns these ranks, joined so that it suits their network, if
-    /// `FERROCCL_CHECK_NETWORK=measure` asks for a measurement and there was none. All ranks call
-    /// it.
+    /// Measures the network if `FERROCCL_CHECK_NETWORK=measure` asks for it and there is no earlier
+    /// measurement. Returns a communicator with more flows if the network is crowded and more flows
+    /// are faster, otherwise this one. All ranks call it.
     pub(super) fn suited(mut self) -> Result<Communicator, Error> {
         let is_asked = self.config().check_network == NetworkCheck::Measure;
         if !is_asked || self.measured.is_some() {
@@ -217,7 +215,7 @@ impl Communicator {
 fn partner(hosts: &Hosts, rank: Rank) -> Option<(u32, Rank)> {
     let ((host, local), half) = (hosts.seat(rank), hosts.count() / 2);
     let (pair, other) = if host < half { (host, host + half) } else { (host - half, host - half) };
-    // Of an odd number the last has none.
+    // With an odd number of hosts, the last one has no partner.
     (local == 0 && pair < half).then(|| (pair, hosts.members(other).next().unwrap_or(rank)))
 }
 

@@ -11,9 +11,9 @@ use ccl_memory::Region;
 use super::element::Element;
 use super::{Communicator, Error};
 
-/// Elements that calls of one communicator send from and receive into without registering their
-/// memory each time. They are used like any slice. The registration ends when they are dropped or
-/// taken out with [`Registered::into_inner`].
+/// Elements whose memory stays registered between the calls of one communicator. They are used like
+/// any slice. Their registration ends when they are dropped or taken out with
+/// [`Registered::into_inner`].
 #[derive(Debug)]
 pub struct Registered<T> {
     elements: Vec<T>,
@@ -45,7 +45,7 @@ impl<T> DerefMut for Registered<T> {
 
 impl<T> Drop for Registered<T> {
     fn drop(&mut self) {
-        // Before the elements go.
+        // Before the memory is freed.
         self.cached.end();
     }
 }
@@ -64,7 +64,7 @@ impl Communicator {
         self.usable()?;
         let mut elements = elements;
         let bytes = size_of_val(&*elements);
-        // As calls know their buffers: by addresses that are exposed.
+        // Calls name their buffers by exposed addresses, too.
         let address = elements.as_mut_ptr().expose_provenance();
         let start = std::ptr::with_exposed_provenance_mut(address);
         let start = NonNull::new(start).unwrap_or(NonNull::dangling());

@@ -1,5 +1,5 @@
-//! Calls that do not block: started now, and advanced by [`Communicator::test`] and
-//! [`Communicator::wait`] in the order in which they were started.
+//! Non-blocking calls. [`Communicator::test`] and [`Communicator::wait`] advance them in the order
+//! in which they were started.
 //!
 //! A request's buffers belong to the communicator until the request has ended, and come back with
 //! [`Communicator::wait`]. A leaked request therefore leaks its buffers and endangers nothing.
@@ -48,7 +48,7 @@ struct Pending {
     keep: Box<dyn Any + Send>,
 }
 
-/// The calls that were started and not yet handed back, oldest first.
+/// Started calls whose results were not taken yet, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     queue: VecDeque<Pending>,
@@ -119,8 +119,8 @@ impl Communicator {
         self.enqueue(call, T::DATA_TYPE, buffers, (input, output))
     }
 
-    /// Starts a call, or lets it wait its turn. The buffers must live until the call has ended:
-    /// `keep` holds them, or the caller ensures it.
+    /// Starts a call, or queues it behind earlier ones. The buffers must live until the call has
+    /// ended: `keep` holds them, or the caller ensures it.
     pub(super) fn enqueue<B: Send + 'static>(
         &mut self,
         call: &Call<'_>,
@@ -147,7 +147,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// When a call failed; the request's own error comes with [`Communicator::wait`].
+    /// When a call failed; [`Communicator::wait`] returns the request's own error.
     pub fn test<B>(&mut self, request: &Request<B>) -> Result<bool, Error> {
         self.not_forked()?;
         self.check_owner(request)?;
@@ -190,7 +190,7 @@ impl Communicator {
         Err(CallError::ForeignRequest.into())
     }
 
-    /// Drives every started call to its end, as blocking calls come after them.
+    /// Drives every started call to its end, because blocking calls run after them.
     pub(super) fn drain_requests(&mut self) -> Result<(), Error> {
         let timeout = self.engine.config.timeout;
         while self.first_open().is_some() {
@@ -199,7 +199,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// Returns the number of the request that is started next.
+    /// Returns the number that the next request gets.
     pub(super) fn next_request(&self) -> u64 {
         self.requests.next
     }
@@ -259,7 +259,7 @@ impl Communicator {
             let running = self.start_pending(at)?;
             let driven = Driven::new(&mut self.engine);
             let polled = driven.engine.poll(&running);
-            // Only a panic on the way ends it here.
+            // The guard unbinds only after a panic.
             std::mem::forget(driven);
             let ended = polled.and_then(|is_done| match is_done {
                 true => self.check_may_end(&running).map(|()| true),
@@ -319,7 +319,7 @@ impl Communicator {
     /// Ends all open calls with one error, and breaks the communicator.
     fn fail(&mut self, at: usize, running: &Running, error: Error) -> Error {
         self.engine.blame(&error);
-        // From here on nothing reads or writes the buffers: what follows may take a while.
+        // Nothing may use the buffers any more: the next steps may take a while.
         self.engine.ports.unbind();
         let during = self.during(&running.what);
         let error = self.broken(error, during);

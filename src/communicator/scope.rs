@@ -1,5 +1,5 @@
-//! Calls that do not block on borrowed buffers. All calls end before the scope does, so that no
-//! request can outlive the buffers that it borrows, leaked or not.
+//! Non-blocking calls on borrowed buffers. All calls end before the scope does, so that no request
+//! outlives its buffers, even if the request is leaked.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -25,7 +25,7 @@ struct Unwinding<'c>(&'c mut Communicator);
 
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
-        // Nobody would move these calls any more, and the other ranks wait for them.
+        // Nothing advances these calls any more, and the other ranks wait.
         if self.0.not_forked().is_ok() {
             self.0.give_up_requests("this rank panicked while the call was under way");
         }
@@ -33,8 +33,8 @@ impl Drop for Unwinding<'_> {
 }
 
 impl Communicator {
-    /// Runs `body`, which may start calls on buffers that it borrows from outside, and drives all
-    /// of these calls to their end before it returns.
+    /// Runs `body`, which may start calls on borrowed buffers. All these calls end before `scope`
+    /// returns.
     ///
     /// ```
     /// # fn main() -> Result<(), ferroccl::Error> {
@@ -98,8 +98,8 @@ impl<'env> Scope<'_, 'env> {
         self.communicator.enqueue(call, T::DATA_TYPE, buffers, ())
     }
 
-    /// Starts any call in place: `buffer` is the larger of the two, and the other one is this
-    /// rank's block of `buffer`.
+    /// Starts any call in place: `buffer` is the larger of input and output, and the smaller one is
+    /// this rank's block of it.
     ///
     /// # Errors
     ///

@@ -17,14 +17,14 @@ use ccl_memory::{Region, RegionError, doorbell};
 use crate::recorder::CallRecord;
 
 const HEAD: usize = doorbell::BYTES + CallRecord::SHARED_BYTES;
-/// Least length of slots below which links get fewer slots rather than shorter ones.
+/// Slot length below which links get fewer slots rather than shorter ones.
 const SLOT_BYTES_MIN: usize = 4 << 10;
-/// Slots of a link's equal share where the budget is too small for the configured number and links
-/// between hosts share credits: two that each link reserves, and two for the pool.
+/// Slots in a link's equal share of a budget that is too small for the configured number, if links
+/// between hosts share credits: two that the link reserves, and two for the pool.
 const SLOTS_SHARED: u32 = 4;
-/// Most slots of a link between hosts for each one that the link can rely on: slots take memory.
+/// Most slots of a link between hosts per reserved slot, which bounds the memory of slots.
 const SLOTS_PER_RESERVED: u32 = 4;
-/// Shortest slots, where even one such slot for each peer exceeds the budget.
+/// Least length of slots; one such slot for each peer may exceed the budget.
 const SLOT_BYTES_LEAST: usize = 1 << 10;
 
 /// Layout of a rank's segment; equal on all ranks of a host. The slots are equal everywhere.
@@ -34,7 +34,7 @@ pub(super) struct Segment {
     pub(super) ranks: u32,
     /// Ranks on the host of the segment's owner, the owner among them, ascending.
     locals: Vec<Rank>,
-    /// Budget towards one rank, and the part of it that may come over the network.
+    /// Bytes that may be in flight towards one rank: in all, and over the network.
     budget_bytes: usize,
     network_budget_bytes: usize,
     zero_copy_bytes: usize,
@@ -49,14 +49,14 @@ pub(super) struct Segment {
 
 impl Segment {
     /// Returns the layout on the host of `rank`: slots of the configured size and number, or as the
-    /// budget allows. The usual budget is enough for 32,000 peers. Where no two ranks share a host,
-    /// slots are twice as large: a system call costs more than a look at a slot, and payload that
-    /// is sent and placed without a copy stays in no cache. Between hosts a small budget makes
-    /// slots fewer before it makes them shorter, because idle links leave their credits to others.
+    /// budget allows. The usual budget is enough for 32,000 peers. If no two ranks share a host,
+    /// slots are twice as large: a system call costs more than a poll of a slot, and zero-copy
+    /// payload stays in no cache. Between hosts, a small budget first makes slots fewer and then
+    /// shorter, because idle links leave their credits to others.
     pub(super) fn new(hosts: &Hosts, rank: Rank, config: &Config) -> Segment {
         let (ranks, locals) = (hosts.ranks(), hosts.members(hosts.seat(rank).0));
         let apart = ranks > 1 && hosts.count() == ranks;
-        // A program may have written a zero, which the environment cannot.
+        // A program can set zero; the environment cannot.
         let channels = config.channels.max(1);
         let links = ranks.saturating_sub(1).max(1) as usize * channels as usize;
         let link_bytes = config.budget_bytes.0 / links;
@@ -147,7 +147,7 @@ impl Segment {
         Segment::new(&Hosts::one(ranks), 0, config)
     }
 
-    /// Returns the sizes of links by messages, whose slots are as long as those of the segment.
+    /// Returns the configuration of message links, whose slots are as long as the segment's.
     pub(super) fn message_config(&self) -> admission::Config {
         let mut config = admission::Config {
             channels: self.channels,

@@ -15,8 +15,8 @@ use super::{CallError, Communicator, Error};
 /// Memory that every rank of a host maps: a part for each rank, which only that rank writes.
 ///
 /// The memory is never exposed as a slice, because other ranks may read it at any time. A read
-/// during another rank's write returns old data, new data or a mix. A call between the two, a
-/// [`Communicator::barrier`] at least, puts them in order.
+/// during another rank's write returns old data, new data or a mix. A call between the two, at
+/// least a [`Communicator::barrier`], orders them.
 #[derive(Debug)]
 pub struct SymmetricBuffer<T> {
     /// The parts by rank; none for ranks whose memory is not mapped.
@@ -46,7 +46,7 @@ impl<T: Element> SymmetricBuffer<T> {
         self.parts.iter().flatten().count()
     }
 
-    /// Returns a rank's part, which a forked child does not have.
+    /// Returns a rank's part; fails in a forked child.
     fn part(&self, rank: Rank) -> Result<&Region, Error> {
         if self.generation != fork::generation() {
             return Err(Error::Forked);
@@ -58,7 +58,7 @@ impl<T: Element> SymmetricBuffer<T> {
         }
     }
 
-    /// Copies `data` to the elements of this rank from `start` on.
+    /// Copies `data` into this rank's elements, beginning at `start`.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl<T: Element> SymmetricBuffer<T> {
         Ok(written.map_err(CallError::Range)?)
     }
 
-    /// Copies the elements of this rank from `start` on to `data`.
+    /// Copies this rank's elements, beginning at `start`, into `data`.
     ///
     /// # Errors
     ///
@@ -78,12 +78,11 @@ impl<T: Element> SymmetricBuffer<T> {
         self.read_from(self.rank, start, data)
     }
 
-    /// Copies the elements of a rank from `start` on to `data`. That rank need not do anything for
-    /// it.
+    /// Copies a rank's elements, beginning at `start`, into `data`. The other rank takes no part.
     ///
     /// # Errors
     ///
-    /// A rank whose memory is not mapped here; fewer elements than `data` has.
+    /// When the rank's memory is not mapped here, or there are not as many elements.
     pub fn read_from(&self, rank: Rank, start: usize, data: &mut [T]) -> Result<(), Error> {
         let offset = start.saturating_mul(size_of::<T>());
         let read = self.part(rank)?.read(offset, bytemuck::cast_slice_mut(data));

@@ -1,4 +1,4 @@
-//! Tables of measurements: their sources, and whether they are of this machine.
+//! Tuning tables: their sources, and the check that they are of this machine.
 
 use std::path::Path;
 
@@ -9,9 +9,8 @@ use super::error::{Error, SetupError, TableError};
 /// Greatest length of a table.
 const TABLE_BYTES_MAX: u64 = 16 << 20;
 
-/// Returns the name of this machine in tables: processors of the same model and number are alike.
-/// All of the machine's processors count, not only those that this process may use, as a launcher
-/// that binds ranks changes these.
+/// Returns the name of this machine in tables: the model and number of its processors. Processors
+/// that this process may not use count as well, because launchers bind ranks to some of them.
 #[must_use]
 pub fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -26,8 +25,7 @@ pub fn processor() -> String {
     model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
 }
 
-/// Returns the text of a table: that of the file that a value names behind an `@`, or the value
-/// itself.
+/// Returns the text of a table: the contents of the file that `@NAME` names, or the value itself.
 ///
 /// # Errors
 ///
@@ -50,7 +48,7 @@ fn file(name: &str) -> Result<String, TableError> {
         return Err(TableError::TooLong { name: own(), bytes, most: TABLE_BYTES_MAX });
     }
     let text = std::fs::read_to_string(name).map_err(unreadable)?;
-    // Parsed here for an error with the file's name: later steps know the text alone.
+    // Parsed here so that an error names the file: later steps have only the text.
     match text.parse::<ccl_core::select::tuning::Tuning>() {
         Ok(_) => Ok(text),
         Err(error) => Err(TableError::Malformed { name: own(), error }),

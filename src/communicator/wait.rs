@@ -14,7 +14,7 @@ use ccl_memory::doorbell::Doorbell;
 /// The shortest spin.
 const SPIN_MIN: Duration = Duration::from_micros(1);
 
-/// Number of glances at a device that take as long as a look for progress, at least.
+/// Least number of glances at a device that take as long as a look for progress.
 const LOOK: u32 = 4;
 
 /// The kind of work that one look for progress takes.
@@ -52,7 +52,7 @@ pub(super) struct WaitPolicy {
 }
 
 impl WaitPolicy {
-    /// Makes a policy in which ranks that share cores with each other do not spin.
+    /// Makes a policy. Ranks do not spin if this host has more of them than cores.
     pub(super) fn new(
         config: &Config,
         local_ranks: usize,
@@ -92,7 +92,7 @@ impl Wait {
         }
     }
 
-    /// Spins or yields after a look without progress, or returns what else to do.
+    /// Spins or yields after a look without progress. Returns the next step of the wait.
     #[inline]
     pub(super) fn pause(&mut self, wait_policy: &WaitPolicy) -> Pause {
         self.glances += LOOK;
@@ -100,7 +100,7 @@ impl Wait {
             && !self.yielded
             && !wait_policy.spin_max.is_zero()
         {
-            // Other looks take longer than what the hint is for.
+            // Other looks take longer than the pause of the hint.
             if wait_policy.look == Look::Memory {
                 std::hint::spin_loop();
             }

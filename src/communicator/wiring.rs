@@ -1,5 +1,5 @@
-//! Wiring of the ranks: on one host segments are made, shared, mapped, and become links; other
-//! hosts are reached by messages.
+//! Wiring of the ranks: ranks of one host map each other's segments, which become links; ranks of
+//! other hosts are reached by messages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,9 +49,9 @@ pub(super) struct Wiring {
     pub(super) locals: Vec<Rank>,
     pub(super) control: Arc<ControlPlane>,
     pub(super) timeout: Duration,
-    /// Configuration, with other values for defaults that do not suit the network.
+    /// Configuration, with defaults adjusted to the network.
     pub(super) config: Config,
-    /// Note on these values.
+    /// Note on the adjustments.
     pub(super) note: Option<String>,
     /// The reason for the transport between hosts, if `auto` chose it.
     pub(super) why: Option<String>,
@@ -73,9 +73,9 @@ struct Rendezvous<'a> {
 type Offered = (usize, Vec<Option<RemoteKey>>);
 
 impl Wiring {
-    /// Connects the ranks that share a host through shared memory, as `devices` say, and prepares
-    /// to connect with the others. The configuration was adjusted as the note says. All ranks call
-    /// it.
+    /// Connects the ranks of each host through shared memory and prepares the connections between
+    /// hosts, over `devices`. `flows` is the note on an earlier adjustment of the configuration.
+    /// All ranks call it.
     pub(super) fn connect(
         control: Arc<ControlPlane>,
         devices: Devices,
@@ -119,7 +119,7 @@ impl Wiring {
                 let segment = Segment::new(&hosts, rank, &config).on_network(budget_share);
                 let mut links =
                     rendezvous.message_links(device, &peers, &segment, config.timeout)?;
-                // Others have no queue pairs to spread over.
+                // Other transports have no queue pairs to spread over.
                 if kind.stripes {
                     links.start_policy(config.policy(), near);
                 }
@@ -189,8 +189,8 @@ impl Wiring {
         };
         let (own, key) = local.device.allocate(bytes)?;
         let keys = prepare(&own).and_then(|()| local.share(key));
-        // It is mapped, never put to: once offered, it needs no registration and ends with its
-        // last region.
+        // Peers map this memory and never put to it: once offered, it needs no registration, and it
+        // ends with its last region.
         local.device.deregister(key)?;
         Ok((own, keys?))
     }
@@ -283,8 +283,7 @@ impl Rendezvous<'_> {
         Ok(met)
     }
 
-    /// Makes links by messages to these peers, each connected when it is first needed. All ranks
-    /// call it.
+    /// Makes message links to these peers; each link connects on first use. All ranks call it.
     fn message_links(
         &self,
         device: Arc<dyn Device>,
@@ -307,8 +306,8 @@ impl Rendezvous<'_> {
     }
 }
 
-/// Returns the rank that an incoming connection says it comes from, which must be higher than this
-/// one.
+/// Returns the rank that the hello of an incoming connection names, which must be higher than this
+/// rank.
 fn caller(connected: &Connected, rank: Rank, ranks: u32) -> Result<Rank, Error> {
     let bytes: Option<[u8; 4]> = connected.hello.as_slice().try_into().ok();
     match bytes.map(Rank::from_le_bytes) {

@@ -1,5 +1,5 @@
-//! Descriptors that cross from one process to the next, and the life of a child. This module has
-//! the only unsafe code of `launch`.
+//! Descriptors that a child inherits, and children that die with their parent. This module has the
+//! only unsafe code of `launch`.
 
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};

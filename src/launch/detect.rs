@@ -1,4 +1,4 @@
-//! Detection of the launcher that started this process, by the variables that the launcher leaves.
+//! Detection of the launcher that started this process, by the variables that the launcher sets.
 
 use super::pmi::PmiAddress;
 use super::store::StoreAddress;

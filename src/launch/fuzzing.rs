@@ -16,7 +16,7 @@ use std::time::Duration;
 fn launcher(says: &[u8]) -> Option<(LauncherStream, UnixStream)> {
     let (ours, mut theirs) = UnixStream::pair().ok()?;
     theirs.set_nonblocking(true).ok()?;
-    // What does not fit the socket is cut off.
+    // Bytes that do not fit the socket are cut off.
     let _ = theirs.write(says);
     theirs.shutdown(Shutdown::Write).ok()?;
     Some((LauncherStream::new(ours.into(), Deadline::after(Duration::from_secs(5))), theirs))
@@ -111,7 +111,7 @@ pub fn environment(data: &[u8]) {
         Ok(None) => String::new(),
         Err(error) => format!("{error} {error:?}"),
     };
-    // Short secrets are found anywhere, and those that another variable tells are none.
+    // Short secrets match by chance. One that another variable shows is no secret.
     let is_secret = |name: &str| name == "FERROCCL_SECRET";
     // Errors show values with their control characters escaped, too: `\0` has a digit.
     let tells =

@@ -25,8 +25,9 @@ const GRACE: Duration = Duration::from_secs(5);
 const LAST_GRACE: Duration = Duration::from_secs(2);
 /// Time to wait for the last lines of ended ranks: a grandchild may hold their pipe.
 const DRAIN: Duration = Duration::from_secs(1);
-/// Longest time by which a rank's end may precede that of the killed rank that caused it: the
-/// system closes a process's connections before the process counts as ended.
+/// Time after the first bad end within which a killed rank counts as the first. The system closes
+/// the connections of a killed rank before its process counts as ended, so that other ranks may be
+/// seen to end earlier.
 const TOGETHER: Duration = Duration::from_millis(200);
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
@@ -34,8 +35,8 @@ const LINE_BYTES_MAX: u64 = 64 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalExit {
     /// Exit status: 0 if all ended well, else the first bad status, an exit code or 128 + a
-    /// signal's number. Of ranks that ended at about the same time, one that was killed counts as
-    /// the first.
+    /// signal's number. A killed rank counts as the first of those that ended at about the same
+    /// time.
     pub code: u8,
     /// The rank that ended with `code`, if that is bad.
     pub failed: Option<u32>,
@@ -43,13 +44,13 @@ pub struct LocalExit {
 
 /// Runs `program` with `arguments` as ranks `0..ranks` of this host and waits for them all.
 ///
-/// The children find each other by `FERROCCL_*` variables, which the program must follow (see
-/// [`super::from_environment`]). Only rank 0's standard output passes. Lines of the others on
-/// standard error appear with their rank in front. The ranks get the variables that transports ask
+/// The children find each other by `FERROCCL_*` variables, which the program must read (see
+/// [`super::from_environment`]). Only rank 0's standard output is shown. Standard error of the
+/// others is shown by line, with the rank in front. The ranks get the variables that transports ask
 /// for ([`TransportKind::rank_environment`](ccl_core::registry::TransportKind::rank_environment)),
-/// unless these are set. When one ends badly, the others have 5 s to end by themselves, then they
-/// are ended. All die with this process, however it dies. Call it on a thread that lives until it
-/// returns, the main thread for example.
+/// unless these are set. If a rank ends badly, the others have 5 s to end by themselves, then they
+/// are ended. All die with this process, however it dies. Call this function on a thread that
+/// outlives the call, such as the main thread.
 ///
 /// # Errors
 /// The program cannot be started; then none is left running.
@@ -169,7 +170,7 @@ impl Group {
             if next.is_some_and(|at| Instant::now() >= at) {
                 for one in &self.running {
                     eprintln!("[rank {}] did not end by itself and is ended", one.rank);
-                    // It may have ended meanwhile; its number is not given away before `reap`.
+                    // If the child has ended, its process id stays taken until `reap`.
                     let _ = kill_process(Pid::from_child(&one.child), signal);
                 }
                 signal = Signal::KILL;
@@ -177,7 +178,7 @@ impl Group {
             }
         }
         self.reader = None;
-        // Ends with an error as soon as the last reader has ended, which is what is awaited.
+        // Fails, as expected, as soon as the last reader has ended.
         let _ = self.readers.recv_timeout(DRAIN);
         match self.first() {
             Some(first) => LocalExit { code: first.code, failed: Some(first.rank) },
@@ -264,7 +265,7 @@ mod tests {
         for (rank, program) in [(0, "true"), (1, "false")] {
             group.add(rank, Command::new(program).spawn().unwrap()).unwrap();
         }
-        // As the system does it where SIGCHLD is ignored.
+        // Reaps the child, as the system does if SIGCHLD is ignored.
         let taken = Pid::from_child(&group.running[1].child);
         waitpid(Some(taken), WaitOptions::empty()).unwrap();
         assert_eq!(group.wait(), LocalExit { code: 1, failed: Some(1) });

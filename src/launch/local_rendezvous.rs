@@ -1,6 +1,6 @@
-//! Rendezvous of the ranks of one host whose launcher hands nothing from rank to rank. Rank 0 keeps
-//! an abstract Unix socket, named by the job, and tells the unique id to every process of its own
-//! user and to no other. Nothing is left in the file system.
+//! Rendezvous of the ranks of one host, for launchers that pass no data between ranks. Rank 0
+//! listens at an abstract Unix socket named after the job, and sends the unique id only to
+//! processes of its own user. Nothing is left in the file system.
 
 use super::LaunchError;
 use crate::bootstrap::UniqueId;
@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Largest length of the text: more than any unique id, and far less than a Unix socket buffers, so
-/// that telling never blocks.
+/// that writing the text never blocks.
 const TEXT_BYTES_MAX: u64 = 4096;
 
 /// Rank 0's side of the rendezvous, which ends when dropped.
@@ -56,7 +56,7 @@ impl Drop for LocalRendezvous {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It looks at `ended` every 50 ms.
+            // The thread checks `ended` every 50 ms.
             let _ = thread.join();
         }
     }
@@ -90,7 +90,7 @@ pub(super) fn ask(name: &str, deadline: Deadline) -> Result<UniqueId, LaunchErro
         match UnixStream::connect_addr(&address) {
             Ok(stream) if is_own_user(&stream) => match listen(stream, deadline) {
                 Ok(text) => return text.parse().map_err(|e| fail(format!("what it says is {e}"))),
-                // Rank 0 went away between two jobs' steps, say: look again.
+                // Rank 0 may have ended between two steps of a job: try again.
                 Err(error) if deadline.is_past() => return Err(fail(error.to_string())),
                 Err(_) => {}
             },
@@ -139,7 +139,7 @@ mod tests {
         let second = LocalRendezvous::open(&name, &id).unwrap_err().to_string();
         assert!(second.contains("already listens"), "{second}");
         drop(server);
-        // A child that somebody starts meanwhile has the socket, too, until it is another program.
+        // A child that another thread starts meanwhile holds the socket, too, until it calls exec.
         let patience = Deadline::after(Duration::from_secs(10));
         while let Err(error) = LocalRendezvous::open(&name, &id) {
             assert!(!patience.left().is_zero(), "{error}");

@@ -31,16 +31,16 @@ use ccl_core::types::Rank;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Place of this process in a job, as a launcher told it.
+/// Place of this process in a job, as the launcher gave it.
 #[derive(Debug)]
 pub struct Launch {
     /// This rank.
     pub rank: Rank,
     /// Number of ranks.
     pub ranks: u32,
-    /// This rank among those of its host, if the launcher tells.
+    /// This rank's number on its host, if the launcher gives it.
     pub local_rank: Option<u32>,
-    /// Number of ranks on this host, if the launcher tells.
+    /// Number of ranks on this host, if the launcher gives it.
     pub local_ranks: Option<u32>,
     /// Source of the rank.
     pub launcher: Launcher,
@@ -55,11 +55,11 @@ pub struct Launch {
 enum Rendezvous {
     /// There is no other rank.
     Alone,
-    /// All ranks were told the same address.
+    /// Address of rank 0, given to all ranks.
     Known(Vec<Endpoint>),
-    /// All ranks were told the same unique id.
+    /// Unique id, given to all ranks.
     Id(UniqueId),
-    /// All ranks were told the same address; rank 0 inherits the socket, by this descriptor.
+    /// Address of rank 0, given to all ranks; rank 0 inherits the socket as this descriptor.
     Inherited(Endpoint, i32),
     /// Key-value store of torchrun's agent.
     Store(store::StoreAddress),

@@ -70,7 +70,7 @@ impl Pmi {
         let mut pmi = Pmi { stream, buffer: Vec::new(), space: String::new(), value_bytes_max: 0 };
         if let Some(id) = id {
             pmi.ask(&format!("initack pmiid={id}"), "initack")?;
-            // It tells size, rank and debug unasked: the environment has told them already.
+            // The manager sends size, rank and debug unasked; the environment has them.
             for _ in 0..3 {
                 pmi.answer("set")?;
             }
@@ -87,7 +87,7 @@ impl Pmi {
 
     /// Puts a value, which others can get after the next barrier.
     pub(super) fn put(&mut self, key: &str, value: &str) -> Result<(), ServiceError> {
-        // Its lines are words: neither blanks nor line ends may be in a value.
+        // Lines consist of words: a value has neither blanks nor line ends.
         if value.len() >= self.value_bytes_max || value.contains(char::is_whitespace) {
             let (bytes, bytes_max) = (value.len(), self.value_bytes_max);
             return Err(ServiceError::Unfit { bytes, bytes_max });

@@ -54,7 +54,7 @@ impl Launch {
     }
 
     /// Learns the address of rank 0, or publishes it on rank 0. All ranks must call it equally
-    /// often; a PMI process manager serves the first call alone.
+    /// often; a PMI process manager serves only the first call.
     ///
     /// # Errors
     /// The launcher's rendezvous does not work within `timeout`.
@@ -102,8 +102,8 @@ impl Launch {
         Ok(Found { listener: Some(listener), ..self.known(vec![endpoint.clone()]) })
     }
 
-    /// Listens on rank 0. A secret that all ranks were given takes precedence over one drawn now,
-    /// which the launcher's store would hand out with the address.
+    /// Listens on rank 0. Returns the result and the id to publish. A secret that all ranks were
+    /// given replaces the secret just drawn, and is not published.
     fn listen(&self, reach: Reach) -> Result<(Found, UniqueId), LaunchError> {
         let reach = match (&self.host, reach) {
             (_, Reach::Loopback) => Reach::Loopback,

@@ -1,4 +1,4 @@
-//! The secret that users hand over by themselves.
+//! The secret that users give in a variable or a file.
 
 use super::LaunchError;
 use super::variables::Variables;

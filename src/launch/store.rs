@@ -4,9 +4,9 @@
 //! All integers are little endian, as on every host that runs the store; strings and values have an
 //! eight-byte length in front. The stores of PyTorch 2.1 and later begin a connection with a
 //! validation and number their commands from there; older ones know no validation and count from
-//! `SET`. The wire does not tell the dialect. But an older store answers `GETNUMKEYS`, and a recent
-//! one closes a connection that does not begin with the validation, or ignores it (its libuv
-//! server, which comes with agents that leave the hint of `is_recent`).
+//! `SET`. No message names the dialect. But an older store answers `GETNUMKEYS`. A recent one
+//! closes a connection that does not begin with the validation, or ignores it (its libuv server,
+//! whose agents set the variable behind `is_recent`).
 
 use super::service::ServiceError;
 use super::stream::LauncherStream;
@@ -86,7 +86,7 @@ impl Store {
         question.push(dialect.code(Command::KeyCount));
         store.stream.write(&question)?;
         let keys = i64::from_le_bytes(store.array()?);
-        // A greeting of another service read as a number is far out of this.
+        // Another service's greeting, read as a number, is far outside of this range.
         if !(0..1 << 32).contains(&keys) {
             return Err(ServiceError::NoStore { keys });
         }
@@ -98,7 +98,7 @@ impl Store {
         append(&mut bytes, key.as_bytes());
         append(&mut bytes, value);
         self.stream.write(&bytes)?;
-        // Setting is not answered: a question behind it is answered once it is done.
+        // The store does not answer `SET`, but answers the next command once the key is set.
         self.stream.write(&[self.dialect.code(Command::KeyCount)])?;
         self.array::<8>().map(|_| ())
     }
@@ -260,8 +260,8 @@ pub(super) mod tests {
         });
         assert!(Store::connect(&at(&address, false), soon()).is_err());
         server.join().unwrap();
-        // A child that somebody starts meanwhile has the listener, too, until it is another
-        // program.
+        // A child that another thread starts meanwhile holds the listener, too, until it calls
+        // exec.
         let patience = Deadline::after(Duration::from_secs(10));
         loop {
             let error = Store::connect(&at(&address, false), soon()).err().unwrap();

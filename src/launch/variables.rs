@@ -58,7 +58,7 @@ impl Variables {
         value.map(|value| utf8(name, value.clone())).transpose()
     }
 
-    /// Returns a variable as any type that `FromStr` reads, to the last character.
+    /// Returns a variable, parsed by `FromStr` as a whole.
     pub(super) fn parsed<T: std::str::FromStr>(
         &self,
         name: &str,

@@ -24,7 +24,7 @@ pub(crate) struct CallRecord {
     pub(crate) algorithm: u8,
     /// Slot fraction that the call asks for.
     pub(crate) slot_fraction: SlotFraction,
-    /// Elements of an even call; a digest of the counts of an uneven one that all ranks know.
+    /// Elements of an even call; for an uneven one, a digest of the counts if all ranks know them.
     pub(crate) count: u64,
 }
 
@@ -89,7 +89,7 @@ impl CallRecord {
         })
     }
 
-    /// Returns whether another rank's call is the same call, if it has the same number.
+    /// Returns false if another rank's call has the same number but differs.
     pub(crate) fn agrees(&self, other: &CallRecord) -> bool {
         self.sequence != other.sequence
             || (self.kind() == other.kind() && self.count == other.count)
@@ -173,7 +173,7 @@ mod tests {
             let mut other = record();
             change(&mut other);
             assert_ne!(other.tag(true), record().tag(true), "{other}");
-            // But for what its collective has none of.
+            // Except for fields that the collective lacks.
             let read = CallRecord::of(other.sequence, other.kind(), other.count).unwrap();
             assert_eq!(
                 (read.kind(), read.slot_fraction),

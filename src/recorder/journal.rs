@@ -41,7 +41,7 @@ pub(super) struct Journal {
     open: Option<(u64, Shown, Sent, u64)>,
 }
 
-/// One line of the file, for some thousand calls.
+/// One line of the file, for at most [`CALLS`] calls.
 #[derive(Serialize)]
 struct Line<'a> {
     communicator: String,
@@ -68,7 +68,8 @@ struct Operation {
 }
 
 impl Journal {
-    /// Makes a journal in a file in whose name %p stands for the process and %r for the rank.
+    /// Makes a journal that writes to a file. `%p` in `name` stands for the process, `%r` for the
+    /// rank.
     pub(super) fn new(name: &str, subject: &Subject, host: String) -> Journal {
         let path = super::dump::path(name, subject.rank);
         // Opening something other than a file, such as a pipe, may block until it is read.
@@ -138,7 +139,7 @@ impl Journal {
     }
 }
 
-/// Reports on standard error, where no program's log may hide it, that calls are lost.
+/// Reports lost calls on standard error, because the program's log may be off.
 fn give_up(path: &str, error: &std::io::Error) {
     let text = format!(
         "ferroccl: FERROCCL_TRACE: {path}: {error}; from here on no calls are kept, and the last \

@@ -1,4 +1,4 @@
-//! JSON for programs that read what a rank has recorded.
+//! JSON of recordings, for other programs.
 
 use std::io;
 

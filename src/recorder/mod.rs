@@ -1,8 +1,8 @@
-//! The flight recorder: each rank's last operations, in memory that others can look at while the
-//! rank computes, waits, or is stopped (docs/adr/0005-flight-recorder.md).
+//! The flight recorder: each rank's last operations, in memory that other processes can read while
+//! the rank computes, waits, or is stopped (docs/adr/0005-flight-recorder.md).
 //!
-//! The data path only stores numbers (`Writer`). The control thread notes the time of their
-//! changes: it samples the numbers with every heartbeat (`Recorder::sample`).
+//! The data path only stores numbers (`Writer`). The control thread samples them with every
+//! heartbeat and records the time of their changes (`Recorder::sample`).
 
 mod call;
 mod dump;
@@ -157,7 +157,7 @@ impl Recorder {
             signal::install();
         }
         recorder.sample();
-        // Release: whoever sees the magic sees the rest.
+        // Release: a reader of the magic sees the rest.
         recorder.region.word64(0)?.store(page::MAGIC, Ordering::Release);
         Ok(recorder)
     }
@@ -179,8 +179,8 @@ impl Recorder {
         Some(Box::new(Timed { writer, journal }))
     }
 
-    /// Records that the rank is in a step of the program that is no operation; in none, if the step
-    /// has no name.
+    /// Records the step that the rank is in outside of operations, such as a split. An empty name
+    /// ends the step.
     pub(crate) fn aside(&self, step: &str) {
         let number = words::step_number(if self.settings.is_on {
             step
@@ -214,9 +214,9 @@ impl Recorder {
         let mut copies = Box::new([[0; BYTES]; 2]);
         steady(|| {
             for copy in &mut *copies {
-                // Acquire: the second is of later than the first.
+                // Acquire: the second copy is read after the first.
                 std::sync::atomic::fence(Ordering::Acquire);
-                // It is exactly as long.
+                // The region has this size.
                 let _ = self.region.read(0, copy);
             }
             Page::new(&copies[0], &copies[1]).is_none_or(|page| !page.is_changing())
@@ -251,8 +251,8 @@ impl Recorder {
         }
     }
 
-    /// Dumps the recording once, because the communicator is broken. The caller or, while the
-    /// caller computes, the control thread calls it.
+    /// Dumps the recording once, after the communicator broke. The failing call or the control
+    /// thread calls it.
     pub(crate) fn dump_end(&self) {
         if !self.ended.swap(true, Ordering::Relaxed) {
             self.dump();
@@ -268,7 +268,7 @@ impl Recorder {
     }
 }
 
-/// Reads the memory of another process, which may hold anything, without a panic.
+/// Reads any bytes as another process's recording, without a panic.
 #[cfg(any(test, fuzzing))]
 pub fn fuzzed(data: &[u8]) {
     let (mut first, mut second) = ([0; BYTES], [0; BYTES]);
@@ -287,8 +287,8 @@ pub fn fuzzed(data: &[u8]) {
     }
 }
 
-/// Calls `look` until it returns true, but not for long: a writer may have lost its core in the
-/// middle of a change.
+/// Calls `look` until it returns true, at most [`LOOKS`] times: a writer may have lost its core in
+/// the middle of a change.
 fn steady(mut look: impl FnMut() -> bool) {
     for _ in 0..LOOKS {
         if look() {

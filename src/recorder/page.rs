@@ -54,7 +54,7 @@ pub(super) const ENDED: u64 = u64::MAX;
 pub(super) const FAILURE: usize = RING + 8 * ENTRY_WORDS * ENTRIES;
 pub(super) const FAILURE_BYTES: usize = 1400;
 
-/// Time beyond a heartbeat after which a data path that has not looked counts as gone.
+/// Time beyond a heartbeat without looks after which an operation counts as undriven.
 const SLACK_MS: u64 = 200;
 
 /// An operation of the ring.
@@ -120,8 +120,7 @@ impl<'a> Page<'a> {
         (word(first, 0) == MAGIC && word(second, 0) == MAGIC).then_some(Page { first, second })
     }
 
-    /// Returns whether the record of awaited ranks was being written meanwhile: a later copy has
-    /// it.
+    /// Returns whether the record of awaited ranks was being written during the copies.
     pub(super) fn is_changing(&self) -> bool {
         let [one, other] = [self.first, self.second].map(|copy| word(copy, AWAITED));
         // During a write the number is 0 and the old words are still there.

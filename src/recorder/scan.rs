@@ -1,5 +1,5 @@
-//! The recordings of all ranks of this user on this machine, found through `/proc`, also those of
-//! processes that compute, hang, or are stopped.
+//! The recordings of all ranks of this user on this machine, found through `/proc`. They are read
+//! even if the processes compute, hang, or are stopped.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,8 +34,8 @@ pub struct Group {
     pub communicator: String,
     /// Number of its ranks, here and elsewhere.
     pub ranks: u32,
-    /// The rank that holds up the others, as far as this machine shows; none if no rank has waited
-    /// for a second.
+    /// The failure of the communicator, or the rank that holds up the others as far as this machine
+    /// shows; none if no rank has waited for a second.
     pub verdict: Option<String>,
     /// The ranks that were found, by rank.
     pub members: Vec<Member>,
@@ -76,7 +76,7 @@ pub fn status(pid: Option<u32>) -> io::Result<Status> {
             for entry in fs::read_dir("/proc")?.flatten() {
                 let name = entry.file_name();
                 let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-                // Processes come and go, and some are not ours to look at.
+                // A process may end meanwhile, or deny access.
                 if entry.metadata().is_ok_and(|metadata| metadata.uid() == own) {
                     let _ = look_at(pid, &mut found);
                 }

@@ -38,7 +38,7 @@ fn take() {
     // SAFETY: as above.
     let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
     ours.sa_sigaction = count_one as extern "C" fn(libc::c_int) as libc::sighandler_t;
-    // System calls of the program that the signal interrupts go on.
+    // Interrupted system calls of the program restart.
     ours.sa_flags = libc::SA_RESTART;
     // SAFETY: the handler only adds to an atomic, which a signal handler may, and lives as long as
     // the process. Should it fail, the signal stays as it was.

@@ -28,11 +28,11 @@ pub struct Snapshot {
     pub state: &'static str,
     /// The last operation, or the step that the rank is in; empty before the first.
     pub last: String,
-    /// Time for which none of this has changed, in seconds.
+    /// Time since the operation, its progress or the step changed, in seconds.
     pub unchanged_s: f64,
-    /// Time since the control thread looked, in seconds.
+    /// Time since the control thread's last sample, in seconds.
     pub sampled_s_ago: f64,
-    /// The first of the peers that the rank waits for.
+    /// Peers that the rank waits for, at most the first few.
     pub waits_for: Vec<WaitsFor>,
     /// The reason why the communicator ended, if it has.
     pub failure: Option<String>,
@@ -105,7 +105,7 @@ pub struct Operation {
     pub bytes_done: Option<u64>,
     /// Steps done, if the operation has not ended.
     pub step: Option<u64>,
-    /// All steps of the operation, if they were counted because it waited.
+    /// Number of all steps; counted once the operation waits, none after its end.
     pub steps: Option<u64>,
 }
 

@@ -37,7 +37,7 @@ fn the_last_operations_are_read_with_how_far_they_are() {
         text.contains("40  a send and 2 receives: at step 3 of 12, 250 of 1000 bytes done"),
         "{text}"
     );
-    // It moves: what was awaited is no more.
+    // Progress clears the awaited ranks.
     writer.moved(4);
     assert!(recorder.snapshot().unwrap().waits_for.is_empty());
 }
@@ -85,7 +85,7 @@ fn what_is_being_written_is_looked_at_again() {
     writer.begin([MESSAGES, 1, 1, 0]);
     writer.waits(12, &[Awaited { peer: 3, receives: true }]);
     assert!(!is_changing());
-    // As a writer leaves it that loses its core in the middle.
+    // The state that a writer leaves if it loses its core.
     let number = recorder.region.word64(page::AWAITED).unwrap();
     let was = number.swap(0, Ordering::Relaxed);
     assert!(is_changing());

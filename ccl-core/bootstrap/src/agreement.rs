@@ -1,8 +1,8 @@
 //! Agreement after a failure. The lowest living rank coordinates: it asks all living ranks how far
 //! they are, and they promise to go no further and to heed no lower coordinator. Then the
-//! coordinator proposes a verdict and, once all living ranks have accepted, tells what is decided.
-//! If the coordinator dies, the next rank does the same and takes up whatever the highest
-//! coordinator before it may have had accepted.
+//! coordinator proposes a verdict and, once all living ranks have accepted, announces it. If the
+//! coordinator dies, the next rank does the same. It proposes the verdict that ranks accepted from
+//! the highest earlier coordinator, if there is one.
 //!
 //! Nothing here happens before a failure is known.
 
@@ -47,7 +47,7 @@ struct Lead {
     since: Instant,
 }
 
-/// Fault that is planted to see that the tests find it.
+/// Fault planted to check that the tests find it.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
@@ -104,14 +104,14 @@ impl Agreement {
         self.out.pop_front()
     }
 
-    /// Returns whether this rank coordinates and lacks a place where the survivors could meet.
+    /// Returns whether this rank coordinates and lacks a rendezvous port for the survivors.
     pub(super) fn wants_rendezvous_port(&self) -> bool {
         self.lead.is_some() && self.rendezvous_port.is_none()
     }
 
-    /// Returns the living ranks that this rank has awaited for longer than `patience`: it must find
-    /// out itself what has become of them. A coordinator lacks answers; every other rank lacks the
-    /// coordinator's questions, which are repeated all the time.
+    /// Returns the living ranks that this rank has awaited for longer than `patience`: this rank
+    /// must find out by itself whether they are alive. A coordinator awaits answers; every other
+    /// rank awaits the coordinator's question, which is repeated.
     pub(super) fn owing(&self, facts: &Facts, patience: Duration, now: Instant) -> Vec<Rank> {
         let (coordinator, since) = self.awaited;
         match &self.lead {
@@ -133,8 +133,8 @@ impl Agreement {
         facts.first.is_some() && facts.condemned.is_none() && is_due(facts, true)
     }
 
-    /// Checks whether this rank must coordinate, and continues as coordinator where it can. At
-    /// `regular` times it asks again: answers are lost when a rank dies that forwards them.
+    /// Checks whether this rank must coordinate, and continues as coordinator where it can. With
+    /// `regular` it repeats its question: answers get lost if a rank that forwards them dies.
     pub(super) fn consider(
         &mut self,
         facts: &Facts,
@@ -245,7 +245,7 @@ impl Agreement {
         Answer { epoch: ask.epoch, coordinator: ask.coordinator, rank: self.rank, vote }
     }
 
-    /// Takes in an answer, which is for this rank or goes back the way that the question came.
+    /// Counts an answer for this rank, or passes the answer back along the question's route.
     pub(super) fn answered(&mut self, answer: Answer) {
         if answer.epoch != self.epoch {
             return;
@@ -271,7 +271,7 @@ impl Agreement {
         }
     }
 
-    /// Returns whether all living ranks have answered and may speak for all.
+    /// Returns whether all living ranks have answered and form a quorum.
     fn is_complete(&self, lead: &Lead, facts: &Facts) -> bool {
         let lacking = facts.living().filter(|rank| !lead.has(*rank)).count();
         #[cfg(test)]
@@ -314,7 +314,7 @@ impl Agreement {
         let cause = facts.first.clone()?;
         let survivors: Vec<_> = facts.living().collect();
         let completed = survivors.iter().filter_map(|rank| Some(promises.get(rank)?.0));
-        // What was agreed once stays: fewer ranks have completed it as well.
+        // An earlier verdict stays valid: these survivors have completed its operations too.
         let before = facts.verdict.as_ref();
         Some(Verdict {
             epoch: self.epoch,
@@ -351,8 +351,8 @@ impl Lead {
 }
 
 /// Returns whether a verdict is lacking: there is none, or one of its survivors has died since.
-/// Deaths that follow a verdict come in crowds when programs end, so they wait for a regular time.
-/// Leaving counts only if this rank wants to go on.
+/// Many ranks die after a verdict when programs end, so deaths count only at regular times. The
+/// departure of a survivor counts only if this rank wants to go on.
 fn is_due(facts: &Facts, regular: bool) -> bool {
     match &facts.verdict {
         None => true,

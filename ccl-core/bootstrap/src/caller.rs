@@ -14,7 +14,7 @@ pub enum MemberJoinError {
     /// The connection closed before the challenge: rank 0 was busy or not ready yet.
     #[error("the connection closed before the challenge")]
     ClosedEarly,
-    /// The other side closed the connection when it had this side's proof.
+    /// The other side closed the connection after it got this side's proof.
     #[error(
         "it closed the connection when this process answered its challenge: they have \
          different secrets; give all ranks the same FERROCCL_SECRET or unique id"
@@ -79,7 +79,7 @@ impl Caller {
     /// Takes the next message of the other side; returns the answer, if it needs one.
     pub(super) fn step(&mut self, message: &Message) -> Result<Option<Message>, MemberJoinError> {
         match (self.stage, message) {
-            // Before its proof, the other side is believed only in what it may tell a stranger.
+            // Before its proof, the other side may refuse only because of the version.
             (Stage::Opened, Message::Refused(failure @ JoinFailure::Protocol { .. })) => {
                 Err(MemberJoinError::Refused(failure.clone()))
             }

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Number of the last operation that ended well on this rank, and whether later ones may.
+/// Number of the last operation that ended well on this rank, and whether later ones may do so.
 ///
 /// The data path calls [`Completed::finish`] at the end of each operation: a relaxed load and a
 /// relaxed store. After a failure the control plane freezes the number and tells it to the other
-/// ranks; from then on no operation may end well. An operation that ends in the very moment of the
-/// freeze counts as one that ended before: its rank learns from the verdict that it went too far.
+/// ranks; from then on no operation may end well. An operation that ends during the freeze may
+/// still end well without being counted; the verdict then declares it void.
 #[derive(Debug, Default)]
 pub struct Completed {
     number: AtomicU64,
@@ -15,8 +15,8 @@ pub struct Completed {
 }
 
 impl Completed {
-    /// Records that operation `number` is done here. Returns whether the operation may end well: if
-    /// not, the survivors of a failure have agreed or are about to, and it must end with an error.
+    /// Records that operation `number` is done here. Returns whether the operation may end well. If
+    /// not, the survivors of a failure have agreed or soon will, and the operation must fail.
     #[inline]
     #[must_use = "an operation that is not let through must not return Ok"]
     pub fn finish(&self, number: u64) -> bool {

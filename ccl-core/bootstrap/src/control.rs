@@ -1,6 +1,6 @@
 //! Control plane after joining: liveness, leaving, failures, the agreement of the survivors, and
 //! small collective exchanges, over an overlay in which every rank has a few neighbours. Payload
-//! never goes this way. docs/adr/0004-control-plane.md describes the protocol.
+//! never uses the overlay. docs/adr/0004-control-plane.md describes the protocol.
 
 mod inquiry;
 mod linking;
@@ -108,10 +108,10 @@ pub struct Control {
     completed: Arc<Completed>,
     /// Roster as frames, for ranks that ask for it.
     roster: Vec<u8>,
-    /// Neighbours from the start that have been connected.
+    /// Initial neighbours that have been connected.
     met: BTreeSet<Rank>,
-    /// Parts for neighbours that have yet to be met: other ranks may have met all of theirs and
-    /// begun.
+    /// Parts for neighbours that have not connected yet: other ranks may have all their neighbours
+    /// and start an exchange.
     early: BTreeMap<Rank, Vec<u8>>,
     /// Ranks that could not be reached, and until when this rank does not try them again.
     shunned: BTreeMap<Rank, Instant>,
@@ -182,8 +182,8 @@ impl Control {
         self.gate.strays
     }
 
-    /// Returns the neighbours from the start that have neither been connected yet nor left: joining
-    /// is complete when there are none.
+    /// Returns the initial neighbours that have neither connected yet nor left. Joining is complete
+    /// when there are none.
     #[must_use]
     pub fn unlinked(&self) -> Vec<Rank> {
         let missing = |rank: &Rank| !self.met.contains(rank) && !self.has_left(*rank);
@@ -194,7 +194,7 @@ impl Control {
     /// another verdict.
     ///
     /// # Errors
-    /// This rank will learn of no verdict.
+    /// When there will be no verdict for this rank.
     pub fn verdict(&self) -> Result<Option<&Verdict>, NoVerdict> {
         if let Some(failure) = &self.facts.condemned {
             return Err(NoVerdict::Condemned(failure.clone()));
@@ -234,8 +234,8 @@ impl Control {
         members.iter().any(|rank| self.facts.is_gone(*rank))
     }
 
-    /// Returns whether this rank coordinates an agreement and the driver must say where the
-    /// survivors can meet.
+    /// Returns whether this rank coordinates an agreement and needs a port from the driver
+    /// ([`Control::set_rendezvous_port`]).
     #[must_use]
     pub fn wants_rendezvous_port(&self) -> bool {
         self.agreement.wants_rendezvous_port()
@@ -272,7 +272,7 @@ impl Control {
         self.dials.pop_front()
     }
 
-    /// Returns whether a connection leads to a rank that has proved that it is one.
+    /// Returns whether a connection leads to a neighbour, which has proved the secret.
     #[must_use]
     pub fn is_neighbour(&self, connection: ConnectionId) -> bool {
         self.links.get(&connection).is_some_and(|link| link.neighbour().is_some())
@@ -313,7 +313,7 @@ impl Control {
         self.links.is_empty()
     }
 
-    /// Returns all connections, those that are being made included.
+    /// Returns all connections, including those being made.
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionId> {
         self.links.keys().copied().collect()
@@ -351,8 +351,7 @@ impl Control {
         }
     }
 
-    /// Handles a connection that closed or broke. Everything that had arrived must have been handed
-    /// in before.
+    /// Handles a connection that closed or broke. Before this, hand in all bytes that have arrived.
     pub fn hung_up(&mut self, connection: ConnectionId, now: Instant) {
         if self.gate.closed(connection) {
             self.links.remove(&connection);
@@ -371,8 +370,8 @@ impl Control {
         }
     }
 
-    /// Does what is due at this time. Everything that had arrived must have been handed in before:
-    /// a process that was itself stopped for a while finds the heartbeats of the others waiting.
+    /// Does everything that is due. Before this, hand in all bytes that have arrived: after a stop
+    /// of this process, the heartbeats of the others are among them.
     pub fn tick(&mut self, now: Instant) {
         // A rank that did not run cannot judge which peers were silent: perhaps all were stopped.
         if now.since(self.ticked) > self.timing.silence / 2 + self.timing.heartbeat {
@@ -407,9 +406,8 @@ impl Control {
         }
     }
 
-    /// Gives up, because this rank is told to from outside. Before any failure, this is a failure;
-    /// after one, the other survivors learn that they need not wait for this rank to go on with
-    /// them.
+    /// Gives up because of a request from outside. Before any failure, this is a failure. After
+    /// one, the other survivors learn that this rank does not go on with them.
     pub fn give_up(&mut self, text: String, now: Instant) {
         let rank = self.rank;
         if self.facts.first.is_none() {
@@ -622,7 +620,7 @@ impl Control {
         }
     }
 
-    /// Goes on with the comparison of notes, if there is one.
+    /// Continues the comparison of notes, if there is one.
     fn compare(&mut self, now: Instant) {
         if self.leaving {
             return;

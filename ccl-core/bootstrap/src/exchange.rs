@@ -1,5 +1,5 @@
 //! Exchanges: each rank hands in a part and gets the parts of all ranks. Parts travel along the
-//! overlay by themselves, even through ranks that have not come to the exchange yet.
+//! overlay by themselves, even through ranks that have not started the exchange yet.
 
 use super::breach::Breach;
 use super::message::Message;
@@ -32,7 +32,7 @@ impl Exchange {
     pub(super) fn contribute(&mut self, blob: Vec<u8>) -> (u64, Passed) {
         let sequence = self.next;
         self.next += 1;
-        // Whoever waits for an older one has given up.
+        // No caller waits for an older exchange any more.
         self.parts.retain(|known, _| *known >= sequence);
         let passed = self.pass_on(sequence, self.rank, &blob);
         self.store(sequence, self.rank, blob);
@@ -46,7 +46,7 @@ impl Exchange {
         origin: Rank,
         blob: Vec<u8>,
     ) -> Result<Passed, Breach> {
-        // Nobody starts an exchange before it has all parts of the one before.
+        // A rank starts an exchange only after it has all parts of the previous one.
         if sequence > self.next + 1 {
             return Err(Breach::NotInProgress { sequence });
         }

@@ -126,7 +126,7 @@ impl Facts {
         true
     }
 
-    /// Returns whether every rank that a message names is one of ours.
+    /// Returns whether every rank in a message is a rank of this communicator.
     pub(super) fn are_ranks(&self, message: &Message) -> bool {
         let is_rank = |rank: &Rank| *rank < self.ranks;
         let all_ranks = |verdict: &Verdict| {
@@ -155,8 +155,8 @@ impl Facts {
         }
     }
 
-    /// Returns the ranks that are dead because they were silent, less those that a verdict has
-    /// excluded.
+    /// Returns the ranks that are dead because they were silent, except those excluded by a
+    /// verdict.
     pub(super) fn silent(&self) -> impl Iterator<Item = Rank> {
         let excluded = |rank: &Rank| {
             self.verdict.as_ref().is_some_and(|verdict| verdict.dead.binary_search(rank).is_ok())
@@ -166,10 +166,9 @@ impl Facts {
         silent.map(|(rank, _)| *rank).filter(move |rank| !excluded(rank))
     }
 
-    /// Returns whether the living ranks may speak for all. Silent ranks could live on the other
-    /// side of a broken network and think the same of this side. At most one of two such sides is
-    /// the larger one, or as large as the other and has the lowest rank of both. Ranks that a
-    /// verdict has excluded before do not count any more.
+    /// Returns whether the living ranks form a quorum: they outnumber the silent ranks, or are as
+    /// many and include the lowest rank. Silent ranks may live on the other side of a broken
+    /// network; at most one side has a quorum. Ranks excluded by an earlier verdict do not count.
     pub(super) fn has_quorum(&self) -> bool {
         let count = self.silent().count();
         let lowest_silent = self.silent().next().unwrap_or(Rank::MAX);

@@ -1,4 +1,4 @@
-//! Failure of a rank, as the ranks tell each other.
+//! Failure of a rank, as the ranks report it to each other.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -61,7 +61,7 @@ pub enum FailureReason {
     /// The ranks compared notes after a deadline, and this rank holds up the others.
     #[error("{text}")]
     Stuck {
-        /// Time that the operation whose deadline passed had not moved, in milliseconds.
+        /// Time without progress of the operation whose deadline passed, in milliseconds.
         stalled_ms: u32,
         /// The verdict, to be read after "rank N".
         #[serde(with = "Text::<TEXT_BYTES_MAX>")]

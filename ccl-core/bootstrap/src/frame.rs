@@ -39,8 +39,8 @@ impl Decoder {
         self.length_max = length_max;
     }
 
-    /// Takes from the front of `bytes` what the current frame lacks and returns the frame if that
-    /// completes it; `None` once `bytes` is used up.
+    /// Moves the missing bytes of the current frame from the front of `bytes`. Returns the frame
+    /// once it is complete; `None` when `bytes` is used up.
     ///
     /// # Errors
     /// A length over the bound. The stream cannot be resumed after that.

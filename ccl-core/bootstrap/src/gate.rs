@@ -17,18 +17,18 @@ pub type ConnectionId = u64;
 /// Connections that came to nothing, counted by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Strays {
-    /// Connections that sent what is no message of ours, or one out of turn, or closed early.
+    /// Connections that sent a malformed message or one out of turn, or closed early.
     pub malformed: u64,
     /// Connections that answered the challenge wrongly, because they have another secret.
     pub wrong_secret: u64,
     /// Connections that speak another version of the protocol.
     pub wrong_version: u64,
-    /// Connections that did not introduce themselves in time, or were one too many.
+    /// Connections that did not introduce themselves in time, or exceeded the limit.
     pub slow: u64,
 }
 
 impl Strays {
-    /// Returns the number of all of them.
+    /// Returns the sum of all counts.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.malformed + self.wrong_secret + self.wrong_version + self.slow
@@ -88,14 +88,13 @@ impl Gate {
         self.half_open.contains_key(&connection)
     }
 
-    /// Returns the time when the next connection runs out of time.
+    /// Returns the time when the next connection times out.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.half_open.values().map(|peer| peer.since + self.patience).min()
     }
 
-    /// Returns whether there is room for a new connection now. Under pressure the oldest connection
-    /// that has had its second yields; younger ones are left alone, and newcomers wait in the
-    /// listener.
+    /// Returns whether there is room for a new connection now. At a full gate, the oldest
+    /// connection yields once it is a second old; until then, newcomers wait in the listener.
     pub(super) fn has_room(&self, now: Instant) -> bool {
         self.half_open.len() < self.half_open_max || self.yielding(now).is_some()
     }
@@ -106,8 +105,8 @@ impl Gate {
         (now.since(peer.since) >= patience).then_some(*connection)
     }
 
-    /// Lets a connection, for which there is room, stand at the gate. Returns the connection that
-    /// yields its place and must be closed.
+    /// Adds a connection to the gate, which must have room. Returns the connection that was evicted
+    /// for it and must be closed, if there is one.
     pub(super) fn stand(
         &mut self,
         connection: ConnectionId,

@@ -27,8 +27,8 @@ pub(super) struct Nonces {
 }
 
 fn mac(secret: &Secret, role: Role, nonces: &Nonces) -> Hmac<Sha256> {
-    // A MAC key of any length is accepted, so the error branch cannot be reached; an empty key
-    // there would prove nothing to anybody.
+    // HMAC accepts a key of any length, so the error branch is unreachable; its empty key would
+    // prove nothing.
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes())
         .unwrap_or_else(|_| Hmac::new(&Default::default()));
     mac.update(b"ferroccl join ");

@@ -102,7 +102,7 @@ impl Secret {
         Secret(digest.finalize().into())
     }
 
-    /// Returns a key for another purpose, which tells nothing of this key, nor of the keys for
+    /// Derives a key for another purpose, which reveals nothing about this key or about keys for
     /// other purposes.
     #[must_use]
     pub fn derive(&self, purpose: &[u8]) -> [u8; SECRET_BYTES] {

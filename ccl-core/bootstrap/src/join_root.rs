@@ -1,5 +1,5 @@
 //! Joining from the side of rank 0, which lets in processes that prove that they know the secret,
-//! and compares what they say.
+//! and compares their introductions.
 
 use super::frame::append_frame;
 use super::gate::{ConnectionId, Gate, GateVerdict, Strays};
@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Limits of joining: how long rank 0 waits, and how many strangers it bears with.
+/// Limits of joining: the time that rank 0 waits, and the number of strangers that it tolerates.
 #[derive(Clone, Copy, Debug)]
 pub struct JoinLimits {
     /// Time within which all ranks must have joined, counted from the start.
@@ -73,7 +73,7 @@ impl RootJoin {
     /// Starts to wait for ranks `1..own.ranks`.
     #[must_use]
     pub fn new(secret: Secret, own: Hello, limits: JoinLimits, now: Instant) -> RootJoin {
-        // All ranks may come at once, and none of them is to wait for strangers.
+        // All ranks may connect at once, and none of them should wait for strangers.
         let half_open_max = limits.half_open_max.max(own.ranks as usize);
         let mut join = RootJoin {
             own,
@@ -110,9 +110,9 @@ impl RootJoin {
         !self.gate.is_empty()
     }
 
-    /// Returns whether joining has failed because ranks were started wrongly, and ranks that
-    /// connect later would not learn it. The driver serves these for a while; otherwise they would
-    /// look for rank 0 until their own deadline.
+    /// Returns whether joining has failed because ranks were started wrongly, and some ranks do not
+    /// know it yet. The driver serves these for a while; otherwise they would look for rank 0 until
+    /// their own deadline.
     #[must_use]
     pub fn has_untold(&self) -> bool {
         let failed = match &self.outcome {
@@ -144,9 +144,8 @@ impl RootJoin {
         self.gate.poll_timeout().map_or(deadline, |stale| stale.min(deadline))
     }
 
-    /// Returns whether there is room for a new connection now. Under pressure the oldest half-open
-    /// connection that has had its second yields; younger ones are left alone, and newcomers wait
-    /// in the listener.
+    /// Returns whether there is room for a new connection now. At the limit, the oldest half-open
+    /// connection yields once it is a second old; until then, newcomers wait in the listener.
     #[must_use]
     pub fn has_room(&self, now: Instant) -> bool {
         self.gate.has_room(now)
@@ -175,7 +174,7 @@ impl RootJoin {
         while let Some(verdict) = self.gate.received(connection, &mut bytes) {
             self.attend(connection, verdict);
         }
-        // Bytes behind a Hello: out of turn.
+        // Bytes after a `Hello` are out of turn.
         if !bytes.is_empty() && self.ranks_of.contains_key(&connection) {
             self.received(connection, bytes);
         }

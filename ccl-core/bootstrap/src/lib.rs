@@ -20,7 +20,7 @@
 //!
 //! Two ranks that connect after joining use the same challenge, with a secret of their
 //! communicator. In the place of `Hello` the connector sends `Fetch`, answered by the `Members` of
-//! the communicator, or `Link`, answered by `Welcome`. The members pass along a tree.
+//! the communicator, or `Link`, answered by `Welcome`. The member list passes along a tree.
 //!
 //! The challenge keeps strangers out but does not encrypt: an attacker who can alter packets
 //! between the hosts can alter the messages after the challenge.
@@ -72,7 +72,8 @@ pub use verdict::{Answer, Ask, Question, Verdict, Vote};
 
 /// Most bytes of the text of a reason.
 pub const TEXT_BYTES_MAX: usize = 1024;
-/// Version of the messages of this crate; a peer of another version is refused, with its name.
+/// Version of this crate's messages; a peer of another version is refused, and learns both
+/// versions.
 pub const PROTOCOL_VERSION: u16 = 5;
 
 /// Most bytes of a frame before its sender has proved that it knows the secret.

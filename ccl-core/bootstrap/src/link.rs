@@ -30,7 +30,7 @@ pub(super) struct Link {
     pub(super) stage: Stage,
     pub(super) decoder: Decoder,
     pub(super) outbox: Vec<u8>,
-    /// Time when something was heard last, or else when the connection began.
+    /// Time of the last sign of the peer, or of the connection's start.
     pub(super) heard: Instant,
 }
 

@@ -25,7 +25,7 @@ const PART_MEMBERS_MAX: usize = 4096;
 pub struct Hello {
     /// Rank of the sender.
     pub rank: Rank,
-    /// Number of ranks that the sender was told.
+    /// Number of ranks, as the sender was told.
     pub ranks: u32,
     /// Version of the library; equal on all ranks.
     #[serde(with = "Text::<VERSION_BYTES_MAX>")]
@@ -100,8 +100,7 @@ impl Roster {
 }
 
 /// Message of rank 0 to each rank when all have joined: the ranks to ask for the roster. Rank 0
-/// does not send rosters to all, because each is as long as there are ranks and they would keep
-/// rank 0 busy.
+/// does not send the roster to all ranks, because its length grows with their number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Referral {
     /// Value that tells this communicator from every other that has the same secret.
@@ -268,7 +267,7 @@ pub enum Message {
     Refused(JoinFailure),
     /// Message of rank 0 when all ranks have joined: the ranks that know the members.
     Referral(Referral),
-    /// Request of a connector on a control port: it is `from`, and takes the acceptor for `to`.
+    /// Request on a control port: the connector is rank `from` and expects rank `to`.
     Link { from: Rank, to: Rank },
     /// Answer to `Link`: the acceptor is `to`, and the link is up.
     Welcome,
@@ -280,7 +279,7 @@ pub enum Message {
     Part { sequence: u64, rank: Rank, blob: Vec<u8> },
     /// Sign of life.
     Heartbeat,
-    /// Fact: `rank` left in good order after taking part in so many exchanges. From that rank
+    /// Fact: `rank` left in good order after taking part in `exchanges` exchanges. From `rank`
     /// itself, this is a goodbye.
     Left { rank: Rank, exchanges: u64 },
     /// Fact: a rank is dead, or at least counts as dead.
@@ -311,7 +310,7 @@ impl Message {
     /// # Errors
     /// The bytes are no message of this protocol.
     pub fn decode(bytes: &[u8]) -> Result<Message, MessageError> {
-        // What follows the version of an Open is that version's own business.
+        // Each version defines for itself the bytes after the version number of an `Open`.
         if let Ok(((OPEN, MAGIC, protocol), _)) = decode_first::<(u8, [u8; 4], u16)>(bytes)
             && protocol != PROTOCOL_VERSION
         {

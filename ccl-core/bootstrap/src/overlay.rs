@@ -11,7 +11,7 @@ pub(super) fn distances(ranks: u32) -> impl Iterator<Item = u32> + Clone {
 
 /// Returns `rank + by` on the ring.
 pub(super) fn after(rank: Rank, by: u32, ranks: u32) -> Rank {
-    // Ranks are below RANKS_MAX, so that nothing overflows.
+    // Ranks are below `RANKS_MAX`, so the sum does not overflow.
     (rank + by % ranks) % ranks
 }
 
@@ -29,9 +29,9 @@ pub(super) fn neighbours(rank: Rank, ranks: u32) -> Vec<Rank> {
     all
 }
 
-/// Returns the ranks that this rank must connect to: for each distance, the first rank at that
-/// distance or further that can be had. The first of these ranks is the successor of this rank
-/// among the ranks that can be had, which keeps all of those in one ring.
+/// Returns the ranks that this rank must connect to: for each distance, the first available rank at
+/// that distance or further. The first of these is this rank's successor among the available ranks,
+/// so that all available ranks form one ring.
 pub(super) fn targets(rank: Rank, ranks: u32, can_be_had: impl Fn(Rank) -> bool) -> Vec<Rank> {
     let mut found: Vec<Rank> = Vec::new();
     for distance in distances(ranks) {

@@ -23,7 +23,7 @@ pub struct Verdict {
     /// Ranks that can go on together, in order.
     #[serde(with = "RankSet::<RANKS_MAX>")]
     pub survivors: Vec<Rank>,
-    /// Port, at its address, where the lowest survivor listens for the others in case they go on.
+    /// Port at which the lowest survivor listens for the others, in case they go on.
     pub rendezvous_port: u16,
 }
 

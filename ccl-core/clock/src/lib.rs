@@ -1,5 +1,5 @@
-//! The clock of ferroccl, for those who hand the time to the core, and for what waits by itself:
-//! the core never reads a clock.
+//! Clock of ferroccl, for code that passes the time to the core or waits by itself. The core never
+//! reads a clock.
 
 use ccl_core::time::Instant;
 use rustix::time::{ClockId, clock_gettime};

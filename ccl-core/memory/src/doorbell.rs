@@ -16,12 +16,12 @@ pub const BYTES: usize = 64;
 const SLEEPING: usize = 0;
 const RINGS: usize = 4;
 
-/// The operating system's way to sleep on a word of shared memory and to wake who sleeps there.
+/// Functions of the operating system to sleep on a word of shared memory and to wake all sleepers.
 #[derive(Clone, Copy, Debug)]
 pub struct Parking {
     /// Sleeps while the word has this value, for at most this long.
     pub sleep: fn(&AtomicU32, u32, Duration),
-    /// Wakes whoever sleeps on the word.
+    /// Wakes all sleepers on the word.
     pub wake: fn(&AtomicU32),
 }
 
@@ -33,7 +33,7 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// The doorbell in the first [`BYTES`] of `region`.
+    /// Returns the doorbell in the first [`BYTES`] of `region`.
     ///
     /// # Errors
     ///

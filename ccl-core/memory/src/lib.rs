@@ -3,9 +3,9 @@
 //!
 //! * [`Region`]: an address range with an owner that keeps it alive.
 //! * [`slots`]: a FIFO of slots between two processes, allocated by the receiver.
-//! * [`doorbell`]: how a rank that sleeps is told that something has arrived.
-//! * [`record`]: some numbers that one process shows to all others.
-//! * [`Words`]: some words that are counted on hot paths.
+//! * [`doorbell`]: wakes a sleeping rank when something has arrived.
+//! * [`record`]: a few numbers that one process publishes to all others.
+//! * [`Words`]: a few words for counters on hot paths.
 //!
 //! A peer may write to a shared region at any time, correctly or not. Every value in it is
 //! therefore read once, atomically, and range-checked. No reference to shared bytes is ever made.

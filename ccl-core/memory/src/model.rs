@@ -1,5 +1,5 @@
 //! Memory under a model checker: the words and the payload of a region are the checker's own
-//! objects, so that it sees every access, and chooses the order of them.
+//! objects, so the checker sees every access and chooses their order.
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -52,7 +52,7 @@ impl Payload {
     }
 }
 
-/// Objects of one region: each word as 32 and as 64 bits, of which code uses only one.
+/// Objects of one region: each word as 32 and as 64 bits; code uses only one of the two.
 struct Memory {
     start: usize,
     words32: Vec<AtomicU32>,
@@ -68,7 +68,7 @@ unsafe impl Send for Memory {}
 #[cfg(loom)]
 unsafe impl Sync for Memory {}
 
-/// Returns the owner of a region. `lines` owns its bytes, of which only the addresses are used.
+/// Returns the owner of a region. `lines` owns the region's bytes; only their addresses are used.
 pub(crate) fn owner(
     start: NonNull<u8>,
     bytes: usize,
@@ -102,7 +102,7 @@ pub(crate) fn word64(owner: &dyn Any, at: *const u8) -> &AtomicU64 {
 
 #[cfg(test)]
 impl Region {
-    /// The payload at an address inside.
+    /// Returns the payload at an address inside the region.
     fn payload(&self, at: *const u8) -> &Payload {
         find(self.owner(), at, 8, |memory| &memory.payload)
     }

@@ -1,4 +1,4 @@
-//! An address range and whoever keeps it alive.
+//! An address range with an owner that keeps it alive.
 
 use std::alloc::Layout;
 use std::any::Any;
@@ -23,14 +23,14 @@ unsafe impl Send for Region {}
 // SAFETY: as above; no method gives out a reference to non-atomic bytes.
 unsafe impl Sync for Region {}
 
-/// A range that does not lie inside its region, or is not aligned as its use demands.
+/// Error for a range that does not lie inside its region or is not aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionError {
     /// First byte asked for.
     pub offset: usize,
     /// Bytes asked for.
     pub bytes: usize,
-    /// Bytes there are.
+    /// Number of bytes of the region.
     pub region_bytes: usize,
 }
 
@@ -62,7 +62,7 @@ impl fmt::Display for OutOfMemory {
 impl std::error::Error for OutOfMemory {}
 
 impl Region {
-    /// A region over `bytes` bytes from `start`, alive as long as `owner`.
+    /// Returns a region over `bytes` bytes from `start`. The region keeps `owner` alive.
     ///
     /// # Safety
     ///
@@ -105,19 +105,19 @@ impl Region {
         Ok(Region { start, bytes, owner })
     }
 
-    /// Bytes of the region.
+    /// Returns the number of bytes of the region.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The first byte's address.
+    /// Returns the address of the first byte.
     #[must_use]
     pub fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// A part of this region, with the same owner.
+    /// Returns a part of this region, with the same owner.
     ///
     /// # Errors
     ///
@@ -149,7 +149,7 @@ impl Region {
         Ok(unsafe { self.word64_unchecked(offset) })
     }
 
-    /// [`Region::word32`] without its checks.
+    /// Returns the word as [`Region::word32`] does, without checks.
     ///
     /// # Safety
     ///
@@ -164,7 +164,7 @@ impl Region {
         return unsafe { &*at.cast() };
     }
 
-    /// [`Region::word64`] without its checks.
+    /// Returns the word as [`Region::word64`] does, without checks.
     ///
     /// # Safety
     ///
@@ -188,7 +188,7 @@ impl Region {
     ///
     /// # Errors
     ///
-    /// When it does not fit at that offset.
+    /// When `from` does not fit at that offset.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), RegionError> {
         let at = self.check(offset, from.len(), 1)?;
         // SAFETY: the target lies inside the region and no reference into it exists.
@@ -268,7 +268,8 @@ unsafe impl Sync for Allocation {}
 impl Allocation {
     const LINE: usize = 64;
 
-    /// Whole cache lines, at least one; one only for more bytes than there can be.
+    /// Returns a layout of whole cache lines, at least one; of a single line for impossibly large
+    /// sizes.
     fn layout(bytes: usize) -> Layout {
         let lines = bytes.max(1).checked_next_multiple_of(Allocation::LINE);
         let layout = Layout::from_size_align(lines.unwrap_or(usize::MAX), Allocation::LINE);

@@ -13,8 +13,8 @@
 //! writes only below the credits; the receiver renews them when half of the slots are free again,
 //! so that the line of credits is not passed back and forth for every message.
 //!
-//! What the other side writes is range-checked: a length beyond the slot is an error of the peer,
-//! and credits never move a sender past the slots there are.
+//! The user of [`Receiver::head`] must check the length, which the peer wrote. The sender limits
+//! the credits, so that they never admit more messages than there are slots.
 
 use crate::region::{Region, RegionError};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, order};
@@ -38,13 +38,13 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Bytes of one slot with its header.
+    /// Returns the number of bytes of one slot with its header.
     #[must_use]
     pub const fn stride(&self) -> usize {
         LINE + self.slot_bytes.next_multiple_of(LINE)
     }
 
-    /// Bytes of shared memory that a link needs.
+    /// Returns the number of bytes of shared memory that a link needs.
     #[must_use]
     pub const fn link_bytes(&self) -> usize {
         LINE + self.stride() * self.slots as usize
@@ -110,7 +110,7 @@ impl Fifo {
         }
     }
 
-    /// The sequence that marks message `next`; never 0, so that fresh memory is no message.
+    /// Returns message `next`'s sequence; not 0 in the first lap, so fresh memory is no message.
     #[inline]
     fn sequence(&self) -> u32 {
         // A slot's value changes by `slots` per lap; truncation cannot make two laps alike.
@@ -126,7 +126,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// The sending end over the receiver's memory.
+    /// Returns the sending end over the receiver's memory.
     ///
     /// # Errors
     ///
@@ -141,7 +141,7 @@ impl Sender {
         self.has_room(1)
     }
 
-    /// Returns whether so many messages may be written, one after the other.
+    /// Returns whether `messages` messages may be written, one after the other.
     #[inline]
     pub fn has_room(&mut self, messages: u64) -> bool {
         let end = self.fifo.next + messages;
@@ -178,7 +178,7 @@ impl Sender {
         self.fifo.step();
     }
 
-    /// Messages sent.
+    /// Returns the number of messages sent.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.fifo.next
@@ -193,7 +193,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// The receiving end over zeroed memory, which grants all slots.
+    /// Returns the receiving end over zeroed memory, and gives credits for all slots.
     ///
     /// # Errors
     ///
@@ -212,7 +212,7 @@ impl Receiver {
         self.fifo.word32(SEQUENCE).load(order::arrive()) == self.fifo.sequence()
     }
 
-    /// Length and tag of the next message, which has arrived. What the peer wrote, unchecked.
+    /// Returns the length and the tag of the next message, which has arrived. Neither is checked.
     #[must_use]
     #[inline]
     pub fn head(&self) -> (usize, u64) {
@@ -220,8 +220,8 @@ impl Receiver {
         (bytes as usize, self.fifo.word64(TAG).load(Ordering::Relaxed))
     }
 
-    /// Returns where a payload of this length lies; inside the slot as long as `bytes` is at most
-    /// `slot_bytes`.
+    /// Returns the address of a payload of this length, which lies inside the slot if `bytes` is at
+    /// most `slot_bytes`.
     #[must_use]
     #[inline]
     pub fn payload(&self, bytes: usize) -> *const u8 {
@@ -240,7 +240,7 @@ impl Receiver {
         }
     }
 
-    /// Messages taken.
+    /// Returns the number of messages taken.
     #[must_use]
     pub fn received(&self) -> u64 {
         self.fifo.next
@@ -292,7 +292,7 @@ mod tests {
         }
     }
 
-    /// Holds in every lap, however many slots are given back at once.
+    /// The bound holds in every lap, for any number of slots given back at once.
     #[test]
     fn a_sender_is_never_ahead_by_more_than_the_slots() {
         for slots in [1, 2, 3, 8] {

@@ -8,7 +8,7 @@ pub(crate) use shuttle::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// A fence; none where a model has weakened its ordering.
+/// Executes a fence, unless a model has weakened its ordering.
 #[cfg(any(loom, shuttle))]
 pub(crate) fn fence(ordering: Ordering) {
     if ordering != Ordering::Relaxed {
@@ -21,12 +21,12 @@ pub(crate) fn fence(ordering: Ordering) {
 
 #[cfg(any(loom, shuttle))]
 std::thread_local! {
-    /// The ordering that is weakened, by name. The checkers run all threads of a model on one.
+    /// Name of the weakened ordering. The checkers run all threads of a model on one OS thread.
     pub(crate) static WEAKENED: std::cell::Cell<Option<&'static str>> =
         const { std::cell::Cell::new(None) };
 }
 
-/// Returns what is left of that ordering, if it is the weakened one.
+/// Returns the relaxed ordering, if `name` is the weakened one.
 #[cfg(any(loom, shuttle))]
 fn weakened(name: &str) -> Option<Ordering> {
     (WEAKENED.get() == Some(name)).then_some(Ordering::Relaxed)
@@ -68,12 +68,12 @@ orderings! {
     /// Doorbell: the announcement of a sleep comes before the last look, and the look sees all data
     /// published before a ring that is counted.
     announce = SeqCst;
-    /// Record: the number is gone before anything changes.
+    /// Record: the number is cleared before any word changes.
     hide = Release;
-    /// Record: everything has changed before the new number.
+    /// Record: all words have changed before the new number is stored.
     show = Release;
     /// Record: a reader that sees a number also sees all writes before it.
     find = Acquire;
-    /// Record: everything is read before the number is looked at again.
+    /// Record: all words are read before the number is read again.
     confirm = Acquire;
 }

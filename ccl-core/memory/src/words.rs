@@ -1,4 +1,4 @@
-//! A fixed number of neighbouring words, checked once: what is counted on hot paths.
+//! A fixed number of adjacent words, range-checked once, for counters on hot paths.
 
 use crate::region::{Region, RegionError};
 use crate::sync::AtomicU64;

@@ -1,11 +1,11 @@
 //! CTS (clear to send): a receiver names the memory of a message before the message is sent.
 //!
-//! The CTS is a record of the message's number and tag and of the memory. The receiver writes it
-//! into the sender's *CTS ring*. Nothing announces it, so it costs the sender no receive request:
-//! before it sends a message, the sender looks into the ring. A message that has a CTS by then is
-//! placed in that memory, without a header, and its immediate says so. A message that was sent
-//! before its CTS came, or differs from what the CTS describes, goes to its slot. Nobody waits for
-//! a CTS, and a CTS admits nothing beyond the credits: the message takes its slot's turn.
+//! A CTS is a record of a message's number, length and tag and of the memory for it. The receiver
+//! writes the record into the sender's *CTS ring*. The write has no immediate, so it consumes no
+//! receive request: before each message that is long enough, the sender checks the ring. A message
+//! that has a CTS is placed in that memory, without a header, and its immediate says so. A message
+//! that is sent before its CTS arrives, or has another length or tag, goes to its slot. No send
+//! waits for a CTS. A CTS is not a credit: the message still needs one, and uses its slot's turn.
 //!
 //! A CTS holds for one message, by its number. The device may be writing a record while it is read,
 //! so each record has a checksum over its words; a torn record counts as absent.
@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use crate::transport::CTS_BYTES_MAX;
 
-/// Records of each link: messages that can have a CTS at the same time.
+/// Records of each link: the most messages that can have a CTS at once.
 pub(super) const RECORDS: usize = 8;
 /// Bytes of a record.
 pub(super) const RECORD_BYTES: usize = CTS_BYTES_MAX;
@@ -23,7 +23,7 @@ const FIXED_BYTES: usize = 33;
 const KEY_LENGTH: usize = FIXED_BYTES - 1;
 const SUM: Range<usize> = 20..24;
 
-/// A CTS as it travels.
+/// A decoded CTS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record<'k> {
     pub(super) number: u64,
@@ -34,7 +34,7 @@ pub(super) struct Record<'k> {
 }
 
 impl<'k> Record<'k> {
-    /// Returns the bytes of the record, and how many of them matter. None if the key is too long.
+    /// Returns the bytes of the record, and how many of them are used. None if the key is too long.
     pub(super) fn encode(&self) -> Option<([u8; RECORD_BYTES], usize)> {
         let mut bytes = [0; RECORD_BYTES];
         bytes[..8].copy_from_slice(&self.number.to_le_bytes());
@@ -50,7 +50,7 @@ impl<'k> Record<'k> {
         Some((bytes, used))
     }
 
-    /// Reads a record. None if the bytes are no record, or not all of one record.
+    /// Decodes a record. None if the bytes are not a complete record.
     pub(super) fn decode(bytes: &'k [u8; RECORD_BYTES]) -> Option<Record<'k>> {
         let (number, rest) = bytes.split_first_chunk()?;
         let (offset, rest) = rest.split_first_chunk()?;
@@ -70,14 +70,14 @@ impl<'k> Record<'k> {
     }
 }
 
-/// Returns the sum over a record's words without the sum itself. Almost any other bytes have
-/// another sum. The sum is never zero, so that an unwritten ring, which is all zeros, has no
-/// record.
+/// Returns the checksum of a record's words, without the checksum field. Different bytes almost
+/// always have different checksums. The checksum is never zero, so an unwritten ring, which is all
+/// zeros, has no record.
 fn sum(record: &[u8]) -> u32 {
     let (words, _) = record.as_chunks();
     let sum = words.iter().enumerate().fold(1u64, |sum, (at, word)| {
         let word = u64::from_le_bytes(*word);
-        // The sum's own place, which is the upper half of a word.
+        // Leaves out the sum, the upper half of its word.
         let word = if at == SUM.start / 8 { word & u64::from(u32::MAX) } else { word };
         (sum.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     });
@@ -105,7 +105,7 @@ pub(crate) fn fuzzed(data: &[u8]) {
 /// Memory for a message that is placed directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Address that the payload is to come to.
+    /// Address for the payload.
     pub address: usize,
     /// Bytes of the payload.
     pub bytes: usize,
@@ -120,7 +120,7 @@ pub(super) struct Preposts {
     preposted: u64,
     /// Placements, with the numbers of their messages.
     placement: [Option<(u64, Placement)>; RECORDS],
-    /// True for each record that is on its way.
+    /// True for each record whose put is in flight.
     busy: [bool; RECORDS],
 }
 
@@ -129,7 +129,7 @@ pub(super) const fn index(number: u64) -> usize {
 }
 
 impl Preposts {
-    /// Returns the placement of a message that says that it was placed.
+    /// Returns the placement recorded for a message, if any.
     pub(super) fn placement(&self, number: u64) -> Option<Placement> {
         self.placement[index(number)]
             .filter(|(own, _)| *own == number)
@@ -146,18 +146,18 @@ impl Preposts {
         self.preposted = end;
     }
 
-    /// Returns whether the record of this message is on its way to the sender.
+    /// Returns whether a put of the record that this message would use is in flight.
     pub(super) fn is_busy(&self, number: u64) -> bool {
         self.busy[index(number)]
     }
 
-    /// Notes that a record with the placement of this message is on its way to the sender.
+    /// Stores the placement of this message, whose record is now in flight.
     pub(super) fn record(&mut self, number: u64, placement: Placement) {
         self.busy[index(number)] = true;
         self.placement[index(number)] = Some((number, placement));
     }
 
-    /// Forgets that receives are preposted, because nothing more comes.
+    /// Forgets that receives are preposted, because the peer is gone.
     pub(super) fn forget_preposted(&mut self) {
         self.preposted = 0;
     }
@@ -167,12 +167,12 @@ impl Preposts {
         self.placement[index(number)].take_if(|(own, _)| *own <= number);
     }
 
-    /// Frees a record that has reached the sender.
+    /// Frees a record whose put is done.
     pub(super) fn done(&mut self, at: usize) {
         self.busy.get_mut(at).into_iter().for_each(|busy| *busy = false);
     }
 
-    /// Returns whether no message may be placed directly any more.
+    /// Returns whether no placement is outstanding.
     pub(super) fn is_empty(&self) -> bool {
         self.placement.iter().all(Option::is_none)
     }

@@ -1,6 +1,6 @@
-//! Ends of a link without a lane beneath them, for callers that carry messages by other means: the
-//! simulator of fabrics, where a message is a flow. The same state as in [`super::MessageLinks`]
-//! decides what may be sent and when slots are granted again.
+//! Link ends without a lane, for callers that carry messages by other means, such as the fabric
+//! simulator, where a message is a flow. Admission works as in [`super::MessageLinks`]: the same
+//! state decides which messages may be sent and when credits are renewed.
 
 use super::inbound::Inbound;
 use super::outbound::{Outbound, Verdict};
@@ -15,7 +15,7 @@ pub struct Receiver(Inbound);
 
 impl Sender {
     /// Returns the sending end of a link whose receiver grants `slots` from the start; messages are
-    /// sent from as many `staging` slots.
+    /// sent from `staging` slots.
     #[must_use]
     pub fn new(staging: u32, slots: u32) -> Sender {
         let mut outbound = Outbound::new(staging.max(1));
@@ -28,27 +28,27 @@ impl Sender {
         self.0.ready(None, &mut 0)
     }
 
-    /// Sends the next message, of so many bytes, which must be ready. Returns its number.
+    /// Sends the next message, which must be ready. Returns the message's number.
     pub fn send(&mut self, bytes: usize) -> u64 {
         let number = self.0.next();
         self.0.sent(bytes.max(1));
         number
     }
 
-    /// Frees the staging slot of a message that has left it.
+    /// Frees the staging slot of a message that is done.
     pub fn done(&mut self, number: u64) {
         let slots = self.0.staging_slots();
         self.0.done((number % slots as u64) as usize);
     }
 
-    /// Grants messages below this number. Returns false if those are more than there are slots.
+    /// Takes a credit for messages below this number; returns false if it exceeds the slots.
     pub fn credit(&mut self, below: u64) -> bool {
         self.0.credit(below as u32) != Verdict::Forged
     }
 }
 
 impl Receiver {
-    /// Returns the receiving end of a link with so many slots, all granted.
+    /// Returns the receiving end of a link with `slots` slots, all granted.
     #[must_use]
     pub fn new(slots: u32) -> Receiver {
         Receiver(Inbound::new(slots.max(1), slots.max(1)))

@@ -1,4 +1,4 @@
-//! Meaning of immediates.
+//! Encoding of immediates.
 
 use crate::transport::IMMEDIATE_MAX;
 
@@ -8,11 +8,11 @@ const CHANNEL_BITS: u32 = 6;
 const KIND_SHIFT: u32 = NUMBER_BITS + CHANNEL_BITS;
 const _: () = assert!(IMMEDIATE_MAX >> KIND_SHIFT == 3, "two bits are left for what is named");
 
-/// The most channels that an immediate can tell apart.
+/// The most channels that an immediate can encode.
 pub const CHANNELS_MAX: u32 = 1 << CHANNEL_BITS;
 
-/// The most slots of a link: a quarter of the numbers, so that old, current and forged ones
-/// cannot be mistaken for each other.
+/// The most slots of a link: a quarter of the numbers, so that old, current and forged numbers
+/// cannot be confused.
 pub const SLOTS_MAX: u32 = 1 << (NUMBER_BITS - 2);
 
 /// The 32 bits that travel with a put, decoded.
@@ -60,7 +60,7 @@ impl Immediate {
         Immediate::Credit { channel, below: below as u32 & NUMBER_MASK }
     }
 
-    /// Returns the 32 bits that travel.
+    /// Returns the 32 bits of the immediate.
     #[must_use]
     pub const fn encode(self) -> u32 {
         let (kind, channel, number) = match self {
@@ -93,7 +93,7 @@ pub(super) const fn ahead(from: u64, number: u32) -> u64 {
     (number.wrapping_sub(from as u32) & NUMBER_MASK) as u64
 }
 
-/// Returns whether such a distance means that the number lies behind.
+/// Returns whether this distance means that the number is old or equal.
 pub(super) const fn behind(ahead: u64) -> bool {
     ahead == 0 || ahead > 1 << (NUMBER_BITS - 1)
 }

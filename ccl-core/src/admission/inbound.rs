@@ -6,7 +6,7 @@ use super::immediate::ahead;
 /// The destination of the next message's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
-    /// Undecided: nobody has asked yet; the slot if nobody does.
+    /// Destination to be decided; the slot if it never is.
     Undecided,
     /// Slot of the message.
     Slot,
@@ -21,13 +21,13 @@ pub(super) struct Inbound {
     reserved: u32,
     /// The number of the next message to be taken.
     next: u64,
-    /// Slot of that message, kept so that no division is needed.
+    /// Slot of the next message, stored to avoid a division.
     slot: usize,
     /// Messages below this may be sent.
     granted: u64,
-    /// The credit that the sender was told last.
+    /// The last credit that was announced.
     announced: u64,
-    /// True while the link is in the queue of the pool.
+    /// True while the link waits in the pool's queue.
     asks: bool,
     /// Per slot: true once its current message has arrived.
     arrived: Vec<bool>,
@@ -38,7 +38,7 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    /// Returns the end of a link that grants the reserved ones of its slots from the start.
+    /// Returns the end of a link that grants its reserved slots from the start.
     pub(super) fn new(slots: u32, reserved: u32) -> Inbound {
         let arrived = vec![false; slots as usize];
         let granted = u64::from(reserved);
@@ -57,7 +57,7 @@ impl Inbound {
         }
     }
 
-    /// Returns the slot of the message that comes so many after the next one; none beyond the
+    /// Returns the slot of the message whose number is the next one plus `after`; none beyond the
     /// window of the slots.
     fn index(&self, after: u64) -> Option<usize> {
         let slots = self.slots as usize;
@@ -81,7 +81,7 @@ impl Inbound {
         self.next
     }
 
-    /// Returns whether a message within the window of the slots has arrived.
+    /// Returns whether a message has arrived; false beyond the window of the slots.
     pub(super) fn has_arrived(&self, number: u64) -> bool {
         number
             .checked_sub(self.next)
@@ -93,7 +93,7 @@ impl Inbound {
         self.past().map_or(self.destination, |placed| Destination::At(placed.address))
     }
 
-    /// Returns the placement of the next message, if the message came past its slot.
+    /// Returns the placement of the next message, if it was placed where its CTS says.
     pub(super) fn past(&self) -> Option<Placement> {
         self.past[self.slot()]
     }
@@ -120,30 +120,30 @@ impl Inbound {
         self.preposts.placement(self.next + ahead(self.next, number))
     }
 
-    /// Marks a message as arrived: in its slot, or past it.
+    /// Marks a message as arrived: in its slot, or where its CTS says.
     pub(super) fn arrive(&mut self, slot: usize, past: Option<Placement>) {
         self.arrived[slot] = true;
         self.past[slot] = past;
     }
 
-    /// Returns the credit, if it was renewed since the start.
+    /// Marks the credit as announced; returns it if it is not the initial one.
     pub(super) fn renewed(&mut self) -> Option<u64> {
         self.announced = self.granted;
         (self.granted > u64::from(self.reserved)).then_some(self.granted)
     }
 
-    /// Returns the credit, if the sender has not been told of it.
+    /// Marks the credit as announced; returns it if it was not before.
     pub(super) fn unannounced(&mut self) -> Option<u64> {
         (std::mem::replace(&mut self.announced, self.granted) < self.granted)
             .then_some(self.granted)
     }
 
-    /// Returns the number below which messages may be sent whatever the pool has.
+    /// Returns the number below which messages need no credit of the pool.
     fn own(&self) -> u64 {
         self.next + u64::from(self.reserved)
     }
 
-    /// Returns the credits of the pool that the link has.
+    /// Returns the number of pool credits that the link has.
     pub(super) fn pooled(&self) -> usize {
         self.granted.saturating_sub(self.own()) as usize
     }
@@ -156,7 +156,7 @@ impl Inbound {
     }
 
     /// Frees the slot of the next message. Returns the new credit if one is due: when half of the
-    /// reserved slots are free and not granted.
+    /// reserved slots are free and not announced.
     pub(super) fn release(&mut self) -> Option<u64> {
         let slot = self.slot();
         if !std::mem::replace(&mut self.arrived[slot], false) {
@@ -179,8 +179,8 @@ impl Inbound {
         number >= self.granted.max(self.own()) && !std::mem::replace(&mut self.asks, true)
     }
 
-    /// Takes a credit of the pool for the first preposted message that has none. Returns whether
-    /// there is such a message and a slot for it.
+    /// Takes a pool credit for the first preposted message that has no credit. Returns false if
+    /// there is no such message, or no slot for it.
     pub(super) fn extend(&mut self) -> bool {
         self.granted = self.granted.max(self.own());
         let extends = self.granted < self.preposted_end();

@@ -4,15 +4,15 @@
 //! it shares with that sender alone. The sender fills a staging slot and puts it, header and
 //! payload together, into the slot of message number m, which is m mod slots.
 //!
-//! * **The receiver admits every message.** A *credit* admits one message to its slot; it travels
-//!   as a count: messages below it may be sent. Credits are given when the link is made and renewed
-//!   as slots are freed. The header of each message in the other direction carries them; without
-//!   such messages, they travel alone as soon as half of the slots are free.
-//! * **The immediate says which message came**: channel and number, that is slot and lap. An
-//!   immediate that was not granted, or was used before, is refused and counted.
+//! * **The receiver admits every message.** A *credit* admits one message to its slot. Credits
+//!   travel as a count: messages with lower numbers may be sent. Credits are given when the link is
+//!   made and renewed as slots are freed. Message headers carry the count for the other direction;
+//!   without messages, the count travels alone once half of the reserved slots are free.
+//! * **The immediate identifies the message** by channel and number, that is slot and lap. The
+//!   immediate of a message that was not granted, or arrived before, is refused and counted.
 //! * **Puts may arrive in any order.** Messages that overtake others wait in their slots. Credits
-//!   that go by themselves travel in the immediate of an empty put; a count that is not ahead of
-//!   what was seen is ignored.
+//!   without a message travel in the immediate of an empty put; a count that is not above the
+//!   highest one so far is ignored.
 //! * **A CTS (clear to send) names memory for a large message**, which is then copied at neither
 //!   end ([`Placement`]).
 //! * **The budget holds for any number of senders.** Where it is too small for all slots of every
@@ -20,8 +20,8 @@
 //!   that goes round-robin to the links whose receives are preposted, so idle links leave their
 //!   share to the others.
 //!
-//! Nothing here waits or reads a clock: [`MessageLinks::poll`] takes in what has happened,
-//! [`MessageLinks::flush`] posts what has gathered, in one batch.
+//! Sending and receiving never wait or read a clock: [`MessageLinks::poll`] handles the events, and
+//! [`MessageLinks::flush`] posts the queued requests in one batch.
 
 mod cts;
 mod ends;
@@ -66,20 +66,20 @@ pub struct Config {
     pub slots: u32,
     /// The longest payload of a message; the same on all ranks.
     pub slot_bytes: usize,
-    /// Slots that each link has even if the budget holds fewer; 0 counts as 1. With two, what
-    /// arrives can be passed on slot by slot ([`crate::lower::lower_for_slots`]).
+    /// Slots that each link has even if the budget holds fewer; 0 counts as 1. With two, messages
+    /// can be forwarded slot by slot ([`crate::lower::lower_for_slots`]).
     pub slots_min: u32,
     /// Bytes that all peers together may have under way towards this rank.
     pub budget_bytes: usize,
-    /// Least bytes of a payload that is sent from the caller's memory and received into it, where
-    /// that is possible.
+    /// Size in bytes from which a payload is sent from the caller's memory and received into it,
+    /// where possible.
     pub zero_copy_bytes_min: usize,
     /// The most bytes that stay registered between calls ([`MessageLinks::cache`]).
     pub registered_bytes_max: usize,
 }
 
 impl Config {
-    /// Returns the slots of each link if all links of `peers` peers have as many.
+    /// Returns the slots of each link if the links of `peers` peers share the budget equally.
     #[must_use]
     pub fn equal_slots(&self, peers: usize) -> u32 {
         let links = peers.max(1) * self.channels.max(1) as usize;
@@ -87,17 +87,17 @@ impl Config {
         u32::try_from(share).unwrap_or(u32::MAX).max(self.slots_min).clamp(1, self.slots.max(1))
     }
 
-    /// Returns the bytes, headers included, of the slots of all links of `peers` peers if all have
-    /// as many.
+    /// Returns the bytes, headers included, of the slots of all links of `peers` peers if each link
+    /// has [`Config::equal_slots`].
     #[must_use]
     pub fn equal_bytes(&self, peers: usize) -> usize {
         let links = peers * self.channels.max(1) as usize;
         links * self.equal_slots(peers) as usize * (HEADER_BYTES + self.slot_bytes)
     }
 
-    /// Returns the slots that each link can rely on when there are `peers` peers: all of them where
-    /// the budget holds them, else half of an equal share, but at least `slots_min` and at least
-    /// two, or the one that there is. Two slots let messages be passed on while others come.
+    /// Returns the slots reserved for each link when there are `peers` peers: all slots if the
+    /// budget holds them, else half of an equal share, but at least `slots_min`, and at least two
+    /// if the share has two. With two slots, a link forwards one message while the next arrives.
     #[must_use]
     pub fn reserved_slots(&self, peers: usize) -> u32 {
         let share = self.equal_slots(peers);
@@ -107,8 +107,8 @@ impl Config {
         (share / 2).max(share.min(2)).max(self.slots_min).max(1)
     }
 
-    /// Returns the slots of the budget that no link of `peers` peers has for itself: 0 where each
-    /// has all that it can use.
+    /// Returns the slots of the budget that are left for the pool when there are `peers` peers; 0
+    /// if every link has all its slots reserved.
     #[must_use]
     pub fn pool_slots(&self, peers: usize) -> usize {
         let (links, reserved) =
@@ -121,7 +121,7 @@ impl Config {
     }
 
     /// Returns the most bytes, headers included, that `peers` peers together can have under way
-    /// towards this rank: within the budget wherever that holds the least number of slots per link.
+    /// towards this rank: within the budget if the budget holds the least number of slots per link.
     #[must_use]
     pub fn in_flight_bytes_max(&self, peers: usize) -> usize {
         if peers == 0 {
@@ -132,8 +132,8 @@ impl Config {
         slots * (HEADER_BYTES + self.slot_bytes)
     }
 
-    /// Returns the bytes of the slots that a rank has for each connected peer: those that the peer
-    /// fills, and those that this rank sends from. The CTS records count as well.
+    /// Returns the bytes of a rank's memory for each connected peer: the slots that the peer fills,
+    /// the staging slots and the CTS records.
     #[must_use]
     pub fn peer_bytes(&self) -> usize {
         let slots = (self.slots as usize).saturating_mul(2);
@@ -187,9 +187,9 @@ pub struct Counters {
     pub zero_copy_reclaimed: u64,
     /// Messages that were placed directly.
     pub zero_copy_received: u64,
-    /// CTS that this rank gave.
+    /// CTS that this rank sent.
     pub transfers: u64,
-    /// Credits given beyond those that each link has for itself.
+    /// Credits given from the pool.
     pub pool_credits: u64,
 }
 
@@ -202,10 +202,10 @@ pub enum AdmissionError {
     Lost {
         /// Rank of the peer.
         rank: Rank,
-        /// The sign by which it was noticed.
+        /// Reason for the loss.
         reason: String,
     },
-    /// The other side described its slots wrongly.
+    /// The peer's slots cannot be used.
     #[error("the slots that rank {rank} offers cannot be used: {problem}")]
     Offer {
         /// Rank of the peer.

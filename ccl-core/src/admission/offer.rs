@@ -1,5 +1,4 @@
-//! Offer of a receiver: the description of its slots for a sender, which travels by whatever way
-//! the caller likes.
+//! Offer of a receiver: the description of its slots for a sender. The caller delivers the offer.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -15,13 +14,13 @@ pub enum OfferError {
     /// The message is not an offer.
     #[error(transparent)]
     Unreadable(#[from] MessageError),
-    /// Version of the peer's link protocol, which is another one.
+    /// Version of the peer's link protocol, unlike this rank's.
     #[error(
         "it speaks version {0} of the link protocol, this rank {VERSION}; run the same release on \
          all ranks"
     )]
     Version(u32),
-    /// Slots of another number or size.
+    /// Channels or slots that do not match.
     #[error(
         "{channels} channels with {slots} slots of {slot_bytes} bytes against {own_channels} and \
          {own_slot_bytes} bytes here; configure all ranks alike"
@@ -69,7 +68,7 @@ impl Offer {
     }
 }
 
-/// Tests any bytes: an offer that can be read survives being written and read again.
+/// Checks that an offer that decodes from these bytes survives encoding and decoding.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzzed(data: &[u8]) {
     if let Ok(offer) = Offer::decode(data) {

@@ -3,7 +3,7 @@
 use super::immediate::{ahead, behind};
 use crate::time::Instant;
 
-/// The outcome of a credit.
+/// The outcome of taking a credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Taken,
@@ -17,18 +17,17 @@ pub(super) struct Outbound {
     slots: u32,
     /// The number of the next message to be sent.
     next: u64,
-    /// The receiver's slot of that message, and the staging slot, kept so that no division is
-    /// needed.
+    /// The receiver's slot of the next message, and the staging slot, stored to avoid a division.
     slot: u32,
     staging: usize,
     /// Messages below this may be sent.
     granted: u64,
-    /// The credit that came before the offer.
+    /// The credit that arrived before the offer.
     early: u64,
     /// Per staging slot: bytes in flight, 0 if it is free.
     busy: Vec<usize>,
     stalled: bool,
-    /// Time since when something waits for a credit.
+    /// Start of the wait for a credit, if any.
     waits_since: Option<Instant>,
 }
 
@@ -48,8 +47,8 @@ impl Outbound {
         }
     }
 
-    /// Opens the link to a receiver that has this many slots and grants the reserved ones. A grant
-    /// of the receiver's pool may have overtaken the offer, and counts as well.
+    /// Opens the link to a receiver that has this many slots and grants the reserved ones. A credit
+    /// of the receiver's pool that overtook the offer counts as well.
     pub(super) fn open(&mut self, slots: u32, reserved: u32) {
         self.slots = slots;
         self.slot = (self.next % u64::from(slots.max(1))) as u32;
@@ -111,22 +110,21 @@ impl Outbound {
         self.busy.get_mut(staging).map_or(0, std::mem::take)
     }
 
-    /// Ends the grants and what is under way; returns the bytes that were under way.
+    /// Voids all credits and messages in flight; returns the bytes that were in flight.
     pub(super) fn forget(&mut self) -> usize {
         self.granted = 0;
         self.busy.iter_mut().map(std::mem::take).sum()
     }
 
     /// Takes the credit that a message from the receiver carries, modulo 2^32. Returns false if the
-    /// credit is forged. Where a credit can overtake the offer, an early credit waits for the
-    /// offer.
+    /// credit is forged. A credit that overtakes the offer is stored until the offer arrives.
     pub(super) fn told(&mut self, below: u32) -> bool {
         let ahead = below.wrapping_sub(self.granted as u32);
         if self.slots == 0 {
             self.early = self.early.max(below.into());
             return true;
         }
-        // An older message's credit, which others have overtaken, is behind.
+        // The credit of an older message, which others have overtaken.
         if ahead > u32::MAX / 2 {
             return true;
         }
@@ -136,7 +134,7 @@ impl Outbound {
         is_possible
     }
 
-    /// Takes a credit, which can never reach further than the receiver's slots do.
+    /// Takes a credit. A credit beyond the receiver's slots is forged.
     pub(super) fn credit(&mut self, below: u32) -> Verdict {
         if self.slots == 0 {
             self.early = self.early.max(below.into());

@@ -1,9 +1,9 @@
-//! Registration cache: memory that stays registered from call to call, because its owner promised
-//! that it stays where it is.
+//! Registration cache: memory that stays registered from call to call, because its owner promises
+//! to keep it in place.
 //!
-//! A cache by address alone would be wrong: a program may give memory back and get other memory at
-//! the same address, and the registration would lead to memory that is gone. The owner therefore
-//! holds a [`CachedMemory`], and ends the registration before the memory goes.
+//! A cache keyed by address alone would be wrong: a program may free memory and get other memory at
+//! the same address, and the registration would still refer to the freed memory. The owner
+//! therefore holds a [`CachedMemory`], and ends the registration before freeing the memory.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -86,7 +86,7 @@ impl CachedMemory {
     }
 }
 
-/// Ends a registration while nobody else can look at it.
+/// Ends a registration, under the lock of its state.
 fn withdraw(state: &mut State) {
     if let State::Registered(device, key) = state {
         // A key that is unknown by now guards nothing any more.
@@ -103,8 +103,8 @@ struct Entry {
     used: u64,
 }
 
-/// Registrations of a rank's links, of at most `bytes_max` bytes; the least recently used goes
-/// first.
+/// Registrations of a rank's links, of at most `bytes_max` bytes; the least recently used is
+/// evicted first.
 #[derive(Debug)]
 pub(super) struct RegistrationCache {
     bytes_max: usize,
@@ -134,8 +134,8 @@ impl RegistrationCache {
         Some(Arc::clone(&entry.cached))
     }
 
-    /// Registers cached memory, and ends other registrations if need be. None if it is larger than
-    /// the cache, or cannot be registered.
+    /// Registers cached memory, and evicts other registrations if needed. None if the memory does
+    /// not fit into the cache, or cannot be registered.
     pub(super) fn register(
         &mut self,
         cached: &Arc<CachedMemory>,
@@ -153,7 +153,7 @@ impl RegistrationCache {
         loop {
             match cached.register(device) {
                 Ok(registered) => return registered,
-                // Memory that may be locked can be short of what may be registered.
+                // The limit on locked memory may be below that of the cache.
                 Err(error) if error.is_shortage() => self.evict_one()?,
                 Err(_) => return None,
             }
@@ -166,21 +166,22 @@ impl RegistrationCache {
         registered.filter(|entry| of(entry)).map(|entry| entry.cached.region.bytes()).sum()
     }
 
-    /// Ends the least recently used registration. None if the current call uses all that is left.
+    /// Evicts the least recently used registration. None if there is none that the current call
+    /// does not use.
     pub(super) fn evict_one(&mut self) -> Option<()> {
         let idle = |entry: &&Entry| entry.cached.is_registered() && entry.used < self.calls;
         self.entries.iter().filter(idle).min_by_key(|entry| entry.used)?.cached.rest();
         Some(())
     }
 
-    /// Forgets all in the child of a fork: the registrations are the parent's.
+    /// Forgets all registrations, which in the child of a fork are the parent's.
     pub(super) fn abandon(&mut self) {
         std::mem::forget(std::mem::take(&mut self.entries));
     }
 }
 
 impl Drop for RegistrationCache {
-    /// Ends the registrations: owners may hold their memory for longer than there are links.
+    /// Ends the registrations: owners may keep their memory for longer than the links exist.
     fn drop(&mut self) {
         self.entries.iter().for_each(|entry| entry.cached.rest());
     }
@@ -277,7 +278,7 @@ mod tests {
         assert_eq!(used(&[2]), [true]);
         assert_eq!(sizes(&registrar), [40, 30], "the second was used least lately");
         assert_eq!(used(&[3]), [false], "more than all may be");
-        // What the call itself uses does not go for the rest of it.
+        // Memory of the current call is not evicted.
         assert_eq!(used(&[0, 2, 1]), [true, true, false]);
         assert_eq!(sizes(&registrar), [40, 30]);
         assert_eq!(used(&[1]), [true]);

@@ -1,7 +1,7 @@
-//! Rendezvous of links: a peer is connected when a schedule first asks for it.
+//! Rendezvous of links: a peer is connected when a schedule first needs it.
 //!
-//! Both ends of a link ask, because each receives what the other sends. The higher rank dials and
-//! the lower one listens, so that there is one connection. A busy peer lets the connection wait.
+//! Both ends request a connection: one to send, the other to receive. The higher rank dials and the
+//! lower one listens, so that only one is made. While a peer is busy, the connection waits.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use crate::types::Rank;
 pub struct Directory {
     /// This rank.
     pub own: Rank,
-    /// Address of each peer, by rank. None for this rank and for those that other links join.
+    /// Address of each peer, by rank. None for this rank and for ranks that other links reach.
     pub addresses: Vec<Option<Address>>,
-    /// Key that all these ranks know.
+    /// Secret that all these ranks share.
     pub secret: Secret,
-    /// Time that a connection may take to be made, from when it is requested.
+    /// Timeout of making a connection, from the request on.
     pub within: Duration,
 }
 
@@ -36,7 +36,7 @@ pub(super) enum PeerOutcome {
 pub(super) struct Rendezvous {
     listener: Box<dyn Listener>,
     directory: Directory,
-    /// Peers that are not connected yet; the lower ones of them are being dialled.
+    /// Peers that are not connected yet; those of lower rank are being dialled.
     requested: Vec<Rank>,
     dialling: Vec<(Rank, Box<dyn Connecting>)>,
 }
@@ -68,7 +68,7 @@ impl Rendezvous {
         self.dialling.iter().any(|(peer, _)| *peer == rank)
     }
 
-    /// Makes progress.
+    /// Dials, accepts, and reports the outcomes.
     pub(super) fn poll(
         &mut self,
         device: &dyn Device,

@@ -8,11 +8,11 @@ use crate::time::Instant;
 
 /// Logarithm of the number of classes between two powers of two.
 const STEPS_BITS: u32 = 2;
-/// Logarithm of the longest time, 18 minutes in nanoseconds; longer times count as that.
+/// Logarithm of the longest time in nanoseconds, 18 minutes; longer times are clamped.
 const LONGEST_BITS: u32 = 40;
 const CLASSES: usize = ((LONGEST_BITS - STEPS_BITS + 1) << STEPS_BITS) as usize;
 
-/// A histogram of waiting times, in classes a quarter of a power of two wide.
+/// A histogram of waiting times, with four classes per power of two.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WaitHistogram([u32; CLASSES]);
 
@@ -91,7 +91,7 @@ pub struct PeerStatistics {
     pub sent: u64,
     /// Bytes of these messages, with headers.
     pub sent_bytes: u64,
-    /// Messages that came from the peer.
+    /// Messages received from the peer.
     pub received: u64,
     /// Messages that were sent from the caller's memory, without a copy.
     pub zero_copy_sent: u64,
@@ -104,12 +104,12 @@ pub struct PeerStatistics {
     /// Transitions of the peer's links from able to send to blocked, for lack of a credit or of a
     /// staging slot.
     pub stalls: u64,
-    /// Times that sends waited for a credit, until this rank heard of it.
+    /// Waiting times of sends until this rank received a credit.
     pub credit_waits: WaitHistogram,
 }
 
 impl PeerStatistics {
-    /// Counts a message of so many bytes as in flight.
+    /// Counts a message of `bytes` bytes as in flight.
     pub(super) fn sent(&mut self, bytes: usize) {
         self.sent += 1;
         self.sent_bytes += bytes as u64;
@@ -117,7 +117,7 @@ impl PeerStatistics {
         self.in_flight_bytes_max = self.in_flight_bytes_max.max(self.in_flight_bytes);
     }
 
-    /// Counts so many bytes as done.
+    /// Counts `bytes` bytes as done.
     pub(super) fn done(&mut self, bytes: usize) {
         self.in_flight_bytes = self.in_flight_bytes.saturating_sub(bytes as u64);
     }

@@ -1,4 +1,4 @@
-//! Tests of the counting, at the edges; its purpose is tested over the simulated transport.
+//! Tests of edge cases of the counting. Other tests run links over the simulated transport.
 
 use super::cts::{RECORD_BYTES, Record};
 use super::immediate::{ahead, behind};
@@ -123,7 +123,7 @@ fn a_grant_in_a_message_is_believed_as_far_as_there_are_slots() {
         outbound.done(outbound.staging());
         assert!(outbound.told(number as u32 + 5));
     }
-    // However long ago it was.
+    // Old credits are accepted, however old.
     for old in [4, WRAP as u32, 2 * WRAP as u32 + 7, 3 * WRAP as u32] {
         assert!(outbound.told(old), "{old}");
     }
@@ -208,7 +208,7 @@ fn records_survive_their_journey_and_long_keys_do_not_begin_it() {
         let key = vec![9; bytes];
         let record = Record { number: 1 << 40, offset: 77, bytes: 5, tag: 1 << 50, key: &key };
         let (mut written, used) = record.encode().unwrap();
-        // What an earlier, longer one has left behind is not looked at.
+        // Bytes left by an earlier, longer record are ignored.
         written[used..].fill(0x55);
         assert_eq!(Record::decode(&written), Some(record));
     }
@@ -219,7 +219,7 @@ fn records_survive_their_journey_and_long_keys_do_not_begin_it() {
     }
 }
 
-/// A record is not read before all its parts are there, whatever part comes first.
+/// Checks that a record decodes only when it is complete, in any order of arrival.
 #[test]
 fn a_record_that_is_torn_is_not_there_yet() {
     let record = |number, fill| {
@@ -270,7 +270,7 @@ fn what_a_message_tells_needs_no_grant_of_its_own() {
         assert!(outbound.ready(NOW, &mut 0), "message {number}: it is granted again");
         assert_eq!(outbound.done(slot), 1);
     }
-    // None does.
+    // No message goes the other way.
     let due: Vec<_> = (100..104u32)
         .filter_map(|number| {
             let slot = inbound.expect(number).unwrap();
@@ -316,8 +316,8 @@ fn a_credit_of_the_pool_lasts_for_one_message() {
     assert!(!inbound.extend(), "its peer is gone");
 }
 
-/// A link asks for a credit and takes messages before it is served: its own credits grow meanwhile,
-/// and its sender must hear of it.
+/// Checks a link that takes messages while it waits for a pool credit: its reserved credits grow
+/// meanwhile, and must be announced to the sender.
 #[test]
 fn credits_that_grow_while_a_link_waits_are_announced() {
     let (slots, reserved) = (16, 7);
@@ -332,7 +332,7 @@ fn credits_that_grow_while_a_link_waits_are_announced() {
         let slot = inbound.expect(number as u32).unwrap();
         inbound.arrive(slot, None);
         let credits = inbound.release();
-        // It is served only now, and has what it asked for already.
+        // The link is served only now, and needs no pool credit any more.
         let served = inbound.extend();
         assert!(!served && !inbound.asks_again());
         if let Some(below) = credits {

@@ -1,4 +1,4 @@
-//! The algorithms: each is one pure function from the position of a rank to its schedule.
+//! Algorithms: each is a pure function from the position of a rank to its schedule.
 //!
 //! There is one file per collective and family. To add an algorithm, write its function in
 //! `algorithm/<collective>/<family>.rs`, describe it in an [`Algorithm`], and add that to the
@@ -19,7 +19,7 @@
 //!
 //! Non-roots have no output in `reduce` and `gather(_v)`, and no input in `broadcast` and
 //! `scatter(_v)`. Lengths are taken only from buffers whose layout the rank knows: in `gather_v`
-//! and `scatter_v` a non-root knows its own block alone. The in-place forms
+//! and `scatter_v` a non-root knows only its own block. The in-place forms
 //! ([`crate::lower::Alias`]) run the same schedule; a copy onto itself does nothing.
 
 mod all_gather;
@@ -51,7 +51,7 @@ pub struct Params<'a> {
     pub ranks: u32,
     /// The root, below `ranks`; unused if the collective has none.
     pub root: Rank,
-    /// Placement of the ranks on hosts; of as many ranks.
+    /// Placement of these `ranks` ranks on hosts.
     pub hosts: &'a Hosts,
 }
 
@@ -77,8 +77,8 @@ pub enum Family {
 pub enum Order {
     /// No reduction.
     None,
-    /// One fold of every element over the ranks 0, 1, …, n-1 in one accumulator, rounded once: the
-    /// same bits for any length, and the order that the deterministic mode uses.
+    /// Rank order: each element is folded over the ranks 0, 1, …, n-1 in one accumulator and
+    /// rounded once. The bits are the same for any length. The deterministic mode uses this order.
     Rank,
     /// Any order, with a rounding at every hop; the bits are still the same on every rank.
     Unspecified,
@@ -99,12 +99,12 @@ pub struct Algorithm {
     pub schedule: fn(&Params<'_>) -> RankSchedule,
     /// Order in which contributions are combined.
     pub order: Order,
-    /// Latency in messages: the most that wait for one another in a row, for ranks on these hosts.
+    /// Latency in messages: the longest chain of dependent messages, for ranks on these hosts.
     pub steps: fn(&Hosts) -> u32,
 }
 
 impl Algorithm {
-    /// Returns this algorithm for a collective that generalizes its own to uneven blocks.
+    /// Returns this algorithm for another collective that its schedules perform too.
     const fn also_for(self, collective: Collective) -> Algorithm {
         Algorithm { collective, ..self }
     }
@@ -145,7 +145,7 @@ pub struct UnknownAlgorithm {
 ///
 /// # Errors
 ///
-/// When the collective has none of that name; the error lists those it has.
+/// When the collective has no such algorithm; the error lists its algorithms.
 pub fn find(collective: Collective, name: &str) -> Result<&'static Algorithm, UnknownAlgorithm> {
     of(collective).find(|algorithm| algorithm.name == name).ok_or_else(|| UnknownAlgorithm {
         collective,

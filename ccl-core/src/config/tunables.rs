@@ -52,7 +52,7 @@ pub fn table_of<T: Tunables>(lookup: Lookup<'_>) -> Result<Vec<Tunable>, ConfigE
     T::from_lookup(lookup).map(|tunables| tunables.table())
 }
 
-/// Declares tunables: a struct with a field for each, which is [`Tunables`].
+/// Declares tunables: a struct with a field for each, which implements [`Tunables`].
 ///
 /// Each line is `field: type = default, "VARIABLE", alias, agreed, "what it does";`, where `alias`
 /// is another name that NCCL's users know, if there is one, and `agreed` is true if all ranks must

@@ -1,20 +1,19 @@
 //! Engine of virtual time: runs workers of all ranks in a [`World`] that models their links.
 //!
-//! The engine executes the real programs ([`Execution`]); only the ports are simulated. Every
-//! behaviour of a schedule (pipelining of chunks, slots that run out, ranks that wait for each
-//! other) therefore costs the time that it really takes, and no behaviour is modelled a second
-//! time. The [`World`] is the parameter: it defines how links behave.
+//! The engine executes the real programs ([`Execution`]); only the ports are simulated. The effects
+//! of a schedule (pipelining of chunks, slots that run out, ranks that wait for each other)
+//! therefore need no model of their own. The [`World`] defines how links behave.
 
 use crate::execution::{Execution, Link, Ports, Progress};
 use crate::types::Rank;
 
-/// A rank that executes: the real execution, or one that does the same in less memory.
+/// Executor of one rank: the real execution, or an equivalent that needs less memory.
 pub trait Worker {
     /// Advances the rank as far as is possible now.
     fn advance<P: Ports>(&mut self, ports: &mut P) -> Progress;
 
-    /// Notes that a message of the link has arrived, or (`receives` is false) that one may be sent
-    /// on it. A worker can use this to avoid looking at all its links at every [`Worker::advance`].
+    /// Notes that a message of the link has arrived or, if `receives` is false, that one may be
+    /// sent on the link. Workers can use this to check fewer links in [`Worker::advance`].
     fn hear(&mut self, _link: Link, _receives: bool) {}
 }
 

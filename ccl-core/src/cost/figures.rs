@@ -36,7 +36,7 @@ const MEMORY: Hop =
 const SOCKET: Hop =
     Hop { message_ns: 4000.0, byte_ns: 0.1, latency_ns: 15_000.0, bytes_per_s: f64::INFINITY };
 
-/// Returns the model of ranks on processors, on hosts with this network bandwidth.
+/// Returns the default model of ranks on processors, for hosts with this network bandwidth.
 #[must_use]
 pub fn processors(network_bytes_per_s: f64) -> Model {
     Model {
@@ -53,7 +53,7 @@ pub fn write(model: &Model) -> String {
     let (mut text, mut model) = (String::new(), *model);
     for (name, figure) in FIGURES {
         let space = if text.is_empty() { "" } else { " " };
-        // To three digits: more was never measured. Writing to a string does not fail.
+        // Three digits: no measurement is more exact. Writing to a string does not fail.
         let number = *figure(&mut model);
         let scale = 10_f64.powi(2 - number.abs().max(1e-9).log10().floor() as i32);
         let _ = write!(text, "{space}{name}={}", (number * scale).round() / scale);

@@ -1,8 +1,8 @@
-//! Counter of the work of one rank in a call, without an execution and without any waiting.
+//! Count of the work of one rank in a call, without its waits and without executing its program.
 //!
-//! A schedule's loops are counted in strides: as long as each message stays between the same hosts
-//! and each part is as long as the one before, all iterations do the same work. Counting a rank of
-//! a hundred thousand therefore takes hardly longer than counting one of ten.
+//! A schedule's loops are counted in strides: iterations do the same work as long as their messages
+//! stay between the same hosts and their parts have the same length. Counting a rank of a hundred
+//! thousand therefore takes hardly longer than counting one of ten.
 
 use std::ops::Range;
 
@@ -75,12 +75,13 @@ struct Work {
 }
 
 impl Counting<'_> {
-    /// Adds up the whole program.
+    /// Adds the work of the whole program.
     pub(super) fn add(&mut self, outline: &Outline) {
         self.body(&outline.nodes, 0, &mut [0; DEPTH], 1.0);
     }
 
-    /// Adds the work of `nodes`, `times` times; 0 only determines how long the work stays the same.
+    /// Adds the work of `nodes`, `times` times; 0 adds nothing. Returns how long the work stays the
+    /// same.
     fn body(&mut self, nodes: &[Lowered], depth: usize, at: &mut Counters, times: f64) -> Alike {
         let each = |node: &Lowered| match node {
             Lowered::Fold(fold) => self.fold(fold, at, times),
@@ -212,8 +213,8 @@ impl Counting<'_> {
         if buffer == Buffer::Input { &self.numbers.input } else { &self.numbers.output }
     }
 
-    /// Returns the tasks of a fold of several parts after neighbours are joined: parts that are
-    /// neighbours in every operand.
+    /// Returns the number of tasks of a fold after parts that are neighbours in every operand are
+    /// joined.
     fn joined(&self, fold: &Fold, at: &Counters) -> usize {
         let width = self.numbers.element_bytes;
         let stride = (self.chunk_elements * width).next_multiple_of(64);
@@ -246,7 +247,7 @@ impl Counting<'_> {
     }
 }
 
-/// Returns how long a number stays within its current range, along each loop.
+/// Returns, per loop, for how many iterations a number stays within `range`.
 fn goes_on(number: &Affine, at: &Counters, range: &Range<u32>) -> Alike {
     if number.is_constant() {
         return [u32::MAX; DEPTH];

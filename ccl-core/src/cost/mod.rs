@@ -1,6 +1,6 @@
-//! Prediction of the time of collectives: the programs of all ranks run in virtual time
-//! ([`engine`]), over links that are modelled as ports and latencies ([`walk`], [`predict`]), with
-//! parameters that are known by name ([`figures`]).
+//! Prediction of the time of collectives: [`engine`] runs the programs of all ranks in virtual
+//! time, [`walk`] models links as ports and latencies, [`predict`] extrapolates to large calls, and
+//! [`figures`] names the parameters.
 
 pub mod engine;
 pub mod figures;

@@ -1,6 +1,6 @@
-//! Prediction of the time of a collective, by each of its algorithms. Where ranks are few, the
-//! prediction is a walk through the call ([`super::walk`]). Where they are many, the work of some
-//! ranks is added up, and the waiting in between is taken from a walk through fewer ranks.
+//! Prediction of the time of a collective, for one of its algorithms. With few ranks, the
+//! prediction is a walk through the call ([`super::walk`]). With many, the work of some ranks is
+//! added up, and scaled by the ratio of a walk to such a sum for fewer ranks.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -85,8 +85,8 @@ pub struct Call<'a> {
     pub count: usize,
     /// Bytes of an element.
     pub element_bytes: usize,
-    /// Bytes of a rank's larger buffer. In a part of a call that represents the whole, those of the
-    /// whole.
+    /// Bytes of a rank's larger buffer; in a part that represents a whole call, those of the whole
+    /// call.
     pub buffer_bytes: usize,
     /// Parallel channels per pair of ranks.
     pub channels: u32,
@@ -119,7 +119,7 @@ pub enum Bound {
 }
 
 impl Bound {
-    /// Returns the name for messages to people.
+    /// Returns the name for messages to users.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -154,8 +154,8 @@ pub fn predict(call: &Call<'_>, model: &Model) -> Result<Prediction, PredictErro
     Ok(Prediction { time_ns: all.time_ns * walked.time_ns / summed.time_ns, ..all })
 }
 
-/// Returns a time that [`predict`] will hardly undercut, in nanoseconds: that of the busiest port
-/// or processor. The bound needs no walk; it serves searches for the fastest algorithm.
+/// Returns an approximate lower bound of [`predict`], in nanoseconds: the time of the busiest port
+/// or processor. The bound needs no walk; searches for the fastest algorithm use it.
 ///
 /// # Errors
 ///
@@ -197,7 +197,7 @@ fn by_walking(call: &Call<'_>, model: &Model) -> Result<Prediction, PredictError
     if chunks <= CHUNKS_MAX {
         return Ok(prediction(&walked(call, model)?));
     }
-    // Every chunk takes as long as the one before, once the first ones are under way.
+    // After the first chunks, every chunk takes equally long.
     let part = |share: usize| {
         let count = call.count / chunks * share;
         walked(&Call { count, ..*call }, model).map(|walked| (count as f64, walked))
@@ -232,8 +232,7 @@ fn prediction(walked: &Walked) -> Prediction {
     }
 }
 
-/// Returns the number of elements that the starts of parts are multiples of: a cache line, as in
-/// real calls.
+/// Returns the alignment of parts in elements: a cache line, as in real calls.
 #[must_use]
 pub fn grain(element_bytes: usize) -> usize {
     (64 / element_bytes.max(1)).max(1)
@@ -248,7 +247,7 @@ fn numbers(call: &Call<'_>, rank: Rank, split: u32) -> Result<CallParams, ShapeE
     Ok(CallParams { input, output, element_bytes, slot_bytes })
 }
 
-/// Returns the number of times that the schedule is repeated.
+/// Returns the number of repetitions of the schedule.
 fn chunks(call: &Call<'_>) -> Result<usize, ShapeError> {
     let outline = call.programs.outline(0);
     let numbers = numbers(call, 0, outline.split)?;
@@ -260,15 +259,14 @@ fn walked(call: &Call<'_>, model: &Model) -> Result<Walked, PredictError> {
     messages(call, model, &mut |_| {})
 }
 
-/// Returns whether all messages of a call can be walked: its ranks are few.
+/// Returns whether these hosts have few enough ranks to walk through a whole call.
 #[must_use]
 pub fn is_walked(hosts: &Hosts) -> bool {
     hosts.ranks() <= RANKS_MAX
 }
 
-/// Runs a call to its end, without leaving anything out, and reports every message as it leaves.
-/// The time that the run takes grows with the messages, and with the square of the ranks: see
-/// [`is_walked`].
+/// Walks through a whole call without extrapolation, and reports every message as it leaves. The
+/// running time grows with the messages, and with the square of the ranks: see [`is_walked`].
 ///
 /// # Errors
 ///
@@ -293,13 +291,13 @@ pub fn messages(
     Ok(walk(&mut executions, &scene, model, seen)?)
 }
 
-/// Predicts by addition: the steps that wait for each other, and the busiest port or processor of
-/// some hosts that represent all.
+/// Predicts by addition: the latency of all steps, and the busiest port or processor of some hosts
+/// that represent all.
 fn add_up(call: &Call<'_>, model: &Model) -> Result<Prediction, PredictError> {
     sum(call, model).map(|(all, _)| all)
 }
 
-/// Returns the prediction of `add_up`, and the time if no step waits for another.
+/// Returns the prediction of `add_up`, and its time without the latency of steps.
 fn sum(call: &Call<'_>, model: &Model) -> Result<(Prediction, f64), PredictError> {
     let Programs { algorithm, hosts, .. } = call.programs;
     let (mut busiest, mut crossing) = (Busy::default(), 0.0);
@@ -372,8 +370,8 @@ struct HostLoad {
     leaves: f64,
 }
 
-/// Returns the load of a host. On a large host, the first and last ranks are counted, where rings
-/// and trees differ, and the root; two ranks in the middle represent the others.
+/// Returns the load of a host. On a large host, the root and the first and last ranks, where rings
+/// and trees differ, are counted; two ranks in the middle represent the others.
 fn host_load(call: &Call<'_>, host: u32, model: &Model) -> Result<HostLoad, PredictError> {
     let Programs { root, hosts, .. } = call.programs;
     let size = hosts.size(host);
@@ -519,7 +517,7 @@ mod tests {
         let hierarchical = programs(Collective::AllReduce, "hierarchical", &hosts);
         let seen = predict(&call(&hierarchical, bytes), &model).unwrap();
         assert_eq!(seen.bound, Bound::Between);
-        // Each host's sum, in shares: all but a quarter leaves each of four hosts twice.
+        // Each of the four hosts sends three quarters of the buffer twice.
         about(seen.network_bytes, 4.0 * 2.0 * 0.75 * 16e6, 0.01);
         about(seen.time_ns, 2.0 * 0.75 * 16e6 / 4.0, 0.1);
         let ring = programs(Collective::AllReduce, "ring", &hosts);
@@ -576,8 +574,8 @@ mod tests {
         }
     }
 
-    /// Checks that `at_least` rules out no algorithm that would be the fastest: predictions are
-    /// above 0.9 of the bound.
+    /// Checks that predictions are above 0.9 of the bound, so that `at_least` does not rule out the
+    /// fastest algorithm.
     #[test]
     fn no_walk_is_faster_than_what_is_busiest() {
         let processor =

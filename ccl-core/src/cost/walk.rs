@@ -55,7 +55,7 @@ pub struct Hop {
     pub message_ns: f64,
     /// Time of either processor for each byte of a message.
     pub byte_ns: f64,
-    /// Time until the first byte that is sent is seen.
+    /// Latency of a message, beyond its time at the ports.
     pub latency_ns: f64,
     /// Bandwidth of a port in one direction, in bytes per second.
     pub bytes_per_s: f64,
@@ -100,7 +100,7 @@ pub struct Walked {
     pub network_bytes: u64,
 }
 
-/// Error for ranks that wait for each other in a cycle, with so few slots.
+/// Error for ranks that wait for each other in a cycle, for lack of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("with {slots} slots the ranks wait for each other for ever")]
 pub struct Stuck {
@@ -169,8 +169,8 @@ struct World<'m> {
 struct RankPorts<'w, 'm> {
     world: &'w mut World<'m>,
     rank: Rank,
-    /// True if the rank has folded. The rank then does nothing more at this time, so that events in
-    /// the meantime come first.
+    /// True if the rank has folded. The rank then does nothing more until earlier events have been
+    /// handled.
     has_folded: bool,
 }
 
@@ -242,7 +242,7 @@ impl<'m> engine::World for World<'m> {
                 self.again[index] = None;
             }
             if self.now[index] > time {
-                // It is busy until later.
+                // The rank is still busy.
                 self.look_again(rank);
                 continue;
             }
@@ -312,8 +312,8 @@ impl<'m> World<'m> {
         self.events.push(Reverse((time, self.turn, event)));
     }
 
-    /// Schedules a check for work when the rank is no longer busy: one check, for any number of
-    /// arrivals until then.
+    /// Schedules a check for work when the rank is no longer busy: one check for all arrivals until
+    /// then.
     fn look_again(&mut self, rank: Rank) {
         let time = self.now[rank as usize];
         if self.again[rank as usize] != Some(time) {
@@ -367,8 +367,8 @@ impl<'m> World<'m> {
         }
     }
 
-    /// Lets a message pass a port for `ns`, not before `from`. Returns when it begins to pass and
-    /// when it has passed.
+    /// Occupies a port with a message for `ns`, not before `from`. Returns the times when the
+    /// message begins to pass and has passed.
     fn pass(
         &mut self,
         (within, owner): (bool, usize),

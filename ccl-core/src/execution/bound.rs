@@ -8,7 +8,7 @@ use crate::lower::{Fold, Instr, Location, Program, Strand};
 use crate::schedule::{Buffer, Counters, DEPTH, Layout, TERM};
 use crate::types::Rank;
 
-/// Numbers of one call.
+/// Layouts and sizes of one call.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CallParams {
     /// Layout of the parts of the input.
@@ -37,14 +37,13 @@ impl Clone for CallParams {
 }
 
 impl CallParams {
-    /// Returns the elements that a chunk takes of each part: as many as fit into a message, at
-    /// least one.
+    /// Returns the elements of each part in a chunk: as many as fit into a message, at least one.
     #[must_use]
     pub fn chunk_elements(&self, program: &Program) -> usize {
         self.elements_of(program.message_parts)
     }
 
-    /// Does what `chunk_elements` does, for messages of `message_parts` parts.
+    /// Returns `chunk_elements` for messages of `message_parts` parts.
     pub(crate) fn elements_of(&self, message_parts: u32) -> usize {
         let width = self.element_bytes.max(1);
         let room = self.slot_bytes / width / message_parts.max(1) as usize;
@@ -104,10 +103,10 @@ pub(super) struct BoundFold {
     /// Index of the instruction in the strand, for reports.
     pub(super) instr: u32,
     pub(super) last: bool,
-    /// True if the fold only moves one message, whole, to memory and perhaps on. The message may
-    /// then arrive in that memory directly.
+    /// True if the fold only moves one whole message to the output, and perhaps forwards it. The
+    /// message may then be placed in the output directly.
     pub(super) locations: bool,
-    /// True if the message may also arrive there before its turn.
+    /// True if the message may also be placed there before its turn.
     pub(super) early: bool,
 }
 
@@ -119,7 +118,7 @@ pub(super) enum Step {
     Done { unit: u32 },
 }
 
-/// The only step of a program that moves one message: its links, in place of ranges.
+/// The only step of a one-step program, with its peers in place of ranges.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Single {
     pub(super) recv: Option<Rank>,

@@ -44,7 +44,7 @@ pub enum StandsAt {
     Await {
         /// The unit.
         unit: u32,
-        /// The number of chunks between that unit and the strand's own chunk.
+        /// The number of chunks that the unit may be behind the strand.
         lag: u32,
     },
     /// Step that never waits.
@@ -112,8 +112,8 @@ impl Execution {
     }
 
     /// Replaces `waits` with the links that unfinished strands wait at, receives (true) first, for
-    /// the report on a stuck operation. Reuses the memory of `waits`, because a call that waits for
-    /// long asks often.
+    /// the report on a stuck operation. Reuses the memory of `waits`, because a long wait calls
+    /// this often.
     pub fn waits_for(&self, waits: &mut Vec<(Link, bool)>) {
         waits.clear();
         for (_, channel, _, step) in self.unfinished() {

@@ -1,8 +1,8 @@
 //! Execution of a program: a state machine without clock, memory or wire.
 //!
-//! [`Execution`] decides *what may happen now*, and its [`Ports`] perform it. The same machine
-//! drives the ports over mapped regions, over message lanes and over the simulator, so that the
-//! same schedule gives the same bits everywhere. The ports are a type parameter, so that the
+//! [`Execution`] decides which steps are possible now, and its [`Ports`] perform them. The same
+//! machine drives the ports over mapped regions, over message lanes and over the simulator, so that
+//! the same schedule gives the same bits everywhere. The ports are a type parameter, so that the
 //! compiler inlines them: there is no virtual call per chunk.
 
 mod bound;
@@ -35,9 +35,9 @@ pub struct Task<'a> {
     pub targets: &'a [Operand],
     /// Number of elements.
     pub elements: usize,
-    /// Offset of operands in the caller's memory, in bytes, to be added.
+    /// Bytes to add to the offset of operands in the caller's memory.
     pub chunk_offset: usize,
-    /// Offset of operands in scratch, in bytes, to be added.
+    /// Bytes to add to the offset of operands in scratch.
     pub scratch_offset: usize,
     /// Offset of the task's part in its messages, in bytes.
     pub slot_offset: usize,
@@ -49,7 +49,7 @@ pub struct Task<'a> {
     pub strand: u32,
     /// True if the result is complete.
     pub last: bool,
-    /// True if the message may be in its memory before its turn ([`Ports::prepost`]).
+    /// True if the message may be placed in its memory before its turn ([`Ports::prepost`]).
     pub early: bool,
 }
 
@@ -58,23 +58,23 @@ pub struct Task<'a> {
 pub struct Message {
     /// Bytes of payload.
     pub bytes: usize,
-    /// Bytes of all chunks of the op together: both ends must mean the same length, not only the
-    /// same first chunks.
+    /// Bytes of all chunks of the op together, so that both ends compare the whole length and not
+    /// only the first chunks.
     pub whole_bytes: usize,
 }
 
 /// Environment of an execution: links with slots, and memory that can be combined.
 pub trait Ports {
-    /// Returns whether the next message of the link has arrived. Cheap; called again and again.
+    /// Returns whether the next message of the link has arrived. Cheap; called often.
     fn readable(&mut self, link: Link) -> bool;
     /// Returns whether the link has a credit for the next message.
     fn writable(&mut self, link: Link) -> bool;
-    /// Announces that the link's next message, which has not arrived, is awaited. The task that
-    /// takes the message only moves it to memory that nothing else touches any more, so ports may
-    /// let it arrive there. Cheap; called again and again.
+    /// Announces that the link's next message, which has not arrived, is awaited. The task only
+    /// moves that message to memory that nothing else uses any more, so ports may place the message
+    /// there directly. Cheap; called often.
     #[inline]
     fn expect(&mut self, _link: Link, _task: &Task<'_>) {}
-    /// Returns whether messages that are not awaited yet are to be preposted.
+    /// Returns whether receives are to be preposted.
     #[inline]
     fn preposts(&self) -> bool {
         false
@@ -84,16 +84,16 @@ pub trait Ports {
         false
     }
     /// Preposts the link's next message that is not preposted yet. A task is given if it only moves
-    /// the message to memory that nothing touches before, so ports may let the message arrive
-    /// there.
+    /// the message to memory that nothing uses before, so ports may place the message there
+    /// directly.
     fn prepost(&mut self, _link: Link, _task: Option<(&Task<'_>, Message)>) {}
     /// Returns whether any message on its way is read from the caller's memory.
     #[inline]
     fn has_zero_copy_sends(&self) -> bool {
         false
     }
-    /// Returns whether the memory that the task writes may be written: no message on its way is
-    /// read from it. After `false` the execution asks again, when something may have changed.
+    /// Reclaims the memory that the task writes. Returns false while a message on its way is read
+    /// from that memory; the execution then calls again later.
     #[inline]
     fn reclaim(&mut self, _task: &Task<'_>) -> bool {
         true
@@ -115,7 +115,7 @@ pub trait Ports {
     fn awaited(&mut self, _mark: Mark) {}
 }
 
-/// Unit of a chunk, as one strand signals or observes its completion.
+/// Completion of a unit for one chunk, as a strand signals or observes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// The channel.
@@ -187,14 +187,14 @@ impl Execution {
         &self.program
     }
 
-    /// Starts from the beginning with these numbers. Allocates nothing if the numbers are those of
-    /// the previous run, or need no more memory.
+    /// Starts a run with these parameters. Allocates nothing if they equal those of the previous
+    /// run, or need no more memory.
     pub fn start(&mut self, numbers: &CallParams) {
         self.bound.bind(&self.program, numbers);
         self.restart();
     }
 
-    /// Starts from the beginning with the numbers of the previous run.
+    /// Starts a run with the parameters of the previous run.
     pub fn restart(&mut self) {
         self.units.fill(0);
         self.folds = 0;
@@ -225,8 +225,7 @@ impl Execution {
         self.bound.scratch_stride * self.channels as usize
     }
 
-    /// Returns how often the program is repeated in the started run, and the elements per part of
-    /// each repetition.
+    /// Returns the number of chunks of the started run, and the elements of each part in a chunk.
     #[must_use]
     pub fn chunks(&self) -> (usize, usize) {
         (self.bound.chunks, self.bound.chunk_elements)
@@ -266,7 +265,7 @@ impl Execution {
         }
     }
 
-    /// Does the only step of a program, as [`Run::step`] would: a small message is all scaffolding.
+    /// Executes the only step of a program, as [`Run::step`] would, with less overhead.
     #[inline]
     fn advance_single<P: Ports>(&mut self, single: &Single, ports: &mut P) -> Progress {
         let Execution { bound, states, running, folds, .. } = self;
@@ -434,7 +433,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Preposts the messages that the fold will take, if all of them may be. Returns whether the
+    /// Preposts the messages that the fold will take, if all may be preposted. Returns whether the
     /// look ahead may continue.
     fn prepost<P: Ports>(&self, ports: &mut P) -> bool {
         let bound = self.bound;

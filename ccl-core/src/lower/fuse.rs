@@ -191,7 +191,7 @@ struct Series {
 }
 
 impl Series {
-    /// Appends the peers that `repeat` terms name; a peer that is named again becomes two series.
+    /// Appends the peers of `repeat` terms. A run of equal peers becomes two equal series.
     fn of(peer: &Affine, repeat: u32, into: &mut Vec<Series>) {
         let mut counters = [0; DEPTH];
         let mut first = 0;
@@ -230,7 +230,7 @@ fn sources_of(op: &Op) -> Vec<(Slice, u32)> {
     }
 }
 
-/// Returns the memory that an op writes for others to read.
+/// Returns the memory that an op writes; none for a send or a loop.
 fn written(node: &Node) -> Option<Slice> {
     match node {
         Node::Op(Op::Recv { target, .. } | Op::Copy { target, .. } | Op::Reduce { target, .. }) => {
@@ -264,7 +264,7 @@ fn source(slice: &Slice, repeat: u32, run: &[Deferred]) -> Source {
         .map_or(Source { location: memory(slice), repeat }, |deferred| deferred.source)
 }
 
-/// Adds to the targets of a fold the sends and copies that follow it and read its result, and drops
+/// Turns sends and copies of a fold's result that follow the fold into targets of the fold. Drops
 /// the memory target if nothing else reads it. Returns the fold and the index of the next node.
 fn absorb(
     mut fold: Fold,

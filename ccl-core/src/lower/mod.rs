@@ -76,7 +76,7 @@ pub enum Instr {
         /// Dimension of the counter.
         dimension: u8,
     },
-    /// Adds one to the counter and goes back to `start` until it is `count`.
+    /// Adds one to the counter, and goes back to `start` while the counter is below `count`.
     Next {
         /// Dimension of the counter.
         dimension: u8,
@@ -166,9 +166,9 @@ impl Alias {
     }
 }
 
-/// Lowers a schedule to run over links with two slots or more. Dependencies are inferred for input
-/// and output that coincide as `alias` says. With [`Alias::of`] the result is right in place and
-/// out of place; with [`Alias::APART`] the program waits less and is right only out of place.
+/// Lowers a schedule to run over links with two slots or more. `alias` says how input and output
+/// overlap. With [`Alias::of`] the program is correct in place and out of place; with
+/// [`Alias::APART`] it waits less and is correct only out of place.
 #[must_use]
 pub fn lower(schedule: &RankSchedule, alias: Alias) -> Program {
     lower_for_slots(schedule, alias, 2)
@@ -186,8 +186,8 @@ pub fn lower_for_slots(schedule: &RankSchedule, alias: Alias, slots: u32) -> Pro
     strands::assemble(schedule, &nodes, scratch, alias)
 }
 
-/// Returns the folds of a schedule over links with `slots` slots, in its order: for code that
-/// counts them.
+/// Returns the folds of a schedule over links with `slots` slots, in the schedule's order, for
+/// callers that count them.
 pub(crate) fn fused(schedule: &RankSchedule, slots: u32) -> Vec<Lowered> {
     fuse::fuse(schedule, slots > 1).0
 }

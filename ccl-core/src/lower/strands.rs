@@ -7,7 +7,7 @@ use super::{Alias, Fold, Instr, Location, Program, Source, Strand};
 use crate::schedule::{Buffer, Counters, DEPTH, RankSchedule, TERM};
 use crate::types::Rank;
 
-/// Part of memory in dependencies: user buffers share one space (see [`Alias`]).
+/// Part of memory in dependencies; input and output share one index space (see [`Alias`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cell {
     User(u32),
@@ -191,7 +191,8 @@ fn assign(units: &[Footprint]) -> Vec<usize> {
             }
         }
     }
-    // A unit without links (a copy) joins the strand of what comes before it, or after it.
+    // A unit without links (a copy) joins the strand of the unit before it; the first unit
+    // joins that of the second.
     for unit in 0..units.len() {
         if units[unit].sends.is_empty() && units[unit].recvs.is_empty() {
             group[unit] = if unit > 0 { group[unit - 1] } else { *group.get(1).unwrap_or(&0) };

@@ -53,10 +53,10 @@ pub struct Striping {
     pub chunk_bytes: usize,
     /// Most messages that a link has under way over each device.
     pub in_flight: u32,
-    /// Most bytes under way from a port, over all its links; beyond them no message begins. Each
-    /// communicator may always have its share of the budget under way, regardless of other
-    /// communicators. While a message waits for a small budget, messages of the same communicator
-    /// with a larger budget wait behind it.
+    /// Most bytes under way from a port, over all its links; a message that would exceed this limit
+    /// waits. Each communicator may always have its share of the budget under way, regardless of
+    /// other communicators. While a message waits for a small budget, messages of the same
+    /// communicator with a larger budget wait behind it.
     pub budget_bytes: usize,
     /// Traffic class of the queue pairs; `None` for the transport's own.
     pub traffic_class: Option<u8>,
@@ -135,8 +135,8 @@ pub struct Group {
 }
 
 impl Default for Policy {
-    /// Returns four queue pairs for all-to-all collectives and 16 for all others; whole messages in
-    /// turn.
+    /// Returns a policy of four queue pairs for all-to-all collectives and 16 for all others, with
+    /// whole messages in turn.
     fn default() -> Policy {
         let striping = Striping { pairs: 16, ..Striping::default() };
         let collectives = vec![Collective::AllToAll, Collective::AllToAllV];
@@ -160,7 +160,7 @@ impl Policy {
     }
 
     /// Returns a policy with one queue pair for everything, for fabrics that spread the packets of
-    /// a queue pair over many paths: more queue pairs take memory on the device and spread nothing.
+    /// a queue pair over many paths: more queue pairs would only take device memory.
     #[must_use]
     pub fn adaptive() -> Policy {
         Policy::always(Striping::default())
@@ -178,7 +178,7 @@ impl Policy {
         self.rule(situation).map_or_else(String::new, ToString::to_string)
     }
 
-    /// Returns the striping if no other rule matches.
+    /// Returns the striping of the last rule, which applies if no other rule matches.
     #[must_use]
     pub fn otherwise(&self) -> Striping {
         self.rules.last().map_or_else(Striping::default, |rule| rule.striping)
@@ -207,8 +207,8 @@ impl Policy {
         groups
     }
 
-    /// Returns the first queue pairs that the policy needs beyond those that a link has; none if
-    /// these suffice.
+    /// Returns the first group of queue pairs that the policy needs and a link lacks, if there is
+    /// one.
     #[must_use]
     pub fn beyond(&self, made: &[Group]) -> Option<Group> {
         let has = |own: &Group| {

@@ -95,9 +95,8 @@ impl Affine {
         self.offset + u32::try_from(most).unwrap_or(0)
     }
 
-    /// Returns how many values, from the one for these counters on, stay in `range` while the
-    /// counter of `dimension` grows. The first value is in `range`. The values do not wrap, so that
-    /// every value in between is in the range too.
+    /// Returns the number of successive values, from these counters on, that stay in `range` and do
+    /// not wrap while the counter of `dimension` grows. The first value must be in `range`.
     #[must_use]
     pub fn stays(&self, counters: &Counters, dimension: usize, range: &Range<u32>) -> u32 {
         let modulus = i64::from(self.modulus);

@@ -60,7 +60,7 @@ impl Layout {
     }
 
     /// Sets this to the result of [`Layout::vector`]. Allocates only if this layout held fewer
-    /// blocks, or even ones. Returns whether the layout was another one before.
+    /// blocks, or even ones. Returns whether the layout changed.
     pub fn set_vector(
         &mut self,
         counts: &[usize],
@@ -72,7 +72,7 @@ impl Layout {
         (self.split, self.grain) = (split.max(1), grain.max(1));
         match &mut self.blocks {
             Blocks::Vector { starts: own_starts, counts: own_counts } => {
-                // Mostly those of the last time, and few: `==` would call `memcmp` for them.
+                // Mostly equal to those of the last call, and few: `==` would call `memcmp`.
                 let is_same = |a: &[usize], b: &[usize]| {
                     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b)
                 };
@@ -109,7 +109,7 @@ impl Layout {
         (start + before, whole.min(count - before))
     }
 
-    /// Returns the numbers of parts, this one among them, that all have as many elements.
+    /// Returns a range of part numbers that contains `part`; all these parts have the same length.
     #[must_use]
     pub(crate) fn alike(&self, part: u32) -> Range<u32> {
         let Blocks::Even { count } = self.blocks else { return part..part.saturating_add(1) };
@@ -129,8 +129,7 @@ impl Layout {
         first.saturating_add(cuts.start)..first.saturating_add(cuts.end)
     }
 
-    /// Returns the elements of the longest part of any block, which determines the number of
-    /// chunks.
+    /// Returns the number of elements of the longest part, which determines the number of chunks.
     #[must_use]
     pub fn longest_part(&self) -> usize {
         match &self.blocks {
@@ -159,8 +158,8 @@ impl Layout {
         start..start + count
     }
 
-    /// Returns the elements from the beginning of the buffer to the end of the last of `blocks`
-    /// blocks.
+    /// Returns the number of elements from the beginning of the buffer to the furthest end of the
+    /// first `blocks` blocks.
     #[must_use]
     pub fn span(&self, blocks: u32) -> usize {
         (0..blocks).map(|block| self.block_elements(block).end).max().unwrap_or(0)

@@ -104,8 +104,8 @@ impl Parts {
         u32::try_from(part).unwrap_or(u32::MAX)
     }
 
-    /// Returns how many of these parts, from the `index`th on, are neighbours or evenly spaced and
-    /// in `range`. The `index`th part is `part`, which is in `range`.
+    /// Returns the number of successive, evenly spaced parts in `range`, from the `index`th on. The
+    /// `index`th part is `part`, which is in `range`.
     #[must_use]
     pub(crate) fn stride(&self, index: u32, part: u32, range: &Range<u32>) -> u32 {
         let run = self.run.max(1);
@@ -133,7 +133,7 @@ impl From<Affine> for Parts {
     }
 }
 
-/// Number of elements of a slice: as many as these parts of the input or output have.
+/// Number of elements of a slice, expressed as parts of the input or output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Extent {
     /// `Input` or `Output`.

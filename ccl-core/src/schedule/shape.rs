@@ -1,5 +1,5 @@
-//! Layouts that a collective gives to the buffers of one rank. The communicator binds its calls
-//! with this module, and the verifier proves with it.
+//! Layouts that a collective gives to the buffers of one rank. The communicator and the verifier
+//! both use this module.
 
 use super::Layout;
 use crate::types::{Collective, Rank};
@@ -27,7 +27,7 @@ pub struct Blocks<'a> {
     pub starts: &'a [usize],
 }
 
-/// Numbers of elements of a call, as far as one rank has to know them.
+/// Numbers of elements that one rank must know for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizes<'a> {
     /// Elements of every block. For the collectives without a v; the barrier ignores the number.

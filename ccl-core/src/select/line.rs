@@ -8,12 +8,12 @@ use crate::cost::figures::FigureError;
 /// Reason why a line cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LineError {
-    /// A word that is not like the ones that may stand there.
+    /// A word that is not allowed in its position.
     #[error("{word:?} is not like {like}")]
     Unlike {
         /// Word of the line.
         word: String,
-        /// Example of what may stand there.
+        /// Example of an allowed word.
         like: String,
     },
     /// A line without a colon.
@@ -22,19 +22,19 @@ pub enum LineError {
         /// Example of such a line.
         like: &'static str,
     },
-    /// A word that is too many.
+    /// A superfluous word.
     #[error("{0:?} is one word too many before the `:`")]
     TooManyWords(String),
     /// A number that is too large.
     #[error("{0} is too large")]
     TooLarge(usize),
-    /// A name of no collective.
+    /// A name that no collective has.
     #[error("{0:?} is no collective")]
     UnknownCollective(String),
     /// A rule without a collective.
     #[error("it names no collective")]
     NoCollective,
-    /// A rule whose reason does not end.
+    /// A rule whose reason has no closing parenthesis.
     #[error("({0} has no end; close the parenthesis")]
     OpenReason(String),
     /// A point without times.
@@ -43,7 +43,7 @@ pub enum LineError {
     /// A point with two times of one algorithm.
     #[error("an algorithm has two times; keep one of each")]
     TwoTimes,
-    /// A point that an earlier line has.
+    /// A point that repeats an earlier line.
     #[error("the same is measured before; keep one line")]
     SamePoint,
     /// A tunable that an earlier line sets.

@@ -1,9 +1,9 @@
-//! Choice of the algorithm of a call: a function of facts that all ranks know equally.
+//! Choice of the algorithm of a call: a function of facts that are equal on all ranks.
 //!
-//! Measurements on this machine come first, then the rules of the tuning table ([`tuning`]).
-//! Without those the library's own rules decide ([`rules`]): measured defaults for ranks that share
-//! a host, and the fewest bytes between hosts if there are several. A model, if one is given, can
-//! replace the rules' variant by one that it predicts to be faster.
+//! A request of the call or of `FERROCCL_ALGO` decides. Without one, measurements on this machine
+//! decide, then the rules of the tuning table ([`tuning`]), then the library's own ([`rules`]):
+//! measured defaults on one host, and the fewest bytes between several hosts. A model, if one is
+//! given, can replace the variant of the library's own rules by one that it predicts to be faster.
 
 pub mod line;
 pub mod rules;
@@ -54,7 +54,7 @@ pub struct Choice<'a> {
     pub rule: Option<&'a Rule>,
 }
 
-/// Error for a requested algorithm that is not taken.
+/// Error for a requested algorithm that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChoiceError {
     /// A variant that does not exist.
@@ -148,7 +148,7 @@ fn by_rule<'a>(situation: &Situation<'a>) -> Result<Choice<'a>, ChoiceError> {
     let rule = rules::built_in().iter().find(|rule| rule.applies(situation));
     let (algorithm, slot_fraction) = match rule {
         Some(rule) => variant_of(collective, rule)?,
-        // A test looks for one wherever a call may be.
+        // A test checks that every collective but `send_recv` has a rule.
         None => variant::find(collective, "direct")?,
     };
     if fits(situation, algorithm) {
@@ -201,16 +201,16 @@ fn allowed(situation: &Situation<'_>, algorithm: &Algorithm) -> bool {
     !situation.deterministic || algorithm.order != Order::Unspecified
 }
 
-/// Returns the least length of an algorithm's longest message, in bytes: an element of the widest
-/// type for each of its parts.
+/// Returns the smallest slot, in bytes, that holds an algorithm's longest message: one element of
+/// the widest type for each part.
 #[must_use]
 pub fn message_bytes_min(algorithm: &Algorithm, hosts: &Hosts) -> usize {
     let params = Params { rank: 0, ranks: hosts.ranks(), root: 0, hosts };
     (algorithm.schedule)(&params).message_parts as usize * ELEMENT_BYTES_MAX
 }
 
-/// Returns whether the algorithm's messages fit slots. With very many ranks, a slot may lack space
-/// for an element of each of them.
+/// Returns whether the algorithm's messages fit slots. With very many ranks, a slot may be too
+/// small for one element per rank.
 fn fits(situation: &Situation<'_>, algorithm: &Algorithm) -> bool {
     let parts_max = situation.hosts.ranks() as usize * PARTS_PER_RANK_MAX;
     parts_max * ELEMENT_BYTES_MAX <= situation.slot_bytes
@@ -219,14 +219,14 @@ fn fits(situation: &Situation<'_>, algorithm: &Algorithm) -> bool {
 
 /// Bytes of the widest type.
 const ELEMENT_BYTES_MAX: usize = 8;
-/// Most parts per rank that any algorithm puts into a message; if ranks are few, no schedule needs
-/// to be examined.
+/// Most parts per rank that any algorithm puts into a message. With few ranks, this bound spares
+/// the examination of a schedule.
 const PARTS_PER_RANK_MAX: usize = 4;
 
 /// Returns the variant that was measured, or is predicted by the table, to be the fastest.
 fn tuned<'a>(situation: &Situation<'a>) -> Option<Choice<'a>> {
     let Situation { collective, bytes, hosts, tuning, .. } = *situation;
-    // Counts that not all ranks know, or an empty call.
+    // Not all ranks know the counts, or the call is empty.
     if bytes == 0 {
         return None;
     }
@@ -306,7 +306,7 @@ mod tests {
         let (name, reason) = taken(Situation { deterministic: true, ..ring });
         assert_eq!(name, "direct_two_phase");
         assert!(reason.contains("FERROCCL_DETERMINISTIC=1 excludes"), "{reason}");
-        // A broadcast reduces nothing.
+        // A broadcast reduces nothing, so the deterministic mode allows a ring.
         let broadcast =
             Situation { collective: Collective::Broadcast, deterministic: true, ..ring };
         assert_eq!(taken(broadcast), ("ring", "FERROCCL_ALGO asks for it"));
@@ -430,7 +430,7 @@ mod tests {
         let (name, reason) = taken(small);
         assert!(name == "ring" && reason.contains("do not fit slots"), "{name}: {reason}");
         assert_eq!(taken(Situation { slot_bytes: 64 << 10, ..small }).0, "bruck");
-        // Nor if a table has them.
+        // A table cannot choose messages that do not fit either.
         let line = "all_gather ranks=2048 hosts=2048 bytes=16384: bruck=1 ring=2";
         let tuned = Situation { tuning: &line.parse().unwrap(), ..small };
         assert_eq!(taken(tuned), ("ring", "measured to be the fastest (FERROCCL_TUNING)"));
@@ -471,7 +471,7 @@ mod tests {
         assert_eq!((choice.algorithm.name, choice.slot_fraction.number()), ("ring", 1));
         assert!(choice.reason.contains("a rule of the table"), "{}", choice.reason);
         assert_eq!(choice.rule, rules.rules.first());
-        // A bound that does not hold, a collective of no rule, an order that must be kept.
+        // A bound does not hold, or the deterministic mode excludes the variant.
         let (of_the_rule, five) = (taken(LARGE), Hosts::one(5));
         assert_eq!(taken(Situation { hosts: &five, ..ruled }), of_the_rule);
         assert_eq!(taken(Situation { bytes: (1 << 20) - 1, ..ruled }), of_the_rule);

@@ -1,4 +1,4 @@
-//! Rules of choice as data: a table of lines; the first rule that applies decides.
+//! Selection rules as data, one rule per line; the first rule that applies decides.
 //!
 //! ```text
 //! rule all_reduce,reduce hosts>=2 host_ranks<=1 bytes<=8k: tree/2 (small, across hosts)
@@ -95,7 +95,7 @@ impl Quantity {
 }
 
 impl Rule {
-    /// Returns whether the rule applies to such a call.
+    /// Returns whether the rule applies in a situation.
     #[must_use]
     pub fn applies(&self, situation: &Situation<'_>) -> bool {
         let holds = |bound: &Bound| {

@@ -11,15 +11,14 @@
 //! ```
 //!
 //! A line is a collective with its bytes (of the larger buffer), ranks and hosts, and the median
-//! time of each variant ([`super::variant`]) in microseconds; after `~` stands the deviation that
-//! half of the measurements do not exceed. A line with `predicted` has the times of a model. A call
-//! takes the fastest variant at the nearest size, from measurements if there are any; ranks and
-//! hosts must be equal. `set` gives tunables the values that were fastest, unless they are set
-//! elsewhere; in these values `|` stands for `;`. `model` has the parameters of the best-fitting
-//! model ([`crate::cost::figures`]), which decides if nothing was measured; parameters that are
-//! left out have defaults of the order of this library's links. `rule` lines ([`super::rules`])
-//! decide if nothing was measured, before the library's own rules. An entry ends with the line or
-//! with `;`.
+//! time of each variant ([`super::variant`]) in microseconds; the number after `~` is half the
+//! distance between the quartiles. A line with `predicted` has the times of a model. A call takes
+//! the fastest variant at the nearest size, from measurements if there are any; ranks and hosts
+//! must be equal. `set` gives tunables the values that were fastest, unless they are set elsewhere;
+//! in these values `|` stands for `;`. `model` has the parameters of the best-fitting model
+//! ([`crate::cost::figures`]), which decides if nothing was measured; parameters that are left out
+//! have defaults of the order of this library's links. `rule` lines ([`super::rules`]) decide if
+//! nothing was measured, before the library's own rules. An entry ends with the line or with `;`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -85,7 +84,7 @@ pub struct Measured {
     pub variant: Variant,
     /// Median time, in nanoseconds.
     pub median_ns: u64,
-    /// Deviation that half of the measurements do not exceed, in nanoseconds.
+    /// Half the distance between the quartiles of the measurements, in nanoseconds.
     pub deviation_ns: u64,
 }
 
@@ -187,7 +186,7 @@ impl Tuning {
         newer.measured().filter_map(change).collect()
     }
 
-    /// Returns the points that are no predictions.
+    /// Returns the points that are measurements.
     pub fn measured(&self) -> impl Iterator<Item = &Point> {
         self.points.iter().filter(|point| !point.is_predicted)
     }
@@ -404,7 +403,7 @@ mod tests {
         assert_eq!(fastest(C::Broadcast, (2, 1), 8), None);
         let not_ring = table.fastest(C::AllReduce, (2, 1), 1 << 20, |name| name != "ring");
         assert_eq!(not_ring.map(|(variant, _)| variant.algorithm), Some("direct_two_phase"));
-        // What was measured comes before what is predicted.
+        // Measurements come before predictions.
         let shown = |of| {
             let found = table.fastest(C::AllGather, of, 64, |_| true);
             found.map(|(variant, is_predicted)| (variant.to_string(), is_predicted))
@@ -425,11 +424,11 @@ mod tests {
         assert_eq!(slower("direct=10", "direct=11.1"), [true]);
         assert_eq!(slower("direct=10~0.5", "direct=11.9~0.5"), [false]);
         assert_eq!(slower("direct=10~0.5", "direct=12.1~0.5"), [true]);
-        // Another is as fast now, or all are faster.
+        // Another variant is now as fast, or all are faster.
         assert_eq!(slower("direct=10", "direct=50 ring=10"), [false]);
         assert_eq!(slower("direct=10", "direct=1"), [false]);
         assert_eq!(table().changes(&Tuning::NONE, 0.1), []);
-        // A model that is another is no regression.
+        // A change of the model is no regression.
         let line = |time| format!("all_reduce ranks=2 hosts=1 bytes=8 predicted: ring={time}");
         let [old, new] = [1, 9].map(|time| line(time).parse::<Tuning>().unwrap());
         assert_eq!(old.changes(&new, 0.1), []);

@@ -1,8 +1,8 @@
 //! Variants: an algorithm and the length of its messages, such as `ring`, or `ring/4` for a quarter
 //! of a slot.
 //!
-//! Shorter messages fill a pipeline of several steps sooner, and cost more. The better choice
-//! depends on the algorithm, the length of the call and the machine.
+//! Shorter messages fill a pipeline of several steps sooner, but cost more per byte. The better
+//! choice depends on the algorithm, the length of the call and the machine.
 
 use std::fmt;
 
@@ -52,8 +52,8 @@ impl SlotFraction {
         if number < 4 { Some(SlotFraction(number)) } else { None }
     }
 
-    /// Returns the largest payload of a message, in bytes, for slots of `slot_bytes`: whole cache
-    /// lines, and at least `least`, as far as slots permit.
+    /// Returns the largest payload of a message, in bytes, for slots of `slot_bytes`: a multiple of
+    /// 64 bytes and at least `least`, but at most `slot_bytes`.
     #[must_use]
     pub fn bytes(self, slot_bytes: usize, least: usize) -> usize {
         let part = (slot_bytes >> self.0).max(least).next_multiple_of(64);
@@ -96,7 +96,7 @@ pub fn split(text: &str) -> Result<(&str, SlotFraction), VariantError> {
 ///
 /// # Errors
 ///
-/// When the collective has none of that name, or slots cannot be divided like that.
+/// When the collective has no algorithm of that name, or the divisor is not possible.
 pub fn find(
     collective: Collective,
     text: &str,

@@ -8,8 +8,8 @@ use crate::types::Rank;
 /// The hosts of a communicator. Hosts are numbered in the order of their lowest ranks; the ranks of
 /// a host have *local indices* in rank order, from 0.
 ///
-/// Equal hosts whose ranks are neighbours, or that get ranks in turn, are stored as four numbers
-/// for any number of ranks; any other placement is a list.
+/// Hosts of equal size with consecutive or round-robin ranks are stored as four numbers for any
+/// number of ranks; any other placement is a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts {
     ranks: u32,
@@ -140,8 +140,8 @@ impl Hosts {
         alike.then(|| by(0))
     }
 
-    /// Returns ranks around `rank`, and `rank` itself, that are all on `host`, or all on other
-    /// hosts. The range need not contain all such ranks if hosts take turns.
+    /// Returns a range that contains `rank` and lies entirely on `host` or entirely on other hosts.
+    /// The range need not be the longest one if ranks are dealt round-robin.
     #[must_use]
     pub(crate) fn around(&self, host: u32, rank: Rank) -> Range<Rank> {
         let size = self.size(host);

@@ -41,7 +41,7 @@ impl LinkSpeed {
         }
     }
 
-    /// Connection that slows nothing.
+    /// Connection of infinite bandwidth without latency.
     pub const NONE: LinkSpeed = LinkSpeed { bytes_per_s: f64::INFINITY, latency_ns: 0.0 };
 }
 
@@ -52,8 +52,8 @@ pub struct Part {
     pub name: String,
     /// Kind of the part.
     pub kind: Kind,
-    /// Index of the part that this one is plugged into; none for a NUMA node, for a host bridge
-    /// whose NUMA node is unknown, and for a switch that only accelerators' own links lead to.
+    /// Index of the part that this one is plugged into; none for a NUMA node, a host bridge whose
+    /// NUMA node is unknown, and a switch that only accelerators' own links reach.
     pub under: Option<usize>,
     /// Speed of the connection to the part that this one is plugged into.
     pub speed: LinkSpeed,
@@ -75,7 +75,7 @@ impl Part {
     }
 }
 
-/// Make of accelerators' own links.
+/// Technology of accelerators' own links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GpuLinkKind {
     /// NVLink, by NVIDIA.
@@ -94,7 +94,7 @@ pub struct GpuLink {
     pub links: u32,
     /// Speed of one link.
     pub speed: LinkSpeed,
-    /// Make of the links.
+    /// Technology of the links.
     pub kind: GpuLinkKind,
 }
 
@@ -194,7 +194,7 @@ impl Machine {
     /// Returns a part, the part that it is plugged into, and so on up to the top.
     pub fn upwards(&self, part: usize) -> impl Iterator<Item = usize> + '_ {
         let mut at = self.parts.get(part).map(|_| part);
-        // At most as many steps as there are parts, in case they form a circle.
+        // Takes at most as many steps as there are parts, in case the parts form a cycle.
         (0..self.parts.len()).map_while(move |_| {
             let here = at?;
             at = self.parts[here].under.filter(|above| *above < self.parts.len());
@@ -287,7 +287,7 @@ impl Machine {
             Some(Kind::PcieSwitch) if count(Kind::PcieSwitch) == 2 => Class::Pix,
             Some(Kind::PcieSwitch) => Class::Pxb,
             Some(Kind::Numa) if count(Kind::HostBridge) == 2 => Class::Node,
-            // One is plugged into the other: functions of one card.
+            // One part is plugged into the other: they are functions of one card.
             Some(Kind::Gpu | Kind::Nic) => Class::Pix,
             Some(_) => Class::Phb,
         };
@@ -299,9 +299,8 @@ impl Machine {
         Path { class, speed: speed.then(between) }
     }
 
-    /// Returns the NIC that is nearest to a part. Of several, the NICs that are least used
-    /// according to `taken` come first, then the first one, so that accelerators with as many NICs
-    /// next to them get one each.
+    /// Returns the NIC nearest to a part. Among equally near NICs, the least used one according to
+    /// `taken` wins, then the first one: accelerators with as many NICs next to them get one each.
     #[must_use]
     pub fn nearest_nic(&self, part: usize, taken: &[u32]) -> Option<usize> {
         let used = |nic: &usize| taken.get(*nic).copied().unwrap_or(0);

@@ -1,5 +1,4 @@
-//! Conversion of paths in sysfs to the tree of a machine's parts, and of that to distances: the
-//! only code that interprets such paths.
+//! Conversion of sysfs paths to the tree of a machine's parts, and of that tree to distances.
 
 use super::machine::{Class, Kind, LinkSpeed, Machine, Part};
 use crate::transport::{Locality, pci_address};
@@ -85,9 +84,9 @@ impl Plugs {
 
 impl Locality {
     /// Returns the distance to another device of the same host, by the tree of the parts that their
-    /// paths describe ([`Plugs::plug`]). Devices on one root complex without a common bridge are
-    /// taken as far apart if their NUMA nodes are known to differ. If a device has no path, such as
-    /// a device in software, only the NUMA nodes count; without them the result is [`Class::Sys`].
+    /// paths describe ([`Plugs::plug`]). Devices on one root complex without a common bridge count
+    /// as far apart if their NUMA nodes are known to differ. If a device has no path, such as a
+    /// device in software, only the NUMA nodes count; without them the result is [`Class::Sys`].
     #[must_use]
     pub fn distance(&self, other: &Locality) -> Class {
         let same_node = self.numa_node.zip(other.numa_node).map(|(one, two)| one == two);
@@ -133,7 +132,7 @@ mod tests {
         one.distance(&two)
     }
 
-    /// Returns the distance between two devices of which only the paths are known.
+    /// Returns the distance between two devices whose NUMA nodes are unknown.
     fn apart(one: &str, two: &str) -> Class {
         between((None, one), (None, two))
     }
@@ -152,7 +151,7 @@ mod tests {
                 "/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0/0000:1a:00.0/0000:1c:00.0",
                 Class::Pxb,
             ),
-            // Other root ports, and what is on the bus of the root complex.
+            // Other root ports, and a device on the bus of the root complex.
             ("/0000:15:01.1/0000:28:00.0/0000:29:02.0/0000:2a:00.0", Class::Phb),
             ("/0000:15:03.0/0000:20:00.0", Class::Phb),
             ("/0000:15:00.4", Class::Phb),
@@ -216,7 +215,7 @@ mod tests {
             let locality = locality(None, &format!("{below}/{path}"));
             plugs.plug(&locality, None, Part::new(name, Kind::Nic), &|_| LinkSpeed::NONE)
         };
-        // A virtual function has another address than the card's own.
+        // The address of a virtual function differs from that of its card.
         let (card, virtual_function) = (plug("0000:18:00.0", "a"), plug("0000:18:08.7", "b"));
         assert_eq!(plugs.parts[virtual_function].under, Some(card));
         let parts = plugs.parts;

@@ -1,4 +1,4 @@
-//! Error of a transport: what happened, to whom, and what to do.
+//! Error of a transport: the failure, the device or peer, and the remedy.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub enum TransportError {
         /// Advice on what to do.
         advice: &'static str,
     },
-    /// Something was not done in time.
+    /// An operation did not finish in time.
     #[error(
         "{what} with {peer} was not done within {after:?}; is that process alive and not stopped?"
     )]
@@ -35,7 +35,7 @@ pub enum TransportError {
         /// Time that was allowed.
         after: Duration,
     },
-    /// The other side is not who it should be.
+    /// The peer is refused, for example because it does not know the secret.
     #[error("{peer} is refused: {reason}")]
     Refused {
         /// Peer that is refused.
@@ -48,19 +48,19 @@ pub enum TransportError {
     Lost {
         /// Peer that is gone.
         peer: String,
-        /// Sign by which the loss was noticed.
+        /// Observation that revealed the loss.
         reason: String,
     },
     /// The lane has no such endpoint, or has detached it.
     #[error("this lane has no endpoint {}, or not any more; attach a connection for another", .0.0)]
     UnknownEndpoint(EndpointId),
-    /// A connection is attached to a lane of another device than has made it.
+    /// A connection is attached to a lane of a device that did not make it.
     #[error("this connection was made by another device; attach it to a lane of that one")]
     OtherDevice,
     /// A connection is asked for again after it was handed out, or has failed.
     #[error("this connection has already been handed out, or has failed; connect again")]
     HandedOut,
-    /// Bytes are no address that this transport can connect to.
+    /// The bytes are not an address of this transport.
     #[error("{bytes} bytes that are no address of {of}; do all ranks use the same transport?")]
     NoAddress {
         /// Number of the bytes.
@@ -77,7 +77,7 @@ pub enum TransportError {
          it is done"
     )]
     Withdrawn,
-    /// Bytes from a peer are no key of memory.
+    /// Bytes from a peer are not a memory key.
     #[error(
         "{bytes} bytes that are no key of memory; do all ranks run the same release of ferroccl?"
     )]
@@ -85,7 +85,7 @@ pub enum TransportError {
         /// Number of the bytes.
         bytes: usize,
     },
-    /// A key is of memory that the endpoint's peer has not shared over this connection.
+    /// The key names memory that the peer has not shared over this connection.
     #[error("a key of memory that {peer} has not shared; a key is good only where it was shared")]
     ForeignKey {
         /// Name of the peer.
@@ -116,7 +116,7 @@ pub enum TransportError {
         /// Number of bytes.
         bytes: usize,
     },
-    /// Memory of a peer can only be put into.
+    /// Memory of a peer cannot be mapped, only written by puts.
     #[error("memory of {peer} cannot be mapped; put into it, as the device's capabilities say")]
     NotMapped {
         /// Address of the peer, or its kind.
@@ -134,28 +134,28 @@ pub enum TransportError {
         /// Number of bytes of the memory.
         room: u64,
     },
-    /// A put, a note, or a text for a peer is longer than such a thing can be.
+    /// A put, a note or a text for a peer is too long.
     #[error("a {what} of {bytes} bytes; at most {most} are allowed")]
     TooLong {
-        /// Kind of the thing.
+        /// Kind of the item.
         what: &'static str,
         /// Number of its bytes.
         bytes: usize,
         /// Greatest number that is allowed.
         most: usize,
     },
-    /// The new place of a put's bytes has another length.
+    /// The new location of a put's bytes has a different length.
     #[error("{bytes} bytes of a put cannot move to {given} others; give as many")]
     OtherLength {
         /// Number of bytes of the put.
         bytes: usize,
-        /// Number of bytes at the other place.
+        /// Number of bytes at the new location.
         given: usize,
     },
-    /// An immediate is greater than all transports can carry.
+    /// An immediate is greater than [`IMMEDIATE_MAX`].
     #[error("an immediate of {0:#x}; the greatest is {IMMEDIATE_MAX:#x}")]
     ImmediateTooLarge(u32),
-    /// A number of things is zero, or too great.
+    /// A count is zero or too great.
     #[error("{count} {what}; use 1 to {most}")]
     Count {
         /// Kind of the things.
@@ -168,7 +168,7 @@ pub enum TransportError {
     /// The transport cannot do this at all.
     #[error("this transport cannot {what}: {reason}")]
     Unsupported {
-        /// Act that the transport cannot do.
+        /// Operation that the transport does not support.
         what: &'static str,
         /// Reason, and what to do instead.
         reason: &'static str,
@@ -181,10 +181,10 @@ pub enum TransportError {
         /// Names that there are, or advice on how to find them.
         advice: String,
     },
-    /// A choice of network interfaces leaves none of this host.
+    /// No network interface of this host matches the filter.
     #[error("no network interface matches FERROCCL_SOCKET_IFNAME={filter:?}; there are: {there}")]
     NoInterface {
-        /// Text that says which interfaces to use; empty for any.
+        /// Value of `FERROCCL_SOCKET_IFNAME`; empty for any interface.
         filter: String,
         /// Interfaces of this host, with their addresses.
         there: String,
@@ -202,7 +202,7 @@ pub enum TransportError {
         /// Advice on what to do.
         advice: &'static str,
     },
-    /// A device, or something of this host that the transport needs, is of no use now.
+    /// A device, or a library or service that the transport needs, cannot be used now.
     #[error("{what} cannot be used: {reason}")]
     Unusable {
         /// Device, library or service.
@@ -222,7 +222,7 @@ pub enum TransportError {
         /// Advice on what to do.
         advice: &'static str,
     },
-    /// There is no memory for slots, or for what is reduced on the way.
+    /// There is no memory for slots or scratch buffers.
     #[error(
         "{0}; take smaller slots (FERROCCL_SLOT_BYTES, FERROCCL_BUDGET_BYTES), or raise the limit \
          (`ulimit -v`, the memory of the container)"
@@ -234,13 +234,13 @@ pub enum TransportError {
     /// Two parts of the library disagree.
     #[error("{what}; this is a defect of ferroccl, please report it")]
     Internal {
-        /// State that should never be.
+        /// State that should never occur.
         what: &'static str,
     },
     /// A [`FaultInjector`](super::FaultInjector) made the call fail.
     #[error("an injected fault: {what}")]
     Injected {
-        /// Act that did not take place.
+        /// Operation that did not take place.
         what: &'static str,
     },
 }
@@ -277,7 +277,7 @@ impl TransportError {
             | TransportError::NoDevice { .. }
             | TransportError::Config(_)
             | TransportError::Setting { .. } => true,
-            // A host without any interface is nobody's choice.
+            // Without a filter, the host has no interface at all: not the caller's fault.
             TransportError::NoInterface { filter, .. } => !filter.is_empty(),
             TransportError::Os { .. }
             | TransportError::Deadline { .. }
@@ -292,13 +292,13 @@ impl TransportError {
         }
     }
 
-    /// Returns whether the library is at fault, and nobody else.
+    /// Returns whether the error is a defect of the library.
     #[must_use]
     pub fn is_defect(&self) -> bool {
         matches!(self, TransportError::Region(_) | TransportError::Internal { .. })
     }
 
-    /// Returns whether less memory might do: the error is `ENOMEM` of the system.
+    /// Returns whether a smaller allocation might succeed: the error is a lack of memory.
     #[must_use]
     pub fn is_shortage(&self) -> bool {
         matches!(self, TransportError::Os { code: 12, .. } | TransportError::Memory(_))

@@ -31,7 +31,7 @@ pub trait Faults: Send + fmt::Debug {
         true
     }
 
-    /// Returns whether a farewell is over when the lane below says so.
+    /// Returns whether a farewell may end once the lane below has ended it.
     fn leaves(&mut self) -> bool {
         true
     }
@@ -58,10 +58,10 @@ pub trait Faults: Send + fmt::Debug {
         Some(into)
     }
 
-    /// Notes that the lane is glanced at.
+    /// Records a call of [`Lane::glance`].
     fn glanced(&mut self) {}
 
-    /// Notes that the lane sleeps, at most for `longest`.
+    /// Records a call of [`Lane::sleep`].
     fn sleeps(&mut self, longest: Duration) {
         let _ = longest;
     }
@@ -72,7 +72,7 @@ pub trait Faults: Send + fmt::Debug {
     }
 }
 
-/// A lane around another, with faults in between.
+/// A lane that wraps another and injects faults.
 #[derive(Debug)]
 pub struct FaultInjector<F> {
     lane: Box<dyn Lane>,
@@ -92,7 +92,7 @@ impl<F: Faults> FaultInjector<F> {
         FaultInjector { lane, faults, pending, events, below }
     }
 
-    /// Returns the faults, to look at what they did.
+    /// Returns the faults, for inspection.
     #[must_use]
     pub fn faults(&self) -> &F {
         &self.faults
@@ -162,7 +162,7 @@ impl<F: Faults> Lane for FaultInjector<F> {
             }
             self.faults.work(request, &mut self.pending, &mut self.events);
             if let Err(error) = self.push_down(now) {
-                // Refused as a whole, as the lane below would have: nothing of it is kept.
+                // The request is dropped as a whole, as the lane below would drop it.
                 self.pending.clear();
                 return if taken == 0 { Err(error) } else { Ok(taken) };
             }
@@ -267,10 +267,10 @@ type Wrap = dyn Fn(Box<dyn Lane>) -> Box<dyn Lane> + Send + Sync;
 /// Function that refuses memory with its error.
 type Refuse = dyn Fn() -> Result<(), TransportError> + Send + Sync;
 
-/// A device around another, with faults in between. A new one has none.
+/// A device that wraps another and injects faults. A new one has none.
 pub struct FaultyDevice {
     inner: Arc<dyn Device>,
-    /// The capabilities that it claims.
+    /// Capabilities that the device claims.
     pub caps: Caps,
     /// True for a device that accepts every secret and ignores every deadline.
     pub gullible: bool,
@@ -292,7 +292,7 @@ impl FaultyDevice {
         }
     }
 
-    /// Puts faults around its lanes.
+    /// Wraps every lane in a [`FaultInjector`].
     #[must_use]
     pub fn with_lanes<F: Faults + 'static>(
         self,
@@ -302,7 +302,7 @@ impl FaultyDevice {
         FaultyDevice { wrap, ..self }
     }
 
-    /// Makes and registers memory only while `refuse` returns no error.
+    /// Allocates and registers memory only while `refuse` returns no error.
     #[must_use]
     pub fn with_memory(
         self,

@@ -15,8 +15,7 @@
 //!
 //! Where an encrypted channel is put over the proved connection, both sides prove the secret once
 //! more, over keys that only the two ends of that channel share ([`Handshake::channel_proof`]). An
-//! attacker in between, who passed the first proofs on, has a different channel with each of the
-//! two.
+//! attacker in between who relayed the first proofs has a different channel with each side.
 //!
 //! No I/O happens here: messages are handed in and out whole.
 
@@ -28,8 +27,8 @@ use super::Secret;
 /// A random number used once.
 pub type Nonce = [u8; 32];
 
-/// Keys exported from an encrypted channel: only its two ends have them, and another channel has
-/// others.
+/// Keys exported from an encrypted channel: only its two ends know them, and they differ between
+/// channels.
 pub type ChannelKeys = [u8; 32];
 
 /// Proof of the secret for the other end of an encrypted channel.
@@ -68,7 +67,7 @@ enum Stage {
 pub struct Protocol {
     /// Name, at most 32 bytes: a proof for one protocol proves nothing in another.
     pub name: &'static str,
-    /// Version, which changes with every change of what the two sides send after the handshake.
+    /// Version; it changes with every change of the messages after the handshake.
     pub version: u16,
     /// The longest hello, in bytes.
     pub hello_bytes_max: usize,
@@ -137,7 +136,7 @@ impl Handshake {
         }
     }
 
-    /// Returns the hello of the connecting side, not to be believed before that side has proved the
+    /// Returns the hello of the connecting side. Do not trust it before that side has proved the
     /// secret.
     #[must_use]
     pub fn hello(&self) -> &[u8] {
@@ -148,7 +147,7 @@ impl Handshake {
     ///
     /// # Errors
     ///
-    /// When the peer is to be refused.
+    /// When the peer must be refused.
     pub fn take(&mut self, message: &[u8]) -> Result<Answer, Refusal> {
         match self.stage {
             Stage::Hello => self.take_hello(message),
@@ -171,7 +170,7 @@ impl Handshake {
 
     /// Returns the message that this side sends first in an encrypted channel over this connection,
     /// when both sides have proved the secret. The message proves the secret once more, over the
-    /// channel's keys and all that the handshake's proofs are over.
+    /// channel's keys and everything that the handshake's proofs cover.
     #[must_use]
     pub fn channel_proof(&self, keys: &ChannelKeys) -> ChannelProof {
         self.proof_over_channel(self.side, keys).finalize().into_bytes().into()
@@ -200,7 +199,7 @@ impl Handshake {
         let (version, rest) = self.versioned(message, "hello")?;
         let own = self.protocol.version.to_le_bytes();
         let challenge = self.message("challenge", &[&own, &self.listener_nonce]);
-        // Another version may say hello in another way, but must learn ours.
+        // A peer of another version may use another hello, but must learn this side's version.
         self.check_version(version)
             .map_err(|refusal| Refusal { farewell: Some(challenge.clone()), ..refusal })?;
         match rest.split_first_chunk() {
@@ -279,8 +278,8 @@ impl Handshake {
     }
 
     fn keyed(&self, label: &[u8; 9], keys: &[u8]) -> Hmac<Sha256> {
-        // A key of any length is accepted, so the error branch cannot be reached; an empty key
-        // there would prove nothing to anybody.
+        // HMAC accepts a key of any length, so the error branch is unreachable; its empty key would
+        // prove nothing.
         let mut proof = Hmac::<Sha256>::new_from_slice(&self.secret.0)
             .unwrap_or_else(|_| Hmac::new(&Default::default()));
         // The label fixes all lengths but those of the name and the hello, and the code fixes the

@@ -14,8 +14,8 @@ pub struct Locality {
 }
 
 impl Locality {
-    /// Returns the root complex, with the parts before it, and the PCI functions from there on. The
-    /// parts that follow, such as `virtio0`, belong to the last function.
+    /// Returns the path components up to and including the root complex, and the PCI functions
+    /// after it. Later components, such as `virtio0`, belong to the last function.
     pub(crate) fn path_parts(&self) -> Option<(Vec<&str>, Vec<&str>)> {
         let mut root: Vec<&str> = self.pci_path.as_deref()?.split('/').collect();
         let last = root.iter().rposition(|part| is_root_complex(part))?;
@@ -26,8 +26,8 @@ impl Locality {
     }
 }
 
-/// Returns a PCI address as sysfs writes it, `0000:17:00.0`, from one with its domain, as sysfs,
-/// `lspci -D` or `nvidia-smi` (with eight digits of the domain) write it.
+/// Converts a PCI address with a domain, as in sysfs, `lspci -D` or `nvidia-smi` (eight digits of
+/// domain), to the form of sysfs: `0000:17:00.0`.
 #[must_use]
 pub fn pci_address(text: &str) -> Option<String> {
     let (slot, function) = text.rsplit_once('.')?;
@@ -47,7 +47,7 @@ fn is_root_complex(part: &str) -> bool {
     })
 }
 
-/// Reads a hexadecimal number of so many digits.
+/// Reads a hexadecimal number whose count of digits is in `digits`.
 fn hexadecimal(text: &str, digits: RangeInclusive<usize>) -> Option<u32> {
     let plain = text.bytes().all(|digit| digit.is_ascii_hexdigit());
     if !plain || !digits.contains(&text.len()) {

@@ -5,7 +5,7 @@
 //! [`Caps`], never names: the conformance suite tests each capability that a device claims.
 //!
 //! An operation that takes time is polled, with the time handed in, and has a deadline. Only
-//! [`Lane::sleep`] and the end of an endpoint or a lane block.
+//! [`Lane::sleep`], [`Lane::detach`] and dropping a lane block.
 
 mod error;
 mod fault;
@@ -37,7 +37,7 @@ pub trait Transport: Send + Sync + fmt::Debug {
     fn name(&self) -> &'static str;
     /// Returns the devices; an empty list when a library or the hardware is missing.
     fn devices(&self) -> Vec<DeviceInfo>;
-    /// Explains why there is no device: what is missing, and what to do.
+    /// Returns the reason why there is no device, and the remedy.
     fn why_none(&self) -> String {
         "none was found".to_owned()
     }
@@ -58,7 +58,7 @@ pub struct DeviceId(pub String);
 pub struct DeviceInfo {
     /// Name for [`Transport::open`].
     pub id: DeviceId,
-    /// Description of one line, for people.
+    /// One-line description, for people.
     pub description: String,
     /// Capabilities of the device.
     pub caps: Caps,
@@ -100,17 +100,18 @@ pub struct Caps {
     pub mapped: bool,
     /// True if puts on one endpoint arrive in the order in which they were posted.
     pub ordered: bool,
-    /// True if the places that puts read from and write to may change while the puts are under way
-    /// ([`Lane::relocate`], [`Lane::redirect`]): this side's processor moves the bytes, late.
+    /// True if the source or the target of a put may change while the put is under way
+    /// ([`Lane::relocate`], [`Lane::redirect`]): this side's CPU copies the bytes, late.
     pub redirects: bool,
-    /// True if a put is [done](Event::Done) only when the peer has it, and never if its connection
-    /// ends before: a put that is not done may then be put another way.
+    /// True if a put is [done](Event::Done) only when the peer has the data, and never if its
+    /// connection ends earlier. A put that is not done may then be repeated over another path.
     pub acknowledged: bool,
-    /// Least bytes that are registered for a single call; fewer are copied, which costs less.
+    /// Fewest bytes that are registered for a single call; copying a smaller buffer costs less than
+    /// registering it.
     pub register_bytes_min: usize,
     /// The most bytes in one put.
     pub message_bytes_max: usize,
-    /// The most puts of data outstanding on one endpoint; credits and CTS take none of it.
+    /// The most puts of data outstanding on one endpoint; credits and CTS do not count.
     pub depth_max: usize,
     /// Rough bandwidth in one direction.
     pub bandwidth_bytes_per_s: f64,
@@ -157,11 +158,11 @@ pub const HELLO_BYTES_MAX: usize = 96;
 /// Most bytes of a note.
 pub const NOTE_BYTES_MAX: usize = 4096;
 
-/// Checks that a note is as short as notes must be, for lanes that take one.
+/// Checks the length of a note, for implementations of [`Lane::note`].
 ///
 /// # Errors
 ///
-/// When it is longer than [`NOTE_BYTES_MAX`].
+/// When the note is longer than [`NOTE_BYTES_MAX`].
 pub fn check_note(bytes: &[u8]) -> Result<(), TransportError> {
     if bytes.len() <= NOTE_BYTES_MAX {
         return Ok(());
@@ -180,7 +181,7 @@ impl EndpointId {
     ///
     /// # Errors
     ///
-    /// When the lane has had so many.
+    /// When the lane has had `most` endpoints.
     pub fn next(count: usize, most: usize) -> Result<EndpointId, TransportError> {
         let id = u32::try_from(count).ok().filter(|_| count < most).map(EndpointId);
         let count = count.saturating_add(1);
@@ -220,11 +221,11 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// When nothing can be listened on.
+    /// When the device cannot listen.
     fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError>;
 
-    /// Starts to connect to a listener; `hello` (at most [`HELLO_BYTES_MAX`] bytes) tells the
-    /// listener who comes.
+    /// Starts to connect to a listener; `hello` (at most [`HELLO_BYTES_MAX`] bytes) identifies this
+    /// side to the listener.
     ///
     /// # Errors
     ///
@@ -285,7 +286,7 @@ impl Connected {
     ///
     /// # Errors
     ///
-    /// [`TransportError::OtherDevice`], when it is no `T`, or `is_own` is false for it.
+    /// [`TransportError::OtherDevice`], when the part is not a `T`, or `is_own` returns false.
     pub fn into_own<T: Inner>(
         self,
         is_own: impl FnOnce(&T) -> bool,
@@ -313,8 +314,8 @@ pub trait Lane: Send + fmt::Debug {
     /// Closes an endpoint. When it returns, the peer can write nothing through it any more.
     fn detach(&mut self, endpoint: EndpointId);
 
-    /// Flushes what was posted to an endpoint, or to all endpoints if `endpoint` is none. Returns
-    /// true once the peers have it, or the deadline has passed. [`Lane::detach`] and dropping wait
+    /// Flushes the requests posted to an endpoint, or to all if `endpoint` is none. Returns true
+    /// once the peers have the data, or the deadline has passed. [`Lane::detach`] and dropping wait
     /// until this returns true, at most up to a deadline that begins with the first call. To end
     /// several lanes, call this for all of them in turn first: their waits then overlap.
     fn say_farewell(&mut self, endpoint: Option<EndpointId>) -> bool {
@@ -327,8 +328,8 @@ pub trait Lane: Send + fmt::Debug {
         self.detach(endpoint);
     }
 
-    /// Lets the endpoint's peer reach memory of this side. The caller passes the key to the peer by
-    /// any way, after this has returned. Where memory can be mapped, the peer can import or map it
+    /// Lets the endpoint's peer reach memory of this side. After this returns, the caller passes
+    /// the key to the peer by any means. Where memory can be mapped, the peer can import or map it
     /// even if it is deregistered here meanwhile.
     ///
     /// # Errors
@@ -343,15 +344,15 @@ pub trait Lane: Send + fmt::Debug {
     /// When the key is not of that peer.
     fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError>;
 
-    /// Forgets imported memory: no put names it again, and what is kept for it may go.
+    /// Forgets imported memory. No later put may name it, and the lane may free its state for it.
     fn forget(&mut self, at: EndpointId, mr: RemoteMr) {
         let _ = (at, mr);
     }
 
     /// Maps the peer's memory, to load from and store to; only with [`Caps::mapped`]. The mapping
-    /// stays as long as the region (and its clones), whatever becomes of the endpoint. A key can be
-    /// mapped once, so keep the region; a key that was imported before can be mapped as often as
-    /// wanted.
+    /// lives as long as the region and its clones, even after the endpoint is gone. A key can be
+    /// mapped once, so keep the region; a key that was imported before can be mapped any number of
+    /// times.
     ///
     /// # Errors
     ///
@@ -368,22 +369,22 @@ pub trait Lane: Send + fmt::Debug {
     fn post(&mut self, now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError>;
 
     /// Writes a note of at most [`NOTE_BYTES_MAX`] bytes to the endpoint's peer, which gets it as
-    /// an [`Event::Note`]. A note tells what the peer must know before it can put anything. Notes
-    /// arrive once and in the order of their writing, before or after puts. Notes are for setting
-    /// up, not for the data path.
+    /// an [`Event::Note`]. A note has information that the peer needs before it can put anything.
+    /// Notes arrive once and in order, but in any order relative to puts. Notes are for setting up,
+    /// not for the data path.
     ///
     /// # Errors
     ///
     /// When there is no such endpoint, or the note is too long.
     fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError>;
 
-    /// Makes a put that is not done read its [`WorkRequest::Put::tail`] from here from now on: the
-    /// same bytes, in another place. When this returns, nothing reads the bytes in their first
-    /// place any more. Puts that are done, or were never taken, are left alone.
+    /// Makes a put that is not done read its [`WorkRequest::Put::tail`] from another location,
+    /// `tail`, which holds the same bytes. After this returns, nothing reads the old location any
+    /// more. Puts that are done, or were never taken, are left alone.
     ///
     /// # Errors
     ///
-    /// When the bytes lie in no registered memory or are not as many as the tail has, or the
+    /// When the bytes lie in no registered memory or differ in length from the tail, or the
     /// transport cannot do this ([`Caps::redirects`]).
     fn relocate(
         &mut self,
@@ -401,10 +402,10 @@ pub trait Lane: Send + fmt::Debug {
     /// Makes the peer's next put at `from`, which is memory shared with that peer, arrive in `into`
     /// instead, which has the same length. This moves the bytes of one put, from the beginning of
     /// `from` to at most its end; bytes that the put writes before `from` stay where they are.
-    /// `None` takes the redirection back: nothing is written to `into` any more, and the bytes of
-    /// an unfinished put are where they would have been. Returns false, and changes nothing, if too
-    /// much of such a put has arrived, or if it reaches beyond `from`. Call this after taking every
-    /// [`Event`]: the lane forgets a put that has arrived whole.
+    /// `None` cancels the redirection: nothing is written to `into` any more, and the bytes of an
+    /// unfinished put are where they would be without it. Returns false, and changes nothing, if
+    /// too much of such a put has arrived, or if it reaches beyond `from`. Call this after taking
+    /// every [`Event`]: the lane forgets a put that has arrived whole.
     ///
     /// # Errors
     ///
@@ -424,7 +425,7 @@ pub trait Lane: Send + fmt::Debug {
     }
 
     /// Returns the flows that puts to the endpoint's peer are spread over now, as an Ethernet
-    /// fabric sees them; none if the endpoint is not connected yet, or none of its data travels in
+    /// fabric sees them; none if the endpoint is not connected yet, or its data does not travel in
     /// such flows.
     fn flows(&self, endpoint: EndpointId) -> Vec<Flow> {
         let _ = endpoint;
@@ -443,8 +444,8 @@ pub trait Lane: Send + fmt::Debug {
         let _ = traffic_class;
     }
 
-    /// Sets how puts to the endpoint's peer are spread over its queue pairs from now on, as far as
-    /// there are so many. Does nothing where there are no queue pairs.
+    /// Sets how puts to the endpoint's peer are spread over its queue pairs from now on, limited to
+    /// the queue pairs that exist. Does nothing where there are no queue pairs.
     fn set_striping(&mut self, endpoint: EndpointId, striping: &Striping) {
         let _ = (endpoint, striping);
     }
@@ -456,9 +457,9 @@ pub trait Lane: Send + fmt::Debug {
     /// When the lane itself is broken; a lost peer is an [`Event`].
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError>;
 
-    /// Returns whether [`Lane::poll`] has events or work; none where only a poll shows it. Threads
-    /// that wait call this: it is cheaper than a poll, and reads no clock. A lane must be polled
-    /// now and then whatever this returns.
+    /// Returns whether [`Lane::poll`] has events or work; none if only a poll can tell. Threads
+    /// that wait call this: it is cheaper than a poll, and reads no clock. Poll the lane now and
+    /// then, regardless of the result.
     fn glance(&mut self) -> Option<bool> {
         None
     }
@@ -479,8 +480,8 @@ pub trait Lane: Send + fmt::Debug {
         true
     }
 
-    /// Tells the lane that this side has what it waited for, and may not poll again for long. Peers
-    /// that wait to have much memory back ([`Event::Done`]) are told at once.
+    /// Tells the lane that this side has all that it waited for, and may not poll again for long.
+    /// The lane acknowledges long puts at once, so that the peers get their [`Event::Done`].
     fn conclude(&mut self, now: Instant) {
         let _ = now;
     }

@@ -1,5 +1,4 @@
-//! The memory that a lane's puts name: this side's, as registered with its device, and the peers',
-//! as imported.
+//! Memory that a lane's puts refer to: registered memory of this side and imported memory of peers.
 
 use std::sync::Arc;
 
@@ -10,26 +9,26 @@ use super::{
     RemoteMr, TransportError, WorkRequest,
 };
 
-/// A peer's memory as a transport keeps it.
+/// A transport's record of a peer's memory.
 pub trait Imported {
     /// Returns the length of the memory, in bytes.
     fn bytes(&self) -> u64;
 }
 
-/// Registrations that one lane knows (with what the transport keeps with each, `T`), and the memory
-/// that the lane's peers have shared with it (`R`).
+/// Registrations that one lane knows, each with the transport's own data `T`, and the memory `R`
+/// that the lane's peers have shared with it.
 #[derive(Debug)]
 pub struct NamedMemory<T, R> {
     registry: Arc<Registry<T>>,
     caps: Caps,
-    /// Registrations in order of keys, valid while `withdrawals` is up to date. A list, because it
-    /// keeps its memory when it is emptied.
+    /// Registrations in order of keys, valid while `withdrawals` is up to date. A list, because
+    /// clearing a list does not free its memory.
     local: Vec<(MrKey, Registration<T>)>,
-    /// Index in `local` of the entry that was asked for last; mostly it is asked for again.
+    /// Index in `local` of the most recently used entry; usually it is used again.
     recent: usize,
     withdrawals: u64,
     remote: Vec<Option<(EndpointId, R)>>,
-    /// Numbers of memory that was given back, to be used again.
+    /// Free indices of `remote`, to be used again.
     vacant: Vec<usize>,
 }
 
@@ -105,7 +104,7 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
     ///
     /// # Errors
     ///
-    /// When the memory is not registered, or has not so many bytes.
+    /// When the memory is not registered, or is too short.
     pub fn local(&mut self, slice: LocalSlice) -> Result<Slice<'_, T>, TransportError> {
         let at = self.remember(slice.key)?;
         self.remembered(at, slice)
@@ -139,7 +138,7 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
     ///
     /// # Errors
     ///
-    /// When the memory is not that peer's.
+    /// When the memory was not imported from that peer.
     pub fn remote(&self, at: EndpointId, mr: RemoteMr) -> Result<&R, TransportError> {
         let RemoteMr(number) = mr;
         let index = usize::try_from(number).unwrap_or(usize::MAX);
@@ -149,7 +148,7 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
         }
     }
 
-    /// Returns the peer's memory that is meant, if it has been imported.
+    /// Returns the imported memory of a peer for which `is_meant` is true, if there is one.
     pub fn known(&self, at: EndpointId, is_meant: impl Fn(&R) -> bool) -> Option<RemoteMr> {
         let known = |entry: &Option<(EndpointId, R)>| {
             entry.as_ref().is_some_and(|(owner, memory)| *owner == at && is_meant(memory))

@@ -45,14 +45,14 @@ impl<T: Clone> Registry<T> {
         }
     }
 
-    /// Returns a number that tells this device's connections from another's.
+    /// Returns a number that distinguishes this device's connections from another's.
     #[must_use]
     pub fn device(&self) -> u64 {
         self.device
     }
 
-    /// Returns a number that grows with every deregistration: what a lane remembers from before is
-    /// void.
+    /// Returns the number of deregistrations so far. When it changes, the registrations that a lane
+    /// remembers are void.
     #[must_use]
     pub fn withdrawals(&self) -> u64 {
         self.withdrawals.load(Ordering::Acquire)
@@ -85,7 +85,7 @@ impl<T: Clone> Registry<T> {
         Ok(())
     }
 
-    // Nothing in the map can be half changed when a thread dies with the lock.
+    // A thread that panics with the lock cannot leave the map half changed.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<MrKey, Registration<T>>> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -5,7 +5,7 @@ use super::value::{Exprs, GARBAGE, NOTHING, Value};
 use crate::execution::{Operand, Task};
 use crate::schedule::Buffer;
 
-/// Identity of an access: the strand and channel, and the task among those of that strand.
+/// Identity of an access: the strand, the channel, and the number of the task in that strand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     /// `channel × strands + strand`.
@@ -124,7 +124,7 @@ impl Memory {
         })
     }
 
-    /// Records a read. `ordered` tells whether an earlier access happens before this one.
+    /// Records a read. `ordered` returns whether an earlier access happens before this one.
     pub(super) fn read(
         &mut self,
         cells: std::ops::Range<usize>,
@@ -149,7 +149,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Writes values, and records the write as [`Memory::read`] does a read.
+    /// Writes values and records the write, as [`Memory::read`] records a read.
     pub(super) fn write(
         &mut self,
         first: usize,

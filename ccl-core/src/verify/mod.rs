@@ -26,8 +26,8 @@
 //!   in-place form work together with ranks whose programs do not ([`Alias::APART`]).
 //! * **No race**. A vector clock per strand records which earlier tasks certainly happened before:
 //!   those of the same strand, those before a unit that was awaited *in the turn that was awaited*,
-//!   and those before a message that was read. Returned slots order nothing here: their order would
-//!   depend on timing. Two accesses to a cell, one of them a write, that are unordered by the
+//!   and those before a message that was read. A returned slot orders nothing here: that order
+//!   would depend on timing. Two accesses to a cell, one of them a write, that are unordered by the
 //!   clocks are a race. As all runs have the same steps and messages, they have the same clocks.
 //! * **Results**. Without races every run computes the same formulas. At the end each output
 //!   element must hold exactly the value that the collective defines: each contribution once, of
@@ -62,7 +62,7 @@ use world::{Member, RankPorts, World};
 pub enum Counts {
     /// Elements of every block.
     Even(usize),
-    /// Elements of each rank's block, for the v-variants but `all_to_all_v`.
+    /// Elements of each rank's block, for all v-variants except `all_to_all_v`.
     PerRank(Vec<usize>),
     /// Elements from each rank (row) to each rank (column), for `all_to_all_v`.
     Pairs(Vec<Vec<usize>>),
@@ -76,7 +76,7 @@ pub enum Counts {
 }
 
 impl Counts {
-    /// Returns the elements of the longest block.
+    /// Returns the number of elements of the longest block.
     #[must_use]
     pub fn longest(&self) -> usize {
         match self {
@@ -90,7 +90,7 @@ impl Counts {
     }
 }
 
-/// Numbers for which schedules are checked.
+/// Parameters with which schedules are checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
     /// Collective that the schedules implement.
@@ -109,7 +109,7 @@ pub struct Case {
     pub slot_bytes: usize,
     /// Slots per link and channel.
     pub slots: u32,
-    /// Channels that chunks take turns on.
+    /// Number of channels; chunks use them in turn.
     pub channels: u32,
     /// Bytes that a receiver admits from all senders together; `None` for no limit.
     pub budget_bytes: Option<usize>,

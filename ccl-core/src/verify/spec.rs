@@ -7,7 +7,7 @@ use crate::execution::CallParams;
 use crate::schedule::shape::{Blocks, Seat, Sizes};
 use crate::types::{Collective, Rank};
 
-/// Part of one rank in a case.
+/// Role of one rank in a case.
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
     pub(super) rank: Rank,
@@ -35,7 +35,7 @@ pub(super) struct Expected {
 }
 
 impl Setup {
-    /// Returns the part of `rank` among `ranks` whose schedule cuts blocks into `split` parts.
+    /// Returns the role of `rank` among `ranks` whose schedules cut blocks into `split` parts.
     pub(super) fn new(case: &Case, rank: Rank, ranks: u32, split: u32) -> Result<Setup, Violation> {
         let seat = Seat { collective: case.collective, rank, ranks, root: case.root };
         let (input, output) = with_sizes(case, &seat, |sizes| {
@@ -83,12 +83,12 @@ impl Setup {
         }
     }
 
-    /// Returns the elements of the longest block of any rank.
+    /// Returns the number of elements of the longest block of any rank.
     pub(super) fn longest(&self) -> usize {
         self.longest.max(1)
     }
 
-    /// Returns the name of an element of an input block.
+    /// Returns the number that identifies an element of an input block.
     pub(super) fn element(&self, block: u32, index: usize) -> u32 {
         u32::try_from(block as usize * self.longest() + index).unwrap_or(u32::MAX)
     }
@@ -129,8 +129,8 @@ fn blocks(case: &Case, seat: &Seat) -> (u32, u32) {
     (of(sends), of(recvs))
 }
 
-/// Returns the rank and input block that each receive of `rank` is matched with: the k-th receive
-/// from a peer with the k-th send of that peer.
+/// Returns the rank and input block that match each receive of `rank`. The k-th receive from a peer
+/// matches the k-th send of that peer to `rank`.
 fn matches(case: &Case, rank: Rank) -> Result<Vec<(Rank, u32)>, Violation> {
     let Counts::Messages { sends, recvs } = &case.counts else { return Ok(Vec::new()) };
     let own = recvs.get(rank as usize).map_or(&[][..], Vec::as_slice);

@@ -47,8 +47,8 @@ struct Node {
 /// All expressions of a run.
 ///
 /// Garbage is 0. `raw(r)` is rank r's contribution, untouched in its input; `leaf(r)` is the same
-/// contribution once it was read from there. Only the read scales it in a premultiplied sum, so the
-/// two are different expressions.
+/// contribution once it was read from there. A premultiplied sum scales the contribution when it is
+/// read, so the two expressions differ.
 #[derive(Clone, Debug)]
 pub(super) struct Exprs {
     ranks: u32,

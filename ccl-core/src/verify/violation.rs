@@ -62,7 +62,7 @@ pub enum Reason {
 pub enum Misfold {
     /// A fold without sources.
     Nothing,
-    /// Elements that do not belong together.
+    /// Operands that hold different elements.
     Mixed,
     /// A fold in a collective that combines nothing.
     NotReduction,
@@ -248,7 +248,7 @@ pub enum Violation {
         /// The fold.
         fold: String,
     },
-    /// A message of which not every element was written.
+    /// A message with an element that was never written.
     #[error("rank {from} sends rank {to} a message of which element {element} was never written")]
     HoleInMessage {
         /// Sender.
@@ -293,7 +293,7 @@ pub enum Violation {
         /// Content of the operands.
         operands: String,
     },
-    /// An output element that does not hold what it must.
+    /// An output element with the wrong content.
     #[error("{spot} (block {block}, element {index}) holds {found}, not {expected}")]
     Wrong {
         /// The element.

@@ -9,7 +9,7 @@ use super::violation::{Access, Misfold, Spot, Violation};
 use crate::execution::{self, Link, Mark, Operand, Ports, Task};
 use crate::types::Rank;
 
-/// Number of tasks that happened before, for each strand of all ranks, of one channel.
+/// Vector clock of one channel: per strand of all ranks, the number of tasks that happened before.
 type Clock = Vec<u32>;
 
 /// A message under way.
@@ -40,7 +40,7 @@ pub(super) struct RankState {
     strands: usize,
     /// Clock of each thread: channel × strands + strand.
     clocks: Vec<Clock>,
-    /// Clocks when each unit of each channel was done, per turn.
+    /// Clocks at the end of each unit of each channel, one per turn.
     units: Vec<Vec<Clock>>,
     units_per_channel: usize,
     /// Number of slots of each link towards this rank.
@@ -152,7 +152,7 @@ impl World {
         self.ranks[to as usize].slots.saturating_sub(self.waiting(from, to, channel))
     }
 
-    /// Returns a link with messages that were not received.
+    /// Returns the violation for a link with messages that were not received, if there is one.
     pub(super) fn unreceived(&self) -> Option<Violation> {
         let ranks = self.ranks.len() as u32;
         for (index, pipe) in self.pipes.iter().enumerate() {
@@ -330,7 +330,7 @@ impl World {
         Some(values)
     }
 
-    /// Writes the sources' expressions for one element to `row`. Returns the element's name.
+    /// Writes the sources' expressions for one element to `row`. Returns the element's number.
     fn gather(
         &mut self,
         rank: Rank,
@@ -431,7 +431,7 @@ impl World {
         }
     }
 
-    /// Runs an access to memory with the order that the strand's clock knows.
+    /// Runs an access to memory with the happens-before order of the strand's clock.
     fn access<T>(
         &mut self,
         rank: Rank,

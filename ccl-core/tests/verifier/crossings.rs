@@ -14,14 +14,14 @@ struct Crossing {
     /// Hosts.
     from: u32,
     to: u32,
-    /// The blocks whose lengths its parts have.
+    /// Blocks that determine the lengths of the message's parts.
     parts: Vec<u32>,
     elements: usize,
 }
 
 type Found = Result<Vec<Crossing>, Box<dyn std::error::Error>>;
 
-/// All messages that cross, for `count` elements per block.
+/// Returns all messages between hosts, for `count` elements per block.
 fn crossings(collective: Collective, name: &str, hosts: &Hosts, count: usize) -> Found {
     let mut found = Vec::new();
     let algorithm = find(collective, name)?;
@@ -54,7 +54,7 @@ fn crossings(collective: Collective, name: &str, hosts: &Hosts, count: usize) ->
     Ok(found)
 }
 
-/// Elements by sending and receiving host.
+/// Returns the number of elements by sending and receiving host.
 fn traffic(crossings: &[Crossing]) -> BTreeMap<(u32, u32), usize> {
     let mut traffic = BTreeMap::new();
     for crossing in crossings {
@@ -63,7 +63,7 @@ fn traffic(crossings: &[Crossing]) -> BTreeMap<(u32, u32), usize> {
     traffic
 }
 
-/// Two hosts of four ranks, in order and dealt, and two of three and five.
+/// Returns two hosts of four ranks, consecutive and round-robin, and two of three and five.
 fn two_hosts() -> [Hosts; 3] {
     let ids = [[0, 0, 0, 0, 1, 1, 1, 1], [0, 1, 0, 1, 0, 1, 0, 1], [0, 0, 0, 1, 1, 1, 1, 1]];
     ids.map(|ids| Hosts::of(&ids))
@@ -79,7 +79,7 @@ fn all_reduce_sends_the_buffer_once_each_way_between_two_hosts() {
             assert!(*elements >= count && *elements * 10 <= count * 11, "{elements} of {count}");
         }
     }
-    // The count can tell: the flat algorithm sends more.
+    // The check can fail: the flat algorithm sends more.
     let [ordered, ..] = two_hosts();
     let flat =
         traffic(&crossings(Collective::AllReduce, "direct_two_phase", &ordered, 1 << 20).unwrap());
@@ -97,7 +97,7 @@ fn times(crossings: &[Crossing], host: fn(&Crossing) -> u32) -> BTreeMap<(u32, u
     times
 }
 
-/// Every block with every host but its own, once.
+/// Returns every block with every host but its own, each once.
 fn once_per_remote_host(hosts: &Hosts) -> BTreeMap<(u32, u32), u32> {
     let remote = |block: u32| (0..hosts.count()).filter(move |host| hosts.seat(block).0 != *host);
     (0..hosts.ranks()).flat_map(|block| remote(block).map(move |host| ((block, host), 1))).collect()

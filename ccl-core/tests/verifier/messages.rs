@@ -1,5 +1,5 @@
-//! Grouped sends and receives: any group whose messages pair up is right, in whatever order each
-//! rank names them.
+//! Grouped sends and receives: any group whose messages pair up is correct, in any order on each
+//! rank.
 
 use ccl_core::algorithm::{SendRecvError, send_recv};
 use ccl_core::schedule::RankSchedule;
@@ -11,7 +11,7 @@ use crate::mutants::Dice;
 
 type Lists = Vec<Vec<(u32, usize)>>;
 
-/// Some messages, also several on one link and to oneself; receives in an order of their own.
+/// Returns random messages, some on the same link or to oneself. Receives have their own order.
 fn group(ranks: u32, dice: &mut Dice) -> (Lists, Lists) {
     let (mut sends, mut recvs) =
         (vec![Vec::new(); ranks as usize], vec![Vec::new(); ranks as usize]);

@@ -1,5 +1,5 @@
-//! Breaks right algorithms at random and counts what the verifier rejects. What it accepts must
-//! be redundant: right for every number that the suite has.
+//! Breaks correct algorithms at random and counts the mutants that the verifier rejects. An
+//! accepted mutant must be redundant: correct for every number of the suite.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -55,7 +55,7 @@ impl Dice {
     }
 }
 
-/// Every body that has ops, with the positions of those that fit.
+/// Collects the outermost bodies with fitting ops, and the positions of these ops.
 fn places<'a>(
     body: &'a mut Vec<Node>,
     fits: &dyn Fn(&Op) -> bool,
@@ -74,7 +74,7 @@ fn places<'a>(
     }
 }
 
-/// A body and the position in it of an op that fits. Bodies that have none are entered.
+/// Returns a body and the position in it of a fitting op; may descend into loops.
 fn place<'a>(
     body: &'a mut Vec<Node>,
     dice: &mut Dice,
@@ -245,7 +245,7 @@ impl Tally {
     }
 }
 
-/// Mutants of one algorithm and kind, for several numbers of ranks.
+/// Tries mutants of one algorithm and kind, for several numbers of ranks.
 fn try_kind(algorithm: &'static Algorithm, kind: Kind, wanted: u32, seed: u64) -> Tally {
     let mut dice = Dice(seed);
     let mut tally = Tally::default();
@@ -260,7 +260,7 @@ fn try_kind(algorithm: &'static Algorithm, kind: Kind, wanted: u32, seed: u64) -
         let right = Group::new(algorithm, &placed, root);
         let Some((mutant, what)) = mutate(&right, kind, &mut dice) else { continue };
         tally.mutants += 1;
-        // Long ones first: they find most.
+        // Long trials first: they find most violations.
         let mut trials: Vec<Trial> = mutant.trials().collect();
         trials.reverse();
         if let Some(violation) = trials.iter().find_map(|trial| mutant.check(trial).err()) {
@@ -278,7 +278,7 @@ fn try_kind(algorithm: &'static Algorithm, kind: Kind, wanted: u32, seed: u64) -
     tally
 }
 
-/// Returns whether a change can break anything: nobody reads what a barrier's messages hold.
+/// Returns whether a change can break anything: nobody reads the content of a barrier's messages.
 fn matters(algorithm: &Algorithm, kind: Kind) -> bool {
     let data = matches!(kind, Kind::DropSource | Kind::DropTarget | Kind::ShiftPart);
     algorithm.collective != Collective::Barrier || !data
@@ -301,8 +301,8 @@ fn broken_algorithms_are_rejected() {
     let tallies = tallies.into_inner().unwrap();
     print(&tallies);
     for (kind, tally) in &tallies {
-        // Orders that others imply, swaps of what is independent, and numbers of parts that do not
-        // exist are redundant; a message that is missing or goes astray never is.
+        // Implied waits, swaps of independent ops, and numbers of parts that do not exist are
+        // redundant; a missing or misdirected message never is.
         let least = match kind {
             Kind::DropRecv | Kind::DropSend | Kind::ChangePeer | Kind::DropSource => 100,
             Kind::DropTarget => 99,

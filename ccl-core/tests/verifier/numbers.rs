@@ -15,10 +15,10 @@ pub(crate) struct Group {
     pub(crate) algorithm: &'static Algorithm,
     pub(crate) ranks: u32,
     pub(crate) root: u32,
-    /// Takes one of so many of the trials there are.
+    /// Divisor of the number of trials: one in `share` runs.
     share: usize,
     pub(crate) schedules: Vec<RankSchedule>,
-    /// Lowered for one slot and for more, each right in place too and only out of place.
+    /// Programs for one slot and for more; of each, first those that also run in place.
     pub(crate) programs: [[Vec<Arc<Program>>; 2]; 2],
     /// The most peers that one rank receives from.
     senders: usize,
@@ -31,7 +31,7 @@ impl Group {
         Group::of(algorithm, root, (0..ranks).map(schedule).collect())
     }
 
-    /// The same, checked with one of so many trials.
+    /// Returns the group with only one in `share` of the trials.
     pub(crate) fn sparing(self, share: usize) -> Group {
         Group { share, ..self }
     }
@@ -49,18 +49,18 @@ impl Group {
         Group { algorithm, ranks, root, share: 1, schedules, programs, senders }
     }
 
-    /// Checks the programs made for the slots that links are sure to have in this case.
+    /// Checks the programs for the number of slots that links are guaranteed in this case.
     pub(crate) fn check(&self, trial: &Trial) -> Result<Report, Violation> {
         let Trial { case, apart } = trial;
         let slots = sure_slots(case, &self.programs[1][0]);
         check_programs(case, &self.programs[usize::from(slots > 1)][usize::from(*apart)])
     }
 
-    /// All that this group is checked with.
+    /// Returns all trials of this group.
     pub(crate) fn trials(&self) -> impl Iterator<Item = Trial> + '_ {
         let lengths = lengths(self.algorithm.collective, self.ranks);
         let all = lengths.into_iter().flat_map(|length| ways().map(move |way| (length, way)));
-        // Unoptimised, a sample must do.
+        // Unoptimised builds run only a sample.
         let step = if cfg!(debug_assertions) { 11 } else { self.share };
         // One more every 48 ways, so that each way meets each turn.
         let trials =
@@ -69,7 +69,7 @@ impl Group {
     }
 }
 
-/// Numbers, and how the schedules are lowered for them.
+/// A case, and the lowering of its schedules.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
     pub(crate) case: Case,
@@ -91,7 +91,7 @@ pub(crate) fn lower_all(
     schedules.iter().map(lowered).collect()
 }
 
-/// Returns placements of ranks on hosts: for algorithms that depend on them, all that matter.
+/// Returns placements of ranks on hosts; several only for algorithms that depend on them.
 pub(crate) fn hosts(algorithm: &Algorithm, ranks: u32) -> Vec<Hosts> {
     match algorithm.family {
         Family::Hierarchical => placements(ranks),
@@ -99,7 +99,7 @@ pub(crate) fn hosts(algorithm: &Algorithm, ranks: u32) -> Vec<Hosts> {
     }
 }
 
-/// Every root of a few ranks, and of many the first two and the last.
+/// Returns every root for few ranks; for many, the first two ranks and the last.
 pub(crate) fn roots(collective: Collective, ranks: u32) -> Vec<u32> {
     match (collective.has_root(), ranks) {
         (false, _) => vec![0],
@@ -147,8 +147,7 @@ fn ways() -> impl Iterator<Item = Way> {
     })
 }
 
-/// A case of `length` elements per block (or thereabouts, for the v-variants); `turn` chooses
-/// among what else there is.
+/// Returns a case of about `length` elements per block; `turn` chooses the other parameters.
 fn trial(group: &Group, length: usize, way: Way, turn: usize) -> Trial {
     let collective = group.algorithm.collective;
     let counts = counts(collective, group.ranks as usize, length, turn);
@@ -177,7 +176,7 @@ fn trial(group: &Group, length: usize, way: Way, turn: usize) -> Trial {
 
 fn counts(collective: Collective, ranks: usize, length: usize, turn: usize) -> Counts {
     use Collective as C;
-    // Even, every other empty, ragged. Symmetric in i and j, so that they work in place.
+    // Equal counts, every other one empty, or ragged. Symmetric in i and j, for in-place cases.
     let count = |i: usize, j: usize| match turn % 3 {
         0 => length,
         1 => length * ((i + j) % 2),

@@ -19,7 +19,7 @@ fn pair(schedule: impl Fn(&mut Builder, u32, u32)) -> [RankSchedule; 2] {
     })
 }
 
-/// Both send everything and add what they get, in rank order.
+/// Both ranks send everything and add the received data in rank order.
 fn one_shot(b: &mut Builder, rank: u32, other: u32) {
     b.send(other, input(0));
     let theirs = scratch(0, 0, input(0));
@@ -92,7 +92,7 @@ fn a_budget_below_one_slot_per_sender_is_refused() {
     assert!(report.in_flight_bytes_max <= 1024);
 }
 
-/// Rank 0 takes what comes from rank 1 into scratch, and passes it on to rank 2 later.
+/// Rank 0 receives from rank 1 into scratch, and sends it on to rank 2 later.
 fn relay(rank: u32) -> RankSchedule {
     let mut b = Builder::new(rank, 3, 1);
     match rank {
@@ -130,7 +130,7 @@ fn a_race_between_strands_is_told_with_both_folds() {
     let alias = Alias::of(Collective::Broadcast, 0, 1);
     let mut programs = schedules.map(|schedule| Arc::new(lower(&schedule, alias)));
     assert!(programs[0].strands.len() > 1, "{}", programs[0]);
-    // Without the wait for the piece before, scratch is overwritten while it is passed on.
+    // Without the wait for the previous chunk, scratch is overwritten while it is sent.
     programs[0] = without(&programs[0], |instr| matches!(instr, Instr::Await { lag: 1, .. }));
     let violation = check_programs(&case, &programs).unwrap_err();
     let Violation::Race { spot, first, second } = &violation else { panic!("{violation}") };
@@ -139,7 +139,7 @@ fn a_race_between_strands_is_told_with_both_folds() {
     assert!(first.fold.contains("scratch[0..4]") && second.fold.contains("scratch[0..4]"));
 }
 
-/// A rank, in place, sends from the memory that its last message comes to.
+/// A rank sends, in place, from the memory that receives its last message.
 #[test]
 fn a_message_that_may_come_too_early_is_told() {
     let schedules = pair(|b, rank, other| {

@@ -39,8 +39,8 @@ fn check_all(algorithm: &'static Algorithm, ranks: u32) -> Tally {
     let begin = Instant::now();
     let mut tally = Tally::default();
     let placements = hosts(algorithm, ranks);
-    // All placements together cost little more than one does all by itself. A share that divides
-    // no other period of the trials lets each placement meet everything.
+    // With this share, all placements together cost little more than one. The share divides no
+    // other period of the trials, so each placement meets everything.
     let share = if placements.len() > 1 && !full() { 5 } else { 1 };
     let roots = || roots(algorithm.collective, ranks);
     for (hosts, root) in
@@ -106,7 +106,7 @@ fn print(tallies: &BTreeMap<(&str, &str), Tally>, time: Duration) {
         );
         cases += tally.cases;
     }
-    // The last ones have the fewest ranks.
+    // The last failures have the fewest ranks.
     tallies.values().flat_map(|tally| tally.failures.iter().rev().take(2)).for_each(|failure| {
         println!("{failure}");
     });

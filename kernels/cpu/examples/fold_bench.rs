@@ -21,8 +21,8 @@ fn time(mut work: impl FnMut(), calls: u32) -> f64 {
 
 /// Returns the GB/s of one operand in a fold of `terms` operands of `bytes` bytes each.
 fn bandwidth(kernel: &Kernel, data_type: DataType, bytes: usize, terms: usize, place: bool) -> f64 {
-    // The same few values everywhere: sums of small numbers in any type.
-    // Each begins on a line of its own, at another distance from its page.
+    // The same byte everywhere: a small number in any float type. Each operand begins on a cache
+    // line of its own, at another offset in its page.
     let mut room = vec![0x21u8; (bytes + 4096 + 256) * (terms + 1) + 64];
     let first = room.as_mut_ptr().wrapping_add(room.as_ptr().align_offset(64));
     let data: Vec<*mut u8> =

@@ -17,7 +17,7 @@ pub(crate) struct Parameters {
     pub(crate) count: u32,
 }
 
-/// A value at any address.
+/// A value that need not be aligned.
 #[derive(Clone, Copy)]
 #[repr(C, packed)]
 struct Packed<T: Copy>(T);
@@ -50,8 +50,8 @@ fn factor<U: Unit>(parameters: &Parameters, term: Term) -> Option<U::Acc> {
     term.scaled.then(|| U::broadcast(parameters.scalar))
 }
 
-/// Reads one unit and scales it. A product is rounded to the type at once: the peers get it stored,
-/// and all ranks must add the same number.
+/// Reads one unit and scales it. A product is rounded to the type at once: peers receive the stored
+/// product, and all ranks must add the same number.
 #[inline(always)]
 fn read<U: Unit, O: Op>(raw: Packed<U::Raw>, factor: Option<U::Acc>) -> U::Acc {
     let value = U::widen(raw.0);

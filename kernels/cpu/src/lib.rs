@@ -19,15 +19,15 @@
 //!   several folds for one element, each of them rounds: those are the only intermediate roundings.
 //! * **Subnormals** are kept everywhere.
 //! * **Overflow**: float16 and bfloat16 go to infinity. Both float8 types saturate to their largest
-//!   finite number (448 and 57344), as CUDA's conversions that NCCL uses do (`__NV_SATFINITE`); so
-//!   does an infinity of e5m2 that takes part in a reduction.
+//!   finite number (448 and 57344), as CUDA's conversions that NCCL uses do (`__NV_SATFINITE`); an
+//!   infinity of e5m2 in a reduction saturates, too.
 //! * **Premultiplied sums**: a scaled term is multiplied by the scalar and rounded to the element's
-//!   type before it is added, as if the product had been stored and loaded: so it is the same
-//!   number where it is added and where it is sent. Multiply and add are never fused.
+//!   type before it is added, as if the product had been stored and loaded. So a product that is
+//!   added here equals the product that is sent. Multiply and add are never fused.
 //! * **NaN**: a fold that meets a NaN, or makes one (∞ − ∞, 0 × ∞), stores NaN, for every operator.
-//!   In particular minimum and maximum propagate it: NCCL's documentation says nothing about them,
-//!   and an operator that drops NaN on some paths would hide a diverged rank. The stored NaN is
-//!   always the same one: quiet, without sign or payload (float8: `0x7f`).
+//!   In particular, minimum and maximum propagate NaN. NCCL's documentation leaves this open, and
+//!   an operator that drops NaN on some paths would hide a diverged rank. The stored NaN is always
+//!   the same one: quiet, without sign or payload (float8: `0x7f`).
 //! * **Zeros**: −0 is smaller than +0 in minimum and maximum; sums and products follow IEEE 754.
 //! * A fold of one term that is neither scaled nor averaged is a copy: its bits, NaN payloads and
 //!   infinities included, pass unchanged.
@@ -58,7 +58,7 @@ pub struct Term {
 }
 
 impl Term {
-    /// Makes a term that is taken as it is.
+    /// Makes a term that is not scaled.
     #[must_use]
     pub const fn new(data: *const u8) -> Self {
         Term { data, scaled: false }
@@ -187,8 +187,8 @@ impl Kernel {
         !(only.scaled && self.scales || finish && self.averages)
     }
 
-    /// Stores `terms[0] ⊕ terms[1] ⊕ …`, element by element, to each of `dsts`. `finish` says that
-    /// this fold completes the reduction: an average is divided here. Without terms or destinations
+    /// Stores `terms[0] ⊕ terms[1] ⊕ …`, element by element, to each of `dsts`. `finish` is true if
+    /// this fold completes the reduction: an average is divided then. Without terms or destinations
     /// the fold does nothing.
     ///
     /// # Safety

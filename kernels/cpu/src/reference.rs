@@ -160,7 +160,7 @@ pub(crate) struct Narrow {
     mantissa_bits: u32,
     /// The magnitude of infinity, for types that have one.
     infinity: Option<u32>,
-    /// The magnitude that is stored for everything too large. Where that is infinity, its value on
+    /// The magnitude that is stored for values that are too large. If it is infinity, its value on
     /// the number line is the next power of two.
     pub(crate) largest: u32,
     nan: u32,
@@ -207,8 +207,8 @@ impl Narrow {
         }
         let sign = if value.is_sign_negative() { 1 << (self.bits - 1) } else { 0 };
         let target = f64::from(value.abs());
-        // Magnitudes are in the order of their values: halve the range until one is left that is
-        // not above the target while its successor is.
+        // Magnitudes are ordered by value: halve the range until `below` is at most the target, and
+        // its successor is above the target.
         let (mut below, mut above) = (0, self.largest + 1);
         while above - below > 1 {
             let middle = below.midpoint(above);

@@ -11,7 +11,7 @@ pub(crate) trait Unit: 'static {
     type Raw: Copy + 'static;
     /// The type in which the unit is reduced.
     type Acc: Number;
-    /// The unit for elements that do not fill one of these; holds one element.
+    /// The unit for the elements behind the last whole unit; holds one element.
     type Tail: Unit;
     /// Number of elements in one unit.
     const ELEMENTS: usize;
@@ -24,7 +24,7 @@ pub(crate) trait Unit: 'static {
     fn broadcast(scalar: [u8; 8]) -> Self::Acc;
 }
 
-/// Unit for a type that is reduced in itself.
+/// Unit of a type that is reduced without conversion.
 pub(crate) struct Native<T>(PhantomData<T>);
 
 macro_rules! native {
@@ -74,7 +74,7 @@ pub(crate) trait Format: 'static {
     const BIAS: u32;
     /// The first magnitude that is not a finite number.
     const SPECIAL: u32;
-    /// The magnitude that stands for everything too large: infinity, or the largest finite number.
+    /// The magnitude for values that are too large: infinity, or the largest finite number.
     const OVERFLOW: u32;
     /// The code of NaN.
     const NAN: u32;
@@ -140,7 +140,7 @@ fn decode<F: Format>(code: u32) -> f32 {
     let normal = shifted + rebias::<F>();
     // Twice rebiased, the largest exponent of the format becomes float32's.
     let special = normal + rebias::<F>();
-    // A subnormal is read as if it had a leading one, which is then taken off, exactly.
+    // A subnormal is read as if it had a leading one, which is then subtracted, exactly.
     let leading_one = rebias::<F>() + (1 << 23);
     let subnormal = (f32::from_bits(shifted + leading_one) - f32::from_bits(leading_one)).to_bits();
     let finite = if magnitude < 1 << F::MANTISSA { subnormal } else { normal };
@@ -159,7 +159,7 @@ fn encode<F: Format>(value: f32) -> u32 {
         rounded
     } else {
         let normal = rounded.wrapping_sub(rebias::<F>() >> shift) as i32;
-        // Signed: there is a comparison for it on every vector unit.
+        // Signed: every vector unit has that comparison.
         let normal = Ord::min(normal, F::OVERFLOW as i32) as u32;
         // The sum with this power of two has its last bit where the format's subnormals have
         // theirs: the adder rounds.
@@ -240,8 +240,8 @@ mod tests {
         }
     }
 
-    /// Checks every code; the middle between every two neighbours, and the values next to it; and a
-    /// walk over all float32.
+    /// Checks every code, every middle of two neighbours with the values next to it, and float32
+    /// values at regular steps.
     fn check_format<F: Format>(narrow: &Narrow) {
         for code in 0..1 << F::WIDTH {
             let (value, expected) = (decode::<F>(code), narrow.decode(code));

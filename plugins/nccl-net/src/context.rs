@@ -1,4 +1,4 @@
-//! Context of a communicator of NCCL: its traffic class, and what it is about to do.
+//! Context of an NCCL communicator: its traffic class and a hint about its next operation.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,8 +8,8 @@ use nccl_net_abi::{Attributes, UNDEFINED};
 
 use crate::table::Id;
 
-/// Collectives by NCCL's number for them (`ncclFunc_t`); higher numbers go from one rank to
-/// another.
+/// Collectives by NCCL's number for them (`ncclFunc_t`); higher numbers are point-to-point
+/// operations.
 const COLLECTIVES: [Collective; 5] = [
     Collective::Broadcast,
     Collective::Reduce,
@@ -24,7 +24,7 @@ const ALL_REDUCE: u32 = 4;
 /// Context of a call, by its number or as a value.
 #[derive(Debug)]
 pub(crate) enum Known {
-    /// Number of a context that was made before.
+    /// Number of an existing context.
     By(Id),
     /// Context made for the call; interfaces before 11 have no contexts.
     Here(Context),
@@ -35,7 +35,7 @@ pub(crate) enum Known {
 pub(crate) struct Context {
     /// Traffic class of the communicator's packets, if it wants one of its own.
     pub(crate) traffic_class: Option<u8>,
-    /// Number of the collective, and in the upper 32 bits the number of peers that it sends to.
+    /// Number of the collective; in the upper 32 bits, the number of peers that it sends to.
     doing: AtomicU64,
 }
 
@@ -45,7 +45,7 @@ impl Context {
         Context { traffic_class, doing: AtomicU64::new(u64::from(ALL_REDUCE) | 1 << 32) }
     }
 
-    /// Records what the communicator is about to do.
+    /// Records NCCL's hint about the next operation.
     pub(crate) fn hint(&self, attributes: &Attributes) {
         // A mask with one operation names it. A mask with none, several or all (NCCL's value for
         // undefined) stands for the usual one.
@@ -59,7 +59,7 @@ impl Context {
         self.doing.store(doing, Ordering::Relaxed);
     }
 
-    /// Returns how a message of so many bytes is to be spread now.
+    /// Returns the policy's striping for a message of `bytes` bytes now.
     pub(crate) fn striping(&self, policy: &Policy, bytes: usize) -> Striping {
         let doing = self.doing.load(Ordering::Relaxed);
         let known = COLLECTIVES.get((doing & 0xff) as usize).copied();

@@ -1,4 +1,4 @@
-//! Devices that NCCL is told of.
+//! Devices that the plugin offers to NCCL.
 
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -16,16 +16,16 @@ use sha2::{Digest, Sha256};
 use crate::error::NetError;
 use crate::handle::HostTag;
 
-/// Longest time that the link of a port may be away; the second value holds if there are others.
+/// Longest time that a port's link may be down; the second value holds if there are other ports.
 const LINK_WITHIN: Duration = Duration::from_secs(3);
 const LINK_WITHIN_OF_SEVERAL: Duration = Duration::from_millis(500);
-/// Speed that NCCL assumes of a card of which nothing is known.
+/// Speed of a card of unknown speed, as NCCL assumes it.
 const SPEED_MBPS: i32 = 10_000;
-/// Most devices that are one for NCCL.
+/// Most devices that can be merged into one.
 const PARTS_MAX: usize = 8;
 
-/// Returns a listener's address with less in it; none if it cannot be any shorter with so many
-/// devices at least.
+/// Returns a shorter form of a listener's address that keeps at least `least` devices; none if
+/// there is none.
 pub(crate) fn shorten(kind: &TransportKind, address: &Address, least: usize) -> Option<Address> {
     match kind.adapters {
         true => rails_address(address, least, kind.fewer_locations)
@@ -55,17 +55,17 @@ pub(crate) struct NetDevice {
     /// Numbers of the devices that this one is made of; mostly its own.
     pub(crate) parts: Vec<i32>,
     ids: Vec<DeviceId>,
-    /// True if others may be added to the device, and it to others.
+    /// True if the device may be merged with others.
     may_be_rail: bool,
     description: String,
     transport: Arc<dyn Transport>,
     opened: Mutex<Option<Arc<dyn Device>>>,
-    /// Identifier of this host, and another device that reaches its processes, if there is one.
+    /// Identifier of this host, and the device for connections within the host, if there is one.
     pub(crate) near: Option<(HostTag, Arc<dyn Device>)>,
 }
 
 impl NetDevice {
-    /// Returns the device, opened when it is first asked for.
+    /// Returns the device; the first call opens it.
     pub(crate) fn open(&self) -> Result<Arc<dyn Device>, NetError> {
         let mut opened = lock(&self.opened);
         if let Some(device) = &*opened {
@@ -108,7 +108,7 @@ impl NetDevice {
     }
 }
 
-/// All devices: those that were found, and then those that NCCL has had made of several.
+/// All devices: the found ones, followed by those that NCCL has merged.
 #[derive(Debug)]
 pub(crate) struct Devices {
     found: Vec<Arc<NetDevice>>,
@@ -122,7 +122,7 @@ pub(crate) struct Devices {
 struct Made {
     /// Devices that NCCL knows of now.
     known: Vec<Arc<NetDevice>>,
-    /// Devices that were ever made: their names must stay.
+    /// Devices that were ever made: NCCL may keep pointers to their names.
     all: Vec<Arc<NetDevice>>,
 }
 
@@ -131,8 +131,8 @@ impl Devices {
         self.found.len() + lock(&self.made).known.len()
     }
 
-    /// Forgets the made devices: NCCL begins anew, counts on those that were found, and has others
-    /// made again.
+    /// Forgets the made devices: after a new start, NCCL expects only the found ones and makes
+    /// others again.
     pub(crate) fn forget_made(&self) {
         lock(&self.made).known.clear();
     }
@@ -152,8 +152,8 @@ impl Devices {
         })
     }
 
-    /// Makes one device of the devices with these numbers; each message takes one of them. The same
-    /// numbers give the same device. Returns its number.
+    /// Merges the devices with these numbers into one; each message uses one of them. The same list
+    /// gives the same device. Returns its number.
     pub(crate) fn make(&self, parts: &[i32]) -> Result<i32, NetError> {
         let usage = |text: String| Err(NetError::new(NcclResult::INVALID_USAGE, text));
         if !(1..=PARTS_MAX).contains(&parts.len()) {
@@ -202,7 +202,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Joins several devices, at least one, to one.
+/// Merges one or more devices into one.
 fn several(parts: &[&Arc<NetDevice>], numbers: &[i32], with: &Arc<dyn Transport>) -> NetDevice {
     let first = parts[0];
     let joined = |of: fn(&NetDevice) -> &str, between: &str| {
@@ -235,8 +235,8 @@ fn several(parts: &[&Arc<NetDevice>], numbers: &[i32], with: &Arc<dyn Transport>
     }
 }
 
-/// Returns the devices that `FERROCCL_TRANSPORT` asks for; by default, the best that there are. The
-/// text says why they are these. An empty list is no error.
+/// Returns the devices of the transport in `FERROCCL_TRANSPORT`; by default, of the best one. The
+/// text is the reason for the choice. An empty list is no error.
 pub(crate) fn find(config: &Config) -> Result<(Devices, String), NetError> {
     let asked = config.transport.as_str();
     if asked != AUTO {
@@ -260,7 +260,7 @@ pub(crate) fn find(config: &Config) -> Result<(Devices, String), NetError> {
             continue;
         }
         let (devices, lacks) = match of(kind, config) {
-            // Others may do without adapters.
+            // Other transports may need no adapter.
             Err(error) if kind.adapters => {
                 reasons.push(format!("not {}, since {error}", kind.name));
                 continue;
@@ -281,9 +281,9 @@ pub(crate) fn find(config: &Config) -> Result<(Devices, String), NetError> {
 fn of(kind: &'static TransportKind, config: &Config) -> Result<(Devices, String), NetError> {
     let make = |link_within| -> Result<Arc<dyn Transport>, NetError> {
         let setup = Setup {
-            // As rails need it.
+            // Multi-rail needs this.
             acknowledged: true,
-            // NCCL continues sooner. The risk at a break is that of NCCL's own sockets.
+            // Sends complete sooner. A broken connection is lost, as with NCCL's own sockets.
             done_when_written: true,
             one_connection: true,
             link_within,
@@ -297,13 +297,13 @@ fn of(kind: &'static TransportKind, config: &Config) -> Result<(Devices, String)
     let lacks = if infos.is_empty() { transport.why_none() } else { String::new() };
     let cards: Vec<String> = infos.iter().map(|info| card(&info.id).0.to_owned()).collect();
     for info in infos {
-        // A card with one port has a name without the port, which NCCL looks for.
+        // A card with one port is named without the port, as NCCL expects.
         let (name, _) = card(&info.id);
         let is_alone = cards.iter().filter(|other| *other == name).count() == 1;
         let name = if is_alone { name.to_owned() } else { info.id.0.clone() };
         let Some(mut device) = describe(&transport, kind, info, &name, config) else { continue };
         device.parts = vec![found.len() as i32];
-        // Ports of one card that are devices of their own are all called the first one.
+        // Ports of one card that are separate devices all report port 1.
         let taken = |device: &NetDevice| {
             found.iter().any(|other| (other.guid, other.port) == (device.guid, device.port))
         };
@@ -359,7 +359,7 @@ fn describe(
     })
 }
 
-/// Returns the device that joins processes of this host, unless a transport is asked for.
+/// Returns the device for connections within this host, unless a transport is asked for.
 fn near(config: &Config) -> Option<(HostTag, Arc<dyn Device>)> {
     let kind = transports::of_reach(Reach::Host).into_iter().next()?;
     if config.transport != AUTO {
@@ -371,8 +371,8 @@ fn near(config: &Config) -> Option<(HostTag, Arc<dyn Device>)> {
     Some((*digest.first_chunk()?, device))
 }
 
-/// Returns the PCI function of the fastest interface that TCP tells its peers of, and its megabits
-/// per second, as far as they are known.
+/// Returns the PCI function and the speed (Mb/s) of the fastest interface that TCP announces to
+/// peers, as far as they are known.
 fn interface(filter: &str) -> (Option<String>, Option<i32>) {
     let names = ccl_socket::interfaces(filter).unwrap_or_default();
     let speed = |name: &String| {
@@ -389,7 +389,7 @@ fn interface(filter: &str) -> (Option<String>, Option<i32>) {
     (path, fastest.and_then(speed))
 }
 
-/// Returns a text for C, or null.
+/// Returns a pointer to a text for C, or null.
 pub(crate) fn pointer(text: Option<&CStr>) -> *const std::ffi::c_char {
     text.map_or(std::ptr::null(), CStr::as_ptr)
 }

@@ -1,4 +1,4 @@
-//! Errors as NCCL sees them: a result, and a sentence for its log.
+//! Errors as NCCL sees them: a result, and a text for its log.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ impl NetError {
         NetError { result, text: text.into() }
     }
 
-    /// Creates an error for an argument that means nothing.
+    /// Creates an error for an invalid argument.
     pub(crate) fn argument(text: impl Into<String>) -> NetError {
         NetError::new(NcclResult::INVALID_ARGUMENT, text)
     }

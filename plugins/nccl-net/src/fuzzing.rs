@@ -32,7 +32,7 @@ pub fn nccl_net(data: &[u8]) {
             }
         }
         3 => match Note::decode(data) {
-            // Text is read as far as it can be shown.
+            // Decoding keeps printable characters only.
             Some(Note::Peer(name)) => assert!(name.is_ascii()),
             Some(note) => assert_eq!(Note::decode(&note.encode()), Some(note)),
             None => {}

@@ -1,5 +1,5 @@
-//! The handle, by which a listener is found. NCCL carries it from rank to rank, and hands the same
-//! bytes to each call of `connect`, so that the handle also remembers the attempt.
+//! Handle of a listener. NCCL carries it from rank to rank, and passes the same bytes to each call
+//! of `connect`, so that the handle can also store the connection attempt.
 
 use ccl_core::transport::{Address, Secret};
 use nccl_net_abi::HANDLE_BYTES;
@@ -28,10 +28,9 @@ pub(crate) struct Handle {
     pub(crate) transport: u8,
     pub(crate) seed: Seed,
     pub(crate) address: Address,
-    /// Address at which processes of the same host find the listener, with the identifier of that
-    /// host.
+    /// Identifier of the listener's host, and the address for processes on that host.
     pub(crate) near: Option<(HostTag, Address)>,
-    /// Attempt to connect that was begun with the handle.
+    /// Connection attempt begun with this handle; none before the first `connect`.
     pub(crate) attempt: Option<Id>,
 }
 
@@ -45,8 +44,8 @@ impl Handle {
         Secret(hash.finalize().into())
     }
 
-    /// Encodes the handle; shortens the address if needed. A second device is kept rather than the
-    /// path within the host: one of the devices may have no link now.
+    /// Encodes the handle; shortens the address if needed. A second device takes precedence over
+    /// the path within the host: one of the devices may have no link now.
     pub(crate) fn fit(
         &mut self,
         shorten: impl Fn(&Address, usize) -> Option<Address>,

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The devices, lanes and policies are those of the transports; this crate only turns NCCL's
-//! requests into puts. The plugin's objects are numbers for NCCL (`table.rs`): they look like
-//! pointers, and are never followed.
+//! requests into puts. NCCL holds the plugin's objects as numbers (`table.rs`) that look like
+//! pointers and are never dereferenced.
 
 mod comm;
 mod config;

@@ -1,4 +1,4 @@
-//! NCCL's log, to which the messages of this plugin and its transports go.
+//! NCCL's log, which takes the messages of this plugin and its transports.
 
 use std::ffi::{CString, c_ulong};
 use std::io;
@@ -18,12 +18,12 @@ pub(crate) fn direct(logger: Logger) {
     }
 }
 
-/// Begins to log the messages of the transports; with `finer`, more than NCCL shows people.
+/// Starts to log the transports' messages; `finer` adds those for debugging.
 pub(crate) fn start(finer: bool) {
     let level = if finer { Level::DEBUG } else { Level::INFO };
     let format = tracing_subscriber::fmt().with_max_level(level).with_writer(Lines);
     let format = format.without_time().with_ansi(false).with_target(false).with_level(false);
-    // Where somebody has started one before, as in tests, it is left alone.
+    // An error means that a subscriber exists, as in tests; it stays.
     let _ = format.try_init();
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn line(level: LogLevel, subsystems: c_ulong, text: &str) {
     }
 }
 
-/// Writer that makes lines of NCCL's log from those of `tracing`.
+/// Writer that turns lines of `tracing` into lines of NCCL's log.
 struct Lines;
 
 /// One line of the log.

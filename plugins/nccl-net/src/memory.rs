@@ -37,7 +37,7 @@ impl Mr {
         )))
     }
 
-    /// Does something with the memory; an error once it is withdrawn.
+    /// Runs `work` on the memory; fails once the memory is withdrawn.
     pub(crate) fn with(
         &self,
         work: impl FnOnce(&Region) -> Result<(), RegionError>,
@@ -50,12 +50,12 @@ impl Mr {
         work(&self.region).map_err(|error| NetError::argument(error.to_string()))
     }
 
-    /// Withdraws the memory: nothing is begun with it any more.
+    /// Withdraws the memory: no new access begins.
     pub(crate) fn withdraw(&self) {
         *self.is_there.write().unwrap_or_else(PoisonError::into_inner) = false;
     }
 
-    /// Deregisters the memory. When this returns, nothing is written there any more.
+    /// Deregisters the memory. No write to it occurs after this returns.
     pub(crate) fn deregister(&self) -> Result<(), NetError> {
         Ok(self.device.deregister(self.key)?)
     }

@@ -39,7 +39,7 @@ const RELEASE_WITHIN: Duration = Duration::from_millis(10);
 pub(crate) struct Plugin {
     pub(crate) devices: Devices,
     connect_options: ConnectOptions,
-    /// Number of this process in a family of forks.
+    /// Fork generation of the process that initialised the plugin.
     generation: u32,
     /// Number of communicators of NCCL that have been initialised and not finalised.
     users: AtomicU32,
@@ -53,7 +53,7 @@ pub(crate) struct Plugin {
 }
 
 static PLUGIN: OnceLock<Plugin> = OnceLock::new();
-/// Lock for initialising and finalising: between them is the life of the thread.
+/// Lock that serialises initialising and finalising.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Bytes that a slot may hold.
@@ -82,10 +82,10 @@ pub(crate) fn plugin() -> Result<&'static Plugin, NetError> {
     Ok(plugin)
 }
 
-/// Prepares for one more communicator of NCCL.
+/// Initialises the plugin if needed, and counts one more user.
 pub(crate) fn init(logger: Logger) -> Result<(), NetError> {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    // What is wrong with the configuration is to be in the log, too.
+    // First, so that errors of the configuration are logged too.
     log::direct(logger);
     if PLUGIN.get().is_none() {
         let config = config::read()?;
@@ -163,7 +163,7 @@ impl Plugin {
         self.contexts.with(id, |context| Arc::clone(context)).ok_or_else(|| gone("a context"))
     }
 
-    /// Records what a communicator is about to do.
+    /// Records NCCL's hint about a communicator.
     pub(crate) fn hint(&self, id: Id, attributes: &Attributes) -> Result<(), NetError> {
         self.context(Known::By(id))?.hint(attributes);
         Ok(())
@@ -227,7 +227,7 @@ impl Plugin {
                 let id = self.attempts.add(Box::new(attempt)).ok_or_else(too_many)?;
                 handle.attempt = Some(id);
                 *bytes = handle.encode().unwrap_or(*bytes);
-                // It also looks after attempts that nobody asks for any more.
+                // The thread also drops attempts that NCCL no longer polls.
                 self.start()?;
                 id
             }
@@ -264,7 +264,8 @@ impl Plugin {
         })
     }
 
-    /// Polls communicators that nobody else polls. Returns whether any has something to do.
+    /// Polls communicators that no other thread holds or has polled lately, and drops old attempts.
+    /// Returns whether any communicator has something to do.
     fn look(&self, now: Instant) -> bool {
         let mut busy = false;
         let mut is_late = |connection: &mut Connection, works: bool| {
@@ -304,7 +305,7 @@ impl Plugin {
                 "memory of kind {kind}: only memory of the host (1) is offered"
             )));
         }
-        // May take long: not under the communicator's lock.
+        // May take long, so the communicator is not locked.
         let mr = Arc::new(Mr::new(&self.device_of(comm)?, region)?);
         self.memory.add(Box::new(mr)).ok_or_else(too_many)
     }
@@ -332,7 +333,7 @@ impl Plugin {
         device.ok_or_else(|| gone("a communicator"))
     }
 
-    /// Returns the registration of so many bytes, and their offset in it. Zero bytes need none.
+    /// Returns a buffer's registration and its offset there. An empty buffer needs none.
     fn locate(
         &self,
         mr: Option<Id>,
@@ -417,7 +418,8 @@ impl Plugin {
         Ok(done.map(|(count, sizes)| Tested { count, sizes }))
     }
 
-    /// Closes a sending communicator. What is under way still arrives.
+    /// Closes a sending communicator. Messages under way still arrive, unless their puts read the
+    /// caller's memory for longer than [`RELEASE_WITHIN`].
     pub(crate) fn close_sender(&self, comm: Id) -> Result<(), NetError> {
         let mut sender = self.senders.remove(comm).ok_or_else(|| gone("a sending communicator"))?;
         sender.close(ccl_clock::now() + RELEASE_WITHIN);
@@ -458,7 +460,7 @@ fn too_many() -> NetError {
     NetError::new(NcclResult::SYSTEM_ERROR, "there are more than 2^20 of that kind already")
 }
 
-/// Reads the number that C has given: that of an object, and which request of it, if any.
+/// Decodes a pointer from C: the number of an object, and of one of its requests, if any.
 pub(crate) fn read(pointer: *mut c_void) -> Option<(Id, Option<RequestId>)> {
     Id::read(pointer.addr() as u64)
 }

@@ -1,5 +1,5 @@
-//! The progress thread: communicators with something to do make progress also when NCCL does not
-//! call, and closed communicators are drained. There is one thread for the process.
+//! The progress thread, one per process. It polls communicators with work while NCCL does not call,
+//! and drains closed communicators.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,15 +13,15 @@ use crate::comm::connection::Connection;
 use crate::comm::receiver::Receiver;
 use crate::comm::sender::Sender;
 
-/// Time after a poll in which a communicator needs no other poll.
+/// Time after which a communicator with work is polled again.
 pub(crate) const PUMP_AFTER: Duration = Duration::from_micros(500);
-/// Interval between polls of communicators that have nothing to do: both sides mend a break.
+/// Interval between polls of idle communicators: both sides must poll to repair a connection.
 pub(crate) const IDLE_EVERY: Duration = Duration::from_millis(100);
 /// Time without anything to do after which the thread sleeps until it is woken.
 const AWAKE: Duration = Duration::from_millis(50);
 /// Longest time that a closed communicator may take to reach the peer.
 const DRAIN_WITHIN: Duration = Duration::from_secs(4);
-/// Time for which a closed receiver discards what still comes, unless its peer closes too.
+/// Time for which a closed receiver discards arriving messages, unless its peer closes too.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// A communicator that NCCL has closed.
@@ -29,7 +29,7 @@ const LINGER: Duration = Duration::from_secs(1);
 struct Closed {
     comm: Comm,
     since: Instant,
-    /// True once everything is handed over and the farewell is being said.
+    /// True once the communicator is drained, or has failed, and the farewell has begun.
     leaves: bool,
 }
 
@@ -51,8 +51,8 @@ impl Closed {
         }
     }
 
-    /// Advances a closed communicator; in haste, a receiver waits for no messages to discard.
-    /// Returns whether the communicator may be dropped, which then takes no time.
+    /// Advances a closed communicator; with `in_haste`, a receiver does not linger. Returns whether
+    /// the communicator can be dropped without blocking.
     fn is_over(&mut self, now: Instant, in_haste: bool) -> bool {
         if now.since(self.since) >= DRAIN_WITHIN {
             self.connection().cut("it did not take in time what was sent before this side closed");
@@ -88,8 +88,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Progress {
-    /// Starts the thread, unless it runs. It calls `look` again and again, which polls what nobody
-    /// else polls and returns whether there was something to do.
+    /// Starts the thread, unless it runs. The thread repeatedly calls `look`, which polls
+    /// communicators and returns whether any has something to do.
     pub(crate) fn start(
         &'static self,
         look: impl Fn(Instant) -> bool + Send + 'static,
@@ -152,7 +152,7 @@ impl Progress {
                 continue;
             }
             self.sleeps.store(true, Ordering::SeqCst);
-            // Work that began earlier has not woken the thread.
+            // Work that began before `sleeps` was set has not woken the thread.
             if !look(now) {
                 std::thread::park_timeout(IDLE_EVERY);
             }

@@ -34,8 +34,8 @@ pub(crate) struct ConnectOptions {
     pub(crate) settings: Settings,
     /// Policy by which messages are spread over queue pairs.
     pub(crate) policy: Arc<Policy>,
-    /// True if the environment sets a traffic class for RDMA, which there overrides that of a
-    /// communicator.
+    /// True if the environment sets a traffic class for RDMA, which overrides that of a
+    /// communicator for RDMA only.
     pub(crate) has_class: bool,
     /// Longest time that joining may take.
     pub(crate) join_within: Duration,
@@ -50,9 +50,9 @@ pub(crate) struct Listening {
     listeners: Vec<(ConnectionSettings, String, Box<dyn Listener>)>,
     options: ConnectOptions,
     joining: Vec<(Instant, String, Box<Receiver>)>,
-    /// Time since which NCCL asks for a connection that has not come; none before it asks.
+    /// Time of NCCL's first `accept` since the last connection; none before it.
     asked: Option<Instant>,
-    /// Number of strangers that have been reported.
+    /// Number of rejected connections reported so far.
     told: u64,
 }
 
@@ -164,7 +164,7 @@ impl Listening {
         Ok(None)
     }
 
-    /// Returns the connections that had come and were not taken.
+    /// Returns the connections that were not handed to NCCL.
     pub(crate) fn into_joining(self) -> impl Iterator<Item = Box<Receiver>> {
         self.joining.into_iter().map(|(.., receiver)| receiver)
     }
@@ -189,7 +189,7 @@ pub(crate) struct Attempt {
     candidates: Vec<(ConnectionSettings, String, Address)>,
     context: Arc<Context>,
     secret: Secret,
-    /// Connection in the making, over the last of the candidates.
+    /// Transport's attempt over the last candidate.
     connecting: Option<Box<dyn Connecting>>,
     sender: Option<Box<Sender>>,
     options: ConnectOptions,
@@ -232,7 +232,7 @@ impl Attempt {
         Ok(Attempt { candidates, context, secret, connecting, sender, options, began: now })
     }
 
-    /// Advances the connection. Goes on with the next candidate if one leads nowhere.
+    /// Advances the connection; falls back to the next candidate if one fails.
     fn connect(&mut self, now: Instant) -> Result<Option<Connected>, TransportError> {
         let until = self.began + self.options.join_within;
         loop {
@@ -245,7 +245,7 @@ impl Attempt {
                     match connection_settings.device.connect(address, &self.secret, &HELLO, until) {
                         Ok(connecting) => self.connecting.insert(connecting),
                         Err(error) if self.candidates.len() == 1 => return Err(error),
-                        // That of another host, mostly.
+                        // Mostly, the address is from another host.
                         Err(_) => {
                             self.candidates.pop();
                             continue;
@@ -264,14 +264,14 @@ impl Attempt {
         }
     }
 
-    /// Ends a connection that was not handed out. Nothing was sent over it that is waited for.
+    /// Cuts a connection that was not handed out: nobody waits for its messages.
     fn give_up(&mut self) {
         if let Some(mut sender) = self.sender.take() {
             sender.connection().cut("it was given up before it was ready");
         }
     }
 
-    /// Returns whether the attempt is so old that nobody asks for it any more.
+    /// Returns whether the attempt is so old that NCCL no longer polls it.
     pub(crate) fn is_forgotten(&self, now: Instant) -> bool {
         now.since(self.began) > 2 * self.options.join_within
     }
@@ -370,7 +370,7 @@ mod tests {
         ConnectOptions { settings, policy, has_class, join_within: long, who }
     }
 
-    /// The handshake is done by then: one side has another view of the memory.
+    /// Tests the fallback after the handshake: one side has another view of the memory.
     #[test]
     fn shared_memory_that_fails_late_is_given_up_for_the_network() {
         for (mean, shares) in [(0, false), (1, false), (0, true), (1, true)] {
@@ -427,7 +427,7 @@ mod tests {
         }
     }
 
-    /// `NCCL_IB_TC` says nothing of TCP.
+    /// Tests that `NCCL_IB_TC` does not apply to TCP.
     #[test]
     fn the_environments_class_is_for_queue_pairs_alone() {
         let context = Context::new(40);

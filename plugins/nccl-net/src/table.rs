@@ -1,5 +1,5 @@
-//! Tables of what C holds of this plugin: numbers that look like pointers, and are never followed.
-//! The table recognises the number of something that is gone or never was.
+//! Tables of the objects that C holds, as numbers that look like pointers and are never
+//! dereferenced. A table rejects the number of an object that is gone or never existed.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -51,19 +51,19 @@ impl RequestId {
 }
 
 impl Id {
-    /// Returns the number that C can hold.
+    /// Returns the number in 64 bits.
     pub(crate) fn number(self) -> u64 {
         (self.kind as u64) << 60
             | u64::from(self.generation) << (2 * INDEX_BITS)
             | u64::from(self.index) << INDEX_BITS
     }
 
-    /// Returns the number as a pointer that leads nowhere.
+    /// Returns the number as a pointer without provenance.
     pub(crate) fn pointer(self) -> *mut c_void {
         std::ptr::without_provenance_mut(self.number() as usize)
     }
 
-    /// Returns the number of a request of this communicator, as a pointer that leads nowhere.
+    /// Returns the number of a request of this communicator, as a pointer without provenance.
     pub(crate) fn request(self, request: RequestId) -> *mut c_void {
         let low = REQUEST | u32::from(request.turn) << 8 | u32::from(request.slot);
         std::ptr::without_provenance_mut((self.number() | u64::from(low)) as usize)
@@ -109,7 +109,7 @@ type Slot<T> = Mutex<Entry<T>>;
 pub(crate) struct Table<T> {
     kind: Kind,
     chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS],
-    /// Number of slots that were ever in use.
+    /// Number of slots used so far.
     used: AtomicU32,
     vacant: Mutex<Vec<u32>>,
 }
@@ -141,7 +141,7 @@ impl<T> Table<T> {
                     let entry = || Mutex::new(Entry { generation: 0, value: None });
                     (0..CHUNK).map(|_| entry()).collect()
                 });
-                // Release: whoever sees the number finds the chunk.
+                // Release: a thread that sees the number also sees the chunk.
                 self.used.store(index + 1, Ordering::Release);
                 index
             }
@@ -152,7 +152,7 @@ impl<T> Table<T> {
         Some(Id { kind: self.kind, index, generation: entry.generation })
     }
 
-    /// Does something with an object while nobody else does; none if the object is gone.
+    /// Runs `work` on an object under its lock; none if the object is gone.
     pub(crate) fn with<R>(&self, id: Id, work: impl FnOnce(&mut T) -> R) -> Option<R> {
         let mut entry = lock(self.slot(id.index).filter(|_| id.kind == self.kind)?);
         if entry.generation != id.generation {
@@ -174,7 +174,7 @@ impl<T> Table<T> {
         Some(value)
     }
 
-    /// Does something with each object, one after the other.
+    /// Runs `work` on each object in turn, under its lock.
     pub(crate) fn for_each(&self, mut work: impl FnMut(&mut T)) {
         for index in 0..self.used.load(Ordering::Acquire) {
             let Some(slot) = self.slot(index) else { return };
@@ -184,7 +184,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Does something with each object that nobody else is busy with.
+    /// Runs `work` on each object whose lock is free.
     pub(crate) fn for_each_idle(&self, mut work: impl FnMut(Id, &mut T)) {
         for index in 0..self.used.load(Ordering::Acquire) {
             let Some(slot) = self.slot(index) else { return };

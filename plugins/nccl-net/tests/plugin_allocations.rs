@@ -1,4 +1,4 @@
-//! Tests that messages allocate nothing in any thread of the process, once others like them have
+//! Tests that messages allocate nothing in any thread of the process, after similar messages have
 //! passed.
 
 #[cfg(test)]
@@ -8,7 +8,7 @@ mod pair;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The system's allocator, which counts what is asked of it.
+/// The system's allocator, with a count of allocations.
 struct Counting(AtomicU64);
 
 // SAFETY: it hands everything on to the system's allocator, and counts without allocating.
@@ -38,8 +38,8 @@ mod tests {
     use super::pair::{self, NET, Pair, both, ok};
 
     const SIZES: [usize; 6] = [0, 8, 5000, 20_000, 300_000, 2 << 20];
-    /// Number of rounds, of which the one with the fewest allocations counts: a thread that waits
-    /// for long looks around.
+    /// Number of rounds; only the one with the fewest allocations counts, since a thread that waits
+    /// long also does other work.
     const ROUNDS: usize = 5;
 
     /// Passes one message with the plugin's own calls and nothing else.

@@ -54,7 +54,7 @@ pub enum ExchangeError {
     },
 }
 
-/// Error for a verdict that cannot be had.
+/// Error of a verdict that cannot be reached or used.
 #[derive(Debug, Error)]
 pub enum VerdictError {
     /// This rank gets no verdict.
@@ -77,7 +77,7 @@ pub enum VerdictError {
     TimedOut {
         /// Time waited, in milliseconds.
         waited_ms: u64,
-        /// The failure that the survivors were to agree about.
+        /// The failure that started the agreement.
         failure: Failure,
     },
     /// This process was forked from the rank.
@@ -115,7 +115,7 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn lock(&self) -> MutexGuard<'_, Control> {
-        // The machine is valid between any two of its calls, whatever a panicking caller left.
+        // The machine is valid between any two of its calls, even if a caller panicked.
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -136,7 +136,7 @@ impl Shared {
     }
 
     fn wake(&self) {
-        // It fails only when the counter is full: then the thread is awake anyway.
+        // The write fails only if the counter is full: then the thread is awake.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
@@ -275,7 +275,7 @@ impl ControlPlane {
                 let address = self.addresses.get(peer as usize).copied();
                 let address = address.map_or_else(String::new, |address| address.to_string());
                 let waited_ms = deadline.waited_ms();
-                // The others may be complete: they are not to take this for leaving.
+                // Without a report, the others, which may be complete, take this for leaving.
                 let text = format!("it has no control connection with rank {peer}");
                 self.report(self.rank, format!("{text}: {}", advice()));
                 let rank = self.rank;
@@ -309,8 +309,8 @@ impl ControlPlane {
         self.shared.failed.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the failure that ended this communicator, if one has, as far as this rank knows.
-    /// Others may have heard of another rank first, if several fail at once:
+    /// Returns the failure that ended this communicator, if one has, as far as this rank knows. If
+    /// several ranks fail at once, other ranks may first hear of another failure:
     /// [`ControlPlane::verdict`] names the failure that all agree on.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
@@ -334,14 +334,14 @@ impl ControlPlane {
         if self.is_forked() { Strays::default() } else { self.shared.lock().strays() }
     }
 
-    /// Returns this rank's progress. The data path records the end of each operation there, and
-    /// lets no operation end well that `Completed` refuses.
+    /// Returns this rank's progress, in which the data path records the end of each operation. An
+    /// operation that `Completed` refuses must not end well.
     #[must_use]
     pub fn completed(&self) -> &Arc<Completed> {
         &self.completed
     }
 
-    /// Lets no further operation end well on this rank; returns the number of the last one.
+    /// Lets no further operation end well on this rank; returns the number of the last that did.
     pub fn freeze(&self) -> u64 {
         self.completed.freeze()
     }
@@ -395,7 +395,7 @@ impl ControlPlane {
                 )
             }
             Err(error @ NoVerdict::Condemned(_)) => Some(Err(error.into())),
-            // Some of the silent may turn out to have ended.
+            // Silent ranks may turn out to have ended.
             Err(error) => {
                 refusal = Some(error);
                 None
@@ -440,7 +440,7 @@ impl ControlPlane {
         self.shared.await_change(COMPARE_MAX, |_| self.failure())
     }
 
-    /// Ends the communicator for all ranks, by this rank's own will. If the communicator has ended
+    /// Ends the communicator for all ranks, at this rank's request. If the communicator has ended
     /// already, this rank does not go on with the other survivors. A communicator that is being
     /// made from this one ends as well.
     pub fn abort(&self, reason: impl Into<String>) {
@@ -470,7 +470,7 @@ impl ControlPlane {
         let mut control = shared.lock();
         what(&mut control);
         if self.thread.is_none() {
-            // Alone it agrees with itself, and needs no place to meet.
+            // A single rank agrees with itself and needs no rendezvous.
             if control.wants_rendezvous_port() {
                 control.set_rendezvous_port(0, now());
             }
@@ -482,8 +482,8 @@ impl ControlPlane {
         let unseen = |_: &mut Control| !self.has_failed();
         let waited = shared.changed.wait_timeout_while(control, REPORT_MAX, unseen);
         let (control, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        // This rank sees the failure in any case: its further calls must fail, however long the
-        // control thread is kept from running.
+        // Publishes here, too: this rank's further calls must fail, however long the control thread
+        // is kept from running.
         publish(shared, &control);
     }
 
@@ -524,8 +524,8 @@ impl ControlPlane {
         self.all_gather(Vec::new(), timeout).map(|_| ())
     }
 
-    /// Leaves in good order: the others do not take that for a death, and go on without this rank.
-    /// Blocks until this rank's last messages are sent, for [`super::Join::linger`] at most.
+    /// Leaves in good order: the others do not report a death, and go on without this rank. Blocks
+    /// until this rank's last messages are sent, for [`super::Join::linger`] at most.
     pub fn close(self) {}
 
     fn time_out(&self, sequence: u64, by: Deadline) -> ExchangeError {

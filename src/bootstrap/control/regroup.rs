@@ -16,7 +16,7 @@ const HOSTS_MAX: usize = 8;
 pub(super) struct Reachable {
     /// Address at which the rank listens.
     listen: IpAddr,
-    /// Names under which rank 0 was to be reached.
+    /// Host names and addresses of rank 0 in the unique id.
     root_hosts: Vec<String>,
     spans_hosts: bool,
 }
@@ -36,8 +36,8 @@ impl Reachable {
     }
 }
 
-/// Invitation for new ranks to a communicator whose members call `grow`. The secret of an
-/// invitation is good for that alone.
+/// Invitation for new ranks to a communicator whose members call `grow`. The secret is valid for
+/// this invitation only.
 #[derive(Debug)]
 pub struct Invitation {
     /// Unique id to hand to each newcomer.
@@ -70,7 +70,7 @@ fn host_of(address: SocketAddr) -> String {
     }
 }
 
-/// Returns the hosts that an invitation may name, those that others can reach first.
+/// Returns the hosts that an invitation names: valid ones only, loopback last.
 fn worth_naming(hosts: &[String]) -> Vec<String> {
     let is_name = |host: &&String| {
         Endpoint::new(host.as_str(), 1)
@@ -87,7 +87,7 @@ fn worth_naming(hosts: &[String]) -> Vec<String> {
 }
 
 impl ControlPlane {
-    /// Opens a socket at which other ranks can meet this one, wherever they reach it now.
+    /// Opens a socket at which other ranks can meet this one, on the address that it listens at.
     ///
     /// # Errors
     /// The system gives none.
@@ -190,7 +190,7 @@ impl ControlPlane {
         successor.clone_into(&mut self.shared.successor());
     }
 
-    /// Returns the names under which this rank knows rank 0, or under which rank 0 is known.
+    /// Returns the hosts at which rank 0 can be reached, as far as this rank knows.
     pub(crate) fn root_hosts(&self) -> Vec<String> {
         match self.addresses.first() {
             Some(address) if self.rank != 0 => vec![host_of(*address)],
@@ -199,8 +199,7 @@ impl ControlPlane {
         }
     }
 
-    /// Returns an invitation to a rendezvous at this port of rank 0, which all know by one of
-    /// `hosts`.
+    /// Returns an invitation to a rendezvous at this port of rank 0, which is reached at `hosts`.
     pub(crate) fn invitation(
         &self,
         hosts: &[String],

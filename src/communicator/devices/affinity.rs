@@ -22,8 +22,8 @@ const REASON_CHARS_MAX: usize = 160;
 /// A rank's report on its RDMA devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Surveyed {
-    /// The rank has devices. Holds those that are nearest to the rank, a bit for each that its host
-    /// has, and whether all devices are InfiniBand's.
+    /// The rank has devices. `nearest` has a bit for each device of the host, set for the nearest
+    /// ones. `is_infiniband` is true if all devices are InfiniBand's.
     Has { nearest: u64, is_infiniband: bool },
     /// The rank has no devices. Holds the reason.
     Lacks(String),
@@ -44,7 +44,7 @@ pub(crate) struct Survey {
 }
 
 impl Survey {
-    /// Iterates over the ranks: the devices that are nearest to each rank, a bit for each device.
+    /// Iterates over the ranks: each rank's nearest devices, as a bit set.
     pub(super) fn nearest(&self) -> impl Iterator<Item = u64> {
         self.ranks.iter().map(|own| match own {
             Surveyed::Has { nearest, .. } => *nearest,
@@ -52,7 +52,7 @@ impl Survey {
         })
     }
 
-    /// Iterates over the ranks that have devices: true if all of a rank's are InfiniBand's.
+    /// Iterates over the ranks that have devices: true if all devices of the rank are InfiniBand's.
     pub(super) fn layers(&self) -> impl Iterator<Item = bool> {
         self.ranks.iter().filter_map(|own| match own {
             Surveyed::Has { is_infiniband, .. } => Some(*is_infiniband),
@@ -65,7 +65,7 @@ impl Survey {
         !self.ranks.is_empty() && self.layers().all(|is_infiniband| is_infiniband)
     }
 
-    /// Returns why not all ranks can use their devices with each other, if some cannot.
+    /// Returns why the ranks cannot all use their devices together, if they cannot.
     pub(super) fn lacks(&self) -> Option<String> {
         let lacking = self.ranks.iter().enumerate().find_map(|(rank, own)| match own {
             Surveyed::Lacks(why) => Some((rank, why)),
@@ -81,8 +81,8 @@ impl Survey {
     }
 }
 
-/// Tells all ranks which adapters this rank's host has for each candidate, and which of them are
-/// nearest to this rank. All ranks call it.
+/// Exchanges the ranks' reports on their nearest adapters for each candidate, and stores the
+/// reports in the candidates. All ranks call it.
 pub(in crate::communicator) fn survey(
     control: &ControlPlane,
     config: &Config,
@@ -110,7 +110,7 @@ fn locality(near: &str) -> Result<Locality, Error> {
     }
     let path = pci_function(near)?;
     let node = fs::read_to_string(path.join("numa_node")).ok();
-    // -1 if the node is unknown. The process's own node serves then: launchers place ranks near
+    // -1 if the node is unknown. Then the process's own node is used: launchers place ranks near
     // their accelerators.
     let node = node.and_then(|text| text.trim().parse().ok());
     Ok(Locality { numa_node: node.or_else(numa_node), pci_path: path.to_str().map(str::to_owned) })

@@ -73,7 +73,7 @@ impl Devices {
             None => Hosts::of(&Vec::from_iter(0..ranks)),
             Some(_) => Hosts::of(&Vec::from_iter((0..ranks).map(own))),
         };
-        // All ranks decide alike, also one that is alone on its host, as they take part in each
+        // All ranks decide alike, even one that is alone on its host, because all take part in each
         // other's exchanges.
         let sharing = hosts.count() < ranks;
         let near: Vec<Rank> = (0..ranks).filter(|peer| own(*peer) == own(rank)).collect();
@@ -161,8 +161,8 @@ fn keep_one_layer(devices: &mut Vec<DeviceInfo>) {
     });
 }
 
-/// Returns the transports that ranks on several hosts take where `auto` leaves them open, by name,
-/// and why.
+/// Returns the name of the transports that `auto` chooses for ranks on several hosts, and the
+/// reason.
 pub(super) fn settle(config: &Config, candidates: &[Candidate]) -> Option<(&'static str, String)> {
     let auto = Choice::named(transports::AUTO).ok()?;
     if config.transport != transports::AUTO || candidates.is_empty() {
@@ -218,7 +218,7 @@ struct Sharing {
 }
 
 impl Sharing {
-    /// Returns the assignment for the rank that is `index` among those of its host.
+    /// Returns the assignment for rank number `index` of its host.
     fn new(
         config: &Config,
         roster: &Roster,
@@ -285,9 +285,9 @@ fn nearest_of(locality: &Locality, devices: &[Locality]) -> u64 {
     bits.fold(0, |bits, (at, _)| bits | 1 << at)
 }
 
-/// Returns which of a host's devices its rank `index` takes. `nearest` are the devices that are
-/// nearest to each of the host's ranks, a bit for each. Ranks that choose from the same devices get
-/// as many as each other, at most `most`, and at least one.
+/// Returns the devices that rank `index` of a host takes. `nearest` holds the nearest devices of
+/// each rank of the host, as bit sets. Ranks with the same nearest devices get equal numbers of
+/// them, at most `most`, and at least one.
 fn share(nearest: &[u64], index: usize, most: usize) -> Vec<usize> {
     let Some(own) = nearest.get(index) else { return Vec::new() };
     let candidates: Vec<usize> = (0..u64::BITS as usize).filter(|at| own >> at & 1 == 1).collect();
@@ -298,8 +298,8 @@ fn share(nearest: &[u64], index: usize, most: usize) -> Vec<usize> {
     taken.filter_map(|at| candidates.get(at % candidates.len().max(1)).copied()).collect()
 }
 
-/// Returns the number of devices whose budgets each rank of a host has; ranks that take the same
-/// device share its budget.
+/// Returns the sum of each rank's shares of device budgets; ranks that take the same device share
+/// its budget.
 fn budget_shares(taken: &[Vec<usize>]) -> Vec<f64> {
     let sharers = |device: &usize| taken.iter().filter(|own| own.contains(device)).count();
     let share = |own: &Vec<usize>| own.iter().map(|device| 1.0 / sharers(device) as f64).sum();
@@ -395,7 +395,7 @@ mod tests {
         }
     }
 
-    /// Returns the names of the adapters that are left of those that `make` has.
+    /// Returns the names of `make`'s adapters that `auto` keeps.
     fn left(make: Make, names_devices: fn(&Config) -> bool) -> Vec<String> {
         let kind = Box::leak(Box::new(TransportKind {
             name: "adapters",
@@ -469,7 +469,7 @@ mod tests {
             all.sort_unstable();
             assert_eq!(all, [0, 1, 2, 3], "each is somebody's: {ranks:?}");
         }
-        // Who is near to none, and who may run anywhere.
+        // A rank near to no device, and one that may run anywhere.
         assert_eq!(
             taken(&devices, &[Some(7), None, Some(0)], 4),
             [vec![0, 1], vec![2, 3], vec![0, 1]]
@@ -499,7 +499,7 @@ mod tests {
         backwards.reverse();
         others.reverse();
         assert_eq!(taken(&pairs, &backwards, 4), others);
-        // Two and two at each switch.
+        // Two devices and two accelerators at each switch.
         let devices = Vec::from_iter((0..4).flat_map(|switch| [at(switch, 0), at(switch, 1)]));
         let two = Vec::from_iter((0..4).flat_map(|switch| [at(switch, 2), at(switch, 3)]));
         assert_eq!(taken(&devices, &two, 4), own);
@@ -519,7 +519,7 @@ mod tests {
         assert_eq!(taken(&[at(0, 0), at(1, 0)], &[at(5, 1)], 4), [[0, 1]]);
         assert_eq!(taken(&[at(0, 0), at(6, 0)], &[at(5, 1)], 4), [[1]]);
         assert_eq!(taken(&[at(0, 0), at(1, 0)], &[at(5, 1), at(6, 1)], 4), [[0], [1]]);
-        // Devices of which nothing but the node is known, or nothing.
+        // Devices with only a known node, or with nothing known.
         assert_eq!(taken(&on(&[Some(0), Some(1)]), &[at(5, 1)], 4), [[1]]);
         assert_eq!(taken(&on(&[None; 2]), &[at(5, 1), at(0, 1)], 4), [[0], [1]]);
     }

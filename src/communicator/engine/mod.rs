@@ -65,14 +65,14 @@ pub(super) struct Plan {
     fan_out: u32,
     pub(super) execution: Execution,
     numbers: CallParams,
-    /// True if the execution has these numbers.
+    /// True if the execution is bound to the numbers.
     is_bound: bool,
     used: u64,
     /// Number of waiting calls that hold the plan.
     pins: u32,
 }
 
-/// A call that was planned and checked before: the same call again needs neither.
+/// The last call, planned and checked. The same call again needs neither.
 #[derive(Debug)]
 struct PlannedCall {
     collective: Collective,
@@ -173,7 +173,7 @@ impl Drop for Engine {
 /// the program's own tracing subscriber.
 pub(super) struct Driven<'e> {
     pub(super) engine: &'e mut Engine,
-    /// True if the thread was unwinding before: calls may be made then, too.
+    /// True if the thread was unwinding before the call, which is allowed.
     unwinding: bool,
 }
 
@@ -188,7 +188,7 @@ impl Drop for Driven<'_> {
     #[inline]
     fn drop(&mut self) {
         if std::thread::panicking() && !self.unwinding {
-            // The others would wait for this rank, and may see its connections end next.
+            // Without a report, the others wait, or only see this rank's connections end.
             let Engine { control, rank, .. } = &*self.engine;
             control.report(*rank, "this rank panicked in the middle of a call");
         }
@@ -206,7 +206,7 @@ pub(super) struct Running {
     bytes: usize,
     /// Values that the recording shows of the call.
     shown: Shown,
-    /// Numbers of a call that waits its turn: others may use its plan with other numbers meanwhile.
+    /// Numbers of a queued call: other calls may use its plan with other numbers meanwhile.
     numbers: Option<Box<CallParams>>,
 }
 
@@ -221,7 +221,7 @@ enum Memory {
 // communicator is moved meanwhile; they are used by one thread at a time.
 unsafe impl Send for Memory {}
 
-/// Name of a call or group, for messages.
+/// Name of a call or group, for error messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CallKind {
     Call(CallRecord),
@@ -336,7 +336,7 @@ impl Engine {
         tracing::debug!(collective = %call.collective, input_bytes, algorithm.name, reason);
         let plan = self.plan(algorithm, call, in_place)?;
         self.bind(plan, call, slot_fraction)?;
-        // What a model predicts is compared, too: each rank works it out by itself.
+        // A choice by predictions is compared, too: each rank predicts by itself.
         let is_compared = call.algorithm.is_some() || self.config.tuning.model.is_some();
         let asked = match is_compared {
             true => (registry_number(algorithm), slot_fraction),
@@ -384,7 +384,7 @@ impl Engine {
         Ok(Running { plan, what, memory, bytes, shown, numbers: None })
     }
 
-    /// Lets a begun call wait its turn: its plan and numbers are kept until [`Engine::forget`].
+    /// Keeps the plan and numbers of a begun call that is queued, until [`Engine::forget`].
     pub(super) fn keep(&mut self, running: &mut Running) {
         let plan = &mut self.plans[running.plan];
         plan.pins += 1;
@@ -396,7 +396,7 @@ impl Engine {
         self.plans[running.plan].pins -= 1;
     }
 
-    /// Makes the ports carry out a begun call.
+    /// Starts a begun call on the ports.
     pub(super) fn start(&mut self, running: &Running) -> Result<(), Error> {
         if let (CallKind::Call(_), Some(to)) = (&running.what, &self.own_record) {
             let [kind, count, sequence, _] = running.shown;
@@ -415,7 +415,7 @@ impl Engine {
             true => plan.execution.restart(),
             false => plan.execution.start(&plan.numbers),
         }
-        // Whether any of the caller's buffers is long enough for zero copy.
+        // True if the call has enough bytes for zero copy.
         let mut uses_buffers = false;
         if let Some(messages) = self.ports.links().messages() {
             let collective = match &running.what {
@@ -588,7 +588,7 @@ impl Engine {
         let Engine { plans, ports, wait_policy, .. } = self;
         match (ports.links().messages(), &wait_policy.doorbell) {
             (Some(messages), None) => messages.sleep(SLEEP_MAX),
-            // No single event wakes the rank for peers here and on other hosts.
+            // No single event reports both peers on this host and others.
             (Some(messages), Some(_)) => messages.sleep(SLEEP_MIXED),
             (None, None) => std::thread::yield_now(),
             (None, Some(doorbell)) => {
@@ -602,7 +602,7 @@ impl Engine {
         }
     }
 
-    /// Returns the plan for an algorithm and root, which is made now if it is new.
+    /// Returns the plan for an algorithm and root; makes a new one if needed.
     fn plan(
         &mut self,
         algorithm: &'static Algorithm,
@@ -626,14 +626,14 @@ impl Engine {
 
     fn message_plan(&mut self, messages: &Messages) -> Result<usize, Error> {
         let (sends, recvs) = (&messages.sends.peers, &messages.recvs.peers);
-        // Few: `==` would call `memcmp` for them.
+        // Short lists, for which `==` would call `memcmp`.
         let is_same =
             |a: &[Rank], b: &[Rank]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b);
         let is_known = |plan: &Plan| match &plan.key {
             PlanKey::Group { sends: s, recvs: r } => is_same(s, sends) && is_same(r, recvs),
             PlanKey::Collective { .. } => false,
         };
-        // Mostly the same as the time before.
+        // Mostly the plan of the last group.
         let side = usize::from(sends.is_empty());
         let last = Some(self.last_groups[side]);
         let last = last.filter(|last| self.plans.get(*last).is_some_and(is_known));
@@ -696,7 +696,7 @@ impl Engine {
         Ok(self.touch(at))
     }
 
-    /// Puts a call's numbers into its plan; allocates only for more uneven counts than before.
+    /// Writes a call's numbers into its plan. Allocates only for more uneven counts than before.
     fn bind(
         &mut self,
         plan: usize,
@@ -726,7 +726,7 @@ impl Engine {
     }
 }
 
-/// Returns the least bytes of a message: 8, the longest element, for each part of the longest one.
+/// Returns the least bytes of a message: 8 (the longest element) per part of the longest message.
 fn message_bytes_min(program: &Program) -> usize {
     program.message_parts as usize * 8
 }
@@ -771,7 +771,7 @@ fn messages_of(key: &PlanKey, numbers: &CallParams) -> Sent {
 /// A call has not ended before all its messages have left this process.
 #[inline(never)]
 fn carry(messages: &mut MessageLinks, progress: Progress) -> Result<Progress, Error> {
-    // Mostly so after a receive, which then needs no reading of the clock.
+    // The usual case after a receive, without a clock reading.
     if progress == Progress::Done && messages.is_over() {
         return Ok(progress);
     }

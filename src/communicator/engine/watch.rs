@@ -13,14 +13,14 @@ use super::{CallKind, Engine, MESSAGE_TAG, Running};
 use crate::bootstrap::{Failure, FailureReason};
 use crate::recorder::{CallRecord, Writer};
 
-/// Longest wait that is too short for asking other ranks.
+/// Time without progress after which a call checks the other ranks.
 const PATIENCE: Duration = Duration::from_millis(10);
 /// Time after the end of a connection before its rank counts as gone. A leaving rank sends a
 /// farewell and hangs up; the farewell may be read a little after the hang-up is seen.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Largest number of links that a message about a deadline names.
 const NAMED_MAX: usize = 4;
-/// Longest wait that is too short to be shown outside of the process.
+/// Time without progress after which the recording shows the awaited ranks.
 const SHOWN_AFTER: Duration = Duration::from_millis(100);
 /// Number of looks after which a waiting call shows again which ranks it waits for.
 const LOOKS_PER_NOTE: u64 = 16;
@@ -30,10 +30,10 @@ const NO_VERDICT: &str = "Is that rank alive, and does it make the same calls?";
 /// Findings on a stalled call, kept so that a long wait does not allocate.
 #[derive(Debug, Default)]
 pub(super) struct StallDetector {
-    /// Links that the call waits for, each with true to receive; without those whose message or
-    /// room is there already.
+    /// Links that the call waits for, each with true to receive. A link that has the message or the
+    /// room is left out, unless its peer has yet to acknowledge payload.
     awaited: Vec<(Link, bool)>,
-    /// Awaited ranks, as they are shown to others.
+    /// Awaited ranks, as the recording shows them.
     shown: Vec<Awaited>,
     /// Ranks in a later call.
     ahead: Vec<(Rank, CallRecord)>,
@@ -49,7 +49,7 @@ pub(crate) struct Lost {
 }
 
 impl Engine {
-    /// Checks why nothing has moved for so long; returns an error if there is a reason.
+    /// Checks why nothing has moved for so long. Returns an error if the reason is known.
     #[cold]
     pub(super) fn check_stall(
         &mut self,
@@ -73,7 +73,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Checks, when a call has ended on this rank, that the others meant the same root.
+    /// Checks, at the end of a call on this rank, that the others named the same root.
     ///
     /// If data has a direction, a rank that only sends gets no answer. Two ranks that each name
     /// themselves root of a broadcast would both succeed without the other's data. So each rank
@@ -91,7 +91,7 @@ impl Engine {
     }
 
     fn confirm_root(&mut self, running: &Running, own: CallRecord) -> Result<(), Error> {
-        // SeqCst: what we have shown and sent comes before what we read now.
+        // SeqCst: our record and messages come before the reads below.
         fence(Ordering::SeqCst);
         for peer in 0..self.ranks {
             for channel in 0..self.segment.channels {
@@ -110,7 +110,7 @@ impl Engine {
     #[inline]
     fn no_stray(&mut self, own: CallRecord, link: Link) -> Result<(), Error> {
         let links = self.ports.links();
-        // Asking would have the peer connected.
+        // Asking would connect the peer.
         if !links.joins(link) || !links.readable(link) {
             return Ok(());
         }
@@ -138,7 +138,7 @@ impl Engine {
             let theirs = self.record_of(peer).filter(|theirs| theirs.sequence > own.sequence);
             self.stall_detector.ahead.extend(theirs.map(|theirs| (peer, theirs)));
         }
-        // Read after the records: what these ranks had sent in our call has arrived by now.
+        // Read after the records: messages that these ranks sent in our call have arrived by now.
         self.find_awaited(running);
         let StallDetector { ahead, awaited, .. } = &self.stall_detector;
         let awaits = |rank| awaited.iter().any(|(link, _)| link.peer == rank);
@@ -171,7 +171,7 @@ impl Engine {
         if self.gone(running).is_none() {
             return Ok(());
         }
-        // What it had sent before it went has arrived by now.
+        // Messages that the rank sent before it left have arrived.
         while self.advance(running.plan)? == Progress::Moved {}
         match self.gone(running) {
             Some((peer, reason)) => Err(self.rank_failed(running, peer, reason)),
@@ -179,7 +179,7 @@ impl Engine {
         }
     }
 
-    /// Records connections that have hung up, often before the control plane has told it.
+    /// Records lost connections, often before the control plane reports them.
     fn poll_connections(&mut self) -> Result<(), Error> {
         if let Some(wiring) = &mut self.wiring {
             let since = Instant::now();
@@ -237,7 +237,7 @@ impl Engine {
 
     /// Names the call that a message belongs to.
     fn sent_by(&self, peer: Rank, tag: u64, bytes: usize) -> String {
-        // The upper half of a tag is the number of the call, the lower half mixes all the rest.
+        // The upper half of a tag is the number of the call, the lower half a hash of the rest.
         let number = tag >> 32;
         match self.record_of(peer) {
             _ if number == MESSAGE_TAG >> 32 => format!("a send of {bytes} bytes"),
@@ -279,7 +279,7 @@ impl Engine {
         } = self;
         shown.clear();
         shown.extend(awaited.iter().map(|&(link, receives)| Awaited { peer: link.peer, receives }));
-        // Parallel channels wait for the same.
+        // Parallel channels wait for the same ranks.
         shown.dedup();
         let timed = timed.as_mut().map(|timed| &mut timed.writer);
         if let Some(writer) = writer.as_mut().or(timed) {

@@ -5,8 +5,8 @@ use ccl_core::types::Rank;
 /// Error in making a communicator from another one.
 ///
 /// Every variant but [`DeriveError::Exhausted`] is [harmless](super::Error::is_harmless): the rank
-/// refuses the call before it sends anything, or all ranks exchange what they know and those of the
-/// new communicator do not begin to connect. The communicator that the ranks have is as it was.
+/// refuses the call before it sends anything, or the ranks of the new communicator learn of the
+/// problem in an exchange and do not begin to connect. The existing communicator is unchanged.
 /// Failures while the ranks of the new communicator connect are other errors;
 /// [`Error::Unmade`](super::Error::Unmade) holds those of `shrink` and `grow`.
 #[derive(Debug, thiserror::Error)]
@@ -41,8 +41,8 @@ pub enum DeriveError {
          call split()"
     )]
     NothingFailed,
-    /// Attempts to `shrink` that lost ranks until none could be left. This rank's communicator had
-    /// failed before and stays so.
+    /// A `shrink` that lost ranks in as many attempts as there are ranks. This rank's communicator
+    /// had failed before and stays so.
     #[error("shrink: more ranks were lost than there are; start the job again")]
     Exhausted,
     /// An invitation of nobody.

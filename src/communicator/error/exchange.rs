@@ -1,4 +1,4 @@
-//! Errors of what ranks exchange and share outside of operations.
+//! Errors of exchanges and of shared memory, outside of operations.
 
 use ccl_core::encoding::MessageError;
 use ccl_core::types::Rank;
@@ -23,7 +23,7 @@ pub enum StepError {
         /// Step of that rank.
         theirs: &'static str,
     },
-    /// Bytes that are not the record of this step. Other ranks may have understood theirs and gone
+    /// Bytes that are not the record of this step. Other ranks may have read valid records and gone
     /// on, so the error is not harmless.
     #[error(
         "what rank {peer} tells in {step} is of no use: {error}; see that all ranks run the same \
@@ -39,8 +39,8 @@ pub enum StepError {
     },
 }
 
-/// Error of memory that the ranks of a host share, for the peers of a rank that failed; that rank
-/// gets its own error. All ranks fail together, and the communicator is unharmed.
+/// Error of shared memory, for the peers of the rank that failed; that rank returns its own error.
+/// All ranks fail together, and the communicator is unharmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharedMemoryError {

@@ -23,9 +23,9 @@ pub use derive::DeriveError;
 pub use exchange::{SharedMemoryError, StepError};
 pub use setup::{SetupError, TableError};
 
-/// An error of a communicator. Unless the error [is harmless](Error::is_harmless), the communicator
-/// is of no more use: later operations end with [`Error::Broken`], which is the same on all
-/// survivors.
+/// An error of a communicator. After an error that is not [harmless](Error::is_harmless), the
+/// communicator is broken: later operations end with [`Error::Broken`] or, after a stall, with
+/// [`Error::Deadline`], with the same cause on all survivors.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -179,7 +179,7 @@ impl Error {
         }
     }
 
-    /// Returns the rank that is to blame, where one is.
+    /// Returns the failed rank, if the error names one.
     #[must_use]
     pub fn failed_rank(&self) -> Option<Rank> {
         match self {

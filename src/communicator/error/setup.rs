@@ -5,8 +5,8 @@ use ccl_core::select::tuning::TuningError;
 use ccl_core::types::Rank;
 use ccl_memory::RegionError;
 
-/// Configuration or host that does not allow the communicator. No communicator was made; one from
-/// which it would have been made is unharmed.
+/// Configuration or host that does not allow the communicator. No communicator was made; the
+/// parent, if there is one, is unharmed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
@@ -79,7 +79,7 @@ pub enum SetupError {
         /// This rank.
         rank: Rank,
     },
-    /// A shared segment that is too small for what is laid out in it.
+    /// A shared segment that is too small for its layout.
     #[error("the shared segment is too small: {0}")]
     Segment(RegionError),
 }

@@ -36,8 +36,7 @@ fn depth(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Checks that control, of which there is less than a lane takes, neither waits behind data nor
-/// keeps data back.
+/// Checks that a few control puts neither wait behind data nor hold data back.
 fn control_depth(fixture: &dyn Fixture) -> Outcome {
     let depth = fixture.device(0).caps().depth_max.min(10_000);
     let pair = &mut Pair::new(fixture, 64)?;

@@ -61,7 +61,7 @@ fn fence(fixture: &dyn Fixture) -> Outcome {
         pair.ends[1].lane.detach(endpoint);
         let before = bytes_of(&pair.ends[1].inbox)?;
         pair.ends[1].events.clear();
-        // The sender may be about to write, may learn of the end, and may try again.
+        // The sender may still be writing, may learn of the end, and may post again.
         for byte in [2, 3] {
             pair.settle(fixture)?;
             flood(fixture, pair, byte)?;
@@ -93,7 +93,7 @@ fn farewell(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// The side that leaves has unread puts of the other one, whose answers find it gone.
+/// The side that leaves has not read the other's puts, and more of them come after it has left.
 fn last_puts(fixture: &dyn Fixture) -> Outcome {
     const PUTS: u32 = 8;
     if !fixture.awaits_farewells() {
@@ -116,7 +116,7 @@ fn last_puts(fixture: &dyn Fixture) -> Outcome {
         work.drain(..taken);
         let End { lane, events, .. } = &mut pair.ends[1];
         let _ = lane.post(fixture.now(), &answers);
-        // The other side has more to do than to look.
+        // The other side is busy: it polls in one of 50 rounds.
         if rounds.next() == Some(0) {
             lane.poll(fixture.now(), events).map_err(failed("polling"))?;
         }
@@ -202,12 +202,12 @@ fn withdrawn(fixture: &dyn Fixture) -> Outcome {
     let device = fixture.device(0);
     let caps = device.caps();
     if caps.mapped {
-        // Here the sender writes; the mapping of the memory lives as long as the sender.
+        // The sender itself writes to mapped memory; its mapping lives as long as the sender.
         return NOT_CLAIMED;
     }
     let bytes = BYTES.min(caps.message_bytes_max);
     let text = pattern(1, bytes);
-    // Deregisters the shared memory, or the memory that was named in its place.
+    // Deregisters the shared memory, or the memory that the put was redirected to.
     for (elsewhere, polls) in (0..6).flat_map(|polls| [(false, polls), (true, polls)]) {
         if elsewhere && !caps.redirects {
             continue;

@@ -21,7 +21,7 @@ fn claimed(fixture: &dyn Fixture) -> bool {
     fixture.device(0).caps().redirects
 }
 
-/// Returns a put of a head from the start of the source and a tail from `at`, to the same place.
+/// Returns a put of a head from the source's start and a tail from `at` to the inbox's start.
 fn put(end: &End, at: usize, bytes: usize, id: u32) -> WorkRequest {
     let WorkRequest::Put { endpoint, local, remote, .. } = end.put(HEAD, None, 0);
     WorkRequest::Put {

@@ -1,5 +1,5 @@
-//! Conformance suite for every transport: it checks what the traits of [`ccl_core::transport`]
-//! promise, and what a device claims in its capabilities, point by point.
+//! Conformance suite for transports: it checks the contract of the traits of
+//! [`ccl_core::transport`] and the capabilities that a device claims, point by point.
 //!
 //! A transport's tests implement [`Fixture`] (two devices that can reach each other, a clock, and a
 //! way to let time pass), call [`run()`] and assert [`Report::passed`]:
@@ -43,7 +43,7 @@ pub trait Fixture {
     /// Returns the time on the clock of all deadlines.
     fn now(&self) -> Instant;
 
-    /// Lets a little time pass, in which work under way makes progress.
+    /// Lets a little time pass, so that work in flight makes progress.
     fn idle(&self);
 
     /// Returns how long the suite waits for an expected event.
@@ -57,8 +57,8 @@ pub trait Fixture {
         lane
     }
 
-    /// Connects to a listener as a stranger would, sends these bytes and hangs up. Returns false if
-    /// the transport has nothing that strangers could reach.
+    /// Connects to a listener without its secret, sends these bytes and hangs up. Returns false if
+    /// the transport has no listener that strangers can reach.
     fn stranger(&self, address: &Address, bytes: &[u8]) -> bool {
         let _ = (address, bytes);
         false
@@ -164,7 +164,7 @@ pub fn run(make: impl Fn() -> Box<dyn Fixture>) -> Report {
     run_only(make, |_| true)
 }
 
-/// Checks the points whose names are taken, each with a fixture of its own.
+/// Runs the points whose names `takes` accepts, each on a fixture of its own.
 pub fn run_only(make: impl Fn() -> Box<dyn Fixture>, takes: impl Fn(&str) -> bool) -> Report {
     let points = points().filter(|point| takes(point.name)).map(|point| {
         let verdict = (point.check)(&*make()).unwrap_or_else(Verdict::Failed);

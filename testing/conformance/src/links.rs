@@ -54,8 +54,8 @@ fn pair(fixture: &dyn Fixture, config: Config) -> Result<[MessageLinks; 2], Stri
     Ok(all)
 }
 
-/// Passes, and lets both sides leave, as ranks do: one after the other, the first would wait for an
-/// answer of the second.
+/// Passes after both sides have left at the same time, as ranks do. A side that left alone would
+/// wait for an answer of the other.
 fn leave(all: [MessageLinks; 2]) -> Outcome {
     std::thread::scope(|scope| {
         for side in all {
@@ -75,7 +75,7 @@ fn carry(fixture: &dyn Fixture) -> Outcome {
     carry_over(fixture, pair(fixture, CONFIG)?)
 }
 
-/// One side knows the other's slots long before the other side knows its own.
+/// Side 0 receives a message before it imports the offer of side 1.
 fn early(fixture: &dyn Fixture) -> Outcome {
     let mut all = apart(fixture, CONFIG)?;
     let [accepted, connected] = join(fixture, b"early")?;
@@ -147,11 +147,11 @@ fn waits(fixture: &dyn Fixture) -> Outcome {
         all[1].release(receiving);
     }
     until(fixture, &mut all, |all| {
-        // As a receiver does, whenever it looks.
+        // A receiver releases all messages that it finds.
         while all[1].readable(receiving) {
             all[1].release(receiving);
         }
-        // The sender may be done before the receiver is told of everything.
+        // The sender may be done before the receiver has polled all arrivals.
         let has_all = all[1].peer_statistics().all(|(_, account)| account.received == 3);
         has_all && all[0].writable(sending) && all[0].is_idle()
     })?;
@@ -166,7 +166,7 @@ fn waits(fixture: &dyn Fixture) -> Outcome {
     leave(all)
 }
 
-/// The dialing side comes much later than the other one; each side dials once.
+/// One side uses the link long before the other does; each side is late once.
 fn on_demand(fixture: &dyn Fixture) -> Outcome {
     if fixture.device(0).caps().mapped {
         return Ok(Verdict::Skipped("memory is mapped, which links by messages do without"));
@@ -266,7 +266,7 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
             receiver.prepost(receiving, (preposted % 5 > 0).then_some(placement));
             preposted += 1;
         }
-        // Some messages are sent before their credit can have come.
+        // Some messages are sent before their CTS can have come.
         while sent < (taken / 40 + 1) * 40 && sent < MESSAGES && sender.writable(sending) {
             let (at, bytes) = location(sent);
             ensure!(sender.send_from(sending, from + at, bytes), "{bytes} bytes are not taken");
@@ -350,7 +350,7 @@ fn pool(fixture: &dyn Fixture) -> Outcome {
     until(fixture, &mut all, |all| all.iter().all(MessageLinks::is_idle))?;
     let counters = all.each_ref().map(MessageLinks::counters);
     ensure!(counters[1].pool_credits >= 10 && counters[1].refused == 0, "{counters:?}");
-    // Nothing is preposted any more, so that nobody holds a credit of the pool.
+    // Without preposted receives, no link holds a credit of the pool.
     for channel in 0..CONFIG.channels {
         let mut granted = 0;
         while all[0].writable(link(1, channel)) {

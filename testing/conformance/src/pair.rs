@@ -56,7 +56,7 @@ impl End {
         self.events.iter().filter_map(arrival).collect()
     }
 
-    /// Returns how often this end was told that the other one is lost.
+    /// Returns the number of events that report the other end as lost.
     pub(crate) fn lost(&self) -> usize {
         let lost = |event: &&Event| matches!(event, Event::Lost { .. });
         self.events.iter().filter(lost).count()
@@ -96,11 +96,11 @@ pub(crate) struct Pair {
 }
 
 impl Drop for Pair {
-    /// Lets both sides leave, as ranks do: one after the other, the first would wait for an answer
-    /// of the second.
+    /// Lets both sides leave at the same time, as ranks do. A side that left alone would wait for
+    /// an answer of the other.
     fn drop(&mut self) {
         for _ in 0..FAREWELLS_MAX {
-            // Both, whatever the first says.
+            // Both sides go on, even if one has finished.
             let over = self.ends.each_mut().map(|end| end.lane.say_farewell(None));
             if over == [true, true] {
                 break;
@@ -164,7 +164,7 @@ pub fn join(fixture: &dyn Fixture, hello: &[u8]) -> Result<[Connected; 2], Strin
     meet(fixture, &mut *listener, &mut *connecting.map_err(failed("connecting"))?)
 }
 
-/// Returns memory of this many bytes for puts to be made from.
+/// Returns registered memory of this many bytes, as a source of puts.
 fn source(device: &dyn Device, bytes: usize) -> Result<(Region, MrKey), String> {
     let region = Region::private(bytes).part(0, bytes).map_err(failed("cutting memory"))?;
     let key = device.register(&region).map_err(failed("registering"))?;
@@ -223,7 +223,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Polls both ends until `done`; fails with `what` if that does not happen.
+    /// Polls both ends until `done`; fails with `what` after the fixture's patience.
     pub(crate) fn until(
         &mut self,
         fixture: &dyn Fixture,

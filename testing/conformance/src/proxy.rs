@@ -24,7 +24,7 @@ pub struct Proxy {
 struct State {
     /// Both streams of each connection: the one that was accepted comes first.
     open: Mutex<Vec<[TcpStream; 2]>>,
-    /// True if a stream that ends leaves the other as it is.
+    /// True if the end of one stream does not end the other.
     is_one_sided: AtomicBool,
     refuses: AtomicBool,
     ends: AtomicBool,
@@ -68,8 +68,8 @@ impl Proxy {
         self.state.cut();
     }
 
-    /// Breaks all connections on one side (0 is the side that has connected). The other learns of
-    /// it when it writes, as when a middlebox has forgotten a connection.
+    /// Breaks all connections on one side (0 is the side that has connected). The other side
+    /// notices only when it writes, as when a middlebox has forgotten a connection.
     pub fn cut_side(&self, side: usize) {
         self.state.is_one_sided.store(true, Ordering::Relaxed);
         for streams in self.state.open.lock().unwrap().iter() {
@@ -96,25 +96,25 @@ impl Proxy {
     /// Returns the address of a listener with the proxy's address in place of its own.
     ///
     /// # Errors
-    /// Returns an error if the address is not one of TCP.
+    /// Returns an error if the address is not a TCP address.
     pub fn instead_of(&self, address: &Address) -> Result<Address, TransportError> {
         instead_of(address, self.address)
     }
 }
 
-/// Returns the address of a listener of TCP, or beside RDMA, with another location in it.
+/// Returns a TCP listener's address with another location. RDMA listeners have such addresses too.
 ///
 /// # Errors
-/// Returns an error if the address is no such address.
+/// Returns an error if the address is not a TCP address.
 pub fn instead_of(address: &Address, other: SocketAddr) -> Result<Address, TransportError> {
     let Location { token, .. } = Location::decode(address)?;
     Ok(Location { token, addresses: vec![other] }.encode())
 }
 
-/// Returns the first location in the address of a listener of TCP, or beside RDMA.
+/// Returns the first location in a TCP listener's address. RDMA listeners have such addresses too.
 ///
 /// # Errors
-/// Returns an error if the address is no such address.
+/// Returns an error if the address is not a TCP address.
 pub fn first_location(address: &Address) -> Result<SocketAddr, TransportError> {
     Ok(Location::decode(address)?.addresses[0])
 }

@@ -196,7 +196,7 @@ fn done_means_done(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Puts complete whatever follows them, and however they are posted together.
+/// Puts complete in any mixture of long and empty puts, also when posted together.
 fn mixed(fixture: &dyn Fixture) -> Outcome {
     let long = fixture.device(0).caps().message_bytes_max.min(8192);
     let pair = &mut Pair::new(fixture, long)?;
@@ -263,7 +263,7 @@ fn out_of_range(fixture: &dyn Fixture) -> Outcome {
     let room = if most < LARGE { most + 64 } else { 4096 };
     let pair = &mut Pair::new(fixture, room)?;
     pair.ends[0].source.write(0, &vec![0xbb; room]).map_err(failed("writing"))?;
-    // Devices may round allocations up; offsets beyond the region itself are certainly outside.
+    // Devices may round allocations up; offsets beyond the region's end are always outside.
     let size = pair.ends[1].inbox.bytes();
     let tops = usize::MAX;
     let mut bad = vec![
@@ -369,7 +369,7 @@ fn back_pressure(fixture: &dyn Fixture) -> Outcome {
 }
 
 fn many_endpoints(fixture: &dyn Fixture) -> Outcome {
-    // More than four bits tell apart.
+    // More endpoints than four bits can number.
     const ENDPOINTS: usize = 20;
     let pair = &mut Pair::new(fixture, ENDPOINTS * 8)?;
     let mut routes = vec![(pair.ends[0].endpoint, pair.ends[1].endpoint, pair.ends[0].remote)];

@@ -120,8 +120,7 @@ impl Capture {
         let bytes = fs::read(&self.file).unwrap();
         let mut seen = BTreeSet::new();
         let packets = packets(&bytes).into_iter();
-        // An acknowledgement carries the sequence number that it acknowledges, of the other
-        // direction.
+        // An acknowledgement has the sequence number of a packet in the other direction.
         let key = |packet: &Packet| {
             (packet.from, packet.pair, packet.number, packet.opcode == ACKNOWLEDGEMENT)
         };

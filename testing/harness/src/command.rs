@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Returns the path of the program, which a build of the workspace's tests leaves beside theirs.
+/// Returns the path of the program, which the build puts one directory above the tests.
 pub fn program() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let program = test.parent().and_then(|deps| deps.parent()).unwrap().join("ferroccl");
@@ -11,7 +11,7 @@ pub fn program() -> PathBuf {
     program
 }
 
-/// Returns the repository's root, which the paths on its pages begin at.
+/// Returns the repository's root, to which paths on the pages are relative.
 pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }

@@ -36,7 +36,7 @@ impl Case {
     }
 }
 
-/// First element and elements of each block.
+/// First element and length of each block.
 type Places = Vec<(usize, usize)>;
 
 /// Rank of a communicator, for one case.

@@ -2,8 +2,8 @@
 //! the guest, made lossy.
 //!
 //! A namespace has no name. A process that waits for the end of its input keeps the namespace
-//! alive, and the test holds the other end of that pipe: the network is gone when the test ends,
-//! however it ends.
+//! alive, and the test holds the other end of that pipe. So the network is gone when the test ends,
+//! even if the test crashes.
 
 use super::skip;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -183,7 +183,7 @@ impl Host {
     /// Restores the host's link and its addresses.
     pub fn link_up(&self) {
         self.ip(&format!("link set {INTERFACE} up"));
-        // The link took the IPv6 addresses with it.
+        // A link that goes down loses its IPv6 addresses.
         self.ip(&format!("addr replace {}/64 dev {INTERFACE} nodad", self.ipv6()));
     }
 

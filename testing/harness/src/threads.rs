@@ -70,7 +70,7 @@ pub fn joining<T: Send + 'static>(
         if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 5 * PATIENCE } else { PATIENCE };
     let deadline = Instant::now() + patience;
     let left = || deadline.saturating_duration_since(Instant::now());
-    // Ends when all have sent, or at the first silence: a rank that panicked sends nothing.
+    // Ends when no sender is left, or at the deadline: a rank that panicked sends nothing.
     while let Ok((rank, result)) = receiver.recv_timeout(left()) {
         results[rank as usize] = Some(result);
     }

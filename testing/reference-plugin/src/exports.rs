@@ -270,7 +270,7 @@ pub(crate) unsafe extern "C" fn device_registration(
     })
 }
 
-/// Does to an event of the profiler what the planted fault says; without a fault it does nothing.
+/// Misuses a profiler event as the planted fault demands; without a fault, does nothing.
 fn look_at(plugin: &Plugin, event: *mut c_void) -> Outcome<()> {
     if plugin.has(Fault::RefusesEvents) && !event.is_null() {
         return Err(NcclResult::INVALID_ARGUMENT);

@@ -29,7 +29,7 @@ pub(crate) enum Fault {
     NoTruncation,
     /// A stranger's connection makes `accept` fail.
     StrangerKills,
-    /// An arriving message also completes the receive behind its own.
+    /// An arriving message also completes the next posted receive.
     DoubleCompletion,
     /// Messages without bytes never complete.
     ZeroHang,

@@ -1,6 +1,6 @@
 //! Network plugin for NCCL in the manner of NCCL's socket transport: plain sockets, one for each
-//! communicator. It is no transport of ferroccl: benchmarks compare with it, and the plugin tester
-//! is tested on it.
+//! communicator. It is not a ferroccl transport: benchmarks use it as a baseline, and the plugin
+//! tester's tests run the tester on it.
 //!
 //! # Wire format
 //!

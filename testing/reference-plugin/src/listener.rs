@@ -207,7 +207,7 @@ pub(crate) fn wait_for_admission(socket: &TcpStream) -> std::io::Result<()> {
     socket.set_nonblocking(false)?;
     socket.set_read_timeout(Some(BLOCKED))?;
     let mut reader = socket;
-    // If nothing came, the connection goes on as if it had.
+    // The connection continues even if no byte arrives.
     let _ = reader.read(&mut [0]);
     socket.set_nonblocking(true)
 }

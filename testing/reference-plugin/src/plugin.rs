@@ -70,7 +70,7 @@ impl Side {
 struct Link {
     /// Side of this process; `None` once the communicator is closed.
     side: Mutex<Option<Side>>,
-    /// Number of calls so far; `seen` is that number when the thread last looked.
+    /// Number of calls so far; `seen` is this number at the thread's last look.
     calls: AtomicU64,
     seen: AtomicU64,
 }
@@ -448,7 +448,7 @@ impl Plugin {
         })
     }
 
-    /// Accepts that the caller has consumed a receive; the plugin keeps nothing for it.
+    /// Accepts the report of a consumed receive; the plugin keeps nothing for it.
     pub(crate) fn consumed(&self, comm: u64, request: u64) -> Outcome<()> {
         self.link(comm)?.call(|side| match side {
             Side::Receive(receiver) => {

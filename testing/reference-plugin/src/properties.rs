@@ -12,7 +12,7 @@ use crate::plugin::Plugin;
 
 /// Names of the devices by number; the last one is the virtual device.
 const NAMES: [&CStr; 3] = [c"reference0", c"reference1", c"reference0+reference1"];
-/// GUID of the first device, each of whose ports is a card of its own.
+/// GUID of the first device; each later device adds its number.
 const GUID: u64 = 0x7265_662d_6e65_7430;
 /// Nominal speed, since a socket has no fixed one.
 const SPEED_MBPS: c_int = 10_000;

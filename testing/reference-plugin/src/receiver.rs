@@ -298,7 +298,7 @@ impl Receiver {
         self.requests.insert(Group { parts: 1, missing: 1, sizes, is_cancelled })
     }
 
-    /// Ends whatever request now has the slot of this ticket's request.
+    /// Ends the request that now has the slot of this ticket.
     pub(crate) fn forget(&mut self, ticket: Ticket) {
         if let Some(successor) = self.requests.successor(ticket) {
             self.requests.remove(successor);

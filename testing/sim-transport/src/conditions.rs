@@ -62,16 +62,15 @@ pub struct Conditions {
     pub message_bytes_max: usize,
     /// Most outstanding puts of data of one endpoint.
     pub depth_max: usize,
-    /// Slow ranks, each with its factor: its links are slower by the factor, and it looks at its
-    /// lanes later by (factor - 1) latencies.
+    /// Slow ranks, each with its factor: a slow rank's links are slower by the factor, and it polls
+    /// its lanes (factor - 1) latencies later.
     pub slow: Vec<(u32, u32)>,
     /// Cut between some ranks and the others, if any.
     pub cut: Option<Cut>,
 }
 
 impl Default for Conditions {
-    /// Returns the quiet network of a machine room, where only jitter makes puts overtake each
-    /// other.
+    /// Returns the conditions of a quiet network, where puts overtake each other only by jitter.
     fn default() -> Conditions {
         Conditions {
             latency: Duration::from_micros(5),
@@ -97,7 +96,7 @@ impl Default for Conditions {
 }
 
 impl Conditions {
-    /// Returns conditions in which everything that can happen to a packet happens to some.
+    /// Returns conditions with loss, duplication, reordering and delay spikes.
     #[must_use]
     pub fn hostile() -> Conditions {
         Conditions {

@@ -155,7 +155,7 @@ impl State {
     fn detach(&mut self, lane: usize, at: EndpointId) {
         let Ok((link, side)) = self.endpoint(lane, at) else { return };
         self.lanes[lane].endpoints[at.0 as usize] = None;
-        // The owner does not see events that it has not polled so far.
+        // The owner never sees the endpoint's unpolled events, except completions.
         self.lanes[lane].events.retain(|event| match event {
             Event::Arrived { endpoint, .. }
             | Event::Note { endpoint, .. }

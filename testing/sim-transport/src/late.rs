@@ -59,8 +59,8 @@ impl Late {
         self.tails.remove(&(flight.link, flight.side, flight.id));
     }
 
-    /// Notes that a put's bytes are about to be written. Returns the first byte that is redirected,
-    /// with its new memory, if any.
+    /// Records that a put's bytes are about to be written. Returns the first byte that is
+    /// redirected, with its new memory, if any.
     pub(crate) fn write(&mut self, flight: &Flight, key: u64) -> Option<(usize, LocalSlice)> {
         let (link, side, bytes) = (flight.link, 1 - flight.side, flight.bytes());
         let offset = flight.remote_offset;
@@ -90,7 +90,7 @@ impl Late {
         self.tails.insert((link, side, id), tail);
     }
 
-    /// Redirects the bytes that a put will write to `from`. Returns whether it was in time.
+    /// Redirects the bytes that a put will write to `from`; returns false if it is too late.
     pub(crate) fn redirect(
         &mut self,
         (link, side): (usize, usize),
@@ -104,8 +104,8 @@ impl Late {
         !is_late
     }
 
-    /// Ends the redirection of `from`. Returns the memory that bytes went to already, and their
-    /// number.
+    /// Ends the redirection of `from`. Returns the memory that already has redirected bytes, and
+    /// their number.
     pub(crate) fn end_redirect(
         &mut self,
         (link, side): (usize, usize),

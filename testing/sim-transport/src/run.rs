@@ -100,8 +100,8 @@ impl<P: Ports> Operation<P> {
             return Ok(Step::Waiting);
         }
         if self.done {
-            // From here on, a dying peer does not take the result away, and no peer can be told
-            // anything.
+            // After `close`, a peer's death does not invalidate the result, and no peer can be
+            // notified.
             return Ok(if flushed.unwrap_or(true) { Step::Ended(Ok(())) } else { Step::Waiting });
         }
         polled.map_err(|error| error.to_string())?;
@@ -230,7 +230,7 @@ fn bury(world: &World, outcomes: &mut [Option<Outcome>]) {
     }
 }
 
-/// Schedules a turn for every rank with a new event; slow ranks have theirs later.
+/// Schedules a turn for every rank with a new event; turns of slow ranks are later.
 fn wake(world: &World, wakes: &mut [Option<Instant>]) {
     let now = world.now();
     let conditions = world.conditions();

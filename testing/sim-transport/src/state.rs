@@ -35,7 +35,7 @@ pub(crate) struct RankState {
     pub(crate) crashed: Option<Instant>,
     /// Number of further posts and events after which the rank crashes.
     pub(crate) crash_after: Option<u64>,
-    /// True if the rank has events that it has not looked at.
+    /// True if the rank had an event since the last `take_dirty`.
     pub(crate) dirty: bool,
     /// Bytes under way towards the rank.
     pub(crate) towards_bytes: usize,
@@ -204,7 +204,7 @@ impl State {
         }
     }
 
-    /// Returns a number that nothing else in this world has.
+    /// Returns a number that is unique in this world.
     pub(crate) fn fresh(&mut self) -> u64 {
         self.number += 1;
         self.number
@@ -265,7 +265,7 @@ impl State {
         self.count(rank);
     }
 
-    /// Counts a post or an event of a rank; the rank crashes if this is the last one left to it.
+    /// Counts a post or an event of a rank. The rank crashes when its `crash_after` reaches 0.
     pub(crate) fn count(&mut self, rank: u32) {
         let Some(state) = self.ranks.get_mut(rank as usize) else { return };
         if let Some(left) = &mut state.crash_after {

@@ -212,8 +212,8 @@ impl State {
         Ok(())
     }
 
-    /// Redirects the bytes of a put that will be written to `from`, or ends that. Returns whether
-    /// it was in time.
+    /// Redirects the bytes that a put will write to `from`, or ends the redirection if `into` is
+    /// `None`. Returns false if it is too late to redirect them.
     pub(crate) fn redirect(
         &mut self,
         (link, side): (usize, usize),

@@ -103,13 +103,13 @@ impl World {
         self.state().stats
     }
 
-    /// Returns the most bytes ever under way towards a rank at once, without credits.
+    /// Returns the largest number of bytes in flight to a rank at one time, without credits.
     #[must_use]
     pub fn in_flight_bytes_max(&self, rank: u32) -> usize {
         self.state().ranks.get(rank as usize).map_or(0, |rank| rank.towards_bytes_max)
     }
 
-    /// Returns whether a rank had an event since the last call, and resets that state.
+    /// Returns whether a rank had an event since the last call, and clears that state.
     pub(crate) fn take_dirty(&self, rank: u32) -> bool {
         let mut state = self.state();
         state.ranks.get_mut(rank as usize).is_some_and(|rank| std::mem::take(&mut rank.dirty))

@@ -47,11 +47,11 @@ unsafe impl Send for Tables {}
 // SAFETY: as above.
 unsafe impl Sync for Tables {}
 
-/// Functions that no object has.
+/// Base functions, all absent; each object sets its own.
 const BASE: fi_ops =
     fi_ops { size: size_of::<fi_ops>(), close: None, bind: None, control: None, ops_open: None };
 
-/// Returns the tables; objects have pointers that could write, and nobody does.
+/// Returns the tables, which nobody writes although objects have mutable pointers to them.
 fn tables() -> &'static Tables {
     static TABLES: OnceLock<Tables> = OnceLock::new();
     TABLES.get_or_init(|| Tables {
@@ -245,7 +245,7 @@ unsafe extern "C" fn trywait(_fabric: *mut fid_fabric, list: *mut *mut fid, coun
             return -EAGAIN;
         }
         bell.iter().for_each(|bell| objects::quiet(*bell));
-        // Somebody must read a queue for anything to travel.
+        // Requests that travel only when a queue is read would not wake the caller.
         if network.may_travel(queue) {
             return -EAGAIN;
         }
@@ -306,7 +306,7 @@ unsafe extern "C" fn regattr(
     let id = network.next_id();
     let Some(provider) = network.provider_of(domain) else { return -EINVAL };
     let chooses = provider.limits.mr_mode & FI_MR_PROV_KEY != 0;
-    // Keys of providers have all their bits.
+    // Keys that providers choose use more than 32 bits.
     let key = match chooses {
         true => u64::from(id) << 32 | provider.draw(1 << 31) as u64,
         false => attributes.requested_key,
@@ -446,7 +446,7 @@ unsafe extern "C" fn read(queue: *mut fid_cq, into: *mut c_void, count: size_t) 
     if taken == 0 { -(EAGAIN as ssize_t) } else { taken as ssize_t }
 }
 
-/// Frees the room of a request whose completion is read.
+/// Frees a request's room in its endpoint when the request's completion is read.
 fn ended(network: &mut Network, completion: &Completion) {
     let endpoint = completion.ends.and_then(|ends| network.endpoints.get_mut(&ends));
     endpoint.into_iter().for_each(|endpoint| endpoint.outstanding -= 1);
@@ -568,7 +568,7 @@ unsafe extern "C" fn close_endpoint(endpoint: *mut fid) -> c_int {
     // SAFETY: the caller has it open.
     let id = unsafe { id_of(endpoint) };
     let mut network = lock();
-    // What has not arrived goes with it.
+    // Requests that have not arrived are dropped.
     let provider = network.provider_at(id);
     provider.into_iter().for_each(|it| it.requests.retain(|request| request.from != id));
     network.endpoints.remove(&id);
@@ -680,7 +680,7 @@ unsafe extern "C" fn recv(
     0
 }
 
-/// Message or write that is posted.
+/// Message or write to post.
 struct Post {
     ranges: Vec<Range>,
     to: fi_addr_t,
@@ -689,7 +689,7 @@ struct Post {
     context: *mut c_void,
 }
 
-/// Takes a request.
+/// Posts a request.
 ///
 /// # Safety
 ///
@@ -834,7 +834,7 @@ unsafe extern "C" fn writemsg(
     let fi_rma_iov { addr, key, .. } = unsafe { what.rma_iov.read() };
     let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(what.data);
     if data.is_some() && ranges.len() > 1 {
-        // A device does not do that, and a provider would do it by messages.
+        // Devices do not do that; a provider would emulate it by messages.
         return -(libc::EOPNOTSUPP as ssize_t);
     }
     let flags = FI_RMA | FI_WRITE | (flags & FI_DELIVERY_COMPLETE);

@@ -1,12 +1,11 @@
 //! Software providers behind the functions of libfabric, within one process, with faults on demand.
-//! They show what real providers show seldom or never: packets that overtake each other, requests
-//! that complete late, queues that are full for seconds, and messages that are lost without a sign.
+//! They do things that real providers do seldom or never: packets overtake each other, requests
+//! complete late, queues stay full for seconds, and messages are lost silently.
 //!
-//! [`functions`] is a table like the library's. It lists a [`SoftProvider`] until that is dropped.
-//! Requests travel when a completion queue is read, on any endpoint of the provider, or by
-//! themselves: a seed draws which request goes on, and by which packet. Each packet of a write
-//! checks the key anew, as a device does. Nothing keeps an order, not even that of the packets of
-//! one write.
+//! [`functions`] is a table like the library's. It lists a [`SoftProvider`] until the provider is
+//! dropped. Requests travel when a completion queue of the provider is read, or by themselves. A
+//! seed draws the request that makes progress, and its packet. Each packet of a write checks the
+//! key anew, as a device does. No order is kept, not even between the packets of one write.
 
 mod calls;
 mod network;
@@ -23,7 +22,7 @@ pub use calls::functions;
 /// Names of the errors and modes that a test can give a provider.
 pub use libfabric_sys as sys;
 
-/// Pause between two looks of a provider that makes progress by itself.
+/// Pause between the rounds of progress of a provider that makes progress by itself.
 const PROGRESS_EVERY: Duration = Duration::from_micros(100);
 
 /// Properties of a provider.
@@ -33,13 +32,13 @@ pub struct Limits {
     pub name: &'static str,
     /// Demands on registered memory (`FI_MR_...`).
     pub mr_mode: c_int,
-    /// Bytes of data that come with a write; no writes if there are none.
+    /// Bytes of remote CQ data of a write; 0 if the provider has no writes.
     pub data_bytes: usize,
-    /// True if the provider answers EFA's option by saying that messages emulate writes.
+    /// True if EFA's option says that the provider emulates writes by messages.
     pub emulates_writes: bool,
     /// Version of the provider: libfabric's, as 205 for 2.5.
     pub version: u32,
-    /// True if it says that it has the traffic class of low latency.
+    /// True if the provider offers the low-latency traffic class.
     pub low_latency: bool,
     /// Most requests of an endpoint in each direction.
     pub requests: usize,
@@ -50,14 +49,14 @@ pub struct Limits {
     pub is_done_early: bool,
     /// True if completion queues have a descriptor to wait for.
     pub wakes: bool,
-    /// True if requests make progress by themselves; else only where somebody reads a queue.
+    /// True if requests make progress by themselves; false if only reads of a queue move them.
     pub is_automatic: bool,
-    /// Seed that draws what travels next.
+    /// Seed of the provider's random draws, such as the next request to travel.
     pub seed: u64,
 }
 
 impl Limits {
-    /// Returns a provider like AWS's, whose writes are the device's.
+    /// Returns a provider like AWS's, with writes in hardware.
     #[must_use]
     pub fn efa(seed: u64) -> Limits {
         Limits {
@@ -112,14 +111,14 @@ pub enum Condition {
     Still,
     /// Endpoints take no requests (`-FI_EAGAIN`), and nothing travels.
     Busy,
-    /// Endpoints take no requests but in the traffic class of low latency.
+    /// Only endpoints of the low-latency traffic class take requests.
     Congested,
     /// Reading a completion queue fails with this error (positive).
     Broken(c_int),
 }
 
-/// Software provider with one device; dropping it removes it from the list. What was opened stays
-/// until it is closed.
+/// Software provider with one device; dropping it removes it from the list. Open objects stay until
+/// they are closed.
 #[derive(Debug)]
 pub struct SoftProvider {
     id: u32,
@@ -132,7 +131,7 @@ impl SoftProvider {
         let is_automatic = limits.is_automatic;
         let id = network::lock().add_provider(limits);
         if is_automatic {
-            // It ends with the provider.
+            // The thread ends with the provider.
             std::thread::spawn(move || {
                 while network::lock().progress(id) {
                     std::thread::sleep(PROGRESS_EVERY);
@@ -148,7 +147,7 @@ impl SoftProvider {
         network::device_name(self.id)
     }
 
-    /// Lets the next request of this provider that is posted have a fault.
+    /// Gives a fault to the next request that this provider takes.
     pub fn fail_next(&self, fault: Fault) {
         network::lock().with_provider(self.id, |provider| provider.faults.push_back(fault));
     }
@@ -160,7 +159,7 @@ impl SoftProvider {
         network::lock().fail_packets(self.id, error)
     }
 
-    /// Returns the number of errors in event queues that were not read.
+    /// Returns the number of unread errors in event queues.
     #[must_use]
     pub fn untold(&self) -> usize {
         network::lock().events_held(self.id)

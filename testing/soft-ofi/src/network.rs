@@ -30,11 +30,11 @@ pub(crate) struct Memory {
     pub(crate) start: usize,
     pub(crate) bytes: usize,
     pub(crate) access: u64,
-    /// Endpoint that it is bound to, where the provider asks for that.
+    /// Endpoint that the memory is bound to, if any.
     pub(crate) bound: Option<u32>,
 }
 
-/// A completion; a failure if there is an error.
+/// A completion; a failure if `error` is not 0.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
     pub(crate) context: usize,
@@ -42,7 +42,7 @@ pub(crate) struct Completion {
     pub(crate) bytes: usize,
     pub(crate) data: u64,
     pub(crate) error: c_int,
-    /// Endpoint whose request it is the end of.
+    /// Endpoint whose posted request ends here, if any.
     pub(crate) ends: Option<u32>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Queue {
     pub(crate) ready: VecDeque<Completion>,
     /// Completions that come later.
     pub(crate) late: Vec<Completion>,
-    /// Failure that was at the head when the queue was read.
+    /// Descriptor that signals completions, if the caller asked for one.
     pub(crate) bell: Option<c_int>,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Request {
     pub(crate) target: Option<Target>,
     /// First byte and length of the packets that have not arrived.
     pub(crate) packets: Vec<(usize, usize)>,
-    /// True if the sender has been told that it is done.
+    /// True if the sender already has its completion.
     pub(crate) is_told: bool,
     pub(crate) fault: Option<Fault>,
 }
@@ -204,8 +204,8 @@ impl Network {
         (endpoints, domains.filter(|domain| self.is_of(*domain, provider)).count())
     }
 
-    /// Lets a packet of each endpoint's own fail: the event queue tells of it, and a completion
-    /// without a context. Returns the number of endpoints with such a queue.
+    /// Makes a packet of each endpoint fail, with an error in its event queue and a completion
+    /// without a context. Returns the number of endpoints with an event queue.
     pub(crate) fn fail_packets(&mut self, provider: u32, error: c_int) -> usize {
         let Network { endpoints, domains, events, queues, .. } = self;
         let own = endpoints.values().filter(|it| domains.get(&it.domain) == Some(&provider));
@@ -242,7 +242,7 @@ impl Network {
         queue.bell.into_iter().for_each(objects::ring);
     }
 
-    /// Lets some of a queue's late completions come, in any order.
+    /// Makes some of a queue's late completions readable, in random order.
     pub(crate) fn ripen(&mut self, queue: u32) {
         let Network { queues, domains, providers, .. } = self;
         let Some(queue) = queues.get_mut(&queue) else { return };

@@ -3,7 +3,7 @@
 use libc::{c_int, c_void, iovec, size_t};
 use libfabric_sys::fid;
 
-/// Bytes of a caller, and the number of the registration that they are named by.
+/// Bytes of a caller, with the number of their registration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
     pub(crate) start: usize,
@@ -11,7 +11,7 @@ pub(crate) struct Range {
     pub(crate) descriptor: u32,
 }
 
-/// Returns the one range of a request.
+/// Returns the range of a request with one buffer.
 pub(crate) fn range(start: *const c_void, bytes: size_t, descriptor: *mut c_void) -> Range {
     Range { start: start.expose_provenance(), bytes, descriptor: descriptor.addr() as u32 }
 }
@@ -21,7 +21,7 @@ pub(crate) fn hand_out<T>(object: T) -> *mut T {
     Box::into_raw(Box::new(object))
 }
 
-/// Hands out an object where the caller wants it; returns 0, as calls that succeed do.
+/// Hands an object out through `into`; returns 0, the code of success.
 ///
 /// # Safety
 ///
@@ -52,7 +52,7 @@ pub(crate) unsafe fn take_back<T>(object: *mut T) {
     drop(unsafe { Box::from_raw(object) });
 }
 
-/// Returns a number as the pointer that stands for it.
+/// Encodes a number as a pointer.
 pub(crate) fn pointer_of(id: u32) -> *mut c_void {
     std::ptr::without_provenance_mut(id as usize)
 }
@@ -67,7 +67,7 @@ pub(crate) unsafe fn id_of<T>(object: *mut T) -> u32 {
     unsafe { (*object.cast::<fid>()).context }.addr() as u32
 }
 
-/// Returns an event descriptor that is readable once it was rung.
+/// Returns an event descriptor that [`ring`] makes readable.
 pub(crate) fn bell() -> c_int {
     // SAFETY: the call takes no memory.
     unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }
@@ -111,7 +111,7 @@ pub(crate) fn store(start: usize, bytes: &[u8]) {
     unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
 }
 
-/// Returns a list of ranges with their descriptors, of which there may be none.
+/// Returns a list of ranges with their descriptors; `descriptors` may be null.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! Offers: what the library lists, copies and frees.
+//! Offers (`fi_info`), which the library lists, copies and frees.
 
 use std::ffi::{CStr, CString};
 use std::ptr::{null, null_mut};
@@ -13,7 +13,7 @@ use crate::objects::{hand_out, hand_out_zeros, take_back};
 /// Most bytes of one message or write.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
-/// Returns an offer with all its attributes, which are empty.
+/// Returns an empty offer with all its attribute structures, which are zeroed.
 fn empty() -> fi_info {
     fi_info {
         next: null_mut(),
@@ -39,14 +39,14 @@ fn empty() -> fi_info {
     }
 }
 
-/// Returns a text as the library allocates it.
+/// Returns a C string that `strdup` allocates, as in the library.
 fn text(text: &str) -> *mut c_char {
     let text = CString::new(text).unwrap_or_default();
     // SAFETY: the text ends with a zero.
     unsafe { libc::strdup(text.as_ptr()) }
 }
 
-/// Returns what a provider offers.
+/// Returns a provider's offer.
 fn offer(id: u32, limits: &Limits) -> fi_info {
     let mut info = empty();
     let writes = if limits.data_bytes > 0 { FI_RMA | FI_WRITE | FI_REMOTE_WRITE } else { 0 };
@@ -117,7 +117,7 @@ pub(crate) unsafe extern "C" fn getinfo(
     if first.is_null() { -ENODATA } else { 0 }
 }
 
-/// Frees an offer without those behind it.
+/// Frees one offer, without the next ones of its list.
 ///
 /// # Safety
 ///

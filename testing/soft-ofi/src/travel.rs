@@ -15,11 +15,11 @@ const STEPS: usize = 8;
 
 /// Result of a step of a request.
 enum Outcome {
-    /// More is to come.
+    /// The request is not finished.
     Stays,
     /// All of it has arrived.
     Arrived,
-    /// Error that the sender is told, perhaps although all of it has arrived.
+    /// The sender gets this error, even if the whole request has arrived.
     Failed(c_int),
 }
 
@@ -44,8 +44,8 @@ impl Network {
         }
     }
 
-    /// Makes progress on what a provider and its queues have, though nobody reads. Returns whether
-    /// the provider is still there.
+    /// Makes progress on a provider's requests and queues without a read. Returns whether the
+    /// provider still exists.
     pub(crate) fn progress(&mut self, provider: u32) -> bool {
         self.travel(provider);
         let of = |queue: &Queue| self.domains.get(&queue.domain) == Some(&provider);
@@ -64,7 +64,7 @@ impl Network {
             .is_some_and(|it| !it.limits.is_automatic && it.moves() && !it.requests.is_empty())
     }
 
-    /// Tells the sender of its request's end.
+    /// Reports the end of a request to its sender, unless the sender already has its completion.
     fn told(&mut self, request: &Request, error: c_int) {
         if request.is_told {
             return;
@@ -122,7 +122,7 @@ impl Network {
         Outcome::Arrived
     }
 
-    /// Returns the first byte of the memory that a write goes to, if its peer has it registered.
+    /// Returns the address that a write goes to, if the peer has registered that memory.
     fn target(&mut self, request: &Request, address: u64, key: u64) -> Option<usize> {
         let domain = self.endpoints.get(&request.to)?.domain;
         let mode = self.provider_of(domain)?.limits.mr_mode;
@@ -137,7 +137,7 @@ impl Network {
         (may_write && is_bound && fits).then(|| memory.start + offset)
     }
 
-    /// Delivers a message into a posted receive; it waits for one.
+    /// Delivers a message into a posted receive; without one, the message waits.
     fn deliver(&mut self, request: &mut Request) -> Outcome {
         let Some(payload) = self.load(request, 0, request.bytes) else {
             return Outcome::Failed(EINVAL);
@@ -155,8 +155,8 @@ impl Network {
         Outcome::Arrived
     }
 
-    /// Returns bytes of a request; none if its memory is not registered any more, where that is
-    /// asked for.
+    /// Returns bytes of a request; `None` if the provider requires registered memory and the
+    /// request's memory is not registered any more.
     pub(crate) fn load(
         &mut self,
         request: &Request,
@@ -182,7 +182,7 @@ impl Network {
         Some(loaded)
     }
 
-    /// Returns whether a descriptor names memory that covers a range, where the provider asks for
+    /// Returns whether the registration of a range covers it; true if the provider does not require
     /// registered memory.
     fn covers(&mut self, endpoint: u32, range: &Range) -> bool {
         let Some(domain) = self.endpoints.get(&endpoint).map(|it| it.domain) else { return false };

@@ -107,8 +107,8 @@ impl SoftDevice {
         network::lock().fail_next(self.id, Fault { status, arrives: true });
     }
 
-    /// Raises an event for all open contexts: for each queue pair of the device, which fails with
-    /// it, or else for the whole port or device.
+    /// Raises an event. A queue-pair event fails every queue pair of the device and goes to the
+    /// context of each; other events go to all open contexts.
     pub fn raise(&self, event: ibv_event_type) {
         network::lock().raise(self.id, event);
     }

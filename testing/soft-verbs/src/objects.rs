@@ -72,8 +72,8 @@ pub(crate) fn wake(bell: c_int) {
     unsafe { libc::write(bell, (&raw const once).cast::<c_void>(), 8) };
 }
 
-/// Takes one off a descriptor's count, waiting for it unless the descriptor is non-blocking.
-/// Returns false if there is none.
+/// Takes one off a descriptor's count. If the count is 0, waits, or returns false if the descriptor
+/// is non-blocking.
 pub(crate) fn hear(bell: c_int) -> bool {
     let mut once = 0u64;
     // SAFETY: it writes eight bytes to where eight are.

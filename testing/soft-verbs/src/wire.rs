@@ -159,7 +159,7 @@ impl Network {
         self.complete(queue, completion, 0);
     }
 
-    /// Completes a send request, if it is to have a completion.
+    /// Ends a send request; it gets a completion if it is signaled or has failed.
     fn sent(&mut self, pair: &mut Pair, send: &Send, status: ibv_wc_status) {
         pair.done += 1;
         if !send.signaled && status == IBV_WC_SUCCESS {

@@ -1,4 +1,4 @@
-//! The `doctor` subcommand: what a machine lacks.
+//! The `doctor` subcommand: faults of a machine.
 
 mod ofi;
 
@@ -53,13 +53,13 @@ pub(crate) struct Doctor {
 /// Longest report, in bytes.
 const REPORT_BYTES_MAX: usize = 64 << 20;
 
-/// Time that the process that looks has to report: more than the deadline of the checks.
+/// Time for the examining process to report: more than the deadline of the checks.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Examines the machine, prints the report, and returns the exit status for scripts.
 ///
-/// A check that waits for a device in a way that no signal ends would keep its process from ending,
-/// too. So another process looks, and this one leaves it behind.
+/// A check that waits for a device may ignore signals, and its process then cannot end. So another
+/// process examines the machine, and this one does not wait for that process to end.
 pub(crate) fn examine(arguments: &Doctor) -> ExitCode {
     if let Some(part) = &arguments.ofi_part {
         return ofi::part(part);
@@ -89,7 +89,7 @@ pub(crate) fn examine(arguments: &Doctor) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// Starts a process that looks, and returns its report; an error if the process cannot start.
+/// Starts an examining process and returns its report; fails if the process cannot start.
 fn watch() -> io::Result<Option<(u8, String)>> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(std::env::args_os().skip(1)).arg("--watched");
@@ -110,7 +110,7 @@ fn watched(mut command: Command, patience: Duration) -> io::Result<Option<(u8, S
     let (sender, answer) = channel::bounded(1);
     std::thread::spawn(move || sender.send(read_report(&mut out)));
     let report = answer.recv_timeout(patience).ok().flatten();
-    // What it had to say beside is there when it has ended.
+    // Its standard error is complete once the process has ended.
     let _ = all.recv_timeout(Duration::from_secs(1));
     let _ = child.kill();
     let _ = child.try_wait();
@@ -132,7 +132,7 @@ fn read_report(from: &mut impl Read) -> Option<(u8, String)> {
     Some((status.parse().ok()?, String::from_utf8(text).ok()?))
 }
 
-/// Looks at the machine and returns the exit status and the text of the report.
+/// Examines the machine and returns the exit status and the text of the report.
 fn look(arguments: &Doctor) -> (u8, String) {
     let report = match diagnose(arguments) {
         Ok(report) => report,
@@ -180,7 +180,7 @@ mod tests {
     fn who_does_not_end_is_left_behind() {
         let start = Instant::now();
         let long = Duration::from_secs(60);
-        // Its report is whole, and its child holds the pipes open.
+        // The report is complete, and a child process holds the pipes open.
         let hangs = shell("printf '1 5\\nfound'; trap '' TERM; sleep 30 & sleep 30");
         assert_eq!(watched(hangs, long).unwrap(), Some((1, "found".to_owned())));
         let silent = watched(shell("sleep 30"), Duration::from_millis(50));

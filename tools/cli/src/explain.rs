@@ -85,12 +85,12 @@ pub(crate) fn show(arguments: &Explain) -> Result<(), Box<dyn Error>> {
     let mut plan = explain(&config, arguments.rank, &hosts, &call)?;
     plan.expected = expected(&config, &hosts, &call)?;
     let text = if arguments.json { serde_json::to_string_pretty(&plan)? } else { plan.to_string() };
-    // A reader that has seen enough (head) is no error.
+    // A reader that stops early (head) is no error.
     let _ = writeln!(std::io::stdout(), "{text}");
     Ok(())
 }
 
-/// Returns the hosts of the ranks in their order, as many on each host as on the next.
+/// Returns the hosts of the ranks, in rank order, with equally many ranks on each.
 fn hosts(arguments: &Explain) -> Result<Hosts, Box<dyn Error>> {
     let Explain { ranks, hosts, .. } = *arguments;
     if hosts == 0 || !ranks.is_multiple_of(hosts) {

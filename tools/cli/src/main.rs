@@ -1,5 +1,5 @@
-//! The `ferroccl` command: it explains what the library would do, and why; what machines lack for
-//! it; and what plugins do wrong. Each subcommand is a file.
+//! The `ferroccl` command: it explains the choices of the library, finds faults of machines, and
+//! checks plugins. Each subcommand is a file.
 
 mod config;
 mod cost;

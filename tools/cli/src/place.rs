@@ -1,4 +1,4 @@
-//! The `place` subcommand: which rank should be on which host.
+//! The `place` subcommand: the best host for each rank.
 
 use std::error::Error;
 use std::io::Write;

@@ -114,7 +114,7 @@ impl Given {
 }
 
 impl Printed {
-    /// Prints `shown` in the form that was asked for: JSON or text.
+    /// Prints `shown` in the chosen form: JSON or text.
     fn print<T: std::fmt::Display + serde::Serialize>(
         &self,
         shown: &T,
@@ -128,7 +128,7 @@ impl Printed {
 }
 
 fn print(text: &str) {
-    // A reader that has closed the pipe wants no more.
+    // A reader that closes the pipe early is no error.
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 

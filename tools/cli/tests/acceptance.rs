@@ -27,7 +27,7 @@ struct Claim {
 enum Slack {
     /// Less than half of the last digit.
     Rounded,
-    /// Less than the last digit: the source left out the digits behind it.
+    /// Less than one unit of the last digit: the source cut off further digits.
     Cut,
     /// This many percent: the number is a measurement.
     Percent(f64),
@@ -512,7 +512,7 @@ fn scale(unit: &str) -> f64 {
     }
 }
 
-/// Returns what the line says, and by how many percent that differs from the expected number.
+/// Returns the line's value, and its difference from the expected number in percent.
 fn answer(claim: &Claim) -> (String, f64) {
     let text = said(claim.command);
     let line = text.lines().find(|line| line.trim_start_matches("└─ ").starts_with(claim.line));

@@ -22,7 +22,7 @@ fn programs_get_the_same() {
     let times = plan["expected"].as_array().unwrap().iter().map(|way| way["time_us"].as_f64());
     let times: Vec<f64> = times.map(Option::unwrap).collect();
     assert!(times.len() >= 5 && times.is_sorted(), "{times:?}");
-    // More ranks than are walked through: the plan alone.
+    // Too many ranks for a prediction: only the plan is shown.
     let json = said("explain all_reduce --ranks 1000 --hosts 125 --json");
     let plan: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&plan["hosts"], plan.get("expected")), (&125.into(), None));

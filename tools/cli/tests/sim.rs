@@ -10,7 +10,7 @@ fn the_examples_of_its_help_work() {
     examples_of_its_help_work("sim", 8);
 }
 
-/// All commands of the page run, except the ones that the page itself is made of.
+/// All commands of the page run, except `--scenario all`, which runs every experiment.
 #[test]
 fn the_commands_of_its_page_work() {
     let folder = std::env::temp_dir().join(format!("ferroccl-{}-sim-page", std::process::id()));

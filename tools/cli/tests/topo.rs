@@ -51,7 +51,7 @@ fn instances_of_a_provider_are_a_tree() {
     std::fs::remove_dir_all(&place).unwrap();
 }
 
-/// The text form of every topology that is known by name is written and read again.
+/// Every topology that is known by name is written as TOML and as NCCL's XML, and read again.
 #[test]
 fn what_it_writes_it_reads() {
     for line in said("topo --list").lines() {
@@ -95,7 +95,7 @@ fn what_is_not_there_is_said() {
     assert!(refused("topo /", 2).contains("/: "));
 }
 
-/// Nothing in the description grows with the ranks; its speed is not the point.
+/// The description does not grow with the ranks. The time limit is generous.
 #[test]
 fn the_largest_is_described_at_once() {
     let begin = Instant::now();

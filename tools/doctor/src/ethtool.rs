@@ -13,8 +13,8 @@ const ETH_SS_STATS: u32 = 1;
 const INFO_BYTES: usize = 196;
 const INFO_COUNT: usize = 180;
 const NAME_BYTES: usize = 32;
-/// Spare room for counters that appear between two calls: the kernel writes as many as the driver
-/// has at that moment, whatever it was told. `COUNT_MAX` rejects absurd numbers.
+/// Spare room for counters that appear between two calls: the kernel writes all counters that the
+/// driver has then, even if fewer were asked for. `COUNT_MAX` rejects absurd numbers.
 const MORE: usize = 4096;
 const COUNT_MAX: usize = 65_536;
 
@@ -57,13 +57,13 @@ fn number(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
-/// Sends a command with these first words, and returns the answer, of `bytes` bytes.
+/// Sends a command that begins with these words, and returns `bytes` bytes of answer.
 fn ask(interface: &str, words: &[u32], bytes: usize) -> Option<Vec<u8>> {
     let mut request = Request { name: [0; 16], data: std::ptr::null_mut(), rest: [0; 2] };
     // The last byte stays zero.
     let name = request.name.get_mut(..interface.len()).filter(|name| name.len() < 16)?;
     name.copy_from_slice(interface.as_bytes());
-    // In words of eight bytes: counters are.
+    // The buffer has words of eight bytes, as counters have.
     let mut buffer = vec![0_u64; bytes.div_ceil(8) + 1];
     let pairs = words.chunks(2).map(|pair| {
         let [low, high] = [pair.first(), pair.get(1)].map(|word| word.copied().unwrap_or(0));

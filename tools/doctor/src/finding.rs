@@ -21,7 +21,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the place in a report: the worst first.
+    /// Returns the position in a report; 0 is the worst.
     pub(super) fn rank(self) -> u8 {
         match self {
             Verdict::Fault => 0,

@@ -15,7 +15,7 @@ use ferroccl::transports;
 /// Environment that ranks started from here would get, and the arguments of the doctor.
 #[derive(Debug, Default)]
 pub struct Job {
-    /// The tunables; the default of each that cannot be read.
+    /// The tunables; one that cannot be read has its default.
     pub config: Config,
     /// Error messages of the tunables that cannot be read.
     pub config_problems: Vec<String>,
@@ -43,7 +43,7 @@ impl Job {
     }
 }
 
-/// Returns the tunables that can be read, and what is wrong with the others.
+/// Returns the tunables, with the errors of those that cannot be read.
 fn readable() -> (Config, Vec<String>) {
     let (mut problems, mut wrong) = (Vec::new(), Vec::new());
     let tables = transports::tables();
@@ -55,7 +55,7 @@ fn readable() -> (Config, Vec<String>) {
             }
         }
     }
-    // Each round finds one wrong tunable, and leaves it out from then on.
+    // Each round finds one wrong tunable, which later rounds leave out.
     loop {
         let lookup = |name: &str| match wrong.iter().any(|known| known == name) {
             true => None,
@@ -85,7 +85,7 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// When it is no directory.
+    /// When `root` is no directory.
     pub fn new(root: &Path, job: Job) -> io::Result<Host> {
         Files::new(root).map(|files| Host { files, job })
     }

@@ -1,9 +1,9 @@
 //! `ferroccl doctor`: finds faults of a machine that make collectives slow or keep them from
 //! working. Each finding has its evidence and its remedy.
 //!
-//! A check is a function in `checks` from a [`Host`] to findings, and a line in [`CHECKS`]. It only
-//! reads. Everything of the machine is read through [`Host`], so that a machine can be a copied
-//! tree, or one that a test has planted.
+//! A check is a function in `checks` from a [`Host`] to findings, and a line in [`CHECKS`]. Checks
+//! change nothing. They read files only through [`Host`], so the machine can also be a copied tree,
+//! or one that a test has planted.
 
 mod checks;
 mod ethtool;
@@ -22,14 +22,14 @@ pub use checks::CHECKS;
 pub use finding::{Finding, Verdict};
 pub use host::{Host, Job};
 
-/// Time after which a check is given up. Checks that read files end long before; a check that waits
-/// for a device that does not answer, or for the peer that was asked for, ends here.
+/// Time after which a check is given up. Checks that only read files end long before. A check that
+/// waits for a silent device or peer ends here.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// A check: a name, and a function from a machine to findings.
 #[derive(Debug)]
 pub struct Check {
-    /// Name, as findings bear it.
+    /// Name, as in findings.
     pub name: &'static str,
     /// Description of what the check looks at.
     pub looks_at: &'static str,
@@ -49,20 +49,20 @@ pub struct Report {
     findings: Vec<Finding>,
 }
 
-/// Looks at a machine.
+/// Runs all checks on a machine.
 #[must_use]
 pub fn examine(host: Host) -> Report {
     let root = host.root().display().to_string();
     let mut findings = findings(&Arc::new(host), CHECKS, DEADLINE);
-    // Stable: of one verdict, in the order of the table.
+    // The sort is stable: findings of one verdict keep the table's order.
     findings.sort_by_key(|finding| finding.verdict.rank());
     let worst = findings.first().map_or(Verdict::Ok, |finding| finding.verdict);
     let verdict = if worst == Verdict::Unknown { Verdict::Ok } else { worst };
     Report { version: env!("CARGO_PKG_VERSION"), root, verdict, findings }
 }
 
-/// Runs checks, each on a thread of its own: a check that gets no answer from a device does not
-/// delay the others, and is left behind.
+/// Runs each check on a thread of its own: a check that waits for a device does not delay the
+/// others, and is left behind.
 fn findings(host: &Arc<Host>, checks: &'static [Check], deadline: Duration) -> Vec<Finding> {
     let until = Instant::now() + deadline;
     let start = |check: &'static Check| {

@@ -17,7 +17,7 @@ pub(super) enum Asks {
     Writes(&'static [u8]),
 }
 
-/// Opens a library as programs do, and returns its version; or why it cannot be opened.
+/// Opens a library as programs do. Returns its version, if known, or the reason for a failure.
 pub(super) fn open(name: &str, asks: Asks) -> Result<Option<u32>, String> {
     // SAFETY: its initialisers are those of a library that programs for GPUs or networks load.
     let library = unsafe { Library::new(name) }

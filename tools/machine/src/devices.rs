@@ -9,7 +9,7 @@ use super::Files;
 pub struct Device {
     /// Name as people know it: `mlx5_0`, `eth0`, `GPU 0000:17:00.0`.
     pub name: String,
-    /// Directory in sysfs, all links followed; that of a device in software has no PCI functions.
+    /// Directory in sysfs, all links followed; the path of a software device has no PCI function.
     pub path: String,
     /// Place of the device: NUMA node and PCI path.
     pub locality: Locality,
@@ -18,13 +18,13 @@ pub struct Device {
 impl Device {
     fn new(host: &Files, name: String, link: &str) -> Option<Device> {
         let path = host.real(link)?;
-        // -1 where the firmware does not tell.
+        // -1 if the firmware does not report the node.
         let numa_node = host.number(&format!("{path}/numa_node"));
         let locality = Locality { numa_node, pci_path: Some(path.clone()) };
         Some(Device { name, path, locality })
     }
 
-    /// Returns a device that somebody else has found, with its place where that is known.
+    /// Creates a device from its name and its place, as far as that is known.
     pub fn known(name: &str, locality: &Locality) -> Device {
         let path = locality.pci_path.clone().unwrap_or_default();
         Device { name: name.to_owned(), path, locality: locality.clone() }
@@ -40,7 +40,7 @@ impl Device {
         function(&self.path)?.rsplit('/').next()
     }
 
-    /// Returns the directory of the PCI function that the device is, or that is above it.
+    /// Returns the directory of the device's PCI function, or of the next one above it.
     pub fn function(&self) -> Option<&str> {
         function(&self.path)
     }
@@ -202,9 +202,9 @@ pub struct Interface {
     pub is_up: bool,
     /// True if its packets are Ethernet, and not InfiniBand.
     pub is_ethernet: bool,
-    /// MTU: the longest packet, in bytes, if the kernel tells.
+    /// MTU: the longest packet, in bytes, if known.
     pub mtu: Option<u32>,
-    /// Speed in Mbit/s, where the driver knows.
+    /// Speed in Mbit/s, if the driver reports it.
     pub megabits: Option<u32>,
 }
 
@@ -251,8 +251,8 @@ pub enum Kind {
     Ethernet,
 }
 
-/// Returns the GPUs and network devices on the PCI bus, each once: the interface of an RDMA device
-/// is named as that device.
+/// Returns the GPUs and network devices on the PCI bus, each once: an RDMA device and its interface
+/// are one entry, with the name of the RDMA device.
 pub fn on_bus(host: &Files) -> Vec<(Device, Kind)> {
     let gpus = gpus(host).into_iter().map(|(gpu, _)| (gpu, Kind::Gpu));
     let rdma = rdma(host).into_iter().map(|device| (device, Kind::Rdma));

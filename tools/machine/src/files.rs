@@ -1,9 +1,9 @@
-//! The files of a machine: below `/`, or below another directory that has the files of one.
+//! The files of a machine, below `/` or below another directory with such files.
 //!
-//! Nothing here trusts what it reads. Files are read up to a length, and regular files only
-//! (opening a pipe would wait). Directories are read up to a number of names. Links lead to where
-//! they lead on that machine, which is never out of the tree. Text is made printable: a device's
-//! name must not move a terminal's cursor.
+//! Nothing here trusts the files. Files are read up to a length, and regular files only (opening a
+//! pipe would wait). Directories are read up to a number of names. Links lead where they do on that
+//! machine, but never out of the tree. Text is made printable: a device's name must not move a
+//! terminal's cursor.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -29,7 +29,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// When it is no directory.
+    /// When `root` is no directory.
     pub fn new(root: &Path) -> io::Result<Files> {
         let root = root.canonicalize()?;
         if !root.is_dir() {
@@ -45,13 +45,13 @@ impl Files {
         &self.root
     }
 
-    /// Returns whether this is the running machine, so that more than files can be asked.
+    /// Returns whether this is the running machine, where system calls can be used too.
     pub fn lives(&self) -> bool {
         self.lives
     }
 
-    /// Returns the path of a file for this process, all links followed as the machine would: its
-    /// `/` is the root, above which nothing leads.
+    /// Returns the path of a file for this process. Links are followed as on the machine: its `/`
+    /// is the root, and no link leads above it.
     fn file(&self, path: &str) -> io::Result<PathBuf> {
         let relative = path.trim_start_matches('/');
         if self.lives {
@@ -81,7 +81,7 @@ impl Files {
             }
             let mut target = next.read_link()?;
             if target.is_absolute() {
-                // A tree that was made in its present directory may have links by the path of that
+                // A tree that was made at its present place may have absolute links into its own
                 // directory.
                 if let Ok(inside) = target.strip_prefix(&self.root) {
                     target = inside.to_owned();
@@ -123,7 +123,7 @@ impl Files {
         self.text(path)?.parse().ok()
     }
 
-    /// Returns the names in a directory, in order; names that end in digits are ordered by these.
+    /// Returns the sorted names in a directory; a number at a name's end is compared as a number.
     pub fn names(&self, path: &str) -> Vec<String> {
         let Ok(entries) = self.file(path).and_then(std::fs::read_dir) else { return Vec::new() };
         let named = |name: &OsStr| name.to_str().map(str::to_owned);
@@ -154,7 +154,7 @@ impl Files {
     }
 }
 
-/// Returns the names in a path, the first one last; `..` is one.
+/// Returns the names in a path in reverse order, `..` included.
 fn names(path: &Path) -> Vec<OsString> {
     let name = |part: Component<'_>| match part {
         Component::Normal(name) => Some(name.to_owned()),
@@ -164,7 +164,7 @@ fn names(path: &Path) -> Vec<OsString> {
     path.components().rev().filter_map(name).collect()
 }
 
-/// Returns text without what controls a terminal.
+/// Returns text with `?` for control characters other than newline and tab.
 fn printable(text: &str) -> String {
     let keep = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
     text.chars().map(|c| if keep(c) { c } else { '?' }).collect()

@@ -4,8 +4,7 @@ use crate::exchange::chakra::Trace;
 use crate::exchange::job;
 pub use crate::exchange::recorded::fuzzed as recorded_calls;
 
-/// Fuzz target: reading what was written for a trace gives the same trace, and the list of any
-/// trace is returned or refused.
+/// Fuzz target: an encoded trace decodes to the same trace, and any trace gives a list or an error.
 pub fn chakra_trace(data: &[u8]) {
     let Ok(trace) = Trace::decode("input", data) else { return };
     let bytes = trace.encode();

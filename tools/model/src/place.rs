@@ -62,13 +62,13 @@ pub struct Crossed {
     pub after_bytes: u64,
 }
 
-/// Searches an order of the ranks on these hosts of a topology. The hosts have consecutive ranks,
-/// in the order in which the hosts are given.
+/// Searches for an order of the ranks with less traffic between hosts and groups of hosts. At first
+/// the hosts have consecutive ranks, in the given order.
 ///
 /// # Errors
 ///
-/// When there are no such hosts, or one is given twice; when the collective or the algorithm is
-/// unknown; when the counted traffic has more ranks than the hosts have places.
+/// When a host does not exist or is given twice; when the collective or the algorithm is unknown;
+/// when the counted traffic has more ranks than the hosts have places.
 pub fn find(sends: &Sends<'_>, topology: &Topology, given: &[u32]) -> Result<Placement, String> {
     let hosts = places(topology, given)?;
     let (bytes, what) = match sends {
@@ -185,7 +185,7 @@ fn crossings(topology: &Topology, before: &Crossing, after: &Crossing) -> Vec<Cr
             after_bytes: *after,
         })
         .collect();
-    // All hosts are in one of the highest groups.
+    // Leave out the highest tiers that no traffic crosses.
     let is_crossed = |of: &Crossed| of.before_bytes > 0 || of.after_bytes > 0;
     let first = all.iter().position(is_crossed).unwrap_or(all.len());
     all.drain(..first);

@@ -90,7 +90,7 @@ pub fn plan(wanted: &Wanted<'_>) -> Result<Plan, String> {
             }
         }))
     };
-    // Long calls are long walks, and those of different algorithms are independent.
+    // Long calls take long to simulate, so each algorithm has its own thread.
     let asked = std::thread::scope(|scope| {
         let way = &way;
         let start = |algorithm| {
@@ -211,8 +211,8 @@ impl Scene {
         let mut best: Option<(&Protocol, Prediction)> = None;
         for (least_ns, protocol) in least {
             let best_ns = best.map_or(f64::INFINITY, |(_, seen)| seen.time_ns);
-            // A protocol whose lower bound is above the best time is not walked; these are the
-            // longest walks.
+            // A protocol whose lower bound exceeds the best time needs no simulation; these
+            // simulations are the longest.
             if least_ns > best_ns {
                 break;
             }

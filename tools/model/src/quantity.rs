@@ -46,7 +46,7 @@ const SECONDS: [(&str, f64); 6] =
 ///
 /// # Errors
 ///
-/// When the text is no number of the unit; the error names units that are valid.
+/// When the text is not a number of the unit; the error names valid units.
 pub(crate) fn parse(text: &str, unit: Unit) -> Result<f64, String> {
     let wrong = |advice: &str| format!("{text:?} is no such number: {advice}");
     // The longest prefix that is a number: the rest is its unit.

@@ -1,4 +1,4 @@
-//! Arguments of the user.
+//! Command-line arguments.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::library::Api;
 use crate::messages::Role;
 
-/// Seconds that a point may take on a machine that is as fast as most.
+/// Seconds that a point may take on a machine of usual speed.
 const USUAL_SECONDS: &str = "20";
 
 /// Checks whether a network plugin keeps NCCL's contract: drives it from two processes, and
@@ -70,12 +70,12 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Returns the path of the plugin; empty only where the points are listed.
+    /// Returns the path of the plugin; empty only with `--list`.
     pub(crate) fn library(&self) -> &Path {
         self.library.as_deref().unwrap_or(Path::new(""))
     }
 
-    /// Returns the time that a point of so much patience may take.
+    /// Returns the time that a point may take: `patience` times the usual one.
     pub(crate) fn timeout(&self, patience: u32) -> Duration {
         self.timeout * patience
     }
@@ -85,13 +85,14 @@ impl Arguments {
         time.mul_f64(self.slowness())
     }
 
-    /// Returns how much slower than most machines the user says that this one is, at least 1.
+    /// Returns the factor by which this machine is slower than most, by the user's time limit; at
+    /// least 1.
     pub(crate) fn slowness(&self) -> f64 {
         let usual = USUAL_SECONDS.parse().unwrap_or(f64::INFINITY);
         (self.timeout.as_secs_f64() / usual).max(1.0)
     }
 
-    /// Returns the arguments of a process that runs a side of the point of that name.
+    /// Returns the arguments of a process that runs one side of a point.
     pub(crate) fn of_side(&self, point: &str, role: Role) -> Vec<std::ffi::OsString> {
         let sizes: Vec<String> = self.sizes.iter().map(usize::to_string).collect();
         let mut arguments = vec![

@@ -1,5 +1,5 @@
-//! The functions of a plugin, the same for all versions of the interface: where versions differ,
-//! there is an enum of their signatures, and the arguments are converted here.
+//! Functions of a plugin, the same for all versions of the interface. Where versions differ, an
+//! enum has their signatures, and this module converts the arguments.
 //!
 //! A plugin's contexts, communicators, registrations and requests are numbers here; this program
 //! never dereferences them. These functions are safe to call because they run in a process that
@@ -26,10 +26,10 @@ pub(crate) type Opaque = usize;
 /// Most parts of a group: NCCL's own limit of operations that share one.
 pub(crate) const GROUP_MAX: usize = 64;
 
-/// A handle, followed by as many bytes that must stay as they are.
+/// A handle, followed by as many bytes that the plugin must not change.
 pub(crate) type HandleBuffer = [u8; 2 * HANDLE_BYTES];
 
-/// A buffer of a call of `irecv` or `isend`, and what the call says of it.
+/// A buffer of a call of `irecv` or `isend`, with its registration, tag and event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     /// Memory of the buffer.
@@ -38,7 +38,7 @@ pub(crate) struct Part {
     pub(crate) registration: Opaque,
     /// Tag that matches sends to receives.
     pub(crate) tag: i32,
-    /// Profiler event of the transfer, or 0; not known before version 10.
+    /// Profiler event of the transfer, or 0; ignored before version 10.
     pub(crate) event: Opaque,
 }
 
@@ -118,8 +118,8 @@ unsafe impl Send for Calls {}
 // SAFETY: likewise; and a plugin's functions may be called from any thread.
 unsafe impl Sync for Calls {}
 
-/// Defines the constructor of `Calls` from the table of one version, whose own signatures are
-/// named.
+/// Defines the constructor of `Calls` from the table of one version; the arguments name the
+/// version's signatures.
 macro_rules! from_table {
     (@contexts with, $table:ident) => {
         (Some(needed($table.finalize, "finalize")?), $table.set_attributes)
@@ -138,7 +138,7 @@ macro_rules! from_table {
     };
     ($version:ident, $init:ident, $properties:ident, $listen:ident, $connect:ident, $send:ident,
      $receive:ident, $contexts:ident, $make:ident) => {
-        /// Reads the table of that version, or returns a sentence that a function is missing.
+        /// Reads the table of this version; the error names a missing function.
         pub(crate) fn $version(table: &$version::Net) -> Result<Calls, String> {
             let (finalize, set_attributes) = from_table!(@contexts $contexts, table);
             Ok(Calls {
@@ -154,7 +154,7 @@ macro_rules! from_table {
                 deregister: needed(table.deregister, "deregMr")?,
                 isend: Isend::$send(needed(table.isend, "isend")?),
                 irecv: Irecv::$receive(needed(table.irecv, "irecv")?),
-                // NCCL calls it for memory of devices only, but takes no table without it.
+                // NCCL calls it for device memory only, but rejects a table without it.
                 iflush: needed(table.iflush, "iflush")?,
                 test: needed(table.test, "test")?,
                 close_send: needed(table.close_send, "closeSend")?,
@@ -181,7 +181,7 @@ impl Calls {
     from_table!(v9, V9, V9, V10, V9, V9, V9, without, Of4);
     from_table!(v8, V9, V8, V10, V9, V8, V8, without, none);
 
-    /// Returns the plugin's name, before anything is called.
+    /// Returns the plugin's name, which NCCL reads before any call.
     pub(crate) fn name(&self) -> Option<String> {
         text(self.name)
     }
@@ -228,8 +228,8 @@ impl Calls {
         self.properties.of(device)
     }
 
-    /// Makes one device of several; `None` if the plugin cannot, or the interface has no room for
-    /// that many.
+    /// Merges several devices into one; `None` if the plugin cannot, or the interface has no room
+    /// for that many.
     pub(crate) fn make_device(&self, parts: &[i32]) -> Option<(NcclResult, i32)> {
         let mut made = -1;
         let make = self.make_device?;
@@ -275,8 +275,8 @@ impl Calls {
         (result, number(listener))
     }
 
-    /// Returns the sending communicator and its device handle, or 0 for what is not there (yet).
-    /// Callers call this again with the same handle, in which plugins keep their state.
+    /// Returns the sending communicator and its device handle, or 0 for each that does not exist
+    /// (yet). Callers call this again with the same handle, in which plugins keep their state.
     pub(crate) fn connect(
         &self,
         context: Opaque,
@@ -304,7 +304,7 @@ impl Calls {
         (result, number(comm), number(device_handle.cast()))
     }
 
-    /// Returns the receiving communicator and its device handle, or 0 for what is not there (yet).
+    /// Returns the receiving communicator and its device handle, or 0 for each that does not exist.
     pub(crate) fn accept(&self, listener: Opaque) -> (NcclResult, Opaque, Opaque) {
         let (mut comm, mut device_handle) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the places live on the stack for the length of the call.
@@ -323,8 +323,8 @@ impl Calls {
         (result, number(registration))
     }
 
-    /// Registers memory of that kind that a descriptor names, at offset 0; `None` if there is no
-    /// such function.
+    /// Registers memory of that kind with a DMA-BUF descriptor, at offset 0; `None` if the plugin
+    /// has no such function.
     pub(crate) fn register_dma_buf(
         &self,
         comm: Opaque,
@@ -341,7 +341,8 @@ impl Calls {
         Some((result, number(registration)))
     }
 
-    /// Returns the device side's name of a registration; `None` if there is no such function.
+    /// Returns a registration in the form that device code uses; `None` if the plugin has no such
+    /// function.
     pub(crate) fn device_registration(
         &self,
         comm: Opaque,
@@ -461,13 +462,13 @@ impl Calls {
         (result, done)
     }
 
-    /// Returns whether the plugin wants to know of receives that were consumed.
+    /// Returns whether the plugin has `irecvConsumed`.
     pub(crate) fn has_consumed(&self) -> bool {
         self.consumed.is_some()
     }
 
-    /// Reports that the data of a receive of `parts` parts was consumed; `None` if the plugin does
-    /// not want to know.
+    /// Reports that the data of a receive of `parts` parts was consumed; `None` if the plugin has
+    /// no such function.
     pub(crate) fn consumed(
         &self,
         comm: Opaque,
@@ -506,7 +507,7 @@ impl Calls {
         }
     }
 
-    /// Announces the operations that follow; `None` if the plugin does not want to know.
+    /// Announces the next operations; `None` if the plugin has no such function.
     pub(crate) fn set_attributes(
         &self,
         context: Opaque,

@@ -1,17 +1,17 @@
 //! Checks whether a network plugin for NCCL keeps the contract. `ferroccl netcheck
-//! libnccl-net-x.so` opens any plugin as NCCL does, drives it as NCCL does, and prints which point
-//! of the contract it keeps and which it breaks, and how fast it is.
+//! libnccl-net-x.so` opens and drives any plugin as NCCL does. It prints for each point of the
+//! contract whether the plugin keeps it, and measures performance.
 //!
-//! Each point is a function in `points` that reads as its documentation, and runs in two fresh
-//! processes: the *receiver*, which listens, and the *sender*, which connects. A crash, a hang or a
-//! leak spoils one point and no other. The modules, from the outside in:
+//! Each point in `points` runs in fresh processes, most in two: the *receiver*, which listens, and
+//! the *sender*, which connects. A crash, a hang or a leak spoils one point and no other. The
+//! modules, from the outside in:
 //!
 //! * `session`: runs the points one after another, prints and counts
-//! * `pair`: starts the two processes, carries messages between them, ends them at the deadline
-//! * `side`: one of the two: its steps, its peer, its deadline
+//! * `pair`: starts the processes, carries messages between them, ends them at the deadline
+//! * `side`: one of the processes: its steps, its peer, its deadline
 //! * `link`: a connection with its memory, and how NCCL drives it
 //! * `net`: the plugin, the same for all versions of the interface
-//! * `calls`, `library`: the only doors to the plugin's functions
+//! * `calls`, `library`: access to the plugin's functions, and to the library that exports them
 
 mod arguments;
 mod calls;

@@ -1,5 +1,5 @@
-//! Opens a plugin as NCCL does: by path, with all its symbols resolved and none of them visible to
-//! others, and the newest interface that it exports.
+//! Opens a plugin as NCCL does: by path, with all symbols resolved and none visible to other
+//! libraries. Takes the newest interface that the plugin exports.
 
 use std::fmt;
 use std::path::Path;
@@ -57,7 +57,9 @@ pub(crate) struct Plugin {
 impl Plugin {
     /// Opens a plugin and takes the version `wanted`, or the newest that it has.
     ///
-    /// # Errors A sentence about what is missing.
+    /// # Errors
+    ///
+    /// A symbol or a function is missing, or the library cannot be opened.
     pub(crate) fn open(path: &Path, wanted: Option<Api>) -> Result<Plugin, String> {
         // SAFETY: the plugin's initialisers are what the user asked to be run.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };

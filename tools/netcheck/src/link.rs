@@ -49,8 +49,8 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Opens the end that listens: as NCCL does, it closes the listener as soon as it has the
-    /// connection.
+    /// Opens the end that listens. As NCCL does, closes the listener as soon as the connection is
+    /// accepted.
     pub(crate) fn receiving(side: &'a Side, net: &Net) -> Outcome<Link<'a>> {
         side.step("listening");
         let (listener, handle) = net.listen()?;
@@ -61,13 +61,13 @@ impl<'a> Link<'a> {
         Ok(Link { side, comm })
     }
 
-    /// Opens the end that connects, to the handle that the peer tells.
+    /// Opens the end that connects, with a handle from the peer.
     pub(crate) fn sending(side: &'a Side, net: &Net) -> Outcome<Link<'a>> {
         let handle: Vec<u8> = side.hear()?;
         Link::to(side, net, &handle)
     }
 
-    /// Opens the end that connects, to that handle.
+    /// Opens the end that connects, with that handle.
     pub(crate) fn to(side: &'a Side, net: &Net, handle: &[u8]) -> Outcome<Link<'a>> {
         side.step("connecting");
         let mut dial = net.dial(handle);
@@ -146,12 +146,12 @@ impl<'a> Flight<'a> {
         Flight { link, requests: VecDeque::new() }
     }
 
-    /// Returns how many requests are in flight, or done and not taken.
+    /// Returns the number of requests that are in flight, or done but not taken.
     pub(crate) fn len(&self) -> usize {
         self.requests.len()
     }
 
-    /// Makes a call until it returns a request, and tests the others meanwhile, as NCCL does.
+    /// Repeats a call until it returns a request; tests the others meanwhile, as NCCL does.
     pub(crate) fn post(
         &mut self,
         what: impl Display,
@@ -163,7 +163,7 @@ impl<'a> Flight<'a> {
         })
     }
 
-    /// Makes a call, and returns whether it gave a request; if not, tests the others.
+    /// Makes a call; returns whether it gave a request. If it did not, tests the others.
     pub(crate) fn try_post(
         &mut self,
         call: impl FnOnce(&Comm) -> Result<Option<Opaque>, Refusal>,

@@ -15,10 +15,10 @@ pub(crate) fn to(sink: Sink) {
     let _ = SINK.set(sink);
 }
 
-/// Most arguments behind the format that are read.
+/// Most arguments after the format that are read.
 const ARGUMENTS_MAX: usize = 8;
 
-/// Type of the logger without the dots at its end, which Rust cannot define.
+/// Type of the logger with fixed arguments: Rust cannot define variadic functions.
 type Fixed = unsafe extern "C" fn(
     LogLevel,
     c_ulong,

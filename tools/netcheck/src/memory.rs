@@ -1,7 +1,7 @@
 //! Memory that a plugin reads and writes, with patterns that show whether it did so correctly.
 //!
-//! The memory is made of atomics, because a plugin with a defect writes to it when it should not,
-//! and is never freed, because such a plugin does so late. A process lives for one point only.
+//! The memory consists of atomics, because a defective plugin may write to it at any time. It is
+//! never freed, because such a plugin may write late. A process lives for one point only.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -9,15 +9,15 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::stop::{Outcome, failed};
 
-/// Value of bytes in memory that nothing was received in.
+/// Value of bytes that nothing was received into.
 const UNTOUCHED: u8 = 0xA5;
-/// Bytes behind each receive buffer, which must stay untouched.
+/// Bytes after each receive buffer, which must stay untouched.
 pub(crate) const GUARD: usize = 64;
 
 /// All memory: reachable from here, so that leak detectors do not report it.
 static KEPT: Mutex<Vec<&'static [AtomicU8]>> = Mutex::new(Vec::new());
 
-/// Some bytes, for as long as the process lives.
+/// Bytes that live as long as the process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory(&'static [AtomicU8]);
 
@@ -45,7 +45,7 @@ impl Memory {
         self.0.as_ptr().cast_mut().cast()
     }
 
-    /// Writes the message of that seed.
+    /// Fills the memory with the message of that seed.
     pub(crate) fn fill(self, seed: u64) {
         for (index, bytes) in self.0.chunks(8).enumerate() {
             for (byte, value) in bytes.iter().zip(word(seed, index)) {
@@ -64,8 +64,8 @@ impl Memory {
         self.first_wrong(seed).is_none()
     }
 
-    /// Expects the message of that seed in the first `sent` bytes, and nothing written behind
-    /// `posted`.
+    /// Fails unless the first `sent` bytes hold the message of that seed, and the bytes after the
+    /// first `posted` are untouched.
     pub(crate) fn verify(self, seed: u64, sent: usize, posted: usize) -> Outcome {
         if let Some((at, expected, found)) = self.part(0..sent).first_wrong(seed) {
             let what = if found == UNTOUCHED { "as if nothing had arrived" } else { "other data" };

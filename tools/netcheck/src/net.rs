@@ -14,7 +14,7 @@ use crate::memory::Memory;
 use crate::properties::Properties;
 use crate::stop::{Outcome, Refusal, failed};
 
-/// Value of the bytes behind a handle, where a plugin must not write.
+/// Value of the bytes after a handle, where a plugin must not write.
 const CANARY: u8 = 0x5C;
 
 /// Handle of a listener, by which peers connect to it.
@@ -50,8 +50,8 @@ impl Net {
         accepted("devices", result).map(|()| count)
     }
 
-    /// Makes one device of several and returns its number, or the plugin's refusal; `None` if the
-    /// plugin cannot.
+    /// Merges several devices into one and returns its number, or the plugin's refusal; `None` if
+    /// the plugin cannot.
     pub(crate) fn make_device(&self, parts: &[i32]) -> Option<Result<i32, Refusal>> {
         let (result, made) = self.calls.make_device(parts)?;
         Some(accepted("makeVDevice", result).map(|()| made))
@@ -92,7 +92,7 @@ impl Net {
         Ok((done != 0).then_some(sizes))
     }
 
-    /// Announces the operations that follow; `None` if the plugin does not want to know.
+    /// Announces the next operations; `None` if the plugin has no such function.
     pub(crate) fn set_attributes(&self, attributes: Attributes) -> Option<NcclResult> {
         self.calls.set_attributes(self.context, attributes)
     }
@@ -103,7 +103,7 @@ impl Net {
     }
 }
 
-/// Bytes of each part of a request; the least integer where the plugin wrote nothing.
+/// Bytes of each part of a request; `c_int::MIN` where the plugin wrote nothing.
 pub(crate) type Sizes = [c_int; GROUP_MAX];
 
 /// A listening communicator.
@@ -140,8 +140,8 @@ impl Dial {
         Ok(self.try_poll()?.map_or_else(Err, Ok)?)
     }
 
-    /// Calls `connect` once more, and keeps a refusal of the plugin apart from a failure of the
-    /// point: a write behind the handle.
+    /// Calls `connect` once more. The inner error is the plugin's refusal; the outer one is a
+    /// failure of the point: a write after the handle.
     pub(crate) fn try_poll(&mut self) -> Outcome<Result<Option<Comm>, Refusal>> {
         let net = self.net;
         let (result, raw, device_handle) =
@@ -162,7 +162,7 @@ enum Way {
 /// A communicator that sends or receives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Comm {
-    /// The plugin that made it.
+    /// Plugin that made the communicator.
     pub(crate) net: Net,
     /// The plugin's pointer to the communicator.
     pub(crate) raw: Opaque,
@@ -178,7 +178,7 @@ impl Comm {
         accepted("regMr", result).map(|()| registration)
     }
 
-    /// Registers memory of a device that a descriptor names; `None` if the plugin cannot.
+    /// Registers device memory of a DMA-BUF descriptor; `None` if the plugin cannot.
     pub(crate) fn register_dma_buf(
         &self,
         memory: Memory,
@@ -189,7 +189,7 @@ impl Comm {
         Some(accepted("regMrDmaBuf", result).map(|()| registration))
     }
 
-    /// Returns the device side's name of a registration; `None` if the plugin cannot tell.
+    /// Returns a registration in the form that device code uses; `None` if the plugin cannot.
     pub(crate) fn device_registration(
         &self,
         registration: Opaque,
@@ -253,7 +253,7 @@ pub(crate) fn accepted(call: &'static str, result: NcclResult) -> Result<(), Ref
     if result == NcclResult::SUCCESS { Ok(()) } else { Err(Refusal { call, result }) }
 }
 
-/// Expects that the call wrote nothing behind the handle.
+/// Fails if the call wrote after the handle.
 fn canary(call: &str, buffer: &HandleBuffer) -> Outcome {
     match buffer[HANDLE_BYTES..].iter().position(|byte| *byte != CANARY) {
         Some(at) => failed(format!(

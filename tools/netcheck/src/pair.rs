@@ -13,11 +13,11 @@ use crate::arguments::Arguments;
 use crate::messages::{Down, Held, Role, Row, Up, Verdict};
 use crate::points::{Act, Point};
 
-/// Time that the other process has on most machines when one has failed: it may have seen something
-/// too.
+/// Time that the other process has, on most machines, to report its own failure after one has
+/// failed.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
-/// Time that a process has on most machines to exit, and to notice itself that it has taken too
-/// long.
+/// Time that a process has, on most machines, to exit, and to report by itself that its deadline
+/// has passed.
 const EXIT: Duration = Duration::from_secs(3);
 /// Most lines of standard error that are shown of a process that died.
 const LAST_WORDS: usize = 4;
@@ -56,9 +56,11 @@ struct Process {
     words: Arc<Mutex<VecDeque<String>>>,
 }
 
-/// Runs a point in fresh processes. `again` are the arguments that lead this program here.
+/// Runs a point in fresh processes. `again` holds the arguments that restart this program.
 ///
-/// # Errors When no process can be started.
+/// # Errors
+///
+/// A process cannot be started.
 pub(crate) fn run(point: &Point, arguments: &Arguments, again: &[&str]) -> std::io::Result<Report> {
     let start = Instant::now();
     let roles: &[Role] = match point.act {
@@ -153,7 +155,7 @@ impl Pair {
         }
     }
 
-    /// Tells the other process that it has no peer, and gives it `GRACE` to end.
+    /// Tells the other process that its peer has ended, and gives it `GRACE` to end.
     fn ended_early(&mut self, at: usize) {
         self.send_to_other(at, &Down::PeerEnded);
         self.end_within(self.grace);
@@ -168,7 +170,7 @@ impl Pair {
         let other = self.processes.iter_mut().find(|process| process.role == role);
         let Some(stdin) = other.and_then(|process| process.child.stdin.as_mut()) else { return };
         if let Ok(line) = serde_json::to_string(message) {
-            // A process that has ended is seen elsewhere.
+            // `Event::Closed` reports a process that has ended.
             let _ = stdin.write_all((line + "\n").as_bytes());
         }
     }
@@ -183,7 +185,7 @@ impl Pair {
         let (mut failures, mut has_waited) = (Vec::new(), false);
         for process in &mut self.processes {
             if process.verdict == Some(Verdict::Passed) {
-                // The machine may have stood still, and this process be the first to go on.
+                // After a stall of the machine, this process may run before its children exit.
                 process.reap(Instant::now() + self.grace);
             }
             let was_killed = process.status.is_none();
@@ -247,7 +249,7 @@ impl Process {
                         Err(_) => return,
                     },
                 };
-                // Nobody listens any more when the point has ended.
+                // Fails only when the point has ended.
                 let _ = events.send((role, event));
             })?;
         }
@@ -338,7 +340,7 @@ fn death(status: ExitStatus) -> String {
     }
 }
 
-/// Hands each line to `take` in a thread of its own, and an empty one at the end.
+/// Passes each line to `take` in a thread of its own, and an empty line at the end.
 fn in_lines(
     pipe: impl Read + Send + 'static,
     mut take: impl FnMut(&[u8]) + Send + 'static,

@@ -1,4 +1,4 @@
-//! The part of a point that one of its processes does.
+//! One process's part of a point.
 
 use std::process::ExitCode;
 
@@ -31,7 +31,7 @@ pub(crate) fn run(point: &Point, role: Role, arguments: &Arguments) -> ExitCode 
     let is_passed = verdict == Verdict::Passed;
     side.write(&Up::Done(verdict));
     if !is_passed {
-        // The end of this process would look to the peer like a fault of its own. It is killed.
+        // Waits to be killed: an exit would look to the peer like a fault of the peer's own.
         std::thread::sleep(side.arguments.on_this_machine(pair::GRACE * 2));
     }
     ExitCode::SUCCESS

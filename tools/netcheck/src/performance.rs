@@ -1,5 +1,5 @@
-//! Performance of messages between two processes of one machine: a guide when a plugin changes, and
-//! no statement about a network.
+//! Performance of messages between two processes of one machine. The figures show the effect of
+//! changes to a plugin, not the performance of a network.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::process::share_of_memory_bytes;
 use crate::side::Side;
 use crate::stop::{Outcome, skipped};
 
-/// A point that demands nothing, and measures.
+/// A point that measures performance.
 pub(crate) const POINT: Point = Point {
     name: "performance",
     demand: "Messages of all sizes arrive, in both directions.",
@@ -24,11 +24,11 @@ pub(crate) const POINT: Point = Point {
 
 /// Number of messages that NCCL has in flight.
 const IN_FLIGHT: usize = 8;
-/// Bytes that are moved for one figure, as far as the number of messages allows.
+/// Bytes moved for one figure, within limits on the number of messages.
 const LATENCY_BYTES: usize = 64 << 20;
 const BANDWIDTH_BYTES: usize = 512 << 20;
-/// Connections whose memory is measured, the bytes of each message on them, and the time by which a
-/// receive comes after its message.
+/// Number of connections whose memory is measured, the bytes of each message on them, and the delay
+/// of a receive after its message.
 const CONNECTIONS: usize = 16;
 const EARLY_BYTES: usize = 64 << 10;
 const LATE: Duration = Duration::from_millis(5);
@@ -62,8 +62,8 @@ fn measure(side: &Side) -> Outcome {
     both.back.close()
 }
 
-/// Measures the memory that a connection takes in this process, once messages have come before
-/// their receives.
+/// Measures the memory of a connection in this process, after messages have arrived before their
+/// receives.
 fn measure_memory(side: &Side, net: &Net) -> Outcome {
     let memory = Memory::new(IN_FLIGHT * EARLY_BYTES);
     memory.fill(1);
@@ -73,7 +73,7 @@ fn measure_memory(side: &Side, net: &Net) -> Outcome {
         Ok(link)
     };
     side.step("the memory of connections");
-    // The first one brings what a process needs once.
+    // The first connection also allocates what a process needs once.
     let mut links = vec![used()?];
     let before = share_of_memory_bytes();
     for _ in 0..CONNECTIONS {
@@ -138,7 +138,7 @@ impl<'a> Both<'a> {
         let there = self.memory_there.part(0, bytes, TAG);
         let back = self.memory_back.part(0, bytes, TAG);
         let mut times = Vec::with_capacity(rounds);
-        // The first ones find everything cold.
+        // The first rounds are a warm-up.
         for round in 0..rounds + rounds / 10 {
             let start = Instant::now();
             match self.there.side.role {
@@ -168,10 +168,10 @@ impl<'a> Both<'a> {
         Ok((messages * bytes) as f64 / start.elapsed().as_secs_f64() / 1e9)
     }
 
-    /// Sends this many messages, at most `IN_FLIGHT` at a time; returns when all have arrived.
+    /// Transfers this many messages, at most `IN_FLIGHT` at a time; returns when all have arrived.
     fn send_all(&self, messages: usize, bytes: usize) -> Outcome {
         let mut flight = Flight::new(self.there);
-        // Next to each other, as NCCL's are: far apart, they would share the same lines of caches.
+        // Slots are adjacent, as NCCL's are: far apart, they would compete for cache lines.
         let stride = bytes.next_multiple_of(4096);
         for message in 0..messages {
             if flight.len() == IN_FLIGHT {
@@ -186,7 +186,7 @@ impl<'a> Both<'a> {
         while flight.len() > 0 {
             flight.finish_oldest("a message of the stream")?;
         }
-        // What is sent counts when it has arrived.
+        // Ends when the receiver confirms all messages.
         let answer = self.memory_back.part(0, 1, TAG);
         match self.there.side.role {
             Role::Sender => self.back.receive(answer, "the word that all has arrived").map(drop)?,

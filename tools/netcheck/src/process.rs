@@ -1,4 +1,4 @@
-//! Resources that a process holds, to see whether a plugin gives back what it took.
+//! Resources that a process holds, to check whether a plugin releases what it took.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::side::Side;
 use crate::stop::{Outcome, failed};
 
-/// Growth of memory that no single object explains: allocators keep some.
+/// Tolerated growth of memory: allocators keep some.
 const MEMORY_SLACK_BYTES: usize = 16 << 20;
 
-/// Longest time for a plugin to release what it holds while the peer is open.
+/// Longest time for a plugin to release its resources while the peer is open.
 const MOMENT: Duration = Duration::from_secs(4);
 
 /// Resources that this process holds.
@@ -23,7 +23,7 @@ pub(crate) struct Holdings {
 }
 
 impl Holdings {
-    /// Returns what this process holds now.
+    /// Returns the current holdings of this process.
     pub(crate) fn now() -> Holdings {
         Holdings {
             descriptors: entries("/proc/self/fd"),
@@ -73,8 +73,8 @@ fn entries(directory: &str) -> usize {
     fs::read_dir(directory).map_or(0, Iterator::count)
 }
 
-/// Returns this process's proportional share (PSS) of its memory, in bytes: pages that others map
-/// too count in parts, and programs and libraries do not count.
+/// Returns this process's proportional share (PSS) of its memory, in bytes: shared pages count in
+/// proportion, and programs and libraries do not count.
 pub(crate) fn share_of_memory_bytes() -> usize {
     let smaps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     let (mut counts, mut kib) = (false, 0);

@@ -1,5 +1,5 @@
-//! NCCL's profiler, as a plugin sees it: everything that a plugin tells it has to belong to an
-//! event that came with a request.
+//! NCCL's profiler, as a plugin sees it: each report of a plugin must belong to an event that came
+//! with a request.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -15,7 +15,7 @@ use crate::stop::{Outcome, failed};
 const BEGINS: c_int = 0;
 const LAST: c_int = 3;
 
-/// Event that comes with requests. Only NCCL looks into it.
+/// Event that comes with requests. The plugin must not change its bytes.
 static EVENT: OnceLock<Memory> = OnceLock::new();
 /// First wrong report of a plugin.
 static WRONG: Mutex<Option<String>> = Mutex::new(None);
@@ -30,7 +30,7 @@ pub(crate) fn profiler() -> Profiler {
     Some(observe)
 }
 
-/// Expects that the plugin reported nothing wrong, and left the event as it was.
+/// Fails if the plugin made a wrong report or changed the event.
 pub(crate) fn verify() -> Outcome {
     if let Some(wrong) = WRONG.lock().unwrap_or_else(PoisonError::into_inner).take() {
         return failed(wrong);
@@ -38,7 +38,7 @@ pub(crate) fn verify() -> Outcome {
     EVENT.get().map_or(Ok(()), |event| event.verify(0, 0, 0))
 }
 
-/// Stands for NCCL: names every event that begins; the reports that follow must bear that name.
+/// Acts as NCCL: names each event that begins, and expects that name in later reports.
 unsafe extern "C" fn observe(
     name: *mut *mut c_void,
     what: c_int,

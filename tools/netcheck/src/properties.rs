@@ -23,7 +23,7 @@ pub(crate) struct Properties {
     pub(crate) receives_max: i32,
     pub(crate) device_type: i32,
     pub(crate) device_version: i32,
-    /// Number of parts, and the first ones that there is room for.
+    /// Number of parts, and all entries of their array.
     pub(crate) parts: (i32, Vec<i32>),
     pub(crate) transfer_bytes_max: usize,
     pub(crate) rail: i16,
@@ -75,7 +75,7 @@ pub(crate) fn text(address: *const c_char) -> Option<String> {
     Some(unsafe { CStr::from_ptr(address) }.to_string_lossy().into_owned())
 }
 
-/// Returns what a call writes; bytes that it does not write are odd, and not zeros.
+/// Returns the value that a call writes; unwritten bytes are 0xEE, not zero.
 fn filled<T: Copy>(call: impl FnOnce(*mut T) -> NcclResult) -> Result<T, NcclResult> {
     let mut place = MaybeUninit::<T>::uninit();
     // SAFETY: as many bytes as it has.
@@ -87,7 +87,7 @@ fn filled<T: Copy>(call: impl FnOnce(*mut T) -> NcclResult) -> Result<T, NcclRes
     }
 }
 
-/// Makes `Properties` of the fields that all versions have, and the others that are given.
+/// Makes `Properties` from the fields of all versions and the other given fields.
 macro_rules! properties {
     ($from:ident, $($more:tt)*) => {
         Ok(Properties {

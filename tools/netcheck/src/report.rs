@@ -1,4 +1,4 @@
-//! The outcome, as text for people and as JSON for programs.
+//! Results, as text for people and as JSON for programs.
 
 use std::fmt::Write as _;
 
@@ -47,7 +47,7 @@ impl Line {
         }
     }
 
-    /// Makes the line of a point that was not run because of one that it rests on.
+    /// Makes the line of a point that was not run because its base did not pass.
     pub(crate) fn not_tried(point: &Point, base: &Line) -> Line {
         Line {
             point: point.name,
@@ -61,7 +61,7 @@ impl Line {
         }
     }
 
-    /// Finds the point that this one rests on, directly or by others, and that did not pass.
+    /// Finds a point that did not pass and that this one rests on, directly or indirectly.
     pub(crate) fn missing<'a>(point: &Point, lines: &'a [Line]) -> Option<&'a Line> {
         let mut base = point.rests_on;
         while let Some(name) = base {
@@ -124,7 +124,7 @@ pub(crate) struct Summary {
     pub(crate) performance: Vec<Row>,
     /// Memory of a connection.
     pub(crate) connection_bytes: Option<Held>,
-    /// Failure that kept the performance from being measured.
+    /// Failure that prevented the measurement of performance.
     pub(crate) performance_failed: Option<String>,
     /// Reason why there is nothing to measure.
     pub(crate) performance_skipped: Option<String>,

@@ -20,17 +20,17 @@ use crate::net::Net;
 use crate::stop::{Outcome, Stop, demand, failed, skipped};
 use crate::watch::Watch;
 
-/// Time within which calls that must not block return on most machines. One slower call is
-/// forgiven: the machine may have had other things to do.
+/// Time limit, on most machines, of a call that must not block. One slower call is forgiven: the
+/// machine may have been busy.
 const PROMPT: Duration = Duration::from_millis(100);
-/// Time that no call that must not block may exceed on such a machine.
+/// Time after which such a call counts as stuck, on most machines.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// Number of polls that a wait makes before it sleeps between them.
 const EAGER_POLLS: u32 = 2000;
 /// Libraries that stay open for the life of the process.
 static OPEN: Mutex<Vec<Plugin>> = Mutex::new(Vec::new());
 
-/// One of the two processes of a point: this one.
+/// This process's side of a point.
 #[derive(Debug)]
 pub(crate) struct Side {
     /// Role of this process.
@@ -54,7 +54,7 @@ impl Side {
         // This process dies with its parent, even while it is stopped. If the parent ends before
         // this line, the end of its pipe ends this process.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // Plugins print: what they print must not come between our lines.
+        // Plugins may print to standard output: their text must not mix with this program's lines.
         let up = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
         rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
         let up = Arc::new(Mutex::new(File::from(up)));
@@ -87,7 +87,7 @@ impl Side {
         self.net_with(None)
     }
 
-    /// Does what `Side::net` does, with a profiler for `init`.
+    /// Opens the plugin as `Side::net` does, with a profiler for `init`.
     pub(crate) fn net_with(&self, profiler: Profiler) -> Outcome<Net> {
         let plugin = self.plugin()?;
         let net = self.init_with(&plugin, profiler);
@@ -137,7 +137,7 @@ impl Side {
         self.write(&Up::Note(note));
     }
 
-    /// Kills this process. Only its peer says how the point ends.
+    /// Kills this process. Its peer alone decides the point.
     pub(crate) fn die(&self) -> Outcome {
         self.write(&Up::Doomed);
         let this: Pid = rustix::process::getpid();
@@ -164,7 +164,7 @@ impl Side {
         }
     }
 
-    /// Waits until the peer is here too.
+    /// Waits until the peer has called this too.
     pub(crate) fn meet(&self) -> Outcome {
         self.tell(&())?;
         self.hear()
@@ -208,7 +208,7 @@ impl Side {
         Ok(false)
     }
 
-    /// Makes a call that must not block, and expects that it does not.
+    /// Makes a call that must not block, and fails if it does.
     pub(crate) fn promptly<T>(
         &self,
         name: &'static str,
@@ -241,18 +241,18 @@ impl Side {
 fn write(up: &Mutex<File>, message: &Up) {
     let Ok(mut line) = serde_json::to_string(message) else { return };
     line.push('\n');
-    // If nobody reads any more, this process is about to be killed.
+    // A write error means that this process is about to be killed.
     let _ = up.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
 }
 
-/// Reads what the peer tells, so that waiting for it can have a deadline. When the pipe ends, the
-/// process that started this one has ended, and this one kills itself.
+/// Reads the peer's values in a thread, so that `hear` can have a deadline. The end of the pipe
+/// means that the parent process has ended; this process then kills itself.
 fn read_in_background() -> std::io::Result<Receiver<Down>> {
     let (to_inbox, inbox) = channel();
     std::thread::Builder::new().name("netcheck inbox".to_owned()).spawn(move || {
         for line in BufReader::new(std::io::stdin()).lines().map_while(Result::ok) {
             if let Ok(message) = serde_json::from_str(&line) {
-                // Nobody looks any more when the point has ended.
+                // Fails only when the point has ended.
                 let _ = to_inbox.send(message);
             }
         }

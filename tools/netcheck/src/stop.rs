@@ -8,11 +8,11 @@ pub(crate) type Outcome<T = ()> = Result<T, Stop>;
 /// Reason why a point has not passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// The plugin breaks the contract: what was expected, what happened.
+    /// The plugin breaks the contract, in this way.
     Failed(String),
-    /// The point says nothing about this plugin, and why.
+    /// The point says nothing about this plugin, for this reason.
     Skipped(String),
-    /// The other process has ended early or is late, and has the reason.
+    /// The other process has ended early or is late, and reports the reason itself.
     PeerEnded,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn demand(holds: bool, why: impl FnOnce() -> String) -> Outcome {
 }
 
 impl Stop {
-    /// Returns the failure with the name of its message, which may hold the data of another.
+    /// Adds the name of the message to a failure, and of the `other` message whose data it holds.
     pub(crate) fn of(self, message: &str, other: Option<String>) -> Stop {
         match (self, other) {
             (Stop::Failed(_), Some(other)) => {

@@ -11,7 +11,7 @@ const REPORT_WITHIN: Duration = Duration::from_secs(2);
 pub(crate) struct Watch {
     doing: Mutex<Doing>,
     timeout: Duration,
-    /// Time that no call that must not block may exceed.
+    /// Time after which a call that must not block counts as stuck.
     call_timeout: Duration,
 }
 
@@ -75,8 +75,8 @@ impl Watch {
         format!("{why}; last step: {}", self.lock().step)
     }
 
-    /// Returns what is wrong if the process is stuck in a call of the plugin, so that its thread
-    /// cannot say so.
+    /// Returns the failure if the process is stuck in a call of the plugin and cannot report it
+    /// itself.
     pub(crate) fn stuck(&self) -> Option<String> {
         let doing = self.lock();
         if let Some((name, since)) = doing.call
@@ -89,7 +89,7 @@ impl Watch {
                 doing.step
             ));
         }
-        // A step that waits by itself knows more, and reports it at the deadline.
+        // A step that polls reports more detail at the deadline.
         let over = Instant::now() > doing.deadline + REPORT_WITHIN;
         over.then(|| {
             format!(

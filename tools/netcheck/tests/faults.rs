@@ -1,5 +1,4 @@
-//! Tests that netcheck finds nothing wrong with the reference plugin, and finds each fault that is
-//! planted in it.
+//! Tests that netcheck finds no fault in the reference plugin, and finds each planted fault.
 
 #[cfg(test)]
 mod faults {
@@ -49,7 +48,7 @@ mod faults {
         failed
     }
 
-    /// Expects that with this fault that point fails, with a reason that has these words.
+    /// Expects that `point` fails with this fault, for a reason that contains `words`.
     fn finds(fault: &str, point: &str, words: &str) {
         let failed = failures(&plugin(), fault, &["--only", point, "--timeout", "4"]);
         let [(_, why)] = failed.as_slice() else { panic!("{point} does not find {fault}") };
@@ -60,7 +59,7 @@ mod faults {
     fn the_reference_keeps_the_contract_in_all_versions() {
         assert_eq!(failures(&plugin(), "", &[]), []);
         assert_eq!(failures(&plugin(), "", &["--api", "v8"]), []);
-        // Those between differ in a few calls.
+        // The versions between differ in a few calls.
         let only = "properties,attributes_accepted,send_receive,grouped_receives,\
                     optional_completion,finalize_joins_threads,dlclose_is_harmless,device_handles,\
                     consumed_receives,flush,profiled_requests";
@@ -90,7 +89,7 @@ mod faults {
         assert_eq!(failed["point"], "connects");
         let reason = "rests on connects, which failed";
         assert!(not_tried.iter().all(|point| point["why"] == reason), "{not_tried:?}");
-        // What needs no connection is tried all the same.
+        // Points that need no connection are still tried.
         let tried = with("passed").len() + with("skipped").len();
         assert!(tried >= 7 && not_tried.len() + tried + 1 == points.len(), "{points:?}");
         assert!(not_tried.iter().any(|point| point["point"] == "in_order"));
@@ -189,7 +188,7 @@ mod faults {
             Running(command.stdout(Stdio::piped()).spawn().unwrap())
         }
 
-        /// Returns its two processes, when they have begun.
+        /// Returns the tester's two processes, once they have begun.
         fn processes(&self) -> Vec<Pid> {
             let path = format!("/proc/{0}/task/{0}/children", self.0.id());
             let start = Instant::now();

@@ -82,7 +82,7 @@ pub(super) fn with_ranks<T: Send>(
 }
 
 impl Fake {
-    /// Exchanges bytes: each rank gives its own and gets those of all.
+    /// Gathers the bytes of all ranks, in rank order.
     fn exchange(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>, SubjectError> {
         if self.shared.fault == (Fault::Fail { rank: self.rank }) {
             return Err("planted failure".into());
@@ -149,7 +149,7 @@ impl Fake {
                 Some(all[from as usize].repeat(messages))
             }
             Shape::Vector { .. } => {
-                // Inputs come with their counts before them; see `run`.
+                // Each input has its counts before it; see `run`.
                 let mut output = Vec::new();
                 for input in all {
                     let (counts, data) = input.split_at(8 * self.ranks as usize);
@@ -166,7 +166,7 @@ impl Fake {
         }
     }
 
-    /// Reduces rank by rank, beginning with a different one on each rank, rounding after each.
+    /// Reduces rank by rank and rounds after each step; each rank begins with its own contribution.
     fn reduced(&self, request: &Request<'_>, all: &[Vec<u8>]) -> Vec<u8> {
         let mut output = Vec::new();
         let size = request.data_type.bytes();

@@ -30,7 +30,7 @@ pub fn launch_local(ranks: u32) -> Result<Option<ExitCode>, SubjectError> {
 /// Joins the communicator that the options and the environment describe.
 ///
 /// # Errors
-/// When it cannot be joined.
+/// When the communicator cannot be joined.
 pub fn open(options: &Options) -> Result<Box<dyn Subject>, SubjectError> {
     let mut config = communicator::config_from_environment()?;
     ferroccl::log::start(&config.debug)?;
@@ -77,7 +77,7 @@ fn run_sized(
     Ok(())
 }
 
-/// Sends to one rank and receives from one, either or both.
+/// Sends to one rank, receives from one rank, or both.
 fn exchange(
     communicator: &mut Communicator,
     to: Option<Rank>,

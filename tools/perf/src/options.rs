@@ -188,7 +188,7 @@ fn json_name(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Reads the name of a file, for files that cannot go to standard output, which has the table.
+/// Reads the name of a file; `-` is refused, because standard output has the table.
 fn real_file_name(text: &str) -> Result<PathBuf, String> {
     match text {
         "" | "-" => Err("give a file's name; the table goes to standard output".to_owned()),

@@ -13,8 +13,8 @@ use super::subject::{Buffers, Request, Shape, Subject, SubjectError};
 use super::table::RankLine;
 use super::trial::Trial;
 
-/// Error for input that turns out to be unusable once the ranks have joined. The program ends as
-/// for a bad flag, and not as for a failed measurement.
+/// Error for input that proves unusable once the ranks have joined. The program ends with the
+/// status of a bad flag, and not of a failed measurement.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Refused(pub String);
@@ -170,8 +170,8 @@ pub fn checked_call(
     in_place: bool,
 ) -> Result<u64, SubjectError> {
     trial.prepare(memory, repetition, in_place);
-    // The barrier keeps a rank that is still preparing from looking like a slow transport, or from
-    // being overtaken.
+    // Without the barrier, a rank that is still preparing would look like a slow transport, or
+    // would be overtaken.
     subject.barrier()?;
     trial.run(subject, memory, in_place)?;
     let wrong = trial.wrong(memory, repetition, in_place);

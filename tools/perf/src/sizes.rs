@@ -62,8 +62,8 @@ pub enum Step {
 }
 
 impl Step {
-    /// Returns the size after `bytes`; `None` past the end of the address space. A factor would
-    /// never leave zero: from zero it goes to 8 bytes, where every type has an element.
+    /// Returns the size after `bytes`; `None` past the end of the address space. A factor cannot
+    /// leave zero, so the size after zero is 8 bytes, where every type has an element.
     #[must_use]
     pub fn after(self, bytes: usize) -> Option<usize> {
         match self {

@@ -77,7 +77,7 @@ pub struct Peer {
     /// Counters: bytes in flight, stalls, waits for credits.
     #[serde(flatten)]
     pub account: PeerStatistics,
-    /// Flows that an Ethernet fabric sees of the messages to the peer.
+    /// Flows of the messages to the peer, as an Ethernet fabric sees them.
     pub flows: Vec<Flow>,
     /// Rails of the messages to the peer, if there are several.
     pub rails: Vec<RailState>,

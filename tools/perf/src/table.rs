@@ -1,4 +1,4 @@
-//! Text that nccl-tests prints, column for column, so that tools for the one also read the other.
+//! Output in the columns of nccl-tests, so that tools that read nccl-tests' output read it too.
 
 use std::fmt::Write as _;
 

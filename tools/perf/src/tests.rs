@@ -253,8 +253,8 @@ fn a_path_that_got_slower_is_named() {
     let (text, failed) = paths(&save, timed(1, (0, 0), 0)).unwrap();
     assert!(failed == 0 && !text.contains("Compared"), "{text}");
     let compare = format!("{sizes} --baseline {}", file.display());
-    // Other times of the same kind are an alarm in at most one of a hundred pairs of runs; chance
-    // adds a few.
+    // Other times of the same distribution raise an alarm in at most one of 100 pairs of runs;
+    // chance adds a few.
     let pairs = if full() { 30 } else { 3 };
     let alarms = (1..pairs).filter(|pair| {
         paths(&save, timed(2 * pair, (0, 0), 0)).unwrap();
@@ -265,8 +265,7 @@ fn a_path_that_got_slower_is_named() {
     let alarms = alarms.count();
     assert!(alarms <= 3, "{alarms}");
     paths(&save, timed(1, (0, 0), 0)).unwrap();
-    // A longer time in one direction shows in round trips of both, and in the bandwidth of that
-    // direction.
+    // A slow direction slows the round trips of both directions, but only its own bandwidth.
     let (text, failed) = paths(&compare, timed(2, (1, 2), 60)).unwrap();
     assert_eq!(failed, 2, "{text}");
     let host = super::report::host_name();
@@ -351,7 +350,7 @@ fn training_steps_are_replayed_and_checked() {
         assert!(step.exposed_busbw_gbps > 0.0 && step.calls >= 2);
     }
     for step in steps(Fault::Flip { rank: 1, byte: 3 }) {
-        // A rank that gets nothing in a call has no wrong elements.
+        // A rank that receives nothing in a call has no wrong elements.
         assert!(step.wrong > Some(step.calls as u64 / 2), "{step:?}");
     }
 }

@@ -145,9 +145,8 @@ impl Trial<'_> {
         memory.output.arm(output_bytes);
     }
 
-    /// Counts the wrong elements after a call that [`prepare`](Self::prepare) prepared with the
-    /// same arguments: wrong elements of the output and of the input (which must not change), and
-    /// overwritten guard bytes.
+    /// Counts wrong elements after a call that [`prepare`](Self::prepare) prepared with the same
+    /// arguments: in the output and the input (which must not change), and overwritten guard bytes.
     #[must_use]
     pub fn wrong(&self, memory: &Memory, repetition: u64, in_place: bool) -> u64 {
         let layout = self.layout();

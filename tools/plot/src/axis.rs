@@ -21,7 +21,7 @@ pub enum Unit {
 pub(crate) struct Axis {
     /// Base of the logarithm, or none for a linear axis.
     base: Option<f64>,
-    /// Least value on the mapped scale: exponents, or values.
+    /// Least value shown: an exponent on a logarithmic axis.
     min: f64,
     max: f64,
     /// Ticks, each with its text.
@@ -39,7 +39,7 @@ impl Axis {
         let (low, high) = if low > high { (0.0, 1.0) } else { (low, high) };
         let (min, max, step) = match base {
             Some(_) => {
-                // The slack is needed because the logarithm of a power is not always whole.
+                // The slack is needed because the logarithm of a power is not always exact.
                 let (min, max) = ((low + 1e-9).floor(), (high - 1e-9).ceil());
                 let max = max.max(min + 1.0);
                 (min, max, ((max - min) / 7.0).ceil().max(1.0))

@@ -26,7 +26,7 @@ const POINTS_MAX: usize = 40;
 const NAME_CHARS: usize = 28;
 const FONT: &str = "Helvetica, Arial, sans-serif";
 
-/// Colours of series: dark enough on white, and distinct for readers who do not see all colours.
+/// Colours of series: dark enough on white, and distinct for colour-blind readers.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0x00, 0x60, 0xa8),
     RGBColor(0xc2, 0x4a, 0x00),
@@ -183,7 +183,7 @@ fn colour(at: usize) -> RGBColor {
     COLOURS[at % COLOURS.len()]
 }
 
-/// Draws a solid line, or a dashed one for series beyond the number of colours.
+/// Draws a solid line, or a dashed one for series that reuse a colour.
 fn stroke<'a, C: CoordTranslate<From: Clone + 'static>>(
     area: &DrawingArea<SVGBackend<'a>, C>,
     at: usize,
@@ -215,7 +215,7 @@ mod tests {
             let empty = Figure { series: Vec::new(), ..empty };
             assert!(empty.render().ends_with("</svg>\n"));
         }
-        // Lines beyond the number of colours are dashed, and each is in the legend once.
+        // Lines that reuse a colour are dashed, and each is in the legend once.
         let many = (0..9)
             .fold(lines, |figure, at| figure.with(format!("s{at}"), vec![(1.0, 2.0), (9.0, 9.0)]));
         let row = |title: &str| Row {

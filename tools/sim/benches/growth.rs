@@ -1,5 +1,5 @@
-//! Growth of the simulator's own time and memory with ranks. Each case runs in a process of its
-//! own, so that its peak of memory is its own.
+//! Growth of the simulator's own time and memory with the number of ranks. Each case runs in its
+//! own process, so that its peak memory is measured alone.
 //!
 //!     cargo bench -p ccl-sim --bench growth
 //!

@@ -101,25 +101,25 @@ impl std::fmt::Debug for Files<'_> {
     }
 }
 
-/// Reason why nothing was shown.
+/// Error of the command line.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
     /// A file that cannot be read.
     #[error("{0}")]
     File(String),
-    /// A network without an experiment.
+    /// `--on` without `--scenario` or `--replay`.
     #[error("--on says where; say what with --scenario or --replay")]
     OnAlone,
-    /// A routing for experiments, which choose their own.
+    /// `--routing` without `--replay`: experiments choose their own routing.
     #[error("--routing is for --replay; experiments that have a choice take --set routing=NUMBER")]
     RoutingAlone,
-    /// All experiments on another network.
+    /// `--on` for all experiments.
     #[error("--on changes one experiment; name it with --scenario")]
     OnOfAll,
     /// An error of the simulation.
     #[error(transparent)]
     Sim(#[from] SimError),
-    /// Parameters of all experiments at once.
+    /// `--set` without the name of one experiment.
     #[error("--set changes one experiment; name it with --scenario")]
     SetOfAll,
     /// A plot that cannot be written.
@@ -135,11 +135,13 @@ pub enum CliError {
     Json(#[from] serde_json::Error),
 }
 
-/// Does what the arguments say, and returns the text to print.
+/// Runs or lists the experiments, or runs the replay, that the arguments select, and returns the
+/// text to print.
 ///
 /// # Errors
 ///
-/// If an experiment cannot run, or its figures cannot be written.
+/// If the arguments contradict each other, a file cannot be read, an experiment cannot run, or its
+/// figures cannot be written.
 pub fn said(arguments: &Arguments, files: &Files<'_>) -> Result<String, CliError> {
     if arguments.routing.is_some() && arguments.replay.is_none() {
         return Err(CliError::RoutingAlone);
@@ -184,7 +186,7 @@ fn chosen(arguments: &Arguments) -> Result<Chosen, CliError> {
         None => return Ok(Chosen::List(list(&SCENARIOS.iter().collect::<Vec<_>>(), false))),
         Some("all") if !arguments.set.is_empty() => return Err(CliError::SetOfAll),
         Some("all") if arguments.on.is_some() => return Err(CliError::OnOfAll),
-        // Large experiments run by name only.
+        // The experiment `scale` is large, and runs only by name.
         Some("all") => SCENARIOS.iter().filter(|scenario| scenario.name != "scale").collect(),
         Some(name) => vec![find(name)?],
     };
@@ -212,7 +214,7 @@ fn replayed(arguments: &Arguments, file: &str, files: &Files<'_>) -> Result<Repo
     Ok(over_seeds(&ask(arguments, on.as_ref()), arguments.seeds, run)?)
 }
 
-/// Does what the arguments say, and prints the result.
+/// Runs the command line, and prints the result.
 #[must_use]
 pub fn run(arguments: &Arguments, files: &Files<'_>) -> ExitCode {
     match said(arguments, files) {
@@ -402,7 +404,7 @@ mod tests {
             assert!(shown.contains(&format!("  on {name}: ")), "{shown}");
             assert!(!shown.contains("(!)") && !shown.contains("racks="), "{shown}");
         }
-        // The network is what is named: its tiers, and of twice the bandwidth half the time.
+        // The named network is used: it has its own tiers, and twice the bandwidth halves the time.
         let line = "ferroccl sim --scenario job --set mib=4 --json --on";
         let time = |on: &str| {
             let json: serde_json::Value =

@@ -1,6 +1,6 @@
 //! Errors of the simulator.
 
-/// Reason why nothing can be simulated, and what to do.
+/// Error of a simulation, with a remedy.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SimError {
@@ -14,7 +14,7 @@ pub enum SimError {
         /// Values to give instead.
         remedy: String,
     },
-    /// A need of more memory than is allowed.
+    /// More memory needed than allowed.
     #[error(
         "{what} would take about {needed_mib} MiB, and {limit_mib} MiB are allowed; simulate fewer \
          hosts or queue pairs, fold ranks that are alike, or allow more (--memory)"
@@ -27,7 +27,7 @@ pub enum SimError {
         /// Memory that is allowed, in MiB.
         limit_mib: u64,
     },
-    /// A need of more work than is allowed.
+    /// More work needed than allowed.
     #[error(
         "{what} would take about {needed_millions} million steps, and {limit_millions} million are \
          allowed, which take minutes; simulate fewer ranks, bytes or queue pairs, take longer \
@@ -41,7 +41,7 @@ pub enum SimError {
         /// Steps that are allowed, in millions.
         limit_millions: u64,
     },
-    /// An error for a cluster of which only the hosts are known.
+    /// A cluster without switches between its hosts.
     #[error(
         "{name} has no switches between hosts, of which alone something can be simulated; give a \
          cluster of `ferroccl topo --list` as superpod-256, or a file with a fabric"
@@ -58,7 +58,7 @@ pub enum SimError {
     OwnNetwork {
         /// Name of the experiment.
         scenario: &'static str,
-        /// Names of those that run on any network.
+        /// Names of the experiments that run on any network.
         which: String,
     },
     /// An error for a missing path from one port to another.
@@ -94,7 +94,7 @@ pub enum SimError {
         /// Reason, and what to do.
         reason: String,
     },
-    /// A deadlock: nothing moves and not all is done.
+    /// A deadlock: nothing moves, but some ranks are not done.
     #[error(
         "after {after_s:.6} s nothing moves and {open} of {ranks} ranks are not done; rank {rank} \
          waits: {waiting}. That is an error of the simulator or of the schedule: please report it \

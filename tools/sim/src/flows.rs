@@ -1,9 +1,10 @@
-//! Flows on links, event by event: when each ends, with rates as [`Shares`] computes them.
+//! Event-driven simulation of flows on links, with the rates of [`Shares`]: when each flow ends.
 //!
-//! Rates are shared anew whenever flows have begun or ended, but no more often than every
-//! [`Flows::settle_s`]. Until then a flow that begins gets what is left on its links, and the rate
-//! of a flow that ends stays unused, so that no link ever carries more than it can. With 0 all is
-//! exact; a small part of a flow's time is much faster where thousands end one after another.
+//! Rates are recomputed when flows begin or end, but at most once every [`Flows::settle_s`]. Until
+//! then, a new flow gets the capacity left on its links, and the rate of an ended flow stays
+//! unused, so that no link exceeds its capacity. With an interval of 0 the result is exact; an
+//! interval of a small part of a flow's time is much faster if thousands of flows end one after
+//! another.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -52,7 +53,7 @@ struct Flow {
     tag: u64,
     /// Index in the list of active flows.
     at: u32,
-    /// Number that changes with every rate, so that old predictions are recognised.
+    /// Version of the rate; a predicted end with another version is stale.
     version: u32,
 }
 
@@ -81,11 +82,11 @@ pub struct Flows {
     settled: u64,
 }
 
-/// Bytes of a flow that count as nothing: rounding leaves them over.
+/// Remaining bytes of a flow that count as none: rounding may leave them.
 const NOTHING_BYTES: f64 = 1e-6;
 
 impl Flows {
-    /// Makes an empty set of flows on the links of a network. Rates are shared anew at most every
+    /// Creates an empty set of flows on the links of a network. Rates are recomputed at most every
     /// `settle_s` seconds.
     #[must_use]
     pub fn new(network: &Network, settle_s: f64) -> Flows {
@@ -109,13 +110,13 @@ impl Flows {
         }
     }
 
-    /// Returns the time up to which all is done, in seconds.
+    /// Returns the simulated time, in seconds.
     #[must_use]
     pub fn now_s(&self) -> f64 {
         self.now_s
     }
 
-    /// Returns the shortest time between two sharings of rates, in seconds.
+    /// Returns the shortest time between two computations of the rates, in seconds.
     #[must_use]
     pub fn settle_s(&self) -> f64 {
         self.settle_s
@@ -127,7 +128,7 @@ impl Flows {
         self.active.len()
     }
 
-    /// Returns how often rates were shared anew.
+    /// Returns how often rates were recomputed.
     #[must_use]
     pub fn settled(&self) -> u64 {
         self.settled
@@ -197,7 +198,7 @@ impl Flows {
         }
     }
 
-    /// Returns the time of the next event, in seconds; none if no flow is in flight, or none moves.
+    /// Returns the time of the next event, in seconds; None if no flow moves.
     pub fn next_s(&mut self) -> Option<f64> {
         if self.dirty && self.active.is_empty() {
             self.dirty = false;
@@ -213,7 +214,7 @@ impl Flows {
         settle
     }
 
-    /// Goes on to a time no later than [`Flows::next_s`]; flows that end are added to `ended`.
+    /// Advances to a time no later than [`Flows::next_s`], and adds the flows that end to `ended`.
     pub fn advance(&mut self, to_s: f64, ended: &mut Vec<Ended>) {
         self.now_s = to_s;
         while let Some(Reverse((end, index, version))) = self.ends.peek().copied() {
@@ -251,7 +252,7 @@ impl Flows {
         ended
     }
 
-    /// Shares all rates anew.
+    /// Recomputes all rates.
     fn settle(&mut self) {
         self.dirty = false;
         self.settled_s = self.now_s;
@@ -263,7 +264,7 @@ impl Flows {
         };
         shares.fill(capacity, active.len(), flow, rates);
         self.used.fill(0.0);
-        // Most predictions are old now: those that still hold are made anew.
+        // Most predicted ends are stale now, so all are computed again.
         self.ends.clear();
         for (index, rate) in self.active.iter().zip(&self.rates) {
             let flow = &mut self.flows[*index as usize];
@@ -279,7 +280,7 @@ impl Flows {
     }
 }
 
-/// Rounds a time to whole picoseconds, so that events that belong together coincide despite earlier
+/// Rounds a time to whole picoseconds, so that simultaneous events coincide despite earlier
 /// rounding.
 pub(crate) fn rounded_s(at_s: f64) -> f64 {
     (at_s * 1e12).round() / 1e12
@@ -364,7 +365,8 @@ mod tests {
         assert_eq!(ended, [Ended { tag: 0, at_s: 0.0 }, Ended { tag: 1, at_s: 4.0 }]);
     }
 
-    /// Rates are shared anew every 100 s only: a flow on a link that nobody uses need not wait.
+    /// Checks that a flow on an idle link need not wait for the next computation of the rates,
+    /// every 100 s.
     #[test]
     fn between_two_settlements_a_flow_takes_what_is_left() {
         let mut flows = Flows::new(&network(), 100.0);
@@ -379,7 +381,7 @@ mod tests {
         }
     }
 
-    /// A new flow gets the capacity that all flows together leave.
+    /// Checks that a new flow gets the capacity that all other flows leave.
     #[test]
     fn what_is_left_is_less_all_that_was_shared() {
         let mut flows = Flows::new(&network(), 100.0);
@@ -417,7 +419,7 @@ mod tests {
                 all.filter(|((links, _), _)| links.contains(link)).map(|(_, rate)| *rate).collect()
             };
             for ((links, _), rate) in flows.iter().zip(&rates) {
-                // A full link on which nobody has more.
+                // A full link on which no flow has a higher rate.
                 let bottleneck = links.iter().any(|link| {
                     let on = rates_on(link);
                     let used: f64 = on.iter().sum();

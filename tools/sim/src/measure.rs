@@ -7,12 +7,12 @@ use crate::network::{Link, Network};
 /// Distribution of an amount over the uplinks of a tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Striping {
-    /// Largest amount over the mean of each switch's uplinks, averaged over the switches that have
+    /// Largest amount over the mean of a switch's uplinks, averaged over the switches that carry
     /// any: the paper's max-to-mean ratio (MMR). 1 is even.
     pub max_to_mean: f64,
-    /// Largest of these ratios.
+    /// Largest max-to-mean ratio of a switch.
     pub max_to_mean_worst: f64,
-    /// Least amount over all links that share a switch with one that has any.
+    /// Least amount over all uplinks of the switches that carry any.
     pub least: f64,
     /// Mean over these links.
     pub mean: f64,
@@ -61,14 +61,14 @@ pub fn utilisation(network: &Network, carried_bytes: &[f64], time_s: f64) -> Vec
     carried_bytes.iter().zip(network.capacity()).map(part).collect()
 }
 
-/// Returns the mean; 0 of no values.
+/// Returns the mean, or 0 without values.
 #[must_use]
 pub fn mean(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }
 
-/// Returns the standard error of the mean: the expected deviation of the mean of as many other
-/// draws; `None` for less than two values.
+/// Returns the standard error of the mean: the estimated standard deviation of the mean over
+/// repeated draws. Returns `None` for fewer than two values.
 #[must_use]
 pub fn standard_error(values: &[f64]) -> Option<f64> {
     let (many, mean) = (values.len() as f64, mean(values));
@@ -76,8 +76,8 @@ pub fn standard_error(values: &[f64]) -> Option<f64> {
     (values.len() > 1).then(|| (squares / (many - 1.0) / many).sqrt())
 }
 
-/// Returns the value that a part `part` of all values does not exceed: 0.5 for the median. 0 of no
-/// values.
+/// Returns the least value that a part `part` of all values does not exceed: 0.5 for the median.
+/// Returns 0 without values.
 #[must_use]
 pub fn quantile(values: &[f64], part: f64) -> f64 {
     let mut sorted = values.to_vec();

@@ -1,10 +1,10 @@
 //! A fabric and its hosts as links, each in one direction.
 //!
-//! A link stores nothing but its capacity: its ends are computed. A *cable* of tier t goes from a
-//! *child* (a host, or a group of the tier below) up to a switch of the child's group. All children
-//! of a tier are cabled alike, so that cable `c` of the tier is cable `c mod n` of child `c / n`.
-//! Each cable is two links, up and down. Besides, each rank has a link out of and one into it
-//! within its host.
+//! A link stores only its capacity; its ends are computed. A *cable* of tier t goes from a *child*
+//! (a host, or a group of the tier below) up to a switch of the child's group. All children of a
+//! tier have the same cabling, so cable `c` of the tier is cable `c mod n` of child `c / n`. Each
+//! cable is two links, up and down. Each rank also has a link out of it, and one into it, within
+//! its host.
 
 use ccl_model::topology::fabric::{Fabric, Wiring};
 
@@ -31,7 +31,7 @@ pub struct Plan {
     pub hosts: u32,
     /// Ranks of each host.
     pub ranks_per_host: u32,
-    /// NICs that ranks of a host send by, rank by rank, as many for each.
+    /// NICs that the ranks of a host send by, rank by rank, equally many for each.
     pub rank_nics: Vec<u32>,
     /// Most bytes per second that a rank sends to others of its host, and that it receives of them.
     pub inner_bytes_per_s: f64,
@@ -55,17 +55,16 @@ struct Cables {
     /// Ends of every cable of a child: the number of the NIC or switch below, and of the switch
     /// above.
     ends: Vec<(u32, u32)>,
-    /// Per NIC or switch below: index of its first cable in a child; and one more entry for the
-    /// end.
+    /// Per NIC or switch below: index of its first cable in a child. One more entry marks the end.
     from: Vec<u32>,
     /// Cables of a child by the switch above.
     to: Vec<Vec<u32>>,
 }
 
 impl Plan {
-    /// Returns the plan with all parallel cables of a host's NIC, or of a group, as one. Traffic
-    /// that is sprayed over them all sees no difference, as long as none has failed, and takes far
-    /// fewer links.
+    /// Returns the plan with all parallel cables of a host's NIC, or of a group, merged into one.
+    /// If no cable has failed, this does not change traffic that is sprayed over all of them, and
+    /// takes far fewer links.
     #[must_use]
     pub fn collapsed(&self) -> Plan {
         let mut plan = self.clone();
@@ -107,9 +106,9 @@ pub struct Network {
 /// Path of a flow: links, with the part of the flow that takes each, and the latency.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Path {
-    /// Links, and the part of the flow that takes each: 1 unless it is spread over several.
+    /// Links, each with the part of the flow that takes it: 1 unless the flow is spread.
     pub links: Vec<(Link, f64)>,
-    /// Latency from end to end at rest, in seconds.
+    /// Latency from end to end without load, in seconds.
     pub latency_s: f64,
 }
 
@@ -143,7 +142,7 @@ impl Network {
     ///
     /// # Errors
     ///
-    /// If a number of the plan is invalid, or the network is larger than its memory.
+    /// If a number of the plan is invalid, or the network exceeds the memory of the plan.
     pub fn new(plan: Plan) -> Result<Network, SimError> {
         check(&plan)?;
         let (fabric, hosts) = (&plan.fabric, plan.hosts);
@@ -201,9 +200,9 @@ impl Network {
 
     /// Returns the ports of two ranks for traffic from one to the other over rail `rail`.
     ///
-    /// Where no switch leads from the one NIC to the other, as between rails that nothing joins,
-    /// the sender's host sends by its NIC on the receiver's rail, as NCCL does (PXN). The time that
-    /// this takes inside the host is not counted.
+    /// If no switches join the two NICs, as with separate rails, the sender's host sends by its NIC
+    /// on the receiver's rail, as NCCL does (PXN). The time of this hop inside the host is not
+    /// counted.
     #[must_use]
     pub fn ports(&self, from: u32, to: u32, rail: u32) -> (Port, Port) {
         let (from, to) = (self.port_of(from, rail), self.port_of(to, rail));
@@ -264,7 +263,7 @@ impl Network {
     }
 
     /// Returns the tier of a link, its child, and the number of its cable in the child; `None` for
-    /// a rank's own link.
+    /// a link inside a host.
     #[must_use]
     pub fn place(&self, link: Link) -> Option<(usize, u32, u32)> {
         let cable = link / 2;
@@ -286,7 +285,7 @@ impl Network {
         self.place(link).map(|(tier, _, at)| self.tiers[tier].ends[at as usize])
     }
 
-    /// Returns the link from a rank to others of its host, and the link from them to it.
+    /// Returns the link from a rank to other ranks of its host, and the link back.
     #[must_use]
     pub fn inner_links(&self, rank: u32) -> (Link, Link) {
         (self.inner + 2 * rank, self.inner + 2 * rank + 1)
@@ -351,7 +350,7 @@ impl Network {
     ///
     /// # Errors
     ///
-    /// If no path leads there.
+    /// If no path joins the ports.
     pub fn meeting(&self, from: Port, to: Port) -> Result<usize, SimError> {
         let no_path = |reason| SimError::NoPath {
             from_host: from.host,
@@ -372,7 +371,8 @@ impl Network {
         (first..self.tiers.len()).find(meets).ok_or_else(|| no_path(cut))
     }
 
-    /// Finds the links that lead on towards a port if the path turns at tier `turn`.
+    /// Fills `found` with the links from `step` that lead to the port `to`, on paths that turn at
+    /// tier `turn`.
     pub fn choices(&self, step: &Step, to: Port, turn: usize, found: &mut Vec<Link>) {
         found.clear();
         let cables = &self.tiers[step.tier];
@@ -404,7 +404,7 @@ impl Network {
         }
     }
 
-    /// Returns the number at the far end of a link: of the switch above if it goes up, of the
+    /// Returns the number at the far end of a link: of the switch above if the link goes up, of the
     /// switch or NIC below if it goes down.
     #[must_use]
     pub fn far_end(&self, link: Link) -> u32 {
@@ -412,7 +412,8 @@ impl Network {
         if self.is_up(link) { above } else { below }
     }
 
-    /// Returns whether a switch of a tier leads to a port, going up first until tier `turn`.
+    /// Returns whether a switch of a tier leads to a port, on a path that goes up to tier `turn`
+    /// first.
     fn leads(&self, tier: usize, group: u32, switch: u32, to: Port, turn: usize) -> bool {
         if tier == turn {
             return self.leads_down(tier, switch, to);
@@ -442,8 +443,8 @@ impl Network {
     }
 }
 
-/// Returns for every pair of NICs of hosts whether they lead up to one switch, if nothing has
-/// failed.
+/// Returns for every pair of NIC numbers whether both NICs lead up to a common switch, without
+/// failures.
 fn joined(fabric: &Fabric) -> Vec<bool> {
     let climb = |nic: u32| {
         let mut here = vec![nic];

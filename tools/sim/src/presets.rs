@@ -1,4 +1,4 @@
-//! Networks that are often simulated: those of the paper, with the numbers that it changes.
+//! Networks of the paper, with adjustable numbers.
 
 use ccl_model::topology::presets;
 
@@ -8,8 +8,8 @@ use crate::network::Plan;
 /// Bytes per second of 400 Gbit/s.
 pub const GBPS_400: f64 = 50e9;
 
-/// A zone as in [Meta, SIGCOMM 2024], section 4: racks of hosts with a rack switch each, whose
-/// uplinks go to as many spine switches, one cable each.
+/// A zone as in [Meta, SIGCOMM 2024], section 4: racks of hosts, with one rack switch per rack.
+/// Each rack switch has one uplink to every spine switch.
 ///
 /// [Meta, SIGCOMM 2024]: https://doi.org/10.1145/3651890.3672233
 #[derive(Clone, Debug, PartialEq)]
@@ -69,7 +69,7 @@ impl Zone {
     ///
     /// # Errors
     ///
-    /// If the paper's network is not known.
+    /// If the preset of the paper's network is missing.
     pub fn plan(&self) -> Result<Plan, SimError> {
         let meta = presets::find(META).ok_or_else(|| SimError::Unknown {
             what: "topology",
@@ -81,7 +81,7 @@ impl Zone {
         let numbers = [
             (self.rack_hosts, 1, self.nic_bytes_per_s),
             (self.racks, self.uplinks, self.uplink_bytes_per_s),
-            // The paper's: 192 cables from below, 192 / 7, that is 28, upwards.
+            // The paper has 192 cables from below and 192 / 7, rounded up to 28, upwards.
             (self.zones, cores, self.uplink_bytes_per_s),
         ];
         for (tier, (children, switches, bytes_per_s)) in plan.fabric.tiers.iter_mut().zip(numbers) {

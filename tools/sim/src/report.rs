@@ -22,8 +22,8 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// Returns the deviation of a value: relative to the nearest value that would do, 0 if it does.
-    /// For `About` the deviation is always relative to the value.
+    /// Returns the relative deviation of a value from the nearest expected value; 0 if the value is
+    /// as expected. For `About` it is always the deviation from the value.
     #[must_use]
     pub fn deviation(&self, measured: f64) -> f64 {
         let beyond = |bound: f64| if bound == 0.0 { measured } else { measured / bound - 1.0 };
@@ -37,8 +37,8 @@ impl Expected {
         }
     }
 
-    /// Returns whether a value is as expected: within a tenth of a value or of a range; a bound is
-    /// exact.
+    /// Returns whether a value is as expected: within a tenth of a value or a range, exactly for a
+    /// bound.
     #[must_use]
     pub fn holds(&self, measured: f64) -> bool {
         let slack =
@@ -81,7 +81,7 @@ impl Unit {
         self.text_beside(value, value)
     }
 
-    /// Returns a value with the unit that another one is shown with.
+    /// Returns a value in the unit that suits `other`.
     fn text_beside(self, value: f64, other: f64) -> String {
         let scaled = |steps: &[(f64, &str)]| {
             let fits = steps.iter().find(|(size, _)| other.abs() >= *size);
@@ -107,7 +107,7 @@ pub struct Finding {
     pub unit: Unit,
     /// Measured value; the mean of several seeds.
     pub measured: f64,
-    /// Standard error of that mean; none of a single seed.
+    /// Standard error of the mean; None for a single seed.
     pub standard_error: Option<f64>,
     /// Expected value.
     pub expected: Option<Expected>,
@@ -122,7 +122,7 @@ pub struct Findings {
     pub findings: Vec<Finding>,
     /// Figures.
     pub figures: Vec<Figure>,
-    /// Notes for the reader: what was assumed, and what was not reproduced.
+    /// Notes for the reader: assumptions, and claims that were not reproduced.
     pub notes: Vec<String>,
 }
 
@@ -162,10 +162,10 @@ pub struct Report {
     pub title: String,
     /// Claim of the source.
     pub source: String,
-    /// Network that it ran on, unless that is its own.
+    /// Network that the experiment ran on, unless it is the experiment's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on: Option<String>,
-    /// Parameters that it ran with.
+    /// Parameters of the run.
     pub parameters: Vec<(String, f64)>,
     /// Seed of all that was random; of several, the first.
     pub seed: u64,
@@ -177,8 +177,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Merges the results of the same experiment with other seeds: of each number the mean and its
-    /// standard error. The figures stay those of this seed.
+    /// Merges the results of the same experiment with other seeds: each number becomes the mean,
+    /// with its standard error. The figures stay those of this seed.
     #[must_use]
     pub fn with_others(mut self, others: &[Report]) -> Report {
         for (at, finding) in self.findings.findings.iter_mut().enumerate() {
@@ -208,7 +208,7 @@ impl Report {
 fn cells(finding: &Finding) -> [String; 4] {
     let expected = finding.expected.map_or_else(|| "–".to_owned(), |e| e.text(finding.unit));
     let deviation = match (finding.expected, finding.deviation) {
-        // A bound or a range says no value that something could deviate from.
+        // Bounds and ranges have no value to deviate from.
         (Some(expected), Some(0.0)) if !matches!(expected, Expected::About(_)) => {
             "within".to_owned()
         }
@@ -223,7 +223,7 @@ fn cells(finding: &Finding) -> [String; 4] {
     [finding.what.clone(), expected, measured(finding), deviation]
 }
 
-/// Returns the measured value, and its standard error where that does not round to nothing.
+/// Returns the measured value, with its standard error unless that rounds to 0.
 fn measured(finding: &Finding) -> String {
     let Finding { unit, measured, standard_error, .. } = finding;
     let text = |value| unit.text_beside(value, *measured);
@@ -329,7 +329,7 @@ mod tests {
         let several = found(0.08).with_others(&[found(0.10), found(0.15)]);
         assert_eq!((several.seeds, several.seeds_text()), (3, "3 to 5".to_owned()));
         let shown = markdown(&several);
-        // Of 8, 10 and 15: the deviation is 3.6, over the root of 3.
+        // For 8, 10 and 15 the standard deviation is 3.6, divided by the root of 3.
         assert!(shown.contains("| 11.0 % ± 2.1 % | +10.0 % |"), "{shown}");
         assert!(shown.contains("| share | – | 50.0 % | – |"), "{shown}");
         assert!(shown.contains("| time | – | 11.10 ms ± 0.21 ms | – |"), "{shown}");

@@ -1,9 +1,9 @@
 //! Rates of flows on shared links: max–min fairness by progressive filling.
 //!
-//! All rates grow alike until a link is full; the flows on it stay, the others go on. The result is
-//! the one allocation where no flow can have more without taking from one that has less. A flow may
-//! take only a part of itself over a link (a *weight*), where it is spread over several paths, and
-//! may have a limit of its own.
+//! All rates grow equally until a link is full; then the rates of its flows are fixed and the
+//! others keep growing. The result is the only allocation where no flow can get more without taking
+//! from a flow with less. A flow that is spread over several paths puts only a part of its rate (a
+//! *weight*) on each link. A flow may also have its own limit.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -28,7 +28,7 @@ impl Ord for Ordered {
     }
 }
 
-/// Memory for filling, used again and again.
+/// Buffers of the computation, reused between calls.
 #[derive(Debug, Default)]
 pub struct Shares {
     /// Links that flows take, in the order of their first flow.
@@ -48,8 +48,8 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Computes the rate of every flow, in the unit of `capacity`. `flow` gives the links of a flow
-    /// with their weights, and its limit.
+    /// Computes the rate of every flow, in the unit of `capacity`. `flow` returns the links of a
+    /// flow with their weights, and the limit of the flow.
     pub fn fill<'a>(
         &mut self,
         capacity: &[f64],
@@ -84,7 +84,7 @@ impl Shares {
             if self.weight[at] <= 1e-9 {
                 continue;
             }
-            // Since it was pushed, flows of it may have been fixed elsewhere, at less.
+            // Flows of this link may have been fixed at a lower rate since the push.
             let now = (self.left[at] / self.weight[at]).max(0.0);
             if now > share * (1.0 + 1e-12) {
                 self.heap.push(Reverse((Ordered(now), at as u32)));
@@ -159,8 +159,8 @@ impl Shares {
         for first in &mut self.first {
             end += std::mem::replace(first, end);
         }
-        // As a flow is listed, the beginning of its link moves on; in the end each is that of the
-        // next, so that all are moved by one.
+        // Listing a flow advances the first index of its link. At the end each entry is the first
+        // index of the next link, so all move by one.
         self.members.clear();
         self.members.resize(end as usize, 0);
         for index in 0..flows {

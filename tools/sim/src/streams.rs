@@ -25,28 +25,28 @@ pub struct Stream {
     pub group: u32,
 }
 
-/// Parameters of a run: how streams are cut into messages, and these striped over queue pairs.
+/// Parameters of a run: how streams are cut into messages, and how messages use queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Manner {
     /// Queue pairs of each stream.
     pub pairs: u32,
     /// Order in which messages take queue pairs.
     pub order: Order,
-    /// Bytes of a message; infinite for all of a queue pair's share at once.
+    /// Bytes of a message; infinite for one message per queue pair.
     pub message_bytes: f64,
     /// Messages of a stream in flight at a time.
     pub in_flight: u32,
     /// Streams of one sender in flight at a time; the others follow in their order.
     pub peers: u32,
-    /// Overhead of each work request, as bytes on the wire: request, acknowledgement, and the last
-    /// packet that is not full.
+    /// Overhead of each work request in bytes on the wire: request, acknowledgement, and a partly
+    /// filled last packet.
     pub request_bytes: f64,
     /// Interval of [`Flows::new`], in seconds.
     pub settle_s: f64,
 }
 
 impl Manner {
-    /// Returns parameters with `pairs` queue pairs, each of which carries its share at once.
+    /// Returns parameters with `pairs` queue pairs, each of which sends its share as one message.
     #[must_use]
     pub fn at_once(pairs: u32) -> Manner {
         Manner {
@@ -72,7 +72,7 @@ pub struct Outcome {
     pub carried_bytes: Vec<f64>,
     /// Flows that took each link, by weight: one per queue pair that was used.
     pub flows: Vec<f64>,
-    /// Work requests, and so acknowledgements as well.
+    /// Number of work requests, and also of acknowledgements.
     pub requests: u64,
 }
 
@@ -84,8 +84,8 @@ struct State {
     messages: u64,
     message_bytes: f64,
     under_way: u32,
-    /// Per queue pair: the time when its last byte left, if any has; the bytes and the parts of
-    /// messages that it has in flight.
+    /// Per queue pair: the time when its last byte left, if any; its bytes and its parts of
+    /// messages in flight.
     left_s: Vec<Option<f64>>,
     pair_bytes: Vec<f64>,
     pair_parts: Vec<u32>,
@@ -109,11 +109,12 @@ struct Run<'a> {
     free: Vec<u32>,
 }
 
-/// Runs streams from their beginning, all at once, to their end.
+/// Runs streams to their end; all senders start at time 0.
 ///
 /// # Errors
 ///
-/// If there is no path for one, or nothing moves.
+/// If the streams need more memory or work than the plan allows; if a stream has no path, or
+/// nothing moves.
 pub fn run(
     network: &Network,
     router: &mut Router,
@@ -181,7 +182,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Begins as many messages of a stream as may be in flight.
+    /// Begins messages of a stream, as many as may be in flight.
     fn fill(&mut self, index: usize) -> Result<(), SimError> {
         while self.states[index].under_way < self.manner.in_flight
             && self.states[index].begun < self.states[index].messages
@@ -220,11 +221,11 @@ impl Run<'_> {
 
     fn send(&mut self, index: usize, number: u64, pair: u32, bytes: f64) -> Result<(), SimError> {
         let stream = &self.streams[index];
-        // Queue pairs of a stream are numbered by its receiver, others' as well.
+        // Every stream numbers its queue pairs from 0.
         let key = Key { from: stream.from, to: stream.to, channel: stream.channel, pair };
         let state = &mut self.states[index];
         let now_s = self.flows.now_s();
-        // While something of it is under way it is not idle.
+        // A queue pair with parts in flight is not idle.
         let is_busy = state.pair_parts[pair as usize] > 0;
         let idle_since_s = if is_busy { Some(now_s) } else { state.left_s[pair as usize] };
         let moment = Moment { now_s, idle_since_s };
@@ -295,8 +296,8 @@ impl Run<'_> {
     }
 }
 
-/// Refuses streams that need too much memory, by an estimate: of each stream and queue pair, and of
-/// all flows that are in flight at once.
+/// Refuses streams that need too much memory, by an estimate from streams, queue pairs, and flows
+/// in flight at once.
 fn check_memory(
     network: &Network,
     router: &Router,
@@ -305,7 +306,7 @@ fn check_memory(
 ) -> Result<(), SimError> {
     let Manner { pairs, order, in_flight, peers, .. } = *manner;
     let (mut under_way, mut own) = (0.0, 0);
-    // Streams of a sender are mostly neighbours; where they are not, more are counted.
+    // Assumes that streams of a sender are adjacent; otherwise the estimate is too high.
     for (at, stream) in streams.iter().enumerate() {
         let is_next = at > 0 && streams[at - 1].from == stream.from;
         own = if is_next { own + 1 } else { 1 };
@@ -320,9 +321,8 @@ fn check_memory(
     SimError::if_over(what, bytes, network.plan().memory_mib)
 }
 
-/// Refuses streams that need too much work, by an estimate: all messages, each on its links. The
-/// number of times that rates are shared meanwhile is not known before: messages that end one by
-/// one take longer.
+/// Refuses streams that need too much work. The estimate is all messages, each on its links. It
+/// leaves out how often rates are recomputed, which takes longer if messages end one by one.
 fn check_work(
     network: &Network,
     router: &Router,
@@ -364,11 +364,11 @@ fn sprayed_links(network: &Network) -> f64 {
     links
 }
 
-/// Returns the *roofline* in seconds: the time that the streams would take if nothing but NICs, and
-/// each tier as a whole, limited them.
+/// Returns the *roofline* in seconds: the time of the streams if only NICs, and each tier as a
+/// whole, limited them.
 ///
-/// All bytes that leave and that enter each child of every tier (a host, a rack, a zone) are
-/// compared with the bandwidth of all its uplinks.
+/// Compares the bytes in each direction with the bandwidth of the uplinks, for each NIC of a host
+/// and for each child of a higher tier (a rack, a zone).
 #[must_use]
 pub fn roofline_s(network: &Network, streams: &[Stream]) -> f64 {
     below_s(network, streams, network.tiers())
@@ -426,7 +426,7 @@ mod tests {
 
     #[test]
     fn a_queue_pair_with_something_under_way_is_not_idle() {
-        // Uplinks so slow that messages of one queue pair end at other times than the other's.
+        // Uplinks so slow that messages of the two queue pairs end at different times.
         let zone = Zone { uplink_bytes_per_s: GBPS_400 / 4.0, ..Zone::default() };
         let network = Network::new(zone.plan().unwrap()).unwrap();
         let (from, to) = network.ports(0, 16, 0);
@@ -435,7 +435,7 @@ mod tests {
         let manner = Manner { message_bytes: 1e6, in_flight: 5, ..Manner::at_once(2) };
         let outcome = run(&network, &mut router, &[stream], manner).unwrap();
         let carries = |link: &Link| outcome.carried_bytes[*link as usize] > 0.0;
-        // Both are always busy, and stay where they are.
+        // Both queue pairs are always busy, so they keep their paths.
         assert_eq!(network.uplinks(1, 0, 0).filter(carries).count(), 2);
     }
 }

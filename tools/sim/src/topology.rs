@@ -1,4 +1,4 @@
-//! Networks of clusters that are described: known by name, or read from a file by the caller.
+//! Networks of described clusters: presets, or topologies that the caller has read from a file.
 
 use ccl_core::topology::machine::{Kind, Machine};
 use ccl_model::topology::Topology;
@@ -18,13 +18,14 @@ struct Host {
 }
 
 impl Plan {
-    /// Makes the plan of a cluster, of its first `hosts` hosts or of all. Ranks are on the seats of
-    /// each host ([`Machine::seats`]), and send by the NICs nearest to them. If there are several
-    /// kinds of host, the slowest parts count.
+    /// Creates the plan of a cluster, of its first `hosts` hosts or of all. Ranks are on the seats
+    /// of each host ([`Machine::seats`]), and send by the NICs nearest to them. If hosts differ,
+    /// the slowest parts determine the plan.
     ///
     /// # Errors
     ///
-    /// If it has no switches, fewer hosts, or hosts whose ranks differ.
+    /// If the cluster has no switches, or fewer than `hosts` hosts; if the ranks or their NICs
+    /// differ between hosts.
     pub fn of(topology: &Topology, hosts: Option<u32>) -> Result<Plan, SimError> {
         let name = &topology.name;
         let all = topology.hosts();
@@ -109,19 +110,20 @@ impl Host {
     }
 }
 
-/// Returns the bandwidth of a rank to the others of its host, in bytes per second, and the latency
-/// in ns: of all of its own links together where it has some, else of the path to the last seat.
+/// Returns the bandwidth from a rank to the others of its host, in bytes per second, and the
+/// latency in ns. Both are those of the path to the last seat, but a rank with its own links has
+/// their total bandwidth.
 fn inner(machine: &Machine, seats: &[usize]) -> (f64, f64) {
     let (first, last) = (seats[0], seats[seats.len() - 1]);
     let speed = machine.path(first, last).speed;
     let own = machine.gpu_links.iter().filter(|link| link.ends.contains(&first));
     let own: f64 = own.map(|link| f64::from(link.links) * link.speed.bytes_per_s).sum();
     let bytes_per_s = if own > 0.0 { own } else { speed.bytes_per_s };
-    // One rank sends to nobody inside; and of some parts nobody knows how fast they are.
+    // The bandwidth is infinite for a single rank, and for parts of unknown speed.
     (if bytes_per_s.is_finite() { bytes_per_s } else { UNKNOWN_BYTES_PER_S }, speed.latency_ns)
 }
 
-/// Bandwidth within a host of whose inside nothing is known: so high that it limits nothing.
+/// Bandwidth within a host of unknown speed: so high that it limits nothing.
 const UNKNOWN_BYTES_PER_S: f64 = 1e15;
 
 /// Returns the NICs that each seat sends by, the same number for each seat. A seat gets its nearest

@@ -20,7 +20,7 @@ pub(crate) const ELEMENT_BYTES: usize = 4;
 /// Least memory of a stream, from the schedules to the first of its flows.
 const STREAM_BYTES: f64 = 600.0;
 
-/// A collective and how much of it.
+/// A collective with an algorithm and a size.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     /// Algorithm of the collective.
@@ -34,7 +34,7 @@ impl Call {
     ///
     /// # Errors
     ///
-    /// If it has none of that name.
+    /// If the collective has no algorithm of that name.
     pub fn new(collective: Collective, algorithm: &str, bytes: u64) -> Result<Call, SimError> {
         let found = ccl_core::algorithm::find(collective, algorithm);
         let algorithm = found.map_err(|_| SimError::Unknown {
@@ -68,7 +68,7 @@ impl Call {
     pub fn sends(&self, rank: Rank, hosts: &Hosts) -> BTreeMap<Rank, u64> {
         let (algorithm, count) = (self.algorithm, self.count(hosts.ranks()));
         let sent = Sent { algorithm, root: 0, count, element_bytes: ELEMENT_BYTES, hosts };
-        // Even sizes fit every collective that is simulated; of others nothing is sent.
+        // All simulated collectives have even sizes; for others nothing is sent.
         sent.by(rank).unwrap_or_default()
     }
 }
@@ -87,8 +87,8 @@ impl Job {
         Job { hosts: (0..hosts).collect() }
     }
 
-    /// Fills a network with jobs whose sizes in hosts repeat `sizes`: on hosts in order, or, with
-    /// `scattered`, on hosts in random order.
+    /// Fills a network with jobs whose numbers of hosts repeat `sizes`. The hosts are in order, or,
+    /// with `scattered`, in random order.
     #[must_use]
     pub fn fill(network: &Network, sizes: &[u32], scattered: Option<&mut Random>) -> Vec<Job> {
         let mut hosts: Vec<u32> = (0..network.plan().hosts).collect();
@@ -118,13 +118,13 @@ impl Job {
 
     /// Returns the streams of a call of the job that cross the network, NIC by NIC.
     ///
-    /// A ring leaves a host by one NIC only. As NCCL does, there are as many rings as NICs then,
-    /// each with a part of the buffer and the ranks of every host turned by one: `rings`. Streams
-    /// of one sender are in the order of the distance that they go.
+    /// A ring leaves a host by one NIC only. As in NCCL, there are then as many rings as NICs
+    /// (`rings`), each with a part of the buffer, and with the ranks of every host rotated by one
+    /// more. Streams of one sender are ordered by distance.
     ///
     /// # Errors
     ///
-    /// If there are more than fit into the network's memory.
+    /// If the streams need more memory than the plan allows.
     pub fn streams(
         &self,
         network: &Network,

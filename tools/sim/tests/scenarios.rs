@@ -1,4 +1,4 @@
-//! Every experiment, with its own numbers and stated seeds, against the page that shows it.
+//! Compares every experiment, with its own parameters and fixed seeds, with the documentation page.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -6,8 +6,7 @@ use ccl_sim::report::{Report, markdown};
 use ccl_sim::scenario::{Ask, SCENARIOS, Scenario, over_seeds};
 
 const SEED: u64 = 1;
-/// Number of seeds. One seed alone would show a draw: of the 5 % to 10 % of f8 anything from 8 % to
-/// 13 %.
+/// Number of seeds. One seed alone varies too much: f8, expected at 5 % to 10 %, gives 8 % to 13 %.
 const SEEDS: u32 = 8;
 const BEGIN: &str = "<!-- measured: written by the tests -->\n";
 
@@ -23,7 +22,7 @@ fn reports() -> Vec<Report> {
     })
 }
 
-/// The page shows the measured results. `FERROCCL_TEST_WRITE=1` writes it anew.
+/// Checks that the page shows the measured results. `FERROCCL_TEST_WRITE=1` updates the page.
 #[test]
 fn the_page_shows_what_comes_out() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/simulator.md");

@@ -1,4 +1,4 @@
-//! Fuzz targets of this crate: files that other tools write. As in `ccl_core::fuzzing`.
+//! Fuzz targets of this crate, for files of other tools. See `ccl_core::fuzzing`.
 
 pub use crate::matrix::fuzzed as traffic_matrix;
 

@@ -10,9 +10,9 @@
 //! 1,7,0,4096
 //! ```
 //!
-//! A pair without a line sends nothing. `intervals` may be left out: the last interval is then the
-//! last with a line. The JSON has the same names: `{"ranks": 8, "interval_s": 0.001, "intervals":
-//! 2, "rows": [[0, 0, 1, 1048576], [1, 7, 0, 4096]]}`.
+//! A pair without a line sends nothing. Without `intervals`, the last interval is the last one with
+//! a line. The JSON has the same names: `{"ranks": 8, "interval_s": 0.001, "intervals": 2, "rows":
+//! [[0, 0, 1, 1048576], [1, 7, 0, 4096]]}`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -36,7 +36,7 @@ const COLUMNS: &str = "interval,source,destination,bytes";
 ///
 /// # Errors
 ///
-/// When the file cannot be read, or is no such matrix; the error has the line, and says what to do.
+/// When the file cannot be read, or is not a traffic matrix; the error has the line and a remedy.
 pub fn read(path: &str) -> Result<Traffic, String> {
     let mut bytes = Vec::new();
     let read = match path {
@@ -54,11 +54,11 @@ pub fn read(path: &str) -> Result<Traffic, String> {
     parse(path, &text)
 }
 
-/// Reads a traffic matrix from text; errors call the text `name`.
+/// Parses a traffic matrix; `name` is the name of the text in errors.
 ///
 /// # Errors
 ///
-/// When the text is no such matrix; the error has the line, and says what to do.
+/// When the text is not a traffic matrix; the error has the line and a remedy.
 pub fn parse(name: &str, text: &str) -> Result<Traffic, String> {
     // Some editors write a byte order mark.
     let text = text.trim_start_matches('\u{feff}');
@@ -147,11 +147,11 @@ struct Reading {
 const INTERVAL_S_MAX: f64 = 1e9;
 
 impl Reading {
-    /// Starts a matrix with the values of its head.
+    /// Starts a matrix with the values of its header.
     ///
     /// # Errors
     ///
-    /// When the head is wrong; the error does not have the position.
+    /// When the header is invalid; the error does not have the position.
     fn new(ranks: u32, interval_s: f64, intervals: Option<u64>) -> Result<Reading, String> {
         if ranks == 0 || ranks > RANKS_MAX {
             return Err(format!("ranks={ranks}: give 1 to {RANKS_MAX}"));
@@ -250,7 +250,7 @@ struct Head {
 }
 
 impl Head {
-    /// Reads one line; lines with other contents are ignored.
+    /// Parses one line of the header; ignores a line without a known key.
     fn line(&mut self, line: &str) -> Result<(), String> {
         let Some((key, value)) = line.trim_start_matches('#').split_once('=') else {
             return Ok(());
@@ -322,7 +322,7 @@ fn row(line: &str) -> Result<Row, String> {
     }
 }
 
-/// Fuzz target: reading what was written for a matrix gives the same matrix.
+/// Fuzz target: a matrix that is written and read again is the same matrix.
 #[doc(hidden)]
 #[cfg(any(test, fuzzing))]
 pub fn fuzzed(data: &[u8]) {

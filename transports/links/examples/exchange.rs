@@ -1,5 +1,5 @@
-//! Cost of the engine: a 2-rank float32 sum all_reduce through schedule, program and mapped slots,
-//! against a bare hand-written exchange of the same bytes, in one run, medians.
+//! Benchmark of the engine: compares a 2-rank float32 sum all_reduce through schedule, program and
+//! mapped slots with a hand-written exchange of the same bytes. Prints medians of one run.
 //!
 //! `cargo run --release -p ccl-links --example exchange`
 
@@ -25,7 +25,7 @@ use ccl_memory::{Region, RegionError};
 type Failure = Box<dyn Error + Send + Sync>;
 
 const SHAPE: Shape = Shape { slots: 8, slot_bytes: 128 << 10 };
-/// Largest number of bytes for which both ranks send all they have; beyond it each reduces a half.
+/// Largest message that both ranks send whole, in bytes; beyond it, each rank reduces one half.
 const ONE_SHOT_BYTES_MAX: usize = 8 << 10;
 const REPETITIONS: usize = 7;
 
@@ -163,12 +163,12 @@ fn sum() -> Kernel {
     Kernel::select(DataType::Float32, ReduceOp::Sum, Scalar::NONE, 2)
 }
 
-/// Returns the first byte of a phase's buffer for this exchange.
+/// Returns the offset of a phase's buffer for this exchange.
 fn place(phase: usize, number: u32) -> usize {
     (phase * 2 + number as usize % 2) * (256 << 10)
 }
 
-/// Returns the offset of the data: up to 48 bytes share the flag's cache line.
+/// Returns the offset of the data from the flag: up to 48 bytes share the flag's cache line.
 fn skip(bytes: usize) -> usize {
     if bytes <= 48 { 16 } else { 64 }
 }

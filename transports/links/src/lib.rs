@@ -1,4 +1,4 @@
-//! The joint between executions and transports: what a rank's execution sees of its peers.
+//! The layer between executions and transports: a rank's links to its peers.
 //!
 //! A *link* leads to one peer on one channel, and is a queue of slots in each direction. Two kinds
 //! of link have the same operations:
@@ -9,8 +9,8 @@
 //!   into them: TCP, RDMA, the simulator. Here messages can also be sent from the caller's memory
 //!   and received into it (zero copy).
 //!
-//! [`Links`] holds both kinds and picks by link. [`ports::CpuPorts`] runs executions over them,
-//! with the kernels of CPUs.
+//! [`Links`] holds both kinds and picks one per link. [`ports::CpuPorts`] runs executions over them
+//! with CPU kernels.
 
 pub mod mapped;
 pub mod ports;
@@ -27,14 +27,14 @@ use mapped::MappedLinks;
 #[derive(Debug, Default)]
 pub struct Links {
     mapped: MappedLinks,
-    /// True if there are links by memory.
+    /// True if any link is mapped.
     has_mapped: bool,
-    /// Links by messages, boxed because most communicators of one host have none.
+    /// Message links, boxed because most communicators of one host have none.
     messages: Option<Box<MessageLinks>>,
 }
 
 impl Links {
-    /// Makes links to the peers of `mapped`, and links by messages to all others.
+    /// Makes mapped links to the peers in `mapped`, and message links to all others.
     #[must_use]
     pub fn new(mapped: MappedLinks, messages: Option<MessageLinks>) -> Links {
         Links { has_mapped: !mapped.is_empty(), mapped, messages: messages.map(Box::new) }
@@ -117,20 +117,20 @@ impl Links {
         }
     }
 
-    /// Returns whether something has happened on any link; none if only a look at each of them and
+    /// Returns whether something has happened on any link; none if only checking each link and
     /// [`MessageLinks::poll`] can tell.
     #[inline]
     pub fn glance(&mut self) -> Option<bool> {
         if self.has_mapped { None } else { self.messages()?.glance() }
     }
 
-    /// Returns the links by messages, if there are any.
+    /// Returns the message links, if there are any.
     #[inline]
     pub fn messages(&mut self) -> Option<&mut MessageLinks> {
         self.messages.as_deref_mut()
     }
 
-    /// Returns the links by messages if this link is one of them.
+    /// Returns the message links if this link is one of them.
     #[inline]
     pub(crate) fn messages_of(&mut self, link: Link) -> Option<&mut MessageLinks> {
         match self.mapped.duplex(link) {
@@ -139,30 +139,30 @@ impl Links {
         }
     }
 
-    /// Returns the links by messages, to be read.
+    /// Returns the message links for reading.
     #[inline]
     #[must_use]
     pub fn view(&self) -> Option<&MessageLinks> {
         self.messages.as_deref()
     }
 
-    /// Takes the links by messages, for other ports.
+    /// Takes the message links, for use by other ports.
     #[must_use]
     pub fn into_messages(self) -> Option<MessageLinks> {
         self.messages.map(|messages| *messages)
     }
 
-    /// Returns what has passed between this rank and each peer that it has messages for, by rank.
+    /// Returns the statistics of each peer connected by message links, with its rank.
     pub fn peer_statistics(&self) -> impl Iterator<Item = (Rank, &PeerStatistics)> {
         self.messages.iter().flat_map(|messages| messages.peer_statistics())
     }
 
-    /// Returns the flows that messages are spread over now, with the rank that each goes to.
+    /// Returns the flows that carry messages now, each with the rank of its peer.
     pub fn flows(&self) -> impl Iterator<Item = (Rank, Flow)> {
         self.messages.iter().flat_map(|messages| messages.flows())
     }
 
-    /// Returns the rails that lead to each peer, where several do.
+    /// Returns the rails to each peer that has several.
     pub fn rails(&self) -> impl Iterator<Item = (Rank, RailState)> {
         self.messages.iter().flat_map(|messages| messages.rails())
     }

@@ -22,8 +22,8 @@ pub struct MappedLinks {
 }
 
 impl MappedLinks {
-    /// Makes the links of a rank. `links` has an entry per peer and channel, the channels of a peer
-    /// together, none where there is no connection (this rank itself). `doorbells` has one per
+    /// Makes the links of a rank. `links` has an entry per peer and channel, grouped by peer; an
+    /// entry is none without a connection, as for this rank itself. `doorbells` has an entry per
     /// peer.
     #[must_use]
     pub fn new(
@@ -34,13 +34,13 @@ impl MappedLinks {
         MappedLinks { channels: channels as usize, links, doorbells }
     }
 
-    /// Returns whether memory is shared over no link at all.
+    /// Returns whether no link is in shared memory.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.links.iter().all(Option::is_none)
     }
 
-    /// Returns both directions of a link, if memory is shared over it.
+    /// Returns both directions of a link, if it is in shared memory.
     #[inline]
     pub(crate) fn duplex(&mut self, link: Link) -> Option<&mut Duplex> {
         let index = link.peer as usize * self.channels + link.channel as usize;
@@ -56,7 +56,7 @@ impl MappedLinks {
         true
     }
 
-    /// Gives the link's received slot back. Returns whether memory is shared over it.
+    /// Gives the link's received slot back. Returns whether the link is in shared memory.
     #[inline]
     pub(crate) fn release(&mut self, link: Link) -> bool {
         let Some(duplex) = self.duplex(link) else { return false };

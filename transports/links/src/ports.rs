@@ -32,8 +32,8 @@ pub struct Mismatch {
 /// The memory and arithmetic of one call.
 #[derive(Clone, Copy, Debug)]
 pub struct CallMemory {
-    /// Exposed address of the input, like those of output and scratch: operands of a group lie in
-    /// many buffers, at offsets from address 0.
+    /// Exposed address of the input; `output` and `scratch` are exposed addresses, too. All are 0
+    /// for a group, whose operands lie in many buffers: offsets are addresses there.
     input: usize,
     output: usize,
     scratch: usize,
@@ -75,8 +75,9 @@ impl CallMemory {
         CallMemory { input: 0, output: 0, scratch: 0, kernel, tag }
     }
 
-    /// Returns the tag of a message of this call: the call's tag, and in its lower half the length
-    /// of the whole, so that sides which agree only on the first chunks notice. 0 compares nothing.
+    /// Returns the tag of a message of this call: the call's tag, with a hash of the op's whole
+    /// length XORed into its lower half. Sides that agree only on the first chunks notice. 0
+    /// compares nothing.
     #[inline]
     fn tag_of(&self, message: Message) -> u64 {
         if self.tag == 0 {
@@ -85,8 +86,8 @@ impl CallMemory {
         self.tag ^ (message.whole_bytes as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
     }
 
-    /// Returns the memory in the caller's buffers in which a task's result stays until the call
-    /// ends or overwrites it. `terms` are the operands that the task combines.
+    /// Returns the address in the caller's buffers where a task's result stays until the call ends
+    /// or overwrites it, if there is one. `terms` are the operands that the task combines.
     #[inline]
     fn stays(&self, task: &Task<'_>, terms: &[Term]) -> Option<*const u8> {
         let output = task.targets.iter().find(|target| matches!(target, Operand::Output(_)));
@@ -133,7 +134,7 @@ pub struct CpuPorts {
     mismatch: Option<Mismatch>,
     terms: Vec<Term>,
     targets: Vec<*mut u8>,
-    /// Owner that regions over the call's buffers name: nobody.
+    /// Placeholder owner of regions over the call's buffers.
     owner: Arc<()>,
 }
 
@@ -206,7 +207,7 @@ impl CpuPorts {
         }
     }
 
-    /// Returns the first message that was not what the schedule expects. Nothing moves after it.
+    /// Returns the first message that the schedule did not expect. No data moves after it.
     #[must_use]
     pub fn mismatch(&self) -> Option<Mismatch> {
         self.mismatch
@@ -218,13 +219,13 @@ impl CpuPorts {
         self.links
     }
 
-    /// Returns the links, to be read.
+    /// Returns the links for reading.
     #[must_use]
     pub fn view(&self) -> &Links {
         &self.links
     }
 
-    /// Returns the links.
+    /// Returns the links, mutably.
     pub fn links(&mut self) -> &mut Links {
         &mut self.links
     }
@@ -315,7 +316,7 @@ impl Ports for CpuPorts {
             };
             self.terms.push(term);
         }
-        // A message of one segment may be sent from where it stays.
+        // A message of one segment may be sent from the caller's buffer.
         let is_whole = task.elements * call.kernel.element_bytes() == task.message_bytes;
         let may_send = |messages: &MessageLinks| messages.may_send_from(task.message_bytes);
         let stays = match is_whole && self.links.view().is_some_and(may_send) {

@@ -1,4 +1,4 @@
-//! The device: several as one.
+//! The device: several devices that act as one.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
@@ -15,16 +15,15 @@ use crate::note::WINDOW;
 use crate::rendezvous::{Doors, RailsConnecting, RailsListener};
 use crate::shared::Shared;
 
-/// Several devices of this side, over all of which each peer is reached. The [crate]'s text
-/// describes them.
+/// A device made of several devices of this side, all of which lead to each peer. The [crate]
+/// documentation describes it.
 #[derive(Debug)]
 pub struct RailsDevice {
     with: Arc<Shared>,
 }
 
 impl RailsDevice {
-    /// Makes one device of several, each with its name; the first of them is that of the first
-    /// rail.
+    /// Makes one device of several, each with its name. The first rail uses the first device.
     ///
     /// # Errors
     ///
@@ -65,8 +64,8 @@ impl RailsDevice {
         Ok(RailsDevice { with: Arc::new(with) })
     }
 
-    /// Registers memory with all devices that `keys` has no entry for. `may_lack` says of an error
-    /// whether the result may lack that device's key.
+    /// Registers memory with all devices that `keys` has no entry for. After an error that
+    /// `may_lack` accepts, the result lacks that device's key.
     fn register_with(
         &self,
         region: &Region,
@@ -95,7 +94,7 @@ impl RailsDevice {
 
 fn give_back(devices: &[Arc<dyn Device>], keys: &[Option<MrKey>]) {
     for (device, key) in devices.iter().zip(keys) {
-        // A key that is unknown by now guards nothing any more.
+        // A key that is no longer known needs no deregistration.
         let _ = key.map(|key| device.deregister(key));
     }
 }
@@ -105,8 +104,7 @@ impl Device for RailsDevice {
         &self.with.caps
     }
 
-    /// Allocates memory with all devices but those that have failed: links can be made without
-    /// these.
+    /// Allocates memory with all devices except failed ones: links can be made without these.
     fn allocate(&self, bytes: usize) -> Result<(Region, MrKey), TransportError> {
         let (mut keys, mut failed) = (Vec::new(), None);
         for device in &self.with.devices {
@@ -127,8 +125,9 @@ impl Device for RailsDevice {
         Err(failed.unwrap_or(TransportError::Internal { what: "rails without a device" }))
     }
 
-    /// Registers memory with all devices, or not at all: memory that only some devices reach would
-    /// go down with these, while its bytes could be copied and go over the others.
+    /// Registers memory with all devices, or with none. Memory that only some devices reach is
+    /// unreachable when these fail; unregistered memory is copied, and its bytes can go over the
+    /// others.
     fn register(&self, region: &Region) -> Result<MrKey, TransportError> {
         self.register_with(region, Vec::new(), |_| false)
     }

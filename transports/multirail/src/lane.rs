@@ -19,17 +19,17 @@ use crate::rail::{NUMBER, Outcome, Put, Rail, Stage};
 use crate::rendezvous::{Gathered, Hello, lock};
 use crate::shared::Shared;
 
-/// Interval between looks for rails that come back.
+/// Interval between checks for rails that come back.
 const CHECK_EVERY: Duration = Duration::from_millis(5);
-/// Longest sleep on one lane while others may have something to tell.
+/// Longest sleep on one lane while others may have events.
 const NAP: Duration = Duration::from_micros(250);
-/// Longest time that a rail may take to come back.
+/// Longest time that an attempt to reconnect a rail may take.
 const RETURN_WITHIN: Duration = Duration::from_secs(5);
-/// Pause between two looks at farewells.
+/// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 /// Largest number of memory regions that a peer may share at a time.
 const IMPORTS_MAX: usize = 1 << 20;
-/// Largest number of looks for what has come over a rail that the peer has closed.
+/// Largest number of polls for the last arrivals, before a rail or a link ends.
 const LOOKS_MAX: usize = 1024;
 
 const LINK_SHIFT: u32 = 44;
@@ -50,7 +50,7 @@ pub(crate) struct RailsLane {
     routes: Vec<Vec<Route>>,
     /// Work that is to be posted to each lane.
     batches: Vec<Vec<WorkRequest>>,
-    /// Errors of lanes that have failed themselves.
+    /// Errors of failed lanes.
     broken: Vec<Option<TransportError>>,
     memory: NamedMemory<LocalKeys, Theirs>,
     /// Links by number; none where detached. Numbers are not used again.
@@ -58,14 +58,14 @@ pub(crate) struct RailsLane {
     below: Vec<Event>,
     /// Rails that peers have closed, by link.
     downs: Vec<(usize, Down)>,
-    /// Links that are to be lost, and why.
+    /// Links to be lost, with the reasons.
     ends: Vec<(usize, String)>,
     /// True if puts may wait for a rail.
     waits: bool,
-    /// Events to be told at the next poll.
+    /// Events to be reported at the next poll.
     news: Vec<Event>,
     checked: Instant,
-    /// Index of the lane that had something to tell last.
+    /// Index of the lane with the last arrival.
     busy: usize,
 }
 
@@ -169,7 +169,7 @@ impl RailsLane {
         None
     }
 
-    /// Hands the batches to the lanes below. Puts that these do not take wait.
+    /// Hands the batches to the lanes below. Puts that a lane does not take wait.
     fn ring(&mut self, now: Instant) {
         for lane in 0..self.lanes.len() {
             while !self.batches[lane].is_empty() {
@@ -192,7 +192,7 @@ impl RailsLane {
         }
     }
 
-    /// Tries the puts again that wait for a rail.
+    /// Tries the waiting puts again.
     fn retry(&mut self, now: Instant) {
         if !std::mem::take(&mut self.waits) {
             return;
@@ -215,7 +215,7 @@ impl RailsLane {
         }
     }
 
-    /// Takes in what a lane below has to tell. Returns whether that was anything.
+    /// Handles the events of a lane below. Returns whether there were any.
     fn listen(&mut self, lane: usize, now: Instant) -> bool {
         let mut events = std::mem::take(&mut self.below);
         if self.broken[lane].is_none()
@@ -275,7 +275,7 @@ impl RailsLane {
         }
     }
 
-    /// Takes in a note that the peer has told over a rail.
+    /// Handles a note that the peer has sent over a rail.
     fn told(&mut self, number: usize, over: usize, note: Note, now: Instant) {
         let Some(Some(link)) = self.links.get_mut(number) else { return };
         match note {
@@ -306,7 +306,7 @@ impl RailsLane {
                 }
             }
             Note::Ready => {
-                // What was shared since this side's end came back, which the peer may have missed.
+                // The peer may have missed the keys that were sent since this side's end came back.
                 self.tell_keys(number, over, Note::Told);
                 self.prove(number, over, now);
             }
@@ -330,8 +330,8 @@ impl RailsLane {
         }
     }
 
-    /// Tells the peer something, over every rail: none is known to work, and a note that comes
-    /// twice means nothing the second time.
+    /// Sends notes to the peer over every rail: no rail is known to work, and a repeated note has
+    /// no effect.
     fn tell(&mut self, number: usize, notes: &[Note]) {
         let RailsLane { links, lanes, .. } = self;
         let Some(Some(link)) = links.get(number) else { return };
@@ -367,8 +367,8 @@ impl RailsLane {
         }
     }
 
-    /// Loses the links that have come to their end, after all that has come over their other rails
-    /// is taken in: a peer that leaves has waited for that.
+    /// Loses the links that have ended, after taking in all arrivals over their other rails: a peer
+    /// that leaves has waited for those.
     fn end_links(&mut self, now: Instant) {
         if self.ends.is_empty() {
             return;
@@ -384,8 +384,8 @@ impl RailsLane {
         }
     }
 
-    /// Answers a peer whose end of a rail is closed, after all that has come over the rail is taken
-    /// in.
+    /// Answers a peer that has closed its end of a rail, after taking in all arrivals over the
+    /// rail.
     fn answer(&mut self, number: usize, down: &Down, now: Instant) {
         let at = usize::from(down.rail);
         let rail = |lane: &RailsLane| {
@@ -439,14 +439,14 @@ impl RailsLane {
         }
     }
 
-    /// Waits for the farewells of all rails together, each as long as its lane waits.
+    /// Waits for the farewells of all rails together; each lane limits its own wait.
     fn part(&mut self, only: Option<EndpointId>) {
         while !self.say_farewell(only) {
             std::thread::sleep(FAREWELL_PAUSE);
         }
     }
 
-    /// Loses the link.
+    /// Gives the link up and reports it as lost.
     fn lose(&mut self, number: usize, reason: &str) {
         let Some(Some(link)) = self.links.get_mut(number) else { return };
         if std::mem::replace(&mut link.lost, true) {
@@ -467,7 +467,7 @@ impl RailsLane {
         self.news.push(Event::Lost { endpoint, reason: reason.to_owned() });
     }
 
-    /// Looks after rails that are to come back.
+    /// Reconnects rails that are down, and forgets unused memory.
     fn check(&mut self, now: Instant) {
         self.checked = now;
         for number in 0..self.links.len() {
@@ -490,7 +490,7 @@ impl RailsLane {
         }
     }
 
-    /// Posts the proofs again that devices did not take.
+    /// Repeats the proofs that devices did not take.
     fn prove_again(&mut self, number: usize, now: Instant) {
         let owes = |rail: &Rail| rail.owes_proof && rail.endpoint().is_some();
         let rails = self.links[number].iter().flat_map(|link| link.rails.iter().enumerate());
@@ -506,10 +506,10 @@ impl RailsLane {
         let count = rails.len() as u8;
         for (at, rail) in rails.iter_mut().enumerate() {
             let Stage::Down { again } = rail.stage else { continue };
-            // Where it leads to is told later.
+            // The peer sends the address later.
             let Some(address) = dial.to(at) else { continue };
             let is_dialled = dialling.iter().any(|(dialled, _)| *dialled == at);
-            // One that never was is tried as soon as one that has failed.
+            // A rail that never was up waits as long as a failed one.
             let Some(again) = again else {
                 rail.rest(now);
                 continue;
@@ -548,7 +548,7 @@ impl RailsLane {
         let Some(Some(link)) = self.links.get(number) else { return };
         let Some(doors) = &link.doors else { return };
         let mut doors = lock(doors);
-        // Whoever listens hears of an error when it asks.
+        // The listener reports an error when it is polled.
         let _ = doors.pump(now);
         let returned = doors.take_returned(&link.id);
         drop(doors);
@@ -559,15 +559,14 @@ impl RailsLane {
                 .rails
                 .get(at)
                 .is_some_and(|rail| matches!(rail.stage, Stage::Down { .. }) && rail.epoch < epoch);
-            // Who comes too early comes again.
+            // A rail that comes too early is dialled again.
             if is_awaited {
                 self.rise(number, at, epoch, one.connected, now);
             }
         }
     }
 
-    /// Takes in a rail that is connected again, and tells the peer over this very rail what is
-    /// shared.
+    /// Takes in a rail that is connected again, and sends the keys of shared memory over it.
     fn rise(&mut self, number: usize, at: usize, epoch: u32, connected: Connected, now: Instant) {
         let RailsLane { links, lanes, with, .. } = self;
         let Some(Some(link)) = links.get_mut(number) else { return };
@@ -584,8 +583,7 @@ impl RailsLane {
         self.tell_keys(number, at, Note::Ready);
     }
 
-    /// Tells the keys of what is shared over the very rail that they are for, and after them the
-    /// note `then`.
+    /// Sends the keys of shared memory over the rail that they are for, and then the note `then`.
     fn tell_keys(&mut self, number: usize, at: usize, then: Note) {
         let RailsLane { links, lanes, with, .. } = self;
         let Some(Some(link)) = links.get(number) else { return };
@@ -618,8 +616,8 @@ impl RailsLane {
         }
     }
 
-    /// Proves a rail that is back by a put of no bytes: the rail carries nothing before the put has
-    /// passed there and was acknowledged. A connection beside the rail proves nothing.
+    /// Proves a rail that is back by an empty put: the rail carries no other put until that one is
+    /// acknowledged. A connection beside the rail proves nothing.
     fn prove(&mut self, number: usize, at: usize, now: Instant) {
         let RailsLane { links, lanes, with, .. } = self;
         let Some(Some(link)) = links.get_mut(number) else { return };
@@ -643,7 +641,7 @@ impl RailsLane {
             return rail.proved();
         };
         match lanes[index].post(now, &[proof]) {
-            // One that is not taken is tried again with the next check.
+            // A proof that is not taken is repeated with the next check.
             Ok(taken) => rail.owes_proof = taken == 0,
             Err(error) => self.fall(number, at, error.to_string()),
         }
@@ -656,7 +654,7 @@ impl Drop for RailsLane {
     }
 }
 
-/// Returns the link, rail and number of a put, as the lanes below know it.
+/// Returns the link, rail and number from the id of a put to a lane below.
 fn named(WorkRequest::Put { id, .. }: &WorkRequest) -> (usize, usize, u64) {
     (link_of(*id), rail_of(*id), id & NUMBER)
 }
@@ -694,7 +692,7 @@ impl Lane for RailsLane {
                     rail.stage = Stage::Up(endpoint);
                     self.route(lane, endpoint, Some((number, at)));
                 }
-                // Others may do; it is tried again like one that has failed.
+                // Other rails may suffice; this one is tried again like a failed one.
                 Err(error) => {
                     (rail.failures, rail.failure) = (1, Some(error.to_string()));
                     failed = Some(error);

@@ -1,5 +1,4 @@
-//! A link: its rails, the memory that its two sides share, and what they still have to tell each
-//! other.
+//! A link: its rails, the memory that its two sides share, and the notes that are not acknowledged.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -14,9 +13,9 @@ use crate::note::{FRAGMENT_BYTES, Note, WINDOW};
 use crate::rail::{Put, Rail, Stage};
 use crate::rendezvous::{Dial, Doors, From, LinkId};
 
-/// Largest number of fragments of notes that may come before those that they follow.
+/// Largest distance of a fragment ahead of the next one in order.
 const EARLY_MAX: usize = 4096;
-/// Number of new shares after which all are searched for those that have ended.
+/// Number of new shares after which shares of deregistered memory are dropped.
 const SHARES_STEP: usize = 64;
 
 /// A peer's memory, rail by rail.
@@ -26,16 +25,16 @@ struct Import {
     rails: Vec<Option<RemoteMr>>,
 }
 
-/// Notes of the user: they arrive once and in order, whatever becomes of the rail that they take.
+/// Notes of the user. They arrive once and in order, even if their rail fails.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
-    /// Fragments that the peer may not have heard; `first` is the number of the first of them.
+    /// Fragments that the peer has not acknowledged; `first` is the number of the first one.
     said: VecDeque<(bool, Vec<u8>)>,
     first: u32,
     /// Number below which all fragments have come.
     heard: u32,
     early: BTreeMap<u32, (bool, Vec<u8>)>,
-    /// Fragments of a note that has not come whole.
+    /// Fragments of a note that is not complete yet.
     partial: Vec<u8>,
 }
 
@@ -72,7 +71,8 @@ impl Notes {
         }
     }
 
-    /// Takes in a fragment, and appends whole notes. Returns false if the fragment cannot be right.
+    /// Takes in a fragment, and appends completed notes. Returns false if the fragment is not
+    /// valid.
     pub(crate) fn hear(
         &mut self,
         number: u32,
@@ -82,7 +82,7 @@ impl Notes {
     ) -> bool {
         let ahead = number.wrapping_sub(self.heard);
         if ahead >= u32::MAX / 2 {
-            // It has come before.
+            // The fragment has arrived before.
             return true;
         }
         if ahead as usize > EARLY_MAX {
@@ -114,7 +114,7 @@ pub(crate) struct PutPath {
     pub(crate) endpoint: EndpointId,
     /// The peer's memory, as that rail knows it.
     pub(crate) remote: RemoteMr,
-    /// Key of the bytes that are put, as the rail's device knows them; `tail` is that of the tail.
+    /// The device's key of the put's bytes; `tail` is its key of the tail.
     pub(crate) local: MrKey,
     pub(crate) tail: Option<MrKey>,
 }
@@ -123,8 +123,7 @@ pub(crate) struct PutPath {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) id: LinkId,
-    /// Number of the link among all. Among rails that are as good, each link begins with another
-    /// one.
+    /// Number of the link among all. Among equal rails, each link begins with another one.
     turn: usize,
     pub(crate) rails: Vec<Rail>,
     /// Means to dial rails again, on the side that has dialled.
@@ -135,7 +134,7 @@ pub(crate) struct Link {
     addresses: Vec<Note>,
     /// Rails that are being dialled.
     pub(crate) dialling: Vec<(usize, Box<dyn Connecting>)>,
-    /// Puts that are taken, and on no rail: no rail takes more, or the rail of the put has failed.
+    /// Puts that are taken but on no rail: all rails are full, or the put's rail has failed.
     pub(crate) waiting: VecDeque<Put>,
     /// Number of puts that are not done: of data, and of control.
     outstanding: [usize; 2],
@@ -146,7 +145,7 @@ pub(crate) struct Link {
     next_share: u32,
     shares_checked: usize,
     imports: Vec<Import>,
-    /// Imports that the user has given up.
+    /// Numbers of imports that the user has given up.
     pub(crate) forgotten: Vec<u32>,
     pub(crate) lost: bool,
 }
@@ -154,7 +153,7 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) fn new(id: LinkId, rails: Vec<Rail>, from: From, turn: usize) -> Link {
         let (dial, doors, untold) = match from {
-            // It ends with its only rail.
+            // A link with one rail ends with that rail.
             _ if rails.len() == 1 => (None, None, Vec::new()),
             From::Dialled(dial) => (Some(dial), None, Vec::new()),
             From::Listened(doors, untold) => (None, Some(doors), untold),
@@ -182,7 +181,7 @@ impl Link {
         }
     }
 
-    /// Returns whether the link takes one more put. Credits and CTS wait behind no data.
+    /// Returns whether the link takes one more put. Credits and CTS do not wait behind data.
     pub(crate) fn takes(&self, is_control: bool, depth: usize) -> bool {
         let depth = if is_control { WINDOW } else { depth };
         self.outstanding[usize::from(is_control)] < depth
@@ -209,8 +208,7 @@ impl Link {
         self.rails.iter().any(|rail| rail.endpoint().is_some())
     }
 
-    /// Takes the imports that can be given up, of those that are not used again: no put may have to
-    /// be repeated there.
+    /// Takes the forgotten imports that can be given up: no unfinished put goes to them.
     pub(crate) fn take_forgotten(&mut self) -> Vec<Vec<Option<RemoteMr>>> {
         let is_acknowledged = self.is_acknowledged();
         let Link { forgotten, rails, waiting, .. } = self;
@@ -223,8 +221,8 @@ impl Link {
         idle.into_iter().map(|memory| self.forget(memory)).collect()
     }
 
-    /// Returns the path with the earliest expected completion; none if no rail takes the put now. A
-    /// put that the first such rail does at once is not compared.
+    /// Returns the path with the earliest expected completion; none if no rail takes the put now.
+    /// Rails are not compared if the first one that takes the put does it at once.
     pub(crate) fn put_path(&self, put: &Put, now: Instant) -> Option<PutPath> {
         let to = self.imports.iter().find(|import| import.number == put.to)?;
         let (before, from) = self.rails.split_at(self.turn % self.rails.len().max(1));
@@ -253,8 +251,8 @@ impl Link {
         Some(best)
     }
 
-    /// Returns whether a put may go over a rail, now or soon: a rail that is back tells what it
-    /// knows.
+    /// Returns whether a put may go over a rail, now or soon: a joining rail still receives the
+    /// peer's keys.
     pub(crate) fn may_take(&self, put: &Put) -> bool {
         let known = self.rails.iter().map(|rail| put.known_to(rail.lane).is_some());
         self.rails.iter().enumerate().zip(known).any(|((at, rail), known)| match rail.stage {
@@ -280,7 +278,7 @@ impl Link {
         self.imports.iter().find_map(|import| import.rails.get(rail).copied().flatten())
     }
 
-    /// Sets how a rail knows the peer's memory; none if the rail no longer knows it.
+    /// Sets a rail's handle of the peer's memory; none if the rail has no access to it.
     pub(crate) fn import(&mut self, number: u32, rail: usize, mr: Option<RemoteMr>) {
         let found = self.imports.iter().position(|import| import.number == number);
         let at = found.unwrap_or_else(|| {
@@ -293,11 +291,11 @@ impl Link {
         }
     }
 
-    /// Forgets memory that no put names again. Returns its name on each rail.
+    /// Forgets memory that no put names again. Returns its handle on each rail.
     fn forget(&mut self, number: u32) -> Vec<Option<RemoteMr>> {
         let found = self.imports.iter().position(|import| import.number == number);
         let mut rails = found.map_or_else(Vec::new, |at| self.imports.swap_remove(at).rails);
-        // A lane below knows memory that was registered again by one name, if its key is the same.
+        // A lane below has one handle for memory that was registered again, if the key is the same.
         for (rail, mr) in rails.iter_mut().enumerate() {
             let is_same = |import: &Import| mr.is_some() && import.rails.get(rail) == Some(mr);
             if self.imports.iter().any(is_same) {
@@ -313,8 +311,8 @@ impl Link {
         entries.for_each(|entry| *entry = None);
     }
 
-    /// Returns the number by which the peer knows memory of this side; `is_registered` tells which
-    /// memory is still of any use.
+    /// Returns the number by which the peer knows memory of this side. Shares that `is_registered`
+    /// rejects are dropped.
     pub(crate) fn share(&mut self, key: MrKey, is_registered: impl Fn(MrKey) -> bool) -> u32 {
         if let Some((number, _)) = self.shares.iter().find(|(_, known)| *known == key) {
             return *number;
@@ -339,7 +337,7 @@ impl Link {
         if self.rails.iter().any(is_new) { self.addresses.clone() } else { Vec::new() }
     }
 
-    /// Returns the notes that the peer may not know, because their rail has failed.
+    /// Returns the notes that may not have reached the peer because their rail has failed.
     pub(crate) fn untold(&self) -> Vec<Note> {
         let mut notes = self.addresses();
         notes.extend(self.notes.unheard(0));
@@ -355,7 +353,7 @@ impl Link {
         self.notes.heard_below(below);
     }
 
-    /// Returns why no rail is left.
+    /// Returns the failure of each rail, for an error message.
     pub(crate) fn reasons(&self) -> String {
         let reason = |(at, rail): (usize, &Rail)| {
             let failure = rail.failure.as_deref().unwrap_or("it never came to be");

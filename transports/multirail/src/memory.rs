@@ -1,4 +1,4 @@
-//! Memory keys as they travel: those of all rails in a row.
+//! Memory keys: a shared key holds the keys of all rails.
 
 use std::sync::Arc;
 
@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::RAILS_MAX;
 
-/// Keys by which the devices know memory of this side; none for a device that cannot, because it
-/// has failed.
+/// Keys of this side's memory, by device; none for a failed device.
 pub(crate) type LocalKeys = Arc<[Option<MrKey>]>;
 
 /// Memory that a peer has shared.

@@ -4,17 +4,16 @@ use ccl_core::encoding::{decode, encode};
 use ccl_core::transport::{Address, NOTE_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 
-/// Largest distance, in puts, from the oldest that is not done to the newest. This bounds how far
+/// Largest distance, in puts, from the oldest put that is not done to the newest. It bounds how far
 /// arrivals can be out of order, and so how many must be remembered.
 pub(crate) const WINDOW: usize = 960;
-/// Largest number of bytes that a note takes beside its own: its kind, a number, a flag and a
-/// length.
+/// Largest overhead of a note, in bytes: its kind, a number, a flag and a length.
 const FIXED_BYTES: usize = 16;
-/// Length of the fragments that a note of the user travels in.
+/// Largest fragment of a user's note, in bytes.
 pub(crate) const FRAGMENT_BYTES: usize = NOTE_BYTES_MAX - FIXED_BYTES;
-/// Largest number of bytes of the keys that one note tells.
+/// Largest number of bytes of the keys in one note.
 pub(crate) const KEYS_BYTES: usize = NOTE_BYTES_MAX - FIXED_BYTES;
-/// Largest number of bytes that a key takes beside its own: its number and its length.
+/// Largest overhead of a key, in bytes: its number and its length.
 const KEY_FIXED_BYTES: usize = 8;
 
 /// Report of a rail that has failed.
@@ -23,7 +22,7 @@ pub(crate) struct Down {
     pub(crate) rail: u8,
     /// Number of times that the rail had come back.
     pub(crate) epoch: u32,
-    /// Number of puts with an immediate that were done since the rail had come back last.
+    /// Number of puts with an immediate that were done since the rail last came back.
     pub(crate) done: u64,
     /// Immediates of the puts that were not done.
     pub(crate) open: Vec<u32>,
@@ -49,17 +48,18 @@ pub(crate) enum Note {
         is_last: bool,
         bytes: Vec<u8>,
     },
-    /// All fragments below this number have come.
+    /// Acknowledgement of all fragments below this number.
     Heard {
         below: u32,
     },
     Down(Down),
     Fate(Fate),
-    /// Memory that is shared, by its numbers, and its keys on the rail that this note goes over.
+    /// Numbers of shared memory, each with its key on the rail that carries this note.
     Keys(Vec<(u32, Vec<u8>)>),
     /// All keys were sent, and this side accepts keys over the rail.
     Ready,
-    /// Answer to [`Note::Ready`]: the keys that the peer may have missed before it were sent, too.
+    /// Answer to [`Note::Ready`]: the keys that the peer may have missed were sent before this
+    /// note.
     Told,
     /// Address of a device of this side.
     Address {
@@ -73,7 +73,7 @@ impl Note {
         encode(self)
     }
 
-    /// Decodes a note; returns none if the bytes mean nothing.
+    /// Decodes a note; returns none if the bytes are not a note.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Note> {
         let note = decode(bytes).ok()?;
         let plausible = match &note {
@@ -85,7 +85,7 @@ impl Note {
     }
 }
 
-/// Returns keys as notes that fit; leaves out keys that fit no note.
+/// Splits keys into notes that are short enough; leaves out keys that fit no note.
 pub(crate) fn keys(all: Vec<(u32, Vec<u8>)>) -> Vec<Note> {
     let mut notes = Vec::new();
     let (mut some, mut bytes) = (Vec::new(), 0);

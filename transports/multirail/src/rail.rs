@@ -1,4 +1,4 @@
-//! One rail of a link: what is under way on it, what has come over it, and how fast it is.
+//! One rail of a link: its puts under way, its arrivals, and its measured bandwidth.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,36 +13,34 @@ use crate::RAILS_MAX;
 use crate::memory::LocalKeys;
 use crate::note::{Down, Fate, WINDOW};
 
-/// Largest number of a put; numbers begin again after it.
+/// Largest number of a put; the next number is 0.
 pub(crate) const NUMBER: u64 = (1 << 36) - 1;
-/// Number of arrivals that are remembered: all that the peer may think are under way are among
-/// them.
+/// Number of remembered arrivals: they include every put that the peer may take to be under way.
 const HEARD: usize = 2 * WINDOW;
-/// Number of the last puts among which an immediate must be unique. The peer can take a put for an
-/// earlier one with the same immediate only if that is one of these: the puts before the last
-/// [`HEARD`] may have been overtaken by a window of others.
+/// Number of the last puts among which an immediate must be unique. The peer can mistake a put for
+/// an earlier one with the same immediate only if the earlier one is among these: the puts before
+/// the last [`HEARD`] may have been overtaken by a window of others.
 const NAMES: usize = 4 * WINDOW;
-/// Number of variants that an immediate needs if it is used again and again; the variants are used
-/// in turn. Puts to one peer that have the same immediate must be told apart when their rail fails.
-/// With so many variants, a rail that has its share of the puts has carried enough others between
-/// two alike.
+/// Number of variants that a reused immediate needs; the variants are used in turn. Puts to one
+/// peer with the same immediate must be told apart when their rail fails. With this many variants,
+/// a rail with its share of the puts carries enough others between two equal immediates.
 pub const TURNS: usize = 1 << 16;
 const _: () = assert!(RAILS_MAX * NAMES <= TURNS);
-/// Number of puts for which room is made beforehand, so that calls need not allocate.
+/// Number of puts with preallocated room, so that calls need not allocate.
 const AT_ONCE: usize = 64;
 /// First pause before a rail that has failed is tried again; each further pause is twice as long.
 const PAUSE: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(64);
-/// Time that a rail must have worked for its pauses to begin anew.
+/// Time that a rail must have worked for its pause to return to [`PAUSE`].
 const STEADY: Duration = Duration::from_secs(60);
 /// Smallest number of bytes over which bandwidth is measured; `MEASURED_FOR` is the shortest time.
 const MEASURED_BYTES: usize = 64 << 10;
 const MEASURED_FOR: Duration = Duration::from_millis(1);
-/// Age from which a measurement says nothing any more: it may have been a bad moment.
+/// Age from which a measurement no longer counts against a rail: it may show a bad moment.
 const MEASURED_LATELY: Duration = Duration::from_millis(50);
-/// Time of a put, in seconds, up to which a comparison of rails takes as long as the put.
+/// Duration of a put, in seconds, up to which comparing the rails takes as long as the put.
 const AT_ONCE_S: f64 = 1e-6;
-/// Fraction of a measurement's difference that is believed.
+/// Weight of a new measurement in the moving average of the bandwidth.
 const BELIEVED: f64 = 0.3;
 
 /// State of a rail.
@@ -52,19 +50,19 @@ pub(crate) enum Stage {
     /// yet.
     Joining(EndpointId),
     Up(EndpointId),
-    /// The rail has failed, and the peer is asked what became of these puts.
+    /// The rail has failed, and the peer is asked which of these puts have arrived.
     Asking(Down),
-    /// The rail is tried again after that time.
+    /// The rail is down. It is tried again after the time `again`.
     Down {
         again: Option<Instant>,
     },
 }
 
-/// A put in its user's words, and what these meant when the put was taken.
+/// A put as its user requested it, with the memory that its keys named when the put was taken.
 #[derive(Clone, Debug)]
 pub(crate) struct Put {
     pub(crate) request: WorkRequest,
-    /// Registrations of the bytes, by device.
+    /// Keys of the put's bytes, by device.
     pub(crate) local: LocalKeys,
     pub(crate) tail: Option<LocalKeys>,
     /// Number of the peer's memory.
@@ -73,8 +71,7 @@ pub(crate) struct Put {
 }
 
 impl Put {
-    /// Returns the keys by which a device knows the bytes that are put, and those of the tail, if
-    /// the device knows them.
+    /// Returns a device's keys of the put's bytes and of its tail, if the device has them.
     pub(crate) fn known_to(&self, device: usize) -> Option<(MrKey, Option<MrKey>)> {
         let key = |keys: &LocalKeys| keys.get(device).copied().flatten();
         let tail = if let Some(keys) = &self.tail { Some(key(keys)?) } else { None };
@@ -139,7 +136,7 @@ pub(crate) struct Rail {
     /// Number of times that the rail has failed; `failure` is the last reason.
     pub(crate) failures: u64,
     pub(crate) failure: Option<String>,
-    /// Number of puts that were done over the rail, and of their bytes.
+    /// Number of puts that were done over the rail, and number of their bytes.
     carried: (u64, u64),
     /// Number of the first put in the window.
     first: u64,
@@ -150,35 +147,35 @@ pub(crate) struct Rail {
     done: u64,
     /// Number of puts that are not done; `bytes` is the number of their bytes.
     open: usize,
-    /// Number of those that are control: these take nothing of the depth.
+    /// Number of open puts that are control. They do not count against `depth`.
     open_control: usize,
     bytes: usize,
-    /// Load of the rail's device, so that links that have one put each under way do not choose the
-    /// same device.
+    /// Load of the rail's device, shared by all links: links with one put each under way choose
+    /// different devices.
     load: Arc<Load>,
     heard: Heard,
-    /// Arrivals before the rail came back, until the peer needs them no more.
+    /// Arrivals before the rail came back, kept until the peer no longer needs them.
     before: Option<Heard>,
     rate: Rate,
-    /// True if something has passed over a rail that is joining; `informed` is true if all that the
-    /// peer has shared is known here.
+    /// True if something has passed over a joining rail; `informed` is true if the keys of all
+    /// memory that the peer shares have arrived.
     proved: bool,
     informed: bool,
     /// True while the rail's device has not taken the proof.
     pub(crate) owes_proof: bool,
-    /// Time at which the rail was first given something to carry, since it was connected last.
+    /// Time of the rail's first put since it was last connected.
     carries_since: Option<Instant>,
     pause: Duration,
 }
 
-/// Bandwidth that was measured.
+/// Measured bandwidth.
 #[derive(Debug)]
 struct Rate {
     bytes_per_s: f64,
     measured: Instant,
-    /// Time since when there is always something under way.
+    /// Start of the current measurement; none while nothing is under way.
     since: Option<Instant>,
-    /// Number of bytes that are done since then.
+    /// Number of bytes done since the start of the measurement.
     bytes: usize,
 }
 
@@ -213,7 +210,7 @@ impl Rail {
             failures: 0,
             failure: None,
             carried: (0, 0),
-            // They begin again soon, which should not be a matter of days.
+            // The numbers wrap soon after the start, not only after days.
             first: NUMBER - 100,
             window: VecDeque::with_capacity(AT_ONCE),
             names: VecDeque::with_capacity(NAMES),
@@ -254,21 +251,21 @@ impl Rail {
         }
     }
 
-    /// Returns the connection, if it takes one more put. Puts of control wait behind no data.
+    /// Returns the connection, if it takes one more put. Control puts do not wait behind data.
     pub(crate) fn takes(&self, is_control: bool) -> Option<EndpointId> {
         let Stage::Up(endpoint) = self.stage else { return None };
         let has_room = is_control || self.open - self.open_control < self.depth;
         (has_room && self.window.len() < WINDOW).then_some(endpoint)
     }
 
-    /// Returns the bandwidth that was measured; none if the rail carries nothing.
+    /// Returns the measured bandwidth; none if the rail is not up.
     pub(crate) fn bytes_per_s(&self) -> Option<f64> {
         matches!(self.stage, Stage::Up(_)).then_some(self.rate.bytes_per_s.max(1.0))
     }
 
-    /// Returns the time until a put of so many bytes would be done, in seconds. `best` is the
-    /// bandwidth of the best rail, which counts here if nothing was measured lately: a rail that
-    /// was slow a while ago has another chance.
+    /// Returns the time until a put of `bytes` bytes would be done, in seconds. `best` is the
+    /// bandwidth of the fastest rail. It applies if the last measurement is old: a rail that was
+    /// slow a while ago gets another chance.
     pub(crate) fn expects(&self, bytes: usize, best: f64, now: Instant) -> f64 {
         let own = self.rate.bytes_per_s.max(1.0);
         let lately = now.since(self.rate.measured) < MEASURED_LATELY;
@@ -277,8 +274,8 @@ impl Rail {
         (under_way + bytes) as f64 / bytes_per_s
     }
 
-    /// Returns whether nothing is under way on the rail's device, and a put of so many bytes takes
-    /// no time worth a comparison.
+    /// Returns whether the rail's device is idle, and a put of `bytes` bytes is too short to be
+    /// worth a comparison of rails.
     pub(crate) fn does_at_once(&self, bytes: usize) -> bool {
         let is_idle = self.load.0.load(Ordering::Relaxed) == 0;
         is_idle && bytes as f64 <= self.rate.bytes_per_s * AT_ONCE_S
@@ -298,7 +295,7 @@ impl Rail {
         self.load.0.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Forgets what is under way, without an outcome.
+    /// Forgets the puts under way without an outcome.
     fn clear(&mut self) {
         self.first = self.first.wrapping_add(self.window.len() as u64);
         self.window.clear();
@@ -306,7 +303,7 @@ impl Rail {
         (self.open, self.open_control, self.bytes) = (0, 0, 0);
     }
 
-    /// Gives the rail up for good: nothing that is under way is done.
+    /// Gives the rail up for good: its puts under way are never done.
     pub(crate) fn give_up(&mut self) {
         self.clear();
         self.stage = Stage::Down { again: None };
@@ -327,7 +324,7 @@ impl Rail {
         self.first.wrapping_add(self.window.len() as u64 - 1) & NUMBER
     }
 
-    /// Takes back the put that was taken last, which did not go.
+    /// Takes back the last put, which the device did not take.
     pub(crate) fn untake(&mut self) -> Option<Put> {
         let Posted { put, .. } = self.window.pop_back()?;
         if put.immediate().is_some() {
@@ -337,7 +334,7 @@ impl Rail {
         Some(put)
     }
 
-    /// Returns whether the peer is waited for: to do a put, or to say what became of it.
+    /// Returns whether a put is not done; on a failed rail, the peer is asked about it.
     pub(crate) fn has_open(&self) -> bool {
         self.open > 0
     }
@@ -349,7 +346,7 @@ impl Rail {
 
     /// Counts a put as done, and returns it.
     pub(crate) fn done(&mut self, number: u64, now: Instant) -> Option<WorkRequest> {
-        // What is late lies far outside the window.
+        // The number of a late completion lies far outside the window.
         let at = usize::try_from(number.wrapping_sub(self.first) & NUMBER).ok()?;
         let posted = self.window.get_mut(at).filter(|posted| !posted.is_done)?;
         posted.is_done = true;
@@ -362,7 +359,7 @@ impl Rail {
         if self.open == 0 {
             self.rate.since = None;
         }
-        // While the peer is asked about the window, its puts stay.
+        // The window keeps its puts while the peer is asked about them.
         let is_asking = matches!(self.stage, Stage::Asking(_));
         while !is_asking && self.window.front().is_some_and(|posted| posted.is_done) {
             self.window.pop_front();
@@ -371,7 +368,7 @@ impl Rail {
         Some(request)
     }
 
-    /// Counts a put of the peer that has come.
+    /// Counts an arrived put of the peer.
     pub(crate) fn hear(&mut self, name: u32) {
         let Heard { count, names } = &mut self.heard;
         *count += 1;
@@ -394,7 +391,7 @@ impl Rail {
         is_clear
     }
 
-    /// Returns what became of the peer's puts.
+    /// Returns the fate of the peer's puts.
     pub(crate) fn answer(&self, down: &Down) -> Fate {
         let nothing = Heard { count: 0, names: VecDeque::new() };
         let heard = match &self.before {
@@ -408,8 +405,8 @@ impl Rail {
         Fate { rail: down.rail, epoch: down.epoch, missing, arrived }
     }
 
-    /// Takes in the peer's answer, and appends what becomes of each put. Returns false if nothing
-    /// was asked, or something else.
+    /// Takes in the peer's answer, and appends the outcome of each put. Returns false if the answer
+    /// fits no open question.
     pub(crate) fn settle(
         &mut self,
         fate: &Fate,
@@ -420,7 +417,7 @@ impl Rail {
         if fate.epoch != down.epoch || fate.arrived.len() != down.open.len() {
             return false;
         }
-        // The answer covers puts that were done and reported after the question.
+        // The answer also covers puts that were done after the question.
         let mut fates = fate.arrived.iter().zip(&down.open);
         let mut next = fates.next();
         for Posted { put, is_done, .. } in &self.window {
@@ -467,7 +464,7 @@ impl Rail {
         self.ready();
     }
 
-    /// Records that all is known that the peer has shared.
+    /// Records that the keys of all memory that the peer shares have arrived.
     pub(crate) fn informed(&mut self) {
         self.informed = true;
         self.ready();
@@ -477,7 +474,7 @@ impl Rail {
         if let (Stage::Joining(endpoint), true, true) = (&self.stage, self.proved, self.informed) {
             let endpoint = *endpoint;
             self.stage = Stage::Up(endpoint);
-            // Who is ready has had its answers.
+            // A peer that is connected again has had its answers.
             self.before = None;
         }
     }

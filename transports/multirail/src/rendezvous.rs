@@ -1,5 +1,5 @@
-//! Rendezvous of the rails of a link: all are dialled at once, and those that have come after a
-//! moment are the link. Others may come later.
+//! Rendezvous of the rails of a link. All are dialled at once; those that connect within a second
+//! of the first make up the link. Others may join later.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -20,14 +20,13 @@ use crate::shared::Shared;
 /// Random name of a link in both processes.
 pub(crate) type LinkId = [u8; 16];
 
-/// Longest text that the user of a link may give to it, in bytes.
+/// Longest text of the user in a hello, in bytes.
 const TEXT_BYTES_MAX: usize = 64;
-/// Longest time that the other rails may take after the first.
+/// Longest wait for the other rails after the first.
 const GATHER: Duration = Duration::from_secs(1);
-/// Longest time that a rail that comes back waits for its link to take it.
+/// Longest time that a returned rail waits for its link to take it.
 const RETURN: Duration = Duration::from_secs(5);
-/// Number of links that are remembered, so that a rail that comes too late makes no link of its
-/// own.
+/// Number of remembered links, so that a late rail of one of them makes no link of its own.
 const KNOWN_MAX: usize = 1024;
 
 /// Hello of the dialling side for one rail.
@@ -40,7 +39,7 @@ pub(crate) struct Hello {
     pub(crate) known: u8,
     /// Number of times that the rail has come back, this time included.
     pub(crate) epoch: u32,
-    /// Text of the user; without meaning if the rail comes back.
+    /// Text of the user; unused if the rail comes back.
     pub(crate) text: Vec<u8>,
 }
 
@@ -81,8 +80,8 @@ impl Addresses {
     }
 }
 
-/// Shortens an address of rails by one step: replaces the longest device address by `shorter` of
-/// it, or, if there is none, leaves out the last device, whose address the peer sends later.
+/// Shortens an address of rails by one step. Replaces the longest device address with the result of
+/// `shorter`; if that is none, leaves out the last device, whose address the peer sends later.
 /// Returns none if `address` is no address of rails, or is the shortest with at least `least`
 /// devices.
 #[must_use]
@@ -131,7 +130,7 @@ pub(crate) struct Gathered {
     /// Devices that the link was made with.
     pub(crate) with: Arc<Shared>,
     pub(crate) id: LinkId,
-    /// Connections by rail; none where the rail has not come.
+    /// Connections by rail; none for a rail that has not connected.
     pub(crate) rails: Vec<Option<Connected>>,
     pub(crate) from: From,
 }
@@ -141,8 +140,8 @@ pub(crate) struct Gathered {
 pub(crate) enum From {
     /// The side that has dialled.
     Dialled(Dial),
-    /// The side that was dialled, and the doors that rails come back to; with the devices that the
-    /// other side does not know yet, and their addresses.
+    /// The side that was dialled: the doors that rails come back to, and the devices that the other
+    /// side does not know yet, with their addresses.
     Listened(Arc<Mutex<Doors>>, Vec<(u8, Address)>),
 }
 
@@ -160,7 +159,7 @@ pub(crate) struct Returned {
     at: Instant,
 }
 
-/// Rails of a link that are still coming.
+/// A link whose rails are still connecting.
 #[derive(Debug)]
 struct Gathering {
     id: LinkId,
@@ -171,8 +170,8 @@ struct Gathering {
     since: Instant,
 }
 
-/// Doors that rails come in through: one listener for each device. The lanes look there, too, for
-/// rails that come back when nobody waits for a link.
+/// Listeners that accept rails, one for each device. Lanes poll them, too: rails may come back when
+/// nobody waits for a link.
 #[derive(Debug)]
 pub(crate) struct Doors {
     listeners: Vec<Box<dyn Listener>>,
@@ -181,9 +180,9 @@ pub(crate) struct Doors {
     /// Links to be handed out.
     gathered: VecDeque<Gathering>,
     returned: Vec<Returned>,
-    /// Number of peers whose hello named no rail.
+    /// Number of peers whose hello was not valid.
     rejected: u64,
-    /// True if no links are wanted any more.
+    /// True once new links are refused.
     is_closed: bool,
 }
 
@@ -205,7 +204,7 @@ impl Doors {
         Addresses { count: known.len(), known }
     }
 
-    /// Takes in the rails that have come. Returns an error only if every listener has one.
+    /// Accepts the rails that have connected. Returns an error only if every listener has one.
     pub(crate) fn pump(&mut self, now: Instant) -> Result<(), TransportError> {
         let mut failed = Vec::new();
         for at in 0..self.listeners.len() {
@@ -272,7 +271,7 @@ impl Doors {
     }
 }
 
-/// Locks the doors, which nothing can leave half changed.
+/// Locks the doors. Poisoning is ignored: no panic leaves them half changed.
 pub(crate) fn lock(doors: &Mutex<Doors>) -> MutexGuard<'_, Doors> {
     doors.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -331,7 +330,7 @@ pub(crate) struct RailsConnecting {
     dial: Dial,
     /// Attempts by rail.
     attempts: Vec<Attempt>,
-    /// Time at which the first rail came.
+    /// Time at which the first rail connected.
     since: Option<Instant>,
 }
 
@@ -340,7 +339,7 @@ enum Attempt {
     Open(Box<dyn Connecting>),
     Connected(Connected),
     Failed(TransportError),
-    /// The rail was handed out, or not begun: it comes later.
+    /// The rail was handed out, or is not dialled yet.
     Over,
 }
 

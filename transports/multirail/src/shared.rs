@@ -8,7 +8,7 @@ use ccl_core::transport::{Caps, Device, Registry};
 use crate::memory::LocalKeys;
 use crate::rail::Load;
 
-/// The devices, the memory that they know, and the links over them.
+/// The devices, the registry of their memory, and the number of links over them.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) devices: Vec<Arc<dyn Device>>,
@@ -17,7 +17,7 @@ pub(crate) struct Shared {
     pub(crate) registry: Arc<Registry<LocalKeys>>,
     /// Loads of the devices.
     pub(crate) loads: Vec<Arc<Load>>,
-    /// Number of links that there have been.
+    /// Number of links made so far.
     pub(crate) links: AtomicUsize,
     pub(crate) caps: Caps,
 }

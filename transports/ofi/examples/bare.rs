@@ -1,5 +1,5 @@
-//! Measures a provider with nothing above it: a loop of `fi_writedata` between two processes, whose
-//! receiver polls its completion queue.
+//! Benchmark of a bare provider: a loop of `fi_writedata` between two processes. The receiver polls
+//! its completion queue.
 //!
 //! `bare tcp 8 latency` prints half a round trip of 8 bytes in microseconds, and
 //! `bare tcp 65536 stream` the rate in one direction in 10^9 bytes a second, both as JSON.
@@ -63,7 +63,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// One process: an endpoint, memory that the other writes to, and how that is reached.
+/// One process: its endpoint, the memory that the peer writes to, and the peer's addresses.
 struct End {
     endpoint: *mut fid_ep,
     queue: *mut fid_cq,
@@ -72,7 +72,7 @@ struct End {
     stride: usize,
     peer: u64,
     remote: (u64, u64),
-    /// Contexts of writes in turn.
+    /// Contexts of writes, used in turn.
     contexts: Vec<fi_context2>,
     posted: usize,
     done: usize,
@@ -162,7 +162,7 @@ fn endpoint(info: *mut fi_info, domain: *mut fid_domain) -> Result<Objects, Fail
     Ok((endpoint, queue, vector))
 }
 
-/// Registers memory, which stays; returns its descriptor and its key.
+/// Registers memory until the process ends; returns its descriptor and its key.
 fn register(domain: *mut fid_domain, memory: &mut [u8]) -> Result<(*mut c_void, u64), Failure> {
     let range = iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: memory.len() };
     let attributes = fi_mr_attr {
@@ -233,7 +233,7 @@ impl End {
         })
     }
 
-    /// Writes the next message, once one of those in flight is done.
+    /// Writes the next message, once fewer than [`IN_FLIGHT`] are in flight.
     fn write(&mut self, bytes: usize) -> Result<(), Failure> {
         loop {
             if self.posted - self.done < IN_FLIGHT {
@@ -323,7 +323,7 @@ impl End {
         Ok(format!("{{\"bytes\": {bytes}, \"bandwidth_gbps\": {rate:.3}}}"))
     }
 
-    /// Waits until the other has all, and this side too.
+    /// Waits until both processes are done.
     fn part(&mut self) -> Result<(), Failure> {
         self.beside.write_all(&[1])?;
         self.beside.set_nonblocking(true)?;

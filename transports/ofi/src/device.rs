@@ -1,4 +1,4 @@
-//! The device: a domain of a provider, its registered memory, and the maker of everything else.
+//! The device: a domain of a provider and its registered memory. It makes listeners and lanes.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::posted::{Posted, lock};
 use crate::provider::{DATA_BYTES, is_limited};
 use crate::tag::Layout;
 
-/// Protocol of the two sides; the version changes with every change of what they tell each other.
+/// Protocol between the two sides; the version changes with every change of their messages.
 const PROTOCOL: Protocol = protocol("ferroccl-ofi", 5);
 
 /// Largest number of bytes of one put, even where a provider takes more.
@@ -30,28 +30,28 @@ const MESSAGE_BYTES_MAX: usize = 1 << 30;
 /// Smallest number of bytes that is worth a registration, as over verbs.
 const REGISTER_BYTES_MIN: usize = 256 << 10;
 
-/// Bandwidth of a device whose link does not say its speed, in bytes per second.
+/// Assumed bandwidth of a device that reports no link speed, in bytes per second.
 const USUAL_BYTES_PER_S: f64 = 1e9;
 
 /// Options of the transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Interfaces that peers are told of for the connections beside libfabric, as with TCP.
+    /// Interfaces offered to peers for the connections beside libfabric, as with TCP.
     pub interfaces: String,
-    /// True to write to the peer's memory also where the provider is software; else puts are
-    /// messages there.
+    /// True to write over every provider that offers it. Otherwise, puts are writes only over EFA
+    /// adapters that can write, and messages elsewhere.
     pub always_writes: bool,
     /// Longest time that a connection beside may be broken.
     pub link_within: Duration,
-    /// Longest time that a peer may take to say how its endpoint is reached.
+    /// Longest wait for the addresses of a peer's endpoints.
     pub join_within: Duration,
-    /// True to leave four of eight bytes of a write's data alone, as EFA has no more.
+    /// True to use only four of eight bytes of a write's data, as EFA has no more.
     pub short_data: bool,
     /// True if a write is done only when the peer has it
     /// ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)). A message is done when
-    /// the peer's provider has it, which knows nothing of the memory that it is for.
+    /// the peer's provider has it: its bytes may not be in the peer's memory yet.
     pub acknowledged: bool,
-    /// Value of libfabric's variable `FI_OFI_RXM_EAGER_LIMIT`, which peers must have alike.
+    /// Value of libfabric's variable `FI_OFI_RXM_EAGER_LIMIT`, which must be equal on all peers.
     pub eager_limit: String,
 }
 
@@ -69,7 +69,7 @@ impl Default for Options {
     }
 }
 
-/// Returns whether puts are writes, unless the device lacks what it takes.
+/// Returns whether puts may be writes; the adapter may still be unable to write.
 pub(crate) fn writes(info: &Info, options: &Options) -> bool {
     let can_write = info.has(FI_RMA) && info.domain().cq_data_size >= DATA_BYTES;
     can_write && (options.always_writes || info.suits_writes())
@@ -104,7 +104,8 @@ pub struct OfiDevice {
     options: Options,
     domain: Arc<Domain>,
     registry: Arc<Registry<Arc<Registered>>>,
-    /// Lock that lanes read while they copy received bytes; deregistration writes it.
+    /// Lock that lanes hold for reading while they copy received bytes, and deregistration for
+    /// writing.
     fence: Arc<RwLock<()>>,
     /// True if puts are writes.
     writes: bool,
@@ -159,7 +160,8 @@ impl Device for OfiDevice {
             posted.upgrade().iter().for_each(|posted| lock(posted).withdraw(&memory));
         }
         memory.end_local();
-        // Lanes may know it still; the provider does not, and no lane copies anything there.
+        // Lanes may still know the memory; the provider does not. The lock waits for lanes that
+        // copy.
         drop(self.fence.write());
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Endpoints of a lane: one for data, and one for credits and CTS where the provider has a traffic
-//! class of low latency. Nothing relies on an order between the two.
+//! Endpoints of a lane: one for data, and one for credits and CTS if the provider has a low-latency
+//! traffic class. Nothing relies on an order between the two.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::native::{Domain, Endpoint, OfiError};
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     pub(crate) data: Endpoint,
-    /// Endpoint in the traffic class of low latency; puts of control go with the data without it.
+    /// Endpoint in the low-latency traffic class. Without it, control puts use the data endpoint.
     control: Option<Endpoint>,
 }
 
@@ -22,20 +22,20 @@ pub(crate) struct Addresses {
     control: Option<Vec<u8>>,
 }
 
-/// Fabric addresses (`fi_addr_t`) of a peer's endpoints, by which those of this side reach them.
+/// Fabric addresses (`fi_addr_t`) of a peer's endpoints, for this side's endpoints.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FabricAddresses {
     data: u64,
-    /// Address of the one for control, if both sides have one.
+    /// Address of the control endpoint, if both sides have one.
     control: Option<u64>,
 }
 
 impl Endpoints {
-    /// Opens the endpoints. Where puts are messages, all of them go by one.
+    /// Opens the endpoints. If puts are messages, all of them use one endpoint.
     pub(crate) fn open(domain: &Arc<Domain>, writes: bool) -> Result<Endpoints, OfiError> {
         let data = Endpoint::open(domain)?;
         let control = if writes { Endpoint::open_low_latency(domain) } else { Ok(None) };
-        // The device may have no room for one more.
+        // The device may have no room for another endpoint.
         let control = control.unwrap_or_else(|error| {
             tracing::info!(%error, "credits and CTS go with the data, in its traffic class");
             None
@@ -54,14 +54,14 @@ impl Endpoints {
         Ok(Addresses { data: self.data.address()?, control })
     }
 
-    /// Makes a peer known by its addresses.
+    /// Inserts a peer's addresses.
     pub(crate) fn insert(&self, peer: &Addresses) -> Result<FabricAddresses, OfiError> {
         let control = self.control.as_ref().zip(peer.control.as_ref());
         let control = control.map(|(own, address)| own.insert(address)).transpose()?;
         Ok(FabricAddresses { data: self.data.insert(&peer.data)?, control })
     }
 
-    /// Returns the endpoint that a put goes by, and the peer's address there.
+    /// Returns the endpoint for a put, and the peer's address there.
     pub(crate) fn route(&self, to: FabricAddresses, is_control: bool) -> (&Endpoint, u64) {
         match (&self.control, to.control) {
             (Some(control), Some(number)) if is_control => (control, number),

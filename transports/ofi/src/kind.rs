@@ -1,4 +1,4 @@
-//! libfabric as a value, for a registry, and its tunables.
+//! The transport kind for a registry, and its tunables.
 
 use std::ffi::OsStr;
 
@@ -11,7 +11,7 @@ use crate::device::Options;
 use crate::provider::{EAGER_LIMIT, providers};
 use crate::transport::OfiTransport;
 
-/// Providers that are taken where none is named, the best first.
+/// Default providers if none is named, the best first.
 const USUAL: [&str; 3] = ["efa", "tcp", "tcp;ofi_rxm"];
 
 ccl_core::tunables! {
@@ -28,15 +28,15 @@ ccl_core::tunables! {
     }
 }
 
-/// Variable that lets a rank fork on systems where EFA's provider would end it for that.
+/// Variable that lets a rank fork on systems where EFA's provider would otherwise end the rank.
 const FORK_SAFE: (&str, &str) = ("FI_EFA_FORK_SAFE", "1");
 
-/// Providers in software: others than ferroccl's users name them in `FI_PROVIDER`, for MPI, say,
-/// and mean no adapter.
+/// Software providers. `FI_PROVIDER` may name one for another program, such as MPI; that selects no
+/// adapter.
 const SOFTWARE: [&str; 6] = ["tcp", "net", "udp", "sockets", "shm", "sm2"];
 
-/// Returns the providers that a setting names, the first one first. `FI_PROVIDER` may be a list, or
-/// a list of those that libfabric leaves out, which names none.
+/// Returns the providers that a setting names, in its order. `FI_PROVIDER` may be a list, or a list
+/// of exclusions (`^`), which names none.
 fn alternatives(named: &str) -> Vec<&str> {
     if named.starts_with('^') {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! A lane: puts become writes with data, completions become events.
+//! A lane: puts become writes with data, or messages; completions become events.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,52 +28,54 @@ use crate::posted::{Posted, lock};
 use crate::requests::{Request, Requests, Write};
 use crate::tag::Layout;
 
-/// Most looks for completions in a row, so that a lane that never dries up does not keep its
+/// Largest number of reads of a completion queue in a row, so that a busy queue does not hold the
 /// caller.
 const TURNS_MAX: usize = 16;
-/// Interval at which the lane looks for notes and ends while all links stand.
+/// Interval of checks for notes and closed connections while all links stand.
 const CHECK_EVERY: Duration = Duration::from_millis(1);
-/// Longest time that is waited for a peer to have what was posted, before its link closes.
+/// Longest wait for a peer to receive what was posted, before its link closes.
 const FAREWELL: Duration = Duration::from_secs(4);
-/// Pause between two looks meanwhile.
+/// Pause between two checks during that wait.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
-/// Longest sleep where the provider wakes nobody.
+/// Longest sleep if the provider cannot wake a lane.
 const NAP: Duration = Duration::from_micros(50);
 
-/// Number of each lane of the process, for registrations.
+/// Number of the next lane of the process. Registrations are keyed by lane.
 static LANES: AtomicU64 = AtomicU64::new(0);
 
-/// A lane of a domain: one endpoint for as many peers as the data of writes tells apart.
+/// A lane of a domain. Each of its endpoints serves as many peers as the data of writes can tell
+/// apart.
 #[derive(Debug)]
 pub(crate) struct OfiLane {
     domain: Arc<Domain>,
     posted: Arc<Mutex<Posted>>,
     /// Number of peers of each endpoint.
     peers_max: usize,
-    /// The child of a fork has the same connections, and must say nothing on them.
+    /// Process of the lane. The child of a fork has the same connections, and must send nothing on
+    /// them.
     process: Pid,
     memory: NamedMemory<Arc<Registered>, Shared>,
     number: u64,
     /// Peers by the numbers of their endpoints; empty where detached. Numbers are not used again.
     peers: Vec<Option<Peer>>,
-    /// Number of the peer whose data went first the last time.
+    /// Number of the peer that was served first the last time.
     first: usize,
     layout: Layout,
     /// True if a write is done only when the peer has it.
     acknowledged: bool,
-    /// True if the provider may be done with a put before the peer's has it, so that what it still
-    /// holds can be lost with an endpoint or a connection.
+    /// True if the provider may be done with a put before the peer's provider has it. Such a put
+    /// can be lost with an endpoint or a connection.
     is_done_early: bool,
     patience: Patience,
     mode: Mode,
     /// Receives, where puts are messages; none where they are writes.
     inbox: Option<Inbox>,
-    /// Read while bytes are copied.
+    /// Lock held for reading while bytes are copied.
     fence: Arc<RwLock<()>>,
-    /// Memory that was shared, by the endpoint that it was shared with.
+    /// Shared memory, with the endpoint that it is shared with.
     shared: Vec<(EndpointId, MrKey, Arc<Registered>)>,
     done: Vec<u64>,
-    /// Events from while a link was closed.
+    /// Events that came during a farewell.
     deferred: Vec<Event>,
     checked: Instant,
     farewell: Farewell,
@@ -122,7 +124,7 @@ impl OfiLane {
         Ok(lane)
     }
 
-    /// Notices memory that was given back.
+    /// Forgets shared memory that was deregistered.
     fn refresh(&mut self) {
         if self.memory.refresh() {
             let registry = self.memory.registry();
@@ -155,7 +157,7 @@ impl OfiLane {
             write.add(slice);
         }
         if self.inbox.is_none() && write.ranges().len() > 1 {
-            // A write with data has one range where a device does it.
+            // Devices do writes with data from one range only.
             let Some(staged) = peer.staging.take(&self.domain, &write)? else { return Ok(false) };
             write.stage(staged);
         }
@@ -174,7 +176,7 @@ impl OfiLane {
         Ok(true)
     }
 
-    /// Hands what waits for a peer to the provider, as far as that takes it: control, and data.
+    /// Hands a peer's waiting puts to the provider, as many as it takes: control, then data.
     fn pump(&mut self, endpoint: EndpointId) {
         for is_control in [true, false] {
             if self.peer(endpoint).is_ok_and(|peer| peer.waiting.has(is_control)) {
@@ -193,8 +195,8 @@ impl OfiLane {
         let Destination { at: addresses, number, token } = to;
         let (own, at) = own.route(addresses, is_control);
         let kind = usize::from(is_control);
-        // EFA's provider keeps 16 writes in all for peers that have not answered to their first
-        // one: a peer that is silent must leave some for the others.
+        // EFA's provider has room for 16 writes in all to peers that have not answered their first
+        // one: a silent peer must leave room for the others.
         let is_silent = |peer: &Peer| peer.handed[kind] && !peer.answered[kind];
         while let Some(mut write) = peer.waiting.pop(is_control) {
             if write.request.is_void() {
@@ -239,7 +241,7 @@ impl OfiLane {
         }
     }
 
-    /// Takes completions in.
+    /// Takes in completions.
     fn drain(&mut self, events: &mut Vec<Event>) {
         let posted = Arc::clone(&self.posted);
         let Posted { endpoints, requests, is_withdrawn, .. } = &mut *lock(&posted);
@@ -272,12 +274,12 @@ impl OfiLane {
         let (inbox, own) = (&mut self.inbox, endpoints.first());
         let posted = inbox.as_mut().zip(own).map(|(inbox, own)| inbox.post(&own.data));
         if let Some(Err(error)) = posted {
-            // Nothing can come any more.
+            // No message can arrive any more.
             self.peers.iter_mut().flatten().for_each(|peer| peer.lose(error.to_string()));
         }
     }
 
-    /// Takes in a completion of the endpoint of that number.
+    /// Handles a completion of endpoint `number`.
     fn completed(
         &mut self,
         number: usize,
@@ -314,13 +316,14 @@ impl OfiLane {
         if let Ok(peer) = self.peer(endpoint) {
             let kind = usize::from(is_control);
             (peer.outstanding[kind], peer.answered[kind]) = (peer.outstanding[kind] - 1, true);
-            // Work for a lost peer is never done; other parts of it may be.
+            // A put to a lost peer is never done, even if all its messages are.
             let is_done = peer.lost.is_none() && peer.failing.is_none();
             self.done.extend(is_done.then_some(id));
         }
     }
 
-    /// Takes a message in: its bytes go where its head says, if its sender may write there.
+    /// Takes in a message: copies its bytes to the memory that its head names, if its sender may
+    /// write there.
     fn received(&mut self, context: *mut fi_context2, bytes: usize, events: &mut Vec<Event>) {
         let OfiLane { inbox, fence, memory, shared, peers, .. } = self;
         let Some(inbox) = inbox else { return };
@@ -336,7 +339,7 @@ impl OfiLane {
         let is_peers = |peer: &&mut Peer| peer.lost.is_none() && peer.token == head.token;
         let Some(peer) = peer.filter(is_peers) else { return };
         if !shared.iter().any(|(at, key, _)| (*at, *key) == (endpoint, head.mr())) {
-            // As where a device checks keys, which fails the write.
+            // A device that checks keys fails such a write, too.
             return peer.lose("it puts to memory that is not shared with it".to_owned());
         }
         {
@@ -368,7 +371,7 @@ impl OfiLane {
             Failed::Packet => return tracing::warn!(%error, "a packet of libfabric's own failed"),
         };
         let Some(Request { endpoint, is_control, left, .. }) = requests.end(context) else {
-            // A receive whose message did not come whole is posted again.
+            // A failed receive is posted again.
             self.inbox.iter_mut().for_each(|inbox| drop(inbox.take(context)));
             return;
         };
@@ -380,17 +383,18 @@ impl OfiLane {
         }
     }
 
-    /// Hears what peers say beside, and notices their ends.
+    /// Handles the peers' messages on TCP connections, and notices lost peers.
     fn check(&mut self, now: Instant, events: &mut Vec<Event>) {
         self.checked = now;
         let mut notes = Vec::new();
         let Posted { endpoints, .. } = &*lock(&self.posted);
-        // What they were for fails or ends by itself: a peer that has ended is told of beside.
+        // The requests behind these errors fail or end by themselves: the TCP connection shows that
+        // a peer has ended.
         let failures = endpoints.iter().flat_map(Endpoints::all).flat_map(Endpoint::failures);
         failures.for_each(|error| tracing::info!(error, "a packet of libfabric's own failed"));
         for (number, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
-            // None are left where memory was withdrawn, and all peers are lost.
+            // No endpoints are left after memory was withdrawn; all peers are lost then.
             if let Some(own) = endpoints.get(number / self.peers_max) {
                 peer.hear(now, &self.patience, (own, self.peers_max), &mut notes);
                 if self.is_done_early {
@@ -417,14 +421,14 @@ impl OfiLane {
         }
     }
 
-    /// Waits until peers have what was posted, but not for long.
+    /// Waits until peers have what was posted, for at most [`FAREWELL`] per peer.
     fn part(&mut self, only: Option<EndpointId>) {
         while !self.say_farewell(only) {
             std::thread::sleep(FAREWELL_PAUSE);
         }
     }
 
-    /// Keeps a peer from writing anything any more.
+    /// Ends a peer's access to memory, and its link.
     fn close(&mut self, endpoint: EndpointId) {
         let number = self.number;
         self.shared.retain(|(at, _, memory)| {
@@ -670,7 +674,7 @@ impl Lane for OfiLane {
         if bells.iter().any(|bell| matches!(bell, Bell::Busy)) {
             return;
         }
-        // What waits for the provider to take it is tried again soon.
+        // Puts that the provider did not take are tried again soon.
         let waits = self.peers.iter().flatten().any(|peer| !peer.waiting.is_empty());
         let longest = if waits { longest.min(NAP) } else { longest };
         let hears = |peer: &&Peer| peer.ended.is_none() && peer.lost.is_none();
@@ -689,7 +693,7 @@ impl Lane for OfiLane {
         };
         // A signal ends the sleep, as anything else may.
         if rustix::event::poll(&mut fds, Some(&longest)).is_ok_and(|ready| ready > 0) {
-            // It is heard at the next poll.
+            // The next poll checks the connections.
             self.checked = Instant::ZERO;
         }
     }
@@ -705,7 +709,7 @@ impl Drop for OfiLane {
         for number in 0..self.peers.len() {
             self.close(EndpointId(number as u32));
         }
-        // The device may have it for a moment longer, and the inbox goes now.
+        // The device may hold `posted` a moment longer, but the inbox is freed now.
         lock(&self.posted).close();
     }
 }

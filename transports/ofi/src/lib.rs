@@ -1,30 +1,30 @@
-//! libfabric, opened at run time: its providers, what they can do ([`providers`]), whether they do
-//! it ([`test_provider`]), and a transport over one of them ([`OfiTransport`]).
+//! libfabric, opened at run time: its providers and their features ([`providers`]), a test of a
+//! provider ([`test_provider`]), and a transport over a provider ([`OfiTransport`]).
 //!
 //! # How it works
 //!
 //! A lane has one reliable datagram endpoint (`FI_EP_RDM`) for all its peers, or for each 16 of
-//! them where the data of writes is short; nothing relies on an order. Over EFA, a put is a write
-//! with data (`FI_RMA`, `FI_REMOTE_CQ_DATA`), which completes at both sides; the data tells the
-//! peer and the immediate (see `tag`), the completion the length. Credits and CTS are written by an
-//! endpoint of their own, in a traffic class of their own where there is one (see `endpoints`).
+//! them if the data of writes is short; nothing relies on an order. Over EFA, a put is a write with
+//! data (`FI_RMA`, `FI_REMOTE_CQ_DATA`), which completes at both sides. The data carries the peer's
+//! number and the immediate (see `tag`); the completion has the length. Credits and CTS use an
+//! endpoint of their own if the provider has a low-latency traffic class (see `endpoints`).
 //! Endpoints are not connected, so each peer has keys of its own, which end with its link.
 //!
-//! Providers in software check the key of a write at its beginning only: the rest of a write
-//! arrives in memory that was deregistered meanwhile. So it is with EFA's adapters that do not
-//! write, for which its provider sends messages. Over verbs registrations are cached, and
-//! completions need not tell the length. There, a put is messages, each with a head that has the
-//! token of the link and says where its bytes go, and the receiver's lane copies them (see
-//! `messages`).
+//! Software providers check the key of a write only at its beginning: the rest of a write arrives
+//! in memory that was deregistered meanwhile. So it is with EFA adapters that cannot write, for
+//! which the provider sends messages. Over verbs, registrations are cached, and completions may
+//! lack the length. Over all of these, a put is one or more messages. Each has a head with the
+//! token of the link and the destination of its bytes, and the receiver's lane copies them there
+//! (see `messages`).
 //!
-//! A TCP connection beside, whose two sides have proved the secret, carries addresses and notes,
-//! and its end is the peer's: the side that leaves tells how many immediates it has sent, and the
-//! other counts them.
+//! An authenticated TCP connection beside libfabric carries addresses and notes; its end is the end
+//! of the peer. The side that leaves sends the number of immediates that it has sent, and the other
+//! side counts them.
 //!
 //! # What is missing
 //!
-//! Over the provider `shm` libfabric itself fails in some points of the conformance suite: 1.17
-//! when a peer is inserted that has died, 2.5 when many messages go both ways within one process.
+//! Over the provider `shm`, libfabric itself fails some points of the conformance suite: 1.17 when
+//! a dead peer is inserted, 2.5 when many messages go both ways within one process.
 
 mod device;
 mod endpoints;

@@ -1,4 +1,4 @@
-//! Memory of a device, and what each peer may write of it.
+//! Registered memory of a device, and each peer's access to it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +15,8 @@ use crate::native::{Domain, LOCAL, Memory, OfiError, REMOTE, transport_error};
 /// Registrations that peers write to, each by its lane and endpoint.
 type Shares = BTreeMap<(u64, EndpointId), Memory>;
 
-/// Memory that is registered. Each peer that it is shared with has a registration of its own, with
-/// a key that ends with the link: endpoints are not connected, so only keys keep a peer out.
+/// Registered memory. Each peer that it is shared with has a registration of its own, whose key
+/// ends with the link: endpoints are not connected, so only keys keep a peer out.
 #[derive(Debug)]
 pub(crate) struct Registered {
     region: Region,
@@ -49,13 +49,13 @@ impl Registered {
         }))
     }
 
-    /// Returns the descriptor that this side's writes name the memory by.
+    /// Returns the memory's descriptor for this side's writes.
     pub(crate) fn descriptor(&self) -> *mut libc::c_void {
         lock(&self.local).as_ref().map_or(std::ptr::null_mut(), Memory::descriptor)
     }
 
-    /// Lets a peer write the memory; returns address and key. `expose` is called for a registration
-    /// that is new.
+    /// Lets a peer write the memory; returns address and key. `expose` is called for a new
+    /// registration.
     pub(crate) fn share(
         &self,
         lane: u64,
@@ -74,7 +74,7 @@ impl Registered {
         Ok(remote)
     }
 
-    /// Keeps a peer from writing the memory any more.
+    /// Ends a peer's access to the memory.
     pub(crate) fn unshare(&self, lane: u64, endpoint: EndpointId) {
         lock(&self.shares).remove(&(lane, endpoint));
     }
@@ -90,7 +90,7 @@ impl Registered {
         lock(&self.local).take();
     }
 
-    /// Returns whether the memory was given back.
+    /// Returns whether the memory was deregistered.
     pub(crate) fn is_ended(&self) -> bool {
         self.is_ended.load(Ordering::Acquire)
     }
@@ -104,7 +104,7 @@ impl Registered {
     }
 }
 
-/// Memory that a peer may write to, over one link, as its key says.
+/// Content of a key: memory that a peer may write to over one link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shared {
     pub(crate) link: LinkId,

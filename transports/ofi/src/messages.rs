@@ -1,6 +1,6 @@
-//! Puts as messages: for providers in software, whose writes go on when their memory is
-//! deregistered. A put is sent in parts, each with a head that says where its bytes go; the
-//! receiver's lane copies them there, so that it can check the key of each part.
+//! Puts as messages, for providers whose writes may go on after their memory is deregistered. A put
+//! is sent in parts, each with a head that names the destination of its bytes. The receiver's lane
+//! checks the key of each part, and copies the bytes there.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -16,17 +16,18 @@ use crate::native::{Domain, Endpoint, LOCAL, Memory, OfiError, transport_error};
 pub(crate) const DEPTH_MAX: usize = 64;
 /// Bytes of a head.
 pub(crate) const HEAD_BYTES: usize = TOKEN_BYTES + 40;
-/// Bytes of the token by which a receiver knows a peer's messages.
+/// Bytes of the token that identifies a peer's messages.
 pub(crate) const TOKEN_BYTES: usize = 16;
 /// Most bytes of a put in one message.
 pub(crate) const PART_BYTES: usize = 256 << 10;
 /// Number of receives that a lane has posted, each for one message. The provider fills them in
-/// turn, and what was filled is copied: more of them leave the processor's cache in between.
+/// turn, and the lane copies the bytes: the buffers of more receives would leave the processor's
+/// cache in between.
 const RECEIVES: usize = 4;
-/// Most puts of a peer of which parts have come: several times as many as it has under way, since
-/// its provider may be done with a put before it has arrived.
+/// Most incomplete puts of a peer: several times as many as it has under way, since its provider
+/// may be done with a put before it has arrived.
 const BEGUN_MAX: usize = 4 * DEPTH_MAX;
-/// Immediate of a put that has none.
+/// Encoded immediate of a put that has none.
 const NO_IMMEDIATE: u32 = u32::MAX;
 
 /// Head of a message.
@@ -92,7 +93,7 @@ struct Receive {
     memory: Memory,
 }
 
-/// Receives of a lane, and the puts of which some parts have come.
+/// Receives of a lane, and its incomplete puts.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     receives: Vec<Receive>,
@@ -100,7 +101,7 @@ pub(crate) struct Inbox {
     indices: BTreeMap<usize, usize>,
     /// Receives that the provider has not taken yet.
     idle: Vec<usize>,
-    /// Bytes of each put that are still to come, and all its bytes.
+    /// Missing bytes and total bytes of each incomplete put.
     missing: BTreeMap<(EndpointId, u64), (u64, u64)>,
 }
 
@@ -126,7 +127,7 @@ impl Inbox {
         Ok(inbox)
     }
 
-    /// Posts the receives that the provider does not have, as far as it takes them.
+    /// Posts the idle receives, as many as the provider takes.
     pub(crate) fn post(&mut self, endpoint: &Endpoint) -> Result<(), OfiError> {
         while let Some(index) = self.idle.last() {
             let Receive { context, memory } = &self.receives[*index];
@@ -139,20 +140,20 @@ impl Inbox {
         Ok(())
     }
 
-    /// Returns the memory of a receive that has completed, by its context; none if it is not one of
-    /// these. It is posted again by the next [`Inbox::post`].
+    /// Returns the memory of a completed receive, by its context; none if no receive has this
+    /// context. The next [`Inbox::post`] posts the receive again.
     pub(crate) fn take(&mut self, context: *mut fi_context2) -> Option<Region> {
         let index = *self.indices.get(&context.addr())?;
         self.idle.push(index);
         Some(self.receives[index].memory.region.clone())
     }
 
-    /// Counts a part of a put; returns the bytes of the put if it is whole now.
+    /// Counts a part of a put; returns the bytes of the put if it is complete.
     ///
     /// # Errors
     ///
     /// When the parts of the put do not fit together, or the peer begins more puts than it may. The
-    /// text is the reason for which the peer is to be lost.
+    /// text is the reason for losing the peer.
     pub(crate) fn count(
         &mut self,
         at: EndpointId,
@@ -196,7 +197,7 @@ mod tests {
     use super::*;
     use crate::provider::installed;
 
-    /// A peer that begins puts and never ends them gets no memory for that.
+    /// A peer that begins puts and never ends them cannot use up memory.
     #[test]
     fn puts_that_are_begun_are_limited() {
         let Some(info) = installed("tcp;ofi_rxm") else { return };
@@ -213,7 +214,7 @@ mod tests {
         assert_eq!(inbox.count(other, &head(0), 4), Ok(None));
         assert_eq!(inbox.count(one, &head(0), 6), Ok(Some(10)));
         assert_eq!(inbox.count(one, &head(1 << 40), 4), Ok(None));
-        // A peer that says another length each time, or sends more than it says.
+        // A put with different lengths in its heads, or with more bytes than its length.
         let longer = Head { total: 11, ..head(1) };
         for (head, bytes) in [(longer, 4), (head(1), 7)] {
             let error = inbox.count(one, &head, bytes).unwrap_err();

@@ -17,19 +17,19 @@ use crate::staging::Staging;
 
 /// Longest time that a peer's last writes may take after its connection has ended.
 const LAST_WRITES: Duration = Duration::from_secs(1);
-/// Longest time that a peer's word that it leaves may take after a put to it has failed.
+/// Longest wait for a peer's farewell after a put to it has failed.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-/// Most characters of a reason that the peer is told.
+/// Longest reason that is sent to the peer, in characters.
 const REASON_CHARS_MAX: usize = 200;
 
-/// Interval at which a peer is told how much it was sent.
+/// Interval of reports to a peer of the number of immediates sent.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// Most times that a peer is told the same: several times as often as it has to hear it, since what
-/// comes while it does not listen is heard as one.
+/// Most reports of the same number: several times [`MISSING_TELLS`], since reports that come while
+/// the peer does not poll count as one.
 const TELLS_MAX: u32 = 60;
-/// Number of times that a peer reports puts that have not arrived, while none arrives, until it is
-/// lost. A peer that reports runs, so its provider makes progress.
+/// Number of a peer's reports of missing puts, while none arrives, until the peer is lost. A peer
+/// that reports is running, so its provider makes progress.
 const MISSING_TELLS: u32 = 10;
 
 /// Longest waits for a peer.
@@ -41,13 +41,13 @@ pub(crate) struct Patience {
     pub(crate) joined: Duration,
 }
 
-/// Number of immediates that one side tells the other, over and over.
+/// Number of immediates that one side repeatedly reports to the other.
 #[derive(Clone, Copy, Debug)]
 struct Tells {
     count: u64,
-    /// Number of times that it was told.
+    /// Number of reports.
     times: u32,
-    /// Time when it was told last.
+    /// Time of the last report.
     at: Instant,
 }
 
@@ -55,18 +55,18 @@ impl Tells {
     const NONE: Tells = Tells { count: 0, times: 0, at: Instant::ZERO };
 }
 
-/// Words by which a side makes itself known.
+/// First message of a side to its peer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Offer {
     pub(crate) addresses: Addresses,
-    /// Number that the peer sends with its writes, by which this side tells it from others.
+    /// Number that the peer sends with its writes, which identifies the peer to this side.
     pub(crate) number: u32,
     /// Token that the peer sends with its messages.
     pub(crate) token: [u8; TOKEN_BYTES],
     pub(crate) mode: Mode,
 }
 
-/// Way in which a side moves bytes; both sides have the same.
+/// Mode of moving bytes; both sides must have the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mode {
     /// Name of libfabric's provider.
@@ -98,7 +98,7 @@ pub(crate) struct Destination {
     pub(crate) token: [u8; TOKEN_BYTES],
 }
 
-/// Puts that the provider has not taken yet, in their order. Those of control wait for no data.
+/// Puts that the provider has not taken yet, in order. Control puts do not wait for data.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     control: VecDeque<Write>,
@@ -114,22 +114,22 @@ impl Waiting {
         self.control.is_empty() && self.data.is_empty()
     }
 
-    /// Returns whether any of this kind wait.
+    /// Returns whether any puts of this kind wait.
     pub(crate) fn has(&self, is_control: bool) -> bool {
         !(if is_control { &self.control } else { &self.data }).is_empty()
     }
 
-    /// Adds a put behind its like.
+    /// Adds a put behind the others of its kind.
     pub(crate) fn push(&mut self, write: Write) {
         self.of(write.request.is_control).push_back(write);
     }
 
-    /// Returns the first of its kind.
+    /// Removes and returns the first put of a kind.
     pub(crate) fn pop(&mut self, is_control: bool) -> Option<Write> {
         self.of(is_control).pop_front()
     }
 
-    /// Puts back what was the first of its kind.
+    /// Puts back the first put of its kind.
     pub(crate) fn put_back(&mut self, write: Write) {
         self.of(write.request.is_control).push_front(write);
     }
@@ -146,11 +146,11 @@ pub(crate) struct Peer {
     pub(crate) side: SideLink,
     pub(crate) id: LinkId,
     pub(crate) dialled: bool,
-    /// Address of the peer, for messages.
+    /// Address of the peer, for error texts.
     pub(crate) name: String,
     /// Token that this side has given the peer.
     pub(crate) token: [u8; TOKEN_BYTES],
-    /// Way in which this side moves bytes.
+    /// This side's mode of moving bytes.
     mode: Mode,
     /// Destination of puts; none until the peer's offer has come.
     pub(crate) to: Option<Destination>,
@@ -160,7 +160,8 @@ pub(crate) struct Peer {
     pub(crate) puts: u64,
     /// Number of puts of data, and of control, that are not done.
     pub(crate) outstanding: [usize; 2],
-    /// True once a write of data, and of control, was handed to the provider; and once one is done.
+    /// True once a put of data, and of control, was handed to the provider; `answered`, once one is
+    /// done.
     pub(crate) handed: [bool; 2],
     pub(crate) answered: [bool; 2],
     /// Number of immediates that were sent.
@@ -169,27 +170,27 @@ pub(crate) struct Peer {
     pub(crate) arrived: u64,
     /// Number of immediates that the peer has sent in all, once it leaves.
     leaves: Option<u64>,
-    /// Number of immediates that the peer said last that it had sent.
+    /// Number of immediates that the peer has sent, by its last report.
     claimed: u64,
-    /// True if the peer has said so since the last look.
+    /// True if the peer has reported since the last check.
     is_told: bool,
-    /// Number of immediates that this side has said that it had sent.
+    /// This side's reports of the immediates that it has sent.
     told: Tells,
-    /// Number of immediates that had arrived whenever the peer told of more.
+    /// Number of immediates that have arrived, while the peer reports more.
     missing: Tells,
-    /// Time since which the peer's offer is waited for.
+    /// Start of the wait for the peer's offer.
     joining_since: Option<Instant>,
-    /// End of the connection beside, and when it was noticed.
+    /// Time and reason of the end of the TCP connection.
     pub(crate) ended: Option<(Instant, String)>,
-    /// Failure of a put to the peer, which may have left.
+    /// Time and reason of the first failed put to the peer, which may have left.
     pub(crate) failing: Option<(Instant, String)>,
-    /// True once this side has said that it leaves.
+    /// True once this side has sent its farewell.
     pub(crate) has_left: bool,
-    /// True once this side is to say it, as soon as all that was put is done.
+    /// True if this side sends its farewell as soon as all puts are done.
     pub(crate) is_leaving: bool,
-    /// True once the peer has said that it has all that this side had sent before it left.
+    /// True once the peer has confirmed everything that this side sent before its farewell.
     pub(crate) is_received: bool,
-    /// True once this side has said the same of what the peer had sent.
+    /// True once this side has confirmed everything that the peer sent.
     has_received: bool,
     /// Reason why the peer is lost.
     pub(crate) lost: Option<String>,
@@ -197,8 +198,8 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Begins a link; the peer is told how this side is reached, and the number that its writes
-    /// carry. None if it has no connection.
+    /// Begins a link, and sends this side's offer to the peer. Returns none if the link has no
+    /// connection.
     pub(crate) fn new(link: Link, offer: Offer) -> Option<Peer> {
         let mut side = SideLink::new(link)?;
         side.say(&SideMessage::Offer(encoding::encode(&offer)));
@@ -235,7 +236,7 @@ impl Peer {
         })
     }
 
-    /// Hears what the peer says beside; appends its notes.
+    /// Handles the peer's messages on the TCP connection; appends its notes.
     pub(crate) fn hear(
         &mut self,
         now: Instant,
@@ -247,7 +248,7 @@ impl Peer {
             return;
         }
         let mut words = Vec::new();
-        // From the peer's offer on both sides have what it takes to find each other again.
+        // After the peer's offer, both sides can connect to each other again.
         let may_break = self.to.is_some();
         let mut heard = self.side.listen(&mut words, may_break, now);
         if heard.is_ok() && may_break {
@@ -303,7 +304,7 @@ impl Peer {
 
     pub(crate) fn lose(&mut self, reason: String) {
         if self.lost.is_none() {
-            // The peer need not find out by itself.
+            // Spares the peer from finding out by itself.
             self.side.say(&SideMessage::Failed(reason.chars().take(REASON_CHARS_MAX).collect()));
             let is_told = reason.contains(&self.name);
             self.lost = Some(if is_told { reason } else { format!("{}: {reason}", self.name) });
@@ -312,8 +313,8 @@ impl Peer {
         self.waiting.clear();
     }
 
-    /// Tells the peer how much it was sent, at intervals while all of it is done: a provider may be
-    /// done with a put, and lose it when a connection of its own breaks.
+    /// Reports to the peer how much was sent, at intervals while all of it is done: a provider may
+    /// be done with a put, and still lose it when a connection of its own breaks.
     pub(crate) fn tell_sent(&mut self, now: Instant) {
         let Tells { count, times, at } = self.told;
         let times = if count == self.sent { times } else { 0 };
@@ -324,7 +325,7 @@ impl Peer {
         }
     }
 
-    /// Loses a peer that tells again and again of puts that do not come.
+    /// Loses a peer that repeatedly reports puts that do not arrive.
     pub(crate) fn miss(&mut self, now: Instant) {
         let is_told = std::mem::take(&mut self.is_told);
         if !is_told || self.arrived >= self.claimed {
@@ -334,7 +335,7 @@ impl Peer {
         if missing.times == 0 || missing.count != self.arrived {
             *missing = Tells { count: self.arrived, times: 1, at: now };
         } else if now.since(missing.at) >= TELL_EVERY / 2 {
-            // Reports that came while this side did not listen are heard together, and count once.
+            // Reports that came while this side did not poll are read together, and count once.
             (missing.times, missing.at) = (missing.times + 1, now);
         }
         if missing.times > MISSING_TELLS {
@@ -352,19 +353,20 @@ impl Peer {
         self.outstanding == [0; 2]
     }
 
-    /// Returns whether everything that the peer has sent has arrived, as far as it has told.
+    /// Returns whether all immediates that the peer's farewell counts have arrived; true before a
+    /// farewell.
     pub(crate) fn has_all(&self) -> bool {
         self.leaves.is_none_or(|sent| self.arrived >= sent)
     }
 
-    /// Takes in that puts to the peer fail. A peer that leaves may have told of it, and what it has
-    /// sent may still come.
+    /// Records that a put to the peer failed. The peer may have sent its farewell, and its last
+    /// puts may still arrive.
     pub(crate) fn fail(&mut self, now: Instant, reason: String) {
         self.failing.get_or_insert((now, reason));
         self.waiting.clear();
     }
 
-    /// Returns why the peer is to be lost now, if it is.
+    /// Returns the reason for losing the peer now, if there is one.
     pub(crate) fn end(&self, now: Instant) -> Option<String> {
         let (since, reason) = self.ended.as_ref().or(self.failing.as_ref())?;
         let waited = now.since(*since);
@@ -376,7 +378,7 @@ impl Peer {
         is_over.then(|| reason.clone())
     }
 
-    /// Says that this side leaves, once.
+    /// Sends this side's farewell, once.
     pub(crate) fn leave(&mut self) {
         if !std::mem::replace(&mut self.has_left, true) {
             self.side.say(&SideMessage::Leaving(self.sent));

@@ -1,5 +1,5 @@
-//! The part of a lane that the provider has: endpoints, and the requests that were posted to them.
-//! The device closes them when memory is given back that is still being sent from.
+//! The part of a lane that the provider uses: endpoints, and the requests posted to them. The
+//! device closes the endpoints when memory is deregistered that is still being sent from.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,10 +14,10 @@ pub(crate) struct Posted {
     domain: Arc<Domain>,
     /// True if puts are writes.
     writes: bool,
-    /// Endpoints, each for so many peers in turn; closed before what they were given is freed.
+    /// Endpoints, each for a group of peers; closed before the memory of their requests is freed.
     pub(crate) endpoints: Vec<Endpoints>,
     pub(crate) requests: Requests,
-    /// True once memory was given back in the middle of a request.
+    /// True once memory was deregistered in the middle of a request.
     pub(crate) is_withdrawn: bool,
 }
 
@@ -32,7 +32,7 @@ impl Posted {
         })
     }
 
-    /// Opens endpoints up to this number of them, unless they are closed for good.
+    /// Opens endpoints until there are `count`, unless they are closed for good.
     pub(crate) fn grow(&mut self, count: usize) -> Result<(), OfiError> {
         while self.endpoints.len() < count && !self.is_withdrawn {
             self.endpoints.push(Endpoints::open(&self.domain, self.writes)?);

@@ -1,4 +1,4 @@
-//! Providers, and what they can do.
+//! Providers and their features.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::native::{Hints, Info, OfiError, functions};
 
-/// Bytes of data with a completion that a transport needs.
+/// Bytes of completion data that a transport needs.
 pub(crate) const DATA_BYTES: usize = 4;
 
-/// Variable of [`LIMITED`], and a value above the bytes of all messages here. The provider asks the
-/// receiver before it sends a longer message than that, or than 16 KiB if the variable is not set.
+/// Variable of the provider [`LIMITED`], and a value that no message here exceeds. The provider
+/// asks the receiver before it sends a longer message; without the variable, the limit is 16 KiB.
 /// Endpoints with different values do not connect.
 pub(crate) const EAGER_LIMIT: (&str, &str) = ("FI_OFI_RXM_EAGER_LIMIT", "524288");
-/// Provider with such a limit.
+/// Provider with that variable.
 const LIMITED: &str = "tcp;ofi_rxm";
 /// First major version of the provider that does not read the variable: that of libfabric 1.20,
-/// where nobody needs the provider.
+/// which does not need this provider.
 const LIMITED_BEFORE: u32 = 120;
 
 /// A provider with reliable datagram endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provider {
-    /// Name, as `FI_PROVIDER` has it; layers are joined by `;`.
+    /// Name, as in `FI_PROVIDER`; layers are joined by `;`.
     pub name: String,
     /// Version.
     pub version: String,
@@ -40,7 +40,7 @@ pub struct Provider {
     pub device_memory: bool,
     /// True if it has a traffic class of low latency (`FI_TC_LOW_LATENCY`).
     pub low_latency: bool,
-    /// Bytes that are sent without waiting for them.
+    /// Largest message that can be injected, in bytes: its buffer is free at once.
     pub inject_bytes: usize,
     /// Most bytes of a message.
     pub message_bytes_max: usize,
@@ -113,7 +113,7 @@ pub fn providers() -> Result<Vec<Provider>, OfiError> {
 
 /// Returns the best offer of a provider.
 pub(crate) fn best(functions: &'static Functions, name: &str) -> Result<Option<Info>, OfiError> {
-    // Asked for a layer, the library returns what is made of it, too.
+    // Asked for a layer, the library also returns providers that contain it.
     Ok(Info::offers(functions, name)?.into_iter().find(|offer| offer.provider() == name))
 }
 

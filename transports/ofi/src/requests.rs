@@ -24,7 +24,7 @@ pub(crate) struct Request {
     pub(crate) is_control: bool,
     /// Number of messages of the put that are not done.
     pub(crate) left: Arc<AtomicUsize>,
-    /// Memory that it reads, kept until it is done.
+    /// Memory that the request reads, kept until the request is done.
     keeps: [Option<Arc<Registered>>; 2],
 }
 
@@ -33,14 +33,14 @@ impl Request {
         self.keeps.iter().flatten().any(|own| Arc::ptr_eq(own, memory))
     }
 
-    /// Returns whether memory that it reads was given back.
+    /// Returns whether memory that the request reads was deregistered.
     pub(crate) fn is_void(&self) -> bool {
         self.keeps.iter().flatten().any(|own| own.is_ended())
     }
 }
 
-/// A slot for a request, whose address the provider has. The context comes first: its address is
-/// that of the whole.
+/// A slot for a request. The provider has the address of its context, which is also the address of
+/// the slot, since it comes first.
 #[repr(C)]
 #[derive(Debug)]
 struct Slot {
@@ -54,12 +54,12 @@ struct Slot {
 #[derive(Debug)]
 struct Heads {
     domain: Arc<Domain>,
-    /// Memory of so many heads each, and its registration where the provider asks for one.
+    /// Memory of [`CHUNK_HEADS`] heads each, with its registration if the provider requires one.
     chunks: Vec<(Region, Option<Memory>)>,
 }
 
 impl Heads {
-    /// Writes a head; returns where it is.
+    /// Writes a head; returns its range.
     fn write(&mut self, number: usize, head: &[u8; HEAD_BYTES]) -> Result<Range, TransportError> {
         let (chunk, offset) = (number / CHUNK_HEADS, number % CHUNK_HEADS * HEAD_BYTES);
         while self.chunks.len() <= chunk {
@@ -81,7 +81,7 @@ impl Heads {
 #[derive(Debug)]
 pub(crate) struct Requests {
     heads: Heads,
-    /// Allocations of their own, by the address of their contexts; each is freed at the end.
+    /// Separately allocated slots, by the address of their contexts; all are freed at the end.
     slots: BTreeMap<usize, NonNull<Slot>>,
     free: Vec<NonNull<Slot>>,
 }
@@ -110,8 +110,8 @@ impl Requests {
         slot.cast().as_ptr()
     }
 
-    /// Takes a slot for a message with this head; returns its context, and where the head stays
-    /// until the request has ended.
+    /// Takes a slot for a message with this head; returns its context, and the range of the head,
+    /// which is kept until the request has ended.
     ///
     /// # Errors
     ///
@@ -132,7 +132,7 @@ impl Requests {
         Ok((context, head?))
     }
 
-    /// Ends a request by its context; none if no request has it.
+    /// Ends the request with this context and returns it, if there is one.
     pub(crate) fn end(&mut self, context: *mut fi_context2) -> Option<Request> {
         let slot = *self.slots.get(&context.addr())?;
         // SAFETY: as above.
@@ -153,7 +153,7 @@ impl Requests {
         self.requests().any(|request| request.reads(memory))
     }
 
-    /// Forgets all requests, whose endpoints are closed.
+    /// Forgets all requests; their endpoints must be closed already.
     pub(crate) fn clear(&mut self) {
         self.free.clear();
         for slot in std::mem::take(&mut self.slots).into_values() {
@@ -180,7 +180,7 @@ pub(crate) struct Write {
     /// Address and key of the peer's memory.
     pub(crate) remote: (u64, u64),
     pub(crate) request: Request,
-    /// Bytes that the provider has, and their messages.
+    /// Number of bytes that were handed to the provider.
     pub(crate) handed: usize,
     /// Number of the put among those of the link.
     pub(crate) put: u64,
@@ -207,13 +207,13 @@ impl Write {
         &self.ranges[..self.count]
     }
 
-    /// Returns the number of its bytes.
+    /// Returns the number of bytes of the put.
     pub(crate) fn bytes(&self) -> usize {
         self.ranges().iter().map(|(_, bytes, _)| bytes).sum()
     }
 
-    /// Returns the bytes from `handed` on, as far as they go in one message, behind a head; and how
-    /// many ranges and bytes there are.
+    /// Returns the ranges of the next message: the head, and the bytes from `handed` on that fit.
+    /// Also returns the number of ranges, and of bytes behind the head.
     pub(crate) fn part(&self, head: Range) -> ([Range; RANGES_MAX], usize, usize) {
         let mut part = [(std::ptr::null(), 0, std::ptr::null_mut()); RANGES_MAX];
         part[0] = head;
@@ -229,7 +229,7 @@ impl Write {
         (part, count, taken)
     }
 
-    /// Copies its bytes, one range behind the other.
+    /// Copies the bytes of the put, one range behind the other.
     pub(crate) fn copy_to(&self, to: &Region) -> Result<(), TransportError> {
         let mut at = 0;
         for (memory, (start, bytes, _)) in self.request.keeps.iter().flatten().zip(self.ranges()) {
@@ -240,7 +240,7 @@ impl Write {
         Ok(())
     }
 
-    /// Takes its bytes from this memory instead, where they were copied.
+    /// Makes the put send from `memory`, which has a copy of its bytes.
     pub(crate) fn stage(&mut self, memory: Arc<Registered>) {
         let start = memory.region().start().cast_const();
         self.ranges[0] = (start, self.bytes(), memory.descriptor());
@@ -248,7 +248,7 @@ impl Write {
         self.request.keeps = [Some(memory), None];
     }
 
-    /// Adds bytes; there are two slices at most.
+    /// Adds a slice; a put has two at most.
     pub(crate) fn add(&mut self, slice: &Slice<'_, Arc<Registered>>) {
         let registered = &slice.registration.with;
         let start = slice.registration.region.start().wrapping_add(slice.offset);

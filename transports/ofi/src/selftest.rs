@@ -16,7 +16,7 @@ use crate::provider::{DATA_BYTES, best};
 const SENT_BYTES: usize = 4 << 10;
 /// Bytes that are written: more than any provider sends at once.
 const WRITTEN_BYTES: usize = 1 << 20;
-/// Data that goes with each.
+/// Data that the message and the write carry.
 const DATA: u64 = 0x5eed_cafe;
 
 /// Result of a test that has passed.
@@ -30,24 +30,24 @@ pub struct Passed {
 /// Reason why a provider has not passed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TestError {
-    /// libfabric says so.
+    /// Failure that libfabric reports.
     #[error(transparent)]
     Ofi(#[from] OfiError),
     /// There is no memory.
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
-    /// Memory is shorter than what is read or written there.
+    /// A read or a write is longer than its memory.
     #[error(transparent)]
     Region(#[from] RegionError),
     /// The provider does not exist here.
     #[error("there is no provider {0} with reliable datagram endpoints")]
     Unknown(String),
-    /// Nothing happens any more.
+    /// A request has not completed in time.
     #[error("{what} has not completed within {within:?}")]
     Late {
         /// Name of the request.
         what: &'static str,
-        /// Time that it had.
+        /// Time that the request had.
         within: Duration,
     },
     /// Bytes or data that arrived are not those that were sent.
@@ -61,7 +61,7 @@ pub enum TestError {
 /// Two endpoints that know each other.
 struct Pair {
     ends: [Endpoint; 2],
-    /// The number of the other at each.
+    /// Number of the other endpoint at each endpoint.
     peers: [u64; 2],
     until: Instant,
     within: Duration,
@@ -74,8 +74,8 @@ impl Pair {
         Ok(Pair { ends, peers, until: Instant::now() + within, within })
     }
 
-    /// Polls both until each has the completion that it waits for: all of these flags. Returns the
-    /// second's.
+    /// Polls both endpoints until each has a completion with all of its `flags`. Returns the
+    /// completion of the second endpoint.
     fn wait(&self, what: &'static str, flags: [u64; 2]) -> Result<Completion, TestError> {
         let mut found: [Option<Completion>; 2] = [None; 2];
         loop {
@@ -97,14 +97,14 @@ impl Pair {
         Err(TestError::Late { what, within: self.within })
     }
 
-    /// Asks again until a request is taken.
+    /// Repeats a request until it is taken.
     fn post(
         &self,
         what: &'static str,
         mut request: impl FnMut() -> Result<bool, OfiError>,
     ) -> Result<(), TestError> {
         while !request()? {
-            // What a provider with manual progress waits for may be in either queue.
+            // A provider with manual progress may need a poll of either queue.
             self.ends.iter().try_for_each(|end| end.poll(what).map(|_| ()))?;
             self.check_time(what)?;
         }
@@ -112,8 +112,8 @@ impl Pair {
     }
 }
 
-/// Tests a provider by its name: data that is sent, and written where the provider offers that, is
-/// compared. It takes no longer than `within`, unless the provider itself hangs in a call.
+/// Tests a provider by its name: sends data, writes data if the provider offers that, and compares
+/// the result. The test takes no longer than `within`, unless the provider itself hangs in a call.
 ///
 /// # Errors
 ///
@@ -128,7 +128,7 @@ pub fn test_provider(name: &str, within: Duration) -> Result<Passed, TestError> 
         (register(pattern(SENT_BYTES)?)?, register(Region::allocate(SENT_BYTES)?)?);
     let (from, to) =
         (register(pattern(WRITTEN_BYTES)?)?, register(Region::allocate(WRITTEN_BYTES)?)?);
-    // Goes first, however this ends, and with it what is under way.
+    // Dropped first on every path, which ends the requests under way.
     let pair = Pair::open(&domain, within)?;
     let (first, second) = (&pair.ends[0], &pair.ends[1]);
     let peer = pair.peers[0];
@@ -158,7 +158,7 @@ pub fn test_provider(name: &str, within: Duration) -> Result<Passed, TestError> 
     Ok(Passed { wrote: offers })
 }
 
-/// Returns memory whose bytes tell their position.
+/// Returns memory whose bytes depend on their position.
 fn pattern(bytes: usize) -> Result<Region, TestError> {
     let region = Region::allocate(bytes)?;
     let pattern = Vec::from_iter((0..bytes).map(|at| (at * 31 + at / 251) as u8));

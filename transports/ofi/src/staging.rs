@@ -1,5 +1,5 @@
-//! Memory for writes whose bytes come from two places: they are copied next to each other, since a
-//! device writes one range with data, and a provider would do the rest by messages.
+//! Memory for writes whose bytes come from two places. The bytes are copied next to each other: a
+//! device does writes with data from one range only, and a provider would send others as messages.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use crate::requests::Write;
 
 /// Most writes to a peer that are staged at once.
 const STAGED_MAX: usize = 16;
-/// Bytes that memory for one is a multiple of. A slot and its header take little more than a power
-/// of two.
+/// Granularity of the memory for one write, in bytes. A slot and its header take little more than a
+/// power of two.
 const STEP_BYTES: usize = 64 << 10;
 
-/// Memory of a link for such writes.
+/// Staging memory of a link.
 #[derive(Debug, Default)]
 pub(crate) struct Staging {
     all: Vec<Arc<Registered>>,
 }
 
 impl Staging {
-    /// Copies the bytes of a write; returns where they are now. None if all memory is in use.
+    /// Copies the bytes of a write; returns the memory of the copy. None if all memory is in use.
     ///
     /// # Errors
     ///
@@ -34,7 +34,7 @@ impl Staging {
         write: &Write,
     ) -> Result<Option<Arc<Registered>>, TransportError> {
         let bytes = write.bytes();
-        // Who else has it is a write that is under way.
+        // Any other owner is a write that is under way.
         let is_free = |memory: &Arc<Registered>| Arc::strong_count(memory) == 1;
         let free = self.all.iter().position(|memory| is_free(memory) && memory.bytes() >= bytes);
         let at = match free {

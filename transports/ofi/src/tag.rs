@@ -1,9 +1,9 @@
-//! The data of a write: which peer it is from, its immediate, and its length.
+//! The data of a write: its sender, its immediate and its length.
 //!
-//! An endpoint has many peers, and a completion does not say whose write it is. So each side gives
-//! each peer a number, which comes with the peer's writes. Providers with eight bytes of data have
-//! room for the length, too, which the completions of libfabric 1.17 lack. Providers with four
-//! bytes (EFA) tell it in the completion.
+//! An endpoint has many peers, and a completion does not name the sender. So each side gives each
+//! peer a number, which the peer's writes carry. Providers with eight bytes of data have room for
+//! the length, too, which the completions of libfabric 1.17 lack. Providers with four bytes (EFA)
+//! have the length in the completion.
 
 /// Bits of an immediate.
 const IMMEDIATE_BITS: u32 = 28;
@@ -18,17 +18,17 @@ pub(crate) struct Layout {
     has_length: bool,
 }
 
-/// Facts that come with a write.
+/// Decoded data of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag {
     pub(crate) number: u32,
     pub(crate) immediate: u32,
-    /// Length of the write; none if the completion tells it.
+    /// Length of the write; none if the completion has it.
     pub(crate) bytes: Option<usize>,
 }
 
 impl Layout {
-    /// Returns the layout for a provider by its bytes of data, of which it has four at least.
+    /// Returns the layout for a provider with `data_bytes` bytes of data, at least four.
     pub(crate) fn new(data_bytes: usize) -> Layout {
         Layout { has_length: data_bytes >= 8 }
     }

@@ -20,30 +20,31 @@ pub struct OfiTransport {
 }
 
 impl OfiTransport {
-    /// Returns the transport over a provider, by its name; it costs nothing until it is asked.
+    /// Returns the transport over the named provider; libfabric is loaded only when it is needed.
     #[must_use]
     pub fn new(provider: &str, options: Options) -> OfiTransport {
         OfiTransport { functions: None, provider: provider.to_owned(), options }
     }
 
-    /// Returns the transport over a provider of other functions than the installed library's, for
+    /// Returns the transport over a provider of `functions` instead of the installed library, for
     /// tests.
     #[must_use]
     pub fn over(functions: &'static Functions, provider: &str, options: Options) -> OfiTransport {
         OfiTransport { functions: Some(functions), ..OfiTransport::new(provider, options) }
     }
 
-    /// Returns the offers that puts are possible by.
+    /// Returns the offers that can carry puts.
     fn offers(&self) -> Result<Vec<Info>, OfiError> {
         let mut offers = Info::offers(self.functions.map_or_else(functions, Ok)?, &self.provider)?;
-        // As with FI_PROVIDER, a provider that lacks such endpoints is one with a layer above it.
+        // As with FI_PROVIDER, the name of a provider without such endpoints means the provider
+        // with a layer above it.
         let is_exact = |info: &Info| info.provider() == self.provider;
         let layered = format!("{};", self.provider);
         match offers.iter().any(is_exact) {
             true => offers.retain(is_exact),
             false => offers.retain(|info| info.provider().starts_with(&layered)),
         }
-        // The same device with other formats of its address comes later.
+        // Later offers repeat the device with other address formats.
         let mut seen = Vec::new();
         offers.retain(|info| {
             let device = info.device();
@@ -55,7 +56,7 @@ impl OfiTransport {
     }
 }
 
-/// Returns the position of a device in the host; that of software is not known.
+/// Returns the position of a device in the host; unknown for software.
 fn locality(info: &Info) -> Locality {
     let function = info.pci_address().map(|address| format!("/sys/bus/pci/devices/{address}"));
     let pci_path = function.and_then(|link| std::fs::canonicalize(link).ok());
@@ -95,7 +96,7 @@ impl Transport for OfiTransport {
             all.retain(|device| device.pci_path.is_some());
             return all;
         }
-        // Interfaces of software are no adapters that ranks divide: one of them reaches all hosts.
+        // Software interfaces are no adapters to divide among ranks: one of them reaches all hosts.
         let interfaces = ccl_socket::interfaces(&self.options.interfaces).unwrap_or_default();
         let rank = |device: &DeviceInfo| {
             let at = interfaces.iter().position(|name| *name == device.id.0);

@@ -12,7 +12,7 @@ use crate::os;
 
 const KIND: [u8; 4] = *b"shm1";
 
-/// The host and the part of it in which abstract names are visible.
+/// Boot of a host, and the network namespace in which abstract names are visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Namespace {
     /// Kernel's random identity of this boot; other containers of the host have the same.
@@ -61,12 +61,12 @@ impl Name {
     }
 }
 
-/// Returns the address that peers are given.
+/// Encodes a listener's address for its peers.
 pub(crate) fn encode(name: Name, namespace: Namespace) -> Address {
     Address(encoding::encode(&(KIND, name, namespace)))
 }
 
-/// Returns the name in an address, if it can be reached from `here`.
+/// Returns the listener's name in an address, if the listener can be reached from `here`.
 pub(crate) fn decode(address: &Address, here: Namespace) -> Result<Name, TransportError> {
     let (name, there) = match encoding::decode(&address.0) {
         Ok((KIND, name, there)) => (name, there),

@@ -1,10 +1,10 @@
-//! Available memory: a larger allocation is an error and does not provoke the kernel's
+//! Available memory. A larger allocation fails with an error instead of provoking the kernel's
 //! out-of-memory killer.
 
 use std::path::Path;
 
-/// Returns the bytes that the system and the control groups of this process still have; none if
-/// they do not say.
+/// Returns the bytes that the system and this process's control groups still allow; none if neither
+/// reports them.
 pub(crate) fn available_bytes() -> Option<u64> {
     let system = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| meminfo(&text));
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -32,7 +32,7 @@ const V1: Version = Version {
 };
 const V2: Version = Version { limit: "memory.max", usage: "memory.current", stat_prefix: "" };
 
-/// Returns the least memory that any group above this process has left. `groups` is
+/// Returns the least memory left in this process's groups and those above. `groups` is the text of
 /// `/proc/self/cgroup`.
 fn cgroups(mount: &Path, groups: &str) -> Option<u64> {
     groups.lines().filter_map(|line| hierarchy(mount, line)).min()
@@ -47,7 +47,7 @@ fn hierarchy(mount: &Path, line: &str) -> Option<u64> {
         _ => return None,
     };
     let group = base.join(path.trim_start_matches('/'));
-    // A container may see only its own part of the tree: then the upper end is its group.
+    // A container may see only a part of the tree: the root of that part is then its group.
     let above = group.ancestors().take_while(|at| at.starts_with(&base));
     above.filter_map(|at| left(at, &version)).min()
 }
@@ -56,7 +56,7 @@ fn left(group: &Path, version: &Version) -> Option<u64> {
     let limit = number(group, version.limit)?;
     let usage = number(group, version.usage)?;
     let stat = std::fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-    // Pages of files can be dropped when memory is needed.
+    // The kernel reclaims file pages when memory is short.
     let files: u64 = ["inactive_file", "active_file"]
         .iter()
         .filter_map(|name| field(&stat, &format!("{}{name}", version.stat_prefix)))

@@ -1,4 +1,4 @@
-//! Identity of the process at the other end of a socket, as the kernel tells it.
+//! Identity of the process at the other end of a socket, as the kernel reports it.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -8,16 +8,16 @@ use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 
 use crate::{DESCRIPTORS, os};
 
-/// A process that connected, or that listens.
+/// The process at the other end of a connection.
 #[derive(Debug)]
 pub(crate) struct Peer {
     /// Name of the process in messages.
     pub(crate) name: String,
-    /// Descriptor that becomes readable when the process ends; none if its id is not known here.
+    /// Pidfd, which becomes readable when the process ends; none if it could not be opened.
     pub(crate) process: Option<OwnedFd>,
 }
 
-/// Returns the peer of a connected socket, if its user is ours or root.
+/// Returns the peer of a connected socket, if it runs as this process's user or as root.
 pub(crate) fn identify(socket: BorrowedFd<'_>) -> Result<Peer, TransportError> {
     let (pid, uid) = credentials(socket)
         .map_err(|error| os("getsockopt(SO_PEERCRED)", error, "the socket is not usable"))?;
@@ -38,14 +38,14 @@ pub(crate) fn identify(socket: BorrowedFd<'_>) -> Result<Peer, TransportError> {
         Some(Err(error @ (Errno::MFILE | Errno::NFILE))) => {
             return Err(os("pidfd_open", error, DESCRIPTORS));
         }
-        // An old kernel, or a process that is already gone: then the socket hangs up.
+        // Old kernel, ended process or other PID namespace: the socket's hang-up must suffice.
         Some(Err(_)) | None => None,
     };
     Ok(Peer { name, process })
 }
 
-/// Returns process id and user id. The type of rustix does not admit the process id 0 that a peer
-/// of another PID namespace has, so this calls libc.
+/// Returns process id and user id. A peer of another PID namespace has the process id 0, which
+/// rustix's type does not admit, so this calls libc.
 fn credentials(socket: BorrowedFd<'_>) -> Result<(i32, u32), Errno> {
     let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;

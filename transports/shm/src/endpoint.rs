@@ -16,7 +16,7 @@ use crate::handshake::{Handshake, Shaken, random};
 use crate::wire::Socket;
 use crate::{DESCRIPTORS, os};
 
-/// Most connections that have proved nothing yet; more wait in the kernel's queue.
+/// Limit on connections that have not proved the secret; more wait in the kernel's queue.
 const HALF_OPEN_MAX: usize = 64;
 
 /// Most time that a connection may take to prove the secret.
@@ -68,7 +68,7 @@ impl ShmListener {
         })
     }
 
-    /// Takes connections from the kernel's queue, as many as may be half open.
+    /// Accepts queued connections, at most until [`HALF_OPEN_MAX`] are half open.
     fn accept(&mut self, now: Instant) -> Result<(), TransportError> {
         for _ in self.half_open.len()..HALF_OPEN_MAX {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -89,7 +89,7 @@ impl ShmListener {
         Ok(())
     }
 
-    /// Counts a rejected connection. Returns an error of this process's own instead.
+    /// Counts a rejected connection. Returns the error if it is this process's own.
     fn reject(&mut self, error: TransportError) -> Result<(), TransportError> {
         if matches!(error, TransportError::Os { .. }) {
             return Err(error);

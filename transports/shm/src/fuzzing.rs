@@ -31,8 +31,8 @@ fn side(socket: OwnedFd) -> (Socket, Peer) {
     (Socket::new(socket), Peer { name: "a test".to_owned(), process: None })
 }
 
-/// Checks either side of a handshake with messages, each behind its length: from the start, or
-/// after the other side has talked to it.
+/// Feeds messages, each preceded by its length, to one side of a handshake: from the start, or
+/// after a few steps of both sides.
 pub fn shm_handshake(data: &[u8]) {
     let Some((&first, mut rest)) = data.split_first() else { return };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -57,7 +57,7 @@ pub fn shm_handshake(data: &[u8]) {
     while let Some((&length, behind)) = rest.split_first() {
         let (message, behind) = behind.split_at(usize::from(length).min(behind.len()));
         rest = behind;
-        // Now and then with a descriptor of something that is no memory.
+        // Some messages carry a descriptor that is no memory.
         let file = (length % 5 == 4).then(|| theirs_too.as_fd());
         let _ = wire::send(theirs_too.as_fd(), message, file);
         match tested.step() {

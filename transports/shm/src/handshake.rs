@@ -18,24 +18,24 @@ use crate::{memory, os};
 /// Shape of the ring of immediates of one direction: a message is its header alone.
 pub(crate) const RING: Shape = Shape { slots: 1024, slot_bytes: 0 };
 
-/// Most puts of data that are not reported yet.
+/// Limit on data puts whose completion is not reported yet.
 pub(crate) const DEPTH: u32 = RING.slots / 2;
 
-/// Slots of the ring that puts of data leave to credits and CTS.
+/// Slots of the ring that data puts leave free for credits and CTS.
 pub(crate) const CONTROL_SLOTS: u32 = RING.slots / 4;
 
-/// Protocol of a connection; its version changes with every change of what the two sides send or
-/// map.
+/// Protocol of a connection; its version changes whenever the messages or the layout of the mapped
+/// memory change.
 pub(crate) const PROTOCOL: Protocol =
     Protocol { name: "ferroccl-shm", version: 2, hello_bytes_max: HELLO_BYTES_MAX };
 const RING_FILE: &[u8] = b"ferroccl-shm ring";
 
-/// A connection whose both sides have proved the secret.
+/// A connection on which both sides have proved the secret.
 #[derive(Debug)]
 pub(crate) struct Link {
     /// Device that made the link.
     pub(crate) device: u64,
-    /// Socket that brings descriptors, and hangs up.
+    /// Socket that carries descriptors and notes, and hangs up when the peer dies.
     pub(crate) socket: Socket,
     /// Process at the other end.
     pub(crate) peer: Peer,
@@ -51,7 +51,7 @@ impl Inner for Link {
     }
 }
 
-/// Returns random bytes of the kernel.
+/// Returns random bytes from the kernel.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], TransportError> {
     let mut bytes = [0; N];
     match getrandom(&mut bytes[..], GetRandomFlags::NONBLOCK) {
@@ -108,8 +108,8 @@ impl Handshake {
         self.proof.hello()
     }
 
-    /// Takes what has arrived. Returns the rings once both sides have proved the secret and sent
-    /// theirs.
+    /// Handles the messages that have arrived. Returns the rings once both sides have proved the
+    /// secret and sent a ring.
     pub(crate) fn step(&mut self) -> Result<Option<Shaken>, TransportError> {
         loop {
             match wire::receive(self.socket.as_fd(), self.ring.is_some())? {
@@ -136,7 +136,7 @@ impl Handshake {
                 Ok(())
             }
             Err(refusal) => {
-                // It may not arrive: the peer is refused all the same.
+                // The farewell may fail to arrive; the peer is refused anyway.
                 let _ = refusal.farewell.iter().try_for_each(|message| self.send(message, None));
                 Err(self.refused(&refusal.reason))
             }

@@ -20,16 +20,16 @@ use crate::memory::{self, File};
 use crate::wire::{self, Offer, Received};
 use crate::{DESCRIPTORS, os};
 
-/// Interval between checks of whether the peers live and what their sockets have brought.
+/// Interval between checks of the peers' liveness and of their sockets.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
-/// Time after a peer has come during which every poll checks it: the peer may have something to say
-/// before anything can be put.
+/// Time after an endpoint's first poll during which every poll checks the peer: memory must be
+/// shared before the first put.
 const FRESH: Duration = Duration::from_millis(50);
 
-/// Most pieces of a peer's memory that are remembered until they are mapped.
+/// Limit on a peer's offers of memory that are kept until they are mapped.
 const OFFERS_MAX: usize = 1 << 16;
 
-/// Most of these pieces that may hold a descriptor of this process.
+/// Limit on offers that hold a descriptor of this process.
 const WAITING_MAX: usize = 1024;
 
 fn decode(key: &RemoteKey) -> Result<Offer, TransportError> {
@@ -39,7 +39,7 @@ fn decode(key: &RemoteKey) -> Result<Offer, TransportError> {
     })
 }
 
-/// Memory of a peer that its socket has brought.
+/// Memory that a peer has offered over its socket.
 #[derive(Debug)]
 struct Offered {
     offer: Offer,
@@ -47,7 +47,7 @@ struct Offered {
     file: Option<OwnedFd>,
 }
 
-/// Memory of a peer that was mapped by being imported.
+/// Imported memory of a peer, mapped into this process.
 #[derive(Debug)]
 struct Mapped {
     offer: Offer,
@@ -69,10 +69,9 @@ struct Endpoint {
     offered: BTreeMap<u64, Offered>,
     /// Number of offers that hold a descriptor.
     waiting: usize,
-    /// Numbers of puts that are done and not yet reported: of data, and of control.
+    /// Numbers of puts done and not yet reported: data puts, and control puts.
     unreported: [u32; 2],
-    /// Notes that the socket has not taken; `notes` holds those of the peer that are not yet
-    /// reported.
+    /// Notes to the peer that the socket has not taken; `notes` holds the peer's unreported notes.
     unsaid: VecDeque<Vec<u8>>,
     notes: Vec<Vec<u8>>,
     /// Time of the first poll.
@@ -159,7 +158,7 @@ impl Endpoint {
                  map() returns",
             ));
         };
-        // Taken even if the mapping fails: what was refused once stays refused.
+        // The descriptor is taken even if mapping fails: memory refused once stays refused.
         let file = found.file.take().ok_or_else(|| TransportError::Refused {
             peer: peer.clone(),
             reason: "its memory was refused before".to_owned(),
@@ -170,8 +169,8 @@ impl Endpoint {
         Ok(region)
     }
 
-    /// Takes in what the socket has brought. Returns whether the peer has closed it; what the peer
-    /// had sent before that counts.
+    /// Reads notes and offers from the socket. Returns whether the peer has closed the socket;
+    /// messages sent before the close still count.
     fn receive_offers(&mut self) -> Result<bool, TransportError> {
         while self.waiting < WAITING_MAX && self.offered.len() < OFFERS_MAX {
             match wire::receive(self.link.socket.as_fd(), true)? {
@@ -191,7 +190,7 @@ impl Endpoint {
         let (Some(offer), Some(file)) = (Offer::decode(message), file) else {
             return Err(self.refused("it sent something that is no offer of memory"));
         };
-        // A name used twice keeps its first meaning.
+        // A second offer with the same number is ignored.
         if let Entry::Vacant(namespace) = self.offered.entry(offer.id) {
             namespace.insert(Offered { offer, file: Some(file) });
             self.waiting += 1;
@@ -229,7 +228,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes in what the socket has brought, if there is room for it.
+    /// Reads notes and offers from the socket, if there is room for them.
     fn look(&mut self) {
         if self.waiting < WAITING_MAX
             && self.offered.len() < OFFERS_MAX
@@ -239,7 +238,7 @@ impl Endpoint {
         }
     }
 
-    /// Checks whether the peer still lives; one system call if it does and has sent nothing.
+    /// Checks whether the peer is alive; one system call if it is and has sent nothing.
     fn check_alive(&mut self) {
         let socket = self.link.socket.as_fd();
         let process = self.link.peer.process.as_ref();
@@ -256,7 +255,7 @@ impl Endpoint {
         let [said, ended] = watched.map(|watched| watched.revents());
         let hung_up = said.intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR);
         let ended = !ended.is_empty() && process.is_some();
-        // What it said before it went counts.
+        // Messages that the peer sent before it ended still count.
         if said.contains(PollFlags::IN) {
             self.look();
         }
@@ -306,7 +305,7 @@ impl ShmLane {
         }
     }
 
-    /// Returns the memory that was imported by this very key.
+    /// Returns the memory already imported with this key, if any.
     fn imported(&self, at: EndpointId, offer: Offer) -> Option<RemoteMr> {
         self.memory.known(at, |known| known.offer == offer)
     }
@@ -354,7 +353,7 @@ impl Lane for ShmLane {
     }
 
     fn detach(&mut self, endpoint: EndpointId) {
-        // Dropping the link tells the peer.
+        // Dropping the link shuts the socket down, which the peer notices.
         let found = self.endpoints.get_mut(endpoint.0 as usize).and_then(Option::take);
         if found.is_none() {
             return;
@@ -422,7 +421,7 @@ impl Lane for ShmLane {
                 continue;
             }
             let is_fresh = now.since(*endpoint.came.get_or_insert(now)) < FRESH;
-            // The look at the peer comes first: what it sent before it died is then in the ring.
+            // Check liveness before reading the ring: a dead peer's last puts are then in it.
             if (check || is_fresh) && endpoint.lost.is_none() {
                 endpoint.say();
                 endpoint.check_alive();

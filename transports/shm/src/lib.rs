@@ -1,9 +1,10 @@
 //! Shared memory between the processes of one host.
 //!
 //! Memory is a sealed memfd, never a name in a file system, so a killed process leaves nothing
-//! behind. Peers connect at an abstract Unix socket with a random name. Descriptors pass over it
-//! only after the kernel has told who the peer is and both sides have proved the secret. The socket
-//! then carries descriptors of shared memory and short notes, and hangs up when the peer dies.
+//! behind. Peers connect at an abstract Unix socket with a random name. Descriptors pass over the
+//! socket only after the kernel has identified the peer and both sides have proved the secret. The
+//! socket then carries descriptors of shared memory and short notes, and hangs up when the peer
+//! dies.
 //!
 //! A put copies straight into the peer's memory; its immediate goes through a ring of slots in
 //! memory that the receiver allocated.
@@ -18,8 +19,8 @@
 //!
 //! # Fences
 //!
-//! A mapping cannot be taken away from a peer. After a failure or [`detach`] the memory that was
-//! shared must therefore not be reused for anything else; make new memory, and drop the old.
+//! A mapping cannot be taken away from a peer. After a failure or [`detach`], drop memory that was
+//! shared, and allocate new memory instead of reusing it.
 //!
 //! [`detach`]: ccl_core::transport::Lane::detach
 
@@ -110,7 +111,7 @@ impl Transport for ShmTransport {
 fn os(call: &'static str, error: Errno, advice: &'static str) -> TransportError {
     let code = error.raw_os_error();
     let full = std::io::Error::from_raw_os_error(code).to_string();
-    // The standard library appends the number, which the message has a place of its own for.
+    // The standard library appends the error number, which the message prints elsewhere.
     let reason = full.split(" (os error").next().unwrap_or_default().to_owned();
     TransportError::Os { call, code, reason, advice }
 }

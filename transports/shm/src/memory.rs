@@ -17,10 +17,10 @@ use crate::{DESCRIPTORS, available, os};
 /// access inside the mapping can fail.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// Bytes from which on huge pages are asked for.
+/// Smallest mapping for which huge pages are requested, in bytes.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// Bytes of memory that are committed in one step: a signal costs only the step that it interrupts.
+/// Bytes of memory committed per step: a signal repeats only the step that it interrupts.
 const COMMIT_BYTES: usize = 64 << 20;
 
 const FREE_MEMORY: &str = "use less (fewer ranks, channels or slots, smaller buffers), or raise \
@@ -38,7 +38,7 @@ pub(crate) struct Segment {
     pub(crate) region: Region,
 }
 
-/// A mapping that ends with its last region.
+/// A mapping, unmapped when its last region is dropped.
 struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
@@ -60,7 +60,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Allocates zeroed memory of `bytes` bytes whose pages are there: neither shrinking nor a full
+/// Allocates `bytes` bytes of zeroed memory and commits all pages: neither shrinking nor a full
 /// memory limit can take them away later.
 pub(crate) fn allocate(bytes: usize) -> Result<Segment, TransportError> {
     allocate_as("ferroccl", bytes)
@@ -79,18 +79,18 @@ fn allocate_as(name: &str, bytes: usize) -> Result<Segment, TransportError> {
     Ok(Segment { file, region })
 }
 
-/// Allocates zeroed memory that others find through this process's descriptors, by its name in
-/// `/proc`. The name stays there as long as the descriptor, and vanishes with the process.
+/// Allocates zeroed memory that other processes find by its name among this process's descriptors
+/// in `/proc`. The name lasts as long as the descriptor, and vanishes with the process.
 ///
 /// # Errors
 ///
-/// When no descriptor or no memory is to be had.
+/// When the process can get no descriptor or no memory.
 pub fn named_memory(name: &str, bytes: usize) -> Result<(OwnedFd, Region), TransportError> {
     let Segment { file, region } = allocate_as(name, bytes)?;
     Ok((file, region))
 }
 
-/// Maps a peer's memory of exactly `bytes` bytes after checking that it is what it should be.
+/// Maps a peer's memory after checking that it is sealed and has exactly `bytes` bytes.
 pub(crate) fn adopt(file: impl AsFd, bytes: usize, peer: &str) -> Result<Region, TransportError> {
     let refused = |reason: String| TransportError::Refused { peer: peer.to_owned(), reason };
     // Only memfds (and files of hugetlbfs) have seals; everything else answers with an error.
@@ -107,7 +107,7 @@ pub(crate) fn adopt(file: impl AsFd, bytes: usize, peer: &str) -> Result<Region,
     map(file.as_fd(), bytes)
 }
 
-/// Returns the bytes of the file behind a region: a mapping cannot be empty.
+/// Returns the length of the file behind a region: at least 1, as a mapping cannot be empty.
 fn file_bytes(bytes: usize) -> usize {
     bytes.max(1)
 }
@@ -123,7 +123,7 @@ fn check_limits(bytes: usize) -> Result<(), TransportError> {
             advice: FREE_MEMORY,
         });
     }
-    // Checked here because going over this limit is answered with a deadly signal.
+    // Checked here because the kernel kills a process that exceeds this limit (SIGXFSZ).
     let limit = rustix::process::getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
     if bytes > limit {
         return Err(TransportError::Os {
@@ -162,7 +162,7 @@ fn map(file: BorrowedFd<'_>, bytes: usize) -> Result<Region, TransportError> {
     unsafe { rustix::mm::madvise(address, mapped_bytes, Advice::LinuxDontFork) }
         .map_err(|error| os("madvise(MADV_DONTFORK)", error, "this kernel is not usable"))?;
     if mapped_bytes >= HUGE_BYTES {
-        // Only a wish: without huge pages everything works, a little slower.
+        // A failure is ignored: without huge pages everything works, a little slower.
         // SAFETY: as above, about the size of pages.
         let _ = unsafe { rustix::mm::madvise(address, mapped_bytes, Advice::LinuxHugepage) };
     }
@@ -171,8 +171,8 @@ fn map(file: BorrowedFd<'_>, bytes: usize) -> Result<Region, TransportError> {
     Ok(unsafe { Region::new(start, bytes, Arc::new(mapping)) })
 }
 
-/// Makes every page exist. It does so through the mapping, so that huge pages are used and first
-/// accesses are quick; on kernels before 5.14, through the file.
+/// Commits every page: through the mapping, so that huge pages are used and first accesses are
+/// quick; on kernels before 5.14, through the file.
 fn commit(file: BorrowedFd<'_>, region: &Region) -> Result<(), Errno> {
     let bytes = file_bytes(region.bytes());
     match in_steps(bytes, |offset, step| populate(region, offset, step)) {
@@ -238,7 +238,7 @@ mod tests {
     fn all_pages_are_there_at_once() {
         let segment = allocate(3 << 20).unwrap();
         assert_eq!(committed_bytes(&segment.file), 3 << 20);
-        // The way of older kernels.
+        // The path for older kernels.
         let file = unsealed(3 << 20);
         assert_eq!(committed_bytes(&file), 0);
         rustix::fs::fcntl_add_seals(&file, SEALS).unwrap();

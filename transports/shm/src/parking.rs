@@ -6,7 +6,7 @@ use std::time::Duration;
 use ccl_memory::doorbell::Parking;
 use rustix::thread::futex::{self, Flags, Timespec};
 
-/// Returns a futex on shared memory, which works between processes that map the same memory.
+/// Returns a [`Parking`] that uses futexes, which work between processes that map the same memory.
 #[must_use]
 pub fn parking() -> Parking {
     Parking { sleep, wake }
@@ -17,7 +17,7 @@ fn sleep(word: &AtomicU32, value: u32, at_most: Duration) {
         tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: at_most.subsec_nanos().into(),
     };
-    // Every way to return (woken, another value, time over, a signal) means: look again. Not
+    // After every return (woken, another value, timeout, signal) the caller checks again. Not
     // PRIVATE, because the waker may be another process.
     let _ = futex::wait(word, Flags::empty(), value, Some(&timeout));
 }

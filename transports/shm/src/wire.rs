@@ -48,7 +48,7 @@ impl Drop for Socket {
 
 /// Prefix of a message that is a note.
 pub(crate) const NOTE: &[u8] = b"note";
-/// Most bytes of a message: those of a note.
+/// Longest message in bytes: a note.
 pub(crate) const MESSAGE_BYTES: usize = NOTE.len() + NOTE_BYTES_MAX;
 
 /// Result of a read of the socket.
@@ -84,8 +84,8 @@ pub(crate) fn send(
     Ok(())
 }
 
-/// Takes the next message without waiting. Without `descriptors`, the kernel closes those that came
-/// along: a stranger's descriptors never enter this process.
+/// Receives the next message without waiting. Without `descriptors`, the kernel closes those
+/// attached to it: a stranger's descriptors never enter this process.
 pub(crate) fn receive(
     socket: BorrowedFd<'_>,
     descriptors: bool,
@@ -102,7 +102,7 @@ pub(crate) fn receive(
         })
     };
     let answer = match take() {
-        // Said once, of a peer that left without reading all; what it had sent is still there.
+        // Reported once if the peer left messages unread; its own messages can still be read.
         Err(Errno::CONNRESET) => take(),
         answer => answer,
     };
@@ -112,7 +112,7 @@ pub(crate) fn receive(
         Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Received::Closed),
         Err(error) => return Err(os("recvmsg", error, "the connection is not usable")),
     };
-    // Taken out at once: what is not kept is closed here.
+    // Drained at once: descriptors that are not kept are closed here.
     let mut taken: Vec<OwnedFd> = Vec::new();
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(some) = part {
@@ -120,7 +120,7 @@ pub(crate) fn receive(
         }
     }
     if descriptors && answer.flags.contains(ReturnFlags::CTRUNC) && taken.is_empty() {
-        // There was room for one: this process could not take it.
+        // The buffer has room for one, so this process is out of descriptors.
         return Err(os("receiving a descriptor", Errno::MFILE, DESCRIPTORS));
     }
     if answer.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) || taken.len() > 1 {

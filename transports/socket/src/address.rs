@@ -10,8 +10,8 @@ const MAGIC: [u8; 4] = *b"tcp1";
 /// Most addresses of one host.
 const ADDRESSES_MAX: usize = 64;
 
-/// Random identifier of a gate. An address may mean another host elsewhere (every host has a
-/// 127.0.0.1, and often the same bridge); with the token it does not lead to the wrong gate.
+/// Random identifier of a gate. An address may belong to another host elsewhere (every host has
+/// 127.0.0.1, and often the same bridge); the token keeps a peer from entering the wrong gate.
 pub type Token = [u8; 16];
 
 /// A gate's address, decoded.
@@ -25,8 +25,8 @@ pub struct Location {
 }
 
 impl Location {
-    /// Returns the address without its last entry, which is the least likely to be of use; none if
-    /// that is the only one.
+    /// Returns the address without its last entry, the least likely to be reachable; none if it is
+    /// the only entry.
     #[must_use]
     pub fn fewer(address: &Address) -> Option<Address> {
         let mut location = Location::decode(address).ok().filter(|it| it.addresses.len() > 1)?;

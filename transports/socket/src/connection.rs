@@ -1,4 +1,4 @@
-//! A connection as frames see it: a socket, and its encryption, if any.
+//! A connection: a socket, encrypted if enabled.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use crate::end::ConnectionEnd;
 use crate::socket::{self, Got};
 use crate::tls::Session;
 
-/// A connection.
+/// A socket, with a TLS session if the connection is encrypted.
 #[derive(Debug)]
 pub struct Connection {
     socket: OwnedFd,
@@ -23,13 +23,13 @@ impl Connection {
         Connection { socket, session: None }
     }
 
-    /// Encrypts everything from here on.
+    /// Encrypts all bytes from now on.
     pub fn encrypt(&mut self, session: Session) {
         self.session = Some(Box::new(session));
     }
 
-    /// Advances the agreement on keys. Returns the keys of the encrypted channel once both ends
-    /// have them; none without encryption.
+    /// Advances the TLS handshake. Returns the keys exported from the session once the handshake is
+    /// finished; none without encryption.
     ///
     /// # Errors
     ///
@@ -47,7 +47,7 @@ impl Connection {
         &self.socket
     }
 
-    /// Reads what is there into several buffers: until they are full, or nothing is left.
+    /// Reads available bytes into several buffers, until these are full or nothing is left.
     pub fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> Got {
         match &mut self.session {
             None => socket::read(&self.socket, into),
@@ -55,7 +55,7 @@ impl Connection {
         }
     }
 
-    /// Writes what is taken, which may be less than the socket has room for.
+    /// Writes bytes, possibly fewer than the socket has room for.
     pub fn write(&mut self, from: &[IoSlice<'_>]) -> Got {
         match &mut self.session {
             None => socket::write(&self.socket, from),
@@ -63,7 +63,7 @@ impl Connection {
         }
     }
 
-    /// Writes to the socket what was taken and not passed on.
+    /// Writes to the socket the bytes that the session still buffers.
     ///
     /// # Errors
     ///
@@ -75,13 +75,13 @@ impl Connection {
         }
     }
 
-    /// Returns whether the socket has all that was taken.
+    /// Returns whether the session buffers no bytes for the socket.
     #[must_use]
     pub fn is_flushed(&self) -> bool {
         self.session.as_ref().is_none_or(|session| session.is_flushed())
     }
 
-    /// Returns whether a read would find something even if the socket has nothing.
+    /// Returns whether a read would return something even if the socket is empty.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.session.as_ref().is_some_and(|session| session.holds())

@@ -1,7 +1,6 @@
-//! The connecting side: dials one address after the other without waiting long for any, then does
-//! the handshake with the first that answers to its hello. A listener whose process is busy may
-//! answer late. Another program that listens at one of the addresses may never answer. The other
-//! addresses are therefore tried meanwhile.
+//! The connecting side. It dials the addresses of a location a short time apart, then does the
+//! handshake with the first that answers its hello. It tries further addresses meanwhile: a busy
+//! listener may answer late, and another program at an address may never answer.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -26,12 +25,12 @@ pub struct Dialler {
     location: Location,
     setup: Setup,
     hello: Vec<u8>,
-    /// Addresses that were not dialled yet, the best last; `next_at` is the turn of the next one.
+    /// Addresses not dialled yet, the best last; the next one is due at `next_at`.
     waiting: Vec<SocketAddr>,
     next_at: Instant,
     dialled: Vec<(SocketAddr, OwnedFd)>,
-    /// Connections that were greeted. Only the first in the list is answered: a listener must not
-    /// take two of them in for one.
+    /// Connections on which the hello was sent. Only the first in the list proceeds: a listener
+    /// must not admit two of them for one connection.
     shakes: Vec<(SocketAddr, Shake)>,
     answering: bool,
     /// Reasons why addresses have failed.
@@ -42,9 +41,9 @@ pub struct Dialler {
 }
 
 impl Dialler {
-    /// Prepares to try all addresses of a location, and to say `text` there (at most
-    /// [`TEXT_BYTES_MAX`](crate::TEXT_BYTES_MAX) bytes); `resumes` if the connection replaces one
-    /// that broke.
+    /// Creates a dialler of all addresses of a location. Its hello carries `text`, of at most
+    /// [`TEXT_BYTES_MAX`](crate::TEXT_BYTES_MAX) bytes. `resumes` is true if the connection
+    /// replaces one that broke.
     #[must_use]
     pub fn new(location: Location, setup: &Setup, resumes: bool, text: &[u8]) -> Dialler {
         let (token, encrypts) = (location.token, setup.tls.is_some());
@@ -105,8 +104,8 @@ impl Dialler {
         self.shakes.first_mut().map(|(address, shake)| (*address, shake))
     }
 
-    /// Dials the next address if its turn has come: when all before it have failed, or have not
-    /// answered for a while.
+    /// Dials the next address if it is due: when all before it have failed, or have not answered
+    /// within [`STAGGER`].
     fn dial(&mut self, now: Instant) {
         let none = |all: &Dialler| all.dialled.is_empty() && all.shakes.is_empty();
         while none(self) || now >= self.next_at {
@@ -144,7 +143,7 @@ impl Dialler {
         if over { Err(self.error()) } else { Ok(()) }
     }
 
-    /// Returns whether a later attempt may help: somebody was there, or the path to the host is
+    /// Returns whether a later attempt may succeed: somebody answered, or the path to the host is
     /// broken.
     #[must_use]
     pub fn has_hope(&self) -> bool {
@@ -160,7 +159,7 @@ impl Dialler {
         self.failures.push(format!("{address}: {reason}"));
     }
 
-    /// Returns the error for the case that nothing is left to be tried.
+    /// Returns the error for a dialler that has no address left to try.
     fn error(&self) -> TransportError {
         TransportError::Lost {
             peer: format!("TCP listener {}", self.location.text()),

@@ -1,4 +1,4 @@
-//! Why a connection has ended, and why a broken one is not made anew.
+//! Reasons why a connection has ended, and why a broken one is not made anew.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use ccl_core::transport::TransportError;
 use rustix::io::Errno;
 use thiserror::Error;
 
-/// Reason why nothing more is read from or written to a connection. The texts continue the peer's
-/// name and a colon.
+/// Reason why a connection is no longer read or written. The texts follow the peer's name and a
+/// colon.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConnectionEnd {
     /// End of the stream.
@@ -19,7 +19,7 @@ pub enum ConnectionEnd {
     /// End of the encrypted channel.
     #[error("it ended the encrypted channel")]
     ChannelEnded,
-    /// Bytes that do not decrypt, and what TLS says of them.
+    /// Bytes that do not decrypt, with the error of TLS.
     #[error("what came was not what the other side encrypted: {0}")]
     Forged(String),
     /// Another failure of TLS.
@@ -27,19 +27,19 @@ pub enum ConnectionEnd {
     Tls(String),
 }
 
-/// The end of a [`crate::SideConnection`].
+/// Reason why a [`crate::SideConnection`] has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SideEnd {
-    /// The connection broke: it can be made anew, and nothing that was said is lost with it.
+    /// The connection broke. It can be made anew, and no message is lost.
     #[error(transparent)]
     Broken(ConnectionEnd),
     /// The peer has ended the connection.
     #[error("it has closed the connection")]
     Farewell,
-    /// The peer announces a message longer than any may be.
+    /// The peer announces a message longer than the limit.
     #[error("it says something longer than anything may be")]
     TooLong,
-    /// The peer says something that is no message, or not now.
+    /// The peer sends an unknown message, or one out of turn.
     #[error("it says something that means nothing here")]
     Nonsense,
 }
@@ -60,7 +60,7 @@ pub enum NotMended {
     Late(Duration),
 }
 
-/// The end of a link's connection, for good.
+/// Reason why a link's connection has ended for good.
 #[derive(Debug, Error)]
 pub enum LinkEnd {
     /// The connection has ended and is not made anew.

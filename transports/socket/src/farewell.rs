@@ -1,21 +1,21 @@
-//! The time that peers have to take what was sent to them before their links close.
+//! Bounded wait for peers to receive the last bytes before their links close.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ccl_core::time::Instant;
 
-/// Farewells of a lane's endpoints: each has its own time, which runs for all that have begun.
+/// Farewells of a lane's endpoints. Each endpoint has its own deadline; the waits overlap.
 #[derive(Debug, Default)]
 pub struct Farewell {
-    /// Times at which endpoints that wait have begun to, by number.
+    /// Times at which the waiting endpoints began to wait, by number.
     begun: BTreeMap<usize, Instant>,
 }
 
 impl Farewell {
-    /// Returns whether the wait is over: the endpoint `only`, or every endpoint that leaves, has
-    /// been heard or has waited for `within`. `waiting` lists the endpoints that leave and have not
-    /// been heard, in order.
+    /// Returns whether the wait is over: the endpoint `only`, or every leaving endpoint, has
+    /// delivered its bytes or has waited for `within`. `waiting` lists the leaving endpoints with
+    /// undelivered bytes, in order.
     pub fn is_over(
         &mut self,
         now: Instant,

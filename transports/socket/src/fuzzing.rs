@@ -27,7 +27,7 @@ pub fn wire_hello(data: &[u8]) {
     }
 }
 
-/// Checks that a filter of interfaces and its exclusion take opposite ones.
+/// Checks that a filter of interfaces and its negation (`^`) take opposite interfaces.
 pub fn wire_interfaces(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (filter, opposite) = (Filter::parse(&text), Filter::parse(&format!("^{}", text.trim())));
@@ -40,7 +40,7 @@ pub fn wire_interfaces(data: &[u8]) {
     }
 }
 
-/// Checks that a gate lets nobody in who does not know the secret, whatever a stranger sends.
+/// Checks that a gate admits no stranger that lacks the secret, whatever bytes it sends.
 pub fn wire_shake(data: &[u8]) {
     let _ = stranger(data);
 }

@@ -13,14 +13,15 @@ use crate::hello::Hello;
 use crate::shake::{Setup, Shake};
 use crate::{interface, socket};
 
-/// Most connections that have proved nothing yet; more wait in the kernel's queue.
+/// Limit on connections that have not proved the secret; more wait in the kernel's queue.
 const HALF_OPEN_MAX: usize = 256;
-/// Time that a stranger has to say which gate is meant, which only peers are told.
+/// Time that a stranger has to name the gate's token, which only peers know.
 const PROVE_WITHIN: Duration = Duration::from_secs(5);
-/// Part of that time that every stranger has. Under pressure, older strangers then yield to
-/// newcomers, one of which may be a peer that mends its link.
+/// Part of that time that every stranger has. After it, at [`HALF_OPEN_MAX`] connections, the
+/// oldest stranger yields to a newcomer, which may be a peer that mends its link.
 const YIELD_AFTER: Duration = Duration::from_millis(250);
-/// Most time that a peer may take between two steps: it may be busy with other things.
+/// Extra time for a peer that has named the token and may be busy; also the time in which a peer
+/// must make all connections of a link.
 pub const BUSY_MAX: Duration = Duration::from_secs(600);
 
 /// A connection whose two sides have proved the secret.
@@ -61,7 +62,7 @@ impl Gate {
         Ok(Gate { socket, location, setup, half_open, rejected: 0 })
     }
 
-    /// Has peers try this address first, if it is among those that they are told.
+    /// Has peers try this address first, if the gate offers it.
     pub fn prefer(&mut self, address: IpAddr) {
         self.location.addresses.sort_by_key(|one| one.ip() != address);
     }

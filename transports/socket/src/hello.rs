@@ -2,7 +2,7 @@
 
 use crate::address::Token;
 
-/// Most bytes of the text of the protocol that a connection is for.
+/// Longest text of a hello, in bytes.
 pub const TEXT_BYTES_MAX: usize = 128;
 /// Most bytes of a hello on the wire.
 pub(crate) const HELLO_BYTES_MAX: usize = FIXED_BYTES + TEXT_BYTES_MAX;
@@ -14,11 +14,11 @@ const RESUMES: u8 = 2;
 /// Hello of the connecting side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Token of the gate that is meant.
+    /// Token of the gate to enter.
     pub token: Token,
     /// True if the connection is to be encrypted.
     pub encrypts: bool,
-    /// True if it replaces a connection that broke: the two sides have proved themselves before.
+    /// True if the connection replaces one that broke, whose two sides have proved the secret.
     pub resumes: bool,
     /// Purpose of the connection in its protocol's format; at most [`TEXT_BYTES_MAX`] bytes.
     pub text: Vec<u8>,

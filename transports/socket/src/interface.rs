@@ -1,4 +1,4 @@
-//! Addresses of this host that peers are told of.
+//! Addresses of this host that are offered to peers.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use ipnet::IpNet;
 /// Choice of interfaces: names in NCCL's syntax, and networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// True to take all others.
+    /// True if the filter takes all interfaces but the listed ones.
     exclude: bool,
     /// True if names are whole, not prefixes.
     exact: bool,
@@ -56,7 +56,7 @@ fn strip(text: &str, sign: char) -> (bool, &str) {
     text.strip_prefix(sign).map_or((false, text), |rest| (true, rest))
 }
 
-/// Returns the addresses to tell peers of, the likeliest first.
+/// Returns the addresses to offer to peers, the likeliest first.
 ///
 /// # Errors
 ///
@@ -65,8 +65,7 @@ pub fn addresses(filter: &Filter, text: &str) -> Result<Vec<IpAddr>, TransportEr
     Ok(chosen(filter, text)?.iter().map(Interface::ip).collect())
 }
 
-/// Returns the names of the interfaces that have these addresses; `filter` is the text of a
-/// [`Filter`].
+/// Returns the names of the interfaces that a filter takes; `filter` is the text of a [`Filter`].
 ///
 /// # Errors
 ///
@@ -99,7 +98,7 @@ fn chosen(filter: &Filter, text: &str) -> Result<Vec<Interface>, TransportError>
 fn choose(found: &[Interface], filter: &Filter) -> Vec<Interface> {
     let mut usable: Vec<&Interface> = found
         .iter()
-        // A link-local address of IPv6 means nothing without this host's name for the link.
+        // An IPv6 link-local address is valid only with a scope id, which differs on each host.
         .filter(|i| !matches!(&i.addr, IfAddr::V6(v6) if v6.ip.is_unicast_link_local()))
         .filter(|i| filter.is_empty() || filter.takes(&i.name, i.ip()))
         .collect();

@@ -6,9 +6,9 @@
 //!
 //! A [`Gate`]'s [address](ccl_core::transport::Address) lists the host's addresses that
 //! [`interface`] takes. A [`Dialler`] tries them in turn, a short time apart, and takes the first
-//! that answers and is the gate meant. Both sides prove the communicator's secret, and the
-//! connecting side names the gate's random token, before anything else is read. A stranger only
-//! takes one of the places of half-open connections, for a bounded time.
+//! at which that gate answers. Both sides prove the communicator's secret, and the connecting side
+//! names the gate's random token, before anything else is read. A stranger only occupies one
+//! half-open connection, for a bounded time.
 //!
 //! # Links
 //!
@@ -21,9 +21,9 @@
 //! With [`Setup::tls`], TLS 1.3 begins on each connection when both sides have proved the secret,
 //! so that a stranger costs no asymmetric cryptography. The server's key is not certified: it is
 //! made when a device is opened. Instead of checking that key, each side proves the secret once
-//! more, over keys exported from the session. A man in the middle who passes the first proofs on
-//! has another session with each of the two sides, and cannot give that proof. A record that was
-//! changed on the way breaks the connection.
+//! more, over keys exported from the session. A man in the middle who relays the first proofs has a
+//! different session with each side, and cannot give that proof. A record that was changed on the
+//! way breaks the connection.
 
 mod address;
 mod connection;

@@ -2,8 +2,8 @@
 //!
 //! When both sides have proved the secret, the listening side sends its terms: whether it encrypts.
 //! If both do, TLS begins, and each side proves the secret once more, over keys exported from the
-//! TLS session. A man in the middle who has passed the first proofs on has another session with
-//! each of the two sides, and fails.
+//! TLS session. A man in the middle who has relayed the first proofs has a different session with
+//! each side, and fails.
 
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
@@ -22,8 +22,8 @@ use crate::socket::{self, Got};
 use crate::tls::Tls;
 use crate::{CONGESTION, os};
 
-/// Returns the identity of a protocol that is spoken over these connections: its name, and a
-/// version that changes with every change of what is sent once the connection is proven.
+/// Returns the identity of a protocol over these connections: its name, and a version that changes
+/// whenever the format of the bytes sent after the handshake changes.
 #[must_use]
 pub const fn protocol(name: &'static str, version: u16) -> Protocol {
     Protocol { name, version, hello_bytes_max: HELLO_BYTES_MAX }
@@ -123,7 +123,8 @@ impl Shake {
         &self.peer
     }
 
-    /// Returns the hello of the connecting side; none while it is not known and proved.
+    /// Returns the hello of the connecting side, not to be trusted before that side has proved the
+    /// secret; none before it arrives.
     #[must_use]
     pub fn hello(&self) -> Option<Hello> {
         Hello::decode(self.handshake.hello())
@@ -135,7 +136,7 @@ impl Shake {
         self.connection
     }
 
-    /// Takes what has arrived. Returns true when both sides have proved the secret.
+    /// Handles the bytes that have arrived. Returns true when both sides have proved the secret.
     ///
     /// # Errors
     ///
@@ -156,9 +157,9 @@ impl Shake {
         }
     }
 
-    /// Takes the next message. Returns false if it has not come.
+    /// Handles the next message of the proof. Returns false if it has not arrived.
     fn prove(&mut self) -> Result<bool, TransportError> {
-        // Not a byte more is read than belongs to the handshake: frames follow it.
+        // No byte past the handshake is read: frames follow it.
         let Some(message) = self.read()? else { return Ok(false) };
         match self.handshake.take(&message) {
             // Refuse before proving anything: a peer that means another listener must try another.
@@ -180,7 +181,7 @@ impl Shake {
             }
             Err(Refusal { reason, farewell }) => {
                 farewell.iter().for_each(|message| self.send(message));
-                // It may not arrive: the peer is refused all the same.
+                // The farewell may fail to arrive; the peer is refused anyway.
                 let _ = self.flush();
                 Err(self.refused(reason))
             }
@@ -193,7 +194,7 @@ impl Shake {
         Ok(true)
     }
 
-    /// Continues to encryption or to the end, if both sides want the same.
+    /// Begins TLS or ends the handshake, if both sides agree about encryption.
     fn agree_on_terms(&mut self, theirs: bool) -> Result<(), TransportError> {
         self.stage = match &self.tls {
             Some(tls) if theirs => {
@@ -277,7 +278,7 @@ impl Shake {
         self.connection.flush().map_err(|_| self.closed())
     }
 
-    /// Reads the next message; none if not all of it is there.
+    /// Reads the next message; none if it has not arrived in full.
     fn read(&mut self) -> Result<Option<Vec<u8>>, TransportError> {
         loop {
             let want = match self.incoming.first_chunk() {
@@ -297,7 +298,7 @@ impl Shake {
         }
     }
 
-    /// Reads until so many bytes have come, and not one more. Returns whether they have.
+    /// Reads until `incoming` holds exactly `want` bytes. Returns whether they have arrived.
     fn read_until(&mut self, want: usize) -> Result<bool, TransportError> {
         while self.incoming.len() < want {
             let have = self.incoming.len();
@@ -318,7 +319,7 @@ impl Shake {
         let peer = self.peer.clone();
         let reason = match self.stage {
             Stage::Proof => match self.handshake.closed() {
-                // Two that were joined before have one secret: the connection broke once more.
+                // Sides that were connected before share the secret: this connection broke, too.
                 (reason, true) if !self.hello().is_some_and(|hello| hello.resumes) => {
                     return self.refused(reason.to_owned());
                 }

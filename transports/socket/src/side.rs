@@ -1,5 +1,5 @@
-//! The connection beside hardware that cannot connect by itself. Over it the two sides agree on
-//! what they connect and exchange notes, and its end tells them that the other side is gone.
+//! The side connection of hardware that cannot connect by itself. Over it the two sides exchange
+//! connection parameters and notes. Its end means that the peer is gone.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -12,13 +12,13 @@ use ccl_core::transport::NOTE_BYTES_MAX;
 const HEAD_BYTES: usize = 3;
 /// Number of bytes read at once.
 const READ_BYTES: usize = 4096;
-/// Largest number of reads per call, so that a peer that sends without pause does not keep the
+/// Largest number of reads per call, so that a peer that sends without pause cannot hold the
 /// caller.
 const READS_MAX: usize = 16;
-/// Number of words that are heard before the peer is told of them.
+/// Number of received messages after which they are acknowledged.
 const TELL_EVERY: u32 = 16;
-/// Kinds of messages that are no words: how many words were heard, the same on a new connection,
-/// and the end.
+/// Kinds of control messages: the count of received messages, the same count on a new connection,
+/// and the farewell.
 const HEARD: u8 = 5;
 const RESUME: u8 = 6;
 const FAREWELL: u8 = 7;
@@ -26,19 +26,19 @@ const FAREWELL: u8 = 7;
 /// Message of one side to the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SideMessage {
-    /// The transport's own bytes, by which the other side reaches this one: queue pairs, say.
+    /// Parameters in the transport's own format by which the peer connects, such as queue pairs.
     Offer(Vec<u8>),
-    /// This side is connected, by what the other side has offered.
+    /// This side has connected with the peer's offer.
     Ready,
     /// Note of the user.
     Note(Vec<u8>),
-    /// Reason why nothing goes beside this connection any more.
+    /// Reason why the data path beside this connection has ended.
     Failed(String),
-    /// This side leaves, and has sent so many immediates beside this connection.
+    /// This side leaves; carries the number of immediates that it has sent on the data path.
     Leaving(u64),
     /// All immediates that the other side had sent before it left have arrived.
     Received,
-    /// This side has sent so many immediates so far beside this connection.
+    /// Number of immediates that this side has sent so far on the data path.
     Sent(u64),
 }
 
@@ -77,7 +77,7 @@ impl SideMessage {
             1 => Some(SideMessage::Offer(bytes.to_vec())),
             2 if bytes.is_empty() => Some(SideMessage::Ready),
             3 => Some(SideMessage::Note(bytes.to_vec())),
-            // A peer's text is shown: nothing in it may steer a terminal.
+            // A peer's text is printed: control characters could steer a terminal.
             4 => Some(SideMessage::Failed(
                 String::from_utf8_lossy(bytes).replace(char::is_control, " ").trim().to_owned(),
             )),
@@ -89,22 +89,22 @@ impl SideMessage {
     }
 }
 
-/// One end of the connection. Words that were said and are not acknowledged
-/// are kept, so that another connection can replace one that breaks.
+/// One end of a side connection. It keeps unacknowledged messages, so that another connection can
+/// replace one that breaks.
 #[derive(Debug)]
 pub struct SideConnection {
     /// The connection; none while it is broken.
     connection: Option<Connection>,
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
-    /// Words as they were said, from the first one that the peer has not acknowledged.
+    /// Encoded messages, from the first one that the peer has not acknowledged.
     unacknowledged: VecDeque<Vec<u8>>,
-    /// Number of words that the peer has acknowledged, modulo 2^32.
+    /// Number of messages that the peer has acknowledged, modulo 2^32.
     acknowledged: u32,
-    /// Number of words heard; `told` is how many of them the peer was told of.
+    /// Number of messages received; `told` is the number that this side has acknowledged.
     heard: u32,
     told: u32,
-    /// True on a new connection until the peer says what it has heard.
+    /// True on a new connection until the peer reports how many messages it has received.
     resumes: bool,
 }
 
@@ -129,10 +129,10 @@ impl SideConnection {
         self.connection.as_ref().map(Connection::socket)
     }
 
-    /// Says a word as soon as the socket takes it.
+    /// Sends a message as soon as the socket takes it.
     pub fn say(&mut self, word: &SideMessage) {
         let bytes = word.encode();
-        // Otherwise it goes with what was said before, when the peer has told what it has.
+        // Otherwise it follows earlier messages once the peer reports how many it has received.
         if self.connection.is_some() && !self.resumes {
             self.outgoing.extend_from_slice(&bytes);
         }
@@ -170,7 +170,7 @@ impl SideConnection {
         connection.flush()
     }
 
-    /// Appends the words that the peer has said.
+    /// Appends the messages that have arrived from the peer.
     ///
     /// # Errors
     ///
@@ -197,17 +197,17 @@ impl SideConnection {
         flushed.map_err(SideEnd::Broken)
     }
 
-    /// Gives up a broken connection: nothing is said or heard until another one takes its place.
+    /// Drops a broken connection: no message is sent or received until another replaces it.
     pub fn breaks(&mut self) {
         if let Some(connection) = self.connection.take() {
-            // Also where a forked child still has it.
+            // Ends the connection even if a forked child still has the socket.
             let _ = rustix::net::shutdown(connection.socket(), rustix::net::Shutdown::Both);
         }
         self.outgoing.clear();
         self.incoming.clear();
     }
 
-    /// Puts another connection in the place of the one before.
+    /// Replaces the connection, and reports to the peer how many messages have arrived.
     pub fn comes_back(&mut self, connection: Connection) {
         self.breaks();
         (self.connection, self.resumes) = (Some(connection), true);
@@ -215,17 +215,17 @@ impl SideConnection {
         self.control(RESUME, &self.heard.to_le_bytes());
     }
 
-    /// Ends the connection for both sides, also where a forked child still has its socket.
+    /// Ends the connection for both sides, even if a forked child still has its socket.
     pub fn close(&mut self) {
         self.control(FAREWELL, &[]);
-        // What was not heard would reset it, and with it what the peer has not read yet.
+        // Unread bytes would reset the connection, which drops bytes that the peer has not read.
         let _ = self.listen(&mut Vec::new());
         if let Some(connection) = &self.connection {
             let _ = rustix::net::shutdown(connection.socket(), rustix::net::Shutdown::Both);
         }
     }
 
-    /// Forgets the words that the peer has heard; `heard` is their number.
+    /// Drops the kept messages that the peer has received; `heard` is the peer's count.
     fn trim(&mut self, heard: u32) -> Result<(), SideEnd> {
         let count = heard.wrapping_sub(self.acknowledged) as usize;
         if count > self.unacknowledged.len() {
@@ -286,7 +286,7 @@ mod tests {
         (SideConnection::new(one), SideConnection::new(other))
     }
 
-    /// The first connection may take any of the words with it.
+    /// The first connection may lose any of the messages.
     #[test]
     fn what_is_said_around_a_break_is_heard_once_and_in_order() {
         let note = |at: u32| SideMessage::Note(at.to_le_bytes().to_vec());

@@ -1,4 +1,4 @@
-//! The connection beside hardware, as one that is made anew when it breaks.
+//! A side connection that is made anew when it breaks.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::links::{Break, Intent, Link, LinkId, Remake};
 use crate::side::{SideConnection, SideMessage};
 use crate::socket::KEEPALIVE;
 
-/// Lower bound of the time that a connection may be broken: the side that must dial learns of the
-/// break by a keepalive probe of its system ([`KEEPALIVE`]).
+/// Lower bound of the time limit for a repair: the dialling side learns of a break by its kernel's
+/// keepalive probe ([`KEEPALIVE`]).
 const MENDED_WITHIN_MIN: Duration = Duration::from_secs(3 * KEEPALIVE.as_secs());
 
-/// One end of a link's connection beside hardware. It may break, when a middlebox drops it, say,
-/// and is then made anew; nothing that was said is lost.
+/// One end of a link's side connection. A connection that breaks, for example because a middlebox
+/// drops it, is made anew, and no message is lost.
 #[derive(Debug)]
 pub struct SideLink {
     id: LinkId,
@@ -58,7 +58,7 @@ impl SideLink {
         self.connection.socket()
     }
 
-    /// Says a word, as [`SideConnection::say`] does.
+    /// Sends a message, as [`SideConnection::say`] does.
     pub fn say(&mut self, word: &SideMessage) {
         self.connection.say(word);
     }
@@ -68,7 +68,7 @@ impl SideLink {
         self.connection.is_flushed()
     }
 
-    /// Appends the words that the peer has said. A break is no error where the connection
+    /// Appends the messages that have arrived from the peer. A break is no error if the connection
     /// `may_break`.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl SideLink {
     ///
     /// # Errors
     ///
-    /// When it cannot be made anew, or was not `within` that time (at least 3 s).
+    /// When the connection cannot be made anew, or not `within` that time (at least 3 s).
     pub fn mend(&mut self, within: Duration, now: Instant) -> Result<bool, LinkEnd> {
         let within = within.max(MENDED_WITHIN_MIN);
         let resumed = self.remake.take_resumed(&self.id, now).pop();

@@ -31,8 +31,8 @@ fn made(family: AddressFamily) -> Result<OwnedFd, TransportError> {
         .map_err(|error| os("socket", error, DESCRIPTORS))
 }
 
-/// Opens a listening socket on a free port of all addresses. Returns the socket and the port. It
-/// takes IPv6 and IPv4 if there is IPv6.
+/// Opens a listening socket on a free port of all addresses, of both IP versions if the host has
+/// IPv6. Returns the socket and the port.
 pub(crate) fn listen() -> Result<(OwnedFd, u16), TransportError> {
     let both = made(AddressFamily::INET6).and_then(|socket| {
         sockopt::set_ipv6_v6only(&socket, false)
@@ -105,10 +105,10 @@ pub(crate) fn accept(listener: &OwnedFd) -> Result<Option<OwnedFd>, TransportErr
     }
 }
 
-/// Interval of questions over an idle connection, the least that the system has.
+/// Idle time before a keepalive probe; the shortest that Linux has.
 pub(crate) const KEEPALIVE: Duration = Duration::from_secs(1);
-/// Interval of such questions while there is no answer, and the number of them after which a
-/// connection breaks: 20 minutes.
+/// Interval of unanswered probes, and the number of them after which a connection breaks: 20
+/// minutes.
 const KEEPALIVE_AGAIN: Duration = Duration::from_secs(10);
 const KEEPALIVES_MAX: u32 = 120;
 
@@ -117,9 +117,9 @@ pub(crate) fn hurry(socket: &OwnedFd) -> Result<(), Errno> {
     sockopt::set_tcp_nodelay(socket, true)
 }
 
-/// Lets the system ask over an idle connection, once in [`KEEPALIVE`], whether the peer is still
-/// there. A connection that a middlebox has forgotten then breaks on both sides: on the one that
-/// has nothing to say, too. A network that is away for a while breaks nothing.
+/// Turns on keepalive probes of an idle connection, every [`KEEPALIVE`]. A connection that a
+/// middlebox has forgotten then breaks on both sides, also on one that sends nothing. A short
+/// network outage breaks nothing.
 pub(crate) fn keep_alive(socket: &OwnedFd) -> Result<(), Errno> {
     sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
     sockopt::set_tcp_keepintvl(socket, KEEPALIVE_AGAIN)?;
@@ -132,8 +132,8 @@ pub(crate) fn congest(socket: &OwnedFd, name: &str) -> Result<(), Errno> {
     sockopt::set_tcp_congestion(socket, name)
 }
 
-/// `TCP_ESTABLISHED`: value of `tcpi_state`, the first byte of `tcp_info`, on a connection that
-/// stands.
+/// `TCP_ESTABLISHED`: value of `tcpi_state`, the first byte of `tcp_info`, on an established
+/// connection.
 const ESTABLISHED: u8 = 1;
 
 /// Offset of `tcpi_min_rtt` in Linux's `struct tcp_info` (`include/uapi/linux/tcp.h`), which only
@@ -159,16 +159,16 @@ pub fn round_trip(socket: impl AsFd) -> Option<Duration> {
         )
     };
     let microseconds = u32::from_ne_bytes(info[MIN_RTT..].try_into().ok()?);
-    // All ones where there was none yet; an older kernel writes less.
+    // All ones before the first round trip; an older kernel writes fewer bytes.
     let is_whole = status == 0 && bytes as usize == info.len();
     let is_known = is_whole && info[0] == ESTABLISHED && microseconds != u32::MAX;
     is_known.then(|| Duration::from_micros(microseconds.into()))
 }
 
-/// Returns the congestion control to set: the one that is `asked` for; else none, unless the
-/// kernel's choice is bbr. BBR paces packets by a model of the path, and the pauses of collectives
-/// mislead that model: messages wait in an idle network for a millisecond. Credits and CTS bound
-/// what is under way, so the simplest control is enough.
+/// Returns the congestion control to set: `asked` if it names one; else none, unless the kernel's
+/// choice is bbr, which `reno` replaces. BBR paces packets by a model of the path, which the pauses
+/// of collectives mislead: messages wait in an idle network for a millisecond. Credits and CTS
+/// bound the bytes in flight, so the simplest control is enough.
 ///
 /// # Errors
 ///
@@ -192,7 +192,7 @@ pub(crate) fn peer(socket: &OwnedFd) -> String {
     address.map_or_else(|| "an unknown address".to_owned(), |address| address.to_string())
 }
 
-/// Returns whether a read would find something: bytes, or the end.
+/// Returns whether a read would return bytes or the end of the stream.
 pub(crate) fn is_readable(socket: &OwnedFd) -> bool {
     let mut byte = [0; 1];
     let peeked = rustix::net::recv(socket, &mut byte, RecvFlags::PEEK);
@@ -204,13 +204,13 @@ pub(crate) fn is_readable(socket: &OwnedFd) -> bool {
 pub enum Got {
     /// Number of bytes that were read or written.
     Bytes(usize),
-    /// Nothing now.
+    /// No bytes could be read or written now.
     Nothing,
     /// End of the connection.
     End(ConnectionEnd),
 }
 
-/// Reads what is there into several buffers.
+/// Reads available bytes into several buffers.
 pub fn read(socket: &OwnedFd, into: &mut [IoSliceMut<'_>]) -> Got {
     loop {
         let received = match &mut *into {
@@ -235,7 +235,7 @@ pub fn read(socket: &OwnedFd, into: &mut [IoSliceMut<'_>]) -> Got {
 /// Most bytes for which one copy is cheaper than a call with several buffers.
 const COPIED_BYTES: usize = 1024;
 
-/// Writes what the socket takes.
+/// Writes as many bytes as the socket takes.
 pub fn write(socket: &OwnedFd, from: &[IoSlice<'_>]) -> Got {
     let bytes: usize = from.iter().map(|slice| slice.len()).sum();
     if bytes > COPIED_BYTES {
@@ -263,7 +263,7 @@ fn send(mut call: impl FnMut(SendFlags) -> Result<usize, Errno>) -> Got {
     }
 }
 
-/// Returns random bytes of the kernel.
+/// Returns random bytes from the kernel.
 ///
 /// # Errors
 ///

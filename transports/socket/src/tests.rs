@@ -116,7 +116,7 @@ fn little_waits_for_a_socket_that_takes_nothing_and_all_of_it_arrives() {
     while one.is_flushed() {
         written += write(&mut one, &text[written..]);
     }
-    // The socket's own buffer, and what the session may keep.
+    // Only the socket's buffer and the session's buffer are filled.
     assert!(written < text.len(), "{written} bytes were taken");
     assert_eq!(write(&mut one, &text[written..]), 0);
     let mut seen = Vec::new();
@@ -127,7 +127,7 @@ fn little_waits_for_a_socket_that_takes_nothing_and_all_of_it_arrives() {
     assert!(seen == text && one.is_flushed());
 }
 
-/// Checks what makes a middlebox that has forgotten an idle connection reset it for both sides.
+/// Checks that keepalive is on, whose probes make a middlebox reset a connection it has forgotten.
 #[test]
 fn an_idle_connection_is_asked_over() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,7 +1,7 @@
 //! Encryption of a connection whose sides have proved the secret: TLS 1.3, by rustls.
 //!
-//! Servers' keys are made for each device and certified by nobody. The proof that nobody sits in
-//! between is given within the session, over keys exported from it (see [`crate::shake`]).
+//! Each device makes its own server key, which nobody certifies. A proof of the secret over keys
+//! exported from the session rules out a man in the middle (see [`crate::shake`]).
 
 use std::fmt;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
@@ -32,7 +32,7 @@ use rustls::{
 use crate::end::ConnectionEnd;
 use crate::socket::{self, Got};
 
-/// Bytes of ciphertext that one system call may bring: two records at least.
+/// Most bytes of ciphertext read per system call: room for at least two records.
 const READ_BYTES: usize = 64 << 10;
 /// Bytes of ciphertext that may wait for the socket.
 const WRITE_BYTES: usize = 256 << 10;
@@ -64,7 +64,7 @@ impl Tls {
 
     fn make() -> Result<Tls, rustls::Error> {
         let provider = Arc::new(CryptoProvider {
-            // All are strong; the first costs least where the processor helps.
+            // All are strong; the first is the cheapest on processors with AES instructions.
             cipher_suites: vec![
                 suite::TLS13_AES_128_GCM_SHA256,
                 suite::TLS13_AES_256_GCM_SHA384,
@@ -89,13 +89,13 @@ impl Tls {
         Ok(Tls { client: Arc::new(client), server: Arc::new(server) })
     }
 
-    /// Begins a session over a new connection; `connects` on the side that has connected.
+    /// Begins a session over a new connection; `connects` is true on the connecting side.
     ///
     /// # Errors
     ///
     /// When TLS cannot be used on this machine.
     pub fn session(&self, connects: bool) -> Result<Session, TransportError> {
-        // A name must be given, and is not sent.
+        // rustls requires a name; it is not sent.
         let name = ServerName::from(IpAddr::from(Ipv4Addr::UNSPECIFIED));
         let connection = if connects {
             ClientConnection::new(Arc::clone(&self.client), name).map(Connection::from)
@@ -128,8 +128,8 @@ fn unusable(error: rustls::Error) -> TransportError {
     TransportError::Unusable { what: "TLS".to_owned(), reason }
 }
 
-/// Verifier that accepts every key of whoever holds it: the peer's identity is proved within the
-/// session.
+/// Verifier that accepts every key if the peer holds its private half: the peer proves its identity
+/// within the session.
 #[derive(Debug)]
 struct AnyKey(WebPkiSupportedAlgorithms);
 
@@ -185,7 +185,7 @@ pub struct Session {
     is_dry: bool,
     /// Number of bytes that are decrypted and not read.
     plain: usize,
-    /// Reason why nothing more comes, once nothing does.
+    /// Reason for the end of the connection, once it has ended.
     ended: Option<ConnectionEnd>,
 }
 
@@ -233,7 +233,7 @@ impl Session {
                 received = true;
                 match got {
                     Got::Bytes(_) => {}
-                    // The end is told when all before it has been read.
+                    // The end is reported after all earlier bytes are read.
                     _ if done > 0 => return Got::Bytes(done),
                     end => return end,
                 }
@@ -242,7 +242,7 @@ impl Session {
         Got::Bytes(done)
     }
 
-    /// Decrypts more. The count that it returns is in bytes of ciphertext.
+    /// Decrypts more bytes. Returns the number of bytes of ciphertext taken.
     fn receive(&mut self, socket: &OwnedFd) -> Got {
         if let Some(end) = &self.ended {
             return Got::End(end.clone());
@@ -268,7 +268,7 @@ impl Session {
                 Got::Bytes(taken)
             }
             Err(error) => {
-                // The peer may be told why; if not, it sees the end.
+                // Send the TLS alert if possible; otherwise the peer sees only the end.
                 let _ = self.flush(socket);
                 self.end(ConnectionEnd::Forged(error.to_string()))
             }
@@ -280,7 +280,7 @@ impl Session {
         Got::End(end)
     }
 
-    /// Encrypts what there is room for, once all earlier bytes have gone.
+    /// Encrypts as many bytes as there is room for, once the socket has all earlier ones.
     pub(crate) fn write(&mut self, socket: &OwnedFd, from: &[IoSlice<'_>]) -> Got {
         match self.flush(socket) {
             Ok(true) => {}
@@ -312,7 +312,7 @@ impl Session {
         !self.connection.wants_write()
     }
 
-    /// Returns whether there is something to read or report even if the socket has nothing.
+    /// Returns whether a read would return something even if the socket is empty.
     pub(crate) fn holds(&self) -> bool {
         self.plain > 0 || self.start < self.end || self.ended.is_some()
     }

@@ -61,7 +61,7 @@ fn ask(address: &str, iterations: usize) -> io::Result<()> {
         receive(&mut socket, &mut bytes)?;
         times.push(start.elapsed().as_secs_f64() * 1e6);
     }
-    // The first of them warm up.
+    // The first round trips are warm-up.
     let mut times = times.split_off(iterations / 10);
     times.sort_by(f64::total_cmp);
     let at = |percent: usize| times.get(times.len() * percent / 100).copied().unwrap_or(0.0);
@@ -74,7 +74,7 @@ fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nonblocking(true)
 }
 
-/// Returns false at the end of the stream.
+/// Receives one message. Returns false at the end of the stream.
 fn receive(socket: &mut TcpStream, bytes: &mut [u8; BYTES]) -> io::Result<bool> {
     let mut have = 0;
     let start = Instant::now();

@@ -1,10 +1,10 @@
 //! Compares the ways that Linux has to send on a TCP socket: `write`, `MSG_ZEROCOPY`, and io_uring
-//! with and without its zero copy. Its measurements are the reason why the lanes of this crate send
-//! as they do (docs/adr/0008-plain-writes.md).
+//! with and without its zero copy. Its measurements are the reason why the lanes of this crate use
+//! plain writes (docs/adr/0008-plain-writes.md).
 //!
 //! ```text
 //! ways_to_send listen 29600      # prints nothing; use a fresh one for every run
-//! ways_to_send 10.0.0.1:29600 9  # so many rounds of all ways in turn; prints medians
+//! ways_to_send 10.0.0.1:29600 9  # 9 rounds of all ways in turn; prints medians
 //! ```
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -18,7 +18,7 @@ use io_uring::{IoUring, opcode, types};
 /// Flag in a notification of `MSG_ZEROCOPY`: `SO_EE_CODE_ZEROCOPY_COPIED`.
 const COPIED: u8 = 1;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Bytes of a message, and messages of a round; the first are answered one by one.
+/// Bytes of a message, and messages of a round; each 8-byte message is answered.
 const LOADS: [(usize, usize); 3] = [(8, 5000), (128 << 10, 2000), (1 << 20, 400)];
 
 fn main() -> io::Result<()> {
@@ -38,7 +38,7 @@ fn number<T: std::str::FromStr>(text: &str) -> io::Result<T> {
     text.parse().map_err(|_| wrong(&format!("{text} is no number")))
 }
 
-/// Fails when something has taken too long; checked now and then.
+/// Deadline of a loop, compared with the clock at every 4096th check.
 struct Deadline(Instant, u32);
 
 impl Deadline {
@@ -166,7 +166,7 @@ trait Way {
         true
     }
 
-    /// Returns the kernel's count of copies that it made where it should not.
+    /// Returns the share of sends that the kernel copied despite zero copy.
     fn copied(&self) -> String {
         "-".to_owned()
     }
@@ -344,7 +344,7 @@ impl Way for Ring {
         while !message.is_empty() {
             let (start, bytes) = (message.as_ptr(), message.len() as u32);
             let entry = if self.zero_copy {
-                // SEND_ZC reports what was copied.
+                // Makes SEND_ZC report copies.
                 opcode::SendZc::new(fd, start, bytes).zc_flags(1 << 3).build()
             } else {
                 opcode::Send::new(fd, start, bytes).build()

@@ -15,13 +15,13 @@ use crate::lane::{DEPTH_MAX, MESSAGE_BYTES_MAX, TcpLane};
 use crate::memory;
 use crate::writers::Writers;
 
-/// Protocol of a stripe; its version changes with every change of what is sent.
+/// Protocol of a stripe; its version changes whenever the format of the sent bytes changes.
 pub(crate) const PROTOCOL: Protocol = protocol("ferroccl-tcp", 5);
 
 /// Most connections per pair of ranks.
 const SOCKETS_MAX: u32 = 64;
 
-/// Bytes from which on a region's pages come into being only when they are touched.
+/// Smallest region whose pages are allocated only at first touch, in bytes.
 const RESERVED_BYTES: usize = 1 << 20;
 
 /// Returns the capabilities of the device.

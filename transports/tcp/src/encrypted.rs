@@ -130,8 +130,8 @@ fn what_is_done_when_it_is_written_cannot_be_sent_again() {
     }
 }
 
-/// Makes a lane of so many sockets. The last one has received a note together with bytes that were
-/// already read.
+/// Makes a lane of `sockets` sockets. The last socket has received a note together with bytes that
+/// were already read.
 fn lane_that_holds_a_note(sockets: usize) -> (TcpLane, Vec<Connection>) {
     let (mut stripes, mut others): (Vec<Connection>, Vec<Connection>) =
         (0..sockets).map(|_| connections()).map(|[one, other]| (one, other)).unzip();
@@ -163,7 +163,7 @@ fn lane(stripes: Vec<Connection>) -> TcpLane {
     lane
 }
 
-/// Simulates a side that acknowledges what it has read while the rest waits in the kernel.
+/// Simulates a side that writes to a closed peer while bytes from that peer wait in the kernel.
 #[test]
 fn what_a_peer_sent_before_it_closed_is_read_though_nothing_can_be_written_any_more() {
     let [one, mut other] = connections();

@@ -25,7 +25,7 @@ const TELL_FRAMES: u32 = 64;
 const TELL_BYTES: u64 = 512 << 10;
 /// Initial capacity of lists, so that calls need not allocate.
 const AT_ONCE: usize = 64;
-/// Longest time that an acknowledgement waits for a frame to ride on.
+/// Longest time that an acknowledgement waits for a frame that carries it.
 pub(crate) const TELL_AFTER: Duration = Duration::from_micros(300);
 
 /// Remote key: the data that a peer needs to write to memory of this side.
@@ -122,7 +122,7 @@ impl Endpoint {
         self.remake.is_dialled()
     }
 
-    /// Returns whether memory is the peer's, shared over this link.
+    /// Returns whether the peer has shared this memory over this link.
     pub(crate) fn is_theirs(&self, shared: &Shared) -> bool {
         shared.link == self.id && shared.dialled != self.has_dialled()
     }
@@ -139,7 +139,7 @@ impl Endpoint {
         self.stripes.iter_mut().try_for_each(|stripe| stripe.outgoing.relocate(id, to))
     }
 
-    /// Redirects what comes to `from` into other memory; with `None`, takes the redirect back.
+    /// Redirects bytes that arrive for `from` into other memory; with `None`, undoes the redirect.
     pub(crate) fn redirect(
         &mut self,
         from: LocalSlice,
@@ -183,14 +183,14 @@ impl Endpoint {
         self.turn = (self.turn + 1) % self.stripes.len();
     }
 
-    /// Writes what the sockets take.
+    /// Writes as many bytes as the sockets take.
     pub(crate) fn write(&mut self) {
         for stripe in &mut self.stripes {
             stripe.unheard |= stripe.write().is_err();
         }
     }
 
-    /// Reads what has come to one stripe.
+    /// Reads the frames that have arrived on one stripe.
     pub(crate) fn read(
         &mut self,
         stripe_index: usize,
@@ -233,7 +233,8 @@ impl Endpoint {
         }
     }
 
-    /// Acknowledges frames that no frame of this side has acknowledged for a while.
+    /// Acknowledges received frames if many are unacknowledged, or if no frame of this side has
+    /// acknowledged them for a while.
     pub(crate) fn tell(&mut self, now: Instant) {
         for stripe in &mut self.stripes {
             let received = stripe.incoming.received();
@@ -248,7 +249,7 @@ impl Endpoint {
         }
     }
 
-    /// Acknowledges long frames at once: their sender may be waiting to have its memory back.
+    /// Acknowledges long frames at once: their sender may be waiting to reuse its memory.
     pub(crate) fn tell_of_much(&mut self) {
         if self.gives_back {
             return;
@@ -294,7 +295,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes the peer's farewell on one stripe. Frames on other stripes may still be on their way.
+    /// Handles the peer's farewell on one stripe. Frames on other stripes may still be in flight.
     fn farewell(&mut self, stripe: usize) {
         self.stripes[stripe].connection = None;
         self.stripes[stripe].closed = true;
@@ -316,7 +317,7 @@ impl Endpoint {
     }
 }
 
-/// Takes in an arrival. Returns whether it is the farewell.
+/// Handles an arrival. Returns whether it is the farewell.
 fn arrived(
     stripe: &mut Stripe,
     arrival: Arrival,

@@ -1,10 +1,10 @@
-//! Why nothing more comes on a stripe.
+//! Reasons for the end of a stripe.
 
 use ccl_memory::RegionError;
 use ccl_socket::ConnectionEnd;
 use thiserror::Error;
 
-/// Reason why nothing more comes on a stripe.
+/// Reason why a stripe is no longer read.
 #[derive(Debug, Error)]
 pub(crate) enum StripeEnd {
     /// The connection broke; it may be restored.
@@ -14,7 +14,7 @@ pub(crate) enum StripeEnd {
     Protocol(#[from] ProtocolError),
 }
 
-/// Breach of the protocol by the peer. The texts continue the peer's name.
+/// Breach of the protocol by the peer. The texts follow the peer's name.
 #[derive(Debug, Error)]
 pub(crate) enum ProtocolError {
     #[error("sent something that is no frame")]

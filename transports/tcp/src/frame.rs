@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! 0   kind      1 put, 2 acknowledgement, 3 farewell, 4 resumption, 5 note
-//! 1   flags     1: the immediate is to be seen
+//! 1   flags     1: the receiver reports the immediate
 //! 4   immediate
 //! 8   offset    first byte in the peer's memory
 //! 16  memory    the receiver's number for the shared memory
-//! 20  bytes     that follow
+//! 20  bytes     number of bytes that follow
 //! 24  acknowledged: frames that the sender of this header has received on the stripe, modulo 2^32
 //! ```
 

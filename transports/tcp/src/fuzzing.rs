@@ -39,12 +39,12 @@ struct Read {
     memory: Vec<u8>,
 }
 
-/// Reads a stream of frames that comes in parts of so many bytes.
+/// Reads a stream of frames that arrives in parts of `part` bytes.
 fn read(stream: &[u8], part: usize) -> Option<Read> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let (ours, theirs) = pair.ok()?;
-    // Untouched, shared, untouched, where a part of the shared memory lies instead, untouched.
+    // Five blocks: withdrawn, shared, private, half a target of a redirect, private.
     let memory = Region::private(5 * SHARED_BYTES);
     memory.write(0, &[UNTOUCHED; 5 * SHARED_BYTES]).ok()?;
     let mut inbox = Inbox::default();
@@ -83,8 +83,8 @@ fn read(stream: &[u8], part: usize) -> Option<Read> {
     Some(Read { arrivals, nonsense, memory: bytes })
 }
 
-/// Checks the frames of a peer that has proved itself: they write only where the peer may write,
-/// and the stream means the same wherever it is cut.
+/// Checks that the frames of an authenticated peer write only to shared memory and to targets of
+/// redirects, and that the stream reads the same wherever it is cut.
 pub fn tcp_frames(data: &[u8]) {
     let Some((&cut, stream)) = data.split_first() else { return };
     let (Some(whole), Some(parts)) =

@@ -8,7 +8,7 @@ use ccl_memory::{Region, RegionError};
 use crate::error::ProtocolError;
 use crate::frame::Header;
 
-/// Most bytes that a redirect copies; a put of which more has come stays where it was sent.
+/// Limit on bytes that a redirect copies; once more of them have arrived, the redirect is refused.
 const DIVERTED_BYTES_MAX: usize = 8 << 10;
 
 /// A redirect of the bytes of one put.
@@ -35,7 +35,7 @@ pub(crate) struct Inbox {
     numbers: BTreeMap<MrKey, u32>,
     /// Next free number. A lower number without a region was withdrawn.
     next: u32,
-    /// Redirects whose put has not come whole yet.
+    /// Redirects whose put has not arrived in full yet.
     redirects: Vec<Redirect>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Inbox {
 pub(crate) struct Target {
     /// Region that the peer named.
     region: Region,
-    /// First byte of the put that goes elsewhere, and the memory that it goes to.
+    /// First redirected byte of the put, and the memory that receives the rest.
     elsewhere: Option<(usize, Other)>,
 }
 
@@ -53,8 +53,8 @@ impl Target {
         Target { region, elsewhere: None }
     }
 
-    /// Returns the region and the offset in it of byte `at` of the put, and how many of the next
-    /// `bytes` lie there.
+    /// Returns the region of byte `at` of the put, the byte's offset in the region, and how many of
+    /// the next `bytes` follow there.
     pub(crate) fn locate(&self, at: usize, bytes: usize) -> (&Region, usize, usize) {
         match &self.elsewhere {
             Some((start, into)) if at >= *start => (&into.region, at - start, bytes),
@@ -74,13 +74,13 @@ impl Target {
         Ok(())
     }
 
-    /// Returns the region that the peer named, whatever part of the put has gone elsewhere.
+    /// Returns the region that the peer named, also for a redirected put.
     pub(crate) fn region(&self) -> &Region {
         &self.region
     }
 }
 
-/// A put of which some bytes have come.
+/// A put that has arrived in part.
 #[derive(Debug)]
 pub(crate) struct Unfinished<'a> {
     pub(crate) header: &'a Header,
@@ -96,8 +96,9 @@ impl Unfinished<'_> {
         self.header.memory == memory && inside
     }
 
-    /// Redirects the rest of the put, and moves what has come of that part already. Returns false
-    /// if the put's memory was withdrawn, the other memory is too small, or too much has come.
+    /// Redirects the rest of the put, and copies bytes of that part that have arrived. Returns
+    /// false if the put's memory was withdrawn, the other memory is too small, or too many have
+    /// arrived.
     fn divert(&mut self, redirect: &Redirect) -> Result<bool, RegionError> {
         let start = redirect.offset - self.header.offset as usize;
         let bytes = self.header.bytes as usize - start;
@@ -136,8 +137,7 @@ impl Inbox {
         number
     }
 
-    /// Forgets memory that is no longer registered. Bytes that are on their way there are
-    /// discarded.
+    /// Forgets memory that is no longer registered. Bytes in flight to that memory are discarded.
     pub(crate) fn withdraw<'a>(
         &mut self,
         is_registered: impl Fn(MrKey) -> bool,
@@ -156,7 +156,7 @@ impl Inbox {
             if !self.regions.contains_key(&put.header.memory) {
                 *put.target = None;
             } else if let Some(target) = put.target {
-                // The rest goes where it was sent, which is not all of it.
+                // The rest goes to the named region, which lacks the bytes already redirected.
                 target.elsewhere.take_if(|(_, into)| !is_registered(into.key));
             }
         }
@@ -202,7 +202,7 @@ impl Inbox {
         }
     }
 
-    /// Redirects what comes to `from`. Returns false if it is too late for that, and none if this
+    /// Redirects bytes that arrive for `from`. Returns false if it is too late, and none if this
     /// memory is not shared.
     pub(crate) fn redirect<'a>(
         &mut self,
@@ -216,7 +216,7 @@ impl Inbox {
         let diverted = match (unfinished.next(), unfinished.next()) {
             (None, _) => Ok(true),
             (Some(mut put), None) => put.divert(&redirect),
-            // A peer that keeps to its credits never has two.
+            // A peer that respects its credits never has two puts to these bytes.
             _ => Ok(false),
         };
         if let Ok(true) = diverted {
@@ -225,7 +225,7 @@ impl Inbox {
         Some(diverted)
     }
 
-    /// Takes a redirect back. Returns none if this memory is not shared.
+    /// Undoes a redirect. Returns none if this memory is not shared.
     pub(crate) fn restore<'a>(
         &mut self,
         from: LocalSlice,

@@ -11,16 +11,16 @@ use crate::inbox::{Inbox, Target, Unfinished};
 use crate::memory::writable;
 
 const BUFFER_BYTES: usize = 32 << 10;
-/// Most bytes that are read behind the end of a long frame, during it and after it. The next frame
-/// is probably long too, and its bytes need not pass through the buffer.
+/// Limit on bytes that are read into the buffer past a long frame. The next frame is probably long
+/// too, and its bytes should bypass the buffer.
 const BEHIND_BYTES: usize = 2 << 10;
 pub(crate) const LONG_BYTES: usize = 16 << 10;
-/// Bytes left of a frame up to which a stripe reads once more for the rest.
+/// Longest rest of a frame, in bytes, for which a stripe reads once more.
 const SOON_BYTES: usize = 128 << 10;
 /// Number of reads before other stripes have their turn.
 const READS_PER_TURN: usize = 64;
 
-/// A frame's content that has come in whole.
+/// Content of a frame that has arrived in full.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     Put { immediate: u32, bytes: usize },
@@ -30,7 +30,7 @@ pub(crate) enum Arrival {
     Resume(u32),
 }
 
-/// A frame of which not all bytes have come.
+/// A frame that has arrived in part.
 #[derive(Debug)]
 struct Partial {
     header: Header,
@@ -91,20 +91,20 @@ impl Incoming {
         self.received_bytes
     }
 
-    /// Returns the put of which not all bytes have come.
+    /// Returns the put that has arrived in part, if any.
     pub(crate) fn unfinished(&mut self) -> Option<Unfinished<'_>> {
         let Partial { header, into, done } = self.partial.as_mut()?;
         (header.kind == Kind::Put).then_some(Unfinished { header, target: into, done: *done })
     }
 
-    /// Discards a partial frame: on a new connection the peer sends again what has not come whole.
+    /// Discards a partial frame: on a new connection the peer sends unfinished frames again.
     pub(crate) fn restart(&mut self) {
         (self.start, self.end, self.partial) = (0, 0, None);
     }
 
-    /// Reads what is there; `inbox` is the memory that the peer may write to. Returns whether there
-    /// may be more in this turn. After a long put there is not: the receiver of the next one can
-    /// then redirect it before its bytes come.
+    /// Reads available bytes; `inbox` is the memory that the peer may write to. Returns whether to
+    /// read on in this turn. A long put ends the turn, so that the receiver can redirect the next
+    /// put before its bytes are read.
     pub(crate) fn read(
         &mut self,
         connection: &mut Connection,
@@ -126,13 +126,13 @@ impl Incoming {
         Ok(true)
     }
 
-    /// Returns whether the rest of a put probably follows soon. The rest of a longer put had better
-    /// gather first: while a stripe reads, the kernel does not take in more.
+    /// Returns whether the rest of a put probably arrives soon. A longer rest should gather first:
+    /// while a stripe reads, the kernel does not receive more.
     fn is_soon_whole(&self) -> bool {
         self.partial.as_ref().is_some_and(|partial| partial.left() <= SOON_BYTES)
     }
 
-    /// Reads once. Returns how many bytes there was room for; if fewer came, nothing is left.
+    /// Reads once. Returns the outcome, and the room in bytes; a shorter read empties the socket.
     fn fill(&mut self, connection: &mut Connection) -> (Got, usize) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -163,7 +163,7 @@ impl Incoming {
                 };
                 (got, left + most)
             }
-            // Nobody wants these bytes any more.
+            // The memory was withdrawn: these bytes are discarded.
             None => {
                 let most = left.min(behind.len());
                 (connection.read(&mut [IoSliceMut::new(&mut behind[..most])]), most)
@@ -177,7 +177,7 @@ impl Incoming {
         (got, asked)
     }
 
-    /// Parses what has come in. Returns whether a long put is now there in full.
+    /// Parses the buffered bytes. Returns whether a long put has now arrived in full.
     fn understand(
         &mut self,
         inbox: &mut Inbox,
@@ -273,7 +273,7 @@ mod tests {
             End { theirs, connection, inbox, memory, incoming: Incoming::new() }
         }
 
-        /// Sends these bytes in one write. Returns what has arrived.
+        /// Sends these bytes in one write. Returns the arrivals.
         fn take(&mut self, bytes: &[u8]) -> Vec<Arrival> {
             let sent = ccl_socket::socket::write(&self.theirs, &[IoSlice::new(bytes)]);
             assert!(matches!(sent, Got::Bytes(count) if count == bytes.len()));

@@ -37,7 +37,7 @@ const READY_MAX: usize = 64;
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// Number of polls between reads of the sockets while every poll has something to report.
 const READ_EVERY: u32 = 8;
-/// Number of reads of what comes after a farewell, before other stripes have their turn.
+/// Limit on reads per turn that discard bytes after a farewell.
 const UNHEARD_READS: usize = 64;
 /// Longest time that a farewell may take to reach the peer's kernel.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -52,7 +52,7 @@ pub(crate) struct TcpLane {
     resume_within: Duration,
     gives_back: bool,
     traffic_class: Option<u8>,
-    /// True if stripes may hold bytes that the kernel knows nothing of.
+    /// True if stripes may hold received bytes in TLS sessions, which epoll does not report.
     encrypts: bool,
     /// Process that made the lane. The child of a fork has the same sockets, and must send nothing.
     process: Pid,
@@ -131,10 +131,10 @@ impl TcpLane {
         let tail = understood.tail.map(|tail| tail.region()).transpose()?;
         let peer = self.endpoint(endpoint)?;
         if peer.lost.is_some() {
-            // Work for a lost peer is void: taken, and never done.
+            // A put to a lost peer is accepted and never completes.
             return Ok(true);
         }
-        // Control is bounded by what it grants, and waits for no data.
+        // Control puts are bounded by the memory that they grant, and do not wait for data.
         if !is_control && peer.outstanding_data() >= DEPTH_MAX {
             return Ok(false);
         }
@@ -171,7 +171,7 @@ impl TcpLane {
         }
     }
 
-    /// Returns the stripes that hold bytes that the kernel knows nothing of.
+    /// Returns the stripes that hold received bytes in TLS sessions.
     fn held(&self) -> impl Iterator<Item = u64> + '_ {
         let endpoints = if self.encrypts { &self.endpoints[..] } else { &[] };
         endpoints.iter().enumerate().flat_map(|(number, endpoint)| {
@@ -233,7 +233,7 @@ impl TcpLane {
         self.watch();
     }
 
-    /// Waits until the peers of some endpoints have what was sent to them, at most a bounded time.
+    /// Waits, for a bounded time, until the peers of some endpoints have received all bytes.
     fn part(&mut self, only: Option<EndpointId>) {
         while !self.say_farewell(only) {
             std::thread::sleep(FAREWELL_PAUSE);
@@ -254,7 +254,7 @@ fn watch(epoll: &OwnedFd, stripe: &mut Stripe, data: u64) {
     let data = epoll::EventData::new_u64(data);
     let mut flags = epoll::EventFlags::IN;
     flags.set(epoll::EventFlags::OUT, room);
-    // A socket that cannot be watched is still tried at every poll that finds trouble.
+    // A socket that epoll does not accept stays new: the next call tries it again.
     if stripe.is_new {
         stripe.is_new = epoll::add(epoll, socket, data, flags).is_err();
     } else if stripe.watches_room != room {
@@ -284,7 +284,7 @@ impl Lane for TcpLane {
     }
 
     /// Sends farewells, and returns whether the wait for them is over. Sockets stay open meanwhile:
-    /// bytes that a closed socket had not passed on would be lost if the peer then wrote to it.
+    /// if the peer wrote to a closed socket, bytes that this socket had not yet sent would be lost.
     fn say_farewell(&mut self, only: Option<EndpointId>) -> bool {
         if self.process != rustix::process::getpid() {
             return true;
@@ -360,7 +360,7 @@ impl Lane for TcpLane {
         let header = Header { bytes: bytes.len() as u32, ..Header::bare(Kind::Note, 0) };
         let peer = self.endpoint(endpoint)?;
         if peer.lost.is_none() {
-            // One stripe for all, which keeps them in order.
+            // All notes take the first stripe, which keeps them in order.
             peer.stripes[0].outgoing.push(Put {
                 header,
                 source,
@@ -389,7 +389,7 @@ impl Lane for TcpLane {
         from: LocalSlice,
         into: Option<LocalSlice>,
     ) -> Result<bool, TransportError> {
-        // It copies what has come already.
+        // A redirect copies bytes that have already arrived.
         let _writing = self.writer.begin();
         self.refresh();
         let other = |into: LocalSlice| {
@@ -403,7 +403,7 @@ impl Lane for TcpLane {
         }
         let peer = self.endpoint(endpoint)?;
         if peer.lost.is_some() {
-            // Nothing comes from it any more, to wherever.
+            // A lost peer sends no more bytes: only undoing a redirect succeeds.
             return Ok(into.is_none());
         }
         peer.redirect(from, into)
@@ -422,7 +422,7 @@ impl Lane for TcpLane {
             let endpoints = self.endpoints.iter_mut().flatten();
             endpoints.for_each(|endpoint| endpoint.tell_written(events));
         }
-        // A caller that got events polls again, and need not wait for a system call.
+        // A caller that got events polls again, so this poll can save the system calls of a read.
         self.unread = if events.len() > before { self.unread + 1 } else { 0 };
         if self.unread.is_multiple_of(READ_EVERY) {
             self.read(now, events);
@@ -469,7 +469,7 @@ impl Lane for TcpLane {
             return;
         }
         let longest = if self.troubled { longest.min(Duration::from_millis(1)) } else { longest };
-        // What has come is acknowledged soon, also while nothing else comes.
+        // Received frames are acknowledged soon, even if nothing else arrives.
         let mut stripes = self.endpoints.iter().flatten().flat_map(|endpoint| &endpoint.stripes);
         let is_untold = stripes.any(|stripe| stripe.untold_since.is_some());
         let longest = if is_untold { longest.min(TELL_AFTER) } else { longest };
@@ -483,7 +483,7 @@ impl Drop for TcpLane {
     }
 }
 
-/// Returns whether a stripe still has bytes for a peer that is there.
+/// Returns whether a stripe has bytes that a connected peer has not received.
 fn has_more_to_give(stripe: &Stripe) -> bool {
     let Some(socket) = stripe.connection.as_ref().map(Connection::socket) else { return false };
     // Read and discard: closing with unread bytes would reset the connection.

@@ -2,8 +2,8 @@
 //!
 //! A put is a frame on a socket: a header of 32 bytes that names the peer's memory, then the bytes.
 //! The receiver checks the memory and the range, and lets the kernel write the bytes to their
-//! destination; it receives nothing that it has not offered. Each pair of lanes is joined by one or
-//! several connections, *stripes*, on which puts take turns.
+//! destination; it accepts bytes only for memory that it has shared. Each pair of lanes is joined
+//! by one or several connections, *stripes*, on which puts take turns.
 //!
 //! [`ccl_socket`] connects the two sides, proves the communicator's secret, and encrypts if asked
 //! to.
@@ -21,9 +21,9 @@
 //!
 //! A put is done when the peer has acknowledged its frame (unless [`Options::done_when_written`]);
 //! until then its bytes stay where they are. When a connection breaks and the peer lives, the side
-//! that had connected connects again. Both sides tell how many frames they have, and lost frames
-//! are sent again: nothing is lost, and nothing is written twice after it was seen. A peer at whose
-//! address nobody listens is gone at once. A peer that does not come back within
+//! that had connected connects again. Both sides report how many frames they have received, and
+//! lost frames are sent again: nothing is lost, and no put is written again after it was reported.
+//! A peer at whose address nobody listens is gone at once. A peer that does not come back within
 //! [`Options::resume_within`] is gone too.
 
 mod device;
@@ -64,10 +64,10 @@ pub const DEVICE: &str = "tcp0";
 /// Options of the transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Interfaces that peers are told of: names or prefixes of names, or networks such as
-    /// `10.0.0.0/8`, separated by commas; `=` before the first takes names as they are, `^` takes
-    /// all others (both as NCCL spells it: `^=`). Empty takes all, loopback only if there is no
-    /// other.
+    /// Interfaces whose addresses are offered to peers: names or prefixes of names, or networks
+    /// such as `10.0.0.0/8`, separated by commas; `=` before the first takes names as they are, `^`
+    /// takes all others (both as NCCL spells it: `^=`). Empty takes all, loopback only if there is
+    /// no other.
     pub interfaces: String,
     /// Connections per pair of ranks, at least 1.
     pub sockets: u32,

@@ -29,8 +29,8 @@ impl Drop for Mapping {
     }
 }
 
-/// Reserves a zeroed region whose pages come into being when they are first touched: most of what
-/// slots could hold goes elsewhere ([`ccl_core::transport::Lane::redirect`]).
+/// Reserves a zeroed region whose pages are allocated at first touch: most bytes sent to slots are
+/// redirected elsewhere ([`ccl_core::transport::Lane::redirect`]).
 pub(crate) fn reserve(bytes: usize) -> Result<Region, TransportError> {
     let none = || TransportError::from(OutOfMemory { bytes });
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
@@ -39,8 +39,8 @@ pub(crate) fn reserve(bytes: usize) -> Result<Region, TransportError> {
         unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) };
     let address = mapped.map_err(|_| none())?;
     let start = NonNull::new(address.cast::<u8>()).ok_or_else(none)?;
-    // One byte at the front of each slot would be all of a huge page. Where there are none, all is
-    // well already.
+    // With huge pages, the first byte of each slot would take a whole huge page. The call fails
+    // only on kernels without huge pages.
     // SAFETY: the advice is about the size of pages of the range just mapped.
     let _ = unsafe { rustix::mm::madvise(address, bytes, Advice::LinuxNoHugepage) };
     // SAFETY: the mapping lasts as long as its owner; no references into it are ever made.

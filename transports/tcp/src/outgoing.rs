@@ -23,7 +23,7 @@ pub(crate) struct Put {
     pub(crate) tail: Option<Region>,
     /// Identifier for the completion; none for a note, and none once the completion is reported.
     pub(crate) id: Option<u64>,
-    /// True until the memory is given back.
+    /// False once the put is done because it was written; its memory may then change.
     pub(crate) has_bytes: bool,
     /// True for credits, CTS and notes, of which there are never many.
     pub(crate) is_control: bool,
@@ -38,9 +38,9 @@ impl Put {
 /// The sending half of a stripe.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    /// Everything that is not acknowledged, oldest first.
+    /// Unacknowledged puts and notes, oldest first.
     queue: VecDeque<Put>,
-    /// Puts of data among these.
+    /// Number of data puts among these.
     data: usize,
     /// Frames of the queue that the socket has taken whole.
     sent: usize,
@@ -113,17 +113,17 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Returns whether the wire has taken everything.
+    /// Returns whether the connection has taken everything.
     pub(crate) fn is_drained(&self) -> bool {
         self.sent == self.queue.len() && self.said.is_empty()
     }
 
-    /// Queues a header without a put, sent as soon as the frame that is under way is whole.
+    /// Queues a header without a put, sent at once or right after a frame that is partly written.
     pub(crate) fn say(&mut self, kind: Kind, received: u32) {
         self.said.push_back(Header::bare(kind, received).encode());
     }
 
-    /// Takes an acknowledgement of this many frames, modulo 2^32: their puts are done.
+    /// Handles an acknowledgement of `received` frames, modulo 2^32: their puts are done.
     pub(crate) fn acknowledge(
         &mut self,
         received: u32,
@@ -173,8 +173,8 @@ impl Outgoing {
         self.restart();
     }
 
-    /// Writes what the socket takes; `received` is the number of frames that have come the other
-    /// way.
+    /// Writes as much as the socket takes; `received` is the number of frames received from the
+    /// peer.
     pub(crate) fn write(
         &mut self,
         connection: &mut Connection,
@@ -188,7 +188,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Writes the queued headers, unless a frame is under way. Returns whether a frame may follow.
+    /// Writes queued headers, unless a frame is partly written. Returns whether a frame may follow.
     pub(crate) fn write_said(
         &mut self,
         connection: &mut Connection,
@@ -213,7 +213,7 @@ impl Outgoing {
         connection: &mut Connection,
         received: u32,
     ) -> Result<bool, ConnectionEnd> {
-        // A header that is due goes in between.
+        // Queued headers must follow the partly written frame, so write only that frame.
         let frames = if self.said.is_empty() { FRAMES_PER_WRITE } else { 1 };
         let mut headers = [[0; HEADER_BYTES]; FRAMES_PER_WRITE];
         let frames = frames.min(self.queue.len() - self.sent);

@@ -8,7 +8,7 @@ use crate::frame::Kind;
 use crate::incoming::Incoming;
 use crate::outgoing::Outgoing;
 
-/// A stripe.
+/// A connection of an endpoint, replaced after a break.
 #[derive(Debug)]
 pub(crate) struct Stripe {
     /// The connection; none while it is broken.
@@ -16,17 +16,16 @@ pub(crate) struct Stripe {
     pub(crate) outgoing: Outgoing,
     pub(crate) incoming: Incoming,
     pub(crate) broken: Option<Break>,
-    /// True if a write has failed. The stripe then writes no more, but goes on reading: a peer that
-    /// closes takes in nothing more, yet what it sent before may lie unread. Reading then comes to
-    /// the break by itself.
+    /// True if a write has failed. The stripe then writes no more, but still reads: bytes that a
+    /// closing peer sent before may be unread. The reads then reach the break.
     pub(crate) unheard: bool,
-    /// True after a break until the peer has told how many frames it has; no put is sent before.
+    /// True after a break until the peer reports how many frames it has; no put is sent before.
     pub(crate) resuming: bool,
     /// Frames received when an acknowledgement was last sent.
     pub(crate) told: u32,
     /// Bytes of the frames that `told` counts.
     pub(crate) told_bytes: u64,
-    /// Time at which the first unacknowledged frame came.
+    /// Time at which the first unacknowledged frame arrived.
     pub(crate) untold_since: Option<Instant>,
     /// True if epoll reports when the socket takes more.
     pub(crate) watches_room: bool,
@@ -67,12 +66,12 @@ impl Stripe {
         self.outgoing.is_drained() && self.connection.as_ref().is_none_or(Connection::is_flushed)
     }
 
-    /// Returns whether a read would find bytes that the kernel knows nothing of.
+    /// Returns whether a read would return something that epoll does not report.
     pub(crate) fn holds(&self) -> bool {
         self.connection.as_ref().is_some_and(Connection::holds)
     }
 
-    /// Writes what the socket takes; nothing after an error.
+    /// Writes as much as the socket takes; nothing after an error.
     pub(crate) fn write(&mut self) -> Result<(), ConnectionEnd> {
         let Some(connection) = self.connection.as_mut().filter(|_| !self.unheard) else {
             return Ok(());
@@ -91,21 +90,21 @@ impl Stripe {
         Ok(())
     }
 
-    /// Notes that the peer is told of all frames that have come.
+    /// Records that all received frames are acknowledged.
     pub(crate) fn tells(&mut self) {
         let Stripe { incoming, told, told_bytes, untold_since, .. } = self;
         (*told, *told_bytes, *untold_since) =
             (incoming.received(), incoming.received_bytes(), None);
     }
 
-    /// Notes that the connection is gone.
+    /// Records that the connection broke.
     pub(crate) fn breaks(&mut self, end: ConnectionEnd, now: Instant) {
         self.connection = None;
         (self.unheard, self.watches_room) = (false, false);
         self.broken.get_or_insert_with(|| Break::new(end, now));
     }
 
-    /// Replaces the connection by a new one, whether the old one was known to be broken or not.
+    /// Replaces the connection by a new one, even if the old one was not known to be broken.
     pub(crate) fn comes_back(&mut self, connection: Connection) {
         classify(&connection, self.traffic_class);
         self.connection = Some(connection);
@@ -118,8 +117,8 @@ impl Stripe {
     }
 }
 
-/// Sets the traffic class for IPv4 and for IPv6: a socket of IPv6 may lead to an address of IPv4. A
-/// class that cannot be set is no reason not to send.
+/// Sets the traffic class for IPv4 and for IPv6: an IPv6 socket may have an IPv4 peer. A failure to
+/// set the class is ignored.
 fn classify(connection: &Connection, traffic_class: Option<u8>) {
     if let Some(class) = traffic_class {
         let _ = sockopt::set_ip_tos(connection.socket(), class);

@@ -1,5 +1,5 @@
-//! Registry of lanes that may be writing to registered memory: each lane may, while it polls.
-//! Deregistration waits for the lanes that are polling just then; no lane waits for anybody.
+//! Registry of lanes that may be writing to registered memory: a lane writes only during a call.
+//! Deregistration waits for the lanes that are writing at that time; lanes never wait.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,11 +16,11 @@ const WITHIN: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(crate) struct Writers(Mutex<Vec<Weak<AtomicU64>>>);
 
-/// Counter of one lane, raised when it begins and when it ends to write: odd while it writes.
+/// Counter of one lane, incremented when the lane starts and stops writing: odd while it writes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Writer(Arc<AtomicU64>);
 
-/// Guard during which its lane may write.
+/// Guard of a lane that may write until the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct Writing(Arc<AtomicU64>);
 
@@ -34,19 +34,19 @@ impl Writers {
         writer
     }
 
-    /// Waits until every lane that is writing has ended. A lane that writes later has begun after
-    /// this call, and sees what was changed before it.
+    /// Waits until every lane that is writing has stopped. A lane that starts later sees all
+    /// changes made before this call.
     ///
     /// # Errors
     ///
-    /// When one does not end: its thread was stopped, or is that of the process that this one was
+    /// When a lane does not stop: its thread is stopped, or belongs to the process this one was
     /// forked from.
     pub(crate) fn wait(&self) -> Result<(), TransportError> {
-        // Lanes that join meanwhile wait, and begin to write later. Calls do this, which are to
-        // allocate nothing.
+        // The lock holds off lanes that join meanwhile, so the list need not be copied: calls that
+        // deregister must not allocate.
         let all = self.all();
-        // With the one in `begin`: either that lane sees what was changed, or this sees that it
-        // writes.
+        // Pairs with the fence in `begin`: either that lane sees the changes, or this call sees
+        // that the lane writes.
         fence(Ordering::SeqCst);
         for lane in all.iter().filter_map(Weak::upgrade) {
             let seen = lane.load(Ordering::Acquire);
@@ -109,7 +109,7 @@ mod tests {
             });
             assert!(waited.recv_timeout(Duration::from_millis(50)).is_err(), "it did not wait");
             drop(writing);
-            // Whoever has begun meanwhile is not waited for.
+            // A lane that starts meanwhile is not waited for.
             let _again = busy.begin();
             waited.recv_timeout(Duration::from_secs(20)).unwrap();
         });

@@ -1,8 +1,8 @@
 //! The traffic class of credits and CTS.
 //!
-//! A fabric for RoCE puts congestion notifications before all data, since they say when to slow
-//! down. Credits and CTS are as short and as urgent. Where the driver of an interface tells the
-//! DSCP of its notifications, the fabric has a class for them, and that class is taken.
+//! A RoCE fabric gives congestion notifications priority over data, since they tell senders to slow
+//! down. Credits and CTS are as short and as urgent. Where the driver of an interface reports the
+//! DSCP of its notifications, credits and CTS take that class.
 
 /// The traffic class of credits and CTS, and the reason for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

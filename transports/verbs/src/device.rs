@@ -1,4 +1,4 @@
-//! The device: a port, its registered memory, and the maker of everything else.
+//! The device: a port and its registered memory. It makes listeners, connections and lanes.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ use crate::listing::bytes_per_s;
 use crate::native::Memory;
 use crate::port::Port;
 
-/// Protocol of the two sides; the version changes with every change of what they tell each other.
+/// Protocol of the two sides; the version changes whenever the format of their messages changes.
 const PROTOCOL: Protocol = protocol("ferroccl-verbs", 5);
 
 /// Largest number of bytes of one put, even where a port takes more.
 const MESSAGE_BYTES_MAX: u32 = 1 << 30;
 
-/// Smallest number of bytes that is worth a registration: a system call and the pinning of pages
-/// cost as much as copying so many bytes, and grow more slowly.
+/// Smallest memory worth a registration, in bytes: a system call and the pinning of pages cost as
+/// much as copying that many bytes, and grow more slowly.
 const REGISTER_BYTES_MIN: usize = 256 << 10;
 
 /// Bandwidth of one lane of the first generation, in bytes per second.
@@ -87,14 +87,14 @@ impl Device for VerbsDevice {
     fn deregister(&self, key: MrKey) -> Result<(), TransportError> {
         let memory = self.registry.find(key)?.with;
         self.registry.remove(key)?;
-        // Lanes may know it still; the device does not.
+        // Lanes may still hold the memory, but its registration ends now.
         memory.end();
         Ok(())
     }
 
     fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
         let (device, interfaces) = (self.registry.device(), &self.options.interfaces);
-        // A hint for peers: where the port has no address now, it may have one when they connect.
+        // A hint for peers: a port without an address now may have one when they connect.
         let located = self.port.locate(&self.options.gid).unwrap_or_else(|_| self.port.located());
         let own = gid::ip(located.choice.row.gid);
         // What ends with the device should take no other way with it.

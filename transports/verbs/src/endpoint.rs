@@ -1,4 +1,4 @@
-//! A link between two lanes: its queue pairs, the connection beside them, and what is under way.
+//! A link between two lanes: its queue pairs, its side connection, and its outstanding puts.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use crate::{Options, status};
 
 /// Largest number of puts outstanding on one endpoint.
 pub(crate) const DEPTH_MAX: usize = 1024;
-/// Shift of the part of an immediate that holds the number of parts of its put, less one.
+/// Shift of the bits of an immediate that hold the number of parts of its put, less one.
 const PARTS_SHIFT: u32 = IMMEDIATE_MAX.count_ones();
-/// Longest reason of a failure that a peer is told, in characters: no more than fits a word.
+/// Longest reason of a failure that is sent to the peer, in characters: it must fit a side message.
 const REASON_CHARS_MAX: usize = NOTE_BYTES_MAX / 4;
 /// The UDP port of RoCE, version 2.
 const ROCE_PORT: u16 = 4791;
@@ -43,7 +43,7 @@ enum Stage {
     Live,
 }
 
-/// A put that waits, with its memory: the device may read the memory when the put goes.
+/// A waiting put, and its memory, kept for the device to read when the put is posted.
 #[derive(Debug)]
 struct Waiting {
     put: Put,
@@ -62,7 +62,7 @@ pub(crate) struct Endpoint {
     pub(crate) side: SideLink,
     port: Arc<Port>,
     stage: Stage,
-    /// Time since when the link is not live.
+    /// Time at which the current wait for the peer began: for its offer, or for its `Ready`.
     joining_since: Option<Instant>,
     own: Offer,
     /// The rows of the port's table of addresses that the offer names.
@@ -70,9 +70,9 @@ pub(crate) struct Endpoint {
     /// Queue pairs, in the order of [`group::needs`].
     queue_pairs: Vec<QueuePair>,
     groups: Groups,
-    /// Puts of data that are taken, and not handed to the device yet.
+    /// Data puts that are not handed to the device yet.
     pending: VecDeque<Waiting>,
-    /// Credits and CTS that are taken, and not handed to the device yet: they wait for no data.
+    /// Credits and CTS that are not handed to the device yet; they do not wait for data.
     control: VecDeque<Waiting>,
     /// Puts that are being handed to the device, which reads their memory meanwhile.
     posting: Vec<Waiting>,
@@ -85,16 +85,16 @@ pub(crate) struct Endpoint {
     pub(crate) is_active: bool,
     /// Puts that the device has.
     open: OpenPuts,
-    /// Puts of the peer that have come in part.
+    /// Puts of the peer that have arrived in part.
     partial: Vec<Partial>,
     /// Upper part of the ids of the endpoint's work requests, without the queue pair.
     name: u64,
-    /// Reason why the link is about to be lost. What its queue pairs still have to tell is taken in
-    /// before.
+    /// Reason why the link is about to be lost. Outstanding completions of its queue pairs are
+    /// handled first.
     failed: Option<String>,
     pub(crate) lost: Option<String>,
     pub(crate) reported: bool,
-    /// True while the endpoint's farewell is being said.
+    /// True once the endpoint's farewell has begun.
     pub(crate) leaves: bool,
 }
 
@@ -123,7 +123,7 @@ impl Name {
     }
 }
 
-/// A put that has come in part.
+/// A put of the peer that has arrived in part.
 #[derive(Debug)]
 struct Partial {
     immediate: u32,
@@ -131,10 +131,10 @@ struct Partial {
     bytes: usize,
 }
 
-/// News that a completion has for the lane.
+/// Outcome of a completion for the lane.
 pub(crate) enum Told {
     Nothing,
-    /// A put with this immediate and this many bytes has come.
+    /// A put with this immediate and this many bytes has arrived.
     Arrived(u32, usize),
 }
 
@@ -199,12 +199,12 @@ impl Endpoint {
         })
     }
 
-    /// Returns whether memory is the peer's, shared over this link.
+    /// Returns whether the peer has shared this memory over this link.
     pub(crate) fn is_theirs(&self, shared: &Shared) -> bool {
         shared.link == self.id && shared.dialled != self.dialled
     }
 
-    /// Returns whether nothing is handed to the queue pairs any more.
+    /// Returns whether the link has failed or is lost: its queue pairs get no more writes.
     pub(crate) fn has_ended(&self) -> bool {
         self.failed.is_some() || self.lost.is_some()
     }
@@ -213,8 +213,8 @@ impl Endpoint {
         self.stage == Stage::Live || self.lost.is_some()
     }
 
-    /// Returns whether the endpoint takes one more put. This bounds what waits; the rule in force
-    /// bounds what the device has (`write_now`). Credits and CTS count for neither.
+    /// Returns whether the endpoint takes one more put. This bounds the waiting puts; the rule in
+    /// force bounds those that the device has (`write_now`). Credits and CTS are counted apart.
     pub(crate) fn takes(&self, put: &Put) -> bool {
         let outstanding = match put.is_control {
             true => self.control.len(),
@@ -245,24 +245,24 @@ impl Endpoint {
         paths.map(flow).collect()
     }
 
-    /// Returns whether something waits for room, or for the peer.
+    /// Returns whether a put waits for room, or for the peer's queue pairs.
     pub(crate) fn waits(&self) -> bool {
         !self.pending.is_empty() || !self.control.is_empty()
     }
 
-    /// Returns whether the device has everything.
+    /// Returns whether the device has all puts, and the socket all messages.
     pub(crate) fn is_drained(&self) -> bool {
         self.lost.is_some() || (!self.waits() && self.side.is_flushed())
     }
 
-    /// Returns whether the peer has everything.
+    /// Returns whether the peer has all puts.
     pub(crate) fn is_delivered(&self) -> bool {
         let are_empty = self.queue_pairs.iter().all(|queue_pair| queue_pair.is_empty());
         self.lost.is_some() || (are_empty && self.is_drained())
     }
 
-    /// Takes a put. [`Endpoint::pump`] must follow before the put's memory may go. Appends the ids
-    /// of puts that are done with that.
+    /// Takes a put. [`Endpoint::pump`] must follow before the put's memory may be freed. Appends
+    /// the ids of puts that are thereby done.
     pub(crate) fn put(
         &mut self,
         put: &Put,
@@ -295,9 +295,8 @@ impl Endpoint {
         true
     }
 
-    /// Hands what is pending to the device, as far as it has room, and no more than `most` puts of
-    /// data. Appends the ids of puts that are done with that. Returns whether any puts of data
-    /// went.
+    /// Hands waiting puts to the device while it has room, and at most `most` data puts. Appends
+    /// the ids of puts that are thereby done. Returns whether any data puts were handed over.
     pub(crate) fn pump(&mut self, most: usize, load: &mut Load, done: &mut Vec<u64>) -> bool {
         if self.stage != Stage::Live || self.has_ended() {
             return false;
@@ -353,7 +352,7 @@ impl Endpoint {
     }
 
     /// Prepares the write of the bytes from `range.0` to before `range.1` of a put, on queue pair
-    /// `at`. `open` is the put's index if the put is not done before the write is.
+    /// `at`. `open` is the put's index; none if the write is done at once.
     fn write_part(
         &mut self,
         put: &Put,
@@ -370,8 +369,8 @@ impl Endpoint {
         queue_pair.write(put, open, range, immediate, name);
     }
 
-    /// Makes writes complete that are done already, so that [`Endpoint::is_delivered`] can be
-    /// waited for.
+    /// Requests completions of writes that were reported done early, so that
+    /// [`Endpoint::is_delivered`] becomes true.
     pub(crate) fn flush(&mut self) {
         if self.stage != Stage::Live || self.has_ended() {
             return;
@@ -405,7 +404,7 @@ impl Endpoint {
         self.failed.is_some() && self.lost.is_none()
     }
 
-    /// Returns whether the queue pairs have told everything.
+    /// Returns whether all queue pairs have reported their last completions.
     pub(crate) fn is_silent(&self) -> bool {
         self.queue_pairs.iter().all(|queue_pair| queue_pair.is_flushed)
     }
@@ -421,7 +420,7 @@ impl Endpoint {
         self.lose(reason);
     }
 
-    /// Takes in a completion of this endpoint. Appends the ids of puts that are done.
+    /// Handles a completion of this endpoint. Appends the ids of puts that are done.
     pub(crate) fn completed(
         &mut self,
         name: Name,
@@ -457,7 +456,7 @@ impl Endpoint {
         self.arrived(u32::from_be(completion.imm_data), completion.byte_len as usize)
     }
 
-    /// Counts the parts of a put: in whatever order they come, the put has arrived with the last.
+    /// Counts the parts of a put, which arrive in any order; the put has arrived with the last one.
     fn arrived(&mut self, immediate: u32, bytes: usize) -> Told {
         let (parts, immediate) = (immediate >> PARTS_SHIFT, immediate & IMMEDIATE_MAX);
         if parts == 0 {
@@ -495,8 +494,8 @@ impl Endpoint {
         )
     }
 
-    /// Takes in what the peer has said beside the queue pairs. Appends the peer's notes. A break
-    /// while the queue pairs live is no error.
+    /// Handles the peer's messages on the side connection. Appends the peer's notes. A break is no
+    /// error once this side's queue pairs are connected.
     pub(crate) fn hear(
         &mut self,
         now: Instant,
@@ -504,7 +503,7 @@ impl Endpoint {
         notes: &mut Vec<Vec<u8>>,
         options: &Options,
     ) -> Result<(), EndpointError> {
-        // From there on both sides have what it takes to find each other again.
+        // Once offers are exchanged, both sides can find each other again.
         let listened = self.side.listen(words, self.stage != Stage::Offered, now);
         // Only an offer of queue pairs ends the wait for the peer; notes do not.
         let offers = |word: &SideMessage| matches!(word, SideMessage::Offer(_));
@@ -558,7 +557,7 @@ impl Endpoint {
                 (at, to)
             }
         };
-        // Messages about this link name the address that it has from now on.
+        // Error messages of this link name the addresses that it uses from now on.
         (self.own.gid, theirs.gid) = (mine[at], their[to]);
         let (own, their) = (gid::ip(self.own.gid), gid::ip(theirs.gid));
         if self.port.is_ethernet() && own.is_ipv4() != their.is_ipv4() {
@@ -598,8 +597,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Mends the connection beside the queue pairs, and gives up if the two sides have not
-    /// connected their queue pairs in time. Returns whether there is a new connection.
+    /// Mends the side connection, and loses the link if the two sides have not connected their
+    /// queue pairs in time. Returns whether there is a new side connection.
     pub(crate) fn look_after(&mut self, now: Instant, options: &Options) -> bool {
         let may_mend = self.stage != Stage::Offered && !self.has_ended();
         let mended = if may_mend { self.side.mend(options.link_within, now) } else { Ok(false) };
@@ -637,8 +636,8 @@ impl Endpoint {
     }
 }
 
-/// Returns the room that a queue pair is asked for: its share of the link's, as far as the device
-/// can.
+/// Returns the room to request for a queue pair: its share of the link's room, within the device's
+/// limit.
 fn room(port: &Port, options: &Options, need: Need) -> Room {
     let most = port.limits.max_qp_wr.max(1) as u32;
     let (writes, immediates) = (need.writes.clamp(2, most.max(2)), need.immediates.clamp(1, most));
@@ -651,7 +650,7 @@ pub(crate) fn completions(port: &Port, options: &Options) -> usize {
     rooms.map(|room| (room.writes + room.immediates) as usize).sum()
 }
 
-/// Returns the UDP port that packets with a flow label are sent from: Linux,
+/// Returns the UDP source port of packets with a flow label, by Linux's
 /// `rdma_flow_label_to_udp_sport` in
 /// <https://github.com/torvalds/linux/blob/v6.1/include/rdma/ib_verbs.h>.
 fn source_port(flow_label: u32) -> u16 {

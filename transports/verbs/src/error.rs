@@ -6,7 +6,7 @@ use ccl_core::transport::TransportError;
 use ccl_socket::LinkEnd;
 use thiserror::Error;
 
-/// Error that ends a link, found on the connection beside its queue pairs.
+/// Error that ends a link, found on its side connection.
 #[derive(Debug, Error)]
 pub(crate) enum EndpointError {
     #[error(transparent)]

@@ -1,8 +1,8 @@
 //! Choice of one of a port's addresses: by rule, with the reason.
 //!
 //! A RoCE port has an address for each IP address of its interface, once per version of RoCE, and
-//! the table may have gaps. Only version 2 can be routed. An address that the fabric's switches
-//! route is better than one of the link. Among several, the network that is asked for decides.
+//! the table may have gaps. Only version 2 can be routed. A routed address is better than a
+//! link-local one. Among several, the requested network decides.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -34,7 +34,7 @@ pub enum Family {
     V6,
 }
 
-/// Address that was taken, and the reason.
+/// Address that was chosen, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) row: GidRow,
@@ -72,7 +72,7 @@ pub enum GidError {
     },
 }
 
-/// Address that would be taken, for tools that only look.
+/// Address that would be chosen, for tools that do not use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picked {
     /// Row of the table.
@@ -98,12 +98,12 @@ pub(crate) fn is_link_local(gid: [u8; 16]) -> bool {
     merit(ip(gid)) == Merit::LinkLocal
 }
 
-/// Number of addresses that a side offers beside the one that it would take.
+/// Number of addresses that a side offers beside its first choice.
 const OTHERS_MAX: usize = 7;
 
-/// Returns the indices of the two addresses that meet: one of the side that dialled, and one of the
-/// other side. Both sides call this function with the same arguments, and so agree. Two addresses
-/// of one subnet come first, then those that are routed. Among equals the first wins.
+/// Returns the indices of the two addresses that a link uses: one of the side that dialled, and one
+/// of the other side. Both sides pass the same arguments, and so agree. Of pairs of one IP family,
+/// those of one subnet come first, then routed ones. Among equals the first wins.
 pub(crate) fn meet(dialler: &[[u8; 16]], other: &[[u8; 16]]) -> (usize, usize) {
     let mut best = None;
     for (at, one) in dialler.iter().enumerate() {
@@ -117,9 +117,9 @@ pub(crate) fn meet(dialler: &[[u8; 16]], other: &[[u8; 16]]) -> (usize, usize) {
     best.map_or((0, 0), |(_, found)| found)
 }
 
-/// Ranks a pair of addresses: by one family, by the bits that they share if they are of one subnet,
-/// and by the merit of the worse one. A port does not tell how long its subnet's prefix is: 24 bits
-/// for IPv4 and 64 for IPv6 are assumed.
+/// Ranks a pair of addresses: first a common family, then the number of common bits if both are of
+/// one subnet, then the merit of the worse one. A port does not report the length of its subnet's
+/// prefix: 24 bits are assumed for IPv4, and 64 for IPv6.
 fn merit_of(one: [u8; 16], other: [u8; 16]) -> (bool, u32, Merit) {
     let (first, second) = (ip(one), ip(other));
     let merit = merit(first).min(merit(second));
@@ -150,8 +150,8 @@ fn merit(ip: IpAddr) -> Merit {
 }
 
 impl Rule {
-    /// Returns the address of a port that would be used, by what sysfs tells without opening a
-    /// device: rows with the texts of `gids/N` and `gid_attrs/types/N`.
+    /// Returns the address of a port that would be chosen, without opening a device: `rows` holds
+    /// the texts of `gids/N` and `gid_attrs/types/N` in sysfs.
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ impl Rule {
         })
     }
 
-    /// Returns the address of a port that is used.
+    /// Returns the address of a port to use.
     pub(crate) fn choose(&self, rows: &[GidRow], link_layer: u8) -> Result<Choice, GidError> {
         if let Some(index) = self.index {
             let row = rows.iter().find(|row| row.index == index);
@@ -212,7 +212,7 @@ impl Rule {
         others.copied().take(OTHERS_MAX).collect()
     }
 
-    /// Returns the addresses of RoCE v2 that fit the rule, the best first. Among equals the first
+    /// Returns the addresses of RoCE v2 that fit the rule, the best first. Among equals the lowest
     /// row comes first, which is the interface's oldest.
     fn fitting<'r>(&self, rows: &'r [GidRow]) -> Vec<&'r GidRow> {
         let fits = |row: &&GidRow| row.kind == IBV_GID_TYPE_ROCE_V2 && self.takes(ip(row.gid));
@@ -294,7 +294,7 @@ mod tests {
         let own = ["10.0.0.1", "192.168.7.1", "fd00:7::1", "fe80::1"];
         assert_eq!(met(&own, &["192.168.7.2"]), pair("192.168.7.1", "192.168.7.2"));
         assert_eq!(met(&own, &["172.16.0.2", "fd00:7::2"]), pair("fd00:7::1", "fd00:7::2"));
-        // Behind routers all subnets are alike.
+        // Without a common subnet, the first routed pair is taken.
         assert_eq!(met(&own, &["172.16.0.2", "10.0.9.2"]), pair("10.0.0.1", "172.16.0.2"));
         assert_eq!(met(&own, &["fe80::2"]), pair("fd00:7::1", "fe80::2"));
         assert_eq!(met(&["fe80::1"], &["10.0.0.1", "fe80::2"]), pair("fe80::1", "fe80::2"));

@@ -24,8 +24,8 @@ pub(crate) struct Need {
     pub(crate) immediates: u32,
 }
 
-/// Returns the queue pairs that each link needs. The first one is for credits and CTS, which tell
-/// the peer what it may send and must not wait behind data.
+/// Returns the queue pairs that each link needs. The first one is for credits and CTS, which must
+/// not wait behind data.
 pub(crate) fn needs(options: &Options) -> impl Iterator<Item = Need> + '_ {
     let need = |traffic_class, sharers: u32| Need {
         traffic_class,
@@ -51,8 +51,8 @@ pub(crate) struct Group {
     turn: usize,
 }
 
-/// Queue pairs that a put takes: `parts` parts of `part_bytes` bytes go to the one at `at` of a
-/// group and those after it, around the group.
+/// Queue pairs that a put takes: `parts` parts of `part_bytes` bytes go to successive queue pairs
+/// of a group, cyclically from index `at`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Selection {
     first: usize,
@@ -142,7 +142,7 @@ impl Groups {
             part_bytes = bytes.div_ceil(parts).next_multiple_of(ALIGNMENT).min(bytes);
             parts = bytes.div_ceil(part_bytes.max(1)).max(1);
         }
-        // The turn may be that of a striping with more queue pairs.
+        // The turn may stem from a striping with more queue pairs.
         let turn = if group.turn < count { group.turn } else { 0 };
         let at = if parts > 1 {
             (0..parts).all(|part| queue_pairs[(turn + part) % count].has_room()).then_some(turn)?

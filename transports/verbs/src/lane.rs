@@ -28,28 +28,28 @@ use crate::queue_pair::Put;
 
 /// Number of completions that are taken at once.
 const AT_ONCE: usize = 32;
-/// Number of times that completions are taken in a row, so that a lane that never dries up does not
-/// keep its caller.
+/// Largest number of batches of completions taken in a row, so that a busy lane does not hold its
+/// caller.
 const TURNS_MAX: usize = 8;
-/// Interval between looks for notes, ends and events, when all links are connected and nothing
-/// moves.
+/// Interval between checks of side connections and device events, when all links are connected and
+/// no messages move.
 const CHECK_IDLE: Duration = Duration::from_millis(1);
-/// Interval between these looks while messages move: each takes some system calls, and what a peer
-/// has to tell of a link that works can wait.
+/// Interval between these checks while messages move: each takes some system calls, and side
+/// messages of a working link can wait.
 const CHECK_MOVING: Duration = Duration::from_millis(4);
-/// Largest number of links that one look finds with something to hear.
+/// Largest number of links that one check finds readable.
 const READY_MAX: usize = 64;
 /// Longest wait for the delivery of posted puts before a link is closed. Delivery needs no CPU time
 /// of the peer, but a slow network or retries may delay it. A dead peer is not waited for. The wait
 /// is shorter than the time that a launcher grants to ranks that end.
 const FAREWELL: Duration = Duration::from_secs(4);
-/// Pause between two looks at a farewell.
+/// Pause between two checks of a farewell.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 /// Longest sleep of a lane that waits for its port's budget.
 const BUDGET_NAP: Duration = Duration::from_micros(100);
-/// Longest time that failed queue pairs may take to tell what came before.
+/// Longest time that failed queue pairs may take to report earlier completions.
 const LAST_WORDS: Duration = Duration::from_millis(20);
-/// Number of the completion queue among those of the endpoints.
+/// Number of the completion queue in epoll, where endpoints have their own numbers.
 const QUEUE: u64 = u64::MAX;
 
 /// A lane of a port.
@@ -58,13 +58,13 @@ pub(crate) struct VerbsLane {
     port: Arc<Port>,
     options: Options,
     memory: NamedMemory<Arc<Memory>, Shared>,
-    /// Process that made the lane: the child of a fork has the same connections, and must say
+    /// Process that made the lane: the child of a fork has the same connections, and must send
     /// nothing on them.
     process: Pid,
     epoll: OwnedFd,
     /// Endpoints by number; empty where detached. Numbers are not used again.
     endpoints: Vec<Option<Endpoint>>,
-    /// Numbers of endpoints with something to hand to the device, in the order of their turns.
+    /// Numbers of endpoints with puts for the device, in the order of their turns.
     active: Vec<usize>,
     load: Load,
     /// True if endpoints must be looked after at every poll: some are neither connected nor
@@ -76,17 +76,17 @@ pub(crate) struct VerbsLane {
     room: usize,
     /// Buffer that completions are taken to.
     space: Vec<ibv_wc>,
-    /// Number of completions in `space` that were taken from the queue before somebody asked.
+    /// Number of completions in `space` that were taken from the queue ahead of the next poll.
     stashed: usize,
     /// Ids of puts that are done and not reported yet.
     done: Vec<u64>,
     /// Events that happened while another endpoint was closed.
     deferred: Vec<Event>,
-    /// Numbers of endpoints with something to hear, at the last look.
+    /// Numbers of endpoints whose side connections were readable at the last check.
     ready: Vec<u64>,
     words: Vec<SideMessage>,
     checked: Instant,
-    /// True if something was completed since then.
+    /// True if anything has completed since `checked`.
     has_moved: bool,
     farewell: Farewell,
 }
@@ -153,7 +153,7 @@ impl VerbsLane {
             return Err(TransportError::UnknownEndpoint(endpoint));
         };
         if peer.has_ended() {
-            // Work for a lost peer is void: taken, and never done.
+            // A put to a lost peer is accepted and never completes.
             return Ok(true);
         }
         if !peer.takes(&put) {
@@ -168,8 +168,8 @@ impl VerbsLane {
         Ok(true)
     }
 
-    /// Hands what is pending to the device. While the port's budget is short, endpoints take turns,
-    /// and the one that was refused is the next.
+    /// Hands waiting puts to the device. While the port's budget is short, endpoints take turns,
+    /// and a refused one is next.
     fn pump(&mut self) {
         if self.active.is_empty() {
             return;
@@ -197,7 +197,7 @@ impl VerbsLane {
         }
     }
 
-    /// Takes completions in. Returns whether there may be more.
+    /// Handles completions. Returns whether there may be more.
     fn drain(&mut self, events: &mut Vec<Event>) -> Result<bool, TransportError> {
         for _ in 0..TURNS_MAX {
             if self.stashed == 0 {
@@ -229,12 +229,12 @@ impl VerbsLane {
         }
     }
 
-    /// Returns the time of the next look for what peers say beside their queue pairs.
+    /// Returns the time of the next check of the side connections.
     fn next_check(&self) -> Instant {
         self.checked + if self.has_moved { CHECK_MOVING } else { CHECK_IDLE }
     }
 
-    /// Takes in what peers say beside their queue pairs, and looks after links in the making.
+    /// Handles device events and side messages; mends and advances links.
     fn check(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
         (self.checked, self.unsettled, self.has_moved) = (now, true, false);
         self.port.look_after(now);
@@ -266,7 +266,7 @@ impl VerbsLane {
         self.lose_failed(events)
     }
 
-    /// Loses the endpoints that have failed, after all that their peers had written is taken in.
+    /// Loses the endpoints that have failed, after their earlier completions are handled.
     fn lose_failed(&mut self, events: &mut Vec<Event>) -> Result<(), TransportError> {
         if !self.endpoints.iter().flatten().any(Endpoint::is_failing) {
             return Ok(());
@@ -275,7 +275,7 @@ impl VerbsLane {
         loop {
             let may_have_more = self.drain(events)?;
             let mut failing = self.endpoints.iter().flatten().filter(|end| end.is_failing());
-            // The queue is finite: what is in it is heard whatever time that takes.
+            // The queue is finite: it is always drained, even after the deadline.
             if !may_have_more && (failing.all(Endpoint::is_silent) || now() >= until) {
                 break;
             }
@@ -288,14 +288,15 @@ impl VerbsLane {
         Ok(())
     }
 
-    /// Stops counting what was under way to endpoints that are lost.
+    /// Subtracts the outstanding bytes of lost endpoints from the load.
     fn refund(&mut self) {
         for endpoint in self.endpoints.iter_mut().flatten().filter(|end| end.lost.is_some()) {
             self.load.done(std::mem::take(&mut endpoint.under_way));
         }
     }
 
-    /// Waits until there is something to hear, for at most `longest`. Returns whether there is.
+    /// Waits for a side message or completion, at most `longest`. Returns whether a side connection
+    /// is readable.
     fn await_ready(&mut self, longest: Duration) -> bool {
         self.ready.clear();
         let timeout = Timespec::try_from(longest).ok();
@@ -313,7 +314,7 @@ impl VerbsLane {
             let Some(endpoint) = endpoint else { continue };
             if let (Some(reason), false) = (&endpoint.lost, endpoint.reported) {
                 endpoint.reported = true;
-                // Its end would wake every sleep from now on.
+                // The ended connection would wake every later sleep.
                 unwatch(&self.epoll, endpoint);
                 let endpoint = EndpointId(number as u32);
                 events.push(Event::Lost { endpoint, reason: reason.clone() });
@@ -326,7 +327,7 @@ impl VerbsLane {
         self.has_events() || self.endpoints.iter().flatten().any(unreported)
     }
 
-    /// Returns whether the next poll has something to tell that is known already.
+    /// Returns whether events or completions for the next poll are known already.
     fn has_events(&self) -> bool {
         !self.done.is_empty() || !self.deferred.is_empty() || self.stashed > 0
     }
@@ -338,7 +339,7 @@ impl VerbsLane {
         Ok(self.stashed > 0)
     }
 
-    /// Waits until the peers of some endpoints have what was posted, but not for long.
+    /// Waits, for a bounded time, until the peers of some endpoints have all posted puts.
     fn part(&mut self, only: Option<EndpointId>) {
         while !self.say_farewell(only) {
             std::thread::sleep(FAREWELL_PAUSE);
@@ -354,7 +355,7 @@ impl VerbsLane {
     }
 }
 
-/// Registers an endpoint with epoll, which then returns its number when there is something to hear.
+/// Registers an endpoint with epoll, which returns its number when a side message has arrived.
 fn watch(epoll: &OwnedFd, endpoint: &Endpoint, number: usize) -> Result<(), TransportError> {
     let Some(socket) = endpoint.side.socket() else { return Ok(()) };
     let data = epoll::EventData::new_u64(number as u64);
@@ -426,7 +427,7 @@ impl Lane for VerbsLane {
             endpoint.leaves |= is_meant;
             if endpoint.leaves {
                 endpoint.flush();
-                // An endpoint that has not met its peer yet has nothing for it.
+                // An endpoint that is not connected yet has posted no writes.
                 let undelivered = endpoint.is_live() && !endpoint.is_delivered();
                 waiting.extend(undelivered.then_some(number));
             }
@@ -557,14 +558,14 @@ impl Lane for VerbsLane {
         if self.has_news() || self.queue.arm().is_err() {
             return;
         }
-        // What came before the bell was armed does not ring it.
+        // Completions from before the arming do not ring the bell.
         if !matches!(self.stash(), Ok(false)) {
             return;
         }
         // Puts of other lanes may complete without an event on this one.
         let longest = if self.load.is_awaited() { longest.min(BUDGET_NAP) } else { longest };
         if self.await_ready(longest) {
-            // It is heard at the next poll.
+            // The next poll then reads the side connections.
             self.checked = Instant::ZERO;
         }
     }

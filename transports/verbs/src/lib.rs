@@ -4,10 +4,10 @@
 //! # Connecting
 //!
 //! Two lanes connect over a TCP connection that proves the communicator's secret ([`ccl_socket`]).
-//! Over this connection they tell each other their queue pairs, and the notes of their owners. The
-//! connection stays: a peer says farewell over it, and a process that has ended does not answer on
-//! it. A connection that breaks while both sides live, for example because a middlebox drops it, is
-//! made anew, and nothing is lost.
+//! Over this side connection they exchange their queue pairs, and the notes of their users. The
+//! connection stays open: a peer sends its farewell over it, and it ends when the peer's process
+//! ends. A connection that breaks while both sides live, for example because a middlebox drops it,
+//! is made anew, and nothing is lost.
 //!
 //! # Data
 //!
@@ -16,8 +16,8 @@
 //! and relies on no order between them. Credits and CTS have a queue pair and a traffic class of
 //! their own. A short put is handed to the device with its bytes (inline). The writes of one post
 //! share one ring of the doorbell. Only the last of several writes completes, and the earlier ones
-//! on its queue pair are done with it. Only a peer that has the key of memory writes there: peers
-//! of the same device are told the keys of their own memory, and are trusted not to guess others.
+//! on its queue pair are done with it. Only a peer that has the key of memory can write there. A
+//! peer gets the keys of memory that is shared with it, and is trusted not to guess others.
 //!
 //! # Failures
 //!
@@ -73,7 +73,7 @@ pub struct Options {
     /// Devices to use: names or prefixes of names, with or without a port (`mlx5_0:1`), separated
     /// by commas; `=` before the first takes names as they are, `^` takes all others.
     pub devices: String,
-    /// Interfaces that peers are told of for the connections beside the hardware, as with TCP.
+    /// Interfaces whose addresses are offered to peers for side connections, as with TCP.
     pub interfaces: String,
     /// Rule that picks one of a port's addresses.
     pub gid: Rule,
@@ -92,7 +92,7 @@ pub struct Options {
     pub completions: u32,
     /// Length of the longest put that is handed to the device with its bytes.
     pub inline_bytes: u32,
-    /// True if a put that is handed over with its bytes, too, is done only when the peer has it
+    /// True if even a put that is handed over with its bytes is done only when the peer has it
     /// ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)).
     pub acknowledged: bool,
     /// Traffic class (DSCP and ECN) of data.
@@ -103,13 +103,13 @@ pub struct Options {
     pub control_traffic_class: Option<u8>,
     /// Service level of all packets.
     pub service_level: u8,
-    /// Exponent of the time that an acknowledgement is waited for: 4.096 µs times two to this.
+    /// Exponent of the acknowledgement timeout: 4.096 µs times two to this power.
     pub timeout: u8,
     /// Number of times that a packet is sent again. With 7 some devices never give up.
     pub retries: u8,
-    /// Number of times that a receiver that is not ready is asked again; 7 is for ever.
+    /// Number of retries when the receiver is not ready; 7 retries for ever.
     pub not_ready_retries: u8,
-    /// Longest payload of a packet in bytes, as far as the port is set to so much.
+    /// Longest payload of a packet in bytes; the port may be set to less.
     pub mtu_bytes: u32,
     /// True if writes may overtake each other on the bus.
     pub relaxed_ordering: bool,
@@ -230,7 +230,7 @@ impl Options {
         codes.into_iter().find(|code| 128 << code == self.mtu_bytes)
     }
 
-    /// Rejects values that no device takes, so that their error differs from that of one device.
+    /// Rejects values that no device takes, so that the error does not blame one device.
     fn check(&self) -> Result<(), TransportError> {
         let pairs = group::needs(self).count();
         if !(2..=offer::PAIRS_MAX).contains(&pairs) {
@@ -380,7 +380,7 @@ impl Transport for VerbsTransport {
         let ports = self.survey();
         let unusable = |(name, port): &(String, Result<String, TransportError>)| match port {
             Ok(_) => None,
-            // It names the port.
+            // This error names the port itself.
             Err(problem @ TransportError::Unusable { .. }) => Some(problem.to_string()),
             Err(problem) => Some(format!("{name}: {problem}")),
         };

@@ -1,4 +1,4 @@
-//! List of the ports of this machine, for tools that describe the machine and do not use them.
+//! List of the ports of this machine, for tools that only describe the machine.
 
 use ccl_core::transport::{LinkLayer, Locality};
 use rdma_sys::{
@@ -8,8 +8,8 @@ use rdma_sys::{
 use crate::VerbsTransport;
 use crate::native::Context;
 
-/// Code of the fastest generation, NDR, that the library's function has a bit for. Faster ports are
-/// reported with it, too.
+/// Code of NDR, the fastest generation that the library's function can report. Faster ports are
+/// reported with this code, too.
 const FASTEST: u8 = 128;
 
 /// A port of a device as the library reports it, whether it can be used or not.
@@ -23,8 +23,8 @@ pub struct PortInfo {
     pub is_active: bool,
     /// Link layer of the port; none if the library does not know.
     pub layer: Option<LinkLayer>,
-    /// Bandwidth in one direction, in bytes per second; none if the port reports nothing that is
-    /// known.
+    /// Bandwidth in one direction, in bytes per second; none if the port reports an unknown width
+    /// or speed.
     pub bytes_per_s: Option<f64>,
     /// True if the bandwidth may be higher: faster ports are reported with this speed.
     pub is_at_least: bool,
@@ -78,7 +78,7 @@ pub(crate) fn bytes_per_s(attr: &ibv_port_attr) -> Option<f64> {
         16 => 2.0,
         _ => return None,
     };
-    // SDR to QDR send ten bits for eight of data, FDR 66 for 64. The others are rates of data.
+    // SDR to QDR send ten bits for eight of data, FDR 66 for 64. The others are data rates already.
     let gigabits = match attr.active_speed {
         1 => 2.5 * 0.8,
         2 => 5.0 * 0.8,

@@ -1,5 +1,5 @@
-//! Bytes under way from a port: a budget that all its links share, so that neither many peers nor
-//! many communicators have more in a fabric than it was asked to hold.
+//! Budget of bytes under way from a port. All links of the port share it, so that it bounds the
+//! bytes of many peers and communicators together.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,8 +10,8 @@ use crossbeam::utils::CachePadded;
 /// A number of bytes that several threads count, in a cache line of its own.
 type Bytes = CachePadded<AtomicUsize>;
 
-/// Bytes under way from each port, of all lanes of a process, by the process and the port's name:
-/// the child of a fork has none of what its parent has.
+/// Bytes under way from each port, of all lanes of a process, by the process and the port's name: a
+/// forked child starts with none.
 static PORTS: Mutex<BTreeMap<(u32, String), Weak<Bytes>>> = Mutex::new(BTreeMap::new());
 
 /// Bytes that one lane has under way, beside all others of its port.
@@ -19,7 +19,7 @@ static PORTS: Mutex<BTreeMap<(u32, String), Weak<Bytes>>> = Mutex::new(BTreeMap:
 pub(crate) struct Load {
     own: usize,
     port: Arc<Bytes>,
-    /// True after a put was refused, until `Load::ask_again`: nothing goes meanwhile.
+    /// True after a put was refused, until `Load::ask_again`: no put is admitted meanwhile.
     is_awaited: bool,
 }
 
@@ -38,36 +38,36 @@ impl Load {
         Load { own: 0, port: shared, is_awaited: false }
     }
 
-    /// Returns whether so many bytes may go now. A lane may always have its share of the budget
-    /// under way, and one put at least: what other lanes have under way may be done long before
-    /// they say so.
+    /// Returns whether a put of `bytes` bytes may be sent now. A lane may always have its share of
+    /// the budget under way, and one put at least: other lanes may report late that their bytes are
+    /// done.
     pub(crate) fn admits(&mut self, bytes: usize, budget_bytes: usize) -> bool {
         let there = self.port.load(Ordering::Relaxed);
         let fits = there.saturating_add(bytes) <= budget_bytes;
-        // A division, which is asked for only when it matters.
+        // Evaluated last, because it divides.
         let has_share = || self.own + bytes <= budget_bytes / Arc::strong_count(&self.port);
         let admits = !self.is_awaited && (fits || self.own == 0 || has_share());
         self.is_awaited |= !admits;
         admits
     }
 
-    /// Returns whether a put was refused, and lets puts ask again, the first one first.
+    /// Returns whether a put was refused, and lets puts be admitted again.
     pub(crate) fn ask_again(&mut self) -> bool {
         std::mem::take(&mut self.is_awaited)
     }
 
-    /// Returns whether a put was refused and nothing goes before it has asked again.
+    /// Returns whether a put was refused and none is admitted before `Load::ask_again`.
     pub(crate) fn is_awaited(&self) -> bool {
         self.is_awaited
     }
 
-    /// Counts so many bytes as under way.
+    /// Counts `bytes` bytes as under way.
     pub(crate) fn add(&mut self, bytes: usize) {
         self.own += bytes;
         self.port.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts so many bytes as done, or as never to be done.
+    /// Counts `bytes` bytes as done or dropped.
     pub(crate) fn done(&mut self, bytes: usize) {
         let bytes = bytes.min(self.own);
         self.own -= bytes;

@@ -1,4 +1,4 @@
-//! Memory keys as they travel.
+//! Remote keys in their encoded form.
 
 use ccl_core::encoding;
 use ccl_core::transport::{Imported, RemoteKey};

@@ -20,8 +20,8 @@ pub(crate) struct Offer {
     pub(crate) link_layer: u8,
     /// Longest packet that this side takes.
     pub(crate) mtu: ibv_mtu,
-    /// Number of the first packet of each of this side's queue pairs, and of the queue pairs that
-    /// answer them.
+    /// Sequence number of the first packet (PSN) of all queue pairs of the link, on both sides;
+    /// that of the side that dialled is used.
     pub(crate) first_packet: u32,
     /// Queue pairs of this side; the first of one side is joined with the first of the other.
     pub(crate) pairs: Vec<u32>,

@@ -13,7 +13,7 @@ use crate::gid::{self, Choice, GidError};
 use crate::native::{Context, Domain, GidRow};
 use crate::status;
 
-/// Number of failed queue pairs that are remembered until somebody asks.
+/// Limit on failed queue pairs that are remembered until their failure is taken.
 const PAIRS_MAX: usize = 256;
 
 /// A port that is used.
@@ -39,28 +39,28 @@ pub(crate) struct Port {
 #[derive(Clone, Debug)]
 pub(crate) struct Located {
     pub(crate) choice: Choice,
-    /// Other rows that would do, the best first.
+    /// Other rows that fit the rule, the best first.
     pub(crate) others: Vec<GidRow>,
-    /// True if the table may have better rows than when it was read whole: it was being filled, or
-    /// has lost some.
+    /// True if the table may have better rows since its last full read: it was being filled then,
+    /// or has lost rows since.
     is_partial: bool,
     pub(crate) lid: u16,
     pub(crate) mtu: ibv_mtu,
 }
 
-/// Health of a port, as events have told it.
+/// Health of a port, as events report it.
 #[derive(Debug, Default)]
 struct Health {
     /// Time at which the link went down, while it is down.
     down_since: Option<Instant>,
     /// Failure that the port does not recover from.
     fatal: Option<&'static str>,
-    /// Queue pairs that have failed lately, and how: their completions say only that they have.
+    /// Queue pairs that have failed lately, and their failures, which completions do not report.
     pairs: VecDeque<(u32, &'static str)>,
 }
 
-/// Returns the reason why a device of this type, as sysfs names it, has no reliable connected queue
-/// pairs that two hosts could join, if that is so.
+/// Returns the reason why a device of this sysfs node type cannot be used, if it lacks reliable
+/// connected queue pairs between hosts.
 fn unsuitable(node_type: &str) -> Option<String> {
     let node_type = node_type.trim();
     (!node_type.starts_with("1:")).then(|| {
@@ -127,12 +127,12 @@ impl Port {
     ///
     /// # Errors
     ///
-    /// When the port cannot be queried, or has no address any more that the rule takes.
+    /// When the port cannot be queried, or no longer has an address that fits the rule.
     pub(crate) fn locate(&self, rule: &gid::Rule) -> Result<Located, TransportError> {
         let attr = self.context.port(self.number)?;
         let mut located = self.located.lock().unwrap_or_else(PoisonError::into_inner);
         let row = located.choice.row;
-        // One row is soon read, all of them are not.
+        // Reading one row is quick; reading all rows is not.
         let is_there = self.context.gid(self.number, row.index) == Some(row);
         if !is_there || located.is_partial {
             let choice = choose(&self.context, self.number, &attr, rule);
@@ -147,7 +147,7 @@ impl Port {
             located.is_partial = self.is_ethernet() && gid::is_link_local(choice.row.gid);
             (located.choice, located.others) = (choice, others);
         }
-        // An address that is offered and gone would be chosen for a peer, and then refused.
+        // An offered address that is gone might be chosen for a link, and then refused.
         let known = located.others.len();
         let is_there = |row: &GidRow| self.context.gid(self.number, row.index) == Some(*row);
         located.others.retain(is_there);
@@ -176,7 +176,7 @@ impl Port {
         self.attr.link_layer == IBV_LINK_LAYER_ETHERNET
     }
 
-    /// Takes in the events of the device. Any lane may do this for all lanes.
+    /// Handles the events of the device. Any lane may do this for all lanes.
     pub(crate) fn look_after(&self, now: Instant) {
         let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(happening) = self.context.happening() {
@@ -203,7 +203,7 @@ impl Port {
         }
     }
 
-    /// Takes the failure that an event has told of a queue pair, if one has.
+    /// Takes the failure that an event has reported of a queue pair, if any.
     pub(crate) fn take_failure(&self, pair: u32) -> Option<&'static str> {
         let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
         let at = health.pairs.iter().position(|(known, _)| *known == pair)?;
@@ -228,7 +228,7 @@ impl Port {
     }
 }
 
-/// Returns the address that the rule takes now, and others that it would take.
+/// Returns the address that the rule chooses now, and others that fit the rule.
 fn choose(
     context: &Context,
     number: u8,

@@ -1,4 +1,4 @@
-//! A queue pair in use: what is under way on it, and what its completions mean.
+//! A queue pair in use: its outstanding writes, and the meaning of its completions.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use ccl_core::transport::TransportError;
 use crate::gid;
 use crate::native::{Pair, Path, Room, Sge, Write};
 
-/// Largest number of writes in a row that complete with the last of them.
+/// Largest number of writes in a row that share one completion.
 const QUIET_MAX: u32 = 16;
 
 /// A put that was taken.
@@ -65,7 +65,7 @@ pub(crate) struct QueuePair {
     under_way: VecDeque<UnderWay>,
     /// Number of writes posted so far, modulo 2^32: the next one's number.
     posted: u32,
-    /// Number of writes since the last one that completes.
+    /// Number of writes since the last one with a completion.
     quiet: u32,
     /// True if one of the `quiet` writes needs a completion.
     owing: bool,
@@ -75,7 +75,7 @@ pub(crate) struct QueuePair {
     bytes: usize,
     /// Path to the peer, once connected.
     path: Option<Path>,
-    /// True if the queue pair has failed and told everything that came before.
+    /// True if the queue pair has failed and reported all earlier completions.
     pub(crate) is_flushed: bool,
     /// True if a write is done when the device has its bytes.
     early: bool,
@@ -100,9 +100,9 @@ impl QueuePair {
         }
     }
 
-    /// Stops the queue pair, which carries nothing any more.
+    /// Stops the queue pair: it carries no more writes.
     pub(crate) fn stop(&mut self) {
-        // One that cannot be stopped has nothing more to tell.
+        // A queue pair that cannot be stopped reports no more completions.
         self.is_flushed = self.pair.stop().is_err();
     }
 
@@ -129,12 +129,12 @@ impl QueuePair {
         )
     }
 
-    /// Posts the first receive requests. `name` comes back with their completions.
+    /// Posts the first receive requests. Their completions return `name`.
     pub(crate) fn open(&mut self, name: u64) -> Result<(), TransportError> {
         self.pair.receive(self.room.immediates as usize, name)
     }
 
-    /// Counts an immediate that has come. Renews receive requests when a quarter of them is used
+    /// Counts an immediate that has arrived. Renews receive requests when a quarter of them is used
     /// up.
     pub(crate) fn heard(&mut self, name: u64) -> Result<(), TransportError> {
         self.used += 1;
@@ -149,7 +149,7 @@ impl QueuePair {
         self.bytes
     }
 
-    /// Returns whether the peer has everything.
+    /// Returns whether no write is outstanding.
     pub(crate) fn is_empty(&self) -> bool {
         self.under_way.is_empty()
     }
@@ -158,7 +158,7 @@ impl QueuePair {
         self.under_way.len() < self.room.writes as usize
     }
 
-    /// Returns whether a write of so many bytes is done when the device has them.
+    /// Returns whether a write of `bytes` bytes is done when the device has them.
     pub(crate) fn is_early(&self, bytes: usize) -> bool {
         self.early && self.is_inline(bytes)
     }
@@ -168,9 +168,8 @@ impl QueuePair {
     }
 
     /// Prepares to write the bytes from `start` to before `end` of a put. `open` is the put's index
-    /// among the endpoint's; none if the write is done with this ([`QueuePair::is_early`]). `name`
-    /// and the write's number come back with its completion. [`QueuePair::ring`] must follow before
-    /// the put goes.
+    /// in the endpoint; none if the write is done at once ([`QueuePair::is_early`]). The completion
+    /// returns `name` and the write's number. [`QueuePair::ring`] must follow to send the write.
     pub(crate) fn write(
         &mut self,
         put: &Put,
@@ -184,7 +183,7 @@ impl QueuePair {
         let half = self.room.writes / 2;
         let signaled = self.quiet + 1 >= QUIET_MAX.min(half.max(1));
         self.quiet = if signaled { 0 } else { self.quiet + 1 };
-        // What is done already needs no completion of its own.
+        // A write that is done already needs no completion.
         self.owing = !signaled && (self.owing || open.is_some());
         let (from, then) = put.sges(start, end);
         self.pair.stage(&Write {
@@ -202,7 +201,7 @@ impl QueuePair {
         self.under_way.push_back(UnderWay { put: open, bytes });
     }
 
-    /// Makes all that is under way complete, also what is done already.
+    /// Requests a completion of all outstanding writes, including those reported done early.
     pub(crate) fn flush(&mut self, name: u64) -> Result<(), TransportError> {
         if self.quiet == 0 || !self.has_room() {
             return Ok(());
@@ -226,7 +225,7 @@ impl QueuePair {
         self.pair.is_staged()
     }
 
-    /// Hands everything that was prepared to the device.
+    /// Hands all prepared writes to the device.
     pub(crate) fn ring(&mut self) -> Result<(), TransportError> {
         if std::mem::take(&mut self.owing) && self.pair.signal_last() {
             self.quiet = 0;

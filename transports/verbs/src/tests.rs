@@ -66,7 +66,7 @@ fn joined() -> (End, End, Arc<Memory>) {
     (one, other, memory)
 }
 
-/// Returns the next completions, as many as asked for.
+/// Returns the next completions, at least `count` of them.
 fn completions(end: &End, count: usize) -> Vec<ibv_wc> {
     let (mut all, since) = (Vec::new(), Instant::now());
     while all.len() < count {

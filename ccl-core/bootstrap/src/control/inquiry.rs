@@ -1,10 +1,10 @@
-//! Comparison of notes: the rank whose deadline has passed asks all living ranks, and tells them
-//! what follows from their answers. If several ranks ask, the lowest one goes on.
+//! Comparison of notes: the rank whose deadline has passed asks all living ranks, and announces a
+//! verdict on their answers. If several ranks ask, the lowest one continues.
 //!
-//! The verdict is told as the failure that ends the communicator, before the rank that reached it
-//! answers any other rank. Links keep their order, so an answer of a rank that has judged does not
-//! reach another asker before the verdict does. Two verdicts come about only if ranks did not
-//! answer in time, and then the agreement that follows every failure takes one of the two.
+//! The verdict is sent as the failure that ends the communicator, before the rank that reached it
+//! answers any other rank. Links keep messages in order, so another asker gets the verdict before
+//! that rank's answer. There can be two verdicts only if ranks did not answer in time; the
+//! agreement after the failure then takes one of the two.
 
 use crate::agreement::Out;
 use crate::facts::Facts;
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Interval at which an asker repeats its question: notes get lost with the ranks that pass them
 /// on.
 const REPEAT: Duration = Duration::from_millis(150);
-/// Time without a check after which a rank that had reason to check counts as not having run.
+/// Time between two checks after which a rank counts as not having run.
 const SLEPT: Duration = Duration::from_millis(300);
 /// Time that another asker's verdict is awaited before this rank asks itself.
 const DEFERENCE: Duration = Duration::from_millis(650);
@@ -84,8 +84,8 @@ impl Inquiry {
         own || !self.owed.is_empty()
     }
 
-    /// Takes in that this rank's operation has not moved for too long: this rank asks, unless it
-    /// defers to a lower asker.
+    /// Records that this rank's operation has stalled for too long. Asks, unless this rank defers
+    /// to a lower asker.
     pub(super) fn overdue(&mut self, stalled_ms: u32, now: Instant) {
         self.stalled_ms.get_or_insert(stalled_ms);
         self.looked = now;
@@ -105,7 +105,7 @@ impl Inquiry {
     /// Takes this rank's note, and sends it to all ranks that have asked.
     pub(super) fn note(&mut self, mut note: Note) {
         if self.stalled_ms.is_some() {
-            // This rank looks only for the verdict now.
+            // This rank only waits for the verdict now.
             note.doing = Doing::Waiting;
         }
         for (asker, attempt) in std::mem::take(&mut self.owed) {
@@ -143,7 +143,7 @@ impl Inquiry {
         }
     }
 
-    /// Takes in a note, which is for this rank or goes back the way that the question came.
+    /// Keeps a note for this rank, or passes the note back along the question's route.
     pub(super) fn answered(&mut self, noted: Noted) {
         if noted.asker != self.rank {
             if let Some((_, route)) = self.routes.get(&noted.asker) {
@@ -162,9 +162,9 @@ impl Inquiry {
         (self.lead.is_some() || heeds).then(|| self.looked + pause)
     }
 
-    /// Goes on with the comparison where possible. Everything that had arrived must have been taken
-    /// in before, because the verdict may be part of it. `heard` returns for how long a rank has
-    /// been silent, where that is known.
+    /// Continues the comparison if possible. Before this, take in all messages that have arrived,
+    /// because the verdict may be among them. `heard` returns how long a rank has been silent, if
+    /// known.
     pub(super) fn consider(
         &mut self,
         facts: &Facts,
@@ -172,7 +172,7 @@ impl Inquiry {
         now: Instant,
     ) {
         if facts.first.is_some() {
-            // There is a verdict, or something worse.
+            // There is a verdict, or another failure.
             self.lead = None;
             self.heeded = None;
             self.owed.clear();
@@ -200,9 +200,9 @@ impl Inquiry {
         }
     }
 
-    /// Returns whether this rank did not run for a while, and if so starts its waiting times anew.
-    /// A rank that did not run cannot judge which ranks did not answer meanwhile: their answers, or
-    /// another's verdict, may lie in wait.
+    /// Returns whether this rank did not run for a while, and if so restarts its timeouts. Such a
+    /// rank cannot judge which ranks did not answer meanwhile: their answers, or a verdict, may be
+    /// unread.
     fn has_slept(&mut self, now: Instant) -> bool {
         let slept = now.since(self.looked) >= SLEPT;
         self.looked = now;
@@ -228,7 +228,7 @@ impl Inquiry {
                 (rank, Sight::Silent { silent_ms })
             }
         });
-        // This rank waits: there is a verdict.
+        // This rank waits, so `judge` finds a verdict.
         let Some(stuck) = judge(&seen.collect()) else { return };
         let reason = FailureReason::Stuck { stalled_ms, text: stuck.text };
         self.out.push_back(Out::Fail(Failure { rank: stuck.rank, reason }));

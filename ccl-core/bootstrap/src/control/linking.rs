@@ -1,4 +1,4 @@
-//! Connections of the control plane: how they are made, who is let in, and which ones a rank wants.
+//! Connections of the control plane: dialling, accepting or refusing peers, and choosing peers.
 
 use super::Control;
 use crate::breach::Breach;
@@ -13,7 +13,7 @@ use ccl_core::time::Instant;
 use ccl_core::types::Rank;
 use std::time::Duration;
 
-/// Most ranks that a coordinator looks for by itself at once.
+/// Most unresponsive ranks that a coordinator connects to at once.
 const LOOKED_FOR_MAX: usize = 64;
 
 impl Control {
@@ -76,7 +76,7 @@ impl Control {
                 Some(rank) if !self.leaving => {
                     let reason = silent_for(now.since(link.heard));
                     self.declare_dead(rank, reason, None, now);
-                    // One that has left is no death; nothing more comes from it either way.
+                    // A rank that has left is not declared dead, but its connection ends too.
                     if self.links.get(&connection).is_some_and(|link| !link.is_closing()) {
                         self.links.remove(&connection);
                     }
@@ -120,7 +120,7 @@ impl Control {
         let refusal = match self.facts.dead.get(&from) {
             Some(reason) => Some(Message::Dead(Failure { rank: from, reason: reason.clone() })),
             None if self.leaving => {
-                // One that has not met anybody yet does not know why.
+                // A rank that has not met any neighbour yet does not know the cause.
                 self.facts.cause().into_iter().for_each(|cause| link.send(cause));
                 Some(Message::Left { rank: self.rank, exchanges: self.exchange.next })
             }
@@ -137,7 +137,7 @@ impl Control {
         self.greet(connection, from);
     }
 
-    /// Tells a new neighbour all that it may have missed.
+    /// Sends a new neighbour the facts and parts that it may have missed.
     fn greet(&mut self, connection: ConnectionId, rank: Rank) {
         self.met.insert(rank);
         if let Some(link) = self.links.get_mut(&connection) {
@@ -203,13 +203,13 @@ impl Control {
                 let reason = FailureReason::Protocol { text: breach.to_string() };
                 self.declare_dead(rank, reason, None, now);
             }
-            // Something else than our rank listens where it did.
+            // Another program listens at the rank's port.
             None => self.dial_failed(connection, true, now),
         }
     }
 
-    /// Ends the connections with dead ranks, or all if this rank counts as dead. These ranks have
-    /// been told: one that lives after all knows why it is alone.
+    /// Ends the connections with dead ranks, or all if this rank counts as dead. The reason has
+    /// been sent to these ranks: one that is alive after all learns why it is cut off.
     pub(super) fn cut(&mut self) {
         let condemned = self.facts.condemned.is_some();
         let facts = &self.facts;
@@ -224,9 +224,9 @@ impl Control {
         });
     }
 
-    /// Connects to the ranks that this rank needs and has no connection with: its neighbours at
-    /// first, later the next ranks behind those that are gone, and the ranks whose answer a
-    /// coordinator lacks.
+    /// Connects to the ranks that this rank needs and has no connection with: its initial
+    /// neighbours, later the next ranks after those that are gone, and ranks whose answer or
+    /// question in the agreement is overdue.
     pub(super) fn heal(&mut self, now: Instant) {
         if self.leaving || self.facts.condemned.is_some() {
             return;
@@ -235,7 +235,7 @@ impl Control {
         let can_be_had = |rank| !facts.is_gone(rank) && !shunned.contains_key(&rank);
         let mut peers = overlay::targets(self.rank, self.ranks, can_be_had);
         let met = &self.met;
-        // Of two neighbours that want each other at the start, the lower one connects.
+        // Of two initial neighbours, the lower one connects.
         let comes_by_itself = |peer: Rank| {
             let by = overlay::before(self.rank, peer, self.ranks);
             !met.contains(&peer) && by.is_power_of_two() && peer < self.rank

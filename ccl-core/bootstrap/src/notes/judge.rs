@@ -2,8 +2,7 @@
 //!
 //! Waiting ranks are followed to the ranks that they wait for. A rank that is waited for and does
 //! not wait itself holds up the rest; of several such ranks, the one that is furthest behind does.
-//! If all ranks wait, they wait in a circle. Ranks that make different calls are told apart before
-//! anything else.
+//! If all ranks wait, they wait in a circle. Ranks that make different calls are looked for first.
 
 use super::{Awaited, Doing, Note};
 use crate::ranks::in_words;
@@ -14,7 +13,7 @@ use std::fmt::Write;
 /// Most ranks that a text names, of a circle or of a list.
 const NAMED_MAX: usize = 4;
 
-/// State of a rank, as far as it is to be seen.
+/// State of a rank, as known to the asker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Sight {
@@ -32,7 +31,7 @@ pub enum Sight {
 pub struct Stuck {
     /// Rank that holds up the others.
     pub rank: Rank,
-    /// Description of how it does, to be read after "rank N".
+    /// Description of how the rank does so, to be read after "rank N".
     pub text: String,
 }
 
@@ -76,8 +75,8 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Returns the peers that a waiting rank waits for, less those that have passed the operation:
-    /// such peers hold up nobody, whatever became of their messages.
+    /// Returns the peers that a waiting rank waits for, except those that have passed the
+    /// operation: such peers hold up nobody, even if their messages were lost.
     fn holding(&self, note: &'a Note) -> impl Iterator<Item = Awaited> {
         note.awaited.iter().copied().filter(|on| !self.has_passed(on.peer, note))
     }
@@ -88,7 +87,7 @@ impl<'a> Case<'a> {
         note.call != 0 && (theirs.sequence > note.sequence || (ended && theirs.call == note.call))
     }
 
-    /// Finds ranks whose operations of one number are not the same. The smaller group is to blame;
+    /// Finds ranks that make different calls with the same number. The smaller group is to blame;
     /// of groups of equal size, the one that does not agree with the lowest rank.
     fn disagreement(&self) -> Option<Stuck> {
         let open = self.notes().filter(|(_, note)| note.doing.is_inside() && note.call != 0);
@@ -101,7 +100,7 @@ impl<'a> Case<'a> {
     fn disagreement_in(&self, number: u64) -> Option<Stuck> {
         let of_it = || self.notes().filter(|(_, note)| note.call != 0 && note.sequence == number);
         let count = |call: u64| of_it().filter(|(_, note)| note.call == call).count();
-        // Of calls that are as frequent, the first: `max_by_key` would take the last.
+        // Takes the first of equally frequent calls; `max_by_key` would take the last.
         let most = of_it().map(|(_, note)| count(note.call)).max()?;
         let (_, usual) = of_it().find(|(_, note)| count(note.call) == most)?;
         let (rank, other) = of_it().find(|(_, note)| note.call != usual.call)?;
@@ -137,13 +136,13 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Returns a progress that is smaller the further a rank is behind; ranks that do not answer
-    /// have the smallest.
+    /// Returns a number that is smaller the further a rank is behind, and 0 for a rank that does
+    /// not answer.
     fn progress(&self, rank: Rank) -> u64 {
         match self.note(rank) {
             None if self.seen.contains_key(&rank) => 0,
             None => u64::MAX,
-            // Between two collectives is behind the second and ahead of the first.
+            // A rank between two collectives is behind the second and ahead of the first.
             Some(note) => {
                 let inside = note.doing.is_inside() && note.call != 0;
                 1 + 2 * note.sequence + u64::from(!inside)
@@ -192,7 +191,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Appends which ranks wait for a rank, and in which operation.
+    /// Appends the ranks that wait for a rank, and their operation.
     fn tell_waiting(&self, rank: Rank, text: &mut String) {
         let on = |note: &'a Note| self.holding(note).find(|on| on.peer == rank);
         let mut waiting: Vec<_> =
@@ -252,7 +251,7 @@ impl<'a> Case<'a> {
         Some(Stuck { rank: circle[0].0, text })
     }
 
-    /// Appends which other ranks do not answer.
+    /// Appends the other ranks that do not answer.
     fn tell_silent(&self, stuck: &mut Stuck) {
         let silent = self.seen.iter().filter(|(_, sight)| matches!(sight, Sight::Silent { .. }));
         let silent: Vec<Rank> =

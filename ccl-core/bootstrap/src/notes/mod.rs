@@ -1,8 +1,8 @@
-//! Notes: what each rank writes about its own progress, and how ranks compare these notes when a
-//! deadline has passed, to find out which rank is stuck.
+//! Notes of each rank on its own progress. Ranks compare them when a deadline has passed, to find
+//! the stuck rank.
 //!
 //! [`judge()`] names the rank that holds up the others. The inquiry that collects the notes
-//! (`control/inquiry.rs`) does not run while all is well.
+//! (`control/inquiry.rs`) runs only after a deadline has passed.
 
 mod judge;
 #[cfg(test)]
@@ -25,9 +25,9 @@ pub const AWAITED_MAX: usize = 12;
 pub enum Doing {
     /// The rank is in no operation: its program computes.
     Outside,
-    /// The rank is in an operation and looks for what it waits for.
+    /// The rank is in an operation and polls for messages or room.
     Waiting,
-    /// The rank is in an operation that moves.
+    /// The rank is in an operation that makes progress.
     Moving,
     /// An operation is open, but nothing drives it: the program does not come back to its request,
     /// or the thread does not run.
@@ -60,8 +60,8 @@ pub struct Note {
     pub doing: Doing,
     /// Number of the last collective that the rank began, 0 before the first.
     pub sequence: u64,
-    /// Value that tells the last operation from others of the same number; 0 for messages, which
-    /// have none, and before the first operation.
+    /// Value that distinguishes the last operation from others of the same number; 0 for messages
+    /// and before the first operation.
     pub call: u64,
     /// Last operation in words (or the step, if the rank is [`Doing::Aside`]); empty before the
     /// first operation.
@@ -69,8 +69,8 @@ pub struct Note {
     pub what: String,
     /// Number of steps of that operation that are done, and number of all its steps.
     pub steps: (u64, u64),
-    /// Time for which nothing of this note has changed, in milliseconds; as exact as heartbeats are
-    /// frequent.
+    /// Time for which nothing of this note has changed, in milliseconds; accurate to one heartbeat
+    /// interval.
     pub unchanged_ms: u32,
     /// Peers that the operation waits for, the first [`AWAITED_MAX`] of them, in order.
     #[serde(with = "List::<AWAITED_MAX>")]

@@ -1,4 +1,4 @@
-//! Tests of which rank is found to hold up the others, case by case.
+//! Tests of the judgement, case by case.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -73,12 +73,12 @@ fn who_has_never_called_is_behind_all() {
 fn of_two_that_compute_the_one_further_behind_is_named() {
     let notes = [Some(waits(5, 1)), Some(computes(4)), Some(waits(4, 3)), Some(computes(3))];
     assert!(verdict(&notes).starts_with("rank 3 is behind"));
-    // Who is still in an operation is further behind than who has ended it.
+    // A rank still in an operation is further behind than one that has ended it.
     let both = [(1, true), (2, true)];
     let inside = Some(note(Doing::Moving, 4, &[]));
     let notes = [Some(note(Doing::Waiting, 5, &both)), Some(computes(4)), inside];
     assert!(verdict(&notes).starts_with("rank 2 is behind: it is in all_reduce #4"));
-    // Of two at one place, the lower.
+    // Of two ranks with equal progress, the lower one is named.
     let notes = [Some(note(Doing::Waiting, 5, &[(1, true), (2, true)])), Some(computes(4))];
     assert!(verdict(&[&notes[..], &[Some(computes(4))]].concat()).starts_with("rank 1 is behind"));
 }
@@ -123,7 +123,7 @@ fn who_does_not_answer_is_named_first() {
          has been waiting for a message from it in all_reduce #5 for 4.0 s; rank 4 does not \
          answer either"
     );
-    // Who is awaited by nobody may be as it likes.
+    // The state of a rank that nobody awaits does not matter.
     let notes = [Some(waits(5, 1)), Some(computes(4)), None];
     let verdict = verdict(&notes);
     assert!(verdict.starts_with("rank 1 is behind"), "{verdict}");
@@ -140,7 +140,7 @@ fn different_calls_are_told_apart() {
         "rank 2 makes another call: all_gather #5 for 4.0 s, instead of all_reduce #5 as ranks 0, \
          1; all ranks must make the same calls in the same order"
     );
-    // Of as many, the one that does not agree with rank 0; also if it has ended its call.
+    // Of two equal groups, the one without rank 0 is named, even if it has ended its call.
     other.doing = Doing::Outside;
     let verdict = self::verdict(&[Some(waits(5, 1)), Some(other)]);
     assert!(verdict.starts_with("rank 1 makes another call"), "{verdict}");

@@ -9,7 +9,7 @@ use ccl_core::types::Rank;
 use std::collections::BTreeMap;
 
 /// Time after the last event within which all survivors agree, in milliseconds: silence is noticed
-/// after 3 s, each time that a coordinator falls silent after another.
+/// after 3 s, once for each coordinator that falls silent.
 const BOUND_MS: u64 = 12_000;
 
 /// Runs one history: what happens to a few ranks around the time of an agreement.
@@ -72,8 +72,7 @@ fn judged(net: &Net) -> Result<bool, String> {
     settled(net)
 }
 
-/// Checks that every survivor has completed what the verdict says, and none went on after it
-/// promised.
+/// Checks that every survivor completed the verdict's operations and none after its promise.
 fn truthful(net: &Net, verdict: &Verdict, far: &[u64]) -> Result<(), String> {
     for rank in &verdict.survivors {
         let then = far[*rank as usize];
@@ -139,7 +138,7 @@ fn count() -> u64 {
 
 #[test]
 fn survivors_of_any_history_agree() {
-    // A seed that fails is replayed by giving it alone.
+    // `FERROCCL_TEST_SEED` replays one seed.
     if let Ok(seed) = std::env::var("FERROCCL_TEST_SEED") {
         let net = history(seed.parse().unwrap(), None);
         println!("{}", net.story());
@@ -156,8 +155,8 @@ fn survivors_of_any_history_agree() {
     assert!(with_verdict > count() / 2, "only {with_verdict} histories had a verdict");
 }
 
-/// Returns the ranks that are still there, if all of them want to go on and come to the same view
-/// of who they are.
+/// Reconvenes the ranks that are still there. Returns the survivors, on which all these ranks must
+/// agree.
 fn reconvened(net: &mut Net, leaver: Rank) -> Result<Vec<Rank>, String> {
     let all = net.nodes.iter().enumerate();
     let here = all.filter(|(rank, node)| {
@@ -187,8 +186,8 @@ fn reconvened(net: &mut Net, leaver: Rank) -> Result<Vec<Rank>, String> {
     Ok(last.map_or_else(Vec::new, |verdict| verdict.survivors))
 }
 
-/// A rank that leaves after an agreement is not waited for by those that want to go on, and what
-/// was agreed before still holds.
+/// Ranks that go on do not wait for a rank that leaves after an agreement, and the earlier verdict
+/// still holds.
 #[test]
 fn those_who_are_left_reconvene_without_those_who_left() {
     let mut smaller = 0;
@@ -199,7 +198,7 @@ fn those_who_are_left_reconvene_without_those_who_left() {
         }
         let agreed = net.nodes.iter().find_map(|node| node.control.verdict().ok()?.cloned());
         let Some(agreed) = agreed.filter(|agreed| agreed.survivors.len() > 1) else { continue };
-        // The lowest, who coordinates, or another one.
+        // The lowest survivor, which coordinates, or another one.
         let leaver = agreed.survivors[seed as usize % 3 % agreed.survivors.len()];
         net.carry_out(Plan::Leave(leaver));
         let survivors =

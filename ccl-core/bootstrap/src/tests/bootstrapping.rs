@@ -1,4 +1,4 @@
-//! Tests of the whole bootstrap: ranks are let in, are told who all are, link up, and exchange.
+//! Tests of the whole bootstrap: ranks are let in, get the roster, link up, and exchange.
 
 use super::net::Net;
 use super::{at, hello, secret};
@@ -72,14 +72,14 @@ fn any_number_of_ranks_comes_together() {
         let mut told = vec![0; ranks as usize];
         for (rank, referral) in (1..).zip(&referrals) {
             let parent = referral.elders[0].0;
-            // An elder has the roster before those whom it tells.
+            // An elder has the roster before the ranks that ask it.
             assert!(parent < rank);
             let (members, bytes) = ask(&mut controls[parent as usize].0, ranks);
             told[parent as usize] += bytes;
             let roster = Roster { session: referral.session, members: members.unwrap() };
             controls.push(control(rank, ranks, &roster));
         }
-        // No rank tells more than the logarithm of all, rank 0 included.
+        // No rank, rank 0 included, sends more rosters than the logarithm of the number of ranks.
         let steps = (u32::BITS - ranks.leading_zeros()) as usize;
         let one = 200 + 40 * ranks as usize;
         assert!(told.iter().all(|bytes| *bytes <= steps * one), "{ranks}: {told:?}");

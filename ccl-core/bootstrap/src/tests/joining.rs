@@ -81,7 +81,7 @@ fn any_number_of_ranks_is_let_in_and_referred_to_elders() {
         let mut star = Star::new(ranks);
         for rank in (1..ranks).rev() {
             assert!(star.root.outcome().is_none());
-            // One at a time: settling all members is quadratic in a test.
+            // Lets one rank in at a time: settling all members each time would be quadratic.
             star.root.accepted(rank.into(), [1; 32], at(0));
             let mut member = MemberJoin::new(secret(), hello(rank, ranks), [2; 32]);
             for _ in 0..3 {
@@ -239,7 +239,7 @@ fn who_is_about_to_introduce_itself_hears_why_it_failed() {
     let failure = JoinFailure::RanksDiffer { rank: 2, ranks: 9, root_ranks: 4 };
     everyone_hears(&star, &[1, 2], &failure);
     assert!(!star.root.has_half_open());
-    // Rank 1 has not been there yet.
+    // Rank 1 has not connected yet.
     assert!(star.root.has_untold());
     star.connect(3, secret(), hello(1, 4));
     everyone_hears(&star, &[3], &failure);
@@ -261,7 +261,7 @@ fn at_the_deadline_everybody_who_joined_hears_who_is_missing() {
     star.settle();
     let missing = JoinFailure::Missing { ranks: vec![2, 3], count: 2, waited_ms: 2_000 };
     everyone_hears(&star, &[1, 2], &missing);
-    // They had their time.
+    // The missing ranks had until the deadline.
     assert!(!star.root.has_untold());
 }
 

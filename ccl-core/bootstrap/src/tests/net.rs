@@ -84,12 +84,12 @@ pub(super) struct Node {
     pub(super) completed: Arc<Completed>,
     /// Note that the rank gives when it is asked.
     pub(super) note: Note,
-    /// Verdicts that the rank ever had, and how far all ranks were then.
+    /// All verdicts that the rank has had, with the progress of all ranks at that time.
     pub(super) verdicts: Vec<(Verdict, Vec<u64>)>,
     waiting: Vec<Input>,
     wires: BTreeMap<ConnectionId, (usize, usize)>,
     tick_at: Instant,
-    /// State in which the rank ends in the middle of sending, so many writes from now.
+    /// State in which the rank ends in the middle of sending, and the number of writes until then.
     doom: Option<(u64, State)>,
 }
 
@@ -272,7 +272,7 @@ impl Net {
             State::Runs => {}
             State::Stopped => return node.waiting.push(input),
             State::Ended | State::CutOff => {
-                // Its system closes what was accepted in its name.
+                // The operating system closes the accepted connection.
                 if let (State::Ended, Input::Dialed(_, wire)) = (node.state, input) {
                     self.transmit(wire, 0, None);
                 }
@@ -424,8 +424,7 @@ impl Net {
         }
     }
 
-    /// Ends all that is planned: stopped ranks resume, and ranks that were to end in the middle of
-    /// sending, but had little to send, go on.
+    /// Resumes stopped ranks, and lets ranks go on that were to end in the middle of sending.
     pub(super) fn calm(&mut self) {
         for rank in 0..self.nodes.len() as Rank {
             self.nodes[rank as usize].doom = None;

@@ -76,7 +76,7 @@ fn all_may_ask_at_once() {
 fn a_rank_that_does_not_answer_is_named() {
     for stopped in [0, 1, 4, 8] {
         let mut net = behind(9, 3);
-        // It is waited for by the one behind it, and would wait itself.
+        // The stopped rank would itself wait, and the next rank waits for it.
         net.nodes[8].note = waiting(5, &[7]);
         net.nodes[0].note = waiting(5, &[8]);
         net.carry_out(Plan::Stop(stopped));
@@ -85,7 +85,7 @@ fn a_rank_that_does_not_answer_is_named() {
         net.run_for(BOUND_MS);
         let verdict = verdict_of(&net, (0..9).filter(|rank| *rank != stopped));
         assert!(verdict.starts_with(&format!("rank {stopped} does not answer")), "{verdict}");
-        // When it wakes it hears the same.
+        // When the rank resumes, it gets the same verdict.
         net.carry_out(Plan::Resume(stopped));
         net.run_for(100);
         assert_eq!(verdict_of(&net, 0..9), verdict);
@@ -128,7 +128,7 @@ fn under_any_history_there_is_one_verdict() {
         }
         net.run_for(1_000 + BOUND_MS);
         net.calm();
-        // Whoever slept through its deadline finds that it has passed.
+        // A rank that slept through its deadline now finds that the deadline has passed.
         (0..ranks - 1).for_each(|rank| net.carry_out(Plan::Overdue(rank)));
         net.run_for(500);
         let verdict = verdict_of(&net, 0..ranks);

@@ -49,7 +49,7 @@ fn any_number_of_ranks_links_up_and_exchanges() {
     }
 }
 
-/// A rank that gives up while others are still linking tells those that come late why.
+/// A rank that leaves while others are still linking tells late ranks the cause.
 #[test]
 fn who_leaves_before_all_have_met_is_not_taken_for_the_cause() {
     for seed in 0..200 {
@@ -67,7 +67,7 @@ fn who_leaves_before_all_have_met_is_not_taken_for_the_cause() {
     }
 }
 
-/// Ranks that have met their neighbours begin, while others have not.
+/// Ranks with all their neighbours begin while others still lack some.
 #[test]
 fn an_exchange_may_begin_before_all_are_linked() {
     for ranks in [2, 3, 17, 64] {
@@ -146,7 +146,7 @@ fn silence_is_a_death_after_three_seconds_and_not_before() {
             let failure = net.failure(rank).unwrap();
             assert!(failure.starts_with(&format!("rank {victim} has been silent")), "{failure}");
         }
-        // It wakes, and learns that it counts as dead.
+        // The rank resumes, and learns that it counts as dead.
         net.carry_out(Plan::Resume(victim));
         net.run_for(100);
         let error = net.nodes[victim as usize].control.verdict().unwrap_err();
@@ -164,7 +164,7 @@ fn a_short_stop_and_heartbeats_alone_harm_nobody() {
         net.carry_out(Plan::Resume(2));
         net.run_for(6_000);
     }
-    // All at once, and for long: nobody can blame anybody.
+    // All ranks stop at once for a long time: none can blame another.
     (0..5).for_each(|rank| net.carry_out(Plan::Stop(rank)));
     net.run_for(10_000);
     (0..5).for_each(|rank| net.carry_out(Plan::Resume(rank)));
@@ -227,7 +227,7 @@ fn leaving_ends_exchanges_that_the_leaver_took_no_part_in_and_no_others() {
     }
     (0..17).for_each(|rank| net.pump(rank));
     net.run_for(100);
-    // Who has all parts may leave before others have looked.
+    // A rank with all parts may leave before others have read theirs.
     assert!(net.nodes[2].control.gathered(0).unwrap().is_some());
     net.carry_out(Plan::Leave(2));
     net.run_for(100);
@@ -260,7 +260,7 @@ fn a_network_cut_in_two_leaves_one_side_at_most_with_a_verdict() {
     net.run_for(8_000);
     let verdict = net.nodes[5].control.verdict().unwrap().unwrap();
     assert_eq!(verdict.survivors, [4, 5, 6, 7, 8]);
-    // The other side of another cut.
+    // In this cut, ranks 5 to 8 are the smaller side.
     let mut net = Net::linked(9, 5);
     for rank in [0, 1, 2, 3, 4] {
         net.carry_out(Plan::CutOff(rank));

@@ -35,8 +35,8 @@ pub(super) const LINE: usize = 64;
 const HEADER: usize = LINE - HEADER_BYTES;
 /// The longest sleep while connections are being made.
 const RENDEZVOUS_PAUSE: Duration = Duration::from_micros(200);
-/// Number of the request that carries a credit. The numbers just below carry records of CTS; all
-/// others name a staging slot.
+/// Staging number in the id of a request that carries a credit. The numbers just below stand for
+/// CTS records, all others for staging slots.
 const CREDIT_ID: u32 = u32::MAX;
 /// Initial capacity of the queues, so that calls rarely allocate.
 const AT_ONCE: usize = 64;
@@ -107,7 +107,7 @@ struct Peer {
     remote: Option<RemoteMr>,
     /// Offset of the CTS ring in the peer's inbound memory, if there is a ring.
     ring: Option<usize>,
-    /// Memory of the peer's that CTS have named.
+    /// The peer's memory that CTS have named, by key.
     imports: Vec<(RemoteKey, RemoteMr)>,
     /// Both ends of each link, channel by channel.
     links: Vec<(Inbound, Outbound)>,
@@ -128,13 +128,13 @@ impl Peer {
     }
 }
 
-/// All links of one rank over one lane; the module's text describes the protocol.
+/// All links of one rank over one lane. [`crate::admission`] describes the protocol.
 #[derive(Debug)]
 pub struct MessageLinks {
     lane: Box<dyn Lane>,
     device: Arc<dyn Device>,
     config: Config,
-    /// Credits that each link has for itself.
+    /// Credits that are reserved for each link.
     reserved: u32,
     pool: CreditPool,
     /// True if receivers send CTS: the device cannot redirect puts.
@@ -143,19 +143,19 @@ pub struct MessageLinks {
     peers: Vec<Option<Peer>>,
     /// The rank of each endpoint, by number.
     ranks: Vec<Option<Rank>>,
-    /// Connects more peers; none where the owner attaches all.
+    /// Connects peers on demand; none if the owner attaches them.
     rendezvous: Option<Box<Rendezvous>>,
     /// Requests that were published, but not yet taken by the lane.
     queue: Vec<WorkRequest>,
     /// Requests set aside during a flush because their endpoints take no more.
     held: Vec<WorkRequest>,
     spreading: StripingState,
-    /// The caller's memory, as far as sends and receives use it.
+    /// State of zero-copy sends and receives.
     zero_copy: ZeroCopy,
     /// Memory that stays registered between calls.
     registrations: RegistrationCache,
     events: Vec<Event>,
-    /// Peers that are gone, in order of their loss, and how the loss was noticed.
+    /// Lost peers in the order of their loss, each with the reason.
     lost: Vec<(Rank, String)>,
     counters: Counters,
     /// Time of the last poll or flush.
@@ -168,7 +168,7 @@ impl MessageLinks {
     ///
     /// # Errors
     ///
-    /// When the sizes are out of range, or the slots longer than what the device moves at once.
+    /// When a size is out of range, or a slot exceeds the longest message of the device.
     pub fn new(
         device: Arc<dyn Device>,
         lane: Box<dyn Lane>,
@@ -177,7 +177,7 @@ impl MessageLinks {
     ) -> Result<MessageLinks, AdmissionError> {
         let caps = device.caps();
         config.check(caps.message_bytes_max)?;
-        // A lane that moves bytes late places messages without help of the peer.
+        // A lane that moves bytes late places messages directly without a CTS.
         let transfers = !caps.redirects;
         Ok(MessageLinks {
             lane,
@@ -290,7 +290,7 @@ impl MessageLinks {
         let (region, key) = loop {
             match self.device.allocate(all) {
                 Ok(made) => break made,
-                // Memory that programs keep registered may be in the way.
+                // Cached registrations may have used up a limit.
                 Err(error) => self.registrations.evict_one().ok_or(error)?,
             }
         };
@@ -303,7 +303,8 @@ impl MessageLinks {
     ///
     /// # Errors
     ///
-    /// When the peer is not attached, or its slots are not of this rank's kind.
+    /// When the offer cannot be decoded, the peer is not attached, its channels, slots or slot size
+    /// do not suit this rank, or the lane cannot import its memory.
     pub fn import(&mut self, rank: Rank, offer: &[u8]) -> Result<(), AdmissionError> {
         let refuse = |problem| AdmissionError::Offer { rank, problem };
         let offer = Offer::decode(offer).map_err(refuse)?;
@@ -328,7 +329,7 @@ impl MessageLinks {
         let has_ring = self.transfers && offer.records as usize == RECORDS;
         peer.ring = has_ring.then_some(slots * peer.staging.stride);
         peer.links.iter_mut().for_each(|(_, outbound)| outbound.open(offer.slots, offer.reserved));
-        // Credits for slots that were freed before there was a way to grant them again.
+        // Announces credits that were renewed before the peer's memory was known.
         for channel in 0..self.config.channels {
             let link = Link { peer: rank, channel };
             self.credit(link, Inbound::renewed);
@@ -347,7 +348,7 @@ impl MessageLinks {
         (channel < peer.links.len()).then_some((peer, channel))
     }
 
-    /// Requests a peer that is not connected yet. Returns false: its links are not ready.
+    /// Requests a connection to a peer. Returns false: the peer's links are not ready.
     #[cold]
     fn request(&mut self, rank: Rank) -> bool {
         let never = self.joins(rank) || self.lost(rank).is_some();
@@ -386,9 +387,9 @@ impl MessageLinks {
         })
     }
 
-    /// Returns the address of the next message's payload, which has arrived: in its slot, at most
-    /// `slot_bytes`, or in the memory that it was placed in ([`MessageLinks::prepost`],
-    /// [`MessageLinks::receive_into`]); null if there is no such link.
+    /// Returns the address of the payload, at most `slot_bytes`, of the next message, which has
+    /// arrived: in its slot, or where it was placed directly ([`MessageLinks::prepost`],
+    /// [`MessageLinks::receive_into`]). Null if there is no such link.
     pub fn received(&mut self, link: Link) -> *const u8 {
         let Some((peer, channel)) = self.link(link) else { return std::ptr::null() };
         let inbound = &peer.links[channel].0;
@@ -398,8 +399,8 @@ impl MessageLinks {
         }
     }
 
-    /// Returns the staging address of the next message's payload, which is writable: at most
-    /// `slot_bytes`; null if there is no such link.
+    /// Returns the staging address for the payload, at most `slot_bytes`, of the next message,
+    /// which is writable. Null if there is no such link.
     pub fn to_send(&mut self, link: Link) -> *mut u8 {
         self.link(link).map_or(std::ptr::null_mut(), |(peer, channel)| {
             peer.staging.payload(channel, peer.links[channel].1.staging())
@@ -471,8 +472,8 @@ impl MessageLinks {
         }
     }
 
-    /// Gives the link's received slot back, and renews the credit if that is due, with the next
-    /// [`MessageLinks::flush`].
+    /// Frees the slot of the link's next message. The next [`MessageLinks::flush`] sends the
+    /// renewed credit, if one is due.
     pub fn release(&mut self, link: Link) {
         self.finish_receive(link);
         let Some((peer, channel)) = self.link(link) else { return };
@@ -486,13 +487,13 @@ impl MessageLinks {
         }
     }
 
-    /// Gives back the memory of a peer that is detached.
+    /// Deregisters all slots of a detached peer.
     fn dispose(&self, peer: &Peer) {
         self.give_back(&peer.inbound);
         self.give_back(&peer.staging);
     }
 
-    /// Makes a put that the lane has not taken yet read its tail from `to`.
+    /// Makes a put that is still queued read its tail from `to`.
     fn requeue(&mut self, id: u64, to: LocalSlice) {
         for WorkRequest::Put { tail, id: own, .. } in &mut self.queue {
             if *own == id {
@@ -519,12 +520,13 @@ impl MessageLinks {
         self.queue.push(request);
     }
 
-    /// Posts what was published and granted. Requests that the lane does not take yet are kept for
-    /// the next call. Returns whether everything was taken.
+    /// Gives out free pool credits, and posts the queued messages, credits and CTS. Requests that
+    /// the lane does not take yet stay queued for the next call. Returns whether everything was
+    /// taken.
     ///
     /// # Errors
     ///
-    /// When the lane refuses.
+    /// When the lane refuses a request.
     pub fn flush(&mut self, now: Instant) -> Result<bool, AdmissionError> {
         self.now = Some(now);
         self.share_credits();
@@ -545,7 +547,7 @@ impl MessageLinks {
         }
     }
 
-    /// Posts what the lane takes.
+    /// Posts as many requests as the lane takes.
     fn post(&mut self, now: Instant) -> Result<(), TransportError> {
         let MessageLinks { lane, queue, held, .. } = self;
         let mut flushed = Ok(());
@@ -569,7 +571,7 @@ impl MessageLinks {
         flushed
     }
 
-    /// Takes in what has happened. Returns whether anything has.
+    /// Handles new events and connections. Returns whether there were any.
     ///
     /// # Errors
     ///
@@ -587,8 +589,7 @@ impl MessageLinks {
         Ok(moved)
     }
 
-    /// Returns whether [`MessageLinks::poll`] would find that something has happened; none if only
-    /// a poll can tell.
+    /// Returns whether [`MessageLinks::poll`] would find an event; none if only a poll can tell.
     pub fn glance(&mut self) -> Option<bool> {
         if self.is_connecting() { None } else { self.lane.glance() }
     }
@@ -657,7 +658,7 @@ impl MessageLinks {
     /// Returns whether polling these links makes system calls.
     #[must_use]
     pub fn makes_calls(&self) -> bool {
-        // Processors move bytes through sockets, devices report in memory.
+        // Sockets need system calls; hardware reports completions in memory.
         self.device.caps().redirects
     }
 
@@ -726,7 +727,7 @@ impl MessageLinks {
         }
     }
 
-    /// Takes the note of a peer: its offer, which is the only note that peers write to each other.
+    /// Imports the offer in a peer's note; peers send each other no other notes.
     fn take_note(&mut self, endpoint: EndpointId, offer: &[u8]) {
         let Some(rank) = self.rank(endpoint) else { return };
         if let Err(error) = self.import(rank, offer) {
@@ -752,7 +753,7 @@ impl MessageLinks {
         self.counters.in_flight_bytes -= freed as u64;
     }
 
-    /// Takes in an immediate. Returns false if it is refused.
+    /// Handles an immediate. Returns false if it is refused.
     fn arrived(&mut self, endpoint: EndpointId, immediate: u32, bytes: usize) -> bool {
         let Some(peer) = self.rank(endpoint) else { return false };
         match Immediate::decode(immediate) {
@@ -795,7 +796,7 @@ impl MessageLinks {
         true
     }
 
-    /// Takes in a message that was placed where its CTS says. Returns false if it is refused.
+    /// Handles a message that was placed where its CTS says. Returns false if it is refused.
     fn message_placed(&mut self, link: Link, number: u32, bytes: usize) -> bool {
         let Some((peer, channel)) = self.link(link) else { return false };
         let inbound = &mut peer.links[channel].0;
@@ -834,7 +835,7 @@ fn record_id(link: Link, at: usize) -> u64 {
 }
 
 impl Drop for MessageLinks {
-    /// Closes the connections first, so that no peer writes into the slots that go after them.
+    /// Closes the connections before the slots are freed, so that no peer writes to freed slots.
     fn drop(&mut self) {
         self.close();
         // All farewells begin together, so that a peer that does not read delays no other.

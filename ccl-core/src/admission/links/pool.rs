@@ -1,10 +1,10 @@
-//! Pool of the credits that belong to no link.
+//! Pool of the credits that are reserved for no link.
 //!
-//! Where the budget does not hold all slots of every link, each link keeps a few credits for itself
-//! ([`Config::reserved_slots`]), so that it can always go on, and the rest of the budget is a pool.
-//! A pool credit is given for one preposted receive. The message of that receive will come, so the
-//! credit returns to the pool, and no idle peer keeps one. Links ask in the order of the receiver's
-//! schedule and are served round-robin, one credit a turn.
+//! If the budget does not hold all slots of every link, each link reserves a few credits
+//! ([`Config::reserved_slots`]), so that it always makes progress, and the rest of the budget is
+//! the pool. A pool credit is given for one preposted receive and returns to the pool after that
+//! receive, so no idle peer keeps one. Links request credits in the order of the receiver's
+//! schedule and are served round-robin, one credit at a time.
 
 use std::collections::VecDeque;
 
@@ -41,7 +41,7 @@ impl CreditPool {
         self.asking.is_empty() && self.served.is_empty()
     }
 
-    /// Queues a link behind those that ask already.
+    /// Queues a link behind those that wait already.
     pub(super) fn ask(&mut self, link: Link) {
         self.asking.push_back(link);
     }
@@ -53,7 +53,8 @@ impl CreditPool {
 }
 
 impl MessageLinks {
-    /// Gives the free credits of the pool to the links that ask, and queues the credits.
+    /// Gives the pool's free credits to the links that wait, and queues the puts that announce the
+    /// credits.
     pub(super) fn share_credits(&mut self) {
         while self.pool.free > 0
             && let Some(link) = self.pool.asking.pop_front()
@@ -64,7 +65,7 @@ impl MessageLinks {
             let asks = inbound.asks_again();
             self.pool.free -= usize::from(given);
             self.counters.pool_credits += u64::from(given);
-            // Its own credits may have grown as well.
+            // The reserved credits may have grown as well.
             self.pool.served.push(link);
             self.pool.asking.extend(asks.then_some(link));
         }

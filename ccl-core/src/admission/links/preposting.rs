@@ -6,7 +6,7 @@ use crate::execution::Link;
 use crate::transport::{LocalSlice, MrKey, RemoteKey, RemoteMr, TransportError, WorkRequest};
 use crate::types::Rank;
 
-/// Imported keys that are cached for each peer.
+/// The most keys that stay imported for each peer.
 const IMPORTS_MAX: usize = 8;
 
 fn goes_to(WorkRequest::Put { remote, .. }: &WorkRequest, mr: RemoteMr) -> bool {
@@ -37,9 +37,9 @@ impl MessageLinks {
         })
     }
 
-    /// Preposts the link's next receive that is not preposted yet. The placement is call memory
-    /// that nothing touches before, or none. [`MessageLinks::received`] returns the payload's
-    /// address, there or in its slot. Call this only when the link [may
+    /// Preposts the link's next receive that is not preposted yet. The placement, if any, is memory
+    /// of the call that nothing else uses before that receive. [`MessageLinks::received`] returns
+    /// the payload's address, there or in its slot. Call this only when the link [may
     /// prepost](MessageLinks::may_prepost).
     pub fn prepost(&mut self, link: Link, placement: Option<Placement>) {
         let shared = self.pool.is_shared();
@@ -106,7 +106,7 @@ impl MessageLinks {
         Ok(true)
     }
 
-    /// Returns the key by which a peer knows memory of the call.
+    /// Returns the remote key of memory of the call for a peer, shared on first use.
     fn shared(&mut self, rank: Rank, key: MrKey) -> Result<RemoteKey, TransportError> {
         if let Some(known) = self.zero_copy.shared(rank, key) {
             return Ok(known);
@@ -128,18 +128,18 @@ impl MessageLinks {
         bytes: usize,
         tag: u64,
     ) -> Option<(RemoteMr, usize)> {
-        // A CTS is given for zero copy only.
+        // Only messages that are long enough for zero copy have a CTS.
         if !self.transfers || bytes < self.config.zero_copy_bytes_min {
             return None;
         }
         let (peer, channel) = self.link(link)?;
         let number = peer.links[channel].1.next();
         let offset = peer.inbound.record(channel, index(number));
-        // Mostly there is none, which is soon seen.
+        // Usually the ring has no record of this number.
         if u64::from_le_bytes(peer.inbound.region.read_words(offset).ok()?) != number {
             return None;
         }
-        // The device may be writing it.
+        // The device may be writing the record: check all of it.
         let record = peer.inbound.region.read_words(offset).ok()?;
         let record = Record::decode(&record).filter(|record| record.number == number)?;
         // The CTS describes another message: this one goes to its slot.

@@ -22,7 +22,7 @@ pub(super) struct StripingState {
 }
 
 impl StripingState {
-    /// Returns the version of the striping, which changes with it; 0 if there is no policy.
+    /// Returns the version of the striping: a new one after each change; 0 without a policy.
     pub(super) fn version(&self) -> u64 {
         self.version
     }
@@ -35,16 +35,16 @@ impl StripingState {
 }
 
 impl MessageLinks {
-    /// Spreads messages by this policy, which the lane's links are made for; `near` are the peers
-    /// on this rank's host, in order.
+    /// Starts the policy that the lane's links are made for. `near` lists the peers on this rank's
+    /// host, in order.
     pub fn start_policy(&mut self, policy: Policy, near: Vec<Rank>) {
         let (current, made) = ([policy.otherwise(); 2], policy.groups());
         let (version, policy, asked) = (self.spreading.version + 1, Some(policy), None);
         self.spreading = StripingState { policy, made, near, current, version, asked };
     }
 
-    /// Changes the policy from the next call on, if there was one before and the existing queue
-    /// pairs suffice. Otherwise the policy stays. Returns the queue pairs that are missing, if any.
+    /// Changes the policy from the next call on, if one was started and the existing queue pairs
+    /// suffice. Otherwise the policy stays. Returns the queue pairs that are missing, if any.
     pub fn change_policy(&mut self, policy: &Policy) -> Option<Group> {
         let StripingState { policy: current, made, asked, .. } = &mut self.spreading;
         *asked = None;
@@ -56,8 +56,7 @@ impl MessageLinks {
         beyond
     }
 
-    /// Returns the flows that messages are spread over now, with the rank that they go to: the
-    /// flows of connected peers, as far as the lane has any.
+    /// Returns the lane's current flows to each connected peer, with the rank of that peer.
     pub fn flows(&self) -> impl Iterator<Item = (Rank, Flow)> {
         self.connected().flat_map(|(rank, endpoint)| {
             self.lane.flows(endpoint).into_iter().map(move |flow| (rank, flow))
@@ -76,7 +75,7 @@ impl MessageLinks {
         peers.filter_map(|(rank, peer)| Some((rank as Rank, peer.as_ref()?.endpoint)))
     }
 
-    /// Begins a call: `bytes` of its larger buffer, and messages to `fan_out` peers.
+    /// Chooses the striping of a call that sends to `fan_out` peers; its larger buffer has `bytes`.
     pub fn begin(&mut self, collective: Collective, bytes: usize, fan_out: u32) {
         let StripingState { policy, current, version, asked, .. } = &mut self.spreading;
         let call = Some((collective, bytes, fan_out));

@@ -4,14 +4,14 @@
 //!   its staging slot, which stays reserved. Before that memory is written or given back, it is
 //!   *reclaimed*. Where a lane moves bytes late
 //!   ([`Caps::redirects`](crate::transport::Caps::redirects)), reclaiming copies the payloads that
-//!   the peer has not acknowledged to their staging slots. Where hardware reads them, reclaiming
-//!   waits for the acknowledgement, a round trip.
+//!   the peer has not acknowledged to their staging slots. Where hardware reads payloads,
+//!   reclaiming waits for the acknowledgement, a round trip.
 //! * **Direct placement**: the receiver of a link's next message names memory for its payload, and
-//!   a lane that moves bytes late places it there instead of in its slot. This is a CTS that does
-//!   not travel: the slot stays granted, and the receiver resolves the slot's address anew.
+//!   a lane that moves bytes late places it there instead of in its slot. No CTS is sent: the
+//!   sender addresses the slot as usual, and the receiver's lane redirects the payload.
 //!
-//! The memory is that of one call at a time: [`MessageLinks::open`] names it,
-//! [`MessageLinks::close`] ends every use of it before it is given back.
+//! Only one call at a time uses zero copy: [`MessageLinks::open`] declares the call's memory, and
+//! [`MessageLinks::close`] ends every use of that memory before it is given back.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -84,11 +84,11 @@ struct DirectSend {
 #[derive(Clone, Copy, Debug)]
 struct DirectReceive {
     link: Link,
-    /// Slot that the payload would come to otherwise.
+    /// Slot from which the payload is redirected.
     slot: LocalSlice,
 }
 
-/// The caller's memory, as far as sends and receives use it.
+/// State of zero-copy sends and receives.
 #[derive(Debug, Default)]
 pub(super) struct ZeroCopy {
     buffers: Vec<Buffer>,
@@ -96,7 +96,7 @@ pub(super) struct ZeroCopy {
     pub(super) polled: bool,
     sends: Vec<DirectSend>,
     receives: Vec<DirectReceive>,
-    /// Time until which the end of the call waits.
+    /// Time until which the call waits for acknowledgements.
     settle_by: Option<Instant>,
     /// Payloads of the next messages, by link.
     next: Vec<(Link, usize, LocalSlice)>,
@@ -114,7 +114,7 @@ impl ZeroCopy {
         self.sends.push(DirectSend { link, staging, address, bytes });
     }
 
-    /// Ends the send of a staging slot.
+    /// Removes the zero-copy send of a staging slot.
     pub(super) fn done(&mut self, link: Link, staging: u32) {
         let found = self.sends.iter().position(|send| (send.link, send.staging) == (link, staging));
         if let Some(found) = found {
@@ -138,7 +138,7 @@ impl ZeroCopy {
         self.polled && !self.buffers.is_empty()
     }
 
-    /// Returns the key by which a peer knows the buffer with this key.
+    /// Returns the remote key of the buffer with this key for a peer, if it was shared.
     pub(super) fn shared(&self, rank: Rank, key: MrKey) -> Option<RemoteKey> {
         let buffer = self.buffers.iter().find(|buffer| buffer.key == Some(key))?;
         buffer.shared.iter().find(|(peer, _)| *peer == rank).map(|(_, shared)| shared.clone())
@@ -162,13 +162,13 @@ impl DirectSend {
 }
 
 impl MessageLinks {
-    /// Returns the least bytes of a buffer that is used for zero copy.
+    /// Returns the size in bytes from which a buffer is used for zero copy.
     #[must_use]
     pub fn zero_copy_bytes_min(&self) -> usize {
         self.config.zero_copy_bytes_min
     }
 
-    /// Names the memory of the call that begins.
+    /// Declares the memory of the call that begins.
     pub fn open(&mut self, memory: impl Iterator<Item = Region>) {
         let MessageLinks { config, device, zero_copy, registrations, .. } = self;
         let least = config.zero_copy_bytes_min.max(device.caps().register_bytes_min);
@@ -208,9 +208,9 @@ impl MessageLinks {
         bytes >= self.config.zero_copy_bytes_min && !self.zero_copy.buffers.is_empty()
     }
 
-    /// Offers the payload of the link's next message, which is writable, at this address of the
-    /// call's memory. Returns whether the payload is sent from there; then that memory must be
-    /// reclaimed before it is written.
+    /// Offers memory of the call as the payload of the link's next message, which is writable.
+    /// Returns whether the payload is sent from there; if so, reclaim the memory before writing to
+    /// it.
     pub fn send_from(&mut self, link: Link, address: usize, bytes: usize) -> bool {
         let slice = self.slice(address, bytes);
         self.zero_copy.next.extend(slice.map(|slice| (link, address, slice)));
@@ -231,18 +231,18 @@ impl MessageLinks {
         self.zero_copy.sends.iter().filter(move |_| !late).map(|send| send.link)
     }
 
-    /// Returns whether the call may end: its zero-copy sends are acknowledged, or, where they can
-    /// be copied after all, were waited for as long as their copies would take.
+    /// Returns whether the call may end: its zero-copy sends are acknowledged, or the call has
+    /// waited as long as copies would take, where the lane can still copy them.
     pub fn is_settled(&mut self, now: Instant) -> bool {
         if self.zero_copy.buffers.is_empty() {
             return true;
         }
         if !self.device.caps().redirects {
-            // The peer's hardware acknowledges by itself.
+            // The peer's hardware acknowledges without its process.
             return self.zero_copy.sends.is_empty();
         }
         let by = *self.zero_copy.settle_by.get_or_insert_with(|| {
-            // The peers wait likewise.
+            // The peers may be waiting for this rank's acknowledgements.
             self.lane.conclude(now);
             now + SETTLE
         });
@@ -259,9 +259,9 @@ impl MessageLinks {
             && self.lane.is_drained()
     }
 
-    /// Reclaims memory before it is written. Returns true if no send reads it: always where a lane
-    /// moves bytes late, else once its sends are acknowledged. The peer's process cannot delay
-    /// acknowledgements.
+    /// Reclaims memory before it is written. Returns true if no send reads the memory any more:
+    /// always where a lane moves bytes late, else once its sends are acknowledged. The peer's
+    /// process cannot delay acknowledgements.
     pub fn reclaim(&mut self, address: usize, bytes: usize) -> bool {
         if !self.device.caps().redirects {
             return !self.zero_copy.is_being_sent(address, bytes);
@@ -277,9 +277,9 @@ impl MessageLinks {
         true
     }
 
-    /// Names memory of the call for the payload of the link's next message. The message has not
-    /// arrived, and nobody reads the memory. [`MessageLinks::received`] returns the payload's
-    /// address, there or in its slot.
+    /// Offers memory of the call, which nothing else reads, for the payload of the link's next
+    /// message. Has no effect if the message has arrived. [`MessageLinks::received`] returns the
+    /// payload's address, there or in its slot.
     pub fn receive_into(&mut self, link: Link, address: usize, bytes: usize) {
         if !self.device.caps().redirects {
             return;
@@ -310,7 +310,7 @@ impl MessageLinks {
         }
     }
 
-    /// Ends the placement of the link's next message, which is taken: nothing more is placed there.
+    /// Ends the direct placement of the link's next message, which has been received.
     pub(super) fn finish_receive(&mut self, link: Link) {
         let Some((peer, channel)) = self.link(link) else { return };
         let was_placed = matches!(peer.links[channel].0.destination(), Destination::At(_));
@@ -327,8 +327,8 @@ impl MessageLinks {
         }
     }
 
-    /// Forgets everything without telling the peers and without touching the call's memory: this
-    /// process is the child of a fork, and everything is its parent's.
+    /// Forgets everything without telling the peers and without touching the call's memory: in the
+    /// child of a fork, everything belongs to the parent.
     pub fn abandon(&mut self) {
         self.zero_copy = ZeroCopy::default();
         self.registrations.abandon();
@@ -357,11 +357,11 @@ impl MessageLinks {
         }
     }
 
-    /// Closes the connections over which hardware may still read or write the call's memory, which
-    /// a failed call leaves behind.
+    /// Closes the connections over which hardware may still read or write the call's memory: a
+    /// failed call leaves such connections.
     fn fence(&mut self) {
         let exposed = self.exposed();
-        // All farewells begin together, and one deadline holds for them.
+        // All farewells begin together and share one deadline.
         for rank in &exposed {
             if let Some(Some(peer)) = self.peers.get(*rank as usize) {
                 self.lane.say_farewell(Some(peer.endpoint));
@@ -384,7 +384,8 @@ impl MessageLinks {
         sent_to.chain(told.map(|(rank, _)| rank)).collect()
     }
 
-    /// Returns registered bytes of the call's memory, if they are many enough for zero copy.
+    /// Returns a registered range of the call's memory; none if the range is too short for zero
+    /// copy, is not in the call's memory or cannot be registered.
     pub(super) fn slice(&mut self, address: usize, bytes: usize) -> Option<LocalSlice> {
         if bytes < self.config.zero_copy_bytes_min {
             return None;
@@ -397,7 +398,7 @@ impl MessageLinks {
         Some(LocalSlice { key: buffer.key?, offset: address - buffer.registered_from, bytes })
     }
 
-    /// Copies the payload of a zero-copy send to its staging slot, which its put then reads.
+    /// Copies the payload of a zero-copy send to its staging slot; the put then reads the slot.
     fn relocate(&mut self, send: DirectSend) -> Result<(), TransportError> {
         let DirectSend { link, staging, address, bytes } = send;
         let from = self.zero_copy.buffers.iter().find_map(|buffer| {
@@ -413,7 +414,7 @@ impl MessageLinks {
         self.lane.relocate(endpoint, id, to)
     }
 
-    /// Closes the connection to a peer with which something failed.
+    /// Closes the connection to a peer after an error.
     pub(super) fn give_up(&mut self, rank: Rank, error: &TransportError) {
         let peer = self.peers.get_mut(rank as usize).and_then(Option::take);
         let Some(mut peer) = peer else { return };

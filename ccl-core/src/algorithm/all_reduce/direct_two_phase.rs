@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   r ──► q:   part q of r's input             (for all q)
-//!   part r of output = fold of what came in
+//!   part r of output = fold of part r of every input
 //!   r ──► q:   part r of the output            (for all q)
 //! ```
 //!

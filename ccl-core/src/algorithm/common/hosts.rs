@@ -70,8 +70,8 @@ pub(in crate::algorithm) fn each<const N: usize>(
     }
 }
 
-/// The current host of a walk over hosts: the first of several hosts that differ only by a shift of
-/// their ranks, and the loop that applies the shift.
+/// The current host of a loop over hosts whose ranks differ only by a shift: the first of these
+/// hosts, and the shift of each iteration.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::algorithm) struct Remote {
     /// The first host.
@@ -142,12 +142,13 @@ impl<'a> Position<'a> {
         runs(self.others(self.size).map(|local| [self.hosts.rank(self.host, local), local]))
     }
 
-    /// Returns the rank that communicates, for all of `host`, with ranks of local index `local`.
+    /// Returns the rank of `host` that communicates with remote ranks of local index `local`.
     pub(in crate::algorithm) fn contact(&self, host: u32, local: u32) -> Rank {
         self.hosts.rank(host, local % self.hosts.size(host))
     }
 
-    /// Writes `body` for every other host: the next one first, or, `backwards`, the previous one.
+    /// Writes `body` for every other host, from the next one up or, if `backwards`, from the
+    /// previous one down.
     pub(in crate::algorithm) fn each_remote(
         &self,
         b: &mut Builder,
@@ -171,9 +172,8 @@ impl<'a> Position<'a> {
         }
     }
 
-    /// Calls `body` once for each group of remote ranks that is as large as this host: the
-    /// arguments are the local index of the first rank and the size of the group. The ranks of one
-    /// group have different contacts on this host.
+    /// Calls `body` for each group of remote ranks, with the local index of its first rank and its
+    /// size. A group has at most as many ranks as this host, so that each has its own contact here.
     pub(in crate::algorithm) fn each_round(&self, remote: Remote, mut body: impl FnMut(u32, u32)) {
         let size = self.hosts.size(remote.host);
         for first in (0..size).step_by(self.size.max(1) as usize) {
@@ -221,8 +221,8 @@ pub(in crate::algorithm) fn inside(hosts: &Hosts) -> u32 {
 }
 
 /// Names for scratch buffers. A message is folded in its slot only if no other message uses its
-/// name. When the names run out, the last one serves all further messages: the result is right, but
-/// takes a copy.
+/// name. When the names run out, the last one serves all further messages: the result stays
+/// correct, but needs a copy.
 #[derive(Debug)]
 pub(in crate::algorithm) struct Names {
     sum: u8,

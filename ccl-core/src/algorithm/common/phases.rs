@@ -78,7 +78,8 @@ pub(in crate::algorithm) fn for_each_peer(
 }
 
 /// Writes `body` for every other rank, from the previous one down to the next one. If every rank
-/// sends to the next rank first and receives in this order, no rank is waited for by all at once.
+/// sends to the next rank first and receives in this order, the ranks never all wait for the same
+/// rank.
 pub(in crate::algorithm) fn for_each_peer_backwards(
     b: &mut Builder,
     params: &Params<'_>,
@@ -108,8 +109,8 @@ pub(in crate::algorithm) fn fold_in_rank_order(
     b.reduce_last(target, &[from_below, own.into(), from_above]);
 }
 
-/// Receives `peer`'s share and folds it with `mine` into `target`, the lower rank's first: both
-/// sides of an exchange get the same bits. `id` names scratch that no other op uses.
+/// Receives `peer`'s share and folds it with `mine` into `target`, the lower rank's share first, so
+/// that both sides get the same bits. `id` names scratch that no other op uses.
 pub(in crate::algorithm) fn fold_in(
     b: &mut Builder,
     peer: Rank,
@@ -125,9 +126,9 @@ pub(in crate::algorithm) fn fold_in(
     if last { b.reduce_last(target, &terms) } else { b.reduce(target, &terms) }
 }
 
-/// Folds the own share and those of the children, straight from the slots where they arrived, and
-/// sends the sum to the parent; the root keeps it in `result`. The names of scratch begin at `id`,
-/// one more than there are children.
+/// Folds `mine` and the children's shares, straight from their slots, and sends the sum to the
+/// parent; the root stores the sum in `result`. Scratch uses the names from `id` on: one for the
+/// sum and one per child.
 pub(in crate::algorithm) fn reduce_up(
     b: &mut Builder,
     id: u8,

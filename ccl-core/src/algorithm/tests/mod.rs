@@ -1,5 +1,5 @@
-//! Tests of every algorithm for every number of ranks and every root: of its ops, taken literally
-//! ([`symbolic`]), and of its lowered program on numbers over few slots ([`numbers`]).
+//! Tests of every algorithm for every number of ranks and every root. [`symbolic`] runs the ops of
+//! the schedules, [`numbers`] the lowered programs on numbers over few slots.
 
 mod numbers;
 mod symbolic;
@@ -150,7 +150,7 @@ fn schedules_stay_small() {
     }
 }
 
-/// Uses hosts of one to six ranks in irregular order: more lists than there are names for scratch.
+/// Uses hosts of one to six ranks in irregular order: more lists than scratch names.
 #[test]
 fn ranks_that_lie_anyhow_run_out_of_names_and_not_of_luck() {
     let ids: Vec<u32> = (0..150).map(|rank: u32| rank * rank * 37 / 11 % 61).collect();

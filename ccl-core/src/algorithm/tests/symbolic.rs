@@ -14,7 +14,7 @@ use crate::types::{Collective, Rank};
 enum Value {
     /// The given part of the given rank's input.
     Input(Rank, u32),
-    /// A fold, in this order, and whether it claimed to be the last.
+    /// A fold in this order; true if its op is marked as the last.
     Fold(Vec<Rc<Value>>, bool),
 }
 
@@ -27,7 +27,7 @@ impl Value {
     }
 }
 
-/// A value and the number of messages that it took to make it.
+/// A value, and the length of the longest chain of messages that led to it.
 type Traced = (Rc<Value>, u32);
 
 type Piece = (Traced, usize);
@@ -141,7 +141,7 @@ impl Party {
 
 type Wires = HashMap<(Rank, Rank), VecDeque<Vec<Piece>>>;
 
-/// Executes the party's next op. Returns whether it could.
+/// Executes the party's next op. Returns false if it cannot.
 fn step(party: &mut Party, wires: &mut Wires) -> bool {
     let Some((op, at)) = party.ops.pop_front() else { return false };
     match &op {
@@ -228,9 +228,9 @@ fn check(algorithm: &Algorithm, world: &World, party: &Party) -> BTreeMap<u32, R
     results
 }
 
-/// Checks that the longest chain of messages is as long as the algorithm says. It may be shorter
-/// for algorithms that double if the ranks are no power of two, if one of two trees is lower, and
-/// in a group without messages.
+/// Checks that the longest chain of messages is as long as the algorithm says. The chain may be
+/// shorter for doubling algorithms if the number of ranks is not a power of two, if one of two
+/// trees is lower, and in a group without messages.
 fn check_steps(algorithm: &Algorithm, world: &World, parties: &[Party]) {
     let hops = |party: &Party| party.memory.values().map(|(_, hops)| *hops).max().unwrap_or(0);
     let most = parties.iter().map(hops).max().unwrap_or(0);

@@ -11,7 +11,7 @@ const GUARD: u8 = 0xa5;
 const GUARD_BYTES: usize = 64;
 const RANKS: u32 = 3;
 
-/// Bytes between guards, at some offset from any alignment.
+/// Bytes between guards, at an offset from an aligned address.
 struct Buffer {
     bytes: Vec<u8>,
     start: usize,
@@ -39,7 +39,7 @@ impl Buffer {
     }
 }
 
-/// Places of the destinations: each is the term that it lies on, or none.
+/// Places of the destinations: the term that each equals, or none.
 type Places = Vec<Option<usize>>;
 
 fn places(terms: usize) -> Vec<Places> {
@@ -100,7 +100,7 @@ fn run(case: &Case, bytes: usize, elements: usize, places: &Places, offset: usiz
 }
 
 fn factor(data_type: DataType) -> Scalar {
-    // One and a bit in floats, a small number in integers.
+    // Slightly more than one in floats, 3 in integers.
     let bits = float_layout(data_type).map_or(3, |(mantissa, bias)| (bias << mantissa) + 1);
     Scalar(element(data_type, bits))
 }
@@ -139,7 +139,7 @@ fn check_type(data_type: DataType) {
 fn check_case(data_type: DataType, case: &Case) {
     for (turn, &elements) in SIZES.iter().enumerate() {
         for (at, places) in places(case.terms.len()).iter().enumerate() {
-            // The largest sizes take turns in the places.
+            // Each large size is tested with a third of the places.
             if elements < 1000 || at % 3 == turn % 3 {
                 for offset in [0, 1] {
                     run(case, elements * data_type.bytes(), elements, places, offset);

@@ -2,7 +2,7 @@
 
 use ccl_core::types::DataType;
 
-/// A small generator of random numbers: the same on every run.
+/// A small generator of random numbers: the same sequence on every run.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -57,7 +57,8 @@ pub(crate) fn special_bits(data_type: DataType) -> Vec<u64> {
     magnitudes.iter().flat_map(|&bits| [bits, bits | sign]).collect()
 }
 
-/// Returns one element: mostly numbers of a middling size, now and then anything at all.
+/// Returns the bits of one element. Floats are mostly of medium size, sometimes special values or
+/// any bits; integers are mostly any bits.
 pub(crate) fn element_bits(data_type: DataType, random: &mut Random) -> u64 {
     let specials = special_bits(data_type);
     let (choice, bits) = (random.next() % 32, random.next());

@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_int, c_void};
 
 use crate::{Attributes, CommConfig, DeviceHandle, Logger, NcclResult, Profiler};
 
-/// Arguments: where the context goes, hash of the communicator, its configuration, logger,
+/// Arguments: output for the context, hash of the communicator, its configuration, logger,
 /// profiler.
 pub type InitV12 =
     unsafe extern "C" fn(*mut *mut c_void, u64, *mut CommConfig, Logger, Profiler) -> NcclResult;
@@ -13,16 +13,16 @@ pub type InitV10 = unsafe extern "C" fn(Logger, Profiler) -> NcclResult;
 /// Argument: logger.
 pub type InitV9 = unsafe extern "C" fn(Logger) -> NcclResult;
 
-/// Argument: where the number of devices goes.
+/// Argument: output for the number of devices.
 pub type Devices = unsafe extern "C" fn(*mut c_int) -> NcclResult;
 
-/// Arguments: context, device, handle, where the listening communicator goes.
+/// Arguments: context, device, handle, output for the listening communicator.
 pub type ListenV12 =
     unsafe extern "C" fn(*mut c_void, c_int, *mut c_void, *mut *mut c_void) -> NcclResult;
-/// Arguments: device, handle, where the listening communicator goes.
+/// Arguments: device, handle, output for the listening communicator.
 pub type ListenV10 = unsafe extern "C" fn(c_int, *mut c_void, *mut *mut c_void) -> NcclResult;
 
-/// Arguments: context, device, handle, where the sending communicator goes, and its device handle.
+/// Arguments: context, device, handle, outputs for the sending communicator and its device handle.
 pub type ConnectV12 = unsafe extern "C" fn(
     *mut c_void,
     c_int,
@@ -30,7 +30,7 @@ pub type ConnectV12 = unsafe extern "C" fn(
     *mut *mut c_void,
     *mut *mut DeviceHandle,
 ) -> NcclResult;
-/// Arguments: device, configuration, handle, where the sending communicator goes, and its device
+/// Arguments: device, configuration, handle, outputs for the sending communicator and its device
 /// handle.
 pub type ConnectV10 = unsafe extern "C" fn(
     c_int,
@@ -39,7 +39,7 @@ pub type ConnectV10 = unsafe extern "C" fn(
     *mut *mut c_void,
     *mut *mut DeviceHandle,
 ) -> NcclResult;
-/// Arguments: device, handle, where the sending communicator goes, and its device handle.
+/// Arguments: device, handle, outputs for the sending communicator and its device handle.
 pub type ConnectV9 = unsafe extern "C" fn(
     c_int,
     *mut c_void,
@@ -47,15 +47,15 @@ pub type ConnectV9 = unsafe extern "C" fn(
     *mut *mut DeviceHandle,
 ) -> NcclResult;
 
-/// Arguments: the listening communicator, where the receiving one goes, and its device handle.
+/// Arguments: the listening communicator, outputs for the receiving one and its device handle.
 pub type Accept =
     unsafe extern "C" fn(*mut c_void, *mut *mut c_void, *mut *mut DeviceHandle) -> NcclResult;
 
-/// Arguments: a communicator, address, bytes, kind of memory, where the registration goes.
+/// Arguments: a communicator, address, bytes, kind of memory, output for the registration.
 pub type RegMr =
     unsafe extern "C" fn(*mut c_void, *mut c_void, usize, c_int, *mut *mut c_void) -> NcclResult;
-/// Arguments: a communicator, address, bytes, kind of memory, offset in the buffer that the
-/// descriptor names, the descriptor, where the registration goes.
+/// Arguments: a communicator, address, bytes, kind of memory, offset in the DMA-BUF, its
+/// descriptor, output for the registration.
 pub type RegMrDmaBuf = unsafe extern "C" fn(
     *mut c_void,
     *mut c_void,
@@ -68,8 +68,8 @@ pub type RegMrDmaBuf = unsafe extern "C" fn(
 /// Arguments: the communicator, the registration.
 pub type DeregMr = unsafe extern "C" fn(*mut c_void, *mut c_void) -> NcclResult;
 
-/// Arguments: the communicator, address, bytes, tag, registration, event of the profiler, where the
-/// request goes: null if it cannot be taken now.
+/// Arguments: the communicator, address, bytes, tag, registration, profiler event, output for the
+/// request: null if the plugin cannot take it now.
 pub type IsendV12 = unsafe extern "C" fn(
     *mut c_void,
     *mut c_void,
@@ -98,8 +98,8 @@ pub type IsendV8 = unsafe extern "C" fn(
     *mut *mut c_void,
 ) -> NcclResult;
 
-/// Arguments: the communicator, a count, and so many addresses, bytes, tags, registrations, events
-/// of the profiler; where the request goes: null if it cannot be taken now.
+/// Arguments: the communicator, a count, arrays of that many addresses, bytes, tags, registrations
+/// and profiler events, output for the request: null if the plugin cannot take it now.
 pub type IrecvV12 = unsafe extern "C" fn(
     *mut c_void,
     c_int,
@@ -131,8 +131,8 @@ pub type IrecvV8 = unsafe extern "C" fn(
     *mut *mut c_void,
 ) -> NcclResult;
 
-/// Arguments: the communicator, a count, and so many addresses, bytes, registrations; where the
-/// request goes: null if there is nothing to flush.
+/// Arguments: the communicator, a count, arrays of that many addresses, bytes and registrations,
+/// output for the request: null if there is nothing to flush.
 pub type Iflush = unsafe extern "C" fn(
     *mut c_void,
     c_int,
@@ -141,14 +141,13 @@ pub type Iflush = unsafe extern "C" fn(
     *mut *mut c_void,
     *mut *mut c_void,
 ) -> NcclResult;
-/// Arguments: the request, where it goes whether the request is done, and where the bytes of each
-/// part go.
+/// Arguments: the request, outputs for the done flag and for the bytes of each part.
 pub type Test = unsafe extern "C" fn(*mut c_void, *mut c_int, *mut c_int) -> NcclResult;
 
 /// Argument: the communicator.
 pub type Close = unsafe extern "C" fn(*mut c_void) -> NcclResult;
 
-/// Arguments: the communicator, the registration, where the device's registration goes.
+/// Arguments: the communicator, the registration, output for its form that device code uses.
 pub type GetDeviceMr =
     unsafe extern "C" fn(*mut c_void, *mut c_void, *mut *mut c_void) -> NcclResult;
 /// Arguments: the receiving communicator, a count, the request.
@@ -156,7 +155,7 @@ pub type IrecvConsumed = unsafe extern "C" fn(*mut c_void, c_int, *mut c_void) -
 
 /// Argument: the context.
 pub type Finalize = unsafe extern "C" fn(*mut c_void) -> NcclResult;
-/// Arguments: the context, the attributes of what is about to be done.
+/// Arguments: the context, a hint about the next operations.
 pub type SetAttributes = unsafe extern "C" fn(*mut c_void, *mut Attributes) -> NcclResult;
 
 /// Text of the plugin that lives as long as the process.

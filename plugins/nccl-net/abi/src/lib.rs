@@ -1,10 +1,10 @@
-//! NCCL's interface for network plugins, as C sees it: the tables that a plugin exports, whose
-//! functions NCCL calls.
+//! C interface of NCCL's network plugins: the tables of functions that a plugin exports and NCCL
+//! calls.
 //!
-//! One module stands for each version that NCCL has loaded since 2.20. It has a table of functions,
-//! `Net`, which the plugin exports under [`v12::SYMBOL`] and its likes, and `Properties`, which
-//! describes a device. This module has what versions have in common. Sizes and offsets are asserted
-//! at compile time against those of the public headers on 64-bit Linux.
+//! There is one module per version that NCCL has loaded since 2.20. Each has a table of functions,
+//! `Net`, which the plugin exports under the module's symbol, such as [`v12::SYMBOL`], and
+//! `Properties`, which describes a device. This module has the items that versions share. Sizes and
+//! offsets are asserted at compile time against those of the public headers on 64-bit Linux.
 //!
 //! Source: NVIDIA/nccl, `src/include/plugin/` and `plugins/net/` at the tags named in the modules.
 
@@ -13,7 +13,7 @@
 use core::ffi::{c_char, c_int, c_ulong, c_void};
 
 /// Checks at compile time that a version's table has its pointers in the order of NCCL's header:
-/// those that all versions have, then the ones that are named.
+/// first those of all versions, then the macro's arguments.
 macro_rules! table_order {
     ($($more:ident),*) => {
         crate::table_order!(@all name, init, devices, properties, listen, connect, accept, register,
@@ -42,14 +42,14 @@ pub mod v9;
 
 pub use calls::*;
 
-/// Bytes of a handle, by which a listener is found; NCCL carries it from rank to rank.
+/// Bytes of a listener's handle, which NCCL carries from rank to rank.
 pub const HANDLE_BYTES: usize = 128;
 /// Most requests that NCCL has outstanding on one communicator.
 pub const REQUESTS_MAX: usize = 32;
-/// Most bytes of a transfer that a plugin may claim to take.
+/// Most bytes that a plugin may report as its transfer limit.
 pub const TRANSFER_BYTES_MAX: usize = 1 << 40;
-/// Value in the place of the request that `irecv` returns: NCCL does not need to be told of
-/// completion.
+/// Value that NCCL stores in the request pointer before `irecv` as a hint: the plugin need not
+/// report completion.
 pub const OPTIONAL_COMPLETION: usize = 1;
 /// Value of an undefined traffic class, rail or plane.
 pub const UNDEFINED: i32 = -1;
@@ -58,14 +58,14 @@ pub const UNDEFINED: i32 = -1;
 pub const HOST: c_int = 1;
 /// Memory of a CUDA device; a bit of `Properties::memory_kinds`, and the kind of a registration.
 pub const CUDA: c_int = 2;
-/// Memory that a descriptor names; a bit of `Properties::memory_kinds`.
+/// Memory given by a DMA-BUF descriptor; a bit of `Properties::memory_kinds`.
 pub const DMA_BUF: c_int = 4;
 
 /// Device type of a plugin that runs on the host alone.
 pub const DEVICE_HOST: c_int = 0;
-/// Device type of a plugin whose device side NCCL's kernels know.
+/// Device type of a plugin whose device side NCCL's kernels support.
 pub const DEVICE_UNPACK: c_int = 1;
-/// Version of that device side that NCCL's kernels know.
+/// Version of the device side that NCCL's kernels support.
 pub const DEVICE_UNPACK_VERSION: c_int = 7;
 
 /// Result of a call: `ncclResult_t`.
@@ -82,9 +82,9 @@ impl NcclResult {
     pub const SYSTEM_ERROR: NcclResult = NcclResult(2);
     /// The plugin has a defect.
     pub const INTERNAL_ERROR: NcclResult = NcclResult(3);
-    /// An argument means nothing.
+    /// An argument is invalid.
     pub const INVALID_ARGUMENT: NcclResult = NcclResult(4);
-    /// The call is wrong at this time.
+    /// The call is not allowed at this time.
     pub const INVALID_USAGE: NcclResult = NcclResult(5);
     /// The peer is gone, or has done something wrong.
     pub const REMOTE_ERROR: NcclResult = NcclResult(6);
@@ -135,7 +135,7 @@ pub const SUBSYSTEM_ALL: c_ulong = c_ulong::MAX;
 pub type Logger =
     Option<unsafe extern "C" fn(LogLevel, c_ulong, *const c_char, c_int, *const c_char, ...) -> ()>;
 
-/// NCCL's profiler: event, what happens to the event, its parent, its kind, its description.
+/// NCCL's profiler: event, action on the event, its parent, its kind, its description.
 pub type Profiler = Option<
     unsafe extern "C" fn(*mut *mut c_void, c_int, *mut c_void, i64, *mut c_void) -> NcclResult,
 >;
@@ -180,13 +180,13 @@ pub struct Fan {
     pub flows_min: i32,
 }
 
-/// Hint about what NCCL is about to do: `ncclNetAttr_t`.
+/// Hint about NCCL's next operations: `ncclNetAttr_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// Fan of what is sent.
+    /// Peers and flows of sends.
     pub send: Fan,
-    /// Fan of what is received.
+    /// Peers and flows of receives.
     pub receive: Fan,
     /// Bits of operations.
     pub operations: u32,
@@ -227,8 +227,7 @@ impl<const N: usize> Parts<N> {
         Parts { count: parts.len().min(N) as c_int, devices }
     }
 
-    /// Returns the numbers of the devices; none if the count is negative or more than there is room
-    /// for.
+    /// Returns the numbers of the devices; none if the count is negative or greater than `N`.
     #[must_use]
     pub fn get(&self) -> Option<&[c_int]> {
         self.devices.get(..usize::try_from(self.count).ok()?)

@@ -1,4 +1,4 @@
-//! Version 10, since NCCL 2.26.2: without contexts; the configuration comes with `connect`.
+//! Version 10, since NCCL 2.26.2: no contexts; `connect` takes the configuration.
 
 use core::ffi::{CStr, c_int};
 
@@ -32,7 +32,7 @@ pub struct Net {
     pub accept: Option<Accept>,
     /// Registers memory; called also while transfers run.
     pub register: Option<RegMr>,
-    /// Registers memory that a descriptor names. May be null.
+    /// Registers memory of a DMA-BUF descriptor. May be null.
     pub register_dma_buf: Option<RegMrDmaBuf>,
     /// Deregisters memory; called also while transfers run.
     pub deregister: Option<DeregMr>,
@@ -40,7 +40,7 @@ pub struct Net {
     pub isend: Option<IsendV12>,
     /// Receives up to `receives_max` at once; gives null for a request that cannot be taken now.
     pub irecv: Option<IrecvV12>,
-    /// Flushes what was received into memory of devices.
+    /// Flushes received data in device memory.
     pub iflush: Option<Iflush>,
     /// Tests whether a request is done.
     pub test: Option<Test>,
@@ -50,11 +50,11 @@ pub struct Net {
     pub close_receive: Option<Close>,
     /// Closes a listening communicator.
     pub close_listen: Option<Close>,
-    /// Gives the device's registration for a registration. May be null.
+    /// Gives a registration in the form that device code uses. May be null.
     pub device_registration: Option<GetDeviceMr>,
-    /// Tells that a receive was consumed. May be null.
+    /// Reports that a receive was consumed. May be null.
     pub consumed: Option<IrecvConsumed>,
-    /// Joins physical devices to one. May be null.
+    /// Merges physical devices into one. May be null.
     pub make_device: Option<unsafe extern "C" fn(*mut c_int, *mut Parts<4>) -> NcclResult>,
 }
 const _: () = assert!(size_of::<Net>() == 160);

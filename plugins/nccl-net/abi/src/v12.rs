@@ -32,7 +32,7 @@ pub struct Net {
     pub accept: Option<Accept>,
     /// Registers memory; called also while transfers run.
     pub register: Option<RegMr>,
-    /// Registers memory that a descriptor names. May be null.
+    /// Registers memory of a DMA-BUF descriptor. May be null.
     pub register_dma_buf: Option<RegMrDmaBuf>,
     /// Deregisters memory; called also while transfers run.
     pub deregister: Option<DeregMr>,
@@ -40,7 +40,7 @@ pub struct Net {
     pub isend: Option<IsendV12>,
     /// Receives up to `receives_max` at once; gives null for a request that cannot be taken now.
     pub irecv: Option<IrecvV12>,
-    /// Flushes what was received into memory of devices.
+    /// Flushes received data in device memory.
     pub iflush: Option<Iflush>,
     /// Tests whether a request is done.
     pub test: Option<Test>,
@@ -50,15 +50,15 @@ pub struct Net {
     pub close_receive: Option<Close>,
     /// Closes a listening communicator.
     pub close_listen: Option<Close>,
-    /// Gives the device's registration for a registration. May be null.
+    /// Gives a registration in the form that device code uses. May be null.
     pub device_registration: Option<GetDeviceMr>,
-    /// Tells that a receive was consumed. May be null.
+    /// Reports that a receive was consumed. May be null.
     pub consumed: Option<IrecvConsumed>,
-    /// Joins physical devices to one. May be null.
+    /// Merges physical devices into one. May be null.
     pub make_device: Option<unsafe extern "C" fn(*mut c_int, *mut Parts<8>) -> NcclResult>,
     /// Ends a context; called once for each `init` that succeeded.
     pub finalize: Option<Finalize>,
-    /// Tells what NCCL is about to do, as a hint. May be null.
+    /// Gives a hint about NCCL's next operations. May be null.
     pub set_attributes: Option<SetAttributes>,
 }
 const _: () = assert!(size_of::<Net>() == 176);
@@ -68,7 +68,7 @@ crate::table_order!(make_device, finalize, set_attributes);
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Properties {
-    /// Name of the device, unlike that of any other.
+    /// Unique name of the device.
     pub name: Text,
     /// Path of the device's PCI function in sysfs; null if there is none.
     pub pci_path: Text,
@@ -77,7 +77,7 @@ pub struct Properties {
     /// Bits of memory kinds: [`HOST`](crate::HOST), [`CUDA`](crate::CUDA),
     /// [`DMA_BUF`](crate::DMA_BUF).
     pub memory_kinds: c_int,
-    /// Nonzero if memory that was registered with one communicator serves all of the device.
+    /// Nonzero if a registration is valid for all communicators of the device.
     pub registration_is_global: c_int,
     /// Nonzero if `iflush` is needed even where the GPU orders writes by itself.
     pub force_flush: c_int,

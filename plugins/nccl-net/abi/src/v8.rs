@@ -31,7 +31,7 @@ pub struct Net {
     pub accept: Option<Accept>,
     /// Registers memory; called also while transfers run.
     pub register: Option<RegMr>,
-    /// Registers memory that a descriptor names. May be null.
+    /// Registers memory of a DMA-BUF descriptor. May be null.
     pub register_dma_buf: Option<RegMrDmaBuf>,
     /// Deregisters memory; called also while transfers run.
     pub deregister: Option<DeregMr>,
@@ -39,7 +39,7 @@ pub struct Net {
     pub isend: Option<IsendV8>,
     /// Receives up to `receives_max` at once; gives null for a request that cannot be taken now.
     pub irecv: Option<IrecvV8>,
-    /// Flushes what was received into memory of devices.
+    /// Flushes received data in device memory.
     pub iflush: Option<Iflush>,
     /// Tests whether a request is done.
     pub test: Option<Test>,
@@ -49,9 +49,9 @@ pub struct Net {
     pub close_receive: Option<Close>,
     /// Closes a listening communicator.
     pub close_listen: Option<Close>,
-    /// Gives the device's registration for a registration. May be null.
+    /// Gives a registration in the form that device code uses. May be null.
     pub device_registration: Option<GetDeviceMr>,
-    /// Tells that a receive was consumed. May be null.
+    /// Reports that a receive was consumed. May be null.
     pub consumed: Option<IrecvConsumed>,
 }
 const _: () = assert!(size_of::<Net>() == 152);
@@ -61,7 +61,7 @@ crate::table_order!();
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Properties {
-    /// Name of the device, unlike that of any other.
+    /// Unique name of the device.
     pub name: Text,
     /// Path of the device's PCI function in sysfs; null if there is none.
     pub pci_path: Text,
@@ -70,7 +70,7 @@ pub struct Properties {
     /// Bits of memory kinds: [`HOST`](crate::HOST), [`CUDA`](crate::CUDA),
     /// [`DMA_BUF`](crate::DMA_BUF).
     pub memory_kinds: c_int,
-    /// Nonzero if memory that was registered with one communicator serves all of the device.
+    /// Nonzero if a registration is valid for all communicators of the device.
     pub registration_is_global: c_int,
     /// Speed in megabits per second.
     pub speed_mbps: c_int,

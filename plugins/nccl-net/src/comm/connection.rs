@@ -33,12 +33,12 @@ impl Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // A key that is unknown by now guards nothing any more.
+        // An error means that the key is unknown: nothing is left to deregister.
         let _ = self.device.deregister(self.key);
     }
 }
 
-/// Settings that a connection is made with.
+/// Settings of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionSettings {
     pub(crate) device: Arc<dyn Device>,
@@ -59,7 +59,7 @@ impl ConnectionSettings {
 /// A connection to the other end of a communicator.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    // Before the memory of whoever has this connection: its end is the end of all writes there.
+    // Owners declare the connection before their memory: dropping the lane ends all writes there.
     lane: Box<dyn Lane>,
     pub(crate) endpoint: EndpointId,
     pub(crate) device: Arc<dyn Device>,
@@ -126,14 +126,13 @@ impl Connection {
         Arc::ptr_eq(&self.device, &self.home) && !self.device.caps().mapped
     }
 
-    /// Returns whether the device redirects: it can be told late where messages are and where they
-    /// go.
+    /// Returns whether the device can change the source and destination of puts under way.
     pub(crate) fn redirects(&self) -> bool {
         self.device.caps().redirects
     }
 
-    /// Redirects what comes to `from` into other memory; with `None`, ends that. Returns false if
-    /// it is too late.
+    /// Redirects data that arrives at `from` into other memory; `None` ends the redirect. Returns
+    /// false if it is too late.
     pub(crate) fn redirect(
         &mut self,
         from: LocalSlice,
@@ -147,13 +146,13 @@ impl Connection {
         self.lane.set_striping(self.endpoint, striping);
     }
 
-    /// Returns the rails that the connection goes over, if there can be several.
+    /// Returns the rails of the connection, if there can be several.
     pub(crate) fn rails(&self) -> Vec<RailState> {
         self.lane.rails(self.endpoint)
     }
 
-    /// Returns a text about rails, queue pairs and policy, for people; empty if there is no more to
-    /// say than the device's name.
+    /// Returns a description of rails, queue pairs and policy for the log; empty if there is
+    /// nothing to add to the device's name.
     pub(crate) fn describe(&self, policy: &Policy) -> String {
         let rails = self.rails();
         let up = rails.iter().filter(|rail| rail.is_up).count();
@@ -174,7 +173,7 @@ impl Connection {
         rails + &flows
     }
 
-    /// Forgets memory that nothing is put to any more.
+    /// Forgets imported memory. Later puts must not name it.
     pub(crate) fn forget(&mut self, mr: RemoteMr) {
         self.lane.forget(self.endpoint, mr);
     }
@@ -192,7 +191,7 @@ impl Connection {
         self.lane.note(self.endpoint, &bytes)
     }
 
-    /// Posts the queued requests, as far as the lane takes them.
+    /// Posts as many of the queued requests as the lane takes.
     pub(crate) fn flush(&mut self, now: Instant) -> Result<(), TransportError> {
         if !self.outbox.is_empty() {
             let taken = self.lane.post(now, &self.outbox)?;
@@ -217,7 +216,7 @@ impl Connection {
         self.events = events;
     }
 
-    /// Returns whether nothing that was posted needs another poll.
+    /// Returns whether no posted request needs another poll.
     pub(crate) fn is_drained(&self) -> bool {
         self.lost.is_some() || (self.outbox.is_empty() && self.lane.is_drained())
     }
@@ -227,19 +226,20 @@ impl Connection {
         self.lost.is_some() || (self.outbox.is_empty() && self.lane.is_acknowledged())
     }
 
-    /// Advances the farewell to the peer. Returns whether it is over. Dropping the connection
-    /// blocks until then.
+    /// Advances the farewell to the peer. Returns whether the farewell is over; until then,
+    /// dropping the connection blocks.
     pub(crate) fn say_farewell(&mut self) -> bool {
         self.lane.say_farewell(None)
     }
 
-    /// Tells the lane that this side has what it waited for: the peer may have its memory back.
+    /// Acknowledges puts at once if their senders wait to reuse much memory: this side may not poll
+    /// again for long.
     pub(crate) fn conclude(&mut self, now: Instant) {
         self.lane.conclude(now);
     }
 
-    /// Ends the connection at once, whatever is under way. When this returns, the caller's memory
-    /// is neither read nor written any more.
+    /// Ends the connection at once, even with transfers under way. When this returns, the caller's
+    /// memory is neither read nor written any more.
     pub(crate) fn cut(&mut self, reason: &str) {
         if self.lost.is_none() {
             self.lane.cut(self.endpoint);

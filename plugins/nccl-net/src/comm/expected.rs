@@ -1,10 +1,10 @@
-//! Guesses of the slot in which the message for a buffer comes.
+//! Guesses of the slot in which a buffer's message arrives.
 //!
-//! Over TCP, this side's processor moves the bytes, at its own time. What comes to a slot can
-//! therefore go to the buffer instead ([`ccl_core::transport::Lane::redirect`]), and no CTS needs
-//! to travel for that. The sender takes its slots in turn, and messages mostly come in the order of
-//! their buffers. Their headers, which do come to the slot, tell whether the guess was right. If it
-//! was wrong, the message is copied back to the slot before anybody looks for it there.
+//! Over TCP, this side's CPU moves the bytes, at its own time. It can therefore place a message
+//! into its buffer instead of its slot ([`ccl_core::transport::Lane::redirect`]), without a CTS.
+//! The sender fills its slots in turn, and messages mostly arrive in the order of their buffers. A
+//! message's header still arrives in the slot and shows whether the guess was right. After a wrong
+//! guess, the message is copied back to the slot before anything reads it there.
 
 use ccl_core::transport::{LocalSlice, MrKey};
 use ccl_memory::Region;
@@ -15,7 +15,7 @@ use super::connection::Connection;
 use super::wire::{HEADER_BYTES, SLOTS_MAX};
 use crate::error::NetError;
 
-/// Number of wrong guesses in a row after which guessing ends: the caller has an order of its own.
+/// Number of wrong guesses in a row after which guessing ends: the caller uses another order.
 const WRONG_MAX: u32 = 8;
 
 /// A buffer whose message is expected in some slot.
@@ -28,13 +28,13 @@ pub(crate) struct Guess {
 }
 
 impl Guess {
-    /// Returns whether a message of so many bytes was redirected past the slot.
+    /// Returns whether a message of `bytes` bytes was redirected past the slot.
     pub(crate) fn took(&self, bytes: usize) -> bool {
-        // The lane leaves longer ones where they are.
+        // The lane does not redirect longer messages.
         bytes > 0 && self.into.as_ref().is_some_and(|into| bytes <= into.bytes)
     }
 
-    /// Copies a redirected message of so many bytes back to the slot that it was sent to.
+    /// Copies a redirected message of `bytes` bytes back to its slot.
     pub(crate) fn put_back(
         &self,
         to: &Region,
@@ -58,7 +58,7 @@ pub(crate) struct Expected {
     settings: Settings,
     slots: MrKey,
     by_slot: [Option<Guess>; SLOTS_MAX],
-    /// The slot of the next guess. Guesses lie behind it, the newest first.
+    /// Slot of the next guess. Going around from here, the first guess found is the oldest.
     next: usize,
     wrong: u32,
 }
@@ -74,9 +74,9 @@ impl Expected {
         self.guesses
     }
 
-    /// Expects the message for a buffer in the next slot. Returns false if that slot is taken, or
-    /// nothing is guessed. `held` are slots whose messages nobody wants yet. Call this when all
-    /// events have been taken: the lane no longer knows of messages that have come before.
+    /// Expects the message for a buffer in the next slot. Returns false if that slot is taken or
+    /// slots are not guessed. `held` are slots whose messages have no buffer yet. Call this when
+    /// all events have been taken: the lane does not remember messages that have already arrived.
     pub(crate) fn expect(
         &mut self,
         connection: &mut Connection,
@@ -97,7 +97,7 @@ impl Expected {
         if let (Some((_, mr)), true) = (&buffer.mr, buffer.bytes > self.settings.short_bytes) {
             let target = LocalSlice { key: mr.key, offset: buffer.offset, bytes: buffer.bytes };
             let from = self.slice(slot, buffer.bytes);
-            // What cannot be had costs a copy.
+            // Without the redirect, the message is copied.
             if connection.redirect(from, Some(target)).unwrap_or(false) {
                 into = Some(buffer.clone());
             }
@@ -112,8 +112,8 @@ impl Expected {
         LocalSlice { key: self.slots, offset, bytes }
     }
 
-    /// Takes the guess for a slot in which a message has come. Without a guess, the error says
-    /// whether the slot is the next one in turn; while nothing is guessed, it is true.
+    /// Takes the guess for a slot in which a message has arrived. Without a guess, the error is
+    /// true if the slot is the next one in turn, or if slots are not guessed.
     pub(crate) fn take(&mut self, slot: usize) -> Result<Guess, bool> {
         self.by_slot[slot].take().ok_or_else(|| {
             let is_next = slot == self.next || !self.guesses;
@@ -124,13 +124,13 @@ impl Expected {
         })
     }
 
-    /// Learns whether a guess was right. Too many wrong guesses in a row end the guessing.
+    /// Records whether a guess was right. Too many wrong guesses in a row end the guessing.
     pub(crate) fn learn(&mut self, right: bool) {
         self.wrong = if right { 0 } else { self.wrong + 1 };
         self.guesses &= self.wrong < WRONG_MAX;
     }
 
-    /// Drops the guess for a buffer whose message has come in another way.
+    /// Drops the guess for a buffer whose message has arrived in another slot.
     pub(crate) fn forget(
         &mut self,
         connection: &mut Connection,
@@ -141,15 +141,15 @@ impl Expected {
         found.map_or(Ok(()), |slot| self.release(connection, slot))
     }
 
-    /// Drops all guesses. New guesses begin behind `last`, or at the oldest guess that was dropped.
-    /// Call this when all events have been taken. Returns whether there was any guess.
+    /// Drops all guesses. New guesses begin after `last`, or at the oldest dropped guess. Call this
+    /// when all events have been taken. Returns whether there was any guess.
     pub(crate) fn clear(
         &mut self,
         connection: &mut Connection,
         last: Option<usize>,
     ) -> Result<bool, NetError> {
         let count = self.settings.slots();
-        // All around, the oldest is the first.
+        // The oldest guess comes first.
         let around = (self.next..count).chain(0..self.next);
         let first = { around }.find(|slot| self.by_slot[*slot].is_some());
         self.next = last.map(|last| (last + 1) % count).or(first).unwrap_or(self.next);
@@ -164,8 +164,8 @@ impl Expected {
         }
     }
 
-    /// Ends the redirect of a guess. The lane ends it by itself for a message with bytes that was
-    /// sent as it should be.
+    /// Ends the redirect of a guess. The redirect ends by itself when a put with payload arrives as
+    /// expected.
     pub(crate) fn end(
         &self,
         connection: &mut Connection,

@@ -1,22 +1,23 @@
-//! Communicators as NCCL means them: one direction of one connection.
+//! NCCL's communicators: each is one direction of one connection.
 //!
 //! * **A receive is a CTS.** `irecv` writes a record of its buffers into the sender's ring. The
 //!   sender then writes the message into its buffer directly, and the immediate says which buffer
 //!   of which group it was.
 //! * **Short messages do not wait for a CTS.** The receiver has a few slots, and the sender a
 //!   credit for each: a short message goes to a slot at once and is copied when its buffer is
-//!   known. Some slots are reserved for messages whose buffers are known, so that messages nobody
-//!   has posted a receive for do not block them. The CTS of a buffer that takes short messages only
-//!   is sent when a message waits for a buffer, or after a millisecond: the message may be longer.
+//!   known. Some slots are reserved for messages whose buffers are known, so that messages without
+//!   a posted receive do not block them. If a buffer takes short messages only, its CTS is sent
+//!   when a message waits for a buffer, or after a millisecond: the message may be longer.
 //! * **Over TCP, slots are large and mostly take no memory.** The sender sends from a message's
-//!   memory until it is written; what comes to a slot is redirected to the buffer that it is
-//!   expected for.
+//!   memory until all of it is written; the receiver redirects each slot's message to the buffer
+//!   that it expects the message for.
 //! * **Where memory cannot be reached**, messages come through the slots in chunks.
 //! * **Both sides count messages and buffers**: the k-th message of a tag is for the k-th buffer
 //!   with that tag.
 //!
-//! Nothing waits here: each call does what can be done now. All calls to one communicator take
-//! turns; no two communicators have anything in common but their device.
+//! Nothing waits here, except `Sender::release`: each call does the work that is possible now.
+//! Calls to one communicator take turns; communicators share only their device, context and
+//! queue-pair policy.
 
 pub(crate) mod buffer;
 pub(crate) mod connection;
@@ -36,14 +37,15 @@ use crate::error::NetError;
 use connection::Connection;
 use wire::{HEADER_BYTES, SLOTS_MAX};
 
-/// Most communicators of a device that NCCL is told of.
+/// Most communicators of a device, as reported to NCCL.
 pub(crate) const COMMS_MAX: i32 = 1 << 16;
-/// Most bytes of a transfer: what every transport takes in one put.
+/// Most bytes of a transfer, as reported to NCCL; the sender splits a transfer that exceeds the
+/// device's limit of one put.
 pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 30;
 
-/// Factor by which slots are longer if they take no memory until a message comes early.
+/// Factor by which slots are longer if they take no memory until a message arrives early.
 const LONG_SLOT: usize = 64;
-/// Most bytes of such a slot, unless other slots are longer.
+/// Most bytes of such a slot, unless `short_bytes` is larger.
 const LONG_SLOT_BYTES_MAX: usize = 1 << 20;
 
 /// Settings of a communicator.
@@ -53,7 +55,7 @@ pub(crate) struct Settings {
     pub(crate) slots: usize,
     /// Payload bytes of a slot, and most bytes of a message that does not wait for a CTS.
     pub(crate) slot_bytes: usize,
-    /// Most bytes of a message that is copied rather than waited for.
+    /// Most bytes of a message that is copied instead of sent zero-copy.
     pub(crate) short_bytes: usize,
     /// Time without progress after which a request fails.
     pub(crate) timeout: Duration,
@@ -101,8 +103,8 @@ impl Wait {
         self.moved = self.moved.max(now);
     }
 
-    /// Logs a warning if the request has had no progress for long, though others of the connection
-    /// may move. Returns an error if that takes too long, or the peer is gone.
+    /// Logs a warning if the request makes no progress for `warn_after`, even if other requests of
+    /// the connection do. Returns an error after `timeout`, or if the peer is gone.
     fn judge(
         &mut self,
         connection: &Connection,

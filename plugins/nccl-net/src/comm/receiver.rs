@@ -19,22 +19,22 @@ use crate::error::NetError;
 use crate::memory::Mr;
 use crate::table::{Id, RequestId};
 
-/// Identifier of all puts but those of records, which have their place in the ring as identifier.
+/// Identifier of all puts except those of records, whose identifier is their place in the ring.
 const OTHER_ID: u64 = GROUPS as u64;
 
-/// Number of registrations known to the peer from which on those that are gone are looked for.
+/// Number of registrations known to the peer from which on deregistered ones are withdrawn.
 const KNOWN: usize = 64;
-/// Time without events after which CTS that were kept back are sent: the message may be longer than
-/// its buffer, and wait for a CTS.
+/// Time without events after which withheld CTS are sent: the message may be longer than its
+/// buffer, and wait for a CTS.
 const TELL_AFTER: Duration = Duration::from_millis(1);
-/// Time after which CTS that were kept back are sent even while messages come.
+/// Time after which withheld CTS are sent even while messages arrive.
 const TELL_AT_LAST: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Default)]
 struct Entry {
     buffer: Buffer,
     ordinal: u32,
-    /// Bytes that have come.
+    /// Bytes received so far.
     got: usize,
     is_done: bool,
     /// True if the message is expected in some slot.
@@ -87,28 +87,28 @@ pub(crate) struct Receiver {
     /// Group of the buffer that was finished last, and the time: later groups have waited for it.
     finished: (u32, Instant),
     next: u32,
-    /// Sets of groups, as bits: `waiting` are waited for, `untold` have a CTS that has not been
-    /// sent, and `telling` have a record on its way.
+    /// Sets of groups, as bits: `waiting` lack messages, `untold` have a CTS that has not been
+    /// sent, and `telling` have a record in flight.
     waiting: u64,
     untold: u64,
     telling: u64,
-    /// Time since which some CTS has been kept back and nothing has come.
+    /// Time since which some CTS has been withheld and no event has occurred.
     untold_since: Instant,
-    /// Time since which some CTS has been kept back, whatever has come.
+    /// Time since which some CTS has been withheld, regardless of events.
     untold_first: Instant,
-    /// Sets of slots, as bits: `held` have chunks for no buffer yet, `freed` are free without the
-    /// peer knowing.
+    /// Sets of slots, as bits: `held` have chunks without a known buffer, `freed` are free but not
+    /// yet announced to the peer.
     held: u32,
     freed: u32,
     /// Number of times that the peer was told of free slots, modulo 2^32.
     freed_turn: u32,
     expected: Expected,
-    /// Untold groups with buffers whose messages are not expected anywhere.
+    /// Untold groups with buffers that have no guessed slot.
     unexpected: u64,
     /// Slot of the last message that was expected elsewhere.
     astray: Option<usize>,
-    /// True while messages for buffers with a CTS come in slots. The slots of other messages are
-    /// then not known.
+    /// True while messages for buffers with a CTS arrive in slots. The slots of other messages
+    /// cannot be guessed then.
     is_mixed: bool,
     /// True if messages were placed directly since the lane's last `conclude`.
     was_placed: bool,
@@ -120,7 +120,7 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    /// Takes a connection over; ready for buffers when the peer's ring is known.
+    /// Creates a receiver over a connection. It can receive once [`Receiver::is_ready`] is true.
     pub(crate) fn new(
         connection_settings: &ConnectionSettings,
         connected: Connected,
@@ -185,8 +185,8 @@ impl Receiver {
         self.waiting != 0 || !self.connection.is_drained()
     }
 
-    /// Ends all receives. Messages that still come are discarded from now on, so that sends which
-    /// need no CTS succeed: the sender may not have closed yet.
+    /// Ends all receives without a sent CTS. Messages without a receive are discarded from now on,
+    /// so that sends which need no CTS succeed: the sender may not have closed yet.
     pub(crate) fn close(&mut self) {
         self.is_closed = true;
         let untold = std::mem::take(&mut self.untold);
@@ -205,8 +205,8 @@ impl Receiver {
         }
     }
 
-    /// Receives into so many buffers, at most [`GROUP_MAX`] and at least one. Returns none if there
-    /// are too many requests already.
+    /// Receives into 1 to [`GROUP_MAX`] buffers. Returns none if there are too many requests
+    /// already.
     pub(crate) fn irecv(
         &mut self,
         now: Instant,
@@ -241,14 +241,14 @@ impl Receiver {
         self.untold |= bit;
         self.unexpected |= bit;
         self.take_held()?;
-        // What came before its sender went is there, and may be all that is wanted.
+        // Messages that arrived before the peer was lost may complete the receive.
         if let (Err(error), Stage::Waiting(1..)) = (lost, self.groups[at].stage) {
             self.groups[at].stage = Stage::Vacant;
             self.waiting &= !bit;
             self.untold &= !bit;
             return Err(error);
         }
-        // Messages that are short enough come without a CTS, as long as none is in their way.
+        // Short messages need no CTS, as long as no held message blocks them.
         let Settings { slot_bytes, short_bytes, .. } = self.settings;
         let short_bytes = if self.expected.guesses() { slot_bytes } else { short_bytes };
         if self.untold & bit != 0 && buffers.iter().any(|buffer| buffer.bytes > short_bytes) {
@@ -305,7 +305,7 @@ impl Receiver {
         Ok(None)
     }
 
-    /// Does what can be done now.
+    /// Makes progress without waiting.
     pub(crate) fn pump(&mut self, now: Instant) -> Result<(), NetError> {
         self.connection.flush(now)?;
         let events = self.connection.poll(now)?;
@@ -319,7 +319,7 @@ impl Receiver {
             self.untold_since = now;
             result = result.and_then(|()| self.settle());
         } else if self.has_freed(4) {
-            // While there is nothing else to do.
+            // The connection is idle.
             self.tell_freed();
         }
         self.connection.give_back(events);
@@ -376,8 +376,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Takes a chunk that has come in a put of so many bytes. A chunk that comes as expected is in
-    /// its buffer. All others are held until all events have been taken.
+    /// Takes a chunk that has arrived in a put of `put_bytes` bytes. A redirected chunk with a
+    /// right guess is in its buffer. All others are held until all events have been taken.
     fn chunk(&mut self, slot: usize, put_bytes: usize) -> Result<(), NetError> {
         let header = self.header(slot)?;
         let bytes = header.bytes as usize;
@@ -401,7 +401,7 @@ impl Receiver {
         self.expected.end(&mut self.connection, slot, &guess)?;
         let meant = if is_right { None } else { self.find(header.tag, header.ordinal) };
         if meant.is_some_and(|(at, _)| self.untold >> at & 1 == 0) {
-            // A CTS was sent, but the message came in a slot: more will, and are not guessed.
+            // The message has a CTS but came in a slot: more will, so guessing pauses.
             self.is_mixed = true;
         } else if is_right || guess.took(bytes) {
             self.expected.learn(is_right);
@@ -409,7 +409,7 @@ impl Receiver {
         let entry = &mut self.groups[at].entries[index];
         if is_right && guess.took(bytes) {
             entry.got = bytes;
-            // It may have been taken back.
+            // Fails if the memory was withdrawn.
             let mr = entry.buffer.mr.as_ref();
             mr.map_or(Ok(()), |(_, mr)| mr.with(|_| Ok(())))?;
             self.finish(at, index);
@@ -439,14 +439,14 @@ impl Receiver {
             self.expect_nothing(Some(slot))?;
         }
         if self.held != 0 && self.untold != 0 {
-            // Others may need a CTS to pass them.
+            // Other messages may need a CTS to pass the held ones.
             self.tell_all()?;
         }
         self.expect();
         Ok(())
     }
 
-    /// Expects the messages for buffers without a CTS, in their order.
+    /// Guesses slots for the buffers without a CTS, in posting order.
     fn expect(&mut self) {
         self.is_mixed &= self.waiting & !self.untold != 0;
         if self.is_mixed {
@@ -472,7 +472,7 @@ impl Receiver {
         }
     }
 
-    /// Drops all guesses. New guesses begin behind `last`, if that is known.
+    /// Drops all guesses. New guesses begin after `last`, if that is known.
     fn expect_nothing(&mut self, last: Option<usize>) -> Result<(), NetError> {
         self.unexpected = self.untold;
         if self.expected.clear(&mut self.connection, last)? {
@@ -511,12 +511,12 @@ impl Receiver {
         let Some((at, index)) = self.find(header.tag, header.ordinal) else { return Ok(false) };
         let entry = &mut self.groups[at].entries[index];
         if std::mem::take(&mut entry.is_expected) {
-            // Something else may be on its way there.
+            // The guessed slot's message would overwrite this one.
             self.expected.forget(&mut self.connection, (at, index))?;
             self.astray.get_or_insert(slot);
             self.unexpected |= self.untold & 1 << at;
         }
-        // Longer messages are cut.
+        // Longer messages are truncated.
         let room = entry.buffer.bytes as u64;
         let bytes = header.bytes.min(room.saturating_sub(header.at)) as usize;
         if let (Some((_, mr)), 1..) = (&entry.buffer.mr, bytes) {
@@ -539,7 +539,7 @@ impl Receiver {
     /// Returns the buffer for a message, as group and index.
     fn find(&self, tag: i32, ordinal: u32) -> Option<(usize, usize)> {
         let mut waiting = self.waiting;
-        // The oldest first: mostly that is it.
+        // The oldest group first: it mostly matches.
         let first = self.next % GROUPS as u32;
         waiting = waiting.rotate_right(first);
         while waiting != 0 {
@@ -572,8 +572,8 @@ impl Receiver {
     }
 
     /// Marks a slot as free. The peer is told when half of all slots are free. While messages are
-    /// held or slots are not guessed, a quarter is enough: no more than are reserved for messages
-    /// whose buffers are known.
+    /// held or slots are not guessed, it is told at a quarter: at least as many slots are reserved
+    /// for messages with known buffers.
     fn free(&mut self, slot: usize) {
         self.freed |= 1 << slot;
         let part = if self.expected.guesses() && self.held == 0 { 2 } else { 4 };
@@ -582,7 +582,7 @@ impl Receiver {
         }
     }
 
-    /// Returns whether this part of all slots (1/`part`) is free without the peer knowing.
+    /// Returns whether at least 1/`part` of all slots are free but not announced to the peer.
     fn has_freed(&self, part: usize) -> bool {
         self.freed.count_ones() as usize * part >= self.settings.slots()
     }
@@ -606,7 +606,7 @@ impl Receiver {
         }
     }
 
-    /// Sends the CTS of all groups that were kept back.
+    /// Sends all withheld CTS.
     fn tell_all(&mut self) -> Result<(), NetError> {
         self.expect_nothing(None)?;
         let first = self.next % GROUPS as u32;
@@ -679,7 +679,7 @@ impl Receiver {
         number
     }
 
-    /// Withdraws memory that is gone. Deregistration withdraws memory only from one communicator,
+    /// Withdraws deregistered memory. Deregistration withdraws memory only from one communicator,
     /// and others may have used it too.
     fn forget_gone(&mut self) {
         let gone = |known: &Known| known.memory.strong_count() == 0;
@@ -693,7 +693,7 @@ impl Receiver {
         let Some(at) = self.known.iter().position(|known| known.mr == id) else { return };
         let known = self.known.swap_remove(at);
         if known.number != THROUGH_SLOTS && self.connection.lost.is_none() {
-            // A peer that cannot be told has no use for it.
+            // A peer that does not get the note does not need it.
             let _ = self.connection.note(&Note::Withdrawn(known.number));
         }
     }

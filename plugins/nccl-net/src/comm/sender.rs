@@ -21,13 +21,13 @@ use crate::error::NetError;
 use crate::memory::Mr;
 use crate::table::RequestId;
 
-/// Requests of one communicator: NCCL's most, for each buffer of a group.
+/// Most requests of one communicator: NCCL's limit times the buffers of a group.
 const REQUESTS: usize = 256;
 /// Most registrations of the peer that CTS may name at a time.
 const MEMORIES_MAX: usize = 1 << 16;
-/// Pause between two polls, where a sender has to wait.
+/// Pause between two polls of [`Sender::release`].
 const PAUSE: Duration = Duration::from_micros(20);
-/// First identifier of the puts of chunks, behind those of requests.
+/// First identifier of chunk puts; lower ones are those of requests.
 const CHUNK_ID: u64 = REQUESTS as u64;
 
 /// A buffer of the peer that no message has been sent to yet.
@@ -41,11 +41,11 @@ struct Cts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Vacant,
-    /// The message has not been posted whole.
+    /// The message is not completely posted.
     Waiting,
     /// A put reads the message from the caller's memory.
     Sending,
-    /// Number of puts that are not done; the peer is told when all are.
+    /// Number of unfinished puts; the peer is told when all are done.
     Parts(usize),
     /// The caller's memory is no longer needed.
     Done,
@@ -68,7 +68,7 @@ struct Request {
     tag: i32,
     ordinal: u32,
     cts: Option<Cts>,
-    /// Bytes that need not go in chunks any more; none before the first chunk.
+    /// Bytes sent in chunks, or all bytes once all parts have arrived; none before that.
     sent: Option<usize>,
     wait: Wait,
 }
@@ -77,19 +77,19 @@ struct Request {
 #[derive(Clone, Debug)]
 struct Slots {
     mr: RemoteMr,
-    /// Mapping of the slots, if this process can write to them at once.
+    /// Mapping of the slots, if this process can write to them directly.
     mapped: Option<Region>,
     count: usize,
     bytes: usize,
     stride: usize,
     /// Set of slots that may be filled.
     free: u32,
-    /// First slot to be tried next. The slots are filled in turn where the receiver guesses.
+    /// First slot to try next. It advances only where the receiver guesses slots.
     turn: u32,
 }
 
 impl Slots {
-    /// Returns the next one of the usable slots.
+    /// Returns the first usable slot from `turn` on, wrapping around.
     fn next(&self, usable: u32) -> usize {
         let behind = usable >> self.turn << self.turn;
         (if behind == 0 { usable } else { behind }).trailing_zeros() as usize
@@ -130,7 +130,7 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// Takes a connection over; ready for messages when the peer's slots are known.
+    /// Creates a sender over a connection. It can send once [`Sender::is_ready`] is true.
     pub(crate) fn new(
         connection_settings: &ConnectionSettings,
         connected: Connected,
@@ -141,7 +141,7 @@ impl Sender {
         let mut connection = Connection::new(connection_settings, connected, now)?;
         let settings = settings.on(&connection);
         let ring = Own::new(&connection_settings.device, GROUPS * RECORD_BYTES)?;
-        // Slots that this process maps are filled where they are.
+        // Mapped slots are written directly, without staging.
         let staged = if connection_settings.device.caps().mapped { 1 } else { settings.slots() };
         let staging = Own::new(&connection_settings.device, staged * settings.stride())?;
         let key = connection.share(ring.key)?;
@@ -209,8 +209,8 @@ impl Sender {
                 && self.connection.is_acknowledged())
     }
 
-    /// Waits until `mr` is no longer read, or any memory of the caller if `mr` is none. At the time
-    /// `until`, the connection is cut, which ends all reads.
+    /// Waits until puts no longer read `mr`, or any memory of the caller if `mr` is none. At
+    /// `until`, cuts the connection, which ends all reads.
     pub(crate) fn release(&mut self, mr: Option<&Arc<Mr>>, until: Instant) {
         let reads = |sender: &Sender| {
             let meant = |request: &Request| match (mr, &request.mr) {
@@ -251,8 +251,8 @@ impl Sender {
         bytes: usize,
         tag: i32,
     ) -> Result<Option<RequestId>, NetError> {
-        // A peer that is gone fails the request, not the call: it may have closed in good order
-        // when it had all that it wanted.
+        // A lost peer fails the request, not the call: the peer may have closed in good order after
+        // its last receive.
         let Some(slot) = self.vacant.pop() else { return Ok(None) };
         let ordinal = self.tags.next(tag);
         let found = self
@@ -280,7 +280,7 @@ impl Sender {
         Ok(Some(id))
     }
 
-    /// Sets the lane's striping to the policy's choice for a message of so many bytes.
+    /// Sets the lane's striping to the policy's choice for a message of `bytes` bytes.
     fn adapt(&mut self, bytes: usize) {
         let Some(policy) = &self.policy else { return };
         let striping = self.context.striping(policy, bytes);
@@ -329,7 +329,7 @@ impl Sender {
         Err(NetError::argument("a request of isend that is done already, or never was"))
     }
 
-    /// Does what can be done now.
+    /// Makes progress without waiting.
     pub(crate) fn pump(&mut self, now: Instant) -> Result<(), NetError> {
         self.connection.flush(now)?;
         let events = self.connection.poll(now)?;
@@ -390,7 +390,7 @@ impl Sender {
                 // All parts have arrived: only an empty chunk is left to send.
                 request.stage = Stage::Waiting;
                 request.sent = Some(request.bytes);
-                // Its memory is not read again, and may go.
+                // No put reads its memory again.
                 request.mr = None;
                 self.waiting.push_back(id as u8);
             }
@@ -401,8 +401,7 @@ impl Sender {
     /// Takes the CTS of a group.
     fn cts_came(&mut self, group: u32) {
         let at = group as usize % GROUPS * RECORD_BYTES;
-        // The device may be writing the next one there: the record is then of a group whose
-        // messages had all been sent.
+        // The peer may be overwriting the record: then all messages of its group have been sent.
         let read = self.ring.region.read_words::<RECORD_BYTES>(at);
         let record = read.ok().and_then(|record| Record::decode(&record));
         let Some(record) = record.filter(|record| record.group == group) else { return };
@@ -443,7 +442,7 @@ impl Sender {
                 let count = count as usize;
                 let bytes = usize::try_from(slot_bytes).map_err(|_| ())?;
                 let own = self.settings;
-                // The staging is divided in the same way.
+                // The staging memory has the same layout.
                 if !(2..=own.slots()).contains(&count) || bytes != own.slot_bytes {
                     self.connection.cut(&format!(
                         "it has {count} slots of {bytes} bytes, this side {} of {}; set \
@@ -478,10 +477,10 @@ impl Sender {
         Ok(())
     }
 
-    /// Posts as much of the waiting messages as can go.
+    /// Posts as much of the waiting messages as slots and CTS allow.
     fn advance(&mut self) {
         if self.connection.lost.is_some() {
-            // What is left is never sent, and its endpoint may be gone.
+            // The waiting messages are never sent, and their endpoint may be gone.
             return;
         }
         let mut at = 0;
@@ -499,7 +498,7 @@ impl Sender {
         }
     }
 
-    /// Posts as much of a message as can go. Returns whether that was all.
+    /// Posts as much of a message as possible. Returns whether all of it is posted.
     fn send(&mut self, slot: u8) -> Result<bool, NetError> {
         let Some(slots) = &self.slots else { return Ok(false) };
         let request = &mut self.requests[usize::from(slot)];
@@ -508,8 +507,8 @@ impl Sender {
         }
         let usable = slots.free & !self.busy;
         let is_short = request.bytes <= self.settings.short_bytes;
-        // Slots reserved for messages whose buffers are known. With redirects, no CTS tells of a
-        // buffer while messages come as expected.
+        // Slots reserved for messages whose buffers are known. With redirects, fewer are reserved:
+        // no CTS makes a buffer known while messages arrive as expected.
         let part = if self.connection.redirects() { 4 } else { 2 };
         let reserved = slots.count.div_ceil(part);
         let may_be_early = request.bytes <= slots.bytes
@@ -568,7 +567,7 @@ impl Sender {
         Ok(true)
     }
 
-    /// Puts a message into slots, as far as slots are free. Returns whether that was all.
+    /// Puts a message into free slots. Returns whether all of it is posted.
     fn send_chunks(&mut self, slot: u8) -> Result<bool, NetError> {
         loop {
             let Some(slots) = &mut self.slots else { return Ok(false) };

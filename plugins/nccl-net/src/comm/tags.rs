@@ -21,7 +21,7 @@ impl Tags {
         }
     }
 
-    /// Returns whether that number has been given out.
+    /// Returns whether [`Tags::next`] has returned this number for the tag.
     pub(crate) fn is_past(&self, tag: i32, ordinal: u32) -> bool {
         let found = self.0.binary_search_by_key(&tag, |(tag, _)| *tag);
         let count = found.map_or(0, |at| self.0[at].1);

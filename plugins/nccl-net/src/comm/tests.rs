@@ -1,5 +1,5 @@
-//! Tests of messages over rails that fail and come back, over simulated devices: none is lost, none
-//! comes twice, and each is in its buffer.
+//! Tests of messages over simulated rails that fail and recover: no message is lost or duplicated,
+//! and each is in its buffer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ use crate::progress::Progress;
 use crate::table::{Id, Kind, RequestId, Table};
 
 const SECRET: Secret = Secret([5; 32]);
-/// Time that is longer than anything takes, in simulated time.
+/// Deadline that no correct test reaches, in simulated time.
 const PATIENCE: Duration = Duration::from_secs(600);
 const SETTINGS: Settings = Settings {
     slots: 8,
@@ -33,8 +33,8 @@ const SETTINGS: Settings = Settings {
 };
 const TAGS: u64 = 4;
 
-/// A world with two sides and a device on each of some rails: the `r`th device of side `s` is rank
-/// `2 r + s`.
+/// A simulated world with a sender and a receiver, which have a device on each rail: the `r`th
+/// device of side `s` is rank `2 r + s`.
 struct House {
     world: World,
     rails: u32,
@@ -62,7 +62,7 @@ fn ok<T>(result: Result<T, NetError>) -> T {
 }
 
 impl House {
-    /// Creates a house with a connection that begins with one rail of all.
+    /// Creates a house whose connection begins with one of its rails.
     fn new(rails: u32, seed: u64, settings: Settings) -> House {
         let conditions =
             Conditions { retransmissions_max: 2, redirects: false, ..Conditions::hostile() };
@@ -158,8 +158,7 @@ struct Traffic<'t> {
     messages: &'t [Message],
     source: Arc<Mr>,
     sink: (Id, Arc<Mr>),
-    /// Number of messages sent; `early` are those sent before earlier ones, `received` counts
-    /// buffers.
+    /// Messages below `sent` and those in `early` are sent; `received` counts posted buffers.
     sent: usize,
     early: Vec<usize>,
     received: usize,
@@ -174,7 +173,7 @@ impl Traffic<'_> {
         (self.done, self.sent) == (all, all) && self.sending.is_empty()
     }
 
-    /// Returns the next message, or one behind it if no other of its tag is between.
+    /// Returns the next message, or at random a later one that overtakes none of its tag.
     fn next(&mut self, random: &mut Random) -> Option<usize> {
         while let Some(at) = self.early.iter().position(|at| *at == self.sent) {
             self.early.swap_remove(at);
@@ -304,7 +303,7 @@ fn messages_survive_rails_that_fail() {
         for _ in 0..4 {
             let all = messages(200, &mut random);
             run(&mut house, &all, &mut random, true);
-            // Failed rails come back.
+            // Failed rails recover.
             let until = house.world.now() + PATIENCE;
             while !house.is_whole() {
                 house.go_on();
@@ -320,7 +319,7 @@ fn messages_survive_rails_that_fail() {
     assert!(failures > 2 * seeds, "only {failures} rails have failed");
 }
 
-/// Tests that a request is reported when nothing becomes of it while others of the connection move.
+/// Tests that a request without progress fails with a report, even while others progress.
 #[test]
 fn what_nobody_wants_or_sends_is_given_up_with_a_sentence() {
     let (warn_after, timeout) = (Duration::from_secs(2), Duration::from_secs(5));
@@ -362,7 +361,7 @@ fn what_nobody_wants_or_sends_is_given_up_with_a_sentence() {
     }
 }
 
-/// Tests that a send to a peer that is gone is not said to be done, though the peer has free slots.
+/// Tests that a send to a lost peer does not report success, even with free slots.
 #[test]
 fn nothing_is_sent_to_a_peer_that_is_gone() {
     let mut house = House::new(1, 3, SETTINGS);
@@ -373,8 +372,8 @@ fn nothing_is_sent_to_a_peer_that_is_gone() {
     assert!(error.text.contains("its process has ended"), "{}", error.text);
 }
 
-/// A lane whose farewell takes until `is_over` is set, and holds up nobody who closes another
-/// communicator.
+/// A lane whose farewell takes until `is_over` is set. It asserts that closing another communicator
+/// does not block meanwhile.
 #[derive(Clone, Debug, Default)]
 struct Slow {
     asked: Arc<AtomicUsize>,
@@ -390,8 +389,8 @@ impl Faults for Slow {
     }
 }
 
-/// Tests that closed communicators with a dead host do not stop all others for minutes, one after
-/// the other.
+/// Tests that farewells of closed communicators advance together: dead hosts must not delay the
+/// other communicators one after the other.
 #[test]
 fn farewells_of_closed_communicators_are_said_together() {
     const COUNT: usize = 5;
@@ -436,7 +435,7 @@ fn a_closed_receiver_discards_what_still_comes() {
             sends.retain(|send| ok(sender.test(now, *send)).is_none());
         }
     }
-    // It needs a CTS, which nobody will give.
+    // It needs a CTS, which a closed receiver never sends.
     let long = ok(sender.isend(now, Some(source), 0, 70_000, 1)).unwrap();
     let error = loop {
         now = now + STEP;

@@ -17,7 +17,7 @@ pub(crate) const RECORD_BYTES: usize = CTS_BYTES_MAX;
 pub(crate) const HEADER_BYTES: usize = 64;
 /// Most slots of a receiver.
 pub(crate) const SLOTS_MAX: usize = 16;
-/// Number of memory that the peer cannot reach: the message comes through slots.
+/// Memory number of a buffer that the peer cannot reach: its message comes through slots.
 pub(crate) const THROUGH_SLOTS: u32 = u32::MAX;
 
 /// Most characters of a peer's name that are shown.
@@ -65,7 +65,7 @@ impl Record {
         (bytes, used)
     }
 
-    /// Decodes a record; none if the bytes are no record, or not all of one record.
+    /// Decodes a record; none if the bytes are no record or an incomplete one.
     pub(crate) fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<Record> {
         let layout: RecordLayout =
             bytemuck::pod_read_unaligned(bytes.get(..size_of::<RecordLayout>())?);
@@ -155,9 +155,9 @@ impl Header {
     }
 }
 
-/// A decoded immediate. With several rails, a put that was under way on a rail that fails is
-/// recognised by its immediate. Immediates that are used again and again therefore have a turn,
-/// modulo some power of two, which means nothing else.
+/// A decoded immediate. With several rails, a put in flight on a failing rail is recognised by its
+/// immediate. Immediates that repeat therefore carry a turn, modulo some power of two, which has no
+/// other meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Immediate {
     /// Tells the receiver that a chunk is in this slot.
@@ -166,7 +166,7 @@ pub(crate) enum Immediate {
     Cts(u32),
     /// Tells the receiver that the message for this buffer of this group is in the buffer.
     Direct(u32, usize),
-    /// Tells the sender that so many slots from this one on are free again, at least one.
+    /// Tells the sender that `count` slots from `first` on are free again, at least one.
     Credits { first: usize, count: usize, turn: u32 },
 }
 
@@ -208,8 +208,8 @@ impl Immediate {
         }
     }
 
-    /// Creates an immediate that tells of free slots. Returns it, and the slots that it does not
-    /// tell of. `slots` must not be empty.
+    /// Creates an immediate that announces the first run of free slots. Returns the immediate and
+    /// the slots that remain. `slots` must not be empty.
     pub(crate) fn freed(slots: u32, turn: u32) -> (Immediate, u32) {
         let first = slots.trailing_zeros();
         let count = (slots >> first).trailing_ones();
@@ -225,8 +225,7 @@ pub(crate) enum Note {
     Ring(RemoteKey),
     /// Slots of the receiver: their number, bytes of payload of each, their memory.
     Slots(u32, u64, RemoteKey),
-    /// This side has the peer's ring or slots. A side that lacks what it needs of the peer never
-    /// says so, and the sender tries another path.
+    /// This side has the peer's ring or slots. Without this note, the sender tries another path.
     Ready,
     /// Memory that CTS will name by this number.
     Memory(u32, RemoteKey),

@@ -45,7 +45,7 @@ unsafe fn read_config(config: *mut CommConfig) -> Context {
     })
 }
 
-/// Returns the context of a call; a default one where NCCL has none.
+/// Returns the context of a call; a default one for a null pointer.
 fn context(pointer: *mut c_void) -> Result<Known, NetError> {
     match pointer.is_null() {
         true => Ok(Known::Here(Context::default())),
@@ -61,8 +61,8 @@ pub(super) unsafe extern "C" fn init_v9(logger: Logger) -> NcclResult {
     guard("init", || init_anew(logger))
 }
 
-/// Initialises the plugin without a context. NCCL calls it once, and again only when it has had
-/// this library unloaded.
+/// Initialises the plugin without a context. NCCL calls this once, and again only after it has
+/// unloaded the library.
 fn init_anew(logger: Logger) -> Result<(), NetError> {
     plugin::init(logger)?;
     plugin::plugin()?.devices.forget_made();
@@ -160,7 +160,7 @@ pub(super) unsafe extern "C" fn connect_v9(
     })
 }
 
-/// Advances a connection, for a context or with what is known instead of one.
+/// Advances a connection, for a context by number or as a value.
 ///
 /// # Safety
 ///
@@ -219,8 +219,8 @@ pub(super) unsafe extern "C" fn register(
     })
 }
 
-/// Registers memory that also has a descriptor. Memory of the host is found by its address; memory
-/// of GPUs is declined, as the properties say.
+/// Registers memory with a DMA-BUF descriptor. Host memory is registered by its address; GPU memory
+/// is declined, as the properties announce.
 pub(super) unsafe extern "C" fn register_dma_buf(
     comm: *mut c_void,
     data: *mut c_void,
@@ -353,7 +353,7 @@ unsafe fn receive(
     mrs: *mut *mut c_void,
     to: *mut *mut c_void,
 ) -> Result<(), NetError> {
-    // Whatever NCCL had put there: it wants the request there, or null if it cannot be taken.
+    // Replaces NCCL's hint with null, the result if the request cannot be taken.
     // SAFETY: as above.
     unsafe { put(to, std::ptr::null_mut()) }?;
     let comm = id(comm, "the receiving communicator")?;
@@ -381,7 +381,7 @@ unsafe fn receive(
     unsafe { put(to, comm.request(received)) }
 }
 
-/// Gives no request: memory of the host needs no flush.
+/// Returns no request: host memory needs no flush.
 pub(super) unsafe extern "C" fn iflush(
     comm: *mut c_void,
     _: c_int,
@@ -411,7 +411,7 @@ pub(super) unsafe extern "C" fn test(
             for (at, size) in tested.sizes[..tested.count].iter().enumerate() {
                 // SAFETY: NCCL has as many sizes as the request has buffers.
                 let to = unsafe { sizes.add(at) };
-                // A longer transfer cannot be told: NCCL's are not.
+                // NCCL makes no longer transfers.
                 let size = c_int::try_from(*size).unwrap_or(c_int::MAX);
                 // SAFETY: as above.
                 unsafe { to.write(size) };

@@ -1,5 +1,5 @@
-//! Functions that NCCL calls. They check everything that C hands in: pointers become numbers,
-//! slices and regions. All `unsafe` of the plugin is here and in `log.rs`. No panic gets past.
+//! Functions that NCCL calls. They check all arguments from C and convert pointers to numbers,
+//! slices and regions. All `unsafe` of the plugin is here and in `log.rs`. No panic reaches NCCL.
 
 mod calls;
 mod v10;
@@ -49,7 +49,7 @@ fn guard(what: &str, call: impl FnOnce() -> Result<(), NetError>) -> NcclResult 
     error.result
 }
 
-/// Does what `guard` does, for a call that needs the plugin.
+/// Calls the plugin with [`guard`]; fails if the plugin is not initialised.
 fn with(what: &str, call: impl FnOnce(&'static Plugin) -> Result<(), NetError>) -> NcclResult {
     guard(what, || call(plugin()?))
 }
@@ -58,7 +58,7 @@ fn null(what: &str) -> NetError {
     NetError::argument(format!("{what} is a null pointer"))
 }
 
-/// Writes a value to where C wants it.
+/// Writes a value through an output pointer from C.
 ///
 /// # Safety
 ///
@@ -70,7 +70,7 @@ unsafe fn put<T>(to: *mut T, value: T) -> Result<(), NetError> {
     Ok(())
 }
 
-/// Returns an array of C's as a slice.
+/// Returns an array from C as a slice.
 ///
 /// # Safety
 ///
@@ -83,7 +83,7 @@ unsafe fn slice<'a, T>(from: *const T, count: c_int, what: &str) -> Result<&'a [
     Ok(unsafe { NonNull::slice_from_raw_parts(from, count).as_ref() })
 }
 
-/// Returns memory of the caller's as a region.
+/// Returns the caller's memory as a region.
 ///
 /// # Safety
 ///
@@ -98,7 +98,7 @@ unsafe fn region(data: *mut c_void, bytes: usize) -> Result<Region, NetError> {
     Ok(unsafe { Region::new(start, bytes, Arc::new(())) })
 }
 
-/// Reads the number of something of the plugin's that C holds.
+/// Returns the number of a plugin object, from the pointer that C holds.
 fn id(pointer: *mut c_void, what: &str) -> Result<Id, NetError> {
     match read(pointer) {
         Some((id, None)) => Ok(id),
@@ -107,7 +107,7 @@ fn id(pointer: *mut c_void, what: &str) -> Result<Id, NetError> {
     }
 }
 
-/// Reads the number of a request of the plugin's that C holds.
+/// Returns the number of a request, from the pointer that C holds.
 fn request(pointer: *mut c_void) -> Result<(Id, RequestId), NetError> {
     match read(pointer) {
         Some((id, Some(request))) => Ok((id, request)),
@@ -116,7 +116,7 @@ fn request(pointer: *mut c_void) -> Result<(Id, RequestId), NetError> {
     }
 }
 
-/// Reads the number of a registration that C holds, or none.
+/// Returns the number of a registration, or none, from the pointer that C holds.
 fn registration(pointer: *mut c_void) -> Option<Id> {
     id(pointer, "a registration").ok()
 }

@@ -1,4 +1,4 @@
-//! Tests of what is this plugin's own, over each transport.
+//! Tests of this plugin's own behaviour, over each transport.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -9,7 +9,7 @@ use nccl_net_abi::{HANDLE_BYTES, LogLevel, NcclResult};
 
 use super::pair::{self, NET, Pair, both, init, ok, tested, until};
 
-/// Lock for the plugin's state, which is the process's.
+/// Lock for the plugin's state, which all tests share.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Makes a pair with both communicators on the first device.
@@ -98,11 +98,11 @@ fn longer_messages_than_are_wanted_are_cut() {
 fn groups_are_matched_by_tag_and_messages_that_nobody_wants_are_in_nobodys_way() {
     let _turn = ONE_AT_A_TIME.lock();
     let mut pair = joined(1 << 20);
-    // More of tag 9 than there are slots for, before anybody wants them.
+    // More messages of tag 9 than slots, before their receives are posted.
     let early: Vec<_> = (0..40).map(|at| pair.isend(at * 100, 100, 9)).collect();
     let group: Vec<_> = (0..8).map(|at| (at * 30_000, 30_000, at as c_int % 4)).collect();
     let wanted = pair.irecv(&group);
-    // Tags in another order; equal ones are matched in theirs.
+    // Tags in another order; equal tags match in sending order.
     let order = [3, 1, 0, 2, 7, 6, 5, 4];
     let sent: Vec<_> = order.map(|at| pair.isend(at * 30_000, 20_000 + at, at as c_int % 4)).into();
     let mut sizes = Vec::new();
@@ -124,7 +124,7 @@ fn groups_are_matched_by_tag_and_messages_that_nobody_wants_are_in_nobodys_way()
     pair.close();
 }
 
-/// Random numbers below a bound, the same each time.
+/// Random numbers below a bound, the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -145,14 +145,14 @@ fn messages(dice: &mut Dice) -> Vec<(c_int, usize, usize)> {
     (0..80).map(message).collect()
 }
 
-/// Returns the order in which the buffers are posted: often their own.
+/// Returns the order in which the buffers are posted: often that of the messages.
 fn order(dice: &mut Dice, messages: &[(c_int, usize, usize)]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..messages.len()).collect();
     let far = dice.below(4) * 3;
     for at in 0..order.len() - 10 {
         let tag = |at: usize| messages[at].0;
         let other = at + dice.below(far + 1);
-        // Equal tags stay in order, which is what matches them.
+        // Buffers of equal tags stay in order: messages match them in that order.
         let between = &order[at..=other];
         let (first, last) = (tag(between[0]), tag(between[between.len() - 1]));
         if !between[1..].iter().any(|one| tag(*one) == first)
@@ -249,8 +249,7 @@ fn all_of_this_holds_over_tcp_and_with_few_slots_too() {
     }
 }
 
-/// Tests that waiting for a peer that never comes ends with an error, in the time that the
-/// environment gives.
+/// Tests that `accept` fails after `FERROCCL_JOIN_TIMEOUT` if no peer connects.
 #[test]
 fn a_peer_that_never_connects_ends_the_wait() {
     const OWN: &str = "FERROCCL_TEST_OWN_PROCESS";
@@ -345,7 +344,7 @@ fn what_was_sent_before_its_sender_closed_can_still_be_received() {
     }
     // SAFETY: a communicator of this pair.
     ok(unsafe { (NET.close_send.unwrap())(pair.sender) });
-    // Until the thread has seen that it is gone.
+    // Lets the thread notice that the sender is gone.
     std::thread::sleep(Duration::from_millis(400));
     for bytes in [100, 200] {
         let wanted = pair.irecv(&[(0, 500, 1)]);
@@ -371,7 +370,7 @@ fn memory_that_is_being_sent_can_be_taken_back() {
     let _sent = pair.isend(0, bytes, 1);
     // SAFETY: a registration of this pair.
     ok(unsafe { (NET.deregister.unwrap())(pair.sender, pair.out) });
-    // Whoever still reads this crashes.
+    // A later read of it crashes.
     drop(std::mem::take(&mut pair.from));
     std::thread::sleep(Duration::from_millis(50));
     // SAFETY: communicators of this pair.

@@ -1,5 +1,5 @@
 //! Tests of the plugin as NCCL sees it: through its tables, with both sides in this process.
-//! `ferroccl netcheck` tests what any plugin must do; these tests cover what is this plugin's own.
+//! `ferroccl netcheck` tests the contract; these tests cover this plugin's own behaviour.
 
 #[cfg(test)]
 mod contract;

@@ -16,7 +16,7 @@ pub(crate) fn ok(result: NcclResult) {
     assert_eq!(result, NcclResult::SUCCESS, "{}", result.name());
 }
 
-/// Asks until there is an answer.
+/// Calls `ask` until it answers; panics after [`DEADLINE`].
 pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let since = Instant::now();
     loop {
@@ -28,7 +28,7 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A pair of communicators, and a registration of one buffer with each.
+/// A pair of communicators, each with one registered buffer.
 pub(crate) struct Pair {
     pub(crate) context: *mut c_void,
     pub(crate) listener: *mut c_void,

@@ -1,4 +1,4 @@
-//! Each planted fault shows, and no fault shows without being planted.
+//! Tests that a fault is observed if and only if it is planted.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -76,7 +76,7 @@ impl Rig {
         result.map(|done| done.map(|(_, sizes)| sizes[0]))
     }
 
-    /// Returns whether all of the next messages arrive as they were sent.
+    /// Sends messages of these sizes; returns whether all arrive unchanged.
     fn all_arrive(&self, sizes: &[usize]) -> bool {
         let sent = |at: usize| vec![at as u8 + 1; sizes[at]];
         let receives: Vec<_> = sizes.iter().map(|size| self.irecv(&[(*size, 1)])).collect();

@@ -1,4 +1,4 @@
-//! Misuse leads to errors, not crashes, and strangers do no harm.
+//! Tests that misuse causes errors, not crashes, and that strangers do no harm.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -117,7 +117,7 @@ fn strangers_disturb_nobody_and_a_listener_accepts_many() {
 
 #[test]
 fn threads_end_with_the_last_context() {
-    // Other tests have contexts of their own: this only asks that none is needed twice.
+    // Other tests have contexts too, so this only tests that a context is finalised once.
     let (one, two) = (init(), init());
     assert_eq!((finalize(one), finalize(one), finalize(two)), (Ok(()), Err(WRONG), Ok(())));
 }

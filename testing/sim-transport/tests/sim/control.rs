@@ -1,5 +1,5 @@
-//! Control planes of a world's ranks: the real state machines, over connections in virtual time
-//! that keep their order.
+//! Control planes of a world's ranks: the real state machines, over in-order connections in virtual
+//! time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ enum Event {
     GateVerdict(u32, ConnectionId, u32),
 }
 
-/// Rank and connection of both ends, as far as known, and when the last bytes arrive at each.
+/// Rank and connection of each end, as far as known, and the arrival time of the last bytes for it.
 #[derive(Debug)]
 struct Wire {
     ends: [(u32, Option<ConnectionId>); 2],
@@ -102,7 +102,7 @@ impl ControlNet {
         }
     }
 
-    /// Delivers to every rank what arrives until now.
+    /// Delivers all events up to `now` to their ranks.
     pub(crate) fn deliver(&mut self, now: Instant) {
         while let Some(entry) = self.events.first_entry().filter(|entry| entry.key().0 <= now) {
             match entry.remove() {
@@ -120,7 +120,7 @@ impl ControlNet {
     fn hand(&mut self, rank: u32, input: Input, now: Instant) {
         let node = &mut self.nodes[rank as usize];
         match input {
-            // The system of a dead process closes the connections that the process was opening.
+            // The kernel closes connections that a dead process was opening.
             Input::Dialed(_, wire) if node.dead => self.transmit(wire, 0, None, now),
             _ if node.dead => {}
             input => node.inbox.push_back(input),
@@ -132,7 +132,7 @@ impl ControlNet {
         if self.nodes[to as usize].dead {
             return self.push(back, Event::To(from, Input::Refused(connection)));
         }
-        // The system accepts connections for a stopped process as well.
+        // The kernel accepts connections for a stopped process too.
         let ends = [(from, Some(connection)), (to, None)];
         self.wires.push(Wire { ends, last: [back; 2] });
         let wire = self.wires.len() - 1;
@@ -228,7 +228,7 @@ impl ControlNet {
         }
     }
 
-    /// Connects a stranger to a rank; it sends these bytes, then nothing, and never closes.
+    /// Connects a stranger to a rank. The stranger sends only these bytes and never closes.
     pub(crate) fn stranger(&mut self, rank: u32, bytes: Vec<u8>, now: Instant) {
         self.hand(rank, Input::Stranger(bytes), now);
     }

@@ -97,7 +97,7 @@ fn the_deadline_ends_what_a_silent_crash_leaves() {
     assert!(stuck > 50 || std::env::var("FERROCCL_SIM_SEED").is_ok(), "{stuck}");
 }
 
-/// A ring overwrites memory that it still sends from, so that its next step waits for the peer's
+/// The next step of a ring overwrites memory that is still being sent, so it waits for the peer's
 /// acknowledgement.
 #[test]
 fn a_rank_that_must_acknowledge_is_named() {

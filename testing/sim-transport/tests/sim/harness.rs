@@ -278,7 +278,7 @@ pub(crate) fn mapped(job: &Job, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let index = |to: usize, from: usize, channel: usize| (to * ranks + from) * channels + channel;
     let regions: Vec<Region> =
         (0..ranks * ranks * channels).map(|_| Region::private(shape.link_bytes())).collect();
-    // Receivers grant credits, so all receivers come before the first sender.
+    // Receivers grant credits, so all receivers are made before the first sender.
     let mut receivers: Vec<Option<Receiver>> =
         regions.iter().map(|region| Some(Receiver::new(region, shape).unwrap())).collect();
     let mut all = Vec::new();

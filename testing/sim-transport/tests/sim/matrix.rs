@@ -104,7 +104,8 @@ impl Member {
         }
     }
 
-    /// Ends a call; returns false if the coordinator asked before, whose reason may come later.
+    /// Ends a call. Returns false if the survivors of a failure have agreed on it or are about to.
+    /// The failure may be reported later.
     fn end(&mut self, round: &Round, net: &ControlNet, now: Instant) -> bool {
         let counted = self.completed + u64::from(self.plant != Plant::CountsTooLittle);
         let ends = net.nodes[self.rank as usize].completed.finish(counted);
@@ -217,7 +218,7 @@ fn conditions(fault: Fault, victim: u32, at: Instant) -> Conditions {
     conditions
 }
 
-/// Returns the simulated cells: connection resets are repaired below the simulated layers.
+/// Returns all cells but connection resets, which are repaired below the simulated layers.
 fn cells() -> Vec<Cell> {
     Cell::all().into_iter().filter(|cell| cell.fault != Fault::Broken).collect()
 }
@@ -496,7 +497,7 @@ fn what_is_planted_is_found() {
         let found = |(seed, cell): (u64, &Cell)| run(cell, seed, plant).is_err();
         let found = (0..).zip(&cells).filter(|case| found(*case)).count();
         println!("{plant:?} is found in {found} of {} cells", cells.len());
-        // Not in all cells: the neighbour that is blamed may be a victim as well.
+        // Some cells may miss it: the neighbour that is blamed may be a victim as well.
         assert!(found * 2 > cells.len(), "{plant:?} is found in {found} of {}", cells.len());
     }
 }

@@ -1,5 +1,5 @@
-//! Faults planted below the protocol: some that it must survive, and some that break it, which
-//! these tests must notice.
+//! Faults planted below the protocol. The protocol must survive some of them; the others break it,
+//! and these tests must detect that.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -89,7 +89,7 @@ impl Faults for Haunted {
         ) = (name_of(&event), &event)
         {
             let slots = 4;
-            // One lap later, the same slot before its new message has come.
+            // If renewed, names the same slot one lap later, before its new message has come.
             let later = u64::from(number) + if self.renewed { slots } else { 0 };
             let immediate = Immediate::message(channel, later).encode();
             let (endpoint, bytes) = (*endpoint, *bytes);
@@ -234,7 +234,7 @@ impl Faults for Early {
             return;
         }
         local.bytes = 0;
-        // The completion has an id that nobody knows.
+        // The completion has an id that no request has.
         *id = u64::from(u32::MAX);
         let WorkRequest::Put { immediate, .. } = &mut second;
         *immediate = None;
@@ -299,7 +299,7 @@ fn messages_of_another_length_than_they_say_are_refused() {
     assert!(simulated.refused() > 0);
 }
 
-/// Fault of a lane that takes no data, as when as much as it may have is under way.
+/// Fault of a lane that takes no data, as if its send queue were full.
 #[derive(Debug)]
 struct NoData;
 
@@ -320,7 +320,7 @@ fn data_that_a_lane_does_not_take_keeps_no_credit_back() {
     };
     let mut all = connect(&job, &world, &mut wrap);
     let link = |peer| Link { peer, channel: 0 };
-    // The data that is refused is queued before each credit.
+    // The refused data is queued ahead of every credit.
     assert!(all[0].writable(link(1)));
     all[0].publish(link(1), 8, 0);
     for number in 0..10 {
@@ -372,7 +372,7 @@ fn links_that_end_say_all_farewells_before_they_wait_for_one() {
     assert_eq!(*log.0.lock().unwrap(), ["farewell", "detach", "detach"]);
 }
 
-/// A call that fails takes its memory back, which two peers' devices still read.
+/// A failed call takes back memory that the devices of two peers still read.
 #[test]
 fn connections_that_are_fenced_say_their_farewells_together() {
     let job = Job::new(3, find("ring"), 1);

@@ -8,7 +8,7 @@ use ccl_transport_sim::{Conditions, World};
 use crate::harness::{Job, mapped, simulate};
 use crate::schedules::{all, all_reduce, find};
 
-/// Runs a job over both and compares the results.
+/// Runs a job over the network and over mapped slots, and compares the results.
 fn compare(job: &Job, conditions: Conditions) {
     let inputs = job.inputs(1);
     let world = World::new(job.ranks, conditions, 1);
@@ -78,8 +78,8 @@ fn in_place_and_out_of_place() {
     }
 }
 
-/// Algorithms in rank order give the bits of one fold over the ranks, whatever the algorithm, the
-/// links and the conditions.
+/// Every reduction algorithm in rank order gives the bits of one fold over the ranks, on any links
+/// and under any conditions.
 #[test]
 fn algorithms_in_rank_order_give_the_bits_of_one_fold() {
     let mut seen = 0;

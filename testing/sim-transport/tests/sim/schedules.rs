@@ -1,4 +1,4 @@
-//! Schedules to run: every algorithm, and one schedule for the load that it makes.
+//! Schedules to run: every algorithm, grouped messages, and reductions that make load.
 
 use ccl_core::algorithm::{self, Algorithm, Params};
 use ccl_core::schedule::{Builder, RankSchedule, Terms, input, output, scratch};

@@ -1,7 +1,7 @@
 //! `ferroccl doctor --ofi`: the providers of the installed libfabric, and whether they work.
 //!
-//! A provider is foreign code, of which some look for hardware for minutes or end their process. So
-//! each is tested by a process of its own, which is given up in time.
+//! Providers are foreign code: some look for hardware for minutes, or end their process. So each is
+//! tested in a process of its own, with a time limit.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -13,21 +13,21 @@ use serde::Serialize;
 
 use super::{report, watched};
 
-/// Name of the part that lists; no provider has it.
+/// Name of the part that lists providers; no provider has this name.
 const LIST: &str = "list";
 /// Time that listing may take: some providers measure clocks, or look for devices.
 const LIST_WITHIN: Duration = Duration::from_secs(20);
 /// Time that a provider has for its test.
 const TEST_WITHIN: Duration = Duration::from_secs(10);
-/// Time that is left to a process for all that is not the test.
+/// Time of a testing process beyond the time of its test.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// A provider, what was found out about it, and what that means.
+/// A provider, with the result of its test and its limits.
 #[derive(Debug, Serialize)]
 struct Row {
     #[serde(flatten)]
     provider: Provider,
-    /// True if the data that was sent and written arrived as it was.
+    /// True if all sent and written data arrived unchanged.
     passed: bool,
     /// Result of the test, in words.
     test: String,
@@ -54,7 +54,7 @@ pub(super) fn examine(json: bool) -> ExitCode {
     ExitCode::from(u8::from(rows.iter().any(|row| !row.passed)))
 }
 
-/// Does one part in this process, and reports to the one that watches.
+/// Runs one part in this process, and reports to the parent process.
 pub(super) fn part(name: &str) -> ExitCode {
     let text = |error: serde_json::Error| error.to_string();
     let done = match name {
@@ -71,7 +71,7 @@ pub(super) fn part(name: &str) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// Has another process do a part; returns its text, or why there is none.
+/// Runs a part in another process; returns its text, or the reason for the failure.
 fn in_process(part: &str, within: Duration) -> Result<String, String> {
     let cannot = |error: std::io::Error| format!("no process can be started: {error}");
     let mut command = Command::new(std::env::current_exe().map_err(cannot)?);

@@ -23,7 +23,7 @@ impl Machine {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("ferroccl-doctor-{}-{count}", std::process::id());
-        // Hundreds of small files each: a disk takes its time over them.
+        // Each machine has hundreds of small files, which a disk writes slowly.
         let memory = PathBuf::from("/dev/shm");
         let place = if memory.is_dir() { memory } else { std::env::temp_dir() };
         let root = place.join(name);
@@ -45,7 +45,7 @@ impl Machine {
         let (from, to) = (self.path(from), self.path(to));
         fs::create_dir_all(from.parent().unwrap()).unwrap();
         let _ = fs::remove_file(&from);
-        // Relative, as sysfs has them: a copied tree keeps them.
+        // The links are relative, as in sysfs, so a copied tree keeps them.
         let up = from.strip_prefix(&self.0).unwrap().components().count() - 1;
         let way = Path::new(&"../".repeat(up)).join(to.strip_prefix(&self.0).unwrap());
         symlink(way, from).unwrap();
@@ -59,8 +59,8 @@ impl Machine {
         }
     }
 
-    /// Makes a machine with two NUMA nodes, on each a GPU and a RoCE port below one PCIe switch,
-    /// and nothing that a check finds.
+    /// Makes a machine without faults. It has two NUMA nodes; each has a GPU and a RoCE port below
+    /// one PCIe switch.
     pub(super) fn healthy() -> Machine {
         let machine = Machine::empty();
         machine.plant_system();

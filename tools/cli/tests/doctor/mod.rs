@@ -377,7 +377,7 @@ const PLANTS: &[Plant] = &[
         verdict: "warning",
         words: &["only bridges", "docker0"],
     },
-    // What is installed and asked for.
+    // Configuration, libraries and plugin.
     told(&[("FERROCCL_SLOTS", "many")], "configuration", "fault", &["FERROCCL_SLOTS", "many"]),
     plant(
         "libraries",
@@ -450,7 +450,7 @@ fn a_healthy_machine_has_nothing_to_report() {
     let (status, found) = examine(&Machine::healthy(), &[]);
     assert_eq!(status, 0, "{found:?}");
     let others: Vec<_> = found.iter().filter(|[_, verdict, ..]| verdict != "ok").collect();
-    // Routes are no files.
+    // Files have no routes, so `bootstrap` reports unknown.
     assert!(others.len() == 1 && others[0][0] == "bootstrap", "{others:?}");
     let mut checks: Vec<&str> = found.iter().map(|[check, ..]| check.as_str()).collect();
     checks.sort_unstable();
@@ -486,7 +486,7 @@ fn each_planted_fault_is_found_and_nothing_else() {
 
 #[test]
 fn every_check_has_a_planted_fault() {
-    // Routes and peers are no files: those are asked on this machine.
+    // Files have no routes and peers: other tests check those on this machine.
     let missing = CHECKS.iter().map(|check| check.name).filter(|name| {
         PLANTS.iter().all(|plant| plant.check != *name) && !["bootstrap", "peer"].contains(name)
     });
@@ -502,7 +502,7 @@ fn other_twins_are_healthy_too() {
     assert_eq!(examine(&machine, &[]).0, 0);
     machine.write("proc/self/uid_map", "0 1000 1\n");
     assert_eq!(examine(&machine, &[]).0, 1);
-    // Open modules hand out dma-bufs.
+    // NVIDIA's open kernel modules provide dma-bufs.
     let machine = Machine::healthy();
     without_peermem(&machine);
     machine.write("boot/config-6.8.0-45-generic", "CONFIG_PCI_P2PDMA=y\n");
@@ -510,13 +510,13 @@ fn other_twins_are_healthy_too() {
     assert!(found.iter().any(|[check, verdict, .., said]| {
         check == "gpu-memory" && verdict == "ok" && said.contains("dma-buf")
     }));
-    // A port that nobody asks for may be down.
+    // A port that is not selected may be down.
     let machine = Machine::healthy();
     machine.write(&format!("{PORT}/state"), "1: DOWN\n");
     machine.write(&format!("{PORT}/phys_state"), "2: Polling\n");
     assert_eq!(examine(&machine, &[]).0, 1);
     assert_eq!(examine(&machine, &[("FERROCCL_IB_HCA", "mlx5_1")]).0, 0);
-    // A copied tree may have links by the machine's own paths.
+    // A copied tree may have absolute links of the original machine.
     let machine = Machine::healthy();
     machine.remove("sys/class/infiniband/mlx5_0");
     let device = format!("/{NIC}/infiniband/mlx5_0");
@@ -535,7 +535,7 @@ fn other_twins_are_healthy_too() {
     assert!(quiet(&machine));
     machine.link("sys/bus/pci/devices/0000:14:00.0", NIC);
     assert!(!quiet(&machine));
-    // ACS that only looks at who sends.
+    // ACS that only checks the sender redirects nothing.
     let machine = Machine::healthy();
     machine.write("sys/bus/pci/devices/0000:12:00.0/config", configuration(1));
     assert_eq!(examine(&machine, &[]).0, 0);
@@ -543,7 +543,7 @@ fn other_twins_are_healthy_too() {
     assert_eq!(status, 0);
 }
 
-/// AMD's cards have a switch of their own, whose link inside is always as wide and as fast.
+/// AMD's cards have a switch of their own; the link inside always has its full width and speed.
 #[test]
 fn a_card_begins_with_its_own_switch() {
     let machine = Machine::healthy();
@@ -582,7 +582,7 @@ fn a_card_begins_with_its_own_switch() {
             && said.contains("PIX")
     };
     assert!(found.iter().any(near), "{found:?}");
-    // What the slot gives is seen at the card's switch.
+    // The slot's link is that of the card's switch.
     machine.write(&format!("{upstream}/current_link_width"), "8\n");
     let found = examine(&machine, &[]).1;
     let narrow = |[check, verdict, subject, said]: &[String; 4]| {
@@ -598,7 +598,7 @@ fn a_card_begins_with_its_own_switch() {
 fn odd_machines_are_told_of_and_break_nothing() {
     let (status, found) = examine(&Machine::empty(), &[]);
     assert!(status <= 1 && found.iter().any(|[_, verdict, ..]| verdict == "unknown"), "{found:?}");
-    // Every file of a machine at once holds what no kernel writes.
+    // All files of a machine hold bytes that no kernel writes there.
     for odd in
         [&b""[..], b"\xff\xfe\x00", b"-1\n", b"99999999999999999999999\n", b"nan inf 1e999\n"]
     {
@@ -643,7 +643,7 @@ fn peers_are_reached_refused_or_unknown() {
     };
     let said = peer(&here);
     assert!(said.starts_with("ok") && said.contains("answers within"), "{said}");
-    // By another interface than is asked for; where there is but loopback, it cannot be tried.
+    // The route uses an interface that is not selected. This needs more than loopback.
     let outer = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     if outer.connect("192.0.2.77:9").is_ok() {
         let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();

@@ -1,4 +1,4 @@
-//! `ferroccl doctor --ofi`, with the libfabric that there is.
+//! `ferroccl doctor --ofi`, with the installed libfabric.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ fn ferroccl(arguments: &[&str]) -> (i32, String, String) {
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
 
-/// A machine without libfabric is told so; else each provider is tried in a process of its own.
+/// Each provider is tested in its own process; there is an error without libfabric.
 #[test]
 fn providers_are_listed_and_tried() {
     let (status, out, errors) = ferroccl(&["--json"]);

@@ -45,7 +45,7 @@ fn control(config: &[u8]) -> Control {
         Some(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     };
     let mut at = EXTENDED;
-    // Bounded by the room there is: a chain may be a circle.
+    // The number of steps is limited, since a chain may be a loop.
     for _ in 0..CONFIG_BYTES / 8 {
         let Some(header) = word(at).filter(|header| *header != 0 && *header != u32::MAX) else {
             return Control::None;
@@ -62,8 +62,8 @@ fn control(config: &[u8]) -> Control {
     Control::None
 }
 
-/// Returns whether there is one card below a root port: traffic between it and others goes through
-/// the processor, whatever its bridges do.
+/// Returns whether there is only one card below a root port. Its traffic to other cards then goes
+/// through the processor in any case.
 fn is_alone(host: &Host, root: &str) -> bool {
     let bus = "/sys/bus/pci/devices";
     let mut cards = BTreeSet::new();
@@ -78,7 +78,7 @@ fn is_alone(host: &Host, root: &str) -> bool {
     cards.len() == 1
 }
 
-/// Checks whether bridges above GPUs redirect.
+/// Checks whether bridges above GPUs redirect the traffic between peers.
 pub(super) fn bridges(host: &Host) -> Vec<Finding> {
     let gpus = devices::gpus(host);
     if gpus.is_empty() {

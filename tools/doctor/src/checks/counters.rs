@@ -8,7 +8,7 @@ use ccl_machine::devices::Port;
 /// Errors per million packets above which bandwidth suffers.
 const BAD_PER_MILLION: u64 = 10;
 
-/// Counters that should stay as they are, and what they mean.
+/// Counters that should not increase, and their meanings.
 const BAD: [(&str, &str); 25] = [
     ("counters/symbol_error", "bits were wrong on the wire"),
     ("counters/link_error_recovery", "the link had to be trained anew"),
@@ -52,7 +52,7 @@ fn count(host: &Host, port: &Port, name: &str) -> Option<u64> {
     port.text(host, name)?.parse().ok()
 }
 
-/// Reports the errors since the counters began, which is when the driver was loaded.
+/// Reports the errors since the driver was loaded, when the counters began.
 pub(super) fn losses(host: &Host) -> Vec<Finding> {
     let ports = active(host);
     if ports.is_empty() {

@@ -75,7 +75,7 @@ fn versions(host: &Host) -> Option<Finding> {
     };
     let library = |name: &str| {
         let version = libraries::versions(host, name).into_iter().next()?;
-        // A stub, or a file without a version in its name, tells nothing.
+        // A stub, or a file without a version in its name, has no version to compare.
         version.contains('.').then(|| (name.to_owned(), version))
     };
     let modules = modules.iter().filter_map(|name| module(name));
@@ -131,8 +131,8 @@ fn of_nvidia(host: &Host) -> Finding {
     }
 }
 
-/// Returns how NVIDIA's driver and the kernel provide dma-bufs; or why they do not, and true if
-/// that is only unknown.
+/// Returns the way in which NVIDIA's driver and the kernel provide dma-bufs. An error has the
+/// reason why they do not; its flag is true if it is unknown whether they do.
 fn dma_buf(host: &Host) -> Result<String, (bool, String)> {
     let release = host.text("/proc/sys/kernel/osrelease").unwrap_or_default();
     if version(&release).is_some_and(|kernel| kernel < (5, 12)) {
@@ -164,7 +164,7 @@ fn dma_buf(host: &Host) -> Result<String, (bool, String)> {
     }
 }
 
-/// Returns the configuration that the kernel was built with, as its package tells.
+/// Returns the kernel's build configuration, from a file of its package.
 fn kernel_options(host: &Host) -> Option<String> {
     let release = host.text("/proc/sys/kernel/osrelease")?;
     let inside = format!("/lib/modules/{release}/config");

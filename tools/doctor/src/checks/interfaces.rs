@@ -1,4 +1,4 @@
-//! Network interfaces: which would be used, and whether others are reached over them.
+//! Network interfaces: the ones that ranks would use, and whether those reach other hosts.
 
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use ferroccl::tools::resolve;
 
 /// Time in which a peer must answer: a dropped packet is sent again after 1 s and after 3 s.
 const REACH_WITHIN: Duration = Duration::from_secs(5);
-/// Factor in speed from which an interface counts as another network.
+/// Least ratio of two interfaces' speeds at which the slower one is reported.
 const SLOWER: u32 = 4;
 
 const UP: &str = "bring an interface up, and give it an address";
@@ -82,7 +82,7 @@ fn names(host: &Host, filter: &str, all: &[Interface]) -> Result<Vec<String>, Bo
         });
     }
     let parsed = Filter::parse(filter);
-    // Addresses are no files: of a tree, only names are known.
+    // A copied tree has the names of interfaces, but not their addresses.
     let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let names: Vec<String> = all
         .iter()
@@ -167,7 +167,7 @@ pub(super) fn bootstrap(host: &Host) -> Vec<Finding> {
     }]
 }
 
-/// Checks whether the peer that was asked for can be reached.
+/// Checks whether the peer of `--peer` can be reached.
 pub(super) fn peer(host: &Host) -> Vec<Finding> {
     let Some(peer) = &host.job.peer else {
         return vec![Finding::ok("", "no peer was named to be reached (--peer HOST:PORT)")];
@@ -215,7 +215,7 @@ pub(super) fn peer(host: &Host) -> Vec<Finding> {
     vec![Finding::fault(subject, format!("not reached: {}", problems.join("; ")), remedy)]
 }
 
-/// Returns a finding if the route leads over an interface that is not to be used.
+/// Returns a finding if the route leads over an interface that is not selected.
 fn stray(host: &Host, subject: &str, stream: &TcpStream) -> Option<Finding> {
     let filter = host.job.config.socket_interfaces.as_str();
     let own = stream.local_addr().ok()?.ip().to_canonical();

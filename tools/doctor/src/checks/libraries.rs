@@ -26,7 +26,7 @@ const DIRECTORIES: [&str; 14] = [
     "/lib",
 ];
 const PLUGIN: &str = "libnccl-net-ferroccl.so";
-/// First version that loads an interface that our plugin has: 2.20 came with version 8.
+/// First version with an interface that our plugin has: 2.20 introduced version 8.
 const NCCL_MIN: u32 = 22_000;
 
 struct Known {
@@ -94,7 +94,7 @@ const KNOWN: [Known; 5] = [
 ];
 
 fn has_nvidia(host: &Host) -> bool {
-    // One that is handed to a virtual machine, or has another driver, needs none of NVIDIA's.
+    // A GPU that belongs to a virtual machine or another driver needs no NVIDIA library.
     let is_its_own = |gpu: &devices::Device| {
         let driver = host.real(&format!("{}/driver", gpu.path));
         driver.is_none_or(|driver| driver.ends_with("/nvidia"))
@@ -110,7 +110,7 @@ fn has_efa(host: &Host) -> bool {
     })
 }
 
-/// Reports which libraries are there, and of which version.
+/// Reports the installed libraries and their versions.
 pub(super) fn found(host: &Host) -> Vec<Finding> {
     let mut found: Vec<Finding> = KNOWN.iter().map(|known| one(host, known)).collect();
     found.extend(several_nccl(host));
@@ -147,8 +147,8 @@ fn one(host: &Host, known: &Known) -> Finding {
     }
 }
 
-/// Returns the versions of the files that this name leads to in the library directories, those of
-/// `LD_LIBRARY_PATH` first; a version is empty where the file's name has none.
+/// Returns the versions of all files of this name in the library directories; `LD_LIBRARY_PATH` is
+/// first. A version is empty if the file's real name has none.
 pub(super) fn versions(host: &Host, file: &str) -> Vec<String> {
     let asked = host.job.library_path.split(':').filter(|path| path.starts_with('/'));
     let mut seen = Vec::new();

@@ -4,11 +4,11 @@ use super::super::finding::Finding;
 use super::super::host::Host;
 use ccl_machine::devices;
 
-/// Twice what a communicator's slots take by default.
+/// Twice the memory that a communicator's slots need by default.
 const LOCKED_BYTES_MIN: u64 = 64 << 20;
-/// Soft limit of open files that every system gives from the start.
+/// Usual default of the soft limit of open files.
 const FILES_MIN: u64 = 1024;
-/// Hard limit of open files: a connection or two for each peer of a few thousand.
+/// Hard limit of open files: one or two connections to each of a few thousand peers.
 const MORE_FILES_MIN: u64 = 4096;
 const IPC_LOCK: u32 = 14;
 
@@ -48,8 +48,8 @@ pub(super) fn memlock(host: &Host) -> Vec<Finding> {
     }]
 }
 
-/// Checks the limits of open files: over TCP, each peer is a connection or more. Rank 0 raises its
-/// own limit as far as it may, when many join it.
+/// Checks the limits of open files: over TCP, each peer needs at least one connection. When many
+/// ranks join, rank 0 raises its own soft limit as far as allowed.
 pub(super) fn open_files(host: &Host) -> Vec<Finding> {
     let Some([limit, most]) = limits(host, "Max open files") else {
         return vec![unreadable()];

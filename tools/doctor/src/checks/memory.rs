@@ -1,4 +1,4 @@
-//! Memory that processes share, and what containers take away.
+//! Shared memory, and the restrictions of containers.
 
 use super::super::finding::Finding;
 use super::super::host::Host;
@@ -29,7 +29,7 @@ pub(super) fn shared(host: &Host) -> Vec<Finding> {
     let memory_kib = memory_kib(host);
     let (size, free) = match live_size(host) {
         Some((size, free)) => (Some(size), Some(free)),
-        // Half of the memory, if nothing is said.
+        // Without a size option, it is half of the memory.
         None => (mount.or(memory_kib.map(|kib| kib.saturating_mul(512))), None),
     };
     let Some(size) = size else {
@@ -54,7 +54,8 @@ pub(super) fn shared(host: &Host) -> Vec<Finding> {
     }]
 }
 
-/// Parses a line of mountinfo: `None` if it is not of /dev/shm, else its size, if it says one.
+/// Parses a line of mountinfo. Returns `None` if the line is not of /dev/shm; otherwise its size
+/// option, if any.
 fn shm_mount(line: &str) -> Option<Option<u64>> {
     let (mount, kind) = line.split_once(" - ")?;
     (mount.split(' ').nth(4)? == "/dev/shm").then_some(())?;
@@ -95,7 +96,7 @@ fn live_size(host: &Host) -> Option<(u64, u64)> {
     Some((of(found.f_blocks), of(found.f_bavail)))
 }
 
-/// Reports what a container's engine keeps from processes.
+/// Reports the restrictions that a container's engine puts on processes.
 pub(super) fn container(host: &Host) -> Vec<Finding> {
     let marks = ["/.dockerenv", "/run/.containerenv"];
     let mark = marks.into_iter().find(|mark| host.has(mark));

@@ -1,4 +1,4 @@
-//! The checks: one line in the table, and a function from a machine to findings.
+//! The checks: each is a line in the table, and a function from a machine to findings.
 
 mod acs;
 mod counters;
@@ -19,7 +19,7 @@ use super::host::Host;
 
 macro_rules! checks {
     ($($name:literal, $run:expr, $looks_at:literal;)*) => {
-        /// All checks, in the order in which findings of one verdict are told.
+        /// All checks; findings of one verdict are reported in this order.
         pub const CHECKS: &[Check] =
             &[$(Check { name: $name, looks_at: $looks_at, run: $run },)*];
     };

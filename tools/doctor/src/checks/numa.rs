@@ -19,7 +19,7 @@ fn nodes(host: &Host) -> Vec<(u32, String)> {
     let node = |name: String| {
         let number = name.strip_prefix("node")?.parse().ok()?;
         let cpus = host.text(&format!("{root}/{name}/cpulist"))?;
-        // A node of memory alone has no processors.
+        // A node with only memory has no processors.
         Some((number, cpus))
     };
     host.names(root).into_iter().filter_map(node).collect()
@@ -57,7 +57,7 @@ pub(super) fn affinity(host: &Host) -> Vec<Finding> {
     found
 }
 
-/// Judges a host with several nodes, of which `own` is the process's if it is bound to one.
+/// Judges a host with several nodes; `own` is the node that the process is bound to, if any.
 fn near(host: &Host, own: Option<u32>, list: &str) -> Finding {
     let asked = &host.job.config.near_pci;
     let devices = match asked.is_empty() {

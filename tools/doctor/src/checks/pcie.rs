@@ -16,7 +16,7 @@ impl Link {
         let lanes = host.number(&format!("{function}/{which}_link_width"))?;
         let speed = host.text(&format!("{function}/{which}_link_speed"))?;
         let gigatransfers: f64 = speed.split_whitespace().next()?.parse().ok()?;
-        // Virtual functions tell zero, or all bits.
+        // Virtual functions report 0, or a number with all bits set.
         let known = (1..=32).contains(&lanes) && (1.0..1000.0).contains(&gigatransfers);
         known.then_some(Link { lanes, gigatransfers })
     }
@@ -34,7 +34,7 @@ impl std::fmt::Display for Link {
     }
 }
 
-/// Checks whether links are as wide and as fast as their devices.
+/// Checks whether links are as wide and as fast as their devices allow.
 pub(super) fn links(host: &Host) -> Vec<Finding> {
     let devices = devices::on_bus(host);
     if devices.is_empty() {
@@ -44,7 +44,7 @@ pub(super) fn links(host: &Host) -> Vec<Finding> {
 }
 
 fn of(host: &Host, device: &Device, kind: Kind) -> Vec<Finding> {
-    // A GPU's own link may lead to a switch on its card, and be as it always is.
+    // A GPU's own link may lead to a switch on its card, so the card's link is judged.
     let Some(function) = device.card() else { return Vec::new() };
     let subject = subject(device);
     let link = |which| Link::read(host, function, which);

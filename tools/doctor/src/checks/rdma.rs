@@ -1,4 +1,4 @@
-//! RDMA devices: their ports, the addresses of these, and how long their packets are.
+//! RDMA devices: their ports, GIDs and MTUs.
 
 use ccl_core::transport::TransportError;
 use ccl_transport_verbs::{Options, VerbsTransport};
@@ -20,7 +20,7 @@ pub(super) fn all(host: &Host) -> Vec<Port> {
     devices::rdma(host).iter().flat_map(|device| devices::ports(host, device)).collect()
 }
 
-/// Returns the ports that FERROCCL_IB_HCA leaves.
+/// Returns the ports that FERROCCL_IB_HCA selects.
 pub(super) fn asked(host: &Host) -> Vec<Port> {
     let mut ports = all(host);
     if let Ok(options) = options(host) {
@@ -34,7 +34,7 @@ fn options(host: &Host) -> Result<Options, TransportError> {
     Options::from_config(config, config.dead_after)
 }
 
-/// Checks whether ports carry something, and whether this user may use them.
+/// Checks whether ports are active, and whether this user may use them.
 pub(super) fn ports(host: &Host) -> Vec<Finding> {
     let (there, ports) = (all(host), asked(host));
     let mut found = lost(host);
@@ -66,7 +66,7 @@ pub(super) fn ports(host: &Host) -> Vec<Finding> {
         );
         found.push(if port.is_active(host) {
             match usable.iter().find(|(name, _)| *name == port.name) {
-                // It names the port, and says that it cannot be used.
+                // The error names the port and says that it cannot be used.
                 Some((name, Err(problem @ TransportError::Unusable { .. }))) => Finding::fault(
                     name.clone(),
                     format!("{shown}; {problem}"),
@@ -120,7 +120,7 @@ fn lost(host: &Host) -> Vec<Finding> {
             let evidence = "is an adapter for RDMA, but there is no RDMA device of it";
             let remedy = "`modprobe mlx5_ib` (or its own driver), and `modprobe ib_uverbs`; \
                           containers see only the devices that they are given";
-            // Some of a host's devices may be all that a container was given.
+            // A container may have only some of the host's devices.
             match known.is_empty() {
                 true => Finding::warning(address.clone(), evidence, remedy),
                 false => Finding::advice(address.clone(), evidence, remedy),
@@ -241,7 +241,7 @@ fn of_roce(port: &Port, interface: &str, mtu: u32) -> Finding {
 
 fn of_interface(name: &str, mtu: u32, is_fast: bool) -> Finding {
     let evidence = format!("its MTU is {mtu}");
-    // Clouds have 8,500 to 9,000, and no more.
+    // Clouds have MTUs of 8,500 to 9,000.
     match is_fast && mtu < 8500 {
         false => Finding::ok(name, evidence),
         true => Finding::advice(

@@ -1,8 +1,9 @@
-//! Collectives of GPUs in nodes that NVLink joins, with NICs between nodes: the busbw of large
-//! messages, by algorithm.
+//! Bus bandwidth (busbw) of collectives on nodes of NVLink-connected GPUs with NICs between the
+//! nodes, for large messages, by algorithm.
 //!
-//! Two numbers say how much of its links an implementation reaches: within nodes and between them.
-//! Predictions for other numbers of nodes and for other collectives follow from the links.
+//! Two efficiencies describe an implementation: the share of the links' bandwidth that it reaches
+//! within nodes, and between them. Predictions for other clusters and collectives follow from the
+//! links.
 
 /// Nodes and the links that join them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,12 +44,12 @@ impl Cluster {
         self.inside().min(self.outside())
     }
 
-    /// Returns the busbw of an all_reduce by two trees over the nodes, and by switches that reduce
-    /// within each.
+    /// Returns the busbw of an all_reduce by two trees over the nodes, with reducing switches
+    /// within each node.
     ///
-    /// With two nodes, each is the root of one tree and the leaf of the other, so it sends half of
-    /// the array up and half down: B in all, algbw = W_node. With more, most nodes send all of it
-    /// up and all of it down: 2 B, algbw = W_node / 2. The busbw is 2 (n − 1) / n times the algbw.
+    /// With two nodes, each is the root of one tree and the leaf of the other. It sends half of the
+    /// array up and half down: B in all, algbw = W_node. With more nodes, most send the whole array
+    /// up and down: 2 B, algbw = W_node / 2. The busbw is 2 (n − 1) / n times the algbw.
     #[must_use]
     pub fn tree_busbw(&self) -> f64 {
         let ranks = self.ranks();
@@ -63,9 +64,9 @@ impl Cluster {
         self.ring_busbw().max(self.tree_busbw())
     }
 
-    /// Returns the busbw of an all_to_all: `N / n` of a rank's data stays in its node, less the
-    /// rank's own part, and the rest shares the node's network with what the other ranks of the
-    /// node send.
+    /// Returns the busbw of an all_to_all. A share `(N − 1) / n` of a rank's data goes to other
+    /// ranks of its node. The data for other nodes shares the NICs with that of the node's other
+    /// ranks.
     #[must_use]
     pub fn all_to_all_busbw(&self) -> f64 {
         let ranks = self.ranks();
@@ -74,17 +75,17 @@ impl Cluster {
         (ranks - 1.0) / ranks / inside.max(outside)
     }
 
-    /// Returns the bandwidth from a rank to a rank on another node: the rank's share of the NICs,
-    /// at most that of the channels together.
+    /// Returns the bandwidth between two ranks on different nodes: the rank's share of the NICs, at
+    /// most the bandwidth of all channels.
     #[must_use]
     pub fn send_recv_bytes_per_s(&self, channels: f64, channel_bytes_per_s: f64) -> f64 {
         (self.outside() / self.node_ranks).min(channels * channel_bytes_per_s)
     }
 }
 
-/// Returns a cluster of AWS p5 nodes: eight H100, 32 NICs of 100 Gb/s. The two efficiencies are
-/// calibrated with the all_reduce of one node without switches that reduce (370 of 450 GB/s), and
-/// with send/recv between two nodes (43 of 50 GB/s); the gain by switches is the measured one.
+/// Returns a cluster of AWS p5 nodes: eight H100, 32 NICs of 100 Gb/s. `within` is calibrated with
+/// the all_reduce of one node without reducing switches (370 of 450 GB/s), `between` with send/recv
+/// of two nodes (43 of 50 GB/s); `in_network` is the measured gain.
 #[must_use]
 pub const fn p5(nodes: f64) -> Cluster {
     Cluster {

@@ -69,33 +69,32 @@ pub fn ragged_share(ranks: f64, k: f64) -> f64 {
     (1.0 - other.powf(k)) * other
 }
 
-/// Returns the share of `ragged_share` as if all experts of a token were on different ranks:
+/// Returns [`ragged_share`] as if the experts of a token were all on different ranks:
 /// `min(k / Z, 1) (Z − 1) / Z`.
 #[must_use]
 pub fn ragged_share_approximate(ranks: f64, k: f64) -> f64 {
     (k / ranks).min(1.0) * (ranks - 1.0) / ranks
 }
 
-/// Returns the rate at which bytes pass a link while the switches do an all_reduce of this busbw. A
-/// rank sends its array once, and so do the switches, `N + 1` sends for which busbw counts
-/// `2 (N − 1)`: `busbw (N + 1) / (2 (N − 1))`. The rate explains a busbw above the bandwidth of the
-/// link. (The count of sends is the engineering book's, "SHARP".)
+/// Returns the wire rate of a link during an all_reduce by the switches with this busbw:
+/// `busbw (N + 1) / (2 (N − 1))`. Ranks and switches make `N + 1` sends of the array, for which
+/// busbw counts `2 (N − 1)`. So a busbw can exceed the bandwidth of the link. (Count of sends:
+/// engineering book, "SHARP".)
 #[must_use]
 pub fn in_network_wire_rate(busbw: f64, ranks: f64) -> f64 {
     busbw * (ranks + 1.0) / (2.0 * (ranks - 1.0))
 }
 
-/// Returns the rate at which bytes pass the network of each rank while a hierarchical all_reduce of
-/// this busbw runs among `n` ranks on `k` hosts. Only the parts that hosts exchange pass it:
-/// `busbw (k − 1) / (n − 1)`.
+/// Returns the wire rate of each rank's network during a hierarchical all_reduce of this busbw
+/// among `n` ranks on `k` hosts: `busbw (k − 1) / (n − 1)`. Only data between hosts crosses the
+/// network.
 #[must_use]
 pub fn hierarchical_wire_rate(busbw: f64, hosts: f64, ranks: f64) -> f64 {
     busbw * (hosts - 1.0) / (ranks - 1.0)
 }
 
-/// Returns the time of an all_reduce among `k` hosts whose ranks first reduce within each host. An
-/// all_reduce among hosts, each with all of its rails, crosses the network: `2 B (k − 1) / (k W)`,
-/// `W` being the bandwidth of a host.
+/// Returns the time of an all_reduce among `k` hosts whose ranks first reduce within each host:
+/// `2 B (k − 1) / (k W)`. `W` is the bandwidth of all rails of a host.
 #[must_use]
 pub fn hierarchical_all_reduce_s(bytes: f64, hosts: f64, host_bytes_per_s: f64) -> f64 {
     all_reduce_s(bytes, hosts, host_bytes_per_s)

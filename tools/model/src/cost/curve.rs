@@ -1,9 +1,9 @@
-//! Measurements at some sizes, extended to all sizes.
+//! Cost curve of a collective, fitted to measurements at some sizes.
 //!
-//! One line `T = a + B / W` does not describe a collective. Below some size it sends small packets
-//! that carry their own flags and need no waiting; above that size it sends large ones that must be
-//! waited for. NCCL calls these protocols LL, LL128 and Simple. So a curve is several such lines,
-//! each for the sizes from the end of the previous one.
+//! One line `T = a + B / W` does not describe a collective. NCCL sends small sizes as packets with
+//! flags inside, and large ones in slices with a separate counter; it calls these protocols LL,
+//! LL128 and Simple. A curve has one line for each protocol, each from the size where the previous
+//! one ends.
 
 /// Line through the measurements of one protocol.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,8 +42,8 @@ pub struct Span {
 pub struct Curve(Vec<Regime>);
 
 impl Curve {
-    /// Returns the curve through measurements, which come in ascending order of size. One protocol
-    /// gives way to the next at the geometric mean of the sizes between them.
+    /// Creates the curve through measurements in ascending order of size. Neighbouring protocols
+    /// meet at the geometric mean of the two sizes between them.
     #[must_use]
     pub fn through(spans: &[Span]) -> Curve {
         let mut before: Option<f64> = None;
@@ -77,7 +77,7 @@ impl Curve {
     }
 }
 
-/// Sweep over sizes that a source printed, and the rows that its model is made from.
+/// Published sweep over sizes, with the rows that its model is fitted to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sweep {
     /// Number of ranks of the all_reduce.
@@ -135,8 +135,8 @@ pub const A100_ALL_REDUCE: Sweep = Sweep {
     first: 0,
 };
 
-/// Sweep of NCCL's all_reduce on eight H200, by rings up to 1 MiB, in the switches above.
-/// (Engineering book as it is online, August 2026.)
+/// Sweep of NCCL's all_reduce on eight H200: rings up to 1 MiB, larger sizes in the switches.
+/// (Engineering book, online edition, August 2026.)
 pub const H200_ALL_REDUCE: Sweep = Sweep {
     ranks: 8.0,
     rows: &H200,
@@ -276,8 +276,7 @@ mod tests {
         assert_eq!(judged, 78);
     }
 
-    /// Checks the mean error over the rows that no line is drawn through; docs/plan.md has these
-    /// numbers.
+    /// Checks the mean error over the rows that are not fitted; docs/plan.md shows the numbers.
     #[test]
     fn what_is_predicted_is_off_by_little() {
         let sweeps = [A100_ALL_REDUCE, H200_ALL_REDUCE, B200_ALL_REDUCE, B200_NODES_ALL_REDUCE];
@@ -316,9 +315,9 @@ mod tests {
         };
         // The source measured 1257.165 against 374.391 Gb/s: 3.36 times.
         about(slower(&A100_ALL_REDUCE), 3.36, 0.15);
-        // The source measured 3722.8 against 1146.1 Gb/s, 3.25 times; the model says 40 % more. It
-        // follows the rows of the source's other program, which are 4.4 times apart (busbw of 473.1
-        // and 107.16 GB/s at 4 GiB and 4 MiB): the source's two programs differ by 36 %.
+        // The source's program measured 3722.8 against 1146.1 Gb/s, 3.25 times; the model predicts
+        // 40 % more. It is fitted to another program of the source, whose rows are 4.4 times apart
+        // (busbw of 473.1 and 107.16 GB/s at 4 GiB and 4 MiB), 36 % more.
         about(slower(&H200_ALL_REDUCE), 3.25, 0.41);
     }
 

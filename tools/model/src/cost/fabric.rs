@@ -4,7 +4,7 @@
 /// One level of a tree of switches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Level {
-    /// Number of children of each switch (or of the switches that stand side by side as one).
+    /// Number of children of each switch, or of each set of parallel switches.
     pub children: f64,
     /// Bytes per second that one child sends into the level, and receives from it at the same time.
     pub child_bytes_per_s: f64,
@@ -28,9 +28,9 @@ pub fn tree_gather_bytes_per_s(levels: &[Level]) -> Option<(usize, f64)> {
     rates.min_by(|(_, one), (_, other)| one.total_cmp(other))
 }
 
-/// Returns the time of an all_to_all over `M` nodes: `B (M − 1) / (M² W)`. `bytes` are those of all
-/// ranks together, `W` is the bandwidth of one node. The time has no terms for levels: all bytes
-/// that leave a node leave it once for each receiver. (Scaling book, "Cross-node collectives".)
+/// Returns the time of an all_to_all over `M` nodes: `B (M − 1) / (M² W)`. `bytes` is the total of
+/// all ranks, `W` the bandwidth of one node. Levels do not matter: data leaves a node once per
+/// receiver. (Scaling book, "Cross-node collectives".)
 #[must_use]
 pub fn cross_node_all_to_all_s(bytes: f64, nodes: f64, node_bytes_per_s: f64) -> f64 {
     bytes * (nodes - 1.0) / (nodes * nodes * node_bytes_per_s)
@@ -42,23 +42,22 @@ pub fn cross_node_all_to_all_approximate_s(bytes: f64, nodes: f64, node_bytes_pe
     bytes / (nodes * node_bytes_per_s)
 }
 
-/// One level of a tree over which an array is gathered that is also sharded over an inner axis.
+/// One level of a tree, for gathering an array that is also sharded over an inner axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShardedLevel {
     /// Number of children of each switch.
     pub children: f64,
     /// Number of ranks below each child.
     pub ranks_below: f64,
-    /// Bytes per second of one *rank's share* of a child's link: a child's bandwidth over the ranks
-    /// below.
+    /// Bytes per second of one *rank's share* of a child's link: bandwidth of the child over
+    /// `ranks_below`.
     pub rank_bytes_per_s: f64,
 }
 
-/// Returns the time of an all_gather or reduce_scatter along an outer axis of an array that is
-/// sharded `Y`-fold along an inner one: `bytes · max_i (D_i − 1) / (D_i max(Y, S_{i−1}) w_i)`.
-/// `S_{i−1}` ranks are below a child of level `i`, each with a share `w_i` of its link. (Scaling
-/// book, "reductions when the array is sharded over a separate axis"; its `W_link` holds for these
-/// shares only.)
+/// Returns the time of an all_gather or reduce_scatter along the outer axis of an array that is
+/// sharded `Y`-fold along an inner axis: `bytes · max_i (D_i − 1) / (D_i max(Y, S_{i−1}) w_i)`. A
+/// child of level `i` has `S_{i−1}` ranks, each with a share `w_i` of its link. (Scaling book,
+/// "reductions when the array is sharded over a separate axis", whose `W_link` must be this share.)
 #[must_use]
 pub fn sharded_gather_s(bytes: f64, inner: f64, levels: &[ShardedLevel]) -> f64 {
     let of = |level: &ShardedLevel| {
@@ -68,17 +67,17 @@ pub fn sharded_gather_s(bytes: f64, inner: f64, levels: &[ShardedLevel]) -> f64 
     levels.iter().map(of).fold(0.0, f64::max)
 }
 
-/// Returns the time of `sharded_gather_s` for an inner axis that is longer than the number of
-/// ranks below a child of the bounding level, without the factor `(D − 1) / D`: `bytes / (Y w)`.
+/// Returns `bytes / (Y w)`: the time of `sharded_gather_s` without the factor `(D − 1) / D`, for a
+/// `Y` above the number of ranks below a child of the bounding level.
 #[must_use]
 pub fn sharded_gather_approximate_s(bytes: f64, inner: f64, rank_bytes_per_s: f64) -> f64 {
     bytes / (inner * rank_bytes_per_s)
 }
 
-/// Returns the times of an all_reduce of a sharded array within the nodes and between them:
-/// `bytes / W_gpu / min(Y, D)` and `bytes / W_node · D / max(D, Y)`, with nodes of `D` ranks. The
-/// collective takes the longer of both. Between nodes nothing is gained before `Y > D`. (Scaling
-/// book, as above.)
+/// Returns the times of an all_reduce of a sharded array within nodes and between nodes of `D`
+/// ranks: `bytes / W_gpu / min(Y, D)` and `bytes / W_node · D / max(D, Y)`. The longer one bounds
+/// the collective. Sharding speeds up the part between nodes only if `Y > D`. (Scaling book, as
+/// above.)
 #[must_use]
 pub fn sharded_all_reduce_s(
     bytes: f64,
@@ -101,10 +100,10 @@ pub struct Through {
     pub out_bytes: f64,
 }
 
-/// Returns the bytes that pass the switches of each node while `M` nodes of `N` ranks gather. Into
-/// the switches go the parts of the node's ranks and those from above, `B` in all. Out of them go
-/// all parts but its own to each rank, and the node's parts to the level above, `B N`. (Scaling
-/// book, quiz 4.)
+/// Returns the bytes through the switches of each node during an all_gather on `M` nodes of `N`
+/// ranks. The parts of the node's ranks and of all other nodes enter: `B` in all. Each rank gets
+/// all parts but its own, and the level above gets the node's parts: `B N` leave. (Scaling book,
+/// quiz 4.)
 #[must_use]
 pub fn gather_through_node(bytes: f64, ranks: f64) -> Through {
     Through { in_bytes: bytes, out_bytes: bytes * ranks }
@@ -124,8 +123,8 @@ pub fn in_network_through(bytes: f64, ranks: f64) -> Through {
     Through { in_bytes: bytes * ranks, out_bytes: bytes * ranks }
 }
 
-/// Returns the rate at which a node's ranks can send to each other at once, bounded by its switches
-/// and by its ranks: `min(switches × ports × port, ranks × rank)`.
+/// Returns the total rate at which a node's ranks can send to each other:
+/// `min(switches × ports × port, ranks × rank)`.
 #[must_use]
 pub fn node_bytes_per_s(
     switches: f64,
@@ -149,8 +148,8 @@ pub fn links_bytes_per_s(links: f64, bits_per_s: f64) -> f64 {
     links * bits_per_s / 8.0
 }
 
-/// Returns the bandwidth of a level for each of the `below` children. The ratio of this share to
-/// the bandwidth of a child says how oversubscribed the level is.
+/// Returns each child's share of a level's bandwidth. The ratio of a child's bandwidth to this
+/// share is the oversubscription of the level.
 #[must_use]
 pub fn share_bytes_per_s(level_bytes_per_s: f64, below: f64) -> f64 {
     level_bytes_per_s / below

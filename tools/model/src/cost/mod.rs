@@ -3,12 +3,12 @@
 //! own latencies ([`nccl`]), the consequences for training ([`training`]), and questions in text
 //! form ([`ask`]).
 //!
-//! Everything is a plain number: bytes, bytes per second of one direction, seconds; a GB is 10⁹
-//! bytes. Only [`curve`] and [`nccl`] model latency: the other formulas are the bounds that
-//! bandwidth sets. Where a source rounds a factor away, there is a second function for the rounded
-//! formula, and each function says which it is.
+//! All values are plain numbers: bytes, bytes per second in one direction, seconds; a GB is 10⁹
+//! bytes. Only [`curve`] and [`nccl`] model latency; the other formulas are bounds by bandwidth. If
+//! a source rounds a factor away, a second function has the rounded formula; each function names
+//! its formula.
 //!
-//! The sources have these names below:
+//! Short names of the sources:
 //!
 //! * *scaling book*: J. Austin and others, "How to Scale Your Model", the chapter on GPUs;
 //! * *engineering book*: S. Bekman, "Machine Learning Engineering", the chapter on networks;

@@ -33,7 +33,7 @@ const RING_PCI: ByProtocol = [1.0, 2.5, 5.7];
 const TREE_NET: ByProtocol = [5.0, 8.5, 14.0];
 const RING_NET: ByProtocol = [2.7, 4.0, 14.0];
 
-/// Number of ranks and of the nodes that they are on, all of equal size.
+/// Ranks on nodes of equal size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ranks {
     /// Number of ranks in all.

@@ -19,10 +19,10 @@ pub struct Protocol {
 /// Name, latencies, share of the links, and bytes of a message: a slot on each of 16 channels.
 type Row = (&'static str, [f64; 4], f64, usize);
 
-/// NCCL's protocols. The latencies are those of its own model (`tuning.cc` of NCCL 2.30), in
-/// microseconds: of a call, of a step over NVLink, over PCIe, over the network. The share of the
-/// links that each protocol reaches is that of eight A100 below 1 MiB and above, and that of p5
-/// clusters ([`super::curve`], [`super::cluster`]).
+/// NCCL's protocols. The latencies are those of NCCL's model (`tuning.cc` of NCCL 2.30) in
+/// microseconds: of a call, and of a step over NVLink, PCIe and the network. The shares of the
+/// links are calibrated with eight A100 below and above 1 MiB, and with p5 clusters
+/// ([`super::curve`], [`super::cluster`]).
 const NCCL: [Row; 3] = [
     ("LL", [6.6, 0.6, 1.0, 2.7], 0.1, 256 << 10),
     ("LL128", [14.0, 1.9, 2.5, 4.0], 0.75, 2 << 20),
@@ -31,8 +31,8 @@ const NCCL: [Row; 3] = [
 /// Share of the network that a protocol reaches, divided by its share of the links.
 const BETWEEN: f64 = 0.86 / 0.82;
 
-/// Returns the protocols that ranks on the first `hosts` hosts can take. With several kinds of
-/// machine the slowest parts count.
+/// Returns the protocols for ranks on the first `hosts` hosts. If the machines differ, the slowest
+/// parts determine the models.
 ///
 /// # Errors
 ///
@@ -89,7 +89,7 @@ impl Parts {
         let ends = seats.first().zip(seats.last()).filter(|(first, last)| first != last);
         let speed = ends.map_or(LinkSpeed::NONE, |(first, last)| machine.path(*first, *last).speed);
         let first = seats.first().copied();
-        // All of an accelerator's links together: it may share only one with each of the others.
+        // Sum of all links of an accelerator: with each peer it may share only one.
         let own = first.map_or(0.0, |gpu| {
             let links = machine.gpu_links.iter().filter(|link| link.ends.contains(&gpu));
             links.map(|link| f64::from(link.links) * link.speed.bytes_per_s).sum()

@@ -1,18 +1,18 @@
-//! Consequences of communication for training: when it takes longer than computing.
+//! Effect of communication on training: when it takes longer than computing.
 //!
-//! `flops_per_s` is the rate at which one accelerator computes, `bytes_per_s` the rate at which it
-//! (or its node) sends; `D` and `F` are the widths of a model's layers, `B` the tokens of a batch;
-//! numbers have two bytes. The formulas are from the scaling book, "Rooflines for LLM scaling on
-//! GPUs", unless they name another source.
+//! `flops_per_s` is the computing rate of one accelerator, `bytes_per_s` the rate at which it (or
+//! its node) sends. `D` and `F` are the widths of a model's layers, `B` the tokens of a batch;
+//! numbers have two bytes. Formulas without another source are from the scaling book, "Rooflines
+//! for LLM scaling on GPUs".
 
-/// Returns the least number of tokens that each accelerator must have for data parallelism, or
-/// fully sharded data parallelism, to be bound by computing: `C / W`.
+/// Returns the least number of tokens per accelerator with which data parallelism, fully sharded or
+/// not, is compute-bound: `C / W`.
 #[must_use]
 pub fn data_parallel_tokens(flops_per_s: f64, bytes_per_s: f64) -> f64 {
     flops_per_s / bytes_per_s
 }
 
-/// Returns `data_parallel_tokens` for a mixture of `E` experts of which each token takes `k`:
+/// Returns `data_parallel_tokens` for a mixture of `E` experts with `k` experts per token:
 /// `C / W · E / k`.
 #[must_use]
 pub fn expert_data_parallel_tokens(tokens: f64, experts: f64, k: f64) -> f64 {
@@ -56,9 +56,9 @@ pub fn expert_parallel_width_min(flops_per_s: f64, node_bytes_per_s: f64, node: 
     node * flops_per_s / node_bytes_per_s
 }
 
-/// Returns the time of the two exchanges of an expert-parallel layer over `Z` accelerators, a node
-/// or more, in nodes of `N`, with the bandwidth of a node:
-/// `4 B D (Z − N) / (W Z) · min(N k / Z, 1)`.
+/// Returns the time of the two exchanges of an expert-parallel layer over `Z` accelerators in nodes
+/// of `N`, with the bandwidth `W` of a node: `4 B D (Z − N) / (W Z) · min(N k / Z, 1)`. `Z` is at
+/// least one node.
 #[must_use]
 pub fn expert_parallel_s(
     tokens: f64,
@@ -142,8 +142,7 @@ mod tests {
         assert_eq!(expert_parallel_width_min(FLOPS, 400e9, 8.0), 19_800.0);
         assert_eq!(data_parallel_tokens(2250e12, 900e9), 2500.0);
         assert_eq!(data_parallel_tokens(2250e12, 400e9), 5625.0);
-        // With few experts on many nodes, the bytes that each token sends are the bound; with many
-        // experts, the network.
+        // With few experts per token the bytes of a token are the bound, with many the network.
         let few = expert_parallel_s(1e6, 4096.0, 64.0, 1.0, 400e9, 8.0);
         let many = expert_parallel_s(1e6, 4096.0, 64.0, 8.0, 400e9, 8.0);
         about(many / few, 8.0, 1e-12);

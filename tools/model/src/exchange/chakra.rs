@@ -1,9 +1,9 @@
-//! Execution traces in the format of Chakra (MLCommons): a file for each rank, `PREFIX.RANK.et`, of
-//! protobuf messages, each behind its length as a varint: [`GlobalMetadata`], then [`Node`]s. The
-//! numbers of all fields are those of Chakra's `schema/protobuf/et_def.proto`. The names of
-//! attributes are those that Chakra's feeder reads (`src/feeder/et_feeder_node.cpp`).
+//! Execution traces in the format of Chakra (MLCommons). Each rank has a file `PREFIX.RANK.et` of
+//! protobuf messages, each after its length as a varint: [`GlobalMetadata`], then [`Node`]s. Field
+//! numbers are from Chakra's `schema/protobuf/et_def.proto`, names of attributes from Chakra's
+//! feeder (`src/feeder/et_feeder_node.cpp`).
 //!
-//! Reading any file ends, and takes memory in proportion to the file's length.
+//! Decoding always terminates, with memory in proportion to the length of the file.
 
 use prost::Message;
 use prost::encoding::decode_varint;
@@ -105,7 +105,7 @@ pub enum CommType {
     ReduceScatter = 7,
     /// Each rank gets its block of the reduction, all blocks of equal length.
     ReduceScatterBlock = 8,
-    /// No rank leaves before all have come.
+    /// No rank leaves before all ranks have entered.
     Barrier = 9,
 }
 
@@ -178,11 +178,11 @@ impl Attribute {
     }
 }
 
-/// Returns the attribute of that name as a whole number from 0; none if there is no such attribute.
+/// Returns the attribute `name` as a whole number from 0; None if there is no such attribute.
 ///
 /// # Errors
 ///
-/// When the value is no such number.
+/// When the value is not a whole number from 0.
 pub(super) fn number(attributes: &[Attribute], name: &str) -> Result<Option<u64>, String> {
     let Some(found) = attributes.iter().find(|attribute| attribute.name == name) else {
         return Ok(None);
@@ -203,11 +203,11 @@ pub(super) fn number(attributes: &[Attribute], name: &str) -> Result<Option<u64>
     Ok(Some(value))
 }
 
-/// Returns the attribute of that name as text; none if there is no such attribute.
+/// Returns the attribute `name` as text; None if there is no such attribute.
 ///
 /// # Errors
 ///
-/// When the value is something else.
+/// When the value is not text.
 pub(super) fn word<'a>(attributes: &'a [Attribute], name: &str) -> Result<Option<&'a str>, String> {
     let Some(found) = attributes.iter().find(|attribute| attribute.name == name) else {
         return Ok(None);
@@ -235,7 +235,7 @@ impl Trace {
         Trace { metadata, nodes: Vec::new() }
     }
 
-    /// Returns the bytes of the trace in a file.
+    /// Encodes the trace as the contents of a file.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = self.metadata.encode_length_delimited_to_vec();
@@ -249,7 +249,8 @@ impl Trace {
     ///
     /// # Errors
     ///
-    /// When the file is no such trace, or is cut; the error has the byte and says what to do.
+    /// When the file is not a trace, or is truncated. Each error has a remedy; that of an invalid
+    /// message also has the byte offset.
     pub fn decode(name: &str, bytes: &[u8]) -> Result<Trace, String> {
         if bytes.starts_with(&[0x1f, 0x8b]) {
             return Err(format!("{name} is compressed; unpack it first: gzip -d"));

@@ -1,5 +1,5 @@
-//! Calls of the ranks of a job: as Chakra traces, one for each rank, and as the list on which all
-//! ranks agree.
+//! Calls of the ranks of a job, as one Chakra trace per rank or as one list on which all ranks
+//! agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -102,7 +102,7 @@ pub struct Call {
     pub is_uneven: bool,
     /// Time at which the first rank began, in microseconds.
     pub start_us: u64,
-    /// Shortest duration among the ranks, in microseconds: that of the rank that came last.
+    /// Shortest duration among the ranks, in microseconds: that of the last rank to begin.
     pub duration_us: u64,
 }
 
@@ -144,7 +144,7 @@ fn comm_type(collective: Collective) -> Option<CommType> {
     })
 }
 
-/// Returns the collective of the same kind with blocks of equal length.
+/// Returns the variant of a collective with blocks of equal length; None if it has none.
 pub(super) fn even(collective: Collective) -> Option<Collective> {
     Some(collective_of(comm_type(collective)?))
 }
@@ -164,14 +164,14 @@ fn collective_of(comm_type: CommType) -> Collective {
     }
 }
 
-/// Returns whether a trace has the bytes of one block, which a rank sends, instead of those of the
-/// larger buffer, which is the output.
+/// Returns whether the size in a trace is that of the block that a rank sends, instead of that of
+/// the larger buffer, the output.
 fn brings_a_block(collective: Collective) -> bool {
     matches!(collective, Collective::AllGather | Collective::Gather)
 }
 
 impl Entry {
-    /// Returns whether both are messages of one group call, which is recorded with one time.
+    /// Returns whether both entries are messages of one group call: they have the same times.
     fn is_beside(&self, other: &Entry) -> bool {
         let is_message = |entry: &Entry| !matches!(entry.what, What::Collective { .. });
         let times = |entry: &Entry| (entry.start_us, entry.duration_us);
@@ -186,8 +186,8 @@ impl Job {
         self.lists.len() as u32
     }
 
-    /// Returns the traces of all ranks. The nodes of a rank form a chain: each call waits for the
-    /// previous one, and messages that began together wait for the same nodes.
+    /// Returns the traces of all ranks. A rank's nodes form a chain: each call depends on the
+    /// previous one, and messages of one group call have the same dependencies.
     #[must_use]
     pub fn traces(&self) -> Vec<Trace> {
         let ranks = self.ranks();
@@ -257,14 +257,14 @@ impl Job {
         super::write(&format!("{prefix}.groups.json"), json.as_bytes())
     }
 
-    /// Reads the traces of all ranks: `PREFIX.0.et`, `PREFIX.1.et` and so on; for a directory the
-    /// traces in it. Groups are read from the given file, or from `PREFIX.groups.json` if that
-    /// exists.
+    /// Reads the traces of all ranks: `PREFIX.0.et`, `PREFIX.1.et` and so on; for a directory, the
+    /// traces of the one job in it. Groups come from the given file, or else from
+    /// `PREFIX.groups.json` if it exists.
     ///
     /// # Errors
     ///
-    /// When a rank's trace is missing, or is no trace; when a node has an unknown type, size or
-    /// group. Each error names the file and the node, and says what to do.
+    /// When a rank's trace is missing or invalid; when a node has an unknown type, size or group.
+    /// Each error names the file or the node, and has a remedy.
     pub fn read(prefix: &str, groups: Option<&str>) -> Result<Job, String> {
         let prefix = whole_prefix(prefix)?;
         let ranks = ranks_of(&prefix)?;
@@ -301,7 +301,7 @@ impl Job {
     /// # Errors
     ///
     /// When the ranks of a group called different collectives, or different numbers of them; when a
-    /// message was sent but not received. Each error names files and nodes, and says what to do.
+    /// message has no matching send or receive. Each error names files and nodes, and has a remedy.
     pub fn agreed(&self) -> Result<Agreed, String> {
         let mut agreed = Agreed::default();
         for (index, group) in self.groups.iter().enumerate() {
@@ -461,7 +461,7 @@ fn in_words(what: &What) -> String {
     }
 }
 
-/// Job for people and programs: every call, in order.
+/// Calls of a job, in order, for display as text and JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Shown {
     ranks: u32,
@@ -623,7 +623,7 @@ fn names(dir: &Path) -> Result<Vec<String>, String> {
     Ok(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
 }
 
-/// Returns the prefix of the traces in a directory, or the given prefix.
+/// Returns `given`, or the prefix of the traces in it if it is a directory.
 fn whole_prefix(given: &str) -> Result<String, String> {
     let path = Path::new(given);
     if !path.is_dir() {
@@ -645,7 +645,7 @@ fn whole_prefix(given: &str) -> Result<String, String> {
     }
 }
 
-/// Returns the number of ranks: the files are those of rank 0 to the last.
+/// Returns the number of ranks, after checking that ranks 0 to the last all have a file.
 fn ranks_of(prefix: &str) -> Result<u32, String> {
     let path = PathBuf::from(prefix);
     let stem = path.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -703,7 +703,7 @@ fn read_groups(path: &str, ranks: u32) -> Result<Vec<Group>, String> {
     Ok(all)
 }
 
-/// Returns the actions of a rank by its trace.
+/// Returns the actions in the trace of a rank.
 fn list(path: &str, trace: &Trace, rank: Rank, groups: &[Group]) -> Result<Vec<Entry>, String> {
     let (mut list, mut ids) = (Vec::new(), BTreeSet::new());
     for node in &trace.nodes {
@@ -796,7 +796,7 @@ fn message(node: &Node, rank: Rank, groups: &[Group]) -> Result<What, String> {
     })
 }
 
-/// Fuzz target: the list of any trace is returned or refused.
+/// Fuzz target: converts any trace to a list, or refuses it.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzzed_list(trace: &Trace) -> Result<Agreed, String> {
     let group =

@@ -1,7 +1,6 @@
-//! Data exchanged with other tools: predicted traffic of a collective, by pair of ranks
-//! ([`predicted`]); execution traces in Chakra's format ([`chakra`]) of a job ([`job`]) as its
-//! ranks recorded it ([`recorded`]), or of a planned collective; and such a job on another cluster
-//! ([`replay`]).
+//! Data exchange with other tools. [`predicted`] has the predicted traffic of a collective, by pair
+//! of ranks; [`chakra`] reads and writes execution traces, of a recorded job ([`job`],
+//! [`recorded`]) or of a planned collective; [`replay`] predicts a recorded job on another cluster.
 
 pub mod chakra;
 pub mod job;

@@ -1,5 +1,6 @@
-//! Schedule of a planned collective as Chakra traces. Sends, receives, reductions and copies are
-//! nodes; each depends on those whose results it reads and those that must precede its writes.
+//! Schedule of a planned collective as Chakra traces. Each send, receive, reduction and copy is a
+//! node. A node depends on the nodes whose results it reads, and on those that must precede its
+//! writes.
 
 use std::collections::BTreeMap;
 
@@ -119,8 +120,8 @@ impl Unrolling {
         (0..extent.parts.total).map(elements).sum::<u64>() * self.element_bytes
     }
 
-    /// Returns the tag of a message. Messages between two ranks are matched in order; empty ones do
-    /// not count.
+    /// Returns the tag of a message. Tags number the nonempty messages to or from a peer in order,
+    /// so that both sides agree.
     fn tag(&mut self, sends: bool, peer: Rank, bytes: u64) -> u64 {
         let next = self.tags.entry((sends, peer)).or_insert(0);
         let tag = *next;
@@ -235,8 +236,8 @@ mod tests {
         });
     }
 
-    /// Checks that a node waits only for earlier nodes, and that all nodes together can be done: no
-    /// cycle of waits exists across ranks.
+    /// Checks that a node depends only on earlier nodes, and that the nodes of all ranks have no
+    /// cycle of dependencies.
     #[test]
     fn traces_can_be_carried_out() {
         each(|algorithm, hosts, sized| {

@@ -1,6 +1,6 @@
-//! Traffic of a planned collective. For few ranks the messages are counted as they leave in the
-//! walk that also predicts the time; for many ranks the bytes that the schedules send form one
-//! interval.
+//! Traffic of a planned collective. With an interval length, the simulation that predicts the time
+//! also records when each message leaves; ranks and messages must be few. Without a length, the
+//! bytes of the schedules form one interval.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::plan::{Scene, Sized, Wanted};
 use crate::quantity::{self, Unit};
 use ccl_traffic::matrix::{INTERVALS_MAX, PAIRS_MAX};
 
-/// Most messages that are walked through: the walk takes a minute or so.
+/// Most messages to simulate one by one, which takes about a minute.
 const MESSAGES_MAX: u64 = 1 << 24;
 
 /// Predicted traffic of a collective, with its algorithm and protocol.
@@ -30,14 +30,13 @@ pub struct Predicted {
     pub traffic: Traffic,
 }
 
-/// Returns the traffic of a collective by the algorithm of that name, or by the fastest. The
-/// intervals have the given length in seconds; without it there is one interval, as long as the
-/// collective.
+/// Returns the traffic of a collective by the algorithm `algorithm`, or by the fastest. Each
+/// interval has `interval_s` seconds; without a length, one interval covers the collective.
 ///
 /// # Errors
 ///
-/// When the collective cannot be planned; when there is no such algorithm; when intervals are given
-/// and there are too many of them, or too many ranks or messages.
+/// When the collective cannot be planned; when there is no such algorithm; when too many pairs of
+/// ranks send; with a length of intervals, when there are too many intervals, ranks or messages.
 pub fn traffic(
     wanted: &Wanted<'_>,
     algorithm: Option<&str>,
@@ -210,8 +209,8 @@ mod tests {
         traffic(&wanted, Some(by), s).unwrap()
     }
 
-    /// Compares, pair by pair, the bytes of the messages of all ranks with those of the schedules,
-    /// also for lengths that no number of ranks divides.
+    /// Compares, for each pair of ranks, the bytes of all messages with those of the schedules,
+    /// also for lengths that do not divide evenly among the ranks.
     #[test]
     fn intervals_add_up_to_what_schedules_send() {
         for (name, bytes) in [("h100", 4 * 1_000_003), ("p5", 4 * 100_003), ("p5", 512)] {

@@ -1,5 +1,5 @@
-//! A job as its ranks recorded it: the calls in dumps of the flight recorder (`FERROCCL_DUMP`), and
-//! in the recordings of whole runs (`FERROCCL_TRACE`), which have times too.
+//! Job recorded by its ranks: calls from dumps of the flight recorder (`FERROCCL_DUMP`), and from
+//! recordings of whole runs (`FERROCCL_TRACE`), which also have times.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,7 +16,7 @@ use ccl_traffic::matrix::RANKS_MAX;
 /// Most bytes of all files together.
 const BYTES_MAX: u64 = 4 << 30;
 
-/// A line of a recording, or the part of a dump that is of use here.
+/// A line of a recording, or the fields of a dump that are used here.
 #[derive(Debug, Deserialize)]
 struct Line {
     communicator: String,
@@ -58,7 +58,7 @@ pub struct Recorded {
     /// Number of groups of sends and receives that are left out, because their peers or the calls
     /// of their peers are unknown.
     pub messages: u64,
-    /// True if calls before the first are missing: a dump has only the last ones.
+    /// True if calls are missing: a dump has only the last calls of its rank.
     pub is_cut: bool,
 }
 
@@ -95,12 +95,12 @@ struct Communicator {
     operations: BTreeMap<Rank, BTreeMap<u64, Operation>>,
 }
 
-/// Reads recordings and dumps, as many files as ranks or fewer.
+/// Reads recordings and dumps. A file may have those of several ranks.
 ///
 /// # Errors
 ///
-/// When a file cannot be read or is no recording; when the recording of a rank is missing, or a
-/// recording of another process has its rank. Each error names file and line, and says what to do.
+/// When a file cannot be read or is not a recording; when a rank has no recording, or recordings of
+/// two processes. An error in a line names the file and the line.
 pub fn read(paths: &[String], prefix: &str) -> Result<Recorded, String> {
     let (mut found, mut left) = (BTreeMap::new(), BYTES_MAX);
     for path in paths {
@@ -151,7 +151,7 @@ fn parse(path: &str, text: &str, found: &mut BTreeMap<String, Communicator>) -> 
         communicator.ranks = ranks;
         let operations = communicator.operations.entry(line.rank).or_default();
         for operation in line.operations {
-            // An operation may be in a recording and in a dump; that of a dump has no times.
+            // A recording and a dump may have the same operation; that of a dump has no times.
             let known = operations.get(&operation.number);
             if known.is_none_or(|known| known.start_us == 0) {
                 operations.insert(operation.number, operation);
@@ -195,7 +195,7 @@ fn of(found: BTreeMap<String, Communicator>, prefix: &str) -> Result<Recorded, S
         let is_common = |call: &Operation| common.contains(&call.turn());
         let is_cut = *common.start() > 1 || !communicator.calls().all(is_common);
         recorded.is_cut |= is_cut;
-        // A send is of use only if the receives of its peer are known.
+        // Sends are usable only if the receives of their peers are known.
         let has_messages = !is_cut && communicator.operations.values().all(is_whole);
         let members = members(name, communicator, &whole, &places)?;
         let group = match members.iter().copied().eq(0..most) {
@@ -233,8 +233,8 @@ impl Communicator {
         all.filter(|operation| operation.collective.is_some())
     }
 
-    /// Returns the numbers of the first and the last collective that all ranks have. Dumps of ranks
-    /// that are not equally far begin and end with different collectives.
+    /// Returns the range of collectives that all ranks have, by number. Dumps of ranks that have
+    /// advanced unequally begin and end at different collectives.
     fn common(&self) -> RangeInclusive<u64> {
         let ends = self.operations.values().map(|of| {
             let mut turns = of.values().filter(|one| one.collective.is_some()).map(Operation::turn);
@@ -263,8 +263,9 @@ fn is_whole(operations: &BTreeMap<u64, Operation>) -> bool {
     operations.keys().copied().eq(1..=operations.len() as u64) && operations.values().all(is_known)
 }
 
-/// Returns the messages of a rank to and from others. `own` is its rank among all; the tag keeps
-/// messages between the same two ranks in different groups apart.
+/// Returns the messages of a rank to and from others. `own` is its rank in the job. The tag is the
+/// index of the group, so that messages between the same two ranks in different groups do not
+/// match.
 fn messages(
     operation: &Operation,
     (group, members): (usize, &[Rank]),
@@ -365,7 +366,7 @@ fn what(operation: &Operation, group: usize, ranks: u32) -> Result<Option<What>,
 pub fn fuzzed(data: &[u8]) {
     let mut found = BTreeMap::new();
     let read = parse("input", &String::from_utf8_lossy(data), &mut found);
-    // A recording that claims many ranks and has few is refused before any list is made.
+    // A recording with fewer ranks than it claims is refused before a list is allocated.
     let Ok(recorded) = read.and_then(|()| of(found, "input")) else { return };
     let _ = (recorded.job.traces(), recorded.job.agreed());
 }
@@ -487,7 +488,7 @@ mod tests {
             let error = read(&lines(&group(3, 1, "", wrong))).unwrap_err();
             assert!(error.contains("such a message cannot be"), "{error}");
         }
-        // The messages of a rank whose calls are cut are of no use.
+        // Messages of a rank whose calls are truncated are not usable.
         let cut = lines(&group(3, 1, "", "[1,5]")).replacen("\"sequence\":1", "\"sequence\":2", 1);
         let cut = read(&cut).unwrap();
         assert_eq!((cut.is_cut, cut.messages), (true, 5));

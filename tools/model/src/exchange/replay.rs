@@ -35,7 +35,7 @@ impl fmt::Debug for Replay<'_> {
     }
 }
 
-/// Group, collective, bytes and root: calls with equal keys send the same and take as long.
+/// Group, collective, bytes and root: calls with equal keys have the same traffic and prediction.
 type Key = (usize, Collective, u64, Rank);
 
 /// Calls of one kind, as recorded and as predicted.
@@ -78,7 +78,7 @@ pub struct Comparison {
     messages: usize,
 }
 
-/// Most pairs of ranks that are remembered for calls that are like an earlier one.
+/// Most pairs of ranks in the cache of the traffic of earlier calls.
 const KNOWN_PAIRS_MAX: usize = 1 << 22;
 
 impl<'a> Replay<'a> {
@@ -138,14 +138,13 @@ impl<'a> Replay<'a> {
         Ok(Some(Chosen { scene, sized, algorithm: choice.algorithm }))
     }
 
-    /// Returns the traffic by pair of ranks. The intervals have the given length in seconds, and a
-    /// call counts in the interval in which it began; without a length there is one interval, as
-    /// long as the job.
+    /// Returns the traffic by pair of ranks. Each interval has `interval_s` seconds; a call belongs
+    /// to the interval in which it began. Without a length, one interval covers the job.
     ///
     /// # Errors
     ///
-    /// When there are too many intervals or bytes, or when intervals are given and times are
-    /// unknown.
+    /// When there are too many intervals or bytes, or when a length is given and no call or message
+    /// has a time.
     pub fn traffic(&self, interval_s: Option<f64>) -> Result<Traffic, String> {
         let (begin_us, end_us) = self.span()?;
         let whole_s = (end_us - begin_us) as f64 / 1e6;
@@ -210,8 +209,8 @@ impl<'a> Replay<'a> {
         Ok(Traffic { ranks: self.job.ranks(), interval_s, intervals })
     }
 
-    /// Returns the first beginning and the last end, in microseconds, of all calls and messages
-    /// with times.
+    /// Returns the earliest start and the latest end of all timed calls and messages, in
+    /// microseconds.
     fn span(&self) -> Result<(u64, u64), String> {
         let calls = self.agreed.calls.iter().map(|call| (call.start_us, call.duration_us));
         let messages = self.agreed.messages.iter().map(|message| (message.start_us, 0));

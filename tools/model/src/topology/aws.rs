@@ -28,12 +28,12 @@ struct Instance {
     network_nodes: Vec<String>,
 }
 
-/// Reads the output; `file` is only named in errors. Hosts are numbered in the order of the output.
-/// The switches and cables of the network are unknown, and so are the parts of most instance types.
+/// Parses the output; `file` names it in errors. Hosts are numbered in the order of the output. The
+/// switches and cables of the network stay unknown, as do the parts of most instance types.
 ///
 /// # Errors
 ///
-/// When the text is wrong; the error has file and line, and says what to do.
+/// When the text is invalid; the error has the file, the line and a remedy.
 pub(super) fn parse(file: &str, text: &str) -> Result<Topology, String> {
     let read: Answer = serde_json::from_str(text).map_err(|error| {
         let (said, line) = (error.to_string(), error.line());
@@ -56,8 +56,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Topology, String> {
         ));
     }
     let topology = topology(&read.instances);
-    // The position of an instance in the text; for a second instance of the same name, that of the
-    // second.
+    // Line of an instance in the text; for a repeated instance, that of its repetition.
     let at = |host: usize| {
         let id = read.instances.get(host).map_or("", |instance| &instance.instance_id);
         let quoted = format!("\"{id}\"");

@@ -9,10 +9,10 @@ use ccl_core::topology::machine::{Kind, LinkSpeed, Machine};
 
 /// Most hosts of a topology: more than any cluster has.
 const HOSTS_MAX: u64 = 16 << 20;
-/// Most parts of one machine, and the most levels that they are plugged into each other.
+/// Most parts of one machine, and the greatest depth of its tree of parts.
 const PARTS_MAX: usize = 4096;
 const DEPTH_MAX: usize = 32;
-/// Most links of one pair; most cables between two that are joined; most switches of one group.
+/// Most links of one pair; most cables between two joined ends; most switches of a group.
 const LINKS_MAX: u32 = 1024;
 const CABLES_MAX: u32 = 1024;
 const SWITCHES_MAX: u32 = 1 << 14;
@@ -221,12 +221,12 @@ fn check_machine(number: usize, machine: &Machine) -> Result<(), Error> {
     check_links(number, machine)
 }
 
-/// Checks the part that a part is plugged into.
+/// Checks the position of a part in the tree of its machine.
 fn check_plug(at: At, machine: &Machine, part: usize) -> Result<(), Error> {
     let this = &machine.parts[part];
     let Some(above) = this.under else {
         return match this.kind {
-            // A host bridge of an unknown NUMA node is near none.
+            // The NUMA node of a host bridge may be unknown.
             Kind::Numa | Kind::NvSwitch | Kind::HostBridge => Ok(()),
             _ => wrong(
                 at,
@@ -246,8 +246,8 @@ fn check_plug(at: At, machine: &Machine, part: usize) -> Result<(), Error> {
     }
     let steps = machine.upwards(part).count();
     let top = machine.upwards(part).last();
-    // A part whose path upwards has as many steps as there are parts, and does not end at the top,
-    // is in a cycle.
+    // A path upwards with as many steps as there are parts, that does not end at the top, contains
+    // a cycle.
     if steps >= machine.parts.len() && top.is_some_and(|top| machine.parts[top].under.is_some()) {
         return wrong(
             at,

@@ -1,5 +1,5 @@
-//! Discovery of a machine by sysfs, and of this machine by libraries too: NUMA nodes, PCIe trees,
-//! GPUs, NICs.
+//! Discovery of a machine: NUMA nodes, PCIe trees, GPUs and NICs, from sysfs and, for this machine,
+//! from libraries.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use ccl_machine::devices::{self, Device};
 /// Link between processors: sysfs does not have its speed; this is the usual order of magnitude.
 const SMP: LinkSpeed = LinkSpeed { bytes_per_s: 40e9, latency_ns: 130.0 };
 
-/// Discovers a machine by its sysfs; this machine also by NVML and verbs, if they can be opened.
+/// Discovers a machine from its sysfs; for this machine also from NVML and verbs, if available.
 ///
 /// # Errors
 ///
@@ -118,9 +118,9 @@ impl Found<'_> {
         }
     }
 
-    /// Returns the ports of a device, from 1, with their links to the network; a port that is down
-    /// has none. Where sysfs and verbs contradict each other, the answer of verbs counts, because
-    /// verbs ask the device.
+    /// Returns the ports of a device by number, each with its link to the network; None for a port
+    /// that is down. The answer of verbs overrides sysfs, because verbs ask the device. If verbs
+    /// know only a lower bound, the higher rate counts.
     fn ports(&self, device: &Device) -> BTreeMap<u8, Option<LinkSpeed>> {
         let by_files = devices::ports(self.files, device).into_iter().map(|port| {
             let rate = port.gigabits(self.files).map(|gigabits| gigabits * 0.125e9);
@@ -235,8 +235,8 @@ mod tests {
         ("current_link_width", "16"),
     ];
 
-    /// Returns a server with two sockets; on the first a switch with a GPU and a card of two ports,
-    /// and a GPU beside the switch; on the second one interface that is no RDMA device.
+    /// Returns a server with two sockets. The first has a switch with a GPU and a card of two
+    /// ports, and a GPU beside the switch; the second has an interface that is not an RDMA device.
     fn server() -> Sysfs {
         let sysfs = Sysfs::new();
         sysfs.write("devices/system/node/node0/cpulist", "0-3");

@@ -14,7 +14,7 @@ struct Node<'i> {
     item: &'i Item,
     above: Option<usize>,
     depth: usize,
-    /// Number of the run of hosts, from 1, whose machine has the box's part.
+    /// Number of the run of hosts, from 1, that the box belongs to.
     host: usize,
 }
 
@@ -140,7 +140,7 @@ const LINES: usize = 3;
 pub fn svg(topology: &Topology) -> String {
     drawn(topology, |nodes, links| {
         let places = places(nodes);
-        // Links between two accelerators hang below their row.
+        // Links between two accelerators are drawn as curves below their row.
         let bend = |one: usize, other: usize| 40.0 + (places[one].0 - places[other].0).abs() / 8.0;
         let lowest = |reach: f64, (one, other): (usize, usize)| {
             let y = places[one].1.max(places[other].1) + BOX_HEIGHT;
@@ -195,7 +195,7 @@ fn is_switch(nodes: &[Node<'_>], number: usize) -> bool {
     nodes[number].item.sort == Sort::Part(Kind::NvSwitch)
 }
 
-/// Draws a box with its name and details; the title has both in full.
+/// Draws a box with its name and details; its tooltip has both in full.
 fn shape(svg: &mut String, item: &Item, (centre, top): (f64, f64)) {
     let Item { name, detail, sort, .. } = item;
     let dash = if *sort == Sort::More { " stroke-dasharray=\"4 3\"" } else { "" };
@@ -228,7 +228,8 @@ fn shape(svg: &mut String, item: &Item, (centre, top): (f64, f64)) {
 }
 
 /// Returns the middle and the top of each box. Leaves are side by side, other boxes above the
-/// middle of their children; the switches of accelerators are below all, in the middle.
+/// middle of their children. Switches of accelerators are in the lowest row, centred below their
+/// host.
 fn places(nodes: &[Node<'_>]) -> Vec<(f64, f64)> {
     let depth = nodes.iter().map(|node| node.depth).max().unwrap_or(0);
     let top = |depth: usize| MARGIN + depth as f64 * ROW;

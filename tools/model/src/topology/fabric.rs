@@ -1,8 +1,8 @@
 //! The network between hosts: tiers of switches, a folded Clos.
 //!
 //! A *group* of the lowest tier is the set of hosts that one set of switches joins directly, such
-//! as a rack or a scalable unit; a group of a higher tier joins groups of the tier below. Hosts are
-//! numbered through all groups, so host h is in group h / children of the lowest tier, and so on
+//! as a rack or a scalable unit. A group of a higher tier joins groups of the tier below. Hosts are
+//! numbered across all groups: host h is in group h / children of the lowest tier, and so on
 //! upwards.
 
 /// Wiring between the switches of a group and the children below.
@@ -10,10 +10,9 @@
 pub enum Wiring {
     /// Wiring of each switch to all NICs or switches below.
     Mesh,
-    /// Wiring by numbers: NIC k of every host to switch k modulo the switches (a *rail*). Above the
-    /// lowest tier: switch k of every group to the switches above that are k modulo the switches
-    /// below (a *plane*), or, if those above are fewer, to the one that is k modulo the switches
-    /// above.
+    /// Wiring by number: NIC or switch k of each child to every switch of the group whose number
+    /// equals k modulo the NICs or switches per child; if the group has fewer switches, to switch k
+    /// modulo their number. It forms *rails* at the lowest tier, and *planes* above.
     Rails,
 }
 
@@ -24,14 +23,13 @@ pub struct Tier {
     pub name: String,
     /// Name of a group: rack, unit, zone.
     pub group: String,
-    /// Number of hosts in a group of the lowest tier; in a higher tier, of groups of the tier
-    /// below.
+    /// Number of children of a group: hosts in the lowest tier, else groups of the tier below.
     pub children: u32,
     /// Number of switches in a group.
     pub switches: u32,
     /// Wiring between the switches and the children below.
     pub wiring: Wiring,
-    /// Number of cables between any two that are joined.
+    /// Number of cables between two joined ends.
     pub cables: u32,
     /// Bytes per second of one cable, in one direction.
     pub bytes_per_s: f64,
@@ -50,8 +48,7 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// Returns how many numbered ends each child of a tier has: NICs of a host, or switches of a
-    /// group.
+    /// Returns the number of ends of each child of a tier: NICs of a host, or switches of a group.
     #[must_use]
     pub fn below(&self, tier: usize) -> u32 {
         match tier.checked_sub(1) {
@@ -60,7 +57,7 @@ impl Fabric {
         }
     }
 
-    /// Returns the switches of a group that number `below` of each child is joined with.
+    /// Returns the switches of a group that are joined with end `below` of each child.
     pub fn above(&self, tier: usize, below: u32) -> impl Iterator<Item = u32> + use<> {
         let numbers = self.below(tier).max(1);
         let (switches, wiring) =

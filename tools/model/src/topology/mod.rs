@@ -2,10 +2,10 @@
 //! ([`fabric`]), and both for a whole cluster ([`Topology`]). A topology is read from a file,
 //! discovered on this machine, or known by name; it is printed as a matrix, a tree or a drawing.
 //!
-//! A cluster is described by its kinds: one machine for thousands of equal hosts, one
-//! [`Tier`](fabric::Tier) for all switches of a level. So a description is as long for 24,576
-//! accelerators as for 16, and answers are computed from it. The only list of hosts is that of
-//! their positions in a provider's network ([`Placed`]).
+//! A description lists kinds, not instances: one machine for thousands of equal hosts, one
+//! [`Tier`](fabric::Tier) for all switches of a level. So it is as long for 24,576 accelerators as
+//! for 16, and answers are computed from it. The only list of hosts is that of their positions in a
+//! provider's network ([`Placed`]).
 
 mod aws;
 mod check;
@@ -42,12 +42,12 @@ pub use whole::{HostRun, Seat, Topology};
 /// Most bytes of a description.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// Opens the preset of that name, or the topology in a file: our text form, NCCL's topology XML, or
+/// Opens a preset by name, or a topology file: ferroccl's text form, NCCL's topology XML, or
 /// Amazon's instance topology.
 ///
 /// # Errors
 ///
-/// When there is no such preset or file; when the file's contents are wrong, with the line.
+/// When there is no such preset or file; when the file is invalid, with the line.
 pub fn open(name: &str) -> Result<Topology, String> {
     if let Some(preset) = presets::find(name) {
         return Ok(preset.topology());

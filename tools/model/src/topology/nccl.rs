@@ -1,8 +1,8 @@
 //! NCCL's topology XML (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`): one machine.
 //!
-//! The format has no host bridges, and one switch of NVLink. When it is written, values that this
-//! model knows come from the model, and other attributes are as they were read; NVLinks to
-//! processors and unknown elements are left out.
+//! The format has no host bridges, and a single NVSwitch. On writing, values of this model replace
+//! those that were read; other attributes are kept as read. NVLinks to processors and unknown
+//! elements are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -26,14 +26,14 @@ const LANES: [(f64, f64); 6] = [
     (32.0, 3.938e9),
     (64.0, 7.563e9),
 ];
-/// Link between processors, if nothing is known of it.
+/// Default link between processors.
 const SMP: LinkSpeed = LinkSpeed { bytes_per_s: 10e9, latency_ns: 0.0 };
 
-/// Reads NCCL's topology; `file` is only named in errors.
+/// Parses NCCL's topology; `file` names it in errors.
 ///
 /// # Errors
 ///
-/// When the text is wrong; the error has file and line, and says what to do.
+/// When the text is invalid; the error has the file, the line and a remedy.
 pub(super) fn parse(file: &str, text: &str) -> Result<Topology, String> {
     let document = Document::parse(text).map_err(|error| format!("{file}: {error}"))?;
     let root = document.root_element();
@@ -212,8 +212,8 @@ impl<'d> Reading<'d> {
         Ok(())
     }
 
-    /// Adds the links of accelerators. Every link of two GPUs is listed at both; links to a switch
-    /// lead to the one switch.
+    /// Adds the links of accelerators. A link between two GPUs is listed at both; links to switches
+    /// all lead to the one switch.
     fn links(&mut self) -> Result<(), Problem<'d>> {
         let mut pairs = BTreeSet::new();
         let mut kept = Vec::new();
@@ -226,7 +226,7 @@ impl<'d> Reading<'d> {
             let gpu = self.parts.iter().position(|part| {
                 part.kind == Kind::Gpu && part.pci.is_some() && part.pci == target
             });
-            // AMD's accelerators have other classes than displays.
+            // AMD's accelerators have other classes than display controllers.
             let to = if let Some(gpu) = gpu {
                 gpu
             } else if class == NVSWITCH_CLASS {
@@ -281,8 +281,7 @@ fn facts(prefix: &str, node: Node<'_, '_>, but: &[&str]) -> BTreeMap<String, Str
     attributes.map(fact).collect()
 }
 
-/// Returns the PCIe link of an element; an unknown one counts, as in NCCL, as 16 lanes of the third
-/// generation.
+/// Returns the PCIe link of an element; by default, as in NCCL, 16 lanes of the third generation.
 fn pci_speed(pci: Node<'_, '_>) -> LinkSpeed {
     let transfers = pci.attribute("link_speed").unwrap_or_default();
     let lanes = pci.attribute("link_width").and_then(|width| width.parse().ok());
@@ -300,7 +299,7 @@ pub(super) fn pcie_bytes_per_s(transfers: &str, lanes: Option<u32>) -> Option<f6
     Some(lane * f64::from(lanes))
 }
 
-/// Returns the PCIe link whose bandwidth is nearest.
+/// Returns rate and lanes of the PCIe link with the nearest bandwidth.
 fn as_pcie(bytes_per_s: f64) -> (f64, u32) {
     let all = LANES.iter().flat_map(|lane| [16, 8, 4, 2, 1].map(|lanes| (*lane, lanes)));
     let off =
@@ -372,7 +371,7 @@ fn plain(part: &Part) -> Vec<(String, String)> {
     facts_of(part, "")
 }
 
-/// Returns whether a part is another port of a card, and not a function of its own.
+/// Returns whether a part is a further port of a card, without a PCIe function of its own.
 fn is_port(part: &Part) -> bool {
     part.kind == Kind::Nic && part.pci.is_none() && part.speed == LinkSpeed::NONE
 }

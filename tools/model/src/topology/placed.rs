@@ -13,19 +13,20 @@ const NODES_MAX: usize = 16;
 pub struct Placed {
     /// Provider's name of the host, such as `i-0123456789abcdef0`.
     pub id: String,
-    /// Nodes of the network, the highest first; the last is the node that the host is joined with.
+    /// Network nodes above the host, the highest first; the last is the one that the host is
+    /// connected to.
     pub nodes: Vec<String>,
 }
 
 impl Placed {
-    /// Returns the number of nodes, from the highest on, that both hosts are below.
+    /// Returns how many nodes, counted from the highest, both hosts have above them.
     #[must_use]
     pub fn shared(&self, other: &Placed) -> usize {
         self.nodes.iter().zip(&other.nodes).take_while(|(one, two)| one == two).count()
     }
 
-    /// Returns the number of nodes on the path to another host: up to the lowest node that both are
-    /// below, and down again. Returns none if there is no such node.
+    /// Returns the number of nodes on the path to another host, through the lowest common node.
+    /// Returns None if there is no such node.
     #[must_use]
     pub fn hops(&self, other: &Placed) -> Option<usize> {
         let shared = self.shared(other);
@@ -79,8 +80,8 @@ pub(super) fn check(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, St
     agrees(placed, fabric)
 }
 
-/// Checks that hosts below one node are in one group of the tier at the node's height, and that
-/// other hosts are not.
+/// Checks the tiers against the nodes: two hosts are below one node if, and only if, they are in
+/// one group of the tier at its height.
 fn agrees(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, String)> {
     for tier in 0..fabric.tiers.len() {
         let (mut groups, mut nodes) = (BTreeMap::new(), BTreeMap::new());

@@ -1,11 +1,11 @@
 //! Placement of ranks that minimizes the traffic between zones, racks and hosts.
 //!
-//! From the top of the network downwards the ranks are divided among its groups, so that ranks with
-//! much traffic between them are in one group. There are two initial divisions. One has the ranks
-//! in order. The other grows from the rank with the most traffic, always by the rank with the most
-//! traffic to those already there. Both are improved by swapping two ranks as long as that helps,
-//! as in [Kernighan and Lin, 1970]; the better one is taken. Traffic at a higher tier counts for
-//! more than traffic below it.
+//! From the top of the network down, the ranks are divided among the groups of each tier, so that
+//! ranks with much mutual traffic share a group. One initial division has the ranks in order. The
+//! other grows from the rank with the most traffic, each time adding the rank with the most traffic
+//! to the members so far. Both are improved by swaps of two ranks as long as that helps, as in
+//! [Kernighan and Lin, 1970]; the better one is taken. Less traffic at a higher tier outweighs more
+//! traffic below it.
 //!
 //! [Kernighan and Lin, 1970]: https://doi.org/10.1002/j.1538-7305.1970.tb01770.x
 
@@ -18,7 +18,7 @@ use ccl_traffic::Bytes;
 
 /// Number of rounds of swaps; each looks at all ranks.
 const ROUNDS: usize = 8;
-/// Most ranks among which two are swapped: the time is quadratic in their number.
+/// Most ranks for which swaps are tried: the time is quadratic in their number.
 const SWAPPED_RANKS_MAX: usize = 2048;
 
 /// Bytes between groups and between hosts.
@@ -31,8 +31,8 @@ pub struct Crossing {
 }
 
 impl Crossing {
-    /// Returns whether less crosses: at the highest tier, or about as much there and less below. A
-    /// difference of less than a thousandth does not count, because it is not worth moving ranks.
+    /// Returns whether less traffic crosses: less at the highest tier, or about the same there and
+    /// less below. A difference below a thousandth does not count: it is not worth moving ranks.
     #[must_use]
     pub fn is_less_than(&self, other: &Crossing) -> bool {
         let own = self.groups.iter().chain([&self.hosts]);
@@ -59,8 +59,8 @@ pub fn crossing(bytes: &Bytes, hosts: &[u32], fabric: &Fabric) -> Crossing {
     crossing
 }
 
-/// Returns the rank for each place, where place p is on host `hosts[p]` and has rank p now. The
-/// current order stays if no order is found by which less crosses.
+/// Returns the rank for each place; place p is on host `hosts[p]`, and has rank p now. Returns the
+/// current order if no order with less crossing traffic is found.
 #[must_use]
 pub fn place(bytes: &Bytes, hosts: &[u32], fabric: &Fabric) -> Vec<Rank> {
     let ties = Ties::new(bytes, hosts.len());
@@ -312,8 +312,8 @@ mod tests {
         assert_eq!((crossing.groups, crossing.hosts), (vec![0, 100, 100], 110));
     }
 
-    /// Checks that a ring over hosts that alternate between two zones crosses each time, and in
-    /// order twice.
+    /// Checks a ring over hosts that alternate between two zones: at first every hop between hosts
+    /// crosses zones, after placement only two do.
     #[test]
     fn a_ring_crosses_zones_no_more_than_it_must() {
         let hosts: Vec<u32> = (0..32).map(|place| (place / 4) % 2 * 384 + place / 8 * 2).collect();
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(all, in_turns, "every rank has one place");
     }
 
-    /// Checks that pairs that were torn apart are joined, with any numbers.
+    /// Checks, with random numbers, that separated pairs come together.
     #[test]
     fn those_who_send_each_other_most_come_together() {
         let mut random = Random::new(3);
@@ -369,7 +369,8 @@ mod tests {
         assert_eq!(place(&strangers, &[0, 1], &Fabric::default()), [0, 1]);
     }
 
-    /// Checks with any traffic that no more crosses than before, and that each rank has one place.
+    /// Checks, with random traffic, that crossing traffic never grows, and that each rank has one
+    /// place.
     #[test]
     fn nothing_gets_worse() {
         let mut random = Random::new(9);

@@ -1,5 +1,5 @@
-//! Machines and clusters that are known by name, from published figures. Latencies are rounded
-//! figures of the field, not measured here.
+//! Named machines and clusters, from published figures. Latencies are typical values, not measured
+//! here.
 
 use std::collections::BTreeMap;
 
@@ -212,7 +212,7 @@ fn paired(
     Machine { name: name.to_owned(), smp: SMP, parts: parts.0, gpu_links }
 }
 
-/// Returns the links of each GPU, spread over switches.
+/// Adds NVSwitches, and returns the links of each GPU, spread over them.
 fn dealt(
     parts: &mut Parts,
     gpus: &[usize],

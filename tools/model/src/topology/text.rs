@@ -141,11 +141,11 @@ const fn one() -> u32 {
     1
 }
 
-/// Reads a topology; `file` is only named in errors.
+/// Parses a topology; `file` names it in errors.
 ///
 /// # Errors
 ///
-/// When the text is wrong; the error has file and line, and says what to do.
+/// When the text is invalid; the error has the file, the line and a remedy.
 pub fn parse(file: &str, text: &str) -> Result<Topology, String> {
     let read: File = toml::from_str(text).map_err(|error| {
         let at = error.span().map_or(String::new(), |span| format!(":{}", line(text, span.start)));
@@ -157,7 +157,7 @@ pub fn parse(file: &str, text: &str) -> Result<Topology, String> {
     Ok(topology)
 }
 
-/// First bytes of the descriptions in the text.
+/// Byte offsets of the descriptions in the text.
 #[derive(Default)]
 struct Spans {
     machines: Vec<(usize, Vec<usize>, Vec<usize>)>,
@@ -186,7 +186,7 @@ impl Spans {
     }
 }
 
-/// First byte and description of a problem.
+/// Byte offset and description of a problem.
 type Problem = (usize, String);
 
 fn topology(read: &File) -> Result<(Topology, Spans), Problem> {
@@ -230,7 +230,7 @@ fn topology(read: &File) -> Result<(Topology, Spans), Problem> {
     Ok((Topology { name: read.name.clone(), machines, hosts, fabric, placed: places }, spans))
 }
 
-/// Returns the number of a kind of machine; a machine that is known by name need not be described.
+/// Returns the number of a kind of machine; presets need no description in the text.
 fn kind(machines: &mut Vec<Machine>, name: &str, start: usize) -> Result<usize, Problem> {
     if let Some(number) = machines.iter().position(|machine| machine.name == name) {
         return Ok(number);
@@ -276,8 +276,7 @@ fn speed(
         Some(text) => quantity::parse(text, unit).map_err(|problem| (start, problem)),
     };
     let bytes_per_s = read(bandwidth, Unit::BytesPerSecond, f64::INFINITY)?;
-    // The latency is rounded to a millionth of a nanosecond: a latency in ns is read as the same
-    // number.
+    // Rounding to a millionth of a nanosecond makes a latency in ns read back as the same number.
     let latency_ns = (read(latency, Unit::Seconds, 0.0)? * 1e15).round() / 1e6;
     Ok(LinkSpeed { bytes_per_s, latency_ns })
 }

@@ -1,4 +1,5 @@
-//! A topology as a tree, top down: of equal items one is shown, with the number of further ones.
+//! A topology as a tree, top down. It shows one of several equal items, and the number of the
+//! others.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +31,7 @@ pub(super) struct Item {
     pub(super) sort: Sort,
     /// Number of the item's part in its machine.
     pub(super) part: Option<usize>,
-    /// Number of the run whose first host the item is.
+    /// Index of the run of hosts, if the item is the first host of a run.
     pub(super) run: Option<usize>,
     pub(super) children: Vec<Item>,
 }
@@ -72,7 +73,7 @@ pub(super) fn rate(bytes_per_s: f64) -> String {
 }
 
 /// Returns the whole tree, from the switches at the top down to the parts of the first host of each
-/// kind.
+/// run.
 pub(super) fn items(topology: &Topology) -> Item {
     let (hosts, gpus) = (topology.hosts(), topology.gpus());
     let mut detail = vec![counted(u64::from(hosts), "host")];
@@ -115,9 +116,9 @@ fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Returns the items of hosts that are below the same nodes down to this depth. The hosts are
-/// grouped by their next nodes, in the order of the first hosts. The first host of each run is
-/// shown with its parts.
+/// Returns the items of hosts that have the same nodes above them down to `depth`, grouped by the
+/// next node, in the order of their first hosts. The first host of each run is shown with its
+/// parts.
 fn placed(topology: &Topology, depth: usize, hosts: &[usize]) -> Vec<Item> {
     let mut groups: Vec<(Option<&String>, Vec<usize>)> = Vec::new();
     let mut numbers: BTreeMap<&String, usize> = BTreeMap::new();
@@ -162,8 +163,8 @@ fn placed_host(topology: &Topology, number: usize) -> Item {
     Item::new(id.clone(), String::new(), Sort::Placed)
 }
 
-/// Returns the groups of a tier below one group of the tier above: the first, and the number of
-/// further ones.
+/// Returns the groups of a tier below one group of the tier above: the first group, and the number
+/// of the others.
 fn groups(topology: &Topology, tier: usize, hosts: u32) -> Vec<Item> {
     let fabric = &topology.fabric;
     let Tier { name, group, .. } = &fabric.tiers[tier];
@@ -202,12 +203,12 @@ fn more(count: u64, what: &str) -> Option<Item> {
     (count > 0).then(|| Item::new(name, String::new(), Sort::More))
 }
 
-/// Returns all hosts: one of each run, and the number of further ones.
+/// Returns all hosts: the first of each run, and the number of the others.
 fn runs(topology: &Topology) -> Vec<Item> {
     runs_of(topology, topology.hosts())
 }
 
-/// Returns the first `hosts` hosts.
+/// Returns the first `hosts` hosts, in the same form as `runs`.
 fn runs_of(topology: &Topology, hosts: u32) -> Vec<Item> {
     let mut left = hosts;
     let mut items = Vec::new();

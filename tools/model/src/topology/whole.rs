@@ -85,9 +85,9 @@ impl Topology {
         None
     }
 
-    /// Returns the path between two parts of one host or of two. Between hosts the path leads
-    /// through the NIC nearest to each part and the switches that join their groups. If no NIC or
-    /// no switches are known, only the class is known: the network.
+    /// Returns the path between two parts, on one host or on two. Between hosts, the path goes
+    /// through the NIC nearest to each part and the switches between their groups. If the NICs or
+    /// the switches are unknown, only its class is known: the network.
     #[must_use]
     pub fn way(&self, from: Seat, to: Seat) -> Option<Path> {
         let (here, there) = (self.machine(from.host)?, self.machine(to.host)?);
@@ -102,7 +102,7 @@ impl Topology {
         Some(Path { class: Class::Net, speed: out.then(between).then(into) })
     }
 
-    /// Returns the path up to a tier and down again, for one flow that has each cable alone.
+    /// Returns the speed of the path up to a tier and down again, for a flow that shares no cable.
     fn cables(&self, tier: usize) -> LinkSpeed {
         let cables = self.fabric.tiers.iter().take(tier + 1);
         let bytes_per_s = cables.map(|tier| tier.bytes_per_s).fold(f64::INFINITY, f64::min);

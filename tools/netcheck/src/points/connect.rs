@@ -25,7 +25,7 @@ pub(super) const HANDLE_IS_128_BYTES: Point = Point::pair(
         side.poll_for(A_WHILE, || Ok(listener.accept()?.is_some()))?;
         side.meet()
     },
-    // The handle is looked at wherever it is given to the plugin: all that is needed is to use it.
+    // `Net` and `Dial` check the bytes after the handle: using the handle is enough.
     |side| {
         let net = side.net()?;
         let mut dial = net.dial(&side.hear::<Handle>()?);
@@ -87,7 +87,7 @@ pub(super) const NEVER_BLOCK: Point = Point::pair(
             None => Ok(false),
         })?;
         side.tell(&handle)?;
-        // It connects now; nobody accepts.
+        // The peer connects now; this side does not accept.
         side.meet()?;
         side.step("accept, while the peer connects");
         let comm = side.until("accept to give a communicator", || {
@@ -148,7 +148,7 @@ pub(super) const GIVES_UP: Point = Point::pair(
 )
 .resting_on(Some(HANDLE));
 
-/// Connections from one listener.
+/// Number of connections from one listener.
 const CONNECTIONS: usize = 10;
 
 pub(super) const SEVERAL_FROM_ONE_LISTENER: Point = Point::pair(
@@ -191,7 +191,7 @@ pub(super) const SEVERAL_FROM_ONE_LISTENER: Point = Point::pair(
     },
 );
 
-/// Listeners at once.
+/// Number of listeners at once.
 const LISTENERS: usize = 8;
 
 pub(super) const LISTENERS_HAVE_OWN_HANDLES: Point = Point::pair(

@@ -141,10 +141,10 @@ fn dlclose(side: &Side) -> Outcome {
         whole_life(side, &plugin)?;
         side.step(&format!("dlclose, for the {round} time"));
         plugin.close().map_err(Stop::Failed)?;
-        // Whatever runs on in what was unmapped crashes now.
+        // A thread that still runs in unmapped code crashes now.
         std::thread::sleep(Duration::from_millis(300));
         std::thread::scope(|scope| {
-            // The end of a thread runs what libraries registered for it.
+            // The end of a thread runs the functions that libraries registered for it.
             scope.spawn(|| ());
         });
     }

@@ -43,7 +43,7 @@ fn several_as_one(side: &Side) -> Outcome {
         )
     })?;
     describes(&net, made)?;
-    // The same device, and one that has one part only: either may be the one that connects.
+    // The made device on both sides, then on one side with a found device on the other.
     let ways = [(made, made), (made, 0), (1, made)];
     for (receiver, sender) in ways {
         let device = if side.role == Role::Receiver { receiver } else { sender };

@@ -22,7 +22,7 @@ const BYTES: usize = 512 << 10;
 /// Bytes of each message: fewer than socket buffers hold, more than the receiver's holds, and more
 /// than both sides' hold.
 const ROUNDS: [usize; 3] = [4 << 10, 64 << 10, BYTES];
-/// Time that sends get to be done while the receiving process is stopped.
+/// Time for sends to complete while the receiving process is stopped.
 const STOPPED: Duration = Duration::from_millis(300);
 
 pub(super) const CLOSE_IN_FLIGHT: Point = Point::pair(
@@ -63,8 +63,8 @@ fn receive_late(link: &Link, bytes: usize) -> Outcome {
     side.meet()
 }
 
-/// Sends to a process that is stopped, lets it go on only if the sends do not end otherwise, and
-/// closes as soon as all are done.
+/// Sends to a stopped process, resumes it only if the sends do not complete otherwise, and closes
+/// as soon as all are done.
 fn send_and_close(link: &Link, bytes: usize) -> Outcome {
     let side = link.side;
     let memory = link.memory(MESSAGES * bytes)?;
@@ -93,14 +93,14 @@ fn send_and_close(link: &Link, bytes: usize) -> Outcome {
         flight.finish_oldest("a message")?;
     }
     link.close()?;
-    // For a reset, if there is one, to arrive.
+    // Gives a reset time to arrive.
     std::thread::sleep(Duration::from_millis(50));
     signal(receiver, Signal::CONT)?;
     side.tell(&())?;
     side.meet()
 }
 
-/// Sends a signal to the peer, to stop it or to let it go on.
+/// Sends a signal to the peer, to stop or resume it.
 fn signal(peer: i32, signal: Signal) -> Outcome {
     let sent = Pid::from_raw(peer).map(|peer| kill_process(peer, signal));
     demand(matches!(sent, Some(Ok(()))), || format!("the receiver could not be sent {signal:?}"))
@@ -131,7 +131,7 @@ fn close_with_requests(side: &Side) -> Outcome {
     side.step("closing, with requests in flight");
     for link in [receives, sends] {
         let start = Instant::now();
-        // An error may be what it says; what counts is that it returns.
+        // The close may return an error, but it must return.
         let _may_be_refused = side.watch.call("close", || link.comm.close());
         let taken = start.elapsed();
         demand(taken < side.arguments.on_this_machine(CLOSING), || {
@@ -166,7 +166,7 @@ pub(super) const RECEIVER_KILLED: Point = Point::pair(
         let memory = link.memory(BYTES)?;
         let part = memory.part(0, BYTES, TAG);
         let mut request = None;
-        // Some may be done, into buffers of the system; not without end.
+        // Some sends may complete into system buffers, but not forever.
         let error = side.until("an error, as the receiver is dead", || {
             let step = match request {
                 None => link.comm.isend(&part).map(|taken| request = taken),
@@ -228,7 +228,7 @@ pub(super) const SENDER_KILLED: Point = Point::pair(
 
 /// Seed of the content of a long message.
 const LONG_SEED: u64 = 9;
-/// Bytes of a long message: more than is on its way at any time.
+/// Bytes of a long message: more than are in flight at any time.
 const LONG_BYTES: usize = 64 << 20;
 /// Time between the start of a transfer and the kill of one of its processes.
 const BEGUN: Duration = Duration::from_millis(2);
@@ -296,7 +296,7 @@ pub(super) const SENDER_KILLED_WITHIN: Point = Point::pair(
     },
 );
 
-/// Closes the connection: this must neither hang nor crash, whatever it returns.
+/// Closes the connection: this may fail, but must neither hang nor crash.
 fn close_after_error(link: &Link) -> Outcome {
     link.side.step("closing, after the error");
     let _may_be_refused = link.side.watch.call("close", || link.comm.close());

@@ -12,7 +12,7 @@ use crate::stop::{Outcome, demand, skipped};
 const ROOM: usize = 3000;
 const STRIDE: usize = 3072 + GUARD;
 
-/// Opens a connection, and returns it with the most receives of a group.
+/// Opens a connection; also returns the most receives of a group.
 fn open(side: &Side) -> Outcome<(Link<'_>, usize)> {
     let net = side.net()?;
     let receives_max = usize::try_from(net.properties()?.receives_max).unwrap_or(1);
@@ -27,9 +27,8 @@ fn bytes_of(seed: usize) -> usize {
     (seed * 37) % ROOM
 }
 
-/// Sends messages with these tags and seeds, in this order, as far as the plugin takes them. A
-/// message that the plugin does not take now is tried again while later ones are, as NCCL's
-/// channels are independent of each other.
+/// Sends messages with these tags and seeds, in this order. A message that the plugin does not take
+/// now is tried again while later ones are sent, as NCCL's channels are independent of each other.
 fn send_all(link: &Link, messages: &[(i32, usize)]) -> Outcome {
     let memory = link.memory(messages.len() * STRIDE)?;
     let parts: Vec<Part> = messages
@@ -45,7 +44,7 @@ fn send_all(link: &Link, messages: &[(i32, usize)]) -> Outcome {
     let mut is_done = vec![false; parts.len()];
     link.side.until("all messages to be sent", || {
         for at in 0..parts.len() {
-            // Those with the same tag keep their order.
+            // Messages with the same tag keep their order.
             let waits =
                 |earlier: usize| parts[earlier].tag == parts[at].tag && requests[earlier].is_none();
             if requests[at].is_none() && !(0..at).any(waits) {
@@ -129,7 +128,7 @@ pub(super) const GROUPED_RECEIVES: Point = Point::pair(
     |side| send(side, all_lengths),
 );
 
-/// Returns a group of each length; in each, the sends come in reverse.
+/// Returns a group of each length; its sends are in reverse order.
 fn all_lengths(receives_max: usize) -> Plan {
     let (mut groups, mut sends) = (Vec::new(), Vec::new());
     for length in 1..=receives_max {

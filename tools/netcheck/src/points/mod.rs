@@ -45,7 +45,7 @@ impl PartialEq for Point {
 pub(crate) enum Kind {
     /// Demand of the contract: NCCL does it, or it happens where NCCL runs.
     Contract,
-    /// Demand beyond it: NCCL never does it, but a plugin that survives it is easier to live with.
+    /// Demand beyond the contract: NCCL never does it, but passing it makes a plugin easier to use.
     Robustness,
 }
 
@@ -83,15 +83,13 @@ const CONNECTS: &str = "connects";
 pub(crate) const ONE_MESSAGE: &str = "one_message";
 
 impl Point {
-    /// Makes a point of the contract that runs in one process. It rests on a plugin that can be
-    /// opened.
+    /// Makes a point of the contract that runs in one process and rests on [`LOADS`].
     const fn alone(name: &'static str, demand: &'static str, act: fn(&Side) -> Outcome) -> Point {
         let (act, rests_on) = (Act::Alone(act), Some(LOADS));
         Point { name, demand, kind: Kind::Contract, patience: 1, rests_on, act }
     }
 
-    /// Makes a point of the contract that runs in two processes. It rests on a message that
-    /// arrives.
+    /// Makes a point of the contract that runs in two processes and rests on [`ONE_MESSAGE`].
     const fn pair(
         name: &'static str,
         demand: &'static str,
@@ -118,8 +116,8 @@ impl Point {
     }
 }
 
-/// All points, in the order in which they run: the simple ones first, so that the first failure
-/// says most.
+/// All points, in the order in which they run: simple ones first, so that the first failure tells
+/// most.
 pub(crate) const ALL: &[Point] = &[
     setup::LOADS_AND_NAMES,
     setup::PROPERTIES,

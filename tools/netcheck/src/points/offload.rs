@@ -35,8 +35,8 @@ fn device_handles(side: &Side) -> Outcome {
     }
 }
 
-/// Returns what is wrong with the device handle of a plugin whose properties name that type and
-/// version.
+/// Returns the defect of a device handle, if any; `named` is the type and version in the
+/// properties.
 fn wrong_handle(named: (i32, i32), given: Option<(i32, i32)>) -> Option<String> {
     let given = given.filter(|given| named.0 == DEVICE_HOST || *given != named)?;
     Some(format!(

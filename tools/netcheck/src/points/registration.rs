@@ -59,7 +59,7 @@ fn during_transfers(side: &Side) -> Outcome {
     link.close()
 }
 
-/// Registers memory of its own and parts of what others transfer, and returns how often.
+/// Registers memory of its own and parts of the transferred memory; returns how often.
 fn register_until(is_over: &AtomicBool, link: &Link, shared: Memory, at: usize) -> Outcome<usize> {
     let own = Memory::new(256 << 10);
     let mut count = 0;
@@ -178,7 +178,7 @@ fn deregister_in_flight(side: &Side) -> Outcome {
     let net = side.net()?;
     let (receives, sends) = (Link::open(side, &net)?, Link::open(side, &net)?);
     let other = Link::open(side, &net)?;
-    // Receives that nothing is sent to on one, sends that nobody receives on the other.
+    // One connection has receives without sends, the other sends without receives.
     let link = if side.role == Role::Receiver { receives } else { sends };
     let memory = link.memory(BYTES)?;
     side.step("four requests that the peer does not answer");
@@ -240,7 +240,7 @@ fn dma_buf(side: &Side) -> Outcome {
         link.comm.deregister(registration)?;
     }
     if file.metadata().is_err() {
-        // Another file may have its number soon.
+        // It is not closed again: another file may have its number soon.
         let _not_closed_again = file.into_raw_fd();
         return failed("regMrDmaBuf closed the descriptor, which NCCL does");
     }

@@ -17,7 +17,7 @@ use crate::side::Side;
 use crate::stop::{Outcome, demand, failed, skipped};
 use crate::stream::Stream;
 
-/// Time that one side does nothing, for the other to go ahead as far as it can.
+/// Time that one side waits, so that the other goes ahead as far as it can.
 const A_WHILE: Duration = Duration::from_millis(300);
 /// Time that a plugin has to make room for the requests that it must take.
 const SOON: Duration = Duration::from_secs(2);
@@ -123,7 +123,7 @@ pub(super) const OPTIONAL_COMPLETION_HINT: Point = Point::pair(
                 Ok(request)
             })?;
             side.tell(&())?;
-            // With the hint, done may come before the data: NCCL looks at these itself.
+            // With the hint, a request may be done before its data: NCCL checks the data.
             let mut is_done = false;
             side.until("the request to be done and the data to be right", || {
                 is_done = is_done || net.test(request)?.is_some();
@@ -259,7 +259,7 @@ pub(super) const CONSUMED_RECEIVES: Point = Point::pair(
             let start = at % AT_ONCE * STRIDE;
             let slot = memory.memory.part(start..start + STRIDE);
             slot.verify(at as u64, BYTES, BYTES)?;
-            // As in NCCL, the next one may be known by then as this one was.
+            // As in NCCL, the next request may have the same pointer as this one.
             if at + AT_ONCE < CONSUMED {
                 requests.push_back(post(at + AT_ONCE)?);
             }

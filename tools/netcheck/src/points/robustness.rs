@@ -1,4 +1,4 @@
-//! Calls that NCCL never makes, and that authors of a caller make.
+//! Calls that NCCL never makes, but that callers in development may make.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn idle(side: &Side) -> Outcome {
     exchange(&link)
 }
 
-/// Expects an error, and that the process lives to see it.
+/// Fails unless the call returned an error.
 fn refused(what: &str, result: NcclResult) -> Outcome {
     demand(result != NcclResult::SUCCESS, || {
         format!("{what} returned ncclSuccess, expected an error such as ncclInvalidArgument")
@@ -67,7 +67,7 @@ pub(super) const NULL_ARGUMENTS: Point = Point::alone(
         refused("irecv with a NULL communicator", calls.irecv(0, &[part], 0).0)?;
         side.step("test with NULL");
         refused("test with a NULL request", calls.test(0, None).0)?;
-        // To close nothing may be a success, as it is to free nothing.
+        // Closing NULL may succeed, as freeing NULL does.
         side.step("closeSend with NULL");
         let _either = calls.close_send(0);
         side.step("closeRecv with NULL");
@@ -95,7 +95,7 @@ pub(super) const NO_SUCH_DEVICE: Point = Point::alone(
             let net = net.on(device);
             refusal("getProperties", net.properties().is_err())?;
             refusal("listen", net.listen().is_err())?;
-            // Not even a plugin that looks at the device late has something to connect to.
+            // The handle has no listener: a plugin that checks the device late fails too.
             let connected = net.dial(&[0; HANDLE_BYTES]).try_poll()?;
             refusal("connect", !matches!(connected, Ok(Some(_))))?;
         }

@@ -75,7 +75,7 @@ pub(super) const PROPERTIES: Point = Point::alone(
     },
 );
 
-/// Returns what is wrong with each field.
+/// Returns a text about each wrong field.
 pub(super) fn wrong_fields(device: i32, properties: &Properties) -> Vec<String> {
     let Properties { memory_kinds, device_type, device_version, latency_us, .. } = *properties;
     let (parts, part) = (properties.parts.0, properties.parts.1.first().copied());
@@ -138,7 +138,7 @@ pub(super) fn wrong_fields(device: i32, properties: &Properties) -> Vec<String> 
     wrong.chain(wrong_pci_path(properties.pci_path.as_deref())).collect()
 }
 
-/// Returns what is wrong with the path of a device. NCCL attaches devices that are not on the PCI
+/// Returns the defect of a device's PCI path, if any. NCCL attaches devices that are not on the PCI
 /// bus to the first processor.
 fn wrong_pci_path(path: Option<&str>) -> Option<String> {
     let path = path?;

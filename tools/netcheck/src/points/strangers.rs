@@ -15,7 +15,7 @@ use crate::net::{Handle, Listener};
 use crate::side::Side;
 use crate::stop::{Outcome, Stop, failed, skipped};
 
-/// Time of polling for what must not come true.
+/// Time to poll for an event that must not happen.
 const A_WHILE: Duration = Duration::from_millis(200);
 
 pub(super) const STRANGER_ON_PORT: Point = Point::pair(
@@ -67,17 +67,17 @@ fn turned_away(side: &Side, listener: &Listener) -> Outcome {
 /// Connects as strangers do, and returns the connections that they hold on to.
 fn strangers(at: SocketAddr) -> Vec<TcpStream> {
     let connect = || TcpStream::connect_timeout(&at, Duration::from_secs(1)).ok();
-    // Comes and goes.
+    // Connects and leaves.
     drop(connect());
     let says = |what: &[u8]| {
         connect().map(|mut stream| {
-            // If it is turned away before it has said all, that is well.
+            // The plugin may close the connection before all is written.
             let _ = stream.set_write_timeout(Some(Duration::from_millis(100)));
             let _ = stream.write_all(what);
             stream
         })
     };
-    // Talks and goes; the second does not even wait for an answer to what it said.
+    // Two send and leave; the second resets its connection.
     drop(says(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     if let Some(stream) = says(&[0xFF; 64 << 10]) {
         let _ = rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
@@ -114,8 +114,8 @@ fn listening() -> Vec<SocketAddr> {
     found
 }
 
-/// Parses an address as the kernel prints it: words of the host's order in hexadecimal, and the
-/// port. The address of all interfaces becomes that of the loopback.
+/// Parses an address as the kernel prints it: hexadecimal words in host byte order, and the port.
+/// The address of all interfaces becomes that of the loopback.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;

@@ -8,7 +8,7 @@ use crate::side::Side;
 use crate::stop::{Outcome, demand, skipped};
 use crate::stream::Stream;
 
-/// Sizes around those at which plugins change how they send: inline, eager, in packets, in pieces.
+/// Sizes around the limits of plugins' protocols: inline, eager, packets, chunks.
 const SIZES: [usize; 22] = [
     0,
     1,
@@ -105,7 +105,7 @@ pub(super) const SEND_SMALLER_THAN_RECEIVE: Point = Point::pair(
     |side| run(side, &Stream::of_odd_sizes(60, 20_000, 70)),
 );
 
-/// Bytes that are sent, and the bytes of them that are received.
+/// Bytes sent and bytes received of each truncated message.
 const TRUNCATED: [(usize, usize); 4] = [(2000, 1000), (100, 99), (1 << 20, 70_000), (64, 0)];
 
 pub(super) const TRUNCATION: Point = Point::pair(
@@ -154,8 +154,8 @@ pub(super) const IN_ORDER: Point = Point::pair(
     |side| run(side, &in_order()),
 );
 
-/// Returns a stream of long and short messages in turns, with enough of each length to see one in
-/// the place of another.
+/// Returns a stream of alternating long and short messages, with enough of each length to detect
+/// swapped messages.
 fn in_order() -> Stream {
     let size = |index: usize| [16, 300_000, 64, 9000, 16, 70_000, 8, 64][index % 8];
     Stream { sizes: (0..400).map(size).collect(), in_flight: 8, seed: 1000 }

@@ -31,8 +31,8 @@ impl FloatFormat {
         (1 << (self.exponent_bits - 1)) - 1
     }
 
-    /// Returns the bits of the nearest number, ties to even. The number must be in range: one that
-    /// is too large gives some bits with the largest exponent.
+    /// Returns the bits of the nearest number, ties to even. The number must be in range: a larger
+    /// one gives meaningless bits.
     #[must_use]
     pub fn encode(self, value: f64) -> u64 {
         let bits = value.to_bits();
@@ -54,7 +54,7 @@ impl FloatFormat {
         sign | ((field << self.mantissa_bits) + units)
     }
 
-    /// Returns the number that the bits mean; infinities and NaNs are not recognised as such.
+    /// Returns the number that the bits encode; infinities and NaNs are not recognised.
     #[must_use]
     pub fn decode(self, bits: u64) -> f64 {
         let mantissa = bits & ((1 << self.mantissa_bits) - 1);
@@ -98,7 +98,7 @@ pub fn element_bits(element: &[u8]) -> u64 {
     }
 }
 
-/// Returns the integer that the bits mean.
+/// Returns the integer that the bits encode.
 #[must_use]
 pub fn integer(data_type: DataType, bits: u64) -> i128 {
     let unused = 64 - 8 * data_type.bytes() as u32;

@@ -57,7 +57,7 @@ pub fn premul_factor(rank: Rank) -> u64 {
     1 + u64::from(rank % 2)
 }
 
-/// Returns the factor of a rank as the call takes it: one element's bytes first.
+/// Returns the factor of a rank in the form of the call: the bytes of one element first.
 #[must_use]
 pub fn premul_scalar(data_type: DataType, rank: Rank) -> [u8; 8] {
     let factor = premul_factor(rank);
@@ -227,7 +227,7 @@ mod tests {
         Recipe { data_type, op: Some(op), ranks, repetition: 3 }
     }
 
-    /// Combines with a rounding after each step, the ranks rotated: the least favourable order.
+    /// Combines with a rounding after each step, in rank order from `first` on.
     fn stepwise(recipe: Recipe, format: FloatFormat, first: u32, index: u64) -> u64 {
         let value = |rank: u32| {
             let value = format.decode(recipe.input(u64::from(rank), index));

@@ -1,7 +1,6 @@
 //! Fast generation and comparison of elements. The data repeat after a prime number of elements, so
 //! one table per stream is enough to fill and to compare buffers of any length with `memcpy` and
-//! `memcmp`. A prime period is no multiple of a chunk or a block: a block in the place of another
-//! block does not look right.
+//! `memcmp`. A prime period is no multiple of a chunk or a block, so a misplaced block is detected.
 
 use super::check::accepts;
 use super::format::push_element;

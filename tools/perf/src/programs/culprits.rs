@@ -17,8 +17,8 @@ enum Way {
     To,
 }
 
-/// Paths with a common feature. Of two groups that explain as much, the first is named, so the
-/// wider groups come first.
+/// Paths with a common feature. If two groups explain the slower paths equally well, the first is
+/// reported, so the wider groups come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Group {
     All,

@@ -19,8 +19,8 @@ use crate::table::fitted;
 use crate::timing::{BATCH_ITERATIONS, Loop, time_calls};
 use crate::trial::Trial;
 
-/// Messages in flight, as one group, before the sender waits for an answer, for the bandwidth;
-/// fewer if they are long.
+/// Messages that the sender has in flight, as one group, before it waits for an answer (bandwidth
+/// only); fewer if they are long.
 const WINDOW: usize = 16;
 const WINDOW_BYTES: usize = 16 << 20;
 
@@ -92,7 +92,7 @@ impl Extra {
     }
 }
 
-/// Returns whether two names are of one file.
+/// Returns whether two paths lead to the same file.
 fn is_same(one: &Path, other: &Path) -> bool {
     let whole = |path: &Path| std::fs::canonicalize(path).ok();
     one == other || whole(one).is_some_and(|one| Some(one) == whole(other))
@@ -205,8 +205,8 @@ pub fn run(
     Ok(matrices)
 }
 
-/// Measures all rounds, and returns the times and the number of wrong bytes. A disturbance of the
-/// machine for a while affects all paths, and only a few samples of each.
+/// Measures all rounds, and returns the times and the number of wrong bytes. A short disturbance of
+/// the machine affects all paths, but only a few samples of each.
 fn measure(
     setting: &Setting,
     options: &Options,
@@ -231,7 +231,7 @@ fn measure(
     Ok((paths, wrong))
 }
 
-/// Rounds a time as in the file: to a tenth of a nanosecond, and at least that.
+/// Rounds a time as in the file, to a tenth of a nanosecond; the result is never 0.
 fn kept(time_us: f64) -> f64 {
     ((time_us * 1e4).round() / 1e4).max(1e-4)
 }
@@ -272,7 +272,7 @@ impl Pair<'_> {
         }
     }
 
-    /// Times `messages` messages there and one of `back_bytes` back; microseconds on the sender.
+    /// Returns the sender's time in µs for `messages` messages and one of `back_bytes` back.
     fn exchange_us(
         &mut self,
         bytes: usize,

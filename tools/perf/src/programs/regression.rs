@@ -79,7 +79,7 @@ pub struct Comparison {
     pub common: Vec<Culprit>,
 }
 
-/// Compares the times of now with a baseline, which has the same paths in the same order.
+/// Compares the current times with a baseline, which has the same paths in the same order.
 #[must_use]
 pub fn compare(
     (file, old): (&Path, &Baseline),
@@ -269,7 +269,7 @@ mod tests {
         assert!(comparison.paths.iter().any(|path| path.latency.p < ALARM_RATE), "{text}");
         assert_eq!(comparison.slower(), 0, "{text}");
         assert!(text.ends_with("0 of 12 OK\n"), "{text}");
-        // One outlier, which would make the mean that of a slow path.
+        // One outlier alone makes the mean look like that of a slow path.
         let old = measured(1, 20, |_, _| [1.0; 2]);
         let mut new = measured(2, 20, |_, _| [1.0; 2]);
         new.paths[0].latency_us[3] = 1e6;

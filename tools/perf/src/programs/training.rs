@@ -142,7 +142,7 @@ fn replay(
     subject: &mut dyn Subject,
     memory: &mut Memory,
 ) -> Result<Step, SubjectError> {
-    // The memory needs data: without, averaging in place soon has nothing but zeros or infinities.
+    // The memory needs data: otherwise averaging in place soon gives only zeros or infinities.
     if let Some(largest) = calls.iter().max_by_key(|trial| trial.size_bytes()) {
         largest.prepare(memory, 0, has_in_place(largest.collective));
     }

@@ -93,8 +93,7 @@ pub fn measure(
     // Earlier measurements and a deterministic order of reduction are switched off.
     config.tuning = Tuning::NONE;
     config.deterministic = false;
-    // The network is measured below, and the communicators must take exactly the values that are
-    // tried.
+    // The network is measured below, and the communicators must use exactly the tried values.
     if config.check_network == NetworkCheck::Measure {
         config.check_network = NetworkCheck::Assumed;
     }
@@ -191,8 +190,7 @@ fn point(
     Ok(Some(Seen { point, count, plan }))
 }
 
-/// Variants that are measured in turns: a disturbance of the machine for a while affects all of
-/// them.
+/// Variants that are measured in turns: a short disturbance of the machine affects all of them.
 struct Turns {
     trial: Trial<'static>,
     /// Number of turns of each variant.

@@ -1,5 +1,5 @@
 //! Measurement of the network under load, before the variants are measured, and the settings that
-//! are worth trying because of it.
+//! its result suggests.
 
 use std::io::Write;
 
@@ -11,8 +11,8 @@ use ferroccl::transports::Choice;
 
 const ROUNDS: u32 = 7;
 
-/// Measures the network, and prints the result on rank 0. Returns the settings that are worth
-/// trying because of it. All ranks call it, and all get the same.
+/// Measures the network, and prints the result on rank 0. Returns the settings that the result
+/// suggests. All ranks call it and get the same settings.
 pub(super) fn look(
     communicator: &mut Communicator,
     out: &mut dyn Write,

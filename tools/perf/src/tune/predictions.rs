@@ -24,7 +24,7 @@ pub struct Predicted {
 }
 
 /// Adds the predictions of the table's model, and replaces earlier ones for the same ranks and
-/// hosts. Of the values that are tried, it sets those with the shortest predicted times.
+/// hosts. Of the tried values, it sets those with the shortest predicted times.
 ///
 /// # Errors
 ///
@@ -80,9 +80,9 @@ fn points(
 /// Tunable with its value.
 type Setting = (&'static str, String);
 
-/// Returns a configuration with the best of the values that are tried, and those values; one
-/// tunable after the other. The best value has the shortest times of the fastest variants (the
-/// geometric mean).
+/// Returns a configuration with the best of the tried values, and those values, for one tunable
+/// after the other. The best value gives the fastest variants the shortest times, by geometric
+/// mean.
 fn settled(
     wanted: &Wanted,
     hosts: &Hosts,

@@ -12,7 +12,7 @@ pub(super) trait Ends {
     fn send(&mut self, bytes: usize) -> u64;
     /// Records that a message has arrived, and has left its sender.
     fn arrive(&mut self, number: u64);
-    /// Returns whether the next message in order is there.
+    /// Returns whether the next message in order has arrived.
     fn is_there(&self) -> bool;
     /// Frees the slot of the next message, and returns the new credit, if one is due.
     fn release(&mut self) -> Option<u64>;
@@ -64,7 +64,7 @@ pub(super) struct Counted {
     sent: u32,
     credits: u32,
     next: u32,
-    /// Bits of the next messages that are there, the very next one in the lowest bit.
+    /// Bits of the messages that have arrived, the next one in order in the lowest bit.
     there: u32,
     slots: u8,
 }
@@ -96,7 +96,7 @@ impl Ends for Counted {
     fn release(&mut self) -> Option<u64> {
         self.there >>= 1;
         self.next = self.next.wrapping_add(1);
-        // Credits go out as in admission: when half of the slots are free and have no credit.
+        // Credits are returned as in admission: for half of the slots at a time.
         let half = u32::from(self.slots).div_ceil(2);
         self.next
             .is_multiple_of(half)

@@ -1,13 +1,12 @@
-//! Folding: one rank is simulated for each class of ranks that are alike.
+//! Folding: simulation of one rank for each class of equivalent ranks.
 //!
-//! Move all ranks on by a *stride*, those at the end to the front. If the network, the paths of
-//! messages and the schedule then are unchanged, ranks a stride apart do the same at the same time,
-//! and the first stride of ranks is enough. A rank r of the first stride that sends to a rank p
-//! beyond it stands for all ranks that send over the same distance. One of these sends, moved on,
-//! goes to the rank of the first stride that stands for p. So links between ranks are numbered by
-//! sender and distance. In the network only the part of the first stride is loaded: by the sends of
-//! its ranks, where the sends that leave the first stride take the place of the sends that enter
-//! it.
+//! Shift all ranks by a *stride*, with the last ones wrapping to the front. If the network, the
+//! paths of messages and the schedule stay the same, ranks a stride apart do the same at the same
+//! time. Then it is enough to simulate the first stride of ranks. A rank r of that stride that
+//! sends to a rank p beyond it stands for all ranks that send over the same distance. One of these
+//! sends goes to the simulated rank that stands for p. So links between ranks are numbered by
+//! sender and distance. Only the network of the first stride is loaded, by the sends of its ranks:
+//! those that leave the stride replace those that enter it.
 
 use ccl_core::schedule::Op;
 use ccl_core::types::Rank;
@@ -22,13 +21,13 @@ use crate::workload::{Call, ELEMENT_BYTES};
 pub struct Fold {
     /// Ranks in all.
     pub ranks: u32,
-    /// Ranks that are simulated: the first ones. Each stands for all ranks a multiple of this
-    /// further on.
+    /// Number of simulated ranks, the first ones. Each stands for all ranks at multiples of this
+    /// distance from it.
     pub stride: u32,
 }
 
 impl Fold {
-    /// Returns a fold in which each rank stands for itself alone.
+    /// Returns a fold that simulates every rank.
     #[must_use]
     pub fn none(ranks: u32) -> Fold {
         Fold { ranks, stride: ranks }
@@ -38,7 +37,7 @@ impl Fold {
     ///
     /// # Errors
     ///
-    /// If the ranks are not alike: the error says why.
+    /// If the ranks are not alike; the error has the reason.
     pub fn closest(network: &Network, scheme: Scheme, call: &Call) -> Result<Fold, SimError> {
         let not_alike = |reason: &str| Err(SimError::NotAlike { reason: reason.to_owned() });
         if !matches!(scheme, Scheme::Spray | Scheme::Pinned) {
@@ -86,7 +85,8 @@ impl Fold {
         Ok(fold)
     }
 
-    /// Returns whether ranks a stride apart have the same steps, moved on; this checks some ranks.
+    /// Returns whether ranks a stride apart have the same steps, shifted. Only a sample of ranks is
+    /// checked.
     fn schedules_agree(&self, network: &Network, call: &Call) -> bool {
         let each = network.plan().ranks_per_host;
         let hosts = crate::workload::Job::first(network.plan().hosts).layout(each);
@@ -111,7 +111,7 @@ impl Fold {
         })
     }
 
-    /// Returns whether each rank stands for itself alone.
+    /// Returns whether every rank is simulated.
     #[must_use]
     pub fn is_none(&self) -> bool {
         self.stride == self.ranks
@@ -123,7 +123,7 @@ impl Fold {
         rank % self.stride
     }
 
-    /// Returns the distance from one rank on to another, around the end.
+    /// Returns the distance from one rank forward to another, wrapping at the last rank.
     #[must_use]
     pub fn distance(&self, from: Rank, to: Rank) -> u32 {
         (to + self.ranks - from) % self.ranks

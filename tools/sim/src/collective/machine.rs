@@ -1,4 +1,5 @@
-//! Machines that run a rank's program: the real execution, or one that computes steps as it goes.
+//! Machines that run a rank's program: the real execution, or a lean one that computes each step
+//! when it is due.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use ccl_core::lower::{Fold, Instr, Location, Program};
 use ccl_core::schedule::{Buffer, Counters, DEPTH, TERM};
 use ccl_core::types::Rank;
 
-/// A rank that runs a program.
+/// A machine that runs a rank's program.
 pub(super) trait Machine: Worker {
     /// Makes a machine that runs a program with these parameters.
     fn new(program: &Arc<Program>, channels: u32, numbers: &CallParams) -> Self;
@@ -28,19 +29,20 @@ struct Cursor {
     at: usize,
     counters: Counters,
     turn: usize,
-    /// True if the current fold is computed: elements of the chunk and of all chunks, and its
-    /// peers.
+    /// True if the fields of the current fold are computed: its elements in the chunk and in all
+    /// chunks, and its peers.
     ready: bool,
     elements: usize,
     whole: usize,
     recvs: Vec<Rank>,
     sends: Vec<Rank>,
-    /// Peer that the strand waits for, and whether for a message of it or for room towards it.
+    /// Peer that the strand waits for; true if for a message, false if for a free slot.
     waits: Option<(Rank, bool)>,
 }
 
-/// Runs a program without unrolling it: a step is computed when its turn comes, so that memory does
-/// not grow with the steps. This does what [`Execution`] does, in the same order.
+/// Machine that runs a program without unrolling it. Each step is computed when it is due, so that
+/// memory does not grow with the number of steps. The steps and their order are those of
+/// [`Execution`].
 #[derive(Debug)]
 pub(super) struct Walk {
     program: Arc<Program>,
@@ -102,7 +104,7 @@ impl Worker for Walk {
 }
 
 impl Walk {
-    /// Runs one strand until it blocks or ends. Returns whether it did anything.
+    /// Runs one strand until it blocks or ends. Returns whether it made progress.
     fn run<P: Ports>(
         &mut self,
         index: usize,

@@ -1,11 +1,11 @@
-//! Simulates a collective of all ranks, message by message: the real executions over links that are
-//! flows.
+//! Simulation of a collective of all ranks, message by message: the real executions run over links
+//! that are simulated as flows.
 //!
-//! Each rank runs its program (`machine`) over ports (`world`) whose links have the ends that
-//! admission gives them (`ends`). A message is sent when there is a credit for its slot, becomes
-//! flows when its NIC has room, and arrives when these flows end; the credit comes back when the
-//! message is taken. Within a host, messages of a rank go one after another. Reductions take the
-//! time that a rank's memory needs, if its bandwidth is given.
+//! Each rank runs its program (`machine`) over ports (`world`) whose links have the two ends of
+//! admission (`ends`). A message is sent when its slot has a credit, becomes flows when its NIC has
+//! room, and arrives when these flows end. The credit returns when the receiver has consumed the
+//! message. Within a host, a rank's messages go one after another. Reductions take time according
+//! to the rank's memory bandwidth, if it is given.
 
 mod ends;
 mod fold;
@@ -33,7 +33,7 @@ pub use fold::Fold;
 use machine::{Machine, Walk};
 use world::World;
 
-/// Most ranks for which the real executions and the real admission run.
+/// Most ranks that run the real executions and the real admission.
 pub const REAL_RANKS_MAX: u32 = 1_024;
 
 /// Parameters of a run.
@@ -47,10 +47,10 @@ pub struct Manner {
     pub settle_s: f64,
     /// Bytes per second that a rank's reductions read and write; infinite if they take no time.
     pub fold_bytes_per_s: f64,
-    /// Ranks that begin later, and by how many seconds.
+    /// Ranks that begin late, each with its delay in seconds.
     pub late: Vec<(Rank, f64)>,
-    /// True to compute programs as they run, and to count slots instead of running admission, even
-    /// where the real ones could run.
+    /// True to use the lean machines and counters instead of the real execution and admission, even
+    /// for few ranks.
     pub lean: bool,
 }
 
@@ -93,18 +93,18 @@ pub struct Outcome {
     pub in_flight_bytes_max: u64,
     /// Most bytes that admission allows in flight to one rank.
     pub credit_bytes_max: u64,
-    /// Number of times that rates were shared anew.
+    /// Number of times that rates were recomputed.
     pub settled: u64,
     /// Ranks that were simulated.
     pub simulated: u32,
 }
 
-/// Runs a collective of all ranks of a network, which stand for each other as `fold` says.
+/// Runs a collective of all ranks of a network, folded as `fold` says.
 ///
 /// # Errors
 ///
-/// If it is larger than the plan's memory or takes more than its work, there is no path for a
-/// message, or nothing moves.
+/// If it needs more memory or work than the plan allows; if a parameter does not fit the collective
+/// or the fold; if a message has no path, or nothing moves.
 pub fn run(
     network: &Network,
     router: &mut Router,
@@ -130,11 +130,12 @@ pub fn run(
     if lean { setup.run::<Walk, Counted>(router) } else { setup.run::<Execution, Admitted>(router) }
 }
 
-/// Estimates the work of a collective of all ranks: its messages, each times the links it passes.
+/// Estimates the work of a collective of all ranks: the number of its messages, times the links
+/// that each passes.
 ///
 /// # Errors
 ///
-/// If its blocks are not equally long.
+/// If its blocks differ in length.
 pub(crate) fn steps(
     network: &Network,
     scheme: Scheme,
@@ -237,8 +238,8 @@ impl Setup<'_> {
     }
 }
 
-/// Returns the messages that a rank sends for every chunk: each as often as the loops around it
-/// repeat.
+/// Returns the number of messages that a rank sends for every chunk; loops multiply the messages in
+/// their bodies.
 fn sends(program: &Program) -> f64 {
     let of_strand = |strand: &Strand| {
         let sent = |target: &Target| match target.location {
@@ -261,7 +262,7 @@ fn sends(program: &Program) -> f64 {
     program.strands.iter().map(of_strand).sum()
 }
 
-/// Returns whether one count gives the length of all blocks.
+/// Returns whether all blocks have the same length.
 fn has_equal_blocks(collective: Collective) -> bool {
     use Collective as C;
     !matches!(

@@ -26,7 +26,7 @@ const CASES: [(Collective, &str); 8] = [
     (Collective::ReduceScatter, "ring"),
 ];
 
-/// The estimate of messages is near the number sent, and more than is allowed is refused.
+/// Checks that the estimate of messages is near the number sent, and that too much work is refused.
 #[test]
 fn work_is_estimated_by_messages() {
     let mut plan = zone(4).plan().unwrap();
@@ -50,8 +50,8 @@ fn work_is_estimated_by_messages() {
     assert!(matches!(error, SimError::Work { limit_millions: 0, .. }), "{error}");
 }
 
-/// Every byte that a schedule sends passes the links on its path, and no more than there were
-/// credits for is ever in flight.
+/// Checks that every byte of a schedule passes the links on its path, and that the bytes in flight
+/// never exceed the credits.
 #[test]
 fn all_bytes_are_carried_and_none_without_a_credit() {
     let network = Network::new(zone(2).plan().unwrap()).unwrap();
@@ -95,7 +95,7 @@ fn lean_ranks_do_what_real_ones_do() {
     }
 }
 
-/// Ranks that stand for others take as long as all of them do.
+/// Checks that a folded run takes as long as a run of all ranks.
 #[test]
 fn folded_ranks_do_what_all_do() {
     let zones = Zone { zones: 2, oversubscription: 2.0, ..zone(4) };

@@ -24,7 +24,8 @@ use crate::shares::Ordered;
 enum Event {
     /// A message arrives.
     Arrive(u32),
-    /// A sender gets a credit: the link, its sender, and the message below which it may send.
+    /// A sender gets a credit: the link, the sender, and the number below which it may send
+    /// messages.
     Credit(u32, Rank, u64),
     /// A message may leave: the fold that produced it is done.
     Leave(u32),
@@ -43,7 +44,7 @@ struct Message {
     bytes: u32,
     /// Flows of the message that have not ended.
     parts: u32,
-    /// Arrival of the last of its flows that ended, in seconds.
+    /// Latest arrival among its flows that have ended, in seconds.
     at_s: f64,
 }
 
@@ -55,7 +56,7 @@ struct Nic {
     messages: u32,
 }
 
-/// Times from which a rank's links inside the host, and its memory, are free.
+/// Times at which a rank's links inside the host, and its memory, become free.
 #[derive(Clone, Copy, Debug, Default)]
 struct Inside {
     out_s: f64,
@@ -70,8 +71,8 @@ pub(super) struct World<'a, E> {
     fold: Fold,
     manner: &'a Manner,
     ranks_per_host: u32,
-    /// Per simulated rank: index of its first entry in `distances`, which has the distances to the
-    /// ranks it sends to, ascending; and one more entry for the end.
+    /// Per simulated rank: index of its first entry in `distances`, which has the ascending
+    /// distances to the ranks it sends to. One more entry marks the end.
     first: Vec<u32>,
     distances: Vec<u32>,
     /// Ends of each link, by distance and channel.
@@ -85,12 +86,12 @@ pub(super) struct World<'a, E> {
     nics: Vec<Nic>,
     inside: Vec<Inside>,
     woken: VecDeque<Rank>,
-    /// Per rank: links that became readable (true) or writable (false) since it last looked.
+    /// Per rank: links that became readable (true) or writable (false) since the rank last looked.
     heard: Vec<Vec<(Link, bool)>>,
     is_woken: Vec<bool>,
     has_begun: Vec<bool>,
-    /// Flows in flight of each queue pair of a link, and the time when its last byte left; only for
-    /// schemes that look for pauses.
+    /// Per link and queue pair: number of flows in flight, and the time when the last byte left.
+    /// Used only by schemes that detect pauses.
     pairs: BTreeMap<(u32, u32), (u32, f64)>,
     in_flight: Vec<u64>,
     path: Path,
@@ -99,8 +100,8 @@ pub(super) struct World<'a, E> {
     outcome: Outcome,
 }
 
-/// Returns the index of a number in an ascending list that has it. Peers are mostly evenly spaced:
-/// a guess is near, which for thousands of them saves half of the time of a message.
+/// Returns the index of a number that is in an ascending list. Peers are mostly evenly spaced, so a
+/// guess is near. For thousands of peers this saves half of the time per message.
 fn position(list: &[u32], wanted: u32) -> usize {
     let (Some(&first), Some(&last)) = (list.first(), list.last()) else { return 0 };
     let span = u64::from(last - first).max(1);
@@ -141,7 +142,7 @@ impl<'a, E: Ends> engine::World for World<'a, E> {
         RankPorts { world: self, rank }
     }
 
-    /// Returns true: nothing that a rank does takes its own time.
+    /// Returns true: a rank may continue at once, as reductions delay only its sends.
     fn moved(&mut self, _: Rank) -> bool {
         true
     }
@@ -241,7 +242,8 @@ impl<'a, E: Ends> World<'a, E> {
         }
     }
 
-    /// Returns the link between two ranks, at the rank that is simulated for the sender.
+    /// Returns the index of the link between two ranks, or of the simulated link that stands for
+    /// it.
     fn pipe(&self, from: Rank, to: Rank, channel: u32) -> usize {
         let sender = self.fold.of(from) as usize;
         let own = self.first[sender] as usize..self.first[sender + 1] as usize;
@@ -321,7 +323,7 @@ impl<'a, E: Ends> World<'a, E> {
         self.at(self.now_s + delay_s, event);
     }
 
-    /// Lets a message leave its rank: inside the host, or to the NIC.
+    /// Sends a message out of its rank: to another rank of the host, or to the NIC.
     fn leave(&mut self, index: u32) {
         let Message { from, to, bytes, .. } = self.messages[index as usize];
         if from / self.ranks_per_host != to / self.ranks_per_host {
@@ -339,7 +341,7 @@ impl<'a, E: Ends> World<'a, E> {
         self.at(ends_s + plan.inner_latency_ns * 1e-9, Event::Arrive(index));
     }
 
-    /// Makes flows of the messages that a NIC has to send, as far as its limits allow.
+    /// Starts the flows of waiting messages of a NIC, within the limits of the NIC.
     fn send(&mut self, rank: Rank) {
         let spread = self.manner.spread;
         loop {
@@ -355,7 +357,7 @@ impl<'a, E: Ends> World<'a, E> {
             nic.waiting.pop_front();
             nic.under_way_bytes += bytes;
             nic.messages += 1;
-            // Queue pairs of every NIC of the rank: pair p is at NIC p modulo these.
+            // Queue pairs of all NICs of the rank: pair p uses NIC p modulo their number.
             let pairs = spread.pairs.max(1).saturating_mul(self.network.rails());
             let (parts, first) = match spread.order {
                 Order::Split => {
@@ -387,7 +389,8 @@ impl<'a, E: Ends> World<'a, E> {
         self.flows.begin(&self.path, bytes, f64::INFINITY, tag);
     }
 
-    /// Counts a send of a queue pair, and returns the time since when it was idle, if it ever sent.
+    /// Counts a send of a queue pair. Returns since when the pair is idle: now if it is busy, None
+    /// before its first send, and None for schemes other than flowlets.
     fn is_sent(&mut self, pipe: u32, pair: u32) -> Option<f64> {
         if !matches!(self.router.scheme(), Scheme::Flowlet { .. }) {
             return None;
@@ -399,7 +402,7 @@ impl<'a, E: Ends> World<'a, E> {
         (!idle_since_s.is_nan()).then_some(idle_since_s)
     }
 
-    /// Goes on to the next time at which something happens; returns false if nothing does any more.
+    /// Advances to the time of the next event; returns false if there is none.
     fn go_on(&mut self) -> Result<bool, SimError> {
         if let Some(error) = self.error.take() {
             return Err(error);

@@ -1,5 +1,6 @@
-//! DCQCN: switches mark packets as queues grow, receivers notify their senders, and these slow down
-//! and speed up again. As in "Congestion control for large-scale RDMA deployments" (SIGCOMM 2015).
+//! DCQCN: switches mark packets as queues grow, receivers notify the senders of marks, and senders
+//! slow down and speed up again. From "Congestion control for large-scale RDMA deployments"
+//! (SIGCOMM 2015).
 
 use ccl_core::random::Random;
 
@@ -31,28 +32,28 @@ impl Marking {
     }
 }
 
-/// Parameters of receivers that notify of marks, and of senders that react. The names at the ends
-/// are the source's.
+/// Parameters of switches, receivers and senders. Descriptions end with the symbols of the source.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dcqcn {
     /// Marking by switches.
     pub marking: Marking,
     /// Shortest time between two notices of marks (CNP) for a flow, in seconds: N.
     pub notice_s: f64,
-    /// Period after which, without a notice, a sender decays its alpha, in seconds: K.
+    /// Time without a notice after which a sender decays its alpha, in seconds: K.
     pub forget_s: f64,
     /// Gain with which alpha changes: g.
     pub gain: f64,
     /// Initial alpha of a sender: its estimate of congestion.
     pub alpha: f64,
-    /// Period of the timer by which a sender speeds up, in seconds: T.
+    /// Period of the timer that speeds up a sender, in seconds: T.
     pub timer_s: f64,
-    /// Bytes after which a sender speeds up, too: B.
+    /// Period of the byte counter that speeds up a sender, in bytes: B.
     pub counter_bytes: f64,
-    /// Additive increase once a sender is back at its rate, in bytes per second: R_AI.
+    /// Additive increase of each round after fast recovery, before hyper increase, in bytes per
+    /// second: R_AI.
     pub increase_bytes_per_s: f64,
-    /// Hyper increase of each further round, once both timer and counter have gone on for long, in
-    /// bytes per second: R_HAI.
+    /// Hyper increase, in bytes per second, per round that both timer and counter have had since
+    /// fast recovery: R_HAI.
     pub hyper_bytes_per_s: f64,
 }
 
@@ -63,13 +64,13 @@ impl Default for Dcqcn {
     }
 }
 
-/// The line rate that the source's thresholds are for: 40 Gbit/s, in bytes per second.
+/// Line rate of the source's thresholds: 40 Gbit/s, in bytes per second.
 const SOURCE_BYTES_PER_S: f64 = 5e9;
 
 impl Dcqcn {
-    /// Returns the source's own numbers. Its thresholds, for 40 Gbit/s, are scaled to another line
-    /// rate, as they stand for time in a queue. `R_HAI`, which it does not give, is ten times
-    /// `R_AI`.
+    /// Returns the source's own numbers. Its thresholds are for 40 Gbit/s; they are scaled to the
+    /// line rate, because they stand for time in a queue. The source does not give `R_HAI`: it is
+    /// ten times `R_AI`.
     #[must_use]
     pub fn of(line_bytes_per_s: f64) -> Dcqcn {
         let faster = line_bytes_per_s / SOURCE_BYTES_PER_S;
@@ -88,8 +89,8 @@ impl Dcqcn {
     }
 }
 
-/// State of the senders of flows after a run: the next call over the same queue pairs begins with
-/// it. Empty before the first.
+/// State of the senders of flows after a run, with which the next call over the same queue pairs
+/// begins. Empty before the first call.
 #[derive(Clone, Debug, Default)]
 pub struct Senders {
     pub(super) rates: Vec<Rate>,
@@ -98,13 +99,13 @@ pub struct Senders {
 }
 
 impl Senders {
-    /// Lets senders rest for `rest_s` seconds: notices on their way arrive, and senders decay alpha
+    /// Lets senders idle for `rest_s` seconds: notices in flight arrive, and senders decay alpha
     /// and speed up as their timers expire.
     pub fn rest(&mut self, dcqcn: &Dcqcn, rest_s: f64) {
         let until_s = self.ended_s + rest_s.max(0.0);
         let shortest_s = dcqcn.forget_s.min(dcqcn.timer_s).max(1e-6);
         for rate in &mut self.rates {
-            // Since a sender was done before the last, its timers went on.
+            // The timers of a sender continue after its last byte.
             let mut now_s = rate.forgot_s.min(rate.raised_s);
             while now_s < until_s {
                 now_s = (now_s + shortest_s).min(until_s);
@@ -124,7 +125,7 @@ impl Senders {
     }
 }
 
-/// Rounds of fast recovery, in which a sender comes half way back to its old rate: F.
+/// Rounds of fast recovery, each of which halves the distance to the old rate: F.
 const FAST_ROUNDS: u32 = 5;
 /// Lowest rate, as a part of the line rate.
 const SLOWEST: f64 = 1e-3;
@@ -142,8 +143,8 @@ impl Notices {
         Notices { told_s: f64::NEG_INFINITY, is_marked: false }
     }
 
-    /// Records that `packets` packets arrive, of which a part `marked` is marked. Returns whether
-    /// the sender is notified now: at the first mark, and then at most once in each `notice_s`.
+    /// Records the arrival of `packets` packets, a part `marked` of them marked. Returns whether
+    /// the sender is notified now: at the first mark, then at most once per `notice_s`.
     pub(super) fn arrive(
         &mut self,
         dcqcn: &Dcqcn,
@@ -152,8 +153,8 @@ impl Notices {
         random: &mut Random,
     ) -> bool {
         if marked > 0.0 && packets > 0.0 && !self.is_marked {
-            // A part of a packet is marked in part. Without `powf`, which differs from one C
-            // library to another.
+            // A part of a packet is marked in part. `powf` is not used, because C libraries differ
+            // in it.
             let (whole, part) = (packets.floor(), packets.fract());
             let unmarked = (1.0 - marked).max(0.0);
             let unmarked = unmarked.powi(whole as i32) * (1.0 - marked * part);
@@ -174,8 +175,8 @@ pub(super) struct Rate {
     now: f64,
     target: f64,
     alpha: f64,
-    /// Rounds of the timer and of the byte counter since the last notice; then the time and the
-    /// bytes of the last round.
+    /// Rounds of the timer and of the byte counter since the last notice; time of the last timer
+    /// round, and bytes since the last counter round.
     rounds: [u32; 2],
     raised_s: f64,
     counted_bytes: f64,
@@ -271,9 +272,9 @@ mod tests {
                 told.push(step);
             }
         }
-        // At once, and at the end of each interval in which some were marked.
+        // At once, and at the end of each interval in which packets were marked.
         assert_eq!(told, [7, 57, 107, 157]);
-        // What does not arrive is not marked.
+        // No packets, or no marks, give no notice.
         assert!(!Notices::new().arrive(&dcqcn, 1.0, (0.0, 1.0), &mut random));
         assert!(!Notices::new().arrive(&dcqcn, 1.0, (5.0, 0.0), &mut random));
     }
@@ -287,7 +288,7 @@ mod tests {
         assert_eq!(rate.bytes_per_s(), LINE);
         rate.react(&dcqcn, 1e-3);
         assert_eq!((rate.bytes_per_s(), rate.target, rate.alpha), (LINE / 2.0, LINE, 1.0));
-        // Five rounds of the timer: half of the way back each time, and alpha forgets in each.
+        // Five timer rounds: each halves the distance to the old rate and decays alpha.
         let later = |round: u32| 1e-3 + f64::from(round) * 55.001e-6;
         for round in 1..=5 {
             rate.react(&dcqcn, later(round));
@@ -295,8 +296,8 @@ mod tests {
             assert!((rate.bytes_per_s() / expected - 1.0).abs() < 1e-12, "round {round}");
         }
         assert!((rate.alpha / (255.0f64 / 256.0).powi(5) - 1.0).abs() < 1e-12);
-        // Again, from below: then 40 Mbit/s more in each round, and faster once the counter, too,
-        // has come round more than five times.
+        // From a lower rate: after fast recovery 40 Mbit/s more in each round, and faster once the
+        // counter has also had more than five rounds.
         for _ in 0..2 {
             rate.will_hear(later(5));
             rate.react(&dcqcn, later(5));
@@ -325,7 +326,7 @@ mod tests {
         let mut rate = Rate::new(LINE, dcqcn.alpha);
         rate.will_hear(1e-3);
         rate.react(&dcqcn, 1e-3);
-        // A notice on its way when all was done still counts.
+        // A notice in flight at the end of the run still counts.
         rate.will_hear(1.01e-3);
         let mut senders = Senders { rates: vec![rate], ended_s: 1.005e-3 };
         let mut none = senders.clone();
@@ -333,14 +334,14 @@ mod tests {
         assert_eq!(none.rates[0].bytes_per_s(), LINE / 2.0);
         senders.rest(&dcqcn, 10e-3);
         let rate = &senders.rates[0];
-        // Two notices, and then what 10 ms have of the periods in which it forgets.
+        // Two notices leave alpha at 1; then it decays in each period of the 10 ms.
         let periods = 10e-3 / 55e-6;
         let expected = (255.0f64 / 256.0).powi(periods as i32);
         assert!((senders.alpha() / expected - 1.0).abs() < 0.02, "{} {expected}", senders.alpha());
-        // It speeds up by the timer alone: to where it was, and 40 Mbit/s more each time.
+        // The sender speeds up by the timer alone: to its old rate, then 40 Mbit/s more per round.
         let raised = LINE / 2.0 + (periods - 5.0) * dcqcn.increase_bytes_per_s;
         assert!((rate.bytes_per_s() / raised - 1.0).abs() < 0.02, "{rate:?} {raised}");
-        // The next run's clock begins anew.
+        // The clock of the next run starts at 0.
         assert!(rate.raised_s <= 0.0 && rate.raised_s > -60e-6 && rate.hears_s == f64::INFINITY);
     }
 }

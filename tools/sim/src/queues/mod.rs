@@ -1,11 +1,11 @@
 //! Queues in switches, and congestion control: pauses between switches (PFC), marks that senders
-//! react to (DCQCN), or receivers that give credits for what may be in flight.
+//! react to (DCQCN), or credits of receivers that limit the bytes in flight.
 //!
-//! Flows are fluids that move from queue to queue in short steps. A link serves the queue before it
-//! in the order of arrival, that is, all flows in proportion to what they have in it. A switch that
-//! holds more than [`Buffer::pause_bytes`] of what came in by one link pauses that link, whole,
-//! until it holds less than [`Buffer::resume_bytes`]. Flows to other places wait too, and their
-//! bytes may pause links further back. Nothing is ever dropped.
+//! Flows are fluids that move from queue to queue in short steps. A link serves its queue in the
+//! order of arrival, so each flow gets a share in proportion to its bytes in the queue. A switch
+//! that holds more than [`Buffer::pause_bytes`] from one link pauses that link as a whole, until it
+//! holds less than [`Buffer::resume_bytes`]. Flows to other destinations wait too, and their bytes
+//! may pause links further back. Nothing is ever dropped.
 
 mod dcqcn;
 
@@ -16,7 +16,7 @@ use crate::SimError;
 use crate::network::{Link, Network};
 pub use dcqcn::{Dcqcn, Marking, Senders};
 
-/// Buffer of a switch of a tier for each link into it.
+/// Buffer thresholds of a switch, for each link into it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Buffer {
     /// Bytes above which the link is paused.
@@ -37,12 +37,12 @@ impl Buffer {
 /// Congestion control.
 #[derive(Clone, Copy, Debug)]
 pub enum Transport {
-    /// No control but pauses.
+    /// Pauses only.
     PauseOnly,
-    /// Rate control by senders, as switches mark packets.
+    /// Rate control by senders, in reaction to marks of switches.
     Dcqcn(Dcqcn),
-    /// Admission by receivers: a sender has no more in flight to a receiver than it has credits
-    /// for, which come back `credit_s` after they were filled.
+    /// Admission by receivers: a sender has at most its credits in flight to a receiver. A credit
+    /// returns `credit_s` after its slot was filled.
     Admission {
         /// Slots, channels and budget of every receiver.
         slots: admission::Config,
@@ -54,7 +54,7 @@ pub enum Transport {
 /// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Manner {
-    /// Seconds of a step, which is also the time of a byte for a hop.
+    /// Length of a step in seconds; a byte takes one step per hop.
     pub step_s: f64,
     /// Buffers of the switches of each tier.
     pub buffers: Vec<Buffer>,
@@ -71,13 +71,13 @@ pub struct Manner {
 /// A flow with its path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flow {
-    /// Links of the path, from that of its NIC on.
+    /// Links of the path, from the one of the sender's NIC on.
     pub links: Vec<Link>,
     /// Bytes of the flow.
     pub bytes: f64,
     /// Earliest begin, in seconds: from the start, or from the end of the flow `after`.
     pub begins_s: f64,
-    /// Flow that must be done before.
+    /// Flow that must end before this one starts.
     pub after: Option<u32>,
 }
 
@@ -104,7 +104,8 @@ pub struct Outcome {
     pub watched: Vec<Vec<(f64, f64)>>,
 }
 
-/// Bytes short of its end at which a flow counts as done: a packet.
+/// Bytes of a packet. A flow is done when at most this many, and at most 1 % of its bytes, are
+/// missing.
 const PACKET_BYTES: f64 = 4096.0;
 /// Most points of a watched queue that are kept.
 const POINTS: usize = 400;
@@ -113,17 +114,17 @@ struct Run<'a> {
     network: &'a Network,
     flows: &'a [Flow],
     manner: &'a Manner,
-    /// First hop of each flow, and one more entry for the end.
+    /// Index of the first hop of each flow; one more entry marks the end.
     first: Vec<usize>,
-    /// Per hop: its link, and the bytes of the flow that are queued before it. Nothing is queued
-    /// before the first hop: a sender sends what it may.
+    /// Per hop: its link, and the flow's bytes queued before it. The entry of the first hop is no
+    /// queue: it is what the sender may send in this step.
     links: Vec<Link>,
     queued: Vec<f64>,
     sent: Vec<f64>,
     arrived: Vec<f64>,
-    /// Most bytes of each flow in flight.
+    /// Most bytes in flight of each flow.
     window: Vec<f64>,
-    /// Bytes that arrived in the last steps and have no credit again yet.
+    /// Bytes that have arrived, but whose credits have not returned yet.
     uncredited: Vec<f64>,
     late: Vec<Vec<f64>>,
     rates: Vec<dcqcn::Rate>,
@@ -145,14 +146,14 @@ struct Run<'a> {
 ///
 /// # Errors
 ///
-/// If they are not done in the time that was given, a number cannot be, or it would take more
-/// memory or work than the plan allows.
+/// If the flows take longer than `limit_s`; if a number is invalid; if they need more memory or
+/// work than the plan allows.
 pub fn run(network: &Network, flows: &[Flow], manner: &Manner) -> Result<Outcome, SimError> {
     run_again(network, flows, manner, &mut Senders::default())
 }
 
-/// Runs flows to their end whose senders start in the state that an earlier run of as many flows
-/// has left; only [`Transport::Dcqcn`] has such a state.
+/// Runs flows to their end, with senders in the state after an earlier run of as many flows. Only
+/// [`Transport::Dcqcn`] has such a state.
 ///
 /// # Errors
 ///
@@ -205,8 +206,8 @@ pub fn run_again(
     Ok(run.outcome)
 }
 
-/// Refuses flows that need too much memory, by an estimate: of every flow, its hops, and its late
-/// credits.
+/// Refuses flows that need too much memory, by an estimate from the flows, their hops, and credits
+/// in flight.
 fn check_memory(network: &Network, flows: &[Flow], manner: &Manner) -> Result<(), SimError> {
     let hops: usize = flows.iter().map(|flow| flow.links.len()).sum();
     let late = match manner.transport {
@@ -218,8 +219,8 @@ fn check_memory(network: &Network, flows: &[Flow], manner: &Manner) -> Result<()
     SimError::if_over(what, bytes, network.plan().memory_mib)
 }
 
-/// Refuses flows that need too much work, by an estimate: in every step all hops of the open flows,
-/// which on average are half of all, for as long as the busiest link needs.
+/// Refuses flows that need too much work. The estimate is, per step, the hops of the open flows
+/// (half of all flows on average), for as long as the busiest link is busy.
 fn check_work(network: &Network, flows: &[Flow], manner: &Manner) -> Result<(), SimError> {
     let mut bytes = vec![0.0; network.links() as usize];
     let mut hops = 0;
@@ -318,7 +319,7 @@ impl<'a> Run<'a> {
         self.pause(open);
     }
 
-    /// Returns the part of all that is queued before a link that it carries in a step.
+    /// Returns the part of a link's queue that the link carries in a step.
     fn part(&self, link: Link) -> f64 {
         let link = link as usize;
         let carries = self.network.capacity()[link] * self.manner.step_s;
@@ -375,7 +376,7 @@ impl<'a> Run<'a> {
             }
             let receiver = self.links[hops.end - 1] as usize;
             self.under_way[receiver] += self.sent[flow] - self.arrived[flow];
-            // What is not sent yet is no queue in a switch.
+            // Bytes that are not sent yet are in no switch's queue.
             self.total[self.links[hops.start] as usize] = 0.0;
         }
         let most = self.under_way.iter().copied().fold(0.0, f64::max);
@@ -408,8 +409,8 @@ impl<'a> Run<'a> {
         self.manner.buffers.get(tier?).copied()
     }
 
-    /// Returns the marked part of the bytes that leave a hop's queue: those marked before, and
-    /// those that its switch marks now by the length of its queue.
+    /// Returns the marked bytes among those that leave a hop's queue: bytes that were marked
+    /// before, and bytes that the switch marks now, by the length of its queue.
     fn mark(&mut self, hop: usize, moved: f64, is_sender: bool) -> f64 {
         let Transport::Dcqcn(dcqcn) = &self.manner.transport else { return 0.0 };
         if moved <= 0.0 || is_sender {
@@ -422,7 +423,7 @@ impl<'a> Run<'a> {
     }
 
     /// Lets a flow's receiver notify its sender of marks, and the sender react to earlier notices.
-    /// A notice's delay is that of a byte on the same path through empty queues.
+    /// A notice takes as long as a byte on the same path without queues.
     fn tell(&mut self, dcqcn: &Dcqcn, flow: usize, now_s: f64, (came, marked): (f64, f64)) {
         let packets = (came / PACKET_BYTES, if came > 0.0 { marked / came } else { 0.0 });
         if self.notices[flow].arrive(dcqcn, now_s, packets, &mut self.random) {
@@ -451,8 +452,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Returns the most bytes of each flow in flight: the credits that its receiver gives each of its
-/// senders.
+/// Returns the most bytes in flight of each flow: the credits of the flow's receiver for each
+/// sender.
 fn windows(flows: &[Flow], transport: &Transport) -> Vec<f64> {
     let Transport::Admission { slots, .. } = transport else {
         return vec![f64::INFINITY; flows.len()];
@@ -525,7 +526,7 @@ mod tests {
         let outcome = run(&network, &flows, &manner(Transport::PauseOnly)).unwrap();
         assert!((outcome.time_s / (10e6 / 50e9) - 1.0).abs() < 0.02, "{}", outcome.time_s);
         assert!(outcome.pauses.iter().all(|pauses| *pauses == 0));
-        // What a hop takes in a step is all that is ever there.
+        // The longest queue is one step's bytes.
         let most = outcome.queue_bytes_max.iter().copied().fold(0.0, f64::max);
         assert!(most <= 50e9 * 0.5e-6 * 1.01, "{most}");
     }
@@ -579,14 +580,15 @@ mod tests {
         assert!(admitted.in_flight_bytes_max > 0.5 * credit_bytes);
         let most = |outcome: &Outcome| outcome.queue_bytes_max.iter().copied().fold(0.0, f64::max);
         assert!(most(&admitted) <= 12.0 * f64::from(1 << 17) + 1.0, "{}", most(&admitted));
-        // No switch holds much more of a link than its buffer: what comes in one step.
+        // Per link, a switch holds at most its buffer and the bytes of one step.
         assert!(most(&free) < 12.0 * (500e3 + 50e9 * 0.5e-6 * 12.0), "{}", most(&free));
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(12))]
 
-        /// No link carries more than it can in any step, and each carries the bytes of its flows.
+        /// Checks that no link exceeds its capacity in a step, and that each carries the bytes of
+        /// its flows.
         #[test]
         fn links_carry_what_their_flows_bring(
             pairs in proptest::collection::vec((0u32..16, 16u32..32, 1u32..8), 1..12),
@@ -625,7 +627,7 @@ mod tests {
         };
         let line_s = 20e6 / 50e9;
         assert!(time_s(8, 4e-6) < 1.05 * line_s);
-        // 128 KiB per 4 hops of half a microsecond and 20 more.
+        // 128 KiB per round trip: four hops of half a microsecond, and 20 µs.
         let expected = 22e-6 * 50e9 / f64::from(1 << 17);
         let slow = time_s(1, 20e-6) / line_s;
         assert!((slow / expected - 1.0).abs() < 0.1, "{slow} {expected}");

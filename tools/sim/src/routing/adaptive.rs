@@ -1,6 +1,6 @@
-//! Adaptive routing: each message takes the path whose busiest link is least busy, as switches know
-//! that exchange their load. Paths are tried in an order that differs from flow to flow, so that
-//! equal ones do not all take the first.
+//! Adaptive routing: each message takes the path whose busiest link is least busy, as among
+//! switches that exchange their load. Paths are tried in an order that differs from flow to flow,
+//! so that flows do not all take the first of several equal paths.
 
 use super::{Way, ecmp};
 use crate::flows::Load;
@@ -21,7 +21,7 @@ pub(super) fn route(
     let mut candidate = Path::default();
     let mut rotate = ecmp::chooser(way.key, seed, true);
     for attempt in 0..WAYS {
-        // The attempt's digits, one per choice, name one of all ways.
+        // The digits of the attempt, one per choice, select one of all paths.
         let (mut digits, mut ways) = (attempt, 1);
         way.walk(found, &mut candidate, |step, links| {
             let first = rotate(step, links);
@@ -31,7 +31,7 @@ pub(super) fn route(
             (first + digit) % links.len().max(1)
         });
         let links = || candidate.links.iter().map(|(link, _)| load.of(*link));
-        // Of ways with equally busy links, that with the fewer of them.
+        // Among paths with equally busy links, the one with fewer such links wins.
         let busy = links().fold(0.0, f64::max) + links().sum::<f64>() * 1e-6;
         if busy < best {
             best = busy;

@@ -1,7 +1,7 @@
-//! Equal-cost multipath: a hash of what does not change within a flow.
+//! Equal-cost multipath: a hash of the fields that stay the same within a flow.
 //!
 //! All queue pairs of a connection have the same addresses and, in the paper's case, the same UDP
-//! ports: they take one path, unless the destination's queue pair is hashed as well (E-ECMP).
+//! ports. They take one path, unless the hash includes the destination's queue pair (E-ECMP).
 
 use super::{Key, flow_of};
 use crate::network::{Link, Step};

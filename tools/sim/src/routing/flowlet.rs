@@ -1,5 +1,6 @@
-//! Flowlet switching: after a pause of a flow, the first switch sends on by the uplink that is
-//! least busy there. A pause longer than the paths differ in time keeps packets in order.
+//! Flowlet switching: when a flow begins, and after a pause, the first switch moves the flow to its
+//! least busy uplink. Packets stay in order if the pause is longer than the difference between the
+//! paths' latencies.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +45,7 @@ impl Table {
     }
 }
 
-/// Returns the index of the least busy link, the first of equals from `first` on.
+/// Returns the index of the least busy link; among equals, the first one from `first` on.
 fn least_busy(links: &[Link], first: usize, load: &Load<'_>) -> usize {
     let order = (0..links.len()).map(|at| (first + at) % links.len());
     let busy = |at: &usize| load.of(links[*at]);

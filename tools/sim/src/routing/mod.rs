@@ -37,7 +37,7 @@ pub struct Key {
 pub struct Moment {
     /// Current time, in seconds.
     pub now_s: f64,
-    /// Time when the queue pair sent its last byte before, in seconds; none if there was none.
+    /// Time when the queue pair sent its previous byte, in seconds; None if it has sent none.
     pub idle_since_s: Option<f64>,
 }
 
@@ -57,16 +57,16 @@ pub enum Scheme {
     HashedPairs,
     /// Position of the destination in its rack: uplink k for the NIC at downlink k.
     Pinned,
-    /// Placement by a controller; flows that it has not placed go as by `HashedPairs`, or by `Ecmp`
+    /// Placement by a controller. Flows without a placement go by `HashedPairs`, or by `Ecmp`
     /// ([`Te::over_plain_ecmp`]).
     Te,
-    /// A hash, until a pause of the flow of at least `gap_s`; then the uplink that is least busy at
-    /// the first switch.
+    /// The least busy uplink of the first switch, chosen when a flow begins and after each pause of
+    /// at least `gap_s`; a hash for all other links.
     Flowlet {
         /// Shortest pause after which a flow may take another path, in seconds.
         gap_s: f64,
     },
-    /// Choice for every message anew: the path whose busiest link is least busy.
+    /// A new choice for every message: the path whose busiest link is least busy.
     Adaptive,
     /// Spraying of packets over all paths in turn.
     Spray,
@@ -88,7 +88,7 @@ impl Scheme {
     ///
     /// # Errors
     ///
-    /// If none has it.
+    /// If no scheme has that name.
     pub fn named(name: &str) -> Result<Scheme, SimError> {
         let found = SCHEMES.iter().find(|(known, _)| *known == name);
         found.map(|(_, scheme)| *scheme).ok_or_else(|| SimError::Unknown {
@@ -119,7 +119,7 @@ pub struct Router {
 }
 
 impl Router {
-    /// Makes a router whose switches choose by this scheme; `seed` is that of their hashes.
+    /// Makes a router whose switches choose by this scheme; `seed` is the seed of their hashes.
     #[must_use]
     pub fn new(scheme: Scheme, seed: u64) -> Router {
         let (te, flowlets) = (Te::default(), flowlet::Table::default());
@@ -148,7 +148,7 @@ impl Router {
     ///
     /// # Errors
     ///
-    /// If there is none.
+    /// If no path joins the ports of the flow.
     pub fn route(
         &mut self,
         network: &Network,
@@ -196,11 +196,12 @@ impl Way<'_> {
         (0..=turn).map(|tier| (tier, true)).chain((0..=turn).rev().map(|tier| (tier, false)))
     }
 
-    /// Returns the step of the switch, or NIC, that chooses the next link after one with this far
-    /// end.
+    /// Returns the step of the switch or NIC `number`, the far end of the previous link, that
+    /// chooses the next link.
     pub(crate) fn step(&self, (tier, up): (usize, bool), number: u32) -> Step {
         let host = if up { self.key.from.host } else { self.key.to.host };
-        // Upwards the child that the cables belong to identifies the switch, downwards the group.
+        // On the way up, the child with the cables identifies the switch; on the way down, the
+        // group.
         let group = self.network.child(if up { tier } else { tier + 1 }, host);
         Step { tier, up, at: (group, number) }
     }
@@ -225,10 +226,10 @@ impl Way<'_> {
     }
 }
 
-/// Returns the fields that a fabric hashes: an address for every NIC, the port of RoCE, and the
+/// Returns the fields that a fabric hashes: an address for each NIC, RoCE's UDP ports, and the
 /// queue pair.
 pub(crate) fn flow_of(key: &Key) -> Flow {
-    // The address holds host and NIC whole, in words of their own: no two ports have one address.
+    // Host and NIC are separate words of the address, so no two ports share an address.
     let address = |port: Port| {
         let number = 0xfd00_u128 << 112 | u128::from(port.host) << 32 | u128::from(port.nic);
         IpAddr::V6(Ipv6Addr::from_bits(number))

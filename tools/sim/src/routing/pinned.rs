@@ -1,9 +1,9 @@
 //! Path pinning by the destination's *slice*, the position of its NIC in its rack: uplink k carries
 //! the traffic to every rack's downlink k.
 //!
-//! This is perfect where a job has whole racks and all links work: 16 NICs send to 16 slices of one
-//! rack. Where a rack's hosts send to hosts of different racks, slices coincide. Uplinks that have
-//! failed shift the slices of those after them onto others.
+//! Pinned paths are perfect if a job has whole racks and all links work: 16 NICs send to 16 slices
+//! of one rack. If a rack's hosts send to hosts of different racks, slices coincide. A failed
+//! uplink shifts the slices after it onto other uplinks.
 
 use super::Key;
 use super::ecmp;

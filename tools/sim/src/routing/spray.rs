@@ -1,12 +1,13 @@
-//! Packet spraying: every link that leads on carries the same part of the flow.
+//! Packet spraying: each NIC and switch divides a flow equally among all its links towards the
+//! destination.
 
 use super::Way;
 use crate::network::{Link, Path};
 
-/// Sets `path` to the paths of all packets together, each link with the part that takes it.
+/// Sets `path` to the paths of all packets: each link with the part of the flow that takes it.
 pub(super) fn route(way: &Way<'_>, found: &mut Vec<Link>, path: &mut Path) {
     path.clear();
-    // Numbers that are reached at this level, each with its part of the flow.
+    // NICs or switches reached at this level, by number, each with its part of the flow.
     let mut here = vec![(way.key.from.nic, 1.0)];
     let mut next: Vec<(u32, f64)> = Vec::new();
     for level in way.levels() {

@@ -1,11 +1,11 @@
 //! Traffic engineering: a controller that knows the traffic matrix periodically places each pair of
-//! NICs on a path of its own, by constrained shortest paths (CSPF).
+//! NICs on its own path, by constrained shortest paths (CSPF).
 //!
-//! The candidates are the shortest paths that have room for the whole demand; the one that is least
-//! full afterwards is taken. A demand without a candidate may still find room if others move: in
-//! two tiers along a chain of two colours, as edges of a bipartite graph are coloured (König), so
-//! that equal demands are placed wherever that is possible at all. Demands that are not placed, and
-//! those placed on a link that has failed since, take the switches' default path.
+//! The candidates are the shortest paths with room for the whole demand; the one with the most room
+//! left is taken. A demand without a candidate may find room if other demands move. In two tiers,
+//! they move along a chain of two colours, as in edge colouring of a bipartite graph (König), so
+//! that equal demands are placed whenever possible. Demands that are not placed, or whose path has
+//! a failed link, take the switches' default path.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ impl Interval {
     }
 }
 
-/// Amount of the demands that was placed.
+/// Demands and their rates: in all, and placed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Placed {
     /// Demands in all.
@@ -77,14 +77,14 @@ pub struct Te {
     plain: bool,
 }
 
-/// Most demands that move for one.
+/// Most demands that may move to make room for another.
 const MOVES: usize = 4_096;
-/// Relative rounding error within which a link is not over its capacity.
+/// Relative amount by which rounding may exceed the capacity of a link.
 const HAIR: f64 = 1e-9;
 
 impl Te {
-    /// Returns the placement with another default: demands that are not placed go by addresses and
-    /// ports alone (`Ecmp`), and not by their queue pair as well (`HashedPairs`).
+    /// Returns the placement with another default: demands that are not placed are hashed by
+    /// addresses and ports alone (`Ecmp`), not also by the queue pair (`HashedPairs`).
     #[must_use]
     pub fn over_plain_ecmp(self) -> Te {
         Te { plain: true, ..self }
@@ -98,16 +98,16 @@ impl Te {
     ///
     /// # Errors
     ///
-    /// If there is no path at all for one.
+    /// If a demand has no path at all.
     pub fn place(network: &Network, demands: &[Demand]) -> Result<Te, crate::SimError> {
         Te::place_some(network, demands, false)
     }
 
-    /// Places demands as `Te::place` does, and those without room on the path where most is left.
+    /// Places demands as `Te::place` does, and those without room on the path with the most room.
     ///
     /// # Errors
     ///
-    /// If there is no path at all for one.
+    /// If a demand has no path at all.
     pub fn place_all(network: &Network, demands: &[Demand]) -> Result<Te, crate::SimError> {
         Te::place_some(network, demands, true)
     }
@@ -115,7 +115,7 @@ impl Te {
     fn place_some(network: &Network, demands: &[Demand], all: bool) -> Result<Te, crate::SimError> {
         let mut engine = Engine::new(network, demands)?;
         let mut order: Vec<usize> = (0..demands.len()).collect();
-        // Order: the largest first; of equals the first.
+        // The largest demand goes first; among equals, the first one.
         order.sort_by(|one, other| {
             demands[*other].bytes_per_s.total_cmp(&demands[*one].bytes_per_s).then(one.cmp(other))
         });
@@ -147,14 +147,14 @@ impl Te {
         Ok(te)
     }
 
-    /// Returns how much was placed.
+    /// Returns how many demands were placed, and their rates.
     #[must_use]
     pub fn placed(&self) -> Placed {
         self.placed
     }
 
-    /// Sets `path` to the path of a flow, if it is placed and all its links work; returns whether
-    /// it is.
+    /// Sets `path` to the placed path of a flow, if all its links work. Returns false if the flow
+    /// has no such path.
     pub(super) fn route(&self, network: &Network, key: &Key, path: &mut Path) -> bool {
         let Some(way) = self.ways.get(&(key.from, key.to)) else { return false };
         if !way.iter().all(|link| network.works(*link)) {
@@ -193,16 +193,17 @@ impl<'a> Engine<'a> {
     }
 
     /// Returns the path of a demand with the most room, over spine `spine` or over any, and the
-    /// room that would be left on its fullest link as a part of the capacity: by Dijkstra's rule
-    /// for the widest path, level by level, since all shortest paths have the same levels.
+    /// room that would be left on its fullest link, as a part of the link's capacity. Uses
+    /// Dijkstra's rule for the widest path, level by level: all shortest paths have the same
+    /// levels.
     fn widest(&mut self, index: usize, spine: Option<u32>) -> Option<(f64, Vec<Link>)> {
         let demand = self.demands[index];
         let key = Key { from: demand.from, to: demand.to, channel: 0, pair: 0 };
         let way = Way { network: self.network, key: &key, turn: self.turns[index] };
         let capacity = self.network.capacity();
         let mut found = std::mem::take(&mut self.found);
-        // NICs or switches that are reachable after each level, by number: the capacity left on the
-        // path, its last link, and the number at that link's near end.
+        // Per level, the reachable NICs or switches by number: capacity left on the path, its last
+        // link, and the number at the near end of that link.
         let mut levels: Vec<BTreeMap<u32, (f64, Link, u32)>> = Vec::new();
         let mut here = BTreeMap::from([(demand.from.nic, (f64::INFINITY, 0, 0))]);
         for level in way.levels() {
@@ -237,7 +238,7 @@ impl<'a> Engine<'a> {
         Some((least, links))
     }
 
-    /// Places a demand where there is room for all of it; returns whether there is.
+    /// Places a demand on a path with room for all of it; returns false if there is none.
     fn place(&mut self, index: usize) -> bool {
         let fits = |(least, _): &(f64, Vec<Link>)| *least >= -HAIR;
         let Some((_, way)) = self.widest(index, None).filter(fits) else { return false };
@@ -267,7 +268,7 @@ impl<'a> Engine<'a> {
         self.room[link as usize] < -HAIR * self.network.capacity()[link as usize]
     }
 
-    /// Moves others out of the way of a demand, if that helps; in two tiers only.
+    /// Moves other demands to make room for a demand, if possible; in two tiers only.
     fn make_room(&mut self, index: usize) {
         if self.turns[index] != 1 {
             return;
@@ -280,7 +281,8 @@ impl<'a> Engine<'a> {
             let room = &self.room;
             ways.iter().find(|way| room[way[at] as usize] >= needs)
         };
-        // A colour that is free where the demand comes from, and one where it goes.
+        // A colour with room on the uplink of the source, and one with room on the downlink of the
+        // target.
         let (Some(first), Some(other)) = (has_room(1), has_room(2)) else { return };
         let colours = [first, other].map(|way| self.network.far_end(way[1]));
         let before: Vec<Link> = Vec::new();
@@ -302,7 +304,7 @@ impl<'a> Engine<'a> {
                 break;
             }
         }
-        // It did not help: all back to where they were.
+        // The moves did not help, so they are undone.
         for (mover, way) in moved.into_iter().rev() {
             self.take(mover);
             if !way.is_empty() {
@@ -311,7 +313,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Returns the path of a demand over a certain spine.
+    /// Returns the path of a demand over the spine `colour`.
     fn coloured(&mut self, index: usize, colour: u32) -> Option<Vec<Link>> {
         self.widest(index, Some(colour)).map(|(_, way)| way)
     }
@@ -346,8 +348,7 @@ mod tests {
         }
     }
 
-    /// Over three tiers and all paths, as much is placed as there is room for above the zones,
-    /// however many paths lead there.
+    /// Checks over three tiers that all paths are tried: as much is placed as fits above the zones.
     #[test]
     fn all_ways_over_three_tiers_are_looked_at() {
         let zone = Zone { racks: 8, zones: 2, oversubscription: 1.0, ..Zone::default() };
@@ -358,7 +359,8 @@ mod tests {
             to: network.port(to),
             bytes_per_s: 50e9,
         };
-        // Every rank of a zone to its like in the other: each spine has eight cables upwards.
+        // Every rank sends to its counterpart in the other zone; each spine has eight cables
+        // upwards.
         let demands: Vec<Demand> =
             (0..half).flat_map(|at| [demand(at, half + at), demand(half + at, at)]).collect();
         let te = Te::place(&network, &demands).unwrap();

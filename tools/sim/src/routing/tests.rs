@@ -18,11 +18,12 @@ fn plans() -> Vec<Plan> {
     vec![zones.plan().unwrap(), rails, cables, Zone { racks: 5, ..Zone::default() }.plan().unwrap()]
 }
 
-/// Checks that a path's parts flow on from link to link, and that all of it arrives.
+/// Checks that the parts of a path continue from link to link, and add up to the whole flow at its
+/// end.
 fn check(network: &Network, key: &Key, path: &Path) {
     let turn = network.meeting(key.from, key.to).unwrap();
     let way = Way { network, key, turn };
-    // How much is where, by number, at the level at hand.
+    // Part of the flow at each NIC or switch of the current level, by number.
     let mut here = std::collections::BTreeMap::from([(key.from.nic, 1.0)]);
     let mut links = path.links.iter().peekable();
     for level in way.levels() {

@@ -1,4 +1,4 @@
-//! F1: how evenly a hash spreads many equal flows.
+//! F1: evenness of a hash over many equal flows.
 
 use ccl_plot::Figure;
 

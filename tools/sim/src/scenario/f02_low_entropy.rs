@@ -1,4 +1,4 @@
-//! F2: few flows are spread much worse, and queue pairs help.
+//! F2: a hash spreads few flows much less evenly, and queue pairs help.
 
 use ccl_plot::Figure;
 
@@ -25,7 +25,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Queue pairs, and the result of throwing balls into bins.
+/// Queue pairs, and the expected ratio of balls thrown into bins.
 const CASES: [(u32, f64); 4] = [(1, 3.05), (4, 1.97), (16, 1.47), (32, 1.32)];
 
 fn run(setting: &Setting) -> Result<Findings, SimError> {
@@ -54,7 +54,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     }
     let single = Manner::at_once(1);
     let mut alone = Vec::new();
-    // Without the queue pair in the hash more of them change nothing.
+    // More queue pairs change nothing if the hash leaves them out.
     let mut ratios = Vec::new();
     for seed in setting.trials() {
         let outcome = run_streams(&network, Scheme::Ecmp, &streams, Manner::at_once(16), seed)?;

@@ -1,4 +1,4 @@
-//! F3: how much longer than ideal traffic takes with twice the uplinks, by queue pairs.
+//! F3: time over the ideal time with twice the uplinks, by number of queue pairs.
 
 use ccl_plot::Figure;
 

@@ -32,7 +32,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 /// Hosts of the jobs: the paper's groups have 16 to 128 ranks.
 const JOB_HOSTS: [u32; 4] = [2, 4, 8, 16];
 
-/// Returns the streams of all-reduce rings of jobs that fill the zone in random order.
+/// Returns the streams of all_reduce rings of jobs that fill the zone in random order.
 pub(super) fn scattered(network: &Network, seed: u64) -> Result<Vec<Stream>, SimError> {
     let call = Call::new(Collective::AllReduce, "ring", 1 << 30)?;
     let jobs = Job::fill(network, &JOB_HOSTS, Some(&mut Random::new(seed)));
@@ -40,7 +40,7 @@ pub(super) fn scattered(network: &Network, seed: u64) -> Result<Vec<Stream>, Sim
     of_all(network, &jobs, &call, rings)
 }
 
-/// Returns the streams of jobs that all make the same call, each a group.
+/// Returns the streams of jobs that all make the same call; each job is a group.
 pub(super) fn of_all(
     network: &Network,
     jobs: &[Job],
@@ -51,7 +51,7 @@ pub(super) fn of_all(
     Ok(streams.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
-/// Returns for each trial and job the part of its roofline that the job reaches.
+/// Returns the part of its roofline that each job reaches, by trial.
 fn of_roofline(
     setting: &Setting,
     network: &Network,

@@ -35,8 +35,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Returns the streams of a direct all_to_all in which data for another host first moves, inside,
-/// to the rank whose NIC is on the destination's rail.
+/// Returns the streams of a direct all_to_all. Data for another host first moves, inside the
+/// sender's host, to the rank whose NIC is on the destination's rail.
 fn all_to_all(network: &Network, hosts: u32) -> Result<Vec<Stream>, SimError> {
     let call = Call::new(Collective::AllToAll, "hierarchical", 1 << 30)?;
     Job::first(hosts).streams(network, &call, 1, 0)
@@ -57,7 +57,7 @@ fn gains(setting: &Setting, uplinks: u32) -> Result<[f64; 2], SimError> {
         let manner = Manner { peers, settle_s, ..Manner::at_once(setting.count(pairs)) };
         let inside_s = setting.number("inside") * roofline_s;
         let mut ratios = Vec::new();
-        // Rings have few flows: their hashes vary more, and cost little to try.
+        // Rings have few flows: the results of their hashes vary more, and trials are cheap.
         let trials = if *pairs == "ring_pairs" { "ring_trials" } else { "trials" };
         for seed in setting.seeds(trials) {
             let time_s = |scheme| {

@@ -1,4 +1,4 @@
-//! F9: queue pairs, hashed, against plain ECMP.
+//! F9: hashed queue pairs compared with plain ECMP.
 
 use ccl_core::types::Collective;
 use ccl_plot::Figure;
@@ -41,11 +41,11 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 /// Buffers of a benchmark, in MiB.
 const SIZES_MIB: [u32; 5] = [64, 256, 1024, 4096, 16384];
-/// Buffer of the streams that are run, in MiB: others take as many times longer.
+/// Simulated buffer size, in MiB; the times of other sizes are in proportion.
 const RUN_MIB: u32 = 1024;
 
-/// Returns the latency of the steps of a ring, in seconds, besides the time of its bytes: two steps
-/// for each rank but one, of which two for each host but one cross the network.
+/// Returns the latency of all steps of a ring, in seconds, without the time of its bytes. The ring
+/// has two steps for each rank but one; two for each host but one cross the network.
 fn latency_s(setting: &Setting, network: &Network) -> f64 {
     let [ranks, hosts] = [network.ranks(), network.plan().hosts].map(f64::from);
     let across = 2.0 * (hosts - 1.0);

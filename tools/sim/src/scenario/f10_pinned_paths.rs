@@ -53,7 +53,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         match name {
             "whole racks" => findings.expect(what, Unit::Part, lost, Expected::AtMost(0.01)),
             "scattered" => findings.expect(what, Unit::Part, lost, Expected::AtLeast(0.3)),
-            // Two flows on one uplink, for the one job of several that has that rack.
+            // Two flows share an uplink, but only for the one job with that rack.
             _ => findings.expect(what, Unit::Part, lost, Expected::AtLeast(0.01)),
         }
         bars.push(1.0 - lost);
@@ -65,9 +65,9 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     Ok(findings)
 }
 
-/// Orders a job's hosts so that neighbours are in different racks: the first hosts of all its
-/// racks, then the second ones. So all NICs of a rack send over its uplinks. Otherwise those of one
-/// host alone would, which leaves half of the uplinks idle and a failed one unnoticed.
+/// Orders a job's hosts so that neighbours are in different racks: first the first host of each
+/// rack, then the second ones. Then all NICs of a rack send over its uplinks. In rack order, only
+/// those of one host would: half of the uplinks would be idle, and a failed one could go unnoticed.
 fn deal(network: &Network, job: &mut Job) {
     let rack_hosts = network.plan().fabric.hosts_in_group(0).max(1);
     job.hosts.sort_by_key(|host| (u64::from(*host) % rack_hosts, *host));

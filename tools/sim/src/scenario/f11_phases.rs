@@ -65,7 +65,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     Ok(findings)
 }
 
-/// Returns for each job the part of its roofline that it reaches.
+/// Returns the part of its roofline that each job reaches.
 fn parts_of_roofline(network: &Network, scheme: Scheme, seed: u64) -> Result<Vec<f64>, SimError> {
     let streams = scattered(network, seed)?;
     let outcome = run_streams(network, scheme, &streams, Manner::at_once(1), seed)?;

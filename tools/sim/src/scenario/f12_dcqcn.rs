@@ -52,7 +52,7 @@ pub(super) fn all_to_all(zone: &Zone, bytes: f64) -> Vec<Stream> {
     pairs.map(stream).filter(|stream| stream.from.host != stream.to.host).collect()
 }
 
-/// Means of a transport: time over roofline, and seconds that all links were paused.
+/// Means of a transport: time over roofline, and seconds of pauses summed over the links.
 struct Case {
     name: &'static str,
     time: f64,
@@ -61,7 +61,7 @@ struct Case {
     alpha: f64,
 }
 
-/// Returns the means over the later calls of several in a row over the same queue pairs.
+/// Returns the means over the later half of consecutive calls over the same queue pairs.
 fn of_calls(
     setting: &Setting,
     network: &Network,

@@ -41,8 +41,8 @@ fn paused_upwards(network: &Network, outcome: &Outcome) -> (f64, u32) {
     (links().map(|link| outcome.paused_s[link]).sum(), pauses)
 }
 
-/// Adds the results of queues and pauses; `credit_bytes` is the most bytes that a receiver gave
-/// credits for, if it did.
+/// Adds the results of queues and pauses. `credit_bytes` is the most bytes of credits of a
+/// receiver, None without admission.
 fn tell(
     findings: &mut Findings,
     network: &Network,
@@ -60,7 +60,7 @@ fn tell(
     let part = upwards_s / network.tier_links(1, true).count() as f64 / outcome.time_s;
     let what = format!("{name}: part of the time so paused");
     match credit_bytes {
-        // A thousandth of all the time of all the links is not sustained.
+        // Pauses for a thousandth of the time of all links do not count as sustained.
         Some(_) => findings.expect(what, Unit::Part, part, Expected::AtMost(0.001)),
         None => findings.note(what, Unit::Part, part),
     }

@@ -1,4 +1,4 @@
-//! F15: a library tuned for another network than it has.
+//! F15: a library tuned for a different network.
 
 use ccl_core::admission;
 use ccl_plot::Figure;
@@ -32,7 +32,7 @@ const SLOT_BYTES: usize = 32 << 10;
 
 /// Returns the cases: name, routing, queue pairs, and slots of a link.
 fn cases(setting: &Setting, zone: &Zone) -> [(&'static str, Scheme, u32, u32); 5] {
-    // As many slots as are filled while one comes back.
+    // Number of slots that are filled during one round trip.
     let slots = |round_trip_us: f64| {
         (zone.nic_bytes_per_s * round_trip_us * 1e-6 / SLOT_BYTES as f64).ceil() as u32
     };
@@ -64,7 +64,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     for (name, scheme, pairs, slots) in cases {
         let hops_s = 4.0 * STEP_S;
         let round_trip_s = match scheme {
-            // What the defaults were made for.
+            // The round trip that the defaults are tuned for.
             Scheme::Adaptive => setting.number("assumed") * 1e-6,
             _ => setting.number("round_trip") * 1e-6,
         };

@@ -32,12 +32,12 @@ fn crossing(network: &Network, streams: &[Stream]) -> (f64, f64) {
     (crosses.map(|stream| stream.bytes).sum(), streams.iter().map(|stream| stream.bytes).sum())
 }
 
-/// Returns the streams of a ring over all ranks, dealt to the zones in turn: every step leaves the
-/// host and the zone.
+/// Returns the streams of a ring over all ranks, dealt to the zones alternately, so that every step
+/// leaves the host and the zone.
 fn dealt(network: &Network, call: &Call, hosts: u32) -> Vec<Stream> {
     let each = network.plan().ranks_per_host;
     let half = hosts / 2 * each;
-    // Rank r of the ring: even ones in the first zone, odd ones in the second.
+    // Even ranks of the ring are in the first zone, odd ones in the second.
     let seat = |rank: u32| if rank.is_multiple_of(2) { rank / 2 } else { half + rank / 2 };
     let ranks = hosts * each;
     let bytes = 2.0 * f64::from(ranks - 1) / f64::from(ranks) * call.bytes as f64;

@@ -27,14 +27,14 @@ pub(super) const SCENARIO: Scenario = Scenario {
 };
 
 /// Returns the network and the streams, the bystander's last. The first ranks send to the first
-/// rank of the last group of hosts; the bystander sends to its second rank.
+/// rank of the last group of hosts, the bystander to the second rank of that group.
 fn set_up(setting: &Setting) -> Result<(Network, Vec<Stream>), SimError> {
-    // One wide uplink, as if all were spread perfectly: only queues are looked at.
+    // One wide uplink stands for perfectly spread traffic: only queues matter here.
     let uplink_bytes_per_s = f64::from(Zone::default().rack_nics()) * GBPS_400;
     let zone = Zone { racks: 3, uplinks: 1, uplink_bytes_per_s, ..Zone::default() };
     let mut network = Network::new(setting.plan(&zone)?.collapsed())?;
     let Plan { fabric, hosts, ranks_per_host, .. } = network.plan();
-    // Where all are in one group, a host is one.
+    // If all hosts are in one group, each host counts as a group.
     let group = u32::try_from(fabric.hosts_in_group(0)).unwrap_or(*hosts);
     let group = if group < *hosts { group.max(1) } else { 1 };
     let first = (hosts - 1) / group * group * ranks_per_host;

@@ -1,6 +1,6 @@
-//! Experiments: each builds a network, runs something on it, and reports the results beside the
-//! claims of its source. The mechanisms are the same in all; a file here has only the cases, and
-//! its parameters can be given other values.
+//! Experiments: each builds a network, runs traffic on it, and reports the results beside the
+//! claims of its source. All use the same mechanisms: the file of an experiment has only its cases.
+//! Its parameters can be set to other values.
 
 mod f01_hashed_flows;
 mod f02_low_entropy;
@@ -42,7 +42,7 @@ use crate::{SimError, queues};
 
 pub use replay::{PARAMETERS as REPLAY_PARAMETERS, replay};
 
-/// A number that an experiment can be given another value of.
+/// An adjustable number of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameter {
     /// Name of the parameter.
@@ -75,7 +75,7 @@ pub struct Scenario {
 const ON_ANY: [(&str, usize); 5] =
     [("job", 1), ("scale", 1), ("schemes", 2), ("straggler", 1), ("incast", 1)];
 
-/// Parameters that a network given from outside has its own values of.
+/// Parameters whose values come from a given network.
 const OF_NETWORK: [&str; 7] =
     ["racks", "rack_hosts", "nics", "uplinks", "zones", "over", "ranks_per_host"];
 
@@ -97,14 +97,14 @@ pub struct Ask<'a> {
     pub memory_mib: u64,
     /// Most work of a run, in millions of steps ([`Plan::work_millions`]).
     pub work_millions: u64,
-    /// Other values of its parameters, by name.
+    /// Changed values of parameters, by name.
     pub changed: &'a [(String, f64)],
     /// Network to run on, if not the experiment's own.
     pub on: Option<&'a On>,
 }
 
 impl Default for Ask<'_> {
-    /// Returns the defaults, with which the page was made.
+    /// Returns the defaults, which the documentation page uses.
     fn default() -> Self {
         Ask { seed: 1, memory_mib: 4_096, work_millions: 1_000, changed: &[], on: None }
     }
@@ -140,7 +140,7 @@ pub const SCENARIOS: &[Scenario] = &[
 ///
 /// # Errors
 ///
-/// If none has it.
+/// If no experiment has that name.
 pub fn find(name: &str) -> Result<&'static Scenario, SimError> {
     SCENARIOS.iter().find(|scenario| scenario.name == name).ok_or_else(|| SimError::Unknown {
         what: "scenario",
@@ -152,12 +152,12 @@ pub fn find(name: &str) -> Result<&'static Scenario, SimError> {
 /// Most seeds of a run.
 const SEEDS_MAX: u32 = 1_000;
 
-/// Runs an experiment with `seeds` seeds, from that of `ask` on: the report has the mean of each
-/// number and its standard error.
+/// Runs an experiment with `seeds` consecutive seeds, from that of `ask` on. The report has the
+/// mean of each number and its standard error.
 ///
 /// # Errors
 ///
-/// If it cannot run, or that is no number of seeds.
+/// If the experiment cannot run, or the number of seeds is out of range.
 pub fn over_seeds(
     ask: &Ask<'_>,
     seeds: u32,
@@ -190,7 +190,8 @@ impl Scenario {
     ///
     /// # Errors
     ///
-    /// If it has no such parameter or is bound to its own network, or cannot run with these.
+    /// If a parameter is unknown, the experiment needs its own network, or it cannot run with these
+    /// parameters.
     pub fn run(&self, ask: &Ask<'_>) -> Result<Report, SimError> {
         let parameters = self.on(ask.on)?;
         let setting = Setting::new(ask, &parameters)?;
@@ -198,7 +199,7 @@ impl Scenario {
         Ok(setting.report(self.name, self.title, self.source, &parameters, findings))
     }
 
-    /// Returns its parameters, except those that a given network has its own values of.
+    /// Returns its parameters, except those whose values come from the given network.
     fn on(&self, on: Option<&On>) -> Result<Vec<Parameter>, SimError> {
         let Some(On { name, plan }) = on else { return Ok(self.parameters.to_vec()) };
         let Some((_, tiers)) = ON_ANY.iter().find(|(known, _)| *known == self.name) else {
@@ -243,7 +244,7 @@ impl Setting {
         Ok(Setting { seed, memory_mib, work_millions, values, on })
     }
 
-    /// Makes the report of the findings, with the parameters that they were found with.
+    /// Creates the report of the findings, with the parameters of the run.
     pub(crate) fn report(
         &self,
         name: &str,
@@ -274,7 +275,7 @@ impl Setting {
         self.values.get(name).copied().unwrap_or(0.0)
     }
 
-    /// Returns the nearest whole number of a parameter that is a count, or a number in a list.
+    /// Returns a parameter as a whole number, rounded: a count or an index in a list.
     pub(crate) fn whole(&self, name: &str) -> u32 {
         self.number(name).round().clamp(0.0, f64::from(u32::MAX)) as u32
     }
@@ -289,7 +290,7 @@ impl Setting {
         self.seeds("trials")
     }
 
-    /// Returns as many seeds as a parameter says.
+    /// Returns as many seeds as the parameter `name` says.
     pub(crate) fn seeds(&self, name: &str) -> Vec<u64> {
         let mut random = Random::new(self.seed);
         (0..self.count(name)).map(|_| random.bits()).collect()
@@ -330,7 +331,7 @@ impl Setting {
 /// Description of the parameter `trials`.
 const TRIALS: &str = "trials with other hashes and places, whose mean is shown";
 
-/// Returns the streams of every NIC of a rack to the one at the same position in another.
+/// Returns streams from every NIC of a rack to the NIC at the same position in another rack.
 fn rack_to_rack(zone: &Zone, from: u32, to: u32, bytes: f64) -> Vec<Stream> {
     let port = |rack: u32, at: u32| Port {
         host: rack * zone.rack_hosts + at / zone.nics,
@@ -341,7 +342,7 @@ fn rack_to_rack(zone: &Zone, from: u32, to: u32, bytes: f64) -> Vec<Stream> {
     (0..zone.rack_nics()).map(stream).collect()
 }
 
-/// Makes a router of this scheme; a controller places the streams on the network as it is.
+/// Creates a router of this scheme; a controller places the streams on the present network.
 fn router(
     network: &Network,
     scheme: Scheme,
@@ -354,9 +355,8 @@ fn router(
     Ok(Router::with_te(seed, Te::place(network, &demands(network, streams))?))
 }
 
-/// Returns the demands of streams, port by port, as rates if all go on for the time that the
-/// busiest NIC needs: a controller's rules know a source and a destination, and no connection
-/// between them.
+/// Returns the demands of streams by pair of ports, because a controller's rules have no
+/// connections. A demand is the rate at which its bytes take as long as those of the busiest NIC.
 fn demands(network: &Network, streams: &[Stream]) -> Vec<Demand> {
     let mut bytes: BTreeMap<(Port, bool), f64> = BTreeMap::new();
     let (mut places, mut demands) = (BTreeMap::new(), Vec::new());
@@ -415,8 +415,8 @@ fn queued(
     Ok(queued)
 }
 
-/// Orders the flows of each sender at random, one after another except for `at_a_time` at a time,
-/// as ranks that are not in step have them.
+/// Orders the flows of each sender at random, with at most `at_a_time` in flight, as with ranks
+/// that are out of step.
 fn in_turn(flows: &mut [queues::Flow], at_a_time: u32, seed: u64) {
     let mut random = Random::new(seed);
     let mut by_sender: BTreeMap<u32, Vec<u32>> = BTreeMap::new();

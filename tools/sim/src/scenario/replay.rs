@@ -26,19 +26,19 @@ pub const PARAMETERS: &[Parameter] = &[
 ];
 
 const TITLE: &str = "recorded traffic, replayed";
-/// Most points of a line that are drawn.
+/// Most points in a line of the figure.
 const POINTS: usize = 400;
-/// Most messages of an interval: those of minutes of simulation.
+/// Most messages of an interval: so many take minutes to simulate.
 const MESSAGES_MAX: f64 = 50e6;
 
-/// Replays traffic over the network that is asked for. Ranks fill hosts, and send by the NICs
-/// nearest to them. The traffic of an interval starts, all at once, with the interval or when all
-/// earlier traffic has arrived, whichever is later.
+/// Replays traffic over the network of `ask`. Ranks fill hosts, and send by the NICs nearest to
+/// them. The traffic of an interval starts all at once, with the interval or when all earlier
+/// traffic has arrived, whichever is later.
 ///
 /// # Errors
 ///
-/// If the traffic is empty, names ranks that it does not have, or has more ranks than the network;
-/// if no path joins two of its ranks; if the replay takes more memory than is allowed.
+/// If the traffic is empty, names a rank out of its range, or has more ranks than the network; if
+/// no path joins two of its ranks; if the replay needs more memory than is allowed.
 pub fn replay(traffic: &Traffic, routing: Scheme, ask: &Ask<'_>) -> Result<Report, SimError> {
     let setting = Setting::new(ask, PARAMETERS)?;
     let Some(on) = &setting.on else {
@@ -90,7 +90,7 @@ fn check(traffic: &Traffic, network: &Network) -> Result<(), SimError> {
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     starts_s: f64,
-    /// Time that the interval took, and the time if ports alone limited it.
+    /// Simulated time that the interval took, and its time if only ports limited it.
     takes_s: f64,
     ports_s: f64,
 }
@@ -100,10 +100,10 @@ struct Replaying<'a> {
     traffic: &'a Traffic,
     setting: &'a Setting,
     router: Router,
-    /// Time when all earlier traffic has arrived, and the same if ports alone limited it.
+    /// Simulated time when all earlier traffic has arrived, and the same if only ports limited it.
     free_s: f64,
     ports_free_s: f64,
-    /// Time in which something crosses the network, and its roofline.
+    /// Total time in which traffic crosses the network, and its roofline.
     crossing_s: f64,
     roofline_s: f64,
     across_bytes: f64,
@@ -112,11 +112,11 @@ struct Replaying<'a> {
     /// Per tier: max-to-mean ratios of the intervals that loaded it.
     ratios: Vec<Vec<f64>>,
     seen: Vec<Seen>,
-    /// Placement interval of the controller that its current paths are of.
+    /// Placement interval in which the controller set the current paths.
     placed: Option<usize>,
 }
 
-/// Most looks at links: each interval looks at all links, and more looks take hours.
+/// Most links to visit, in all intervals together: more take hours.
 const LINKS_SEEN_MAX: f64 = 2e9;
 
 impl<'a> Replaying<'a> {
@@ -180,7 +180,7 @@ impl<'a> Replaying<'a> {
         }
         let begins_s = number as f64 * self.traffic.interval_s;
         let starts_s = begins_s.max(self.free_s);
-        // Nothing arrives in an interval without traffic.
+        // An interval without traffic does not change when all has arrived.
         if takes_s > 0.0 {
             self.free_s = starts_s + takes_s;
             self.ports_free_s = begins_s.max(self.ports_free_s) + ports_s;
@@ -189,7 +189,7 @@ impl<'a> Replaying<'a> {
         Ok(())
     }
 
-    /// Places all traffic until the controller places again, which it knows in advance.
+    /// Places all traffic until the next placement; the controller knows that traffic in advance.
     fn place(&mut self, number: usize) -> Result<(), SimError> {
         let every_s = Interval::default().every_s;
         let period = |number: usize| (number as f64 * self.traffic.interval_s / every_s) as usize;
@@ -231,17 +231,18 @@ impl<'a> Replaying<'a> {
                 remedy,
             ));
         }
-        // Some wait, so that there are pauses to switch in.
+        // Some queue pairs wait, so that flows have pauses.
         Ok(Manner { message_bytes, in_flight: pairs.div_ceil(2), ..manner })
     }
 
-    /// Returns the time of traffic that stays inside hosts: that of the busiest rank and direction.
+    /// Adds up the bytes inside hosts, and returns their time: that of the busiest rank and
+    /// direction.
     fn inside_s(&mut self, bytes: &Bytes) -> f64 {
         let each = self.network.plan().ranks_per_host;
         let mut ranks: BTreeMap<(Rank, bool), f64> = BTreeMap::new();
         for ((from, to), bytes) in bytes.iter().filter(|((from, to), _)| from / each == to / each) {
             self.inside_bytes += *bytes as f64;
-            // What a rank sends to itself moves nowhere.
+            // Bytes from a rank to itself do not move.
             if from != to {
                 *ranks.entry((*from, false)).or_insert(0.0) += *bytes as f64;
                 *ranks.entry((*to, true)).or_insert(0.0) += *bytes as f64;
@@ -293,7 +294,7 @@ fn across(network: &Network, bytes: &Bytes) -> Vec<Stream> {
     crosses.flat_map(|(pair, bytes)| of_pair(network, *pair, *bytes as f64, 0)).collect()
 }
 
-/// Draws the time of each interval; of neighbours that share a point the longest.
+/// Draws the time of the intervals; a point for several intervals shows the longest.
 fn figure(seen: &[Seen], interval_s: f64) -> Figure {
     let together = seen.len().div_ceil(POINTS).max(1);
     let line = |of: fn(&Seen) -> f64| -> Vec<(f64, f64)> {
@@ -351,7 +352,7 @@ mod tests {
         // 100 GB by a NIC of 50 GB/s take two seconds, and 5 GB a tenth of one.
         let (long, short) = (100_000_000_000, 5_000_000_000);
         let both = traffic(16, &[&[((0, 8), long)], &[((0, 8), short)], &[], &[((0, 8), short)]]);
-        // What has nothing at its end ends no later.
+        // Empty intervals at the end do not delay the end.
         let mut trailing = both.clone();
         trailing.intervals.resize(100, Bytes::new());
         let on = on("meta-24576", 4);
@@ -361,7 +362,7 @@ mod tests {
             assert!(near(ends, 3.1) && value(&report, "recorded") == 100.0, "{name}: {ends}");
             let report = replayed(&both, &on, scheme).unwrap();
             assert_eq!(value(&report, "recorded"), 4.0);
-            // The second waits until 2, the last begins with its interval, at 3.
+            // The second interval waits until 2; the last one begins on time, at 3.
             let ends = value(&report, "until all has arrived");
             assert!(near(ends, 3.1), "{name}: {ends}");
             assert!(near(value(&report, "time of sending"), 2.2), "{name}");
@@ -395,7 +396,7 @@ mod tests {
 
     #[test]
     fn hosts_with_more_nics_than_ranks_send_by_all_of_them() {
-        // Four NICs of 12.5 GB/s beside each rank, whatever rail the receiver is on.
+        // Each rank has four NICs of 12.5 GB/s, whatever the receiver's rail is.
         let traffic = traffic(16, &[&[((0, 8), 10_000_000_000), ((1, 10), 10_000_000_000)]]);
         let report = replayed(&traffic, &on("p5", 2), Scheme::HashedPairs).unwrap();
         assert!(near(value(&report, "until all has arrived"), 0.2), "{report:?}");

@@ -35,7 +35,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Runs one case; parallel cables of the network count as one, since all is sprayed.
+/// Runs one case. Parallel cables are merged, because all traffic is sprayed.
 fn run(setting: &Setting) -> Result<Findings, SimError> {
     let zone = Zone {
         racks: setting.count("racks"),

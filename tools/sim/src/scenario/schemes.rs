@@ -27,8 +27,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Returns the part of their roofline that jobs reach on average, and how unevenly the uplinks
-/// carry.
+/// Returns the mean part of their roofline that jobs reach, the mean MMR of the uplinks, and the
+/// mean spread of their utilisation.
 fn reached(
     setting: &Setting,
     network: &Network,
@@ -39,7 +39,8 @@ fn reached(
         let streams = scattered(network, seed)?;
         let bytes = streams.iter().map(|stream| stream.bytes).fold(0.0, f64::max);
         let settle_s = roofline_s(network, &streams) / 200.0;
-        // Many messages in turn: what switches by pauses or anew for each message needs some.
+        // Many messages in turn: schemes that choose by pauses or by message need several per
+        // stream.
         let manner = Manner {
             message_bytes: bytes / 64.0,
             in_flight: setting.count("pairs").div_ceil(2),

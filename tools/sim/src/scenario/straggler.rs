@@ -1,4 +1,4 @@
-//! Stragglers: the cost of one rank that begins late, and of one slow host, for all others.
+//! Stragglers: the cost of one late rank, and of one slow host, for all other ranks.
 
 use ccl_core::types::Collective;
 use ccl_plot::Figure;

@@ -1,4 +1,4 @@
-//! Devices that take no memory any more, or no work.
+//! Tests with devices that refuse memory or work.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,9 +21,9 @@ struct Knobs {
     code: Arc<AtomicI32>,
     /// True if lanes take no work.
     is_full: Arc<AtomicBool>,
-    /// Number of looks at farewells that are not over yet.
+    /// Number of further checks that find the farewell unfinished.
     leaving: Arc<AtomicUsize>,
-    /// Farewells and ends of endpoints, by device.
+    /// Farewells and detached endpoints, by device.
     log: Arc<Mutex<Vec<(usize, Step)>>>,
 }
 
@@ -66,7 +66,7 @@ fn refused(code: i32) -> Result<(), TransportError> {
     if code == 0 { Ok(()) } else { Err(TransportError::Os { call, code, reason, advice }) }
 }
 
-/// Returns a house whose devices of side 0 do as they are told.
+/// Returns a house whose side 0 has faulty devices, and their controls.
 fn house() -> (House, [Knobs; 2]) {
     let conditions = Conditions { redirects: false, ..Conditions::default() };
     let mut house = House::new([2, 2], conditions, 5);
@@ -84,7 +84,7 @@ fn house() -> (House, [Knobs; 2]) {
     (house, knobs)
 }
 
-/// Polls both lanes until an event that counts has come on the lane of `side`.
+/// Polls both lanes until the lane of `side` has an event other than `Done`.
 fn await_event(world: &World, lanes: &mut [Box<dyn Lane>; 2], side: usize) -> Event {
     let until = world.now() + Duration::from_secs(10);
     loop {
@@ -169,7 +169,7 @@ fn what_is_short_or_registered_is_so_with_all_devices() {
     device.deregister(key).unwrap();
 }
 
-/// A rail that is back is proved by a put that the peer has, and by nothing less.
+/// A rail that is back is proved only by a put that the peer has.
 #[test]
 fn a_rail_whose_proof_is_not_taken_carries_nothing() {
     let (house, knobs) = house();
@@ -203,7 +203,8 @@ fn a_rail_whose_proof_is_not_taken_carries_nothing() {
     assert!(up(Duration::from_secs(10)), "it never comes back");
 }
 
-/// Farewells of one rail after the other would delay an error by as many times as there are rails.
+/// Farewells of one rail after the other would multiply the delay of an error by the number of
+/// rails.
 #[test]
 fn farewells_of_rails_are_said_together() {
     for by_drop in [false, true] {

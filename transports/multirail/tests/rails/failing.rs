@@ -1,5 +1,5 @@
 //! Rails that fail and come back while puts are under way: nothing is lost, nothing is doubled, and
-//! nothing that was late is written over what is new.
+//! no late write replaces newer data.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::house::House;
 const SECRET: Secret = Secret([9; 32]);
 /// Number of bytes that each put has room for.
 const STRIDE: usize = 512;
-/// Number of bytes of a word behind all puts' memory, which puts without an immediate write again
-/// and again.
+/// Size of a word behind the memory of all puts, in bytes. Puts without an immediate write it
+/// repeatedly.
 const WORD: usize = 8;
-/// Time that is longer than anything takes.
+/// Time limit, longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One side of the link.
@@ -63,8 +63,8 @@ fn byte(side: usize, number: usize) -> u8 {
     (number * 7 + side * 101 + 1) as u8
 }
 
-/// Returns the two sides of a link, whose listener is gone; `later` of its devices are told of
-/// later.
+/// Returns the two sides of a link, whose listener is dropped. The address leaves out the last
+/// `later` devices.
 pub(crate) fn meet(house: &House, later: u32) -> [Connected; 2] {
     let [accepting, dialling] = &house.devices;
     let mut listener = accepting.listen(&SECRET).unwrap();
@@ -139,7 +139,7 @@ impl End {
         }
     }
 
-    /// Posts a few more puts, and takes in what has happened.
+    /// Posts a few more puts, and handles the events.
     fn go_on(&mut self, world: &World, random: &mut Random) {
         let now = world.now();
         let until = (self.posted + random.below(8) as usize).min(self.allowed);
@@ -178,7 +178,7 @@ impl End {
         all && self.word == 500 && self.word_done
     }
 
-    /// Checks that everything of the other side has come, once, and is what it was.
+    /// Checks that every put of the other side has arrived once and unchanged.
     fn check(&self, side: usize, context: &str) {
         assert_eq!(self.lost, None, "{context}");
         assert!(self.arrived.values().all(|count| *count == 1), "{context}: twice");
@@ -207,13 +207,13 @@ fn conditions() -> Conditions {
     Conditions {
         retransmissions_max: 2,
         redirects: false,
-        // None fails by chance alone.
+        // No rail fails by chance alone.
         loss: 0.001,
         ..Conditions { depth_max: 16, ..Conditions::hostile() }
     }
 }
 
-/// Cuts the devices of these rails off from each other for so long.
+/// Cuts the devices of these rails off from each other for the time `lasts`.
 fn cut(world: &World, rails: &[u32], lasts: Duration) {
     let (ranks, from) = (rails.iter().map(|rail| 2 * rail).collect(), world.now());
     let cut = Some(Cut { ranks, from, until: from + lasts });
@@ -233,7 +233,7 @@ fn nothing_is_lost_or_doubled_when_rails_fail_and_come_back() {
         for phase in 1..=PHASES {
             ends.iter_mut().for_each(|end| end.allowed = phase * PUTS);
             let context = format!("seed {seed}, {rails} rails, phase {phase}");
-            // One that works is left.
+            // One working rail is spared.
             let up = |end: &End, rail: u32| end.lane.rails(end.endpoint)[rail as usize].is_up;
             let works = |rail: &u32| ends.iter().all(|end| up(end, *rail));
             let working: Vec<u32> = (0..rails).filter(works).collect();
@@ -250,14 +250,14 @@ fn nothing_is_lost_or_doubled_when_rails_fail_and_come_back() {
                 end.arrived.len() == end.allowed && end.done.len() == end.allowed && end.word_done
             };
             while !ends.iter().all(is_done) {
-                // Some break with puts on their way, and one side learns of it before the other.
+                // Some rails break with puts under way, and one side notices before the other.
                 if random.chance(0.001) {
                     let rail = (spared + 1) % rails;
                     let [first, other] = if random.chance(0.5) { [0, 1] } else { [1, 0] };
                     world.disconnect(2 * rail + first, 2 * rail + other);
                 }
                 for end in &mut ends {
-                    // Nobody is always there.
+                    // Each side is absent at times.
                     if random.chance(0.3) {
                         end.go_on(world, &mut random);
                     }
@@ -266,7 +266,7 @@ fn nothing_is_lost_or_doubled_when_rails_fail_and_come_back() {
                 ends.iter().for_each(|end| assert_eq!(end.lost, None, "{context}"));
                 assert!(world.now() < until, "{context}");
             }
-            // What failed has time to come back, all of it or not.
+            // Failed rails have time to come back; some may not make it.
             for _ in 0..random.below(400) {
                 ends.iter_mut().for_each(|end| end.go_on(world, &mut random));
                 world.advance(world.now() + Duration::from_millis(50));
@@ -288,12 +288,12 @@ fn a_rail_comes_back_when_something_passes_there_and_is_used_again() {
     let house = House::new([2, 2], conditions(), 3);
     let (world, mut random) = (&house.world, Random::new(3));
     let mut ends = ends(&house, 3000, 0);
-    // It is tried again after two seconds, when its ends find each other beside it.
+    // The rail is tried again after two seconds: its ends connect beside it, despite the cut.
     let cut_until = world.now() + Duration::from_millis(4500);
     cut(world, &[1], Duration::from_millis(4500));
     let until = world.now() + PATIENCE;
     ends.iter_mut().for_each(|end| end.allowed = 1500);
-    // Half of it while the rail is away.
+    // Half of the puts are posted until the rail is back.
     while ends[0].failures() == 0 || ends[1].failures() == 0 || !ends.iter().all(End::is_whole) {
         ends.iter_mut().for_each(|end| end.go_on(world, &mut random));
         world.step();
@@ -317,8 +317,8 @@ fn a_rail_comes_back_when_something_passes_there_and_is_used_again() {
     }
 }
 
-/// The address names one device: the link works with that, and soon with all, though nobody listens
-/// any more.
+/// The address names one device. The link works with that one, and soon with all, though the
+/// listener is gone.
 #[test]
 fn rails_that_the_address_does_not_name_come_later() {
     for counts in [[4, 4], [4, 2], [2, 4], [1, 3], [3, 1]] {
@@ -352,8 +352,8 @@ fn rails_that_the_address_does_not_name_come_later() {
     }
 }
 
-/// Immediates that are used again in as many turns as they must be are told apart: here a rail
-/// fails each time that it has carried so many.
+/// Immediates that are reused with enough others in between are told apart. A rail fails near the
+/// end of each phase.
 #[test]
 fn names_may_be_used_again_in_turns() {
     const PHASES: usize = 3;
@@ -388,8 +388,8 @@ fn names_may_be_used_again_in_turns() {
     }
 }
 
-/// A device that dies takes with it what it has acknowledged and nobody has looked at: that ends
-/// the link, and is told; otherwise nothing is missed.
+/// A dying device loses puts that it has acknowledged but whose arrival nobody has read. That ends
+/// the link with an error; otherwise nothing is missing.
 #[test]
 fn a_device_that_dies_silently_is_taken_out_or_named() {
     let (mut went_on, mut named) = (0, 0);
@@ -464,7 +464,7 @@ fn notes_arrive_once_and_in_order_while_rails_fail() {
     }
 }
 
-/// A repeated put means what it meant when it was taken, whatever has been imported and forgotten
+/// A repeated put goes to the memory that it named when it was taken, even if imports have changed
 /// since.
 #[test]
 fn repeated_puts_go_where_they_were_meant_to_go() {

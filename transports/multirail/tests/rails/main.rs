@@ -1,4 +1,4 @@
-//! Several simulated devices as one.
+//! Tests of a device made of several simulated ones.
 
 #[cfg(test)]
 mod broken;

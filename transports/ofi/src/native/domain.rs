@@ -14,12 +14,13 @@ use rustix::process::{Pid, getpid};
 
 use super::{Info, OfiError, check};
 
-/// Most requests and receives that an endpoint has where puts are messages. Providers allocate
-/// buffers for all of them: 32 MiB and more for the 2,048 that `ofi_rxm` has otherwise.
+/// Most requests, and most receives, of an endpoint over providers other than EFA. Providers
+/// allocate buffers for all of them: 32 MiB and more for the 2,048 that are the default of
+/// `ofi_rxm`.
 const MESSAGE_QUEUE_MAX: usize = 128;
 
-/// Most of them over EFA, whose provider allocates a packet of 9 KB for each: 100 MiB for the
-/// 12,288 that it has otherwise.
+/// Most requests, and most receives, over EFA. Its provider allocates a packet of 9 KB for each:
+/// 100 MiB for its default of 12,288.
 const WRITE_QUEUE_MAX: usize = 1024;
 
 /// Access of this side alone.
@@ -31,7 +32,7 @@ pub(crate) const REMOTE: u64 = LOCAL | FI_REMOTE_WRITE;
 #[derive(Debug)]
 pub(crate) struct Domain {
     pub(super) info: Info,
-    /// Offer that differs by its traffic class, that of low latency, where there is one.
+    /// Same offer with the low-latency traffic class, if the provider has it.
     pub(super) low_latency: Option<Info>,
     pub(super) fabric: *mut fid_fabric,
     pub(super) raw: *mut fid_domain,
@@ -50,7 +51,7 @@ impl Domain {
     pub(crate) fn open(mut info: Info) -> Result<Arc<Domain>, OfiError> {
         let most = if info.suits_writes() { WRITE_QUEUE_MAX } else { MESSAGE_QUEUE_MAX };
         info.limit_queues(most);
-        // Memory that is bound to one endpoint is written through no other.
+        // Memory that is bound to one endpoint cannot be written through another.
         let low_latency = info.take_low_latency().filter(|info| !info.registers(FI_MR_ENDPOINT));
         let functions = info.functions;
         let mut fabric = ptr::null_mut();
@@ -72,8 +73,8 @@ impl Domain {
         &self.info
     }
 
-    /// Returns whether this process has opened the device; the child of a fork has the memory of it
-    /// only, and must not close it.
+    /// Returns whether this process has opened the device. The child of a fork only has a copy of
+    /// its state, and must not close it.
     pub(super) fn is_ours(&self) -> bool {
         self.process == getpid()
     }
@@ -139,13 +140,13 @@ impl Memory {
         Ok(Memory { region, raw, domain: Arc::clone(domain) })
     }
 
-    /// Returns what requests of this side name the memory by.
+    /// Returns the memory's descriptor for requests of this side.
     pub(crate) fn descriptor(&self) -> *mut c_void {
         // SAFETY: the registration is open.
         unsafe { (*self.raw).mem_desc }
     }
 
-    /// Returns address and key of its first byte, for a peer.
+    /// Returns address and key of the first byte, for a peer.
     pub(crate) fn remote(&self) -> (u64, u64) {
         let by_address = self.domain.info.registers(FI_MR_VIRT_ADDR);
         let address = if by_address { self.region.start().expose_provenance() as u64 } else { 0 };

@@ -19,44 +19,44 @@ use libfabric_sys::{
 
 use super::{Domain, EFA, Info, Memory, OfiError, check, reason};
 
-/// No provider's address is longer.
+/// Room for a provider's address, in bytes: no provider's is longer.
 const ADDRESS_BYTES_MAX: usize = 512;
-/// Longest text of a provider that is told.
+/// Longest error text of a provider, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 
-/// A request that is done, or what a peer's request has done here.
+/// Completion of a request of this side, or of a peer's request here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
     /// Flags of the kind: `FI_RECV`, `FI_SEND`, `FI_WRITE`, `FI_REMOTE_WRITE`, with
-    /// `FI_REMOTE_CQ_DATA` where `data` holds.
+    /// `FI_REMOTE_CQ_DATA` if `data` is valid.
     pub(crate) flags: u64,
     /// Data that the peer has sent with its request.
     pub(crate) data: u64,
     /// Bytes that have arrived.
     pub(crate) bytes: usize,
-    /// Context of the request; of no meaning for a peer's.
+    /// Context of the request; not valid for a peer's request.
     pub(crate) context: *mut fi_context2,
 }
 
 impl Completion {
-    /// Completion of nothing.
+    /// Placeholder for a completion.
     pub(crate) const NONE: Completion =
         Completion { flags: 0, data: 0, bytes: 0, context: ptr::null_mut() };
 }
 
-/// Owner of a failure that a queue tells of.
+/// Owner of a failure that a queue reports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Failed {
     /// Queue itself: nothing can be read from it.
     Queue,
     /// Request, by its context.
     Request(*mut fi_context2),
-    /// Packet of the provider's own, such as its first one to a peer that has ended. What it was
-    /// for fails or ends by itself.
+    /// Packet of the provider's own, such as its first one to a peer that has ended. The request
+    /// behind it fails or ends by itself.
     Packet,
 }
 
-/// Most completions that are taken at once: each look costs a provider in software system calls.
+/// Most completions that are taken at once: each read costs a software provider system calls.
 pub(crate) const COMPLETIONS_MAX: usize = 16;
 
 /// Bytes that are written, and the descriptor of their registration.
@@ -65,7 +65,7 @@ pub(crate) type Range = (*const u8, usize, *mut c_void);
 /// Most ranges of one write.
 pub(crate) const RANGES_MAX: usize = 3;
 
-/// Ranges as libfabric takes them; of no bytes, one empty range.
+/// Ranges in libfabric's format; one empty range if there are none.
 struct Local {
     ranges: [iovec; RANGES_MAX],
     descriptors: [*mut c_void; RANGES_MAX],
@@ -93,7 +93,7 @@ pub(crate) struct Endpoint {
     vector: *mut fid_av,
     /// Queue of errors of the endpoint's own packets, where the provider needs one.
     events: *mut fid_eq,
-    /// Descriptor of the queue that becomes readable, if the provider has that.
+    /// Descriptor for waiting on the queue, if the provider has one.
     bell: Option<Arc<OwnedFd>>,
     domain: Arc<Domain>,
 }
@@ -101,12 +101,12 @@ pub(crate) struct Endpoint {
 /// Way to wait for an endpoint.
 #[derive(Debug)]
 pub(crate) enum Bell {
-    /// The provider wakes nobody.
+    /// The provider cannot wake a lane.
     Silent,
-    /// There is something to take or to do first.
+    /// A completion or work is pending: a wait could miss it.
     Busy,
-    /// Readable once there is a completion or something to do. It outlives the endpoint, and is
-    /// never readable then.
+    /// Descriptor that is readable once there is a completion or work. It outlives the endpoint,
+    /// and is never readable then.
     Rings(Arc<OwnedFd>),
 }
 
@@ -125,7 +125,7 @@ impl Endpoint {
     }
 
     /// Opens a queue for errors of the endpoint's own packets, such as the first one to a peer that
-    /// has ended: EFA's provider ends the process where it can tell nobody.
+    /// has ended. Without a queue, EFA's provider ends the process at such an error.
     fn open_events(&mut self) -> Result<(), OfiError> {
         let Domain { fabric, info, .. } = &*self.domain;
         if info.provider() != EFA {
@@ -166,7 +166,7 @@ impl Endpoint {
         all
     }
 
-    /// Returns a copy of the descriptor of the queue, which has one.
+    /// Returns a copy of the descriptor of the queue, which was opened with one.
     fn descriptor(&self) -> Option<Arc<OwnedFd>> {
         let mut descriptor = -1;
         // SAFETY: the queue is open, with such an object.
@@ -193,7 +193,7 @@ impl Endpoint {
             size: 0,
             flags: 0,
             format: FI_CQ_FORMAT_DATA,
-            // What EFA's provider hands out stays readable after the first event.
+            // The descriptor of EFA's provider stays readable after the first event.
             wait_obj: if made.domain.info.provider() == EFA { FI_WAIT_NONE } else { FI_WAIT_FD },
             signaling_vector: 0,
             wait_cond: 0,
@@ -213,7 +213,7 @@ impl Endpoint {
         // SAFETY: the domain is open.
         let mut returned = unsafe { fi_cq_open(opened, &raw mut queue, &raw mut made.queue) };
         if returned < 0 && queue.wait_obj != FI_WAIT_NONE {
-            // Not every provider wakes anybody.
+            // Some providers have no descriptor to wait for.
             queue.wait_obj = FI_WAIT_NONE;
             // SAFETY: as above.
             returned = unsafe { fi_cq_open(opened, &raw mut queue, &raw mut made.queue) };
@@ -247,8 +247,8 @@ impl Endpoint {
         check(self.domain.info.functions, call, returned)
     }
 
-    /// Returns whether the device does writes with data itself, as EFA's newer ones do. Before
-    /// libfabric 1.18 none did.
+    /// Returns whether the device itself does writes with data, as newer EFA adapters do since
+    /// libfabric 1.18.
     pub(crate) fn writes(&self) -> bool {
         let mut emulates = true;
         // SAFETY: the endpoint is open, and EFA's option is a `bool`.
@@ -256,7 +256,7 @@ impl Endpoint {
         asked == 0 && !emulates
     }
 
-    /// Returns how the endpoint is waited for now.
+    /// Returns how to wait for the endpoint now.
     pub(crate) fn bell(&self) -> Bell {
         let Some(bell) = &self.bell else { return Bell::Silent };
         let mut queues: [*mut fid; 1] = [self.queue.cast()];
@@ -279,13 +279,13 @@ impl Endpoint {
         Ok(address)
     }
 
-    /// Makes a peer known by its address; returns its number.
+    /// Inserts a peer's address; returns its number.
     pub(crate) fn insert(&self, address: &[u8]) -> Result<u64, OfiError> {
-        // The provider reads as far as its format goes.
+        // The provider reads as many bytes as its address format has.
         let own = self.address()?;
         let is_whole = match self.domain.info.info().addr_format {
             FI_ADDR_STR => address.last() == Some(&0),
-            // The family says how much is read.
+            // The address family determines how much is read.
             FI_SOCKADDR..=FI_SOCKADDR_IB => {
                 address.len() == own.len() && address.get(..2) == own.get(..2)
             }
@@ -306,7 +306,7 @@ impl Endpoint {
         }
     }
 
-    /// Lets peers write memory through this endpoint, where the provider asks for that.
+    /// Binds memory to this endpoint, so that peers can write it, if the provider requires that.
     pub(crate) fn expose(&self, memory: &Memory) -> Result<(), OfiError> {
         if !self.domain.info.registers(FI_MR_ENDPOINT) {
             return Ok(());
@@ -317,7 +317,7 @@ impl Endpoint {
         self.check("fi_mr_enable", unsafe { fi_mr_enable(memory.raw) })
     }
 
-    /// Returns whether a request was taken; not now if the provider is busy.
+    /// Returns whether a request was taken; false if the provider is busy.
     fn taken(&self, call: &'static str, returned: ssize_t) -> Result<bool, OfiError> {
         if returned == -(EAGAIN as ssize_t) {
             return Ok(false);
@@ -325,7 +325,7 @@ impl Endpoint {
         self.check(call, returned as c_int).map(|()| true)
     }
 
-    /// Posts a receive into all of a memory. False: not now.
+    /// Posts a receive into all of `memory`. Returns false if the provider takes nothing now.
     ///
     /// # Safety
     ///
@@ -342,11 +342,11 @@ impl Endpoint {
         self.taken("fi_recv", returned)
     }
 
-    /// Sends all of a memory. False: not now.
+    /// Sends all of `memory`. Returns false if the provider takes nothing now.
     ///
     /// # Safety
     ///
-    /// As of [`Endpoint::recv`].
+    /// The contract is that of [`Endpoint::recv`].
     pub(crate) unsafe fn send(
         &self,
         memory: &Memory,
@@ -361,11 +361,11 @@ impl Endpoint {
         self.taken("fi_senddata", returned)
     }
 
-    /// Writes all of a memory to a peer's. False: not now.
+    /// Writes all of `memory` to a peer's memory. Returns false if the provider takes nothing now.
     ///
     /// # Safety
     ///
-    /// As of [`Endpoint::recv`].
+    /// The contract is that of [`Endpoint::recv`].
     pub(crate) unsafe fn write(
         &self,
         memory: &Memory,
@@ -407,8 +407,8 @@ impl Endpoint {
         self.taken("fi_sendmsg", returned)
     }
 
-    /// Writes ranges, one behind the other, to a peer's memory, with data for its completion if
-    /// there are any. Returns false if the provider takes nothing now.
+    /// Writes ranges, one behind the other, to a peer's memory, with data for the peer's
+    /// completion, if any. Returns false if the provider takes nothing now.
     ///
     /// # Safety
     ///
@@ -449,8 +449,8 @@ impl Endpoint {
         Ok((taken > 0).then_some(one[0]))
     }
 
-    /// Takes as many completions as there are, and as there is room for; returns their number. A
-    /// failure is taken by itself.
+    /// Takes as many completions as there are and `into` has room for; returns their number. A
+    /// failure is returned alone, as an error.
     pub(crate) fn take(
         &self,
         what: &'static str,

@@ -16,7 +16,7 @@ use super::{OfiError, check};
 /// Provider of AWS's adapters.
 pub(crate) const EFA: &str = "efa";
 
-/// Version of the interface from which on EFA's provider lets older adapters write.
+/// First version of the interface for which EFA's provider lets older adapters write.
 const EFA_API_VERSION: u32 = FI_VERSION(1, 18);
 
 /// Modes of memory registration that the callers of this crate keep to.
@@ -30,7 +30,7 @@ pub(crate) struct Hints<'a> {
     pub(crate) provider: Option<&'a str>,
     /// Capabilities.
     pub(crate) caps: u64,
-    /// True to ask for the traffic class of low latency, which offers may lack all the same.
+    /// True to ask for the low-latency traffic class; offers may lack it all the same.
     pub(crate) low_latency: bool,
 }
 
@@ -86,17 +86,17 @@ impl Info {
         Ok(all)
     }
 
-    /// Returns the offers of a provider, and of layers above it, that puts are possible by.
+    /// Returns the offers of a provider, and of layers above it, that can carry puts.
     pub(crate) fn offers(
         functions: &'static Functions,
         provider: &str,
     ) -> Result<Vec<Info>, OfiError> {
-        // EFA hands what stays on a host to another provider unless remote peers alone are asked
+        // EFA hands traffic within a host to another provider unless only remote peers are asked
         // for.
         let reach = if provider == EFA { FI_REMOTE_COMM } else { 0 };
         let mut offers = Vec::new();
-        // Not every provider writes, and those that do may lose it if they are not asked for it.
-        // One that lacks a traffic class may offer nothing, or what it has.
+        // Some providers cannot write, and others offer writes only if asked for them. A provider
+        // without the traffic class may offer nothing, or an offer without the class.
         let (write, send) = (FI_MSG | FI_RMA | reach, FI_MSG | reach);
         for (caps, low_latency) in [(write, true), (write, false), (send, false)] {
             let hints = Hints { provider: Some(provider), caps, low_latency };
@@ -104,7 +104,8 @@ impl Info {
                 offers = Info::list(functions, &hints)?;
             }
         }
-        // It lacks what writes rely on: unposted receives, and completion at the peer.
+        // That fabric lacks two things that writes rely on: unposted receives, and completion at
+        // the peer.
         offers.retain(|info| info.fabric() != "efa-direct");
         Ok(offers)
     }
@@ -151,7 +152,7 @@ impl Info {
         Ok(())
     }
 
-    /// Lowers the number of requests, and of receives, that an endpoint has at once.
+    /// Limits the requests, and the receives, that an endpoint has at once.
     pub(super) fn limit_queues(&mut self, most: usize) {
         // SAFETY: the offer is whole, and nobody else has it.
         let info = unsafe { self.raw.as_mut() };
@@ -163,15 +164,15 @@ impl Info {
         receiving.size = receiving.size.min(most);
     }
 
-    /// Returns whether endpoints by this offer can send in the traffic class of low latency. EFA's
-    /// provider has it since libfabric 2.0, but does not say so before 2.7.
+    /// Returns whether endpoints of this offer can send in the low-latency traffic class. EFA's
+    /// provider has it since libfabric 2.0, but does not report it before 2.7.
     pub(crate) fn has_low_latency(&self) -> bool {
         let (major, _) = self.version();
         self.sending().tclass == FI_TC_LOW_LATENCY || (self.provider() == EFA && major >= 200)
     }
 
-    /// Takes the traffic class of low latency out of the offer; returns a copy that has it, unless
-    /// there is none.
+    /// Takes the low-latency traffic class out of the offer. Returns a copy with that class, if the
+    /// offer can have it.
     pub(super) fn take_low_latency(&mut self) -> Option<Info> {
         if !self.has_low_latency() {
             return None;
@@ -241,7 +242,7 @@ impl Info {
         text(self.domain().name)
     }
 
-    /// Returns the speed of the link, if there is one that says it.
+    /// Returns the speed of the link, if the link reports it.
     pub(crate) fn bytes_per_s(&self) -> Option<f64> {
         // SAFETY: the library has made what is there.
         let nic = unsafe { self.info().nic.as_ref() }?;
@@ -250,7 +251,7 @@ impl Info {
         (link.speed > 0).then(|| link.speed as f64 / 8.0)
     }
 
-    /// Returns the address of the device's PCI function, as sysfs has it: `0000:31:00.0`.
+    /// Returns the address of the device's PCI function in the format of sysfs: `0000:31:00.0`.
     pub(crate) fn pci_address(&self) -> Option<String> {
         // SAFETY: the library has made what is there.
         let nic = unsafe { self.info().nic.as_ref() }?;
@@ -261,10 +262,10 @@ impl Info {
             .then(|| format!("{domain_id:04x}:{bus_id:02x}:{device_id:02x}.{function_id:x}"))
     }
 
-    /// Returns whether puts are writes: over EFA, where a device checks the key of each packet, and
-    /// the completion at the peer tells the length. Over others, the rest of a write arrives in
-    /// memory that was deregistered meanwhile (software), or may, since registrations are cached
-    /// (verbs), and the completion need not tell the length.
+    /// Returns whether the provider suits puts as writes. EFA does: its device checks the key of
+    /// each packet, and the peer's completion has the length. Over others, the rest of a write
+    /// arrives in memory that was deregistered meanwhile (software), or may (verbs, which caches
+    /// registrations), and the completion may lack the length.
     pub(crate) fn suits_writes(&self) -> bool {
         self.provider() == EFA
     }
@@ -278,7 +279,7 @@ impl Info {
     }
 }
 
-/// Reads a text of the library's; empty if there is none.
+/// Copies a string of the library; empty if there is none.
 fn text(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();

@@ -1,4 +1,4 @@
-//! libfabric's objects with owners: each is closed once, after what depends on it.
+//! Owned libfabric objects: each is closed once, after the objects that depend on it.
 
 mod domain;
 mod endpoint;

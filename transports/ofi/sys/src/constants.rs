@@ -87,7 +87,7 @@ pub const FI_OPT_EFA_EMULATED_WRITE: c_int = -(0xefa << 16) + 2;
 /// `FI_ADDR_UNSPEC` of the headers.
 pub const FI_ADDR_UNSPEC: u64 = u64::MAX;
 
-// Errors that are no error numbers of the system; calls return them negated.
+// Error numbers that the system does not have; calls return them negated.
 constants! { c_int:
     FI_EOVERRUN = 268,
     FI_ETRUNC = 265,

@@ -1,4 +1,4 @@
-//! The library's exported functions, found when they are first asked for.
+//! The library's exported functions, loaded at their first use.
 
 use std::error::Error as _;
 use std::sync::OnceLock;
@@ -24,7 +24,7 @@ const HANDLED: [c_int; 8] = [
     libc::SIGQUIT,
 ];
 
-/// Reason why there are no functions.
+/// Reason why the library cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
     /// The library is not installed, or cannot be loaded.
@@ -41,8 +41,8 @@ pub enum LoadError {
     Version(u32, u32),
 }
 
-/// Returns the library's functions, once for the process. The library stays loaded: providers may
-/// live in threads that outlast everything else.
+/// Returns the library's functions, loaded once per process. The library stays loaded: threads of
+/// providers may outlast everything else.
 ///
 /// # Errors
 ///
@@ -67,8 +67,8 @@ fn load() -> Result<Functions, LoadError> {
     Ok(functions)
 }
 
-/// Undoes what `load` does to the handlers of signals: libraries that some providers need set
-/// handlers of their own when they are loaded (libpsm), in the place of the program's.
+/// Runs `load`, and then restores the program's signal handlers: libraries that some providers need
+/// (libpsm) replace them when they are loaded.
 fn keep_signal_handlers<T>(load: impl FnOnce() -> T) -> T {
     let before = HANDLED.map(|signal| {
         // SAFETY: zeros are such an action.
@@ -86,7 +86,7 @@ fn keep_signal_handlers<T>(load: impl FnOnce() -> T) -> T {
     loaded
 }
 
-/// Returns what the system says of an error, which knows the file that is missing.
+/// Returns the system's text for an error, which names the missing file.
 fn reason(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
@@ -94,7 +94,7 @@ fn reason(error: &libloading::Error) -> String {
 /// Declares the table, and how it is filled from a library.
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident = $symbol:literal: $call:ty;)*) => {
-        /// Functions that libfabric exports, as far as they are used; see the manual pages.
+        /// Functions of libfabric that are used; see the manual pages.
         #[derive(Clone, Copy, Debug)]
         pub struct Functions {
             $($(#[$doc])* pub $name: $call,)*
@@ -117,13 +117,13 @@ macro_rules! functions {
 functions! {
     /// Returns the version of the library.
     version = "fi_version": unsafe extern "C" fn() -> u32;
-    /// Lists what providers offer that meets the hints.
+    /// Lists the providers' offers that meet the hints.
     getinfo = "fi_getinfo": unsafe extern "C" fn(
         u32, *const c_char, *const c_char, u64, *const fi_info, *mut *mut fi_info,
     ) -> c_int;
-    /// Frees such a list, or an offer of its own.
+    /// Frees a list of offers, or a single offer.
     freeinfo = "fi_freeinfo": unsafe extern "C" fn(*mut fi_info);
-    /// Copies an offer; of null makes an empty one.
+    /// Copies an offer; null gives an empty one.
     dupinfo = "fi_dupinfo": unsafe extern "C" fn(*const fi_info) -> *mut fi_info;
     /// Opens a fabric.
     fabric = "fi_fabric": unsafe extern "C" fn(

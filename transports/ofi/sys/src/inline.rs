@@ -1,4 +1,4 @@
-//! Calls that the headers define as inline functions: through the pointers of an object.
+//! Calls that the headers define as inline functions, which use the pointers of an object.
 
 use std::ptr;
 
@@ -7,7 +7,7 @@ use libc::{ENOSYS, c_char, c_int, c_void, size_t, ssize_t};
 use crate::types::*;
 use crate::{FI_ADDR_UNSPEC, FI_ENABLE, FI_GETWAIT, FI_OPT_ENDPOINT};
 
-/// Calls a function of an object's table; "not implemented" where the provider leaves it out.
+/// Calls a function of an object's table; gives `-ENOSYS` if the provider lacks it.
 macro_rules! call {
     ($table:expr, $function:ident($($argument:expr),* $(,)?)) => {
         // SAFETY: the object is open, so its table is valid or null; the caller keeps the rest of
@@ -58,7 +58,7 @@ pub unsafe fn fi_enable(endpoint: *mut fid_ep) -> c_int {
     call!((*endpoint).fid.ops, control(&raw mut (*endpoint).fid, FI_ENABLE, none))
 }
 
-/// Binds memory to an endpoint, where the provider asks for that (`FI_MR_ENDPOINT`).
+/// Binds memory to an endpoint, if the provider requires it (`FI_MR_ENDPOINT`).
 ///
 /// # Safety
 ///
@@ -129,7 +129,7 @@ pub unsafe fn fi_endpoint(
     call_required!((*domain).ops, endpoint(domain, info, endpoint, ptr::null_mut()))
 }
 
-/// Writes an endpoint's own address; `bytes` is the room for it, and then its length.
+/// Writes an endpoint's own address. `bytes` is the room for it, and its length afterwards.
 ///
 /// # Safety
 ///
@@ -138,7 +138,7 @@ pub unsafe fn fi_getname(endpoint: *mut fid_ep, address: *mut c_void, bytes: *mu
     call!((*endpoint).cm, getname(&raw mut (*endpoint).fid, address, bytes))
 }
 
-/// Reads an option of an endpoint that is a `bool`; returns an error where there is none such.
+/// Reads a `bool` option of an endpoint; returns an error if there is no such option.
 ///
 /// # Safety
 ///
@@ -214,7 +214,7 @@ pub unsafe fn fi_cq_strerror(
     })
 }
 
-/// Returns the descriptor that a completion queue wakes, by `FI_GETWAIT`.
+/// Stores the descriptor for waiting on a completion queue in `descriptor` (`FI_GETWAIT`).
 ///
 /// # Safety
 ///
@@ -224,8 +224,8 @@ pub unsafe fn fi_cq_wait_fd(queue: *mut fid_cq, descriptor: &mut c_int) -> c_int
     call!((*queue).fid.ops, control(&raw mut (*queue).fid, FI_GETWAIT, into))
 }
 
-/// Asks whether waiting for the descriptors of completion queues would lose nothing: not if
-/// something is to be taken or done first.
+/// Checks that a wait for the descriptors of completion queues misses nothing. Returns an error if
+/// a completion or work is pending.
 ///
 /// # Safety
 ///
@@ -274,7 +274,7 @@ pub unsafe fn fi_recv(
     call_required!((*endpoint).msg, recv(endpoint, memory, bytes, descriptor, from, context))
 }
 
-/// Sends, with data for the peer's completion.
+/// Sends memory, with data for the peer's completion.
 ///
 /// # Safety
 ///

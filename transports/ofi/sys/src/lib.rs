@@ -1,5 +1,5 @@
-//! libfabric as it is: the types that its callers share with it, and its functions, found at run
-//! time. Nothing here is linked, so what uses it starts on a machine without the library.
+//! Bindings of libfabric: the types of its interface, and its functions, found at run time. Nothing
+//! is linked, so a program that uses the bindings starts on a machine without the library.
 //!
 //! Types, fields and constants bear the names that the library's own headers give them, so that
 //! its manual pages explain them. Only what ferroccl uses is here. Most calls are no symbols of the
@@ -11,7 +11,7 @@
 //! Everything goes through a [`Functions`], so a program may bring its own: a simulated provider
 //! for tests.
 
-// The library's names, for those who know them or look them up.
+// The library's own names, as in its manual pages.
 #![allow(non_camel_case_types)]
 
 mod constants;

@@ -164,7 +164,7 @@ pub struct fi_pci_attr {
     pub function_id: u8,
 }
 
-/// Bus that a device is on; `pci` holds where `bus_type` is [`FI_BUS_PCI`](crate::FI_BUS_PCI).
+/// Bus that a device is on; `pci` is valid if `bus_type` is [`FI_BUS_PCI`](crate::FI_BUS_PCI).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fi_bus_attr {
@@ -207,7 +207,7 @@ pub struct fi_ops_fabric {
     pub trywait: Option<unsafe extern "C" fn(*mut fid_fabric, *mut *mut fid, c_int) -> c_int>,
 }
 
-/// Fabric: what providers that reach each other share.
+/// Fabric: the network of providers that reach each other.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fid_fabric {
@@ -227,7 +227,7 @@ pub struct fi_eq_attr {
     pub wait_set: *mut c_void,
 }
 
-/// Error that an event queue tells of.
+/// Error that an event queue reports.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fi_eq_err_entry {
@@ -252,7 +252,7 @@ pub struct fi_ops_eq {
     pub strerror: *mut c_void,
 }
 
-/// Event queue: what happens to other objects than requests.
+/// Event queue: events of objects other than requests.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fid_eq {
@@ -292,7 +292,7 @@ pub struct fi_ops_mr {
         Option<unsafe extern "C" fn(*mut fid, *const fi_mr_attr, u64, *mut *mut fid_mr) -> c_int>,
 }
 
-/// Domain: a device as one process has opened it.
+/// Domain: a device that a process has opened.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fid_domain {
@@ -363,7 +363,7 @@ pub struct fi_mr_attr {
     pub auth_key: *mut u8,
     pub iface: c_int,
     pub device: u64,
-    /// Room for what later versions append; zero.
+    /// Room for fields that later versions append; zero.
     pub later: [u64; 4],
 }
 
@@ -378,7 +378,7 @@ pub struct fi_cq_attr {
     pub signaling_vector: c_int,
     pub wait_cond: c_int,
     pub wait_set: *mut c_void,
-    /// Room for what later versions append; null.
+    /// Room for fields that later versions append; null.
     pub later: *mut c_void,
 }
 
@@ -393,7 +393,7 @@ pub struct fi_cq_data_entry {
     pub data: u64,
 }
 
-/// Completion of what has failed.
+/// Completion of a failed request.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fi_cq_err_entry {
@@ -408,7 +408,7 @@ pub struct fi_cq_err_entry {
     pub prov_errno: c_int,
     pub err_data: *mut c_void,
     pub err_data_size: size_t,
-    /// Room for what later versions append (`src_addr` since 1.20).
+    /// Room for fields that later versions append (`src_addr` since 1.20).
     pub later: u64,
 }
 
@@ -584,7 +584,7 @@ pub struct fid_ep {
     pub rma: *mut fi_ops_rma,
 }
 
-/// Memory of a request for the provider, where it asks for that by the mode bit
+/// Memory of a request for the provider, if the provider asks for it by the mode bit
 /// [`FI_CONTEXT2`](crate::FI_CONTEXT2) or [`FI_CONTEXT`](crate::FI_CONTEXT).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

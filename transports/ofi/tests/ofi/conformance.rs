@@ -44,18 +44,18 @@ impl Fixture for Ofi {
     }
 }
 
-/// Connects as a stranger, says these bytes and hangs up.
+/// Connects as a stranger, sends these bytes and hangs up.
 pub(crate) fn knock(at: SocketAddr, bytes: &[u8]) {
     let mut socket = TcpStream::connect_timeout(&at, Duration::from_secs(5)).unwrap();
-    // It may be hung up on at once.
+    // The listener may hang up at once.
     let _ = socket.write_all(bytes);
 }
 
-/// Point that writes over a provider in software do not keep to where they are received in parts:
+/// Test of the suite that fails for writes over a software provider if they are received in parts:
 /// the key is checked at the beginning only. Puts are messages there, unless writes are asked for.
 const WITHDRAWN: &str = "what is on its way to memory that is given back goes nowhere";
 
-/// Returns the providers that run anywhere, as far as they are there.
+/// Returns the installed providers that run anywhere.
 pub(crate) fn present() -> impl Iterator<Item = &'static str> {
     let all = providers().unwrap_or_default();
     ["tcp", "tcp;ofi_rxm"].into_iter().filter(move |name| all.iter().any(|one| one.name == *name))
@@ -95,7 +95,7 @@ fn writes_over_tcp_as_messages_pass_the_suite() {
 #[test]
 fn writes_as_over_efa_pass_the_suite() {
     for provider in ["tcp", "tcp;ofi_rxm"] {
-        // Where the data are short, the length comes with the completion, which 1.17 lacks.
+        // With short data, the length comes with the completion, which 1.17 does not support.
         let short_data = provider == "tcp";
         passes(
             provider,
@@ -104,7 +104,7 @@ fn writes_as_over_efa_pass_the_suite() {
     }
 }
 
-/// Provider that this machine has and others lack, such as EFA.
+/// Tests the provider that a variable names, such as EFA on a machine that has it.
 #[test]
 fn the_named_provider_passes_the_suite() {
     match std::env::var("FERROCCL_TEST_OFI_PROVIDER") {
@@ -113,7 +113,7 @@ fn the_named_provider_passes_the_suite() {
     }
 }
 
-/// A peer names memory that was shared with nobody, by a key that it makes of another's.
+/// A peer forges the key of memory that was not shared, by a change of the key of shared memory.
 #[test]
 fn memory_that_was_not_shared_is_not_written() {
     let Some(name) = present().next() else {

@@ -1,4 +1,4 @@
-//! Faults of a provider, by a software provider that has them on demand.
+//! Faults of a provider, injected by a software provider.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::soft::Soft;
 /// Bytes of each side's memory: several parts of a message, and many packets.
 const BYTES: usize = 600_000;
 
-/// Providers that write, that send, and that ask for more.
+/// Providers that write, that send, and that require bound memory.
 fn kinds(name: &'static str) -> [Limits; 3] {
     let asks = FI_MR_ENDPOINT | Limits::efa(0).mr_mode;
     [
@@ -25,7 +25,7 @@ fn kinds(name: &'static str) -> [Limits; 3] {
     ]
 }
 
-/// Returns two sides over a provider, and before them what must outlive them.
+/// Returns two sides over a provider, and the provider and proxy, which must outlive them.
 fn sides(limits: &Limits) -> ((SoftProvider, Proxy), [Side; 2]) {
     let provider = SoftProvider::new(limits.clone());
     let options = Options { interfaces: "lo".to_owned(), ..Options::default() };
@@ -34,7 +34,7 @@ fn sides(limits: &Limits) -> ((SoftProvider, Proxy), [Side; 2]) {
     ((provider, proxy), sides)
 }
 
-/// Lets both sides leave: each waits for the other's word.
+/// Lets both sides leave: each waits for the other's farewell.
 fn leave(sides: &mut [Side; 2]) {
     while sides.each_mut().map(|side| side.lane.say_farewell(None)) != [true; 2] {}
 }
@@ -45,7 +45,7 @@ fn lost_to_both(sides: &mut [Side; 2], words: &str) {
     assert!(reasons.iter().all(|reason| reason.contains(words)), "{reasons:?}");
 }
 
-/// The reason is the provider's, and the peer is told of it.
+/// The reason is the provider's, and the peer receives it, too.
 #[test]
 fn a_put_that_fails_loses_the_link() {
     for fault in [Fault::Fails(libc::EIO), Fault::FailsLate(libc::ETIMEDOUT)] {
@@ -61,7 +61,7 @@ fn a_put_that_fails_loses_the_link() {
     }
 }
 
-/// Endpoints that take nothing for seconds are asked again, and nothing is lost or doubled.
+/// Requests that are not taken for seconds are repeated, and nothing is lost or doubled.
 #[test]
 fn requests_that_are_not_taken_wait() {
     for limits in kinds("soft-busy") {
@@ -92,7 +92,7 @@ fn requests_that_are_not_taken_wait() {
     }
 }
 
-/// Control arrives while the provider takes no data, where it has a traffic class for that.
+/// Control puts arrive while the provider takes no data, if it has a low-latency class.
 #[test]
 fn control_goes_in_the_traffic_class_of_low_latency() {
     let silent = Limits { low_latency: false, version: 205, ..Limits::efa(3) };
@@ -109,7 +109,7 @@ fn control_goes_in_the_traffic_class_of_low_latency() {
     }
 }
 
-/// Control overtakes data that waits, where this side or its peer has no such class.
+/// Control puts overtake waiting data even if this side or its peer has no low-latency class.
 #[test]
 fn control_waits_behind_no_data() {
     let one_class = Limits { low_latency: false, version: 117, requests: 1, ..Limits::efa(3) };
@@ -120,7 +120,7 @@ fn control_waits_behind_no_data() {
         let transport = OfiTransport::over(functions(), "efa", options);
         let ids = each.each_ref().map(|provider| DeviceId(provider.device()));
         let (sides, _proxy) = joined_over(&transport, ids.each_ref(), BYTES);
-        // Dropped before the proxy.
+        // Rebound, to be dropped before the proxy.
         let mut sides = sides;
         exchange(&mut sides, 1);
         for id in 0..2 {
@@ -130,7 +130,7 @@ fn control_waits_behind_no_data() {
             sides[id].put_control(8);
             each.iter().for_each(|provider| provider.set(Condition::Good));
             until(&mut sides, "all arrive", |sides| sides[1 - id].arrived().len() == 65);
-            // What arrives may be told of late, but one is under way at a time.
+            // Arrivals may be reported late, but one put is under way at a time.
             let done = sides[id].events.iter().filter_map(|event| match event {
                 Event::Done { id } => Some(*id),
                 _ => None,
@@ -141,7 +141,7 @@ fn control_waits_behind_no_data() {
     }
 }
 
-/// EFA's provider keeps few writes for peers that have not answered yet.
+/// EFA's provider has room for few writes to peers that have not answered yet.
 #[test]
 fn a_peer_that_has_not_answered_is_written_to_once() {
     let ((provider, _proxy), mut sides) = sides(&Limits::efa(3));
@@ -157,7 +157,7 @@ fn a_peer_that_has_not_answered_is_written_to_once() {
     leave(&mut sides);
 }
 
-/// The provider's own packets fail where a peer has ended: that is told, and loses nothing else.
+/// The provider's own packets fail when a peer has ended: that is reported, and loses no link.
 #[test]
 fn a_packet_of_the_providers_own_that_fails_loses_no_link() {
     let ((provider, _proxy), mut sides) = sides(&Limits::efa(3));
@@ -180,7 +180,7 @@ fn a_queue_that_cannot_be_read_loses_all_links() {
     }
 }
 
-/// A message that the provider is done with, and that never comes, is missed: the peer tells how
+/// A message that the provider is done with but never delivers is noticed: the peer reports how
 /// much it has sent.
 #[test]
 fn messages_that_are_lost_without_a_sign_are_missed() {
@@ -189,7 +189,7 @@ fn messages_that_are_lost_without_a_sign_are_missed() {
     provider.fail_next(Fault::Vanishes);
     sides[0].put(7);
     until(&mut sides, "it is done", |sides| sides[0].has(&Event::Done { id: 7 }));
-    // The clock is the caller's: it goes ten times as fast here.
+    // The caller passes the time, which runs ten times as fast here.
     let begun = now();
     while sides[1].lost().is_none() {
         assert!(now().since(begun) < Duration::from_secs(60), "{:?}", sides[1].events);
@@ -203,7 +203,7 @@ fn messages_that_are_lost_without_a_sign_are_missed() {
     assert!(reason.contains("libfabric's provider has lost them"), "{reason}");
 }
 
-/// A peer that is connected and never says how it is reached is lost in time.
+/// A connected peer that never sends its addresses is lost in time.
 #[test]
 fn a_peer_that_never_joins_is_lost() {
     for limits in kinds("soft-silent") {
@@ -222,7 +222,7 @@ fn a_peer_that_never_joins_is_lost() {
     }
 }
 
-/// Two sides that would not understand each other say so, whichever is asked.
+/// Two sides with different modes both report the difference.
 #[test]
 fn a_peer_that_moves_data_otherwise_is_lost() {
     let efa = Limits::efa(1);
@@ -258,7 +258,8 @@ fn a_peer_that_moves_data_otherwise_is_lost() {
     }
 }
 
-/// Memory that is given back while it is sent from is not read any more: the links of its lane end.
+/// Memory that is deregistered while it is sent from is not read any more: the links of its lane
+/// end.
 #[test]
 fn memory_that_is_given_back_is_not_sent_from() {
     let conditions = [Condition::Still, Condition::Busy];
@@ -285,7 +286,7 @@ fn memory_that_is_given_back_is_not_sent_from() {
     }
 }
 
-/// Everything that was opened is closed, whatever happened.
+/// Everything that was opened is closed after a failure.
 #[test]
 fn nothing_is_left_of_a_link_that_failed() {
     for limits in kinds("soft-leaks") {

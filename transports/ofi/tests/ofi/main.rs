@@ -1,4 +1,4 @@
-//! Tests over the libfabric that there is, and over software providers.
+//! Tests over the installed libfabric, and over software providers.
 
 #[cfg(test)]
 mod conformance;

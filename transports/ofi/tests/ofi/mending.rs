@@ -1,4 +1,4 @@
-//! A connection beside that breaks: it is made anew, or the peer is lost.
+//! Tests of a TCP connection that breaks: it is made anew, or the peer is lost.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,7 +58,7 @@ impl Side {
         self.put_as(immediate, bytes, false);
     }
 
-    /// Puts what carries no data, as credits do.
+    /// Posts a control put without data, such as a credit.
     pub(crate) fn put_control(&mut self, immediate: u32) {
         self.put_as(immediate, 0, true);
     }
@@ -87,13 +87,13 @@ pub(crate) fn pair(provider: &str) -> ([Side; 2], Proxy) {
     joined(&transport, &device, 64)
 }
 
-/// Returns two sides over a device, with so many bytes of memory each, and a proxy between them.
+/// Returns two sides over a device, with `bytes` bytes of memory each, and a proxy between them.
 pub(crate) fn joined(transport: &OfiTransport, device: &str, bytes: usize) -> ([Side; 2], Proxy) {
     let id = DeviceId(device.to_owned());
     joined_over(transport, [&id; 2], bytes)
 }
 
-/// Returns the same over two devices.
+/// Returns two sides over two devices, and a proxy between them.
 pub(crate) fn joined_over(
     transport: &OfiTransport,
     ids: [&DeviceId; 2],
@@ -139,7 +139,7 @@ pub(crate) fn until(sides: &mut [Side; 2], what: &str, done: impl Fn(&[Side; 2])
     }
 }
 
-/// Sends a put and a note each way, and waits until both have come.
+/// Sends a put and a note each way, and waits until all have arrived.
 pub(crate) fn exchange(sides: &mut [Side; 2], number: u32) {
     for side in sides.iter_mut() {
         side.put(number);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ccl_transport_ofi::{OfiError, TestError, providers, test_provider};
 
-/// Time for a provider; a busy machine is slow.
+/// Time limit of a provider's test; a busy machine is slow.
 const WITHIN: Duration = Duration::from_secs(60);
 
 #[test]

@@ -1,4 +1,4 @@
-//! A lane that sleeps is woken by what comes over the provider, and by what is said beside.
+//! A sleeping lane is woken by arrivals over the provider, and by notes on the TCP connection.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::mending::{exchange, pair};
 
 /// Time after which the other side does something.
 const LATER: Duration = Duration::from_millis(200);
-/// Sleep of a lane that nobody wakes.
+/// Sleep of a lane that is not woken.
 const LONG: Duration = Duration::from_secs(20);
 /// Most times that a lane may wake meanwhile: one that naps would wake thousands of times.
 const WAKES_MAX: u32 = 100;

@@ -96,13 +96,13 @@ fn messages_of_a_provider_without_writes_pass_the_suite() {
     );
 }
 
-/// An adapter of AWS's that does not write: what is sent from is registered, heads too.
+/// An AWS adapter that does not write: memory that is sent from is registered, heads included.
 #[test]
 fn messages_of_an_adapter_without_writes_pass_the_suite() {
     passes(|seed| Limits { emulates_writes: true, ..Limits::efa(seed) }, &Options::default());
 }
 
-/// A provider whose requests make progress though nobody reads its queues, as over verbs.
+/// A provider whose requests make progress even if nobody reads its queues, as over verbs.
 #[test]
 fn providers_that_make_progress_by_themselves_pass_the_suite() {
     for limits in [Limits::efa, Limits::sockets] {

@@ -1,5 +1,5 @@
-//! Tests with two devices of one process as each other's peers, and with access to what lies
-//! between them.
+//! Tests with two devices of one process as peers, and with access to the sockets and rings between
+//! them.
 
 mod strangers;
 
@@ -167,7 +167,7 @@ fn nobody_may_have_more_outstanding_than_the_caps_say() {
         assert_eq!(sender.lane.poll_timeout(), Some(ccl_core::time::Instant::ZERO));
         assert_eq!(sender.events().len(), depth);
     }
-    // Some of what is reported may be in the ring yet, which leaves room for credits and CTS.
+    // Reported puts may still be in the ring, which keeps room for credits and CTS.
     let work = vec![sender.put(remote, 1, Some(1), 3); depth];
     let more = sender.lane.post(now(), &work).unwrap();
     assert_eq!(depth + more, (RING.slots - CONTROL_SLOTS) as usize);
@@ -244,7 +244,7 @@ fn memory_that_both_sides_have_dropped_is_gone() {
     for round in 0..400 {
         let (memory, key) = a.device.allocate(4096).unwrap();
         let remote = a.lane.share(a.endpoint, key).unwrap();
-        // Before the peer has mapped it, or even read its socket.
+        // The peer has not mapped the memory, or even read its socket.
         a.device.deregister(key).unwrap();
         usage(a.lane.share(a.endpoint, key));
         let mapped = b.lane.map(b.endpoint, &remote).unwrap();
@@ -308,7 +308,7 @@ fn a_key_is_good_only_where_it_was_shared() {
     let [mut c, _d] = sides(64);
     let error = c.lane.import(c.endpoint, &key).unwrap_err();
     assert!(matches!(error, TransportError::Refused { .. }), "{error}");
-    // In its number, its length, and its nonce twice.
+    // Changes the key's number, its length, and its nonce twice.
     for at in [5, 6, 7, key.0.len() - 1] {
         let mut forged = key.clone();
         forged.0[at] ^= 1;
@@ -369,7 +369,7 @@ fn a_detached_peer_is_lost_after_its_last_put() {
     a.lane.detach(a.endpoint);
 }
 
-/// Returns the raw connection of a side that does not keep to the rules, and a good side.
+/// Returns the raw link of a peer that violates the protocol, and a normal side.
 fn rogue() -> (Link, Side) {
     let device = ShmDevice::open().unwrap();
     let [here, there] = connect(&device, &device);

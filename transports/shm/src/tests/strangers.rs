@@ -1,5 +1,4 @@
-//! Tests with connections from processes that are not who they should be, or do not keep to the
-//! protocol.
+//! Tests with connections that fail authentication or violate the protocol.
 
 use std::os::fd::OwnedFd;
 
@@ -101,7 +100,7 @@ fn random_bytes_are_dropped_and_counted() {
         say(&socket, &[&noise[..bytes]], None);
         kept.push(socket);
     }
-    // A hello that is right but for its length, and a hello with a descriptor.
+    // Hellos of a wrong length, and a hello with a descriptor.
     let hello: &[u8] = b"ferroccl-shm hello";
     let version = VERSION.to_le_bytes();
     for length in [31, 32 + HELLO_BYTES_MAX + 1] {
@@ -125,7 +124,7 @@ fn silent_strangers_hold_few_places_for_a_short_time() {
     let begin = Instant::from_nanos(1);
     let mut coming = dial(&device, &*listener, &SECRET);
     let mut poll = |after_ms, listener: &mut dyn Listener| {
-        // Complete at some time, after which there is nothing more to poll.
+        // Once complete, the connection returns an error, which is ignored.
         let _ = coming.poll(begin);
         let got = listener.poll(begin + Duration::from_millis(after_ms)).unwrap();
         (got.is_some(), listener.rejected())
@@ -162,7 +161,7 @@ fn an_old_proof_proves_nothing() {
     assert_eq!(listener.rejected(), 0);
     let (replay, _) = greet(&mut *listener);
     say(&replay, &[b"ferroccl-shm proof", &right], None);
-    // The listener's own proof, sent back to it; and part of a right one.
+    // The listener's own proof sent back to it, a truncated proof, and one over another hello.
     let (reflect, _) = greet(&mut *listener);
     say(&reflect, &[&answer], None);
     let (short, challenge) = greet(&mut *listener);
@@ -173,7 +172,7 @@ fn an_old_proof_proves_nothing() {
     say(&other, &[b"ferroccl-shm proof", &wrong_hello], None);
     assert!(listener.poll(now()).unwrap().is_none());
     assert_eq!(listener.rejected(), 4);
-    // The proven one sends a ring that is not sealed.
+    // The authenticated peer sends an unsealed ring.
     let unsealed = rustix::fs::memfd_create("x", MemfdFlags::empty()).unwrap();
     rustix::fs::ftruncate(&unsealed, RING.link_bytes() as u64).unwrap();
     say(&good, &[b"ferroccl-shm ring"], Some(&unsealed));
@@ -181,7 +180,7 @@ fn an_old_proof_proves_nothing() {
     assert_eq!(listener.rejected(), 5);
 }
 
-/// Returns the error of a connecting side whose hello a listener answers with this.
+/// Returns the error of a connecting side whose hello a listener answers with `answer`.
 fn answered(answer: impl Fn(&[u8]) -> Vec<Vec<u8>>) -> String {
     let device = ShmDevice::open().unwrap();
     let name = address::Name(crate::handshake::random().unwrap());

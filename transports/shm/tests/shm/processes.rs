@@ -82,7 +82,7 @@ impl Peer {
 impl Drop for Peer {
     #[expect(clippy::disallowed_methods, reason = "it was killed: the wait ends at once")]
     fn drop(&mut self) {
-        // Before the wait: as long as the child is not reaped, its group's number is its own.
+        // Kill before the wait: until the child is reaped, no other group can have its number.
         let group = rustix::process::Pid::from_child(&self.child);
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         let _ = self.child.wait();
@@ -113,7 +113,7 @@ fn connect(device: &dyn Device) -> Connected {
     }
 }
 
-/// Returns the next event, which must come `within` a time.
+/// Returns the next event; panics if none arrives in the time `within`.
 fn event(lane: &mut dyn Lane, within: Duration) -> Event {
     let until = now() + within;
     let mut events = Vec::new();
@@ -154,7 +154,7 @@ fn child() {
     }
 }
 
-/// Shares memory, puts into the parent's, rings its doorbell; then waits to be killed.
+/// Shares memory, puts into the parent's memory, rings the parent's doorbell; waits to be killed.
 fn peer(at_the_end: impl FnOnce(&mut Option<Box<dyn Lane>>)) {
     let device = open();
     let listener = device.listen(&SECRET).unwrap();
@@ -281,7 +281,7 @@ fn a_forked_child_hides_neither_death_nor_farewell() {
     }
 }
 
-/// Tells how forked children end that touch the memory which their parent shares, or drop it.
+/// Reports how two forked children end: one touches the parent's shared memory, one drops it.
 fn fork_and_touch() {
     let device = open();
     let (memory, key) = device.allocate(4096).unwrap();
@@ -319,7 +319,7 @@ fn forked(does: impl FnOnce()) -> String {
     if status == 0 { "fine".to_owned() } else { format!("signal {}", status & 0x7f) }
 }
 
-/// Maps a page of this process's own at an address where nothing is.
+/// Maps a private page at an unused address.
 fn fresh_page(at: *mut u8) -> *mut u8 {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     let protection = libc::PROT_READ | libc::PROT_WRITE;

@@ -14,12 +14,12 @@ use crate::connection::Connection;
 use crate::gate::{BUSY_MAX, Gate, Proven};
 use crate::shake::Setup;
 
-/// Most connections made anew that wait for their links.
+/// Limit on connections made anew that their links have not taken yet.
 const RESUMED_MAX: usize = 1024;
-/// Shortest interval at which links look at the gate, however many links there are.
+/// Shortest interval between two polls of the gate by links, for all links together.
 const PUMP_EVERY: Duration = Duration::from_millis(1);
 
-/// A link whose connections have not all come yet.
+/// A link whose connections have not all arrived yet.
 #[derive(Debug)]
 struct Joining {
     id: LinkId,
@@ -39,12 +39,12 @@ pub(super) struct Acceptor {
     joining: Vec<Joining>,
     ready: VecDeque<Joining>,
     resumed: VecDeque<(LinkId, u16, Connection)>,
-    /// Time at which a link last looked at the gate.
+    /// Time at which a link last polled the gate.
     pumped: Instant,
 }
 
 impl Acceptor {
-    /// Takes in all connections that have come.
+    /// Polls the gate and admits proven connections; drops links in the making that are overdue.
     fn pump(&mut self, now: Instant) -> Result<(), TransportError> {
         let pumped = self.gate.pump(now, &mut self.proven);
         for proven in std::mem::take(&mut self.proven) {
@@ -109,7 +109,7 @@ pub(super) fn take_resumed(
     let mut acceptor = lock(acceptor);
     if now.since(acceptor.pumped) >= PUMP_EVERY {
         acceptor.pumped = now;
-        // What is wrong with the listening socket keeps no link from its deadline.
+        // An error of the listening socket is ignored: the link's deadline still applies.
         let _ = acceptor.pump(now);
     }
     let mut taken = Vec::new();
@@ -131,7 +131,7 @@ pub struct LinkListener {
 
 impl LinkListener {
     /// Listens on the interfaces that the filter takes. Peers try the address `preferred` first, if
-    /// it is among those that they are told.
+    /// the listener offers it.
     ///
     /// # Errors
     ///

@@ -29,7 +29,8 @@ impl Break {
         Break { since: now, end, dialler: None, redial_at: now }
     }
 
-    /// Connects again, if this is the connecting side. Returns the new connection once it stands.
+    /// Connects again, if this is the connecting side. Returns the new connection once it is
+    /// authenticated.
     ///
     /// # Errors
     ///

@@ -66,8 +66,7 @@ impl LinkConnecting {
             return Ok(None);
         };
         self.connections.push(connection);
-        // All connections take the address that the first has found, and so will those that replace
-        // them.
+        // All further connections, and all replacements, use the address of the first connection.
         self.location.addresses = vec![address];
         if self.connections.len() < usize::from(self.intent.count) {
             self.intent.number += 1;

@@ -1,7 +1,7 @@
 //! Links between two processes: one connection or several, made anew when they break.
 //!
-//! The side that connects dials again; the side that listens keeps its gate open for as long as a
-//! link lives, though nobody listens for new ones any more.
+//! The side that connects dials again; the side that listens keeps its gate open while a link
+//! lives, even after its listener is dropped.
 
 mod acceptor;
 mod broken;

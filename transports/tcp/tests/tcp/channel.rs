@@ -52,7 +52,8 @@ fn what_was_changed_on_the_way_is_not_taken_in_but_sent_again() {
     }
 }
 
-/// Connects until one side has an error, and returns that error. Panics if anybody is let in.
+/// Connects until the listener rejects and the connecting side fails. Returns that side's error.
+/// Panics if a connection is admitted.
 fn refused(way: &Address, mut listener: Box<dyn Listener>, tls: bool) -> TransportError {
     let connecting = device(1, Duration::from_secs(1), tls);
     let by = now() + Duration::from_secs(10);
@@ -99,8 +100,8 @@ fn who_decrypts_in_between_is_found_out_on_both_sides() {
     assert_eq!(thread.join().unwrap(), 64, "bytes that were read in between");
 }
 
-/// Passes the proofs on, and then sits between the two sides. Returns how many bytes it has
-/// decrypted.
+/// Relays the first proofs, then runs a TLS session with each side. Returns the number of decrypted
+/// bytes.
 fn intercept(mut near: TcpStream, far: SocketAddr) -> usize {
     let mut far = TcpStream::connect_timeout(&far, Duration::from_secs(5)).unwrap();
     for stream in [&near, &far] {

@@ -26,7 +26,7 @@ struct Side {
     inbox_key: MrKey,
     source: Region,
     source_key: MrKey,
-    /// Memory of tails when they are posted; it is used again afterwards.
+    /// Memory of tails when they are posted; overwritten afterwards.
     reused: Region,
     reused_key: MrKey,
     /// Memory that messages are redirected to, by slot.
@@ -121,8 +121,8 @@ impl Side {
         });
     }
 
-    /// Sends message `number` through its slot. Every other message has two parts, of which the
-    /// second is relocated under way.
+    /// Sends message `number` through its slot. Every odd message has a tail, which is relocated in
+    /// flight.
     fn send(&mut self, number: usize, bytes: usize) {
         let (offset, text) = (number % SLOTS * SLOT_BYTES, text(number, bytes));
         let head = if number.is_multiple_of(2) { bytes } else { bytes.min(HEAD) };
@@ -147,7 +147,7 @@ impl Side {
         self.reused.write(0, &vec![0xee; rest]).unwrap();
     }
 
-    /// Redirects message `number`, if it is one of every three.
+    /// Redirects message `number` if it is a multiple of 3.
     fn redirect(&mut self, number: usize, bytes: usize) {
         let slot = number % SLOTS;
         let (offset, bytes) = (slot * SLOT_BYTES + HEAD, bytes.saturating_sub(HEAD));
@@ -197,7 +197,7 @@ pub(crate) fn exchange(pair: &mut Pair, messages: usize, mut each: impl FnMut(&P
         for side in 0..2 {
             let window = all_below(&seen[1 - side]).min(all_below(&done[side])) + SLOTS;
             while sent[side] < messages.min(window) {
-                // Before it comes, or when some of it may have.
+                // Redirect the message before it is sent, or when part of it may have arrived.
                 if sent[side] % 2 == 0 {
                     pair.sides[1 - side].redirect(sent[side], bytes(sent[side]));
                 }

@@ -95,7 +95,7 @@ impl Context {
         })
     }
 
-    /// Makes queries for events return at once.
+    /// Makes queries for events non-blocking.
     fn no_waiting(&self) -> Result<(), TransportError> {
         let events = self.events();
         rustix::fs::fcntl_getfl(events)
@@ -105,7 +105,7 @@ impl Context {
             })
     }
 
-    /// Returns whether this process has opened the device, and not the one that it was forked from.
+    /// Returns whether this process, not one that it was forked from, has opened the device.
     pub(super) fn is_ours(&self) -> bool {
         self.process == getpid()
     }
@@ -137,7 +137,7 @@ impl Context {
         Ok(attr)
     }
 
-    /// Returns the rows of a port's table of addresses that hold one.
+    /// Returns the rows of a port's table of addresses that hold an address.
     pub(crate) fn gids(&self, port: u8, rows: u32) -> Vec<GidRow> {
         (0..rows).filter_map(|row| self.gid(port, row)).collect()
     }
@@ -152,7 +152,7 @@ impl Context {
         (result == 0 && found.gid != [0; 16]).then_some(found)
     }
 
-    /// Returns a row when the library does not report types: sysfs does.
+    /// Returns a row, with its type from sysfs, for a library that does not report types.
     fn gid_of_old(&self, port: u8, row: u32) -> Option<GidRow> {
         let mut gid = ibv_gid::default();
         // SAFETY: the device is open, and there is room.

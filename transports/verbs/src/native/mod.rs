@@ -1,5 +1,5 @@
-//! Objects of libibverbs. Each ends the library's object when it is dropped, and keeps alive what
-//! the library wants to outlive that. All `unsafe` code of this crate is here.
+//! Objects of libibverbs. Each ends the library's object when it is dropped, and keeps alive the
+//! objects that must outlive it. All `unsafe` code of this crate is here.
 
 mod context;
 mod memory;
@@ -14,8 +14,7 @@ pub(crate) use memory::{Memory, Sge};
 pub(crate) use pair::{Pair, Path, Room, Write};
 pub(crate) use queue::Queue;
 
-/// Returns the error of a call that returns an error number, or -1 and leaves the number with the
-/// thread.
+/// Returns the error of a call that returns an error number, or -1 and sets `errno`.
 fn check(call: &'static str, result: c_int, advice: &'static str) -> Result<(), TransportError> {
     match result {
         0 => Ok(()),
@@ -24,13 +23,13 @@ fn check(call: &'static str, result: c_int, advice: &'static str) -> Result<(), 
     }
 }
 
-/// Returns the error of a call that has left its number with the thread.
+/// Returns the error of a call that has set `errno`.
 fn last(call: &'static str, advice: &'static str) -> TransportError {
     let code = std::io::Error::last_os_error().raw_os_error();
     failure(call, code.unwrap_or(libc::EIO), advice)
 }
 
-/// Clears the thread's error number: some drivers fail without one, and would leave another call's.
+/// Clears `errno`: some drivers fail without setting it, which would leave another call's error.
 fn forget_errors() {
     // SAFETY: the call takes nothing.
     let own = unsafe { libc::__errno_location() };
@@ -46,7 +45,7 @@ fn failure(call: &'static str, code: c_int, advice: &'static str) -> TransportEr
     TransportError::Os { call, code, reason, advice }
 }
 
-/// Advice for the error of a kernel that counts a control group's objects, of whatever kind.
+/// Advice for the kernel's error at the limit of a control group's RDMA objects.
 const GROUP: &str = "the process's control group may have no more objects of the device: raise its \
                      limit (`rdma.max`, see /sys/fs/cgroup), or use fewer queue pairs per peer, \
                      such as FERROCCL_IB_POLICY=2";
@@ -55,7 +54,7 @@ const GROUP: &str = "the process's control group may have no more objects of the
 mod tests {
     use super::*;
 
-    /// Whichever kind of object the limit of a control group meets first, the advice is the same.
+    /// The advice is the same for each kind of object that meets a control group's limit.
     #[test]
     fn the_limit_of_a_control_group_is_named() {
         let text = |call, code| failure(call, code, "other advice").to_string();

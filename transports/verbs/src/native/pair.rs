@@ -23,7 +23,7 @@ pub(crate) struct Room {
     pub(crate) inline_bytes: u32,
 }
 
-/// Path from one queue pair to another, and how patiently it is used.
+/// Path from one queue pair to another, with its timeout and retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
     /// Number of this side's port, from 1.
@@ -38,7 +38,7 @@ pub(crate) struct Path {
     pub(crate) peer_lid: u16,
     /// Number of the peer's queue pair.
     pub(crate) peer_number: u32,
-    /// Number of the first packet, of both sides.
+    /// Sequence number of the first packet (PSN), the same on both sides.
     pub(crate) first_packet: u32,
     /// Longest packet.
     pub(crate) mtu: ibv_mtu,
@@ -46,11 +46,11 @@ pub(crate) struct Path {
     pub(crate) traffic_class: u8,
     /// Label that tells packets of this queue pair apart from those of others.
     pub(crate) flow_label: u32,
-    /// Exponent of the time that acknowledgements are waited for: 4.096 µs times two to this.
+    /// Exponent of the acknowledgement timeout: 4.096 µs times two to this power.
     pub(crate) timeout: u8,
     /// Number of times that a packet is sent again.
     pub(crate) retries: u8,
-    /// Number of times that a receiver that is not ready is asked again; 7 is for ever.
+    /// Number of retries when the receiver is not ready; 7 retries for ever.
     pub(crate) not_ready_retries: u8,
 }
 
@@ -137,7 +137,7 @@ impl Pair {
         // SAFETY: the domain is alive, and so are the queues, which this keeps.
         let pair = unsafe { (domain.context.functions.create_qp)(domain.raw(), &raw mut init) };
         let pair = NonNull::new(pair).ok_or_else(|| last("ibv_create_qp", PAIRS))?;
-        // What it grants beyond that, the completion queue may have no room for.
+        // The completion queue may have no room for more than was requested.
         let writes = room.writes.min(init.cap.max_send_wr);
         let immediates = room.immediates.min(init.cap.max_recv_wr);
         let inline_bytes = init.cap.max_inline_data;
@@ -153,7 +153,7 @@ impl Pair {
         })
     }
 
-    /// Returns the room that the queue pair got.
+    /// Returns the room that the queue pair was granted.
     pub(crate) fn room(&self) -> Room {
         self.room
     }
@@ -230,7 +230,7 @@ impl Pair {
         self.modify("ibv_modify_qp(RTS)", attr, mask, PATH)
     }
 
-    /// Stops the queue pair: its requests are flushed, after the completions of what came before.
+    /// Stops the queue pair: its requests are flushed, after earlier completions.
     pub(crate) fn stop(&mut self) -> Result<(), TransportError> {
         let attr = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..ibv_qp_attr::default() };
         self.modify("ibv_modify_qp(ERR)", attr, IBV_QP_STATE, PORT)
@@ -248,8 +248,8 @@ impl Pair {
         check(call, unsafe { modify(self.pair.as_ptr(), &raw mut attr, mask) }, advice)
     }
 
-    /// Prepares a write, which must find room. The write's memory must stay what it is until the
-    /// write is done: the device checks that, but nothing does for inline bytes.
+    /// Prepares a write, for which there must be room. The write's memory must stay valid until the
+    /// write is done: the device checks that, except for inline bytes.
     pub(crate) fn stage(&mut self, write: &Write) {
         self.sge_pairs.push(write.sge_pairs());
         self.requests.push(request(write));
@@ -260,7 +260,7 @@ impl Pair {
         !self.requests.is_empty()
     }
 
-    /// Makes the write that was prepared last complete. Returns false if there is none.
+    /// Requests a completion of the last prepared write. Returns false if there is none.
     pub(crate) fn signal_last(&mut self) -> bool {
         let last = self.requests.last_mut();
         last.is_some_and(|request| {
@@ -269,7 +269,7 @@ impl Pair {
         })
     }
 
-    /// Hands all that was prepared to the device, with one ring of the doorbell.
+    /// Hands all prepared writes to the device, with one ring of the doorbell.
     ///
     /// # Errors
     ///
@@ -287,8 +287,7 @@ impl Pair {
         check("ibv_post_send", result, "this is a fault of the library")
     }
 
-    /// Renews receive requests, which take nothing but immediates. `name` comes back with their
-    /// completions.
+    /// Posts receive requests, which take only immediates. Their completions return `name`.
     pub(crate) fn receive(&mut self, count: usize, name: u64) -> Result<(), TransportError> {
         if count == 0 {
             return Ok(());
@@ -350,8 +349,8 @@ impl Drop for Pair {
     }
 }
 
-/// Code of the time that a sender waits before it asks a receiver that is not ready again: 0.64 ms,
-/// by the InfiniBand specification (table 45, "RNR NAK timer").
+/// Code of the time that a sender waits before a retry when the receiver is not ready: 0.64 ms, by
+/// the InfiniBand specification (table 45, "RNR NAK timer").
 const NOT_READY_TIMER: u8 = 12;
 
 const PAIRS: &str = "if the device has no queue pair left, use fewer per peer, such as \

@@ -11,7 +11,7 @@ use rdma_sys::*;
 use super::context::Context;
 use super::{check, failure, last};
 
-/// Completion queue, where queue pairs report what they have done.
+/// Completion queue, to which queue pairs report completed work requests.
 pub(crate) struct Queue {
     context: Arc<Context>,
     queue: NonNull<ibv_cq>,
@@ -70,7 +70,7 @@ impl Queue {
         check("ibv_req_notify_cq", result, "the device has failed: see `dmesg`")
     }
 
-    /// Takes in and acknowledges all events of the bell.
+    /// Reads and acknowledges all events of the bell.
     fn silence(&self) {
         let (mut queue, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
         let functions = self.context.functions;
@@ -84,7 +84,7 @@ impl Queue {
         }
     }
 
-    /// Returns the descriptor that is readable when a completion came after [`Queue::arm`].
+    /// Returns the descriptor that becomes readable at a completion after [`Queue::arm`].
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is alive.
         let descriptor = unsafe { self.channel.as_ref() }.fd;
@@ -104,7 +104,7 @@ impl Drop for Queue {
         if !self.context.is_ours() {
             return;
         }
-        // Ending it waits for events that were not acknowledged.
+        // Destroying the queue waits for unacknowledged events.
         self.silence();
         // SAFETY: whatever completes here has kept it until now.
         unsafe { (self.context.functions.destroy_cq)(self.raw()) };

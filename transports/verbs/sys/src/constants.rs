@@ -101,11 +101,11 @@ pub const IBV_QP_PORT: c_int = 1 << 5;
 pub const IBV_QP_AV: c_int = 1 << 7;
 /// Mask bit for the length of the longest packet.
 pub const IBV_QP_PATH_MTU: c_int = 1 << 8;
-/// Mask bit for the time that an acknowledgement is waited for.
+/// Mask bit for the acknowledgement timeout.
 pub const IBV_QP_TIMEOUT: c_int = 1 << 9;
 /// Mask bit for the number of times that a packet is sent again.
 pub const IBV_QP_RETRY_CNT: c_int = 1 << 10;
-/// Mask bit for the number of times that a receiver that is not ready is asked again.
+/// Mask bit for the number of retries when the receiver is not ready.
 pub const IBV_QP_RNR_RETRY: c_int = 1 << 11;
 /// Mask bit for the number of the peer's first packet.
 pub const IBV_QP_RQ_PSN: c_int = 1 << 12;

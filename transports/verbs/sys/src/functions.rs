@@ -42,9 +42,9 @@ fn load() -> Result<Functions, LoadError> {
     let library = library.map_err(|error| LoadError::Library(reason(&error)))?;
     let functions = Functions::of(&library);
     std::mem::forget(library);
-    // Before 5.12, the kernel gives the pages that a device writes to whoever touches them first
-    // after a fork, and programs fork: to load data, to run a command. If it cannot be had there is
-    // nothing better.
+    // Before Linux 5.12, the process that first writes to a page after a fork gets a copy, which
+    // the device does not know; programs fork to load data or to run a command. A failure is
+    // ignored: there is no alternative.
     let _ = functions.as_ref().map(|functions| {
         // SAFETY: nothing is registered yet.
         unsafe { (functions.fork_init)() }
@@ -52,7 +52,7 @@ fn load() -> Result<Functions, LoadError> {
     functions
 }
 
-/// Returns what the system says of an error, which knows the file that is missing.
+/// Returns the system's text of an error, which names the missing file.
 fn reason(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
@@ -87,7 +87,7 @@ macro_rules! functions {
 }
 
 functions! {
-    /// Makes registered memory survive forks of this process, where the kernel does not see to
+    /// Makes registered memory survive forks of this process, where the kernel does not ensure
     /// that.
     required fork_init = "ibv_fork_init":
         unsafe extern "C" fn() -> c_int;

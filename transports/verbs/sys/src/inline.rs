@@ -27,7 +27,7 @@ pub unsafe fn ibv_post_send(
     }
 }
 
-/// Does what [`ibv_post_send`] does, for requests to receive.
+/// Hands a list of receive requests to a queue pair, like [`ibv_post_send`].
 ///
 /// # Safety
 ///

@@ -212,13 +212,13 @@ fn the_header_says_the_same() {
         [places(), lengths(), numbers_of_requests(), numbers_of_connections()].concat();
     let (agrees, said) = compile("layout", &program(&claims));
     assert!(agrees, "{said}");
-    // It does look.
+    // The compiler rejects a false claim.
     claims.push(("sizeof(struct ibv_wc)".to_owned(), 47));
     let (agrees, said) = compile("layout", &program(&claims));
     assert!(!agrees && said.contains("sizeof(struct ibv_wc)"), "{said}");
 }
 
-/// The result is an answer and never a crash, whatever the machine has.
+/// The result is an error or a list, never a crash, on every machine.
 #[test]
 fn a_machine_without_the_library_or_without_devices_is_no_fault() {
     match system() {

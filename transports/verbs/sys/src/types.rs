@@ -436,7 +436,7 @@ pub struct ibv_wc {
     pub opcode: ibv_wc_opcode,
     /// The device's own code of a failure.
     pub vendor_err: u32,
-    /// Number of bytes that came.
+    /// Number of bytes that arrived.
     pub byte_len: u32,
     /// Immediate, in network byte order.
     pub imm_data: u32,

@@ -34,7 +34,7 @@ impl Verbs {
     /// Opens devices of this machine.
     fn real(options: &Options, names: &str) -> Verbs {
         let transport = VerbsTransport::new(options.clone());
-        // Further ones are at the ends of another link.
+        // Further names belong to another link.
         let mut each = names.split(',');
         let one = each.next().unwrap_or_default();
         let devices = [one, each.next().unwrap_or(one)]
@@ -63,7 +63,7 @@ impl Fixture for Verbs {
 
     fn stranger(&self, address: &Address, bytes: &[u8]) -> bool {
         let at = first_location(address).unwrap();
-        // It may be thrown out while it still talks.
+        // The listener may drop the stranger while it still writes.
         let _ = TcpStream::connect_timeout(&at, Duration::from_secs(5)).unwrap().write_all(bytes);
         true
     }
@@ -85,7 +85,7 @@ fn one_queue_pair_passes_the_suite() {
     passes(|| Verbs::new(&options, &Limits::default()));
 }
 
-/// Rails need such puts.
+/// Multi-rail needs such puts.
 #[test]
 fn puts_that_are_done_when_the_peer_has_them_pass_the_suite() {
     let policy = "3".parse().unwrap();

@@ -1,4 +1,4 @@
-//! Failures of writes, queue pairs, links of ports and whole devices, and who is told.
+//! Failures of writes, queue pairs, links of ports and whole devices, and their reports.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn done(end: &End) -> Vec<u32> {
     end.events.iter().filter_map(id).collect()
 }
 
-/// Returns the immediates of what has come, whose bytes are checked.
+/// Returns the immediates of the puts that have arrived, and checks their bytes.
 fn arrived(end: &End) -> Vec<u32> {
     let name = |event: &Event| match event {
         Event::Arrived { immediate, bytes, .. } => {
@@ -58,7 +58,7 @@ fn byte(end: &End, number: u32) -> u8 {
     byte[0]
 }
 
-/// Returns why a link was lost, if it was; a loss is told once.
+/// Returns why a link was lost, if it was; checks that a loss is reported once.
 fn lost(end: &End) -> Option<&str> {
     let mut reasons = end.events.iter().filter_map(|event| match event {
         Event::Lost { reason, .. } => Some(reason.as_str()),
@@ -113,7 +113,7 @@ fn a_write_that_fails_ends_the_link_and_is_not_done() {
             let [own, theirs] = ends.each_ref().map(|end| lost(end).unwrap());
             assert!(own.contains(meaning) && own.contains("a write to"), "{own}");
             assert!(theirs.contains("says: ") && theirs.contains("a write to"), "{theirs}");
-            // Void, as all work for a lost peer.
+            // A put to a lost peer is accepted and never completes.
             post(&mut ends[0], 4..5);
             (0..200).for_each(|_| ends.iter_mut().for_each(End::poll));
             assert_eq!((done(&ends[0]), arrived(&ends[1])), (vec![0], vec![0]));
@@ -166,7 +166,7 @@ fn a_queue_pair_that_fails_ends_its_link() {
     }
 }
 
-/// Any lane of the device may hear of the failure: the library tells each event once.
+/// Any lane of the device may read the event: the library returns each event once.
 #[test]
 fn a_device_that_fails_ends_all_its_links_and_those_to_come() {
     for (event, meaning) in [
@@ -200,7 +200,7 @@ fn events_that_change_nothing_are_passed_over() {
     assert_eq!(ends.each_ref().map(lost), [None; 2]);
 }
 
-/// Polls both sides often, at that time.
+/// Polls both sides often, with the time `now`.
 fn poll_at(ends: &mut [End; 2], now: Instant) {
     for _ in 0..200 {
         for end in ends.iter_mut() {
@@ -237,7 +237,7 @@ fn a_port_whose_link_stays_away_loses_its_links() {
         ends[side].soft.raise(IBV_EVENT_PORT_ERR);
         poll_at(&mut ends, since);
         poll_at(&mut ends, since + patience);
-        // The other side is told.
+        // The other side receives the reason.
         poll_at(&mut ends, since + patience + moment);
         let [own, theirs] = [side, 1 - side].map(|side| lost(&ends[side]).unwrap());
         assert!(own.contains("the port lost its link 3.0s ago"), "{own}");

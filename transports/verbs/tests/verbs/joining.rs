@@ -1,4 +1,4 @@
-//! Lanes that join: at which address, and how long it may take.
+//! Lanes that connect: choice of addresses, time limit, and breaks of the side connection.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn gids(ips: &[[u8; 4]]) -> Gids {
     ips.iter().map(|ip| Some((gid(*ip), IBV_GID_TYPE_ROCE_V2))).collect()
 }
 
-/// An address that is gone by then is not used.
+/// An address that is removed before the link is made is not used.
 #[test]
 fn of_several_addresses_those_of_one_subnet_meet() {
     let own = [[10, 79, 1, 1], [192, 168, 9, 1]];
@@ -65,7 +65,7 @@ fn a_peer_that_talks_and_does_not_connect_is_lost_in_time() {
     assert!(one.events.iter().any(lost), "{:?}", one.events);
 }
 
-/// A middlebox forgets idle connections; queue pairs need none.
+/// A middlebox may forget the idle side connection; queue pairs do not need it.
 #[test]
 fn a_reset_of_the_connection_beside_harms_no_queue_pair() {
     notes_survive(Proxy::cut, &[&[0, 1]]);
@@ -78,8 +78,8 @@ fn a_reset_that_one_side_sees_harms_no_queue_pair() {
     notes_survive(|proxy| proxy.cut_side(1), &[&[1], &[0]]);
 }
 
-/// Checks that notes arrive once and in order, and puts likewise, whenever `cut` has broken the
-/// connection beside the queue pairs. The ends of each of the `groups` write at the same time.
+/// Checks that notes and puts arrive once and in order after `cut` has broken the side connection.
+/// The ends of each of the `groups` write at the same time.
 fn notes_survive(cut: impl Fn(&Proxy), groups: &[&[usize]]) {
     let (mut ends, proxy) = joined_through_proxy(&Options::default());
     let put = ends[0].put(0, 64, Some(1));

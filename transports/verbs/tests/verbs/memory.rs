@@ -33,7 +33,7 @@ impl Faults for Mean {
 fn a_link_that_cannot_be_made_leaves_nothing_registered() {
     let options = Options { interfaces: "127.0.0.1".to_owned(), ..Options::default() };
     let transport = VerbsTransport::over(functions(), options);
-    // The second has no room for the queue pairs of a link, or shares nothing.
+    // The second device has no room for a link's queue pairs, or its lane shares nothing.
     for (pairs, shares) in [(0, true), (100, false)] {
         let softs =
             [100, pairs].map(|pairs| SoftDevice::new(Limits { pairs, ..Limits::default() }));

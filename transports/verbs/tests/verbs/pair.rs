@@ -1,4 +1,4 @@
-//! Two lanes that are joined.
+//! Helpers that connect two lanes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,8 +55,7 @@ pub(crate) fn meet(devices: &[Arc<dyn Device>; 2]) -> [Connected; 2] {
     meet_at(devices, |address| address)
 }
 
-/// Does what `meet` does, where the second device connects to another address, which leads to the
-/// first one's.
+/// Does what `meet` does, but the second device connects to the address that `detour` returns.
 fn meet_at(
     devices: &[Arc<dyn Device>; 2],
     detour: impl FnOnce(Address) -> Address,

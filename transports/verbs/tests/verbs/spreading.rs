@@ -1,4 +1,4 @@
-//! Traffic of the queue pairs, as the devices saw it.
+//! Tests of the spread of puts over queue pairs, by the devices' traffic counters.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ fn parts_of_a_message_are_equal_and_arrive_as_one() {
     assert!(come == pattern);
     assert_eq!(carried(&ends, 8), [(1, BYTES as u64 / 4); 4]);
     go_on(&mut ends, |[one, _]| one.events == [Event::Done { id: 7 }]);
-    // Of less than two chunks, one part is made; of less than three, two.
+    // Fewer bytes than two chunks make one part; fewer than three chunks make two.
     ends.iter_mut().for_each(|end| end.events.clear());
     let puts = [(64 << 10) + 1, (128 << 10) + 1].map(|bytes| ends[0].put(0, bytes, Some(1)));
     one_by_one(&mut ends, &puts);
@@ -101,7 +101,7 @@ fn a_rule_with_a_class_has_queue_pairs_of_that_class() {
     ends[0].lane.set_striping(endpoint, &Striping { traffic_class: Some(32), ..striping });
     one_by_one(&mut ends, &[put; 6]);
     assert_eq!((carried(&ends, 8), carried(&ends, 32)), (vec![(2, 8192); 3], vec![(3, 12288); 2]));
-    // Fewer than there are.
+    // Use fewer queue pairs than the group has.
     ends[0].lane.set_striping(endpoint, &Striping { pairs: 1, ..Striping::default() });
     one_by_one(&mut ends, &[put; 6]);
     assert_eq!(carried(&ends, 8)[0], (8, 8 * 4096));
@@ -126,7 +126,7 @@ fn the_least_loaded_gets_the_next_one() {
     assert_eq!(carried(&ends, 8), [(1, 512 << 10), (8, 8 * 4096)]);
 }
 
-/// Each rule has its own limit, and credits and CTS count for none of them.
+/// Each rule has its own limit; credits and CTS do not count.
 #[test]
 fn no_more_are_under_way_than_the_rule_in_force_says() {
     let mut ends = joined(&options("bytes>=1M: qps=1 in_flight=1; qps=2 in_flight=3"));
@@ -154,7 +154,7 @@ fn no_more_are_under_way_than_the_rule_in_force_says() {
             one.events.len() + other.events.len() == all
         });
         assert!(seen <= most, "{in_flight}: {seen}");
-        // Who goes first is drawn; behind all others it would have waited for them.
+        // The order of queue pairs is random; a credit behind all puts would have waited for them.
         assert!(in_flight > 3 || at.unwrap() < puts.len(), "the credit waited: {at:?}");
         ends.iter_mut().for_each(|end| end.events.clear());
     }
@@ -174,12 +174,12 @@ fn one_of_sixteen_queue_pairs_has_room_for_sixteen_writes() {
     await_all(&mut ends, puts.len());
 }
 
-/// Puts go as far as the budget holds; then one follows the other, for as many bytes as are done.
+/// Puts are sent up to the budget; further puts follow as earlier bytes are done.
 #[test]
 fn a_port_has_no_more_under_way_than_its_budget() {
     for (policy, at_once) in [("qps=3 budget=10000", 2), ("qps=2 budget=1", 1), ("qps=2", 12)] {
         let mut ends = joined(&options(policy));
-        // Here they meet.
+        // The first put connects the two sides.
         let first = ends[0].put(0, 8, Some(30));
         one_by_one(&mut ends, &[first]);
         let puts: Vec<_> =
@@ -193,7 +193,7 @@ fn a_port_has_no_more_under_way_than_its_budget() {
         });
         assert!(most <= at_once * 4096, "{policy}: {most}");
         ends.iter_mut().for_each(|end| end.events.clear());
-        // Credits wait for nothing of that: the sender does not look whether anything is done.
+        // Credits do not wait for the budget: the sender does not poll for completions.
         let mut grant = ends[0].put(0, 8, Some(20));
         let WorkRequest::Put { is_control, .. } = &mut grant;
         *is_control = true;
@@ -209,7 +209,7 @@ fn a_port_has_no_more_under_way_than_its_budget() {
     }
 }
 
-/// Other lanes may give back what a lane waits for, without a word to it.
+/// Other lanes may free budget that a lane waits for, without waking it.
 #[test]
 fn who_waits_for_the_budget_looks_again_soon() {
     let mut ends = joined(&options("qps=2 budget=4K"));
@@ -288,7 +288,7 @@ fn links_share_a_budget_fairly() {
         let (mut news, now) = (Vec::new(), ccl_clock::now());
         assert!(now < until, "{arrived:?}");
         sender.poll(now, &mut Vec::new()).unwrap();
-        // Who has nothing that waits does not go first for that.
+        // A new put on a link without waiting puts does not go first.
         sender.post(now, &[put(0, more)]).unwrap();
         receiver.poll(now, &mut news).unwrap();
         for event in news {

@@ -1,5 +1,5 @@
-//! Every interleaving of small cases, with everything that weakly ordered hardware may do; and
-//! that each ordering is needed: weakened, the model must fail.
+//! Every interleaving of small cases, with every reordering of weakly ordered hardware. Each
+//! ordering is needed: with it weakened, the model must fail.
 
 use std::sync::atomic::{AtomicUsize, Ordering as Std};
 use std::time::Duration;
@@ -97,7 +97,7 @@ fn slots_need_their_credits() {
     assert!(needs("none", careless), "a sender that does not ask is caught");
 }
 
-/// Two records after each other, and a reader that comes at any time.
+/// Two records in succession, and a reader at any time.
 fn record_is_whole() {
     loom::model(|| {
         let region = Region::private(record::bytes(2));
@@ -125,7 +125,7 @@ fn records_need_each_ordering() {
     }
 }
 
-/// Two ranks show their calls and then look at each other's.
+/// Two ranks publish their calls, and then each reads the other's.
 fn one_of_two_sees_the_other(fenced: bool) {
     loom::model(move || {
         let regions = [(); 2].map(|()| Region::private(record::bytes(1)));
@@ -158,7 +158,7 @@ struct Futex {
 #[derive(Default)]
 struct Bed {
     sleeps: bool,
-    /// Time is over: for a ring that found nobody.
+    /// True after the timeout, for a ring that found no sleeper.
     over: bool,
 }
 
@@ -166,7 +166,7 @@ loom::lazy_static! {
     static ref FUTEX: Futex = Futex { state: Mutex::new(Bed::default()), rang: Condvar::new() };
 }
 
-/// Executions in which only the end of the time woke the sleeper.
+/// Number of executions in which only the timeout woke the sleeper.
 static OVERSLEPT: AtomicUsize = AtomicUsize::new(0);
 
 const PARKING: Parking = Parking {
@@ -196,9 +196,9 @@ fn time_is_over() {
 const RINGS: usize = 4;
 const DATA: usize = 64;
 
-/// One message and its ring against an owner that sleeps, first over something else and then
-/// for the message. The time of a sleep ends only if the ring found nobody, and with `fenced`
-/// never: a sleeper that nobody wakes is a deadlock, which the checker reports.
+/// One message and its ring against an owner that sleeps, first over something else and then for
+/// the message. A sleep times out only if the ring found no sleeper, and never with `fenced`: a
+/// sleeper that nobody wakes is a deadlock, which the checker reports.
 fn ring_against_sleep(fenced: bool) {
     loom::model(move || {
         let region = Region::private(DATA + 64);

@@ -1,5 +1,5 @@
 //! Longer cases than exhaustion allows, in random interleavings. Orderings are not weakened here:
-//! shuttle runs everything in one order of all; this finds what is wrong in the steps themselves.
+//! shuttle runs all accesses in one total order. These cases find errors in the steps themselves.
 
 use std::panic::catch_unwind;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn schedules() -> usize {
     if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 200_000 } else { 20_000 }
 }
 
-/// Runs a case in random interleavings, and in some that change threads rarely but cruelly.
+/// Runs a case in random interleavings, and in some with few, adversarial thread switches (PCT).
 fn explore(case: fn()) {
     shuttle::check_random(case, schedules());
     shuttle::check_pct(case, schedules() / 2, 3);
@@ -52,9 +52,9 @@ enum Fault {
     None,
     /// Sends without asking for a credit.
     Uncredited,
-    /// Announces a message before its payload is there.
+    /// Announces a message before writing its payload.
     Early,
-    /// Gives a slot back and reads it then.
+    /// Gives a slot back before reading it.
     Late,
     /// Sleeps without a last look.
     Blind,
@@ -103,12 +103,12 @@ impl Side {
         if self.fault != Fault::Late {
             self.receiver.release();
         }
-        // A credit is worth a ring, too.
+        // A credit needs a ring, too.
         self.other.ring();
         true
     }
 
-    /// Sends and receives so many messages, and sleeps whenever neither is possible.
+    /// Sends and receives `messages` messages, and sleeps whenever neither is possible.
     fn exchange(mut self, messages: u64) {
         let (mut sent, mut received) = (0, 0);
         while sent < messages || received < messages {
@@ -170,7 +170,7 @@ fn what_a_rank_does_wrong_is_caught() {
     assert!(fails(|| exchange(1, Fault::Blind)), "a sleep without a last look");
 }
 
-/// Readers of a record that changes all the time: numbers only grow, words fit them.
+/// Readers of a record that changes all the time: numbers only grow, and the words belong to them.
 fn records() {
     let region = Region::private(record::bytes(3));
     let shown = Arc::new(region);

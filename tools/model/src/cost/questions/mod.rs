@@ -1,5 +1,5 @@
-//! Named questions about cost: each with its text, its formula and the source, its inputs, and the
-//! function that answers. Their text form is in `super::ask`.
+//! Named questions about cost: each has a text, a formula with its source, inputs, and an answer
+//! function. `super::ask` parses and prints them.
 
 mod collectives;
 mod measured;
@@ -19,7 +19,7 @@ pub struct Input {
     pub unit: Unit,
     /// Value of the input if none is given.
     pub default: Option<f64>,
-    /// Least value that the formula has a meaning for.
+    /// Least value for which the formula is defined.
     pub least: Least,
 }
 
@@ -30,11 +30,11 @@ pub enum Least {
     Zero,
     /// A whole number of things, at least one.
     One,
-    /// A whole number of things, at least as many as the input of that name counts.
+    /// A whole number of things, at least the value of the named input.
     AsMany(&'static str),
 }
 
-/// Error for an input that a formula has no meaning for.
+/// Error for an input outside the range of a formula.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InputError {
@@ -92,8 +92,8 @@ pub struct Question {
     pub source: &'static str,
     /// Inputs in the order in which [`Question::answer`] takes them.
     pub inputs: &'static [Input],
-    /// Computes the answer. It takes as many numbers as there are inputs, which are checked
-    /// ([`Input::check`], [`Question::check`]).
+    /// Computes the answer. The numbers are those of `inputs`, already checked ([`Input::check`],
+    /// [`Question::check`]).
     pub answer: fn(&[f64]) -> Vec<Output>,
 }
 
@@ -102,7 +102,7 @@ impl Input {
     ///
     /// # Errors
     ///
-    /// When the formula has no meaning for the number.
+    /// When the formula is not defined for the number.
     pub fn check(&self, given: f64) -> Result<(), InputError> {
         let Input { name, least, .. } = *self;
         if !given.is_finite() || given < 0.0 {
@@ -116,11 +116,11 @@ impl Input {
 }
 
 impl Question {
-    /// Checks the numbers for all inputs against each other.
+    /// Checks the numbers of all inputs against each other.
     ///
     /// # Errors
     ///
-    /// When an input counts fewer things than another input requires.
+    /// When an input is less than the input that bounds it.
     pub fn check(&self, numbers: &[f64]) -> Result<(), InputError> {
         let inputs = || self.inputs.iter().zip(numbers.iter().copied());
         for (input, given) in inputs() {

@@ -1,4 +1,4 @@
-//! Structures and constants as the installed headers have them, and the library itself.
+//! Tests of structures and constants against the installed headers, and of the library itself.
 
 use std::fmt::Write;
 use std::mem::offset_of;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use libfabric_sys::*;
 
-/// Lists `C expression` and the value that it has here.
+/// Lists C expressions, each with its value in the bindings.
 macro_rules! layout {
     ($($kind:ident { $($field:ident),* $(,)? })*) => {
         vec![$(
@@ -201,7 +201,7 @@ fn program(claims: &[(String, u64)]) -> String {
 fn compile(name: &str, program: &str) -> (bool, String) {
     let place = std::env::temp_dir().join(format!("{name}-{}.c", std::process::id()));
     std::fs::write(&place, program).unwrap();
-    // Headers of another version than the installed one can be named.
+    // The variable selects headers of another version.
     let include = std::env::var_os("LIBFABRIC_INCLUDE").unwrap_or_else(|| "/usr/include".into());
     let cc = Command::new("cc").arg("-fsyntax-only").arg("-I").arg(include).arg(&place).output();
     std::fs::remove_file(&place).unwrap();
@@ -220,13 +220,13 @@ fn the_headers_say_the_same() {
     let mut claims = [offers(), objects(), lengths(), numbers()].concat();
     let (agrees, said) = compile("ofi-layout", &program(&claims));
     assert!(agrees, "{said}");
-    // It does look.
+    // A false claim is noticed.
     claims.push(("sizeof(struct fid)".to_owned(), 25));
     let (agrees, said) = compile("ofi-layout", &program(&claims));
     assert!(!agrees && said.contains("sizeof(struct fid)"), "{said}");
 }
 
-/// The result is an answer and never a crash, whatever the machine has.
+/// Loading gives a result and never a crash, with or without the library.
 #[test]
 fn a_machine_without_the_library_is_no_fault() {
     match system() {

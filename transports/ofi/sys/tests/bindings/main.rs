@@ -1,4 +1,4 @@
-//! Tests of the bindings, with the libfabric that there is.
+//! Tests of the bindings with the installed libfabric.
 
 #[cfg(test)]
 mod headers;
