@@ -412,9 +412,13 @@ unsafe extern "C" fn read(queue: *mut fid_cq, into: *mut c_void, count: size_t) 
     let Some(domain) = network.queues.get(&id).map(|queue| queue.domain) else {
         return -(EINVAL as ssize_t);
     };
-    if let Some(Provider { condition: Condition::Broken(error), .. }) = network.provider_of(domain)
+    let condition = network.provider_of(domain).map(|provider| provider.condition);
+    if let (Some(Condition::Broken(error)), Some(queue)) = (condition, network.queues.get_mut(&id))
     {
-        return -(*error as ssize_t);
+        queue.error = error;
+    }
+    if let Some(queue) = network.queues.get(&id).filter(|queue| queue.error != 0) {
+        return -(queue.error as ssize_t);
     }
     let provider = network.domains.get(&domain).copied();
     let is_automatic = network.provider_of(domain).is_some_and(|it| it.limits.is_automatic);

@@ -113,7 +113,8 @@ pub enum Condition {
     Busy,
     /// Only endpoints of the low-latency traffic class take requests.
     Congested,
-    /// Reading a completion queue fails with this error (positive).
+    /// Reading a completion queue fails with this error (positive), also later if it was read
+    /// meanwhile.
     Broken(c_int),
 }
 

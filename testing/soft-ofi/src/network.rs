@@ -55,6 +55,8 @@ pub(crate) struct Queue {
     pub(crate) late: Vec<Completion>,
     /// Descriptor that signals completions, if the caller asked for one.
     pub(crate) bell: Option<c_int>,
+    /// Error of every read, once one has failed; 0 before.
+    pub(crate) error: c_int,
 }
 
 #[derive(Debug, Default)]

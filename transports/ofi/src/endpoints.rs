@@ -15,6 +15,44 @@ pub(crate) struct Endpoints {
     control: Option<Endpoint>,
 }
 
+/// Endpoints of a lane, by group: each group serves the same number of peers.
+#[derive(Debug, Default)]
+pub(crate) struct Groups(Vec<Option<Endpoints>>);
+
+impl Groups {
+    /// Returns the endpoints of a group; none if they are closed.
+    pub(crate) fn get(&self, group: usize) -> Option<&Endpoints> {
+        self.0.get(group)?.as_ref()
+    }
+
+    /// Returns the number of groups so far, including those that are closed.
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Adds a group.
+    pub(crate) fn push(&mut self, endpoints: Endpoints) {
+        self.0.push(Some(endpoints));
+    }
+
+    /// Closes the endpoints of a group.
+    pub(crate) fn close(&mut self, group: usize) {
+        self.0.get_mut(group).and_then(Option::take);
+    }
+
+    /// Closes the endpoints of all groups.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Returns all endpoints, each with the number of its group.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (usize, &Endpoint)> {
+        let groups = self.0.iter().enumerate();
+        let open = groups.filter_map(|(group, own)| Some((group, own.as_ref()?)));
+        open.flat_map(|(group, own)| own.all().map(move |endpoint| (group, endpoint)))
+    }
+}
+
 /// Addresses of endpoints, for a peer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Addresses {

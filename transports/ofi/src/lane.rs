@@ -17,7 +17,6 @@ use libfabric_sys::{FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, fi_context2};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
 
-use crate::endpoints::Endpoints;
 use crate::memory::{Registered, Shared};
 use crate::messages::{DEPTH_MAX, HEAD_BYTES, Head, Inbox, PART_BYTES, TOKEN_BYTES};
 use crate::native::{
@@ -117,7 +116,7 @@ impl OfiLane {
         };
         // From here on, the endpoint is closed before the inbox goes.
         let posted = lock(&lane.posted);
-        if let (Some(inbox), Some(own)) = (&mut lane.inbox, posted.endpoints.first()) {
+        if let (Some(inbox), Some(own)) = (&mut lane.inbox, posted.endpoints.get(0)) {
             inbox.post(&own.data).map_err(transport_error)?;
         }
         drop(posted);
@@ -245,20 +244,26 @@ impl OfiLane {
     fn drain(&mut self, events: &mut Vec<Event>) {
         let posted = Arc::clone(&self.posted);
         let Posted { endpoints, requests, is_withdrawn, .. } = &mut *lock(&posted);
-        let all = endpoints.iter().enumerate();
-        let all = all.flat_map(|(number, own)| own.all().map(move |endpoint| (number, endpoint)));
-        for (number, endpoint) in all {
+        for (group, endpoint) in endpoints.all() {
             let mut all = [Completion::NONE; COMPLETIONS_MAX];
             for _ in 0..TURNS_MAX {
                 let taken = match endpoint.take("a write", &mut all) {
                     Ok(taken) => taken,
-                    Err((failed, error)) => {
-                        self.failed(failed, &error, requests);
+                    Err((Failed::Queue, error)) => {
+                        self.lose_group(group, &error);
+                        break;
+                    }
+                    Err((Failed::Request(context), error)) => {
+                        self.failed(context, &error, requests);
+                        continue;
+                    }
+                    Err((Failed::Packet, error)) => {
+                        tracing::warn!(%error, "a packet of libfabric's own failed");
                         continue;
                     }
                 };
                 for completion in &all[..taken] {
-                    self.completed(number, completion, requests, events);
+                    self.completed(group, completion, requests, events);
                 }
                 if taken < all.len() {
                     break;
@@ -271,7 +276,7 @@ impl OfiLane {
                 .flatten()
                 .for_each(|peer| peer.lose(TransportError::Withdrawn.to_string()));
         }
-        let (inbox, own) = (&mut self.inbox, endpoints.first());
+        let (inbox, own) = (&mut self.inbox, endpoints.get(0));
         let posted = inbox.as_mut().zip(own).map(|(inbox, own)| inbox.post(&own.data));
         if let Some(Err(error)) = posted {
             // No message can arrive any more.
@@ -282,7 +287,7 @@ impl OfiLane {
     /// Handles a completion of endpoint `number`.
     fn completed(
         &mut self,
-        number: usize,
+        group: usize,
         completion: &Completion,
         requests: &mut Requests,
         events: &mut Vec<Event>,
@@ -297,7 +302,7 @@ impl OfiLane {
                 return;
             }
             let tag = self.layout.decode(data);
-            let first = number.saturating_mul(self.peers_max) as u32;
+            let first = group.saturating_mul(self.peers_max) as u32;
             let (endpoint, immediate) = (EndpointId(first + tag.number), tag.immediate);
             let bytes = tag.bytes.unwrap_or(bytes);
             if let Ok(peer) = self.peer(endpoint)
@@ -361,15 +366,18 @@ impl OfiLane {
         }
     }
 
-    fn failed(&mut self, failed: Failed, error: &OfiError, requests: &mut Requests) {
-        let context = match failed {
-            Failed::Request(context) => context,
-            Failed::Queue => {
-                let peers = self.peers.iter_mut().flatten();
-                return peers.for_each(|peer| peer.lose(error.to_string()));
-            }
-            Failed::Packet => return tracing::warn!(%error, "a packet of libfabric's own failed"),
-        };
+    /// Loses the peers of a group whose completion queue has failed. No peer joins them any more.
+    fn lose_group(&mut self, group: usize, error: &OfiError) {
+        let first = group.saturating_mul(self.peers_max);
+        let end = first.saturating_add(self.peers_max);
+        if self.inbox.is_none() && self.peers.len() < end {
+            self.peers.resize_with(end, || None);
+        }
+        let peers = self.peers.iter_mut().skip(first).take(self.peers_max);
+        peers.flatten().for_each(|peer| peer.lose(error.to_string()));
+    }
+
+    fn failed(&mut self, context: *mut fi_context2, error: &OfiError, requests: &mut Requests) {
         let Some(Request { endpoint, is_control, left, .. }) = requests.end(context) else {
             // A failed receive is posted again.
             self.inbox.iter_mut().for_each(|inbox| drop(inbox.take(context)));
@@ -390,7 +398,7 @@ impl OfiLane {
         let Posted { endpoints, .. } = &*lock(&self.posted);
         // The requests behind these errors fail or end by themselves: the TCP connection shows that
         // a peer has ended.
-        let failures = endpoints.iter().flat_map(Endpoints::all).flat_map(Endpoint::failures);
+        let failures = endpoints.all().flat_map(|(_, endpoint)| endpoint.failures());
         failures.for_each(|error| tracing::info!(error, "a packet of libfabric's own failed"));
         for (number, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
@@ -444,6 +452,17 @@ impl OfiLane {
             && self.process == rustix::process::getpid()
         {
             peer.side.close();
+            self.close_groups();
+        }
+    }
+
+    /// Closes the endpoints whose peers have all been attached and detached.
+    fn close_groups(&mut self) {
+        let mut posted = lock(&self.posted);
+        for (group, peers) in self.peers.chunks_exact(self.peers_max).enumerate() {
+            if posted.endpoints.get(group).is_some() && peers.iter().all(Option::is_none) {
+                posted.close_group(group, self.peers_max);
+            }
         }
     }
 }
@@ -665,7 +684,7 @@ impl Lane for OfiLane {
             return;
         }
         let posted = lock(&self.posted);
-        let bells = posted.endpoints.iter().flat_map(Endpoints::all).map(Endpoint::bell);
+        let bells = posted.endpoints.all().map(|(_, endpoint)| endpoint.bell());
         let bells = Vec::from_iter(bells);
         drop(posted);
         if bells.iter().any(|bell| matches!(bell, Bell::Silent)) {

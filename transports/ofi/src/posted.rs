@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::endpoints::Endpoints;
+use crate::endpoints::{Endpoints, Groups};
 use crate::memory::Registered;
 use crate::native::{Domain, OfiError};
 use crate::requests::Requests;
@@ -15,7 +15,7 @@ pub(crate) struct Posted {
     /// True if puts are writes.
     writes: bool,
     /// Endpoints, each for a group of peers; closed before the memory of their requests is freed.
-    pub(crate) endpoints: Vec<Endpoints>,
+    pub(crate) endpoints: Groups,
     pub(crate) requests: Requests,
     /// True once memory was deregistered in the middle of a request.
     pub(crate) is_withdrawn: bool,
@@ -23,21 +23,30 @@ pub(crate) struct Posted {
 
 impl Posted {
     pub(crate) fn open(domain: &Arc<Domain>, writes: bool) -> Result<Posted, OfiError> {
-        Ok(Posted {
+        let mut posted = Posted {
             domain: Arc::clone(domain),
             writes,
-            endpoints: vec![Endpoints::open(domain, writes)?],
+            endpoints: Groups::default(),
             requests: Requests::new(domain),
             is_withdrawn: false,
-        })
+        };
+        posted.grow(1)?;
+        Ok(posted)
     }
 
-    /// Opens endpoints until there are `count`, unless they are closed for good.
+    /// Opens endpoints until there were `count` groups of them, unless they are closed for good.
     pub(crate) fn grow(&mut self, count: usize) -> Result<(), OfiError> {
-        while self.endpoints.len() < count && !self.is_withdrawn {
+        while self.endpoints.count() < count && !self.is_withdrawn {
             self.endpoints.push(Endpoints::open(&self.domain, self.writes)?);
         }
         Ok(())
+    }
+
+    /// Closes the endpoints of a group of `peers` peers, which have all been detached, and ends
+    /// their requests.
+    pub(crate) fn close_group(&mut self, group: usize, peers: usize) {
+        self.endpoints.close(group);
+        self.requests.end_all(|endpoint| endpoint.0 as usize / peers == group);
     }
 
     /// Closes all endpoints: the provider reads and writes nothing more.

@@ -153,6 +153,17 @@ impl Requests {
         self.requests().any(|request| request.reads(memory))
     }
 
+    /// Ends the requests to some endpoints' peers, after the provider's endpoints are closed.
+    pub(crate) fn end_all(&mut self, is_over: impl Fn(EndpointId) -> bool) {
+        for slot in self.slots.values() {
+            // SAFETY: the slots live until the end, and the provider touches only the contexts.
+            let request = unsafe { &mut (*slot.as_ptr()).request };
+            if request.take_if(|request| is_over(request.endpoint)).is_some() {
+                self.free.push(*slot);
+            }
+        }
+    }
+
     /// Forgets all requests; their endpoints must be closed already.
     pub(crate) fn clear(&mut self) {
         self.free.clear();

@@ -9,7 +9,7 @@ use ccl_soft_ofi::sys::{FI_EOVERRUN, FI_MR_ENDPOINT};
 use ccl_soft_ofi::{Condition, Fault, Limits, SoftProvider, functions};
 use ccl_transport_ofi::{OfiTransport, Options};
 
-use crate::mending::{Side, exchange, joined, joined_over, until};
+use crate::mending::{Side, exchange, join_again, joined, joined_over, until};
 use crate::soft::Soft;
 
 /// Bytes of each side's memory: several parts of a message, and many packets.
@@ -298,5 +298,39 @@ fn nothing_is_left_of_a_link_that_failed() {
         drop(sides);
         assert_eq!(provider.in_use(), (0, 0));
         assert_eq!(provider.under_way(), 0);
+    }
+}
+
+/// Peers that come and go, such as a rail that fails again and again, leave no endpoints behind.
+#[test]
+fn endpoints_whose_peers_have_left_are_closed() {
+    for limits in kinds("soft-come-and-go") {
+        let ((provider, mut proxy), mut sides) = sides(&limits);
+        let (endpoints, _) = provider.in_use();
+        for number in 1..20 {
+            exchange(&mut sides, number);
+            leave(&mut sides);
+            sides.iter_mut().for_each(|side| side.lane.detach(side.at));
+            drop(std::mem::replace(&mut proxy, join_again(&mut sides)));
+        }
+        assert_eq!(provider.in_use().0, endpoints);
+        drop(sides);
+        assert_eq!(provider.in_use(), (0, 0));
+    }
+}
+
+#[test]
+fn nobody_joins_an_endpoint_whose_queue_has_failed() {
+    for limits in [Limits::efa(3), Limits::efa(9)] {
+        let ((provider, _proxy), mut sides) = sides(&limits);
+        let (endpoints, _) = provider.in_use();
+        exchange(&mut sides, 1);
+        provider.set(Condition::Broken(FI_EOVERRUN));
+        lost_to_both(&mut sides, "Queue has been overrun");
+        provider.set(Condition::Good);
+        sides.iter_mut().for_each(|side| side.lane.detach(side.at));
+        let _proxy = join_again(&mut sides);
+        exchange(&mut sides, 2);
+        assert_eq!(provider.in_use().0, endpoints, "the endpoints that failed are open");
     }
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use ccl_clock::now;
 use ccl_conformance::{Proxy, first_location};
 use ccl_core::transport::{
-    Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr, Secret, Transport,
-    WorkRequest,
+    Connected, Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr, Secret,
+    Transport, WorkRequest,
 };
 use ccl_memory::Region;
 use ccl_transport_ofi::{OfiTransport, Options};
@@ -100,6 +100,45 @@ pub(crate) fn joined_over(
     bytes: usize,
 ) -> ([Side; 2], Proxy) {
     let devices: [Arc<dyn Device>; 2] = ids.map(|id| transport.open(id).unwrap());
+    let (joined, proxy) = connect(&devices);
+    let mut sides = Vec::new();
+    for (device, connected) in devices.into_iter().zip(joined) {
+        let lane = device.lane().unwrap();
+        let (memory, key) = device.allocate(bytes).unwrap();
+        let (at, remote, events) = (EndpointId(0), RemoteMr(0), Vec::new());
+        let mut side = Side { device, lane, at, key, remote, events, memory };
+        side.at = side.lane.attach(connected).unwrap();
+        sides.push(side);
+    }
+    let mut sides: [Side; 2] = sides.try_into().ok().unwrap();
+    share(&mut sides);
+    (sides, proxy)
+}
+
+/// Replaces the link between two sides by a new one over the same lanes. Returns its proxy.
+pub(crate) fn join_again(sides: &mut [Side; 2]) -> Proxy {
+    let devices = sides.each_ref().map(|side| Arc::clone(&side.device));
+    let (joined, proxy) = connect(&devices);
+    for (side, connected) in sides.iter_mut().zip(joined) {
+        side.events.clear();
+        side.at = side.lane.attach(connected).unwrap();
+    }
+    share(sides);
+    proxy
+}
+
+/// Shares the memory of each side with the other.
+fn share(sides: &mut [Side; 2]) {
+    for from in [0, 1] {
+        let Side { lane, at, key, .. } = &mut sides[from];
+        let shared = lane.share(*at, *key).unwrap();
+        let to = &mut sides[1 - from];
+        to.remote = to.lane.import(to.at, &shared).unwrap();
+    }
+}
+
+/// Connects two devices through a proxy.
+fn connect(devices: &[Arc<dyn Device>; 2]) -> ([Connected; 2], Proxy) {
     let mut listener = devices[0].listen(&SECRET).unwrap();
     let proxy = Proxy::new(first_location(&listener.address()).unwrap());
     let address = proxy.instead_of(&listener.address()).unwrap();
@@ -109,23 +148,7 @@ pub(crate) fn joined_over(
         accepted = accepted.or_else(|| listener.poll(now()).unwrap());
         connected = connected.or_else(|| connecting.poll(now()).unwrap());
     }
-    let joined = [accepted.unwrap(), connected.unwrap()];
-    let mut sides = Vec::new();
-    for (device, connected) in devices.into_iter().zip(joined) {
-        let mut lane = device.lane().unwrap();
-        let at = lane.attach(connected).unwrap();
-        let (memory, key) = device.allocate(bytes).unwrap();
-        let events = Vec::new();
-        sides.push(Side { device, lane, at, key, remote: RemoteMr(0), events, memory });
-    }
-    let mut sides: [Side; 2] = sides.try_into().ok().unwrap();
-    for from in [0, 1] {
-        let Side { lane, at, key, .. } = &mut sides[from];
-        let shared = lane.share(*at, *key).unwrap();
-        let to = &mut sides[1 - from];
-        to.remote = to.lane.import(to.at, &shared).unwrap();
-    }
-    (sides, proxy)
+    ([accepted.unwrap(), connected.unwrap()], proxy)
 }
 
 pub(crate) fn until(sides: &mut [Side; 2], what: &str, done: impl Fn(&[Side; 2]) -> bool) {
