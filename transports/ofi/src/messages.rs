@@ -19,7 +19,7 @@ pub(crate) const HEAD_BYTES: usize = TOKEN_BYTES + 40;
 /// Bytes of the token that identifies a peer's messages.
 pub(crate) const TOKEN_BYTES: usize = 16;
 /// Most bytes of a put in one message.
-pub(crate) const PART_BYTES: usize = 256 << 10;
+pub(crate) const PART_BYTES: usize = 128 << 10;
 /// Number of receives that a lane has posted, each for one message. The provider fills them in
 /// turn, and the lane copies the bytes: the buffers of more receives would leave the processor's
 /// cache in between.
