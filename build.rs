@@ -1,5 +1,5 @@
-//! The only build script of our own. It records which commit the binaries were made from, so that
-//! every measurement can say so; device code (kernels/cuda) will be embedded here.
+//! Build script of the library: records the commit of the build, so that every measurement can name
+//! it. Planned: embedded device code (kernels/cuda).
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ fn main() {
     println!("cargo:rustc-env=FERROCCL_COMMIT={}", commit.as_deref().unwrap_or("unknown"));
 }
 
-/// Returns what git prints; none without git or without a repository.
+/// Returns the output of git; `None` if git fails or there is no repository.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     let text = output.status.success().then(|| String::from_utf8(output.stdout).ok())??;

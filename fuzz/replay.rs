@@ -1,11 +1,11 @@
-//! Fuzz targets without a fuzzer: the kept corpus, and seeded mutations of it. Included by the
-//! tests of each crate that has targets.
+//! Runs fuzz targets without a fuzzer, on the kept corpus and on seeded mutations of it. The tests
+//! of each crate with targets include this file.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 
-/// Runs a target over its corpus and over mutations of it, the same ones each time; more in the
-/// longer runs. An input that fails is printed before the failure is passed on.
+/// Runs a target on its corpus, on its kept crashes, and on mutations of both: the same ones each
+/// time, more in the longer runs. Prints an input that fails before the panic goes on.
 pub(crate) fn replay(target: &str, run: fn(&[u8])) {
     let corpus = corpus(target);
     assert!(!corpus.is_empty(), "fuzz/corpus/{target} is empty or gone");
@@ -49,7 +49,7 @@ fn check(target: &str, run: fn(&[u8]), input: &[u8]) {
 struct Random(u64);
 
 impl Random {
-    /// A number below `bound`, which is not 0.
+    /// Returns a number below `bound`, which is not 0.
     fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -58,7 +58,7 @@ impl Random {
     }
 }
 
-/// Values at the edges of what integers hold.
+/// Byte values at the limits of integers.
 const EDGES: [u8; 6] = [0, 1, 0x7f, 0x80, 0xfe, 0xff];
 
 fn mutate(input: &mut Vec<u8>, corpus: &[Vec<u8>], random: &mut Random) {

@@ -38,9 +38,9 @@ mod tests {
     /// Number of rounds, which must be equal on all ranks.
     const ROUNDS: u32 = 3;
 
-    /// Returns the allocations of 100 calls after a first one. The result is the minimum of a few
-    /// rounds, because a rank that waits for long on a busy machine runs the stall detector, which
-    /// may allocate.
+    /// Returns the number of allocations in 100 calls after a first one. The result is the minimum
+    /// of a few rounds, because a rank that waits for long on a busy machine runs the stall
+    /// detector, which may allocate.
     fn count(
         c: &mut Communicator,
         mut call: impl FnMut(&mut Communicator) -> Result<(), Error>,
@@ -56,7 +56,7 @@ mod tests {
         (0..ROUNDS).map(round).min().unwrap()
     }
 
-    /// Returns the allocations of each kind of call with blocks of `length` elements.
+    /// Returns the number of allocations by kind of call, with blocks of `length` elements.
     fn counts(c: &mut Communicator, length: usize) -> BTreeMap<&'static str, u64> {
         let (n, root) = (c.ranks() as usize, c.ranks() - 1);
         let (next, previous) = ((c.rank() + 1) % n as u32, (c.rank() + n as u32 - 1) % n as u32);

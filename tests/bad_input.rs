@@ -34,7 +34,7 @@ fn disagree(
     words: &[&str],
     run: impl Fn(&mut Communicator) -> Result<(), Error> + Send + Sync + 'static,
 ) {
-    // A rank whose own call succeeded learns of the disagreement at its next call.
+    // A rank whose own call succeeded learns of the disagreement at one of its next two calls.
     let errors = ranks(n, move |c| match run(c) {
         Ok(()) => c.barrier().and_then(|()| c.barrier()).map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
@@ -95,7 +95,7 @@ fn roots_that_differ_are_named() {
     });
 }
 
-/// Each of these roots receives all that it needs, and no later call could tell it more.
+/// An error names both algorithms if they divide the data into messages of different lengths.
 #[test]
 fn lengths_of_messages_that_differ_are_named() {
     disagree(2, &["rank 0", "by ring/2 (", "by ring ("], |c| {
@@ -114,7 +114,8 @@ fn not_all_who_disagree_on_the_root_end_well() {
         |c, root| c.gather(&[1i32], &mut [0; 8], root),
         |c, root| c.scatter(&[1i32; 8], &mut [0], root),
     ];
-    // Of `n` ranks, `odd` names itself or its neighbour, the others rank 0.
+    // Rank `odd` of `n` names itself or its neighbour as the root; the others name rank 0. No other
+    // call follows, so at least one of these calls must fail.
     for (n, odd, of) in [(2, 0, 1), (2, 1, 1), (3, 1, 1), (3, 2, 1), (5, 4, 4), (8, 3, 3)] {
         for run in runs {
             for round in 0..if full() { 6 } else { 1 } {
@@ -149,7 +150,7 @@ fn uneven_counts_that_differ_are_named() {
     });
 }
 
-/// Errors that one rank can detect alone: no data moves, and the next call works.
+/// An error that a rank can detect alone does no harm: no data moves, and the next call works.
 #[test]
 fn what_one_rank_can_see_harms_nothing() {
     ranks(3, |c| {
@@ -276,7 +277,7 @@ fn configurations_that_differ_are_refused_with_the_rank() {
     for error in errors {
         assert!(error.contains("configuration of rank 2 differs"), "{error}");
     }
-    // A rank that comes late is told, too, and does not look for a rank 0 that has gone.
+    // A late rank gets the same error, and not an error about a missing rank 0.
     let config = |rank| {
         if rank == 1 {
             std::thread::sleep(Duration::from_millis(300));
@@ -329,7 +330,7 @@ fn what_is_not_there_cannot_be_configured() {
     }
 }
 
-/// Runs one process with a bad environment and returns its error; the process must fail by itself
+/// Runs one process with a bad environment and returns its error. The process must fail by itself
 /// and soon.
 fn fails(variables: &[(&str, &str)]) -> String {
     let mut command = command("rounds");
@@ -416,8 +417,8 @@ fn no_dev_shm_is_needed() {
     all_well(&ranks.end(SOON));
 }
 
-/// Too little memory or too few descriptors for one rank: it fails with an error, and the others
-/// fail too.
+/// A rank with too little memory or too few descriptors fails with an error, and the others fail
+/// too.
 #[test]
 fn a_rank_without_resources_fails_alone_and_is_named() {
     for (limit, words) in [("ulimit -v 120000", "memory"), ("ulimit -n 8", "")] {

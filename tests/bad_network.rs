@@ -1,5 +1,4 @@
-//! Broken networks: each rank that meets the problem gets an error that names it and says what to
-//! do.
+//! Broken networks: each affected rank gets an error that names the problem and says what to do.
 
 use crate::bad_input::within;
 use crate::cluster::{self, all_well};
@@ -12,7 +11,7 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Runs a rank on each of two hosts, which join at this address if they can.
+/// Runs one rank on each of two hosts. The ranks join at `address` if they can.
 fn pair(address: &str, change: impl Fn(usize, &mut Command)) -> Option<Vec<Ended>> {
     Some(pair_on(&Network::back_to_back()?, address, change))
 }
@@ -95,7 +94,7 @@ fn a_rank_without_descriptors_or_memory() {
     }
 }
 
-/// No clock of one host is compared with another host's clock.
+/// Ranks never compare the clock of one host with the clock of another.
 #[test]
 fn clocks_that_differ_by_a_year() {
     let year = ["unshare", "-T", "--monotonic", "31536000", "--boottime", "31536000", "sh"];

@@ -1,4 +1,4 @@
-//! Joining over real sockets, with threads as ranks, and with processes where a rank must die.
+//! Joining over real sockets. Ranks are threads, or processes if one of them must die.
 
 use ccl_bootstrap::{Contact, Hello, JoinLimits, Member, MemberJoin, RootAction, RootJoin};
 use ccl_harness::stretched;
@@ -23,7 +23,8 @@ fn options(rank: u32, ranks: u32, id: &UniqueId) -> Join {
 
 type Joined = Result<ControlPlane, BootstrapError>;
 
-/// Joins `ranks` threads; `change` may alter the options of a rank or withhold the rank (`false`).
+/// Joins `ranks` ranks, each on a thread. `change` may alter the options of a rank; a rank for
+/// which it returns false does not join.
 fn joined(ranks: u32, change: impl Fn(&mut Join) -> bool) -> Vec<Option<Joined>> {
     let Listening { id, listener } = Listening::new(&Reach::Loopback).unwrap();
     let mut listener = Some(listener);
@@ -169,7 +170,7 @@ fn a_wrong_secret_is_refused_and_the_others_are_told_who_is_missing() {
 
 #[test]
 fn a_duplicate_rank_and_a_different_configuration_end_it_for_all() {
-    // A rank that comes when all is over finds no listener.
+    // A rank that comes after the join has failed finds no listener.
     let says = |results: Vec<Option<Joined>>, reason: &str| {
         for (rank, result) in results.into_iter().flatten().enumerate() {
             let text = result.unwrap_err().to_string();
@@ -205,7 +206,7 @@ fn strangers_do_not_disturb() {
         let bytes: Vec<u8> = (0..index * 37).map(|i| (i * 31 + index) as u8).collect();
         let _ = stranger.write_all(&bytes);
     }
-    // A slow stranger that begins well.
+    // A stranger that sends the start of a valid message and then nothing.
     let mut slow = dial(address);
     slow.write_all(&[38, 0, 0, 0, 0]).unwrap();
     let member = join(options(1, 2, &id)).unwrap();
@@ -243,7 +244,7 @@ fn another_protocol_version_is_told_so() {
     }
 }
 
-/// Has a rank admitted whose own address does not answer.
+/// Joins as `rank` until it is admitted, with an address of its own that does not answer.
 fn vanish(rank: u32, ranks: u32, id: &UniqueId) {
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let hello = hello(rank, ranks, Contact::new(Some(unused.ip()), unused.port()));
@@ -286,7 +287,7 @@ fn hello(rank: u32, ranks: u32, contact: Contact) -> Hello {
     Hello { rank, ranks, library, configuration: [0; 32], member }
 }
 
-/// Admits a member as rank 0, and then vanishes.
+/// Acts as rank 0: admits a member, and then vanishes.
 fn refer(listener: TcpListener, secret: Secret) {
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (mut stream, _) = listener.accept().unwrap();
@@ -473,7 +474,7 @@ fn agree(plane: &ControlPlane) {
         };
         let mut how = plane.regroup(&verdict).unwrap();
         how.limits.deadline = Duration::from_secs(3);
-        // One of the survivors may have died since; then there is another verdict.
+        // Another survivor may have died since. Then there is another verdict.
         let Ok(again) = join(how) else { continue };
         again.barrier(SOON).unwrap();
         let Verdict { dead, survivors, last_completed, .. } = &verdict;
@@ -585,8 +586,8 @@ fn survivors_agree_and_meet_again_without_the_dead() {
         victims.iter().for_each(|rank| ranks.signal(*rank, rustix::process::Signal::KILL));
         let survivors: Vec<_> = (0..5).filter(|rank| !victims.contains(rank)).collect();
         for (place, rank) in survivors.iter().enumerate() {
-            // With two deaths there may have been a verdict between them, when rank 1 was still
-            // alive.
+            // With two victims, the ranks may have agreed once between the deaths, when rank 1 was
+            // still alive.
             let line = ranks.line(*rank, "verdict");
             let verdict = format!("verdict {victims:?} dead, {survivors:?} live, all did 1");
             assert!(line.starts_with(&verdict), "{line}");

@@ -108,7 +108,8 @@ fn every_collective_runs_between_hosts() {
     }
 }
 
-/// A sum of two hosts of four ranks crosses the link once in each direction, not once per rank.
+/// An all_reduce over two hosts with four ranks each sends the buffer over the link once per
+/// direction, not once per rank.
 #[test]
 fn a_sum_crosses_between_hosts_once() {
     const BYTES: u64 = 8 << 20;
@@ -127,7 +128,7 @@ fn a_sum_crosses_between_hosts_once() {
     for rank in 0..8 {
         job.await_text(rank, "working", LONG);
     }
-    // Joining has also used the link, but little.
+    // Joining uses the link, too, but little.
     all_well(&job.end(LONG));
     for host in &network.hosts {
         let traffic = host.traffic();
@@ -138,8 +139,7 @@ fn a_sum_crosses_between_hosts_once() {
     }
 }
 
-/// The environment is that of a torchrun worker, but no agent listens at the master's port. A rank
-/// tries every address of a peer and uses one that answers.
+/// A rank tries every address of a peer and uses one that answers.
 #[test]
 fn an_interface_that_leads_nowhere_is_not_taken() {
     let Some(network) = Network::back_to_back() else { return };
@@ -193,7 +193,7 @@ fn torchrun(rank: usize, per_host: usize, ranks: usize, address: IpAddr, command
         .env("MASTER_PORT", PORT.to_string());
 }
 
-/// Sets the variables of mpirun, and the rendezvous address, which mpirun does not set.
+/// Sets the variables of mpirun, and the rendezvous address, because mpirun sets none.
 fn mpirun(rank: usize, per_host: usize, ranks: usize, address: IpAddr, command: &mut Command) {
     command
         .env("OMPI_COMM_WORLD_RANK", rank.to_string())
@@ -268,7 +268,7 @@ fn a_rank_killed_on_another_host_is_named_by_all_in_time() {
     }
 }
 
-/// A link that is down for a moment only costs time; the connections survive.
+/// A link that is down for a moment costs only time: the connections survive.
 #[test]
 fn a_link_that_flaps_costs_time_only() {
     let Some(network) = Network::switched(2) else { return };
@@ -295,7 +295,7 @@ fn a_link_that_flaps_costs_time_only() {
     all_well(&job.end(LONG));
 }
 
-/// A link that stays down counts as a death, and both sides report it in time.
+/// A link that stays down counts as a death. Both sides report it in time.
 #[test]
 fn a_link_that_stays_down_ends_both_sides_in_time() {
     let Some(network) = Network::switched(2) else { return };
@@ -327,7 +327,7 @@ fn a_crowd_of_strangers_does_not_disturb_a_job() {
     let Some(network) = Network::switched(3) else { return };
     let address = network.hosts[0].ipv4();
     let crowd = move || {
-        // All listeners on the job's hosts, the well-known port first.
+        // The rendezvous port first, and then some ports in the range that the kernel assigns.
         stranger::random(SocketAddr::new(address, PORT), 300, 200, 1);
         for port in (0..5u16).map(|i| 32_768 + i * 5000) {
             stranger::random(SocketAddr::new(address, port), 20, 50, 2);
@@ -339,8 +339,8 @@ fn a_crowd_of_strangers_does_not_disturb_a_job() {
     outsider.join().unwrap();
 }
 
-/// A port scanner finds all listeners on a host, followed by 10,000 connections with random bytes.
-/// The job goes on: in the end it detects the death of a rank, and nothing else.
+/// A port scanner finds all listeners on a host, and 10,000 connections with random bytes follow.
+/// The job goes on until a rank is killed, and reports nothing but that death.
 #[test]
 fn a_port_scanner_and_10_000_random_connections_do_not_disturb_a_running_job() {
     let Some(network) = Network::switched(3) else { return };

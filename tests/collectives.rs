@@ -25,7 +25,7 @@ fn roots(collective: Collective, ranks: u32) -> Vec<u32> {
     }
 }
 
-/// Returns the algorithms of a collective, and `None` for the planner's choice.
+/// Returns the algorithms of a collective, followed by `None` for the planner's choice.
 fn algorithms(collective: Collective) -> impl Iterator<Item = Option<&'static str>> {
     algorithm::of(collective).map(|algorithm| Some(algorithm.name)).chain([None])
 }
@@ -119,7 +119,7 @@ fn few_slots() {
     }
 }
 
-/// Algorithms of the collectives that move data, with messages of parts of slots.
+/// Algorithms of the collectives that move data, with messages of 1, 1/2, 1/4 and 1/8 of a slot.
 static VARIANTS: LazyLock<Vec<(Collective, String)>> = LazyLock::new(|| {
     let named = movers().flat_map(|collective| {
         algorithm::of(collective).map(move |algorithm| (collective, algorithm.name))
@@ -130,7 +130,7 @@ static VARIANTS: LazyLock<Vec<(Collective, String)>> = LazyLock::new(|| {
         .collect()
 });
 
-/// Every algorithm works with shorter messages, one after the other on the same communicator.
+/// Every algorithm works with shorter messages, also after other calls on the same communicator.
 #[test]
 fn parts_of_slots() {
     for &n in if full() { &[1, 2, 3, 5, 17][..] } else { &[3] } {
@@ -193,8 +193,8 @@ fn every_type_is_moved_bit_by_bit() {
     });
 }
 
-/// Calls of one collective may follow each other in any size, mostly with different numbers of
-/// chunks.
+/// Calls of one collective may have any sizes, one after the other. Most of these calls have
+/// different numbers of chunks.
 #[test]
 fn sizes_in_any_order() {
     ranks(2, |communicator| {
@@ -206,7 +206,7 @@ fn sizes_in_any_order() {
     });
 }
 
-/// Ranks may make the same call in place on some ranks and out of place on others.
+/// A call may be in place on some ranks and out of place on others.
 #[test]
 fn in_place_on_some_ranks_only() {
     ranks(3, |communicator| {
@@ -237,7 +237,7 @@ fn nobody_leaves_a_barrier_before_all_have_entered() {
     }
 }
 
-/// Each typed method names the right collective and lengths.
+/// Each typed method calls the right collective with the right lengths.
 #[test]
 fn typed_methods() {
     let n = 3;

@@ -1,11 +1,11 @@
-//! Communicators made from others, memory that their ranks share, and their ends.
+//! Communicators: splits, symmetric memory, aborts, and their release.
 
 use ccl_harness::stretched;
 use ccl_harness::{config, config_with, joining, ranks, ranks_with};
 use ferroccl::{Communicator, Reduction};
 use std::time::{Duration, Instant};
 
-/// Returns the ranks that a communicator's members had in another one.
+/// Gathers `rank`, a rank in another communicator, from each member of `of`.
 fn members(of: &mut Communicator, rank: u32) -> Vec<u32> {
     let mut all = vec![0; of.ranks() as usize];
     of.all_gather(&[rank], &mut all).unwrap();
@@ -16,12 +16,12 @@ fn members(of: &mut Communicator, rank: u32) -> Vec<u32> {
 fn colors_and_keys_make_communicators() {
     ranks(5, |c| {
         let rank = c.rank();
-        // Keys in reverse: the highest rank comes first.
+        // The keys are in reverse order, so that the highest rank comes first.
         let mut half = c.split(i64::from(rank % 2), -i64::from(rank)).unwrap().unwrap();
         let wanted: &[u32] = if rank.is_multiple_of(2) { &[4, 2, 0] } else { &[3, 1] };
         assert_eq!(members(&mut half, rank), wanted);
         assert_eq!(wanted[half.rank() as usize], rank);
-        // Equal keys: by rank. Both communicators go on side by side.
+        // Equal keys keep the order of the ranks. All three communicators work side by side.
         let mut same = c.split(7, 3).unwrap().unwrap();
         for _ in 0..10 {
             assert_eq!(members(&mut same, rank), [0, 1, 2, 3, 4]);
@@ -142,7 +142,7 @@ fn memory_that_cannot_be_had_is_an_error_for_all_and_harms_nothing() {
 fn an_abort_from_another_thread_ends_a_wait() {
     let errors = ranks(3, |c| {
         if c.rank() == 2 {
-            // Until this rank makes a call it cannot know; then it learns the cause at once.
+            // This rank cannot learn of the abort before its next call.
             std::thread::sleep(Duration::from_millis(500));
             return (c.barrier().unwrap_err().to_string(), Duration::ZERO);
         }

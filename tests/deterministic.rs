@@ -1,5 +1,5 @@
-//! Deterministic mode: sums that depend on the order of additions have the same bits, whatever the
-//! algorithm.
+//! Deterministic mode: a sum whose rounding depends on the order of additions has the same bits
+//! with every algorithm.
 
 use ccl_core::config::Bytes;
 use ccl_core::types::ReduceOp;
@@ -32,7 +32,7 @@ fn input<T: Rough>(rank: u32, count: usize) -> Vec<T> {
     (0..count).map(|index| T::rough(bits(rank as usize, 0, index))).collect()
 }
 
-/// Returns one fold over the ranks in their order.
+/// Returns the sum of the inputs of all ranks, added in rank order.
 fn in_rank_order<T: Rough>(ranks: u32) -> Vec<T> {
     let inputs: Vec<Vec<T>> = (0..ranks).map(|rank| input(rank, COUNT)).collect();
     let terms: Vec<_> = inputs.iter().map(|i| (bytemuck::cast_slice(i), false)).collect();
@@ -49,7 +49,7 @@ fn all_reduce<T: Rough>(c: &mut Communicator, algorithm: Option<&str>, count: us
     output
 }
 
-/// Checks that every collective and algorithm gives the bits of one fold in rank order.
+/// Checks that all_reduce, reduce_scatter and reduce give the bits of a sum in rank order.
 fn all_ways<T: Rough>(c: &mut Communicator) {
     let (rank, n) = (c.rank() as usize, c.ranks());
     let wanted = in_rank_order::<T>(n);
@@ -103,7 +103,8 @@ fn any_slots_and_channels() {
     }
 }
 
-/// The data shows another order of additions; otherwise the tests above would prove nothing.
+/// Another order of additions changes the bits of this data's sum; otherwise the tests above would
+/// prove nothing.
 #[test]
 fn the_data_shows_another_order() {
     let differing = ranks_with(5, config_with(|_| {}), |c| {

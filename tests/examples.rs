@@ -1,4 +1,4 @@
-//! Examples that teach: each runs by itself and prints what it promises.
+//! Tutorial examples: each starts its ranks and prints the promised result.
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Traffic and traces, as described by the help of `ferroccl trace` and its documentation page, and
-//! from running ranks to a prediction.
+//! Traffic and traces: the examples in the help of `ferroccl trace` and in docs/exchange.md work,
+//! and calls of running ranks become a prediction.
 
 use ccl_harness::command::{
     examples_of_its_help_work, page_shows_what_it_says, refused, root, said,
@@ -91,7 +91,7 @@ fn calls_of_running_ranks_become_a_prediction() {
     assert!(missing.contains("of which 1 have a recording here; give that of rank 0"), "{missing}");
 }
 
-/// Messages are recorded with both ranks, so that they can be replayed on another cluster.
+/// Messages are recorded with their sender and receiver, which give the traffic of each pair.
 #[test]
 fn messages_of_running_ranks_are_traffic() {
     let dir = Dir::new("messages");
@@ -146,8 +146,7 @@ fn programs_say_what_the_library_has_to_say() {
     }
 }
 
-/// The traffic of ranks over sockets is that of their algorithm: nearly all of it goes around the
-/// ring.
+/// The traffic of ranks over TCP matches their algorithm: nearly all of it goes around the ring.
 #[test]
 fn traffic_of_running_ranks_is_counted() {
     let dir = Dir::new("sent");

@@ -1,5 +1,5 @@
-//! Ranks that are killed, that are stopped, that leave, or that never come. The others end soon,
-//! each with an error that names them, and leave nothing behind.
+//! Ranks that are killed or stopped, leave, or never make a call. The other ranks end soon, each
+//! with an error that names the failed rank, and leave nothing behind.
 
 use ccl_harness::processes::{Case, Ended, Processes, arguments, command, say, was_killed};
 use ccl_harness::stretched;
@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 pub(crate) const CASES: &[Case] = &[("work", work), ("launched", launched), ("forks", forks)];
 
-/// Work of [`work`]; `TURNS` has the number of turns (endless if unset).
+/// Variable with the collective and the bytes of the calls of [`work`]; `TURNS` has the number of
+/// calls (endless if unset).
 const WORK: &str = "FERROCCL_TEST_WORK";
 const TURNS: &str = "FERROCCL_TEST_TURNS";
 const JOINED: Duration = Duration::from_secs(60);
@@ -42,7 +43,7 @@ fn work() -> Result<(), Error> {
     Ok(())
 }
 
-/// Starts ranks as `-g 4` does; each of them runs [`work`].
+/// Starts ranks as `-g 4` does. Each of them runs [`work`].
 #[expect(clippy::exit, reason = "the launcher's status is that of its ranks")]
 fn launched() -> Result<(), Error> {
     if std::env::var_os("FERROCCL_RANK").is_some() {
@@ -57,7 +58,7 @@ fn launched() -> Result<(), Error> {
 fn forks() -> Result<(), Error> {
     let mut communicator = Communicator::from_environment()?;
     let mut buffer = vec![1u32; 2 << 20];
-    // All ranks are connected from here on, and messages are under way at once.
+    // From here on, all ranks are connected, and messages are in flight as soon as a call starts.
     communicator.all_reduce_in_place(&mut buffer, Reduction::Max)?;
     let mut child = -1;
     let result = communicator.scope(|scope| {
@@ -69,8 +70,7 @@ fn forks() -> Result<(), Error> {
     });
     if child == 0 {
         let is_told = matches!(result, Err(Error::Forked));
-        // The buffer goes back to the system before the communicator, which might still refer to
-        // it.
+        // Releases the buffer before the communicator, which might still refer to it.
         drop(buffer);
         drop(communicator);
         // SAFETY: it ends this process and nothing else.
@@ -142,7 +142,7 @@ impl Traces {
     fn assert_gone(&self) {
         let start = Instant::now();
         for pid in &self.pids {
-            // Another process reaps an orphan, and may take its time.
+            // Another process reaps an orphan, and may need some time.
             while fs::read_to_string(format!("/proc/{pid}/stat"))
                 .is_ok_and(|stat| !stat.contains(") Z "))
             {
@@ -306,8 +306,8 @@ fn a_rank_that_leaves_is_named() {
     }
 }
 
-/// The root of a reduce combines data of several ranks: a rank that is done and gone while another
-/// is late is no failure.
+/// A rank that leaves after its part of a reduce, while the root waits for a late rank, has not
+/// failed.
 #[test]
 fn a_rank_that_leaves_after_its_part_is_not_missed() {
     ranks(3, |c| {
@@ -320,7 +320,7 @@ fn a_rank_that_leaves_after_its_part_is_not_missed() {
     });
 }
 
-/// Among the many ranks that a rank waits for, a deadline names the one whose message is missing.
+/// A deadline's error names the rank whose message is missing, among those that a rank waits for.
 #[test]
 fn a_deadline_names_nobody_whose_message_has_come() {
     let impatient = config_with(|config| config.timeout = Duration::from_millis(500));

@@ -15,10 +15,10 @@ use ccl_transport_verbs::{KIND, Options, VerbsTransport};
 use ferroccl::transports;
 
 static GLANCES: AtomicUsize = AtomicUsize::new(0);
-/// Longest time that a lane was to sleep for, in microseconds.
+/// Longest duration that a call of `Lane::sleep` allowed, in microseconds.
 static LONGEST_US: AtomicU64 = AtomicU64::new(0);
 
-/// A lane that counts how often it is glanced at, and how long it may sleep.
+/// Observer of a lane that counts the glances and records the longest sleep that was allowed.
 #[derive(Debug)]
 struct Counting;
 
@@ -65,8 +65,7 @@ static COUNTED: TransportKind = TransportKind {
     ..KIND
 };
 
-/// Sends a value back and forth `times` times. Rank 0 makes the other rank wait for `pause` before
-/// each.
+/// Sends a value back and forth `times` times. Rank 0 pauses for `pause` before each of its sends.
 fn ping_pong(times: usize, pause: Duration) {
     static ADDED: Once = Once::new();
     static DEVICE: Mutex<()> = Mutex::new(());

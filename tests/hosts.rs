@@ -8,7 +8,7 @@ use ccl_harness::{config, joining};
 use ferroccl::communicator::Call;
 use ferroccl::{Collective, Communicator, Config, DataType, Error, NetworkCheck, Reduction};
 
-/// Placement: the host of each rank.
+/// Function that returns the host of a rank.
 type Hosts = fn(u32) -> u32;
 
 fn place(config: &mut Config, host: u32) {
@@ -16,7 +16,7 @@ fn place(config: &mut Config, host: u32) {
     config.socket_interfaces = "127.0.0.1".to_owned();
 }
 
-/// Runs `run` on every rank of `n`, placed by `hosts`.
+/// Runs `run` on each of `n` ranks, which `hosts` places.
 fn placed<T: Send + 'static>(
     n: u32,
     hosts: Hosts,
@@ -126,8 +126,8 @@ fn few_slots_and_several_channels_between_hosts() {
     }
 }
 
-/// Zero-copy messages work however short they are and however few slots there are, and also when
-/// all messages are copied.
+/// Collectives work with few slots, and with zero copy for all messages, for longer ones, or for
+/// none.
 #[test]
 fn messages_sent_from_the_callers_memory_and_received_into_it() {
     for (sockets, slots, zero_copy) in
@@ -153,8 +153,8 @@ fn sums(communicator: &mut Communicator) {
     }
 }
 
-/// Whatever the measurement finds on a single machine, all ranks report the same result. They go on
-/// with communicators for which nothing is measured again.
+/// All ranks report the same measurement, whatever it finds on a single machine. A communicator
+/// that is split from theirs keeps the result.
 #[test]
 fn a_network_that_is_measured_first() {
     for hosts in [(|rank| rank) as Hosts, |rank| rank / 2, |_| 0] {
@@ -217,7 +217,7 @@ fn who_leaves_early_takes_nothing_with_it() {
                 let mut buffer = vec![c.rank() as f32; 50_000];
                 c.broadcast(&mut buffer, 1).unwrap();
                 assert!(buffer.iter().all(|value| *value == 1.0));
-                // The root is gone before the other ranks have received its data.
+                // The root leaves at once, perhaps before the other ranks have received its data.
                 if c.rank() != 1 {
                     std::thread::sleep(Duration::from_millis(u64::from(c.rank()) * 2));
                 }

@@ -1,5 +1,5 @@
-//! Local ranks as real processes: shells where only their exit matters, and this test binary where
-//! they join.
+//! Local ranks as processes: shells if only their exit status matters, and this test binary if they
+//! join.
 
 use ccl_harness::stretched;
 use ferroccl::launch::{LaunchError, LocalExit, from_environment, spawn_local};
@@ -37,7 +37,7 @@ fn who_does_not_end_by_itself_is_ended() {
     assert!(took > Duration::from_secs(6) && took < stretched(Duration::from_secs(12)), "{took:?}");
 }
 
-/// The ranks have what the libraries beneath a transport read, unless it is set.
+/// Ranks get a variable that a library beneath a transport reads, unless the user has set it.
 #[test]
 fn variables_of_libraries_are_set_for_ranks() {
     let script = "echo limit $FI_OFI_RXM_EAGER_LIMIT";
@@ -122,8 +122,8 @@ fn output_of_the_others_is_kept_apart() {
 fn ranks_die_with_their_launcher() {
     let mut launcher = launched("echo pid $$; exec sleep 60");
     let mut child = launcher.stdout(Stdio::piped()).spawn().unwrap();
-    // Only the output of rank 0 is forwarded; its siblings are found as children of the same
-    // launcher.
+    // Only rank 0's standard output is forwarded, so the ranks are found as the launcher's
+    // children.
     let list = format!("/proc/{}/task", child.id());
     let start = Instant::now();
     let ranks = loop {

@@ -91,7 +91,7 @@ fn a_rank_sends_to_itself() {
     }
 }
 
-/// Exchanges messages of many lengths between all ranks; some pairs have none, some two.
+/// Exchanges messages of many lengths between all ranks. Some pairs have no message, some have two.
 fn irregular(c: &mut Communicator) {
     let (rank, n) = (c.rank(), c.ranks());
     for round in 0..20 {
@@ -163,7 +163,7 @@ fn messages_that_do_not_fit_each_other_are_errors() {
     assert!(errors[1].contains("10 bytes") && errors[1].contains("11 bytes"), "{errors:?}");
     assert!(errors[0].contains("10 bytes"), "{errors:?}");
     let errors = ranks(2, |c| match c.rank() {
-        // The other rank has entered the first barrier before it sees the message.
+        // The first barrier may succeed: rank 1 has entered it before it sees the message.
         0 => {
             c.send(&[1u8; 10], 1).unwrap();
             c.barrier().and_then(|()| c.barrier()).unwrap_err().to_string()
@@ -202,7 +202,7 @@ fn the_two_sides_may_group_differently() {
     });
 }
 
-/// Total lengths are compared: here every chunk of the shorter message looks right.
+/// The ends compare total lengths: here, every chunk of the shorter message looks right.
 #[test]
 fn a_message_that_goes_on_is_noticed() {
     let config = config_with(|config| config.slot_bytes = Bytes(4096));

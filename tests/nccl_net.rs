@@ -1,12 +1,11 @@
-//! Conformance of the plugin for NCCL to its contract, over each transport, as `ferroccl netcheck`
-//! reports it.
+//! Conformance of the NCCL plugin over each transport, checked with `ferroccl netcheck`.
 
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-// Named here, so that cargo builds the plugin.
+// This import makes cargo build the plugin.
 use nccl_net_ferroccl as _;
 
 use crate::rdma::{self, VERBS};
@@ -19,7 +18,8 @@ fn plugin() -> PathBuf {
     plugin
 }
 
-/// Runs the plugin tester. No point may fail, and only the named points may be skipped.
+/// Runs `ferroccl netcheck` on the plugin. No point may fail. Apart from [`HOST_ONLY`], exactly the
+/// points in `skipped` must be skipped.
 ///
 /// The default time limit of a point is longer than usual, because other tests run at the same
 /// time.
@@ -35,8 +35,7 @@ pub(crate) fn keeps_the_contract(arguments: &[&str], variables: &[(&str, &str)],
     let said = String::from_utf8_lossy(&stdout);
     println!("{said}{}", String::from_utf8_lossy(&stderr));
     if !status.success() {
-        // Printed at once, not when all tests have ended: an emulated machine may not live that
-        // long.
+        // Prints at once: an emulated machine may not live until all tests have ended.
         let lines = said.lines().filter(|line| !line.contains(" passed"));
         let _ = writeln!(std::io::stderr(), "{}", Vec::from_iter(lines).join("\n"));
     }
@@ -47,11 +46,10 @@ pub(crate) fn keeps_the_contract(arguments: &[&str], variables: &[(&str, &str)],
     assert_eq!(BTreeSet::from_iter(found), BTreeSet::from_iter(skipped.iter().copied()));
 }
 
-/// Points about device memory and a device side, neither of which this plugin supports.
+/// Points about device memory and device offload, neither of which this plugin supports.
 const HOST_ONLY: [&str; 3] = ["consumed_receives", "dma_buf_registration", "device_registration"];
 
-/// Versions whose calls differ from those of the newest one, which is the default; each with the
-/// points that it lacks.
+/// API versions older than the newest, which is the default. Each has the points that it lacks.
 const VERSIONS: [(&str, &[&str]); 4] = [
     (
         "v8",
@@ -77,13 +75,13 @@ const VERSIONS: [(&str, &[&str]); 4] = [
     ("v10", &["attributes_accepted", "init_finalize_cycles", "finalize_joins_threads"]),
     ("v11", &[]),
 ];
-/// Points that take seconds together.
+/// Points that together take only seconds.
 pub(crate) const SHORT: &str = "loads_and_names,properties,send_receive,zero_sizes,truncation,\
                                 in_order,grouped_receives,thirty_two_in_flight,\
                                 deregister_with_requests_in_flight";
 /// Points that need a second device.
 pub(crate) const ONE_DEVICE: [&str; 2] = ["cross_device", "several_devices_as_one"];
-/// Point that version 8 lacks: it has no virtual devices.
+/// Point that version 8 lacks, because it has no virtual devices.
 const V8_HAS_NO_PARTS: &str = "several_devices_as_one";
 
 #[test]
@@ -108,7 +106,7 @@ fn over_shared_memory() {
     }
 }
 
-/// Part of the tests of each transport that the quick tier runs.
+/// Short form of the tests above, for the quick tier.
 #[test]
 fn over_each_transport_in_short() {
     for transport in ["tcp", "shm"] {
@@ -146,7 +144,7 @@ fn over_whatever_is_best() {
     keeps_the_contract(&["--full"], &[("FERROCCL_IB_HCA", "none")], &ONE_DEVICE);
 }
 
-/// Part of the next test that the quick tier runs.
+/// Short form of the next test, for the quick tier.
 #[test]
 fn over_rdma_in_short() {
     let Some((devices, _turn)) = rdma::devices() else { return };
@@ -169,7 +167,7 @@ fn over_rdma() {
     keeps_the_contract(&patient, &[verbs, devices], &[]);
     // The longest message of NCCL, which takes 1 GiB on each side.
     keeps_the_contract(&["--timeout", "300", "--only", "large", "--full"], &[verbs, devices], &[]);
-    // Both devices as one.
+    // Uses both devices as one virtual device.
     let both = [&patient[..], &["--device", "0+1", "--contract-only"]].concat();
     keeps_the_contract(&both, &[verbs, devices], &[]);
 }

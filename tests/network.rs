@@ -1,5 +1,5 @@
-//! Test networks: hosts communicate, links are cut and counted, strangers disturb, and nothing is
-//! left behind.
+//! Test networks: hosts communicate, links go down and count their traffic, strangers disturb, and
+//! nothing is left behind.
 
 use ccl_harness::netns::{Host, Network, Traffic};
 use ccl_harness::processes::{Case, Processes, command, say};
@@ -18,7 +18,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 const ADDRESS: &str = "FERROCCL_TEST_ADDRESS";
-/// Variable with which `tc netem` must work.
+/// Variable with which a test fails, instead of being skipped, if `tc netem` does not work.
 const NETEM: &str = "FERROCCL_TEST_NETEM";
 const PORT: u16 = 7000;
 const WITHIN: Duration = Duration::from_secs(60);
@@ -47,7 +47,7 @@ fn serve(mut stream: &TcpStream) {
     }
 }
 
-/// Sends the payload there and back.
+/// Sends the payload to [`echo`] and checks that it comes back unchanged.
 fn talk() -> Result<(), Error> {
     let mut stream = connect(address_of_case());
     exchange(&mut stream, PAYLOAD_BYTES);
@@ -72,7 +72,8 @@ fn exchange(stream: &mut TcpStream, bytes: usize) {
     assert!(back == payload, "the payload comes back as it was sent");
 }
 
-/// Makes a network with a process in it, prints their identities, and waits to be killed.
+/// Makes a network with a process in it, prints the ids of its namespaces and of the process, and
+/// waits to be killed.
 fn keep_network() -> Result<(), Error> {
     let Some(network) = Network::switched(2) else { return Ok(()) };
     let mut sleep = std::process::Command::new("sleep");
@@ -90,8 +91,8 @@ fn there(to: IpAddr) -> SocketAddr {
     SocketAddr::new(to, PORT)
 }
 
-/// Runs two processes, the second of which talks to the first; returns the traffic of each host's
-/// link.
+/// Runs two processes, the second of which exchanges the payload with the first. Returns the
+/// traffic of each host's link.
 fn processes_talk(first: &Host, second: &Host, address: IpAddr) -> [Traffic; 2] {
     let before = [first, second].map(Host::traffic);
     let on = |host: &Host, case: &str| {
@@ -154,7 +155,8 @@ fn networks_are_apart_from_each_other() {
     assert!(!two.hosts[1].spawn(reaches).join().unwrap());
 }
 
-/// Returns a thread on `host` that sends the bytes of one connection back; it already listens.
+/// Starts a thread on `host` that accepts one connection and sends its bytes back. The thread
+/// listens before this function returns.
 fn echoing(host: &Host, address: SocketAddr) -> JoinHandle<()> {
     let (sender, listening) = mpsc::channel();
     let thread = host.spawn(move || {
@@ -331,8 +333,9 @@ fn a_slow_reader_stops_who_writes_to_it() {
     assert!((1..=100).contains(&read_bytes), "{read_bytes}");
 }
 
-/// Ranks allow more bytes in flight on a long-distance link, unless the user has set a limit; ranks
-/// report it and their plans show it. The test prints the effect on time and does not judge it.
+/// Ranks on a link with a long round trip allow more bytes in flight, unless the user has set a
+/// limit. Their plans show it, with a note. The test prints the effect on time but does not judge
+/// it.
 #[test]
 fn netns_netem_of_a_long_way_is_made_up_for() {
     let Some(network) = Network::back_to_back() else { return };
@@ -372,8 +375,8 @@ fn netns_of_an_oversubscribed_network_is_measured() {
     assert!(notes[0].contains("; with FERROCCL_SOCKETS=4 all"));
 }
 
-/// Returns the plans of two ranks, each on its host, for an all_reduce, and the time of the second
-/// one.
+/// Runs two all_reduces on two ranks, one per host. Returns the ranks' plans, and the longest time
+/// of the second all_reduce.
 fn far_apart(hosts: [&Host; 2], check_network: NetworkCheck) -> (Vec<Explanation>, Duration) {
     let took = Arc::new(Mutex::new(Duration::ZERO));
     let longest = Arc::clone(&took);
@@ -390,8 +393,7 @@ fn far_apart(hosts: [&Host; 2], check_network: NetworkCheck) -> (Vec<Explanation
     (plans, took)
 }
 
-/// Returns the plans of ranks, each on its host, for an all_reduce of 64 MiB, after they have run
-/// `body`.
+/// Runs `body` on one rank per host. Returns each rank's plan for an all_reduce of 64 MiB.
 fn planned(
     hosts: &[&Host],
     check_network: NetworkCheck,
@@ -420,8 +422,8 @@ fn planned(
     ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
 }
 
-/// Delay, loss and reordering of the packets of both hosts; a kernel without `tc netem` skips the
-/// test.
+/// Delay, loss and reordering of the packets of both hosts. The test is skipped if the kernel lacks
+/// `tc netem`.
 #[test]
 fn netns_netem() {
     let Some(network) = Network::back_to_back() else { return };

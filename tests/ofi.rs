@@ -1,4 +1,4 @@
-//! All collectives over libfabric, with the providers that there are and with software providers.
+//! All collectives over libfabric, with the installed providers and with software providers.
 
 use ccl_core::registry::{Make, NO_TUNABLES, TransportKind};
 use ccl_core::transport::Transport;
@@ -16,7 +16,7 @@ use crate::nccl_net::{ONE_DEVICE, SHORT, keeps_the_contract};
 /// Providers that run anywhere.
 const PROVIDERS: [&str; 2] = ["tcp", "tcp;ofi_rxm"];
 
-/// Returns those of the providers that there are; the test is skipped if there are none.
+/// Returns the [`PROVIDERS`] that are installed. Reports a skipped test if there are no providers.
 pub(crate) fn present() -> impl Iterator<Item = &'static str> {
     let all = providers().unwrap_or_default();
     if all.is_empty() {
@@ -42,7 +42,7 @@ fn all_collectives_run_over_libfabric() {
     }
 }
 
-/// Each rank has one endpoint, and 64 peers on it; in the deep tier.
+/// Each rank has one endpoint for its 64 peers. The test runs only in the deep tier.
 #[test]
 fn sixty_five_ranks_exchange_over_libfabric() {
     for name in present().filter(|_| full()) {
@@ -57,10 +57,10 @@ fn sixty_five_ranks_exchange_over_libfabric() {
     }
 }
 
-/// Transport, and its provider by the seed.
+/// Transport, and the limits of its provider for a seed.
 type Soft = (TransportKind, fn(u64) -> Limits);
 
-/// Kinds over software providers, whose writes or messages overtake each other.
+/// Transports over software providers, whose requests overtake each other.
 static SOFT: [Soft; 2] = [
     (soft("soft-efa", 254, |_, _| Ok(over("efa"))), Limits::efa),
     (soft("soft-sockets", 253, |_, _| Ok(over("soft"))), Limits::sockets),
@@ -114,8 +114,9 @@ fn a_hundred_seeds_run_over_software_providers() {
     }
 }
 
-/// Checks the plugin in short, unless all is to be run. It is always so over `ofi_rxm`: each of its
-/// endpoints takes so much memory that what malloc keeps of it looks like a leak.
+/// Checks all points of the plugin in the deep tier, and else only [`SHORT`]. Over `ofi_rxm` it is
+/// always [`SHORT`]: each endpoint takes so much memory that the part that malloc keeps looks like
+/// a leak.
 #[test]
 fn the_plugin_keeps_nccls_contract() {
     for name in present() {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(100);
 
-/// Returns the folder of the built examples. Cargo does not build them for this test, so they are
-/// brought up to date first.
+/// Returns the folder of the built examples. Cargo does not build them for this test, so this
+/// function builds them first.
 pub(crate) fn examples() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -22,8 +22,8 @@ pub(crate) fn examples() -> &'static Path {
             return profile.join("examples");
         }
         let mut cargo = Command::new(env!("CARGO"));
-        // All packages are built, as in the suites: for this package alone, dependencies might be
-        // built with other features.
+        // Builds all packages, as the suites do: for this package alone, dependencies might get
+        // other features.
         cargo.args(["build", "--offline", "--workspace", "--examples", "--manifest-path"]);
         cargo.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
         cargo.arg("--target-dir").arg(profile.parent().unwrap());
@@ -60,7 +60,8 @@ fn rows(output: &str) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// Runs a program with `-c 1` and checks that all sizes are there and that no value is wrong.
+/// Runs a program with `-c 1` in its arguments, and checks that its table is complete and no value
+/// is wrong.
 fn all_right(program: &str, arguments: &str, expected_rows: usize) {
     let ended = perf(program, arguments);
     assert_eq!(ended.status.code(), Some(0), "{program} {arguments}: {}", ended.output);
@@ -72,7 +73,7 @@ pub(crate) fn none_wrong(output: &str, expected_rows: usize) {
     let rows = rows(output);
     assert_eq!(rows.len(), expected_rows, "{output}");
     for row in rows {
-        // Columns of wrong values: out of place and, last, in place.
+        // Numbers of wrong values: out of place and, in the last column, in place.
         let wrong = [row[row.len() - 5], row[row.len() - 1]];
         assert!(wrong.iter().all(|wrong| ["0", "N/A"].contains(wrong)), "{output}");
         assert!(wrong.contains(&"0"), "something was checked: {output}");
@@ -198,8 +199,8 @@ impl BaselineFile {
     }
 }
 
-/// The result depends neither on the machine's speed nor on pauses (a round of a millisecond was
-/// seen): the times of the baseline become a billion times shorter or longer.
+/// The test scales the times of the baseline by a factor of a billion, so that neither the
+/// machine's speed nor pauses (rounds of a millisecond were seen) change the result.
 #[test]
 fn paths_are_compared_with_a_baseline() {
     let file = std::env::temp_dir().join(format!("ferroccl-{}.paths", std::process::id()));

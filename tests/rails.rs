@@ -23,7 +23,7 @@ use ccl_transport_verbs::{Options, VerbsTransport};
 
 /// Bytes of each put: more than a device accepts inline.
 const BYTES: usize = 512;
-/// Number of puts that there is memory for.
+/// Number of puts that the memory of each end holds.
 const PUTS: u32 = 2000;
 /// Most puts that are posted at a time.
 const AT_ONCE: u32 = 8;
@@ -224,8 +224,9 @@ impl<S> Pair<S> {
         self.ends.iter().all(|end| end.rail(rail).is_up)
     }
 
-    /// Lets a device fail a put by `fail`. Checks that the put goes over the other rail, that its
-    /// own comes back, and that nothing is lost or doubled. Returns the failure that was seen.
+    /// Makes a device fail a put with `fail`. Checks that the put goes over the other rail, that
+    /// the failed rail comes back, and that no put is lost or doubled. Returns the reported
+    /// failure.
     fn fails_over(
         &mut self,
         (side, rail): (usize, usize),
@@ -388,9 +389,9 @@ fn a_request_that_a_provider_fails_goes_over_the_other_rail_and_its_own_comes_ba
     }
 }
 
-/// Checks that puts of the side whose queue fails go over the other rail. Its peer has none under
-/// way: what its device has acknowledged is told by the queue alone, and is lost with it, which
-/// ends the link.
+/// Puts of the side whose completion queue fails go over the other rail. Its peer has no puts in
+/// flight: only the failed queue would report those that the device has acknowledged, and their
+/// loss would end the link.
 #[test]
 fn a_provider_whose_queue_cannot_be_read_is_out_and_the_other_goes_on() {
     for side in [0, 1] {

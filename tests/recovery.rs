@@ -1,6 +1,6 @@
-//! Recovery with threads as ranks: errors of later calls, communicators of the survivors and of
-//! newcomers, and aborts during waits. `survivors.rs` has the same with processes that are killed
-//! and stopped.
+//! Recovery with threads as ranks: errors of later calls, communicators of survivors and of
+//! newcomers, and aborts during waits. `survivors.rs` tests recovery with processes that are killed
+//! or stopped.
 
 use crate::collectives::sweep;
 use ccl_harness::stretched;
@@ -17,7 +17,7 @@ const SOON: Duration = Duration::from_secs(5);
 /// Time after which the other ranks have ended the call that this rank has ended.
 const ALL_DONE: Duration = Duration::from_millis(150);
 
-/// Transport that results from a placement, and the host of each rank.
+/// Transport, and the placement of ranks on hosts that results in it.
 type Place = (&'static str, fn(u32) -> u32);
 
 /// Placements in which all ranks, no ranks, or pairs share memory.
@@ -88,8 +88,8 @@ fn every_later_call_says_the_same() {
     }
 }
 
-/// Non-blocking calls count, and none succeeds once its rank has reported its last completed
-/// operation.
+/// Non-blocking calls count as operations. None succeeds after its rank has reported its last
+/// completed operation.
 #[test]
 fn requests_count_and_end_with_the_agreement() {
     let last = ranks(3, |c| {
@@ -183,7 +183,7 @@ fn a_rank_alone_goes_on_after_its_own_abort() {
     assert_eq!(sum(&mut c.shrink().unwrap()).unwrap(), 1);
 }
 
-/// Starts a newcomer, whose only input is the text of the invitation's id.
+/// Starts a newcomer, which gets the invitation's id as text.
 fn newcomer(
     text: String,
     rank: u32,
@@ -194,8 +194,8 @@ fn newcomer(
     thread::spawn(move || Communicator::join(rank, ranks, id, config))
 }
 
-/// Invites `added` newcomers on rank 0, on the hosts of `host`; returns the invitation and their
-/// threads.
+/// Invites `added` newcomers, which rank 0 starts on the hosts that `host` returns. Returns the
+/// invitation and the threads of the newcomers.
 fn invite(
     c: &mut Communicator,
     added: u32,
@@ -306,7 +306,7 @@ fn abort_after(c: &Communicator, after: Duration) -> thread::JoinHandle<()> {
     })
 }
 
-/// All ranks are in one call that cannot end, for each kind of call.
+/// An abort ends several kinds of calls that could not end otherwise.
 #[test]
 fn an_abort_ends_what_all_wait_in() {
     for (_, host) in PLACES {
@@ -330,7 +330,7 @@ fn an_abort_ends_what_all_wait_in() {
                     2 => c
                         .scope(|s| s.start_all_reduce_in_place(&mut one, Reduction::Sum).map(drop))
                         .unwrap_err(),
-                    // All ranks make another communicator.
+                    // Ranks 0 to 2 make another communicator.
                     _ => c.split(0, 0).unwrap_err(),
                 };
                 assert!(begun.elapsed() < stretched(SOON), "{:?}", begun.elapsed());
@@ -373,7 +373,8 @@ fn an_abort_ends_a_shrink() {
             if let Some(aborter) = aborter {
                 aborter.join().unwrap();
             }
-            // Nobody waits for a rank that has left.
+            // Stays until the other rank's waits have ended: a rank does not wait for one that has
+            // left.
             thread::sleep(Duration::from_millis(1500));
         });
     }

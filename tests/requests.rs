@@ -10,7 +10,7 @@ const SOON: Duration = Duration::from_secs(60);
 
 type Owned = Request<(Vec<u64>, Vec<u64>)>;
 
-/// Starts the sum of `rank + seed + index` over all ranks.
+/// Starts an all_reduce that sums `rank + seed + index` over all ranks.
 fn start(c: &mut Communicator, seed: u64, count: usize) -> Owned {
     let input = of(c, seed, count);
     c.start_all_reduce(input, vec![0; count], Reduction::Sum).unwrap()
@@ -96,7 +96,7 @@ fn blocking_calls_come_after_what_is_queued() {
     });
 }
 
-/// Blocking and non-blocking calls are the same call on different ranks.
+/// A call may be blocking on some ranks and non-blocking on others.
 #[test]
 fn blocking_and_not_blocking_ranks_meet() {
     ranks(3, |c| {

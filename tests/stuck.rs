@@ -1,5 +1,5 @@
-//! Stall detection: whatever holds up the ranks, all of them end soon after the deadline with the
-//! same verdict, and `ferroccl status` reports it earlier.
+//! Stall detection: whatever the cause, ranks end soon after the deadline with the same verdict.
+//! `ferroccl status` reports the verdict earlier.
 
 use ccl_harness::processes::{Case, Ended, Processes, say};
 use ccl_harness::stretched;
@@ -46,14 +46,14 @@ fn impatient(over: Over, rank: u32, check: bool) -> Config {
     config
 }
 
-/// Returns the sentence in an error that is the same on all ranks.
+/// Returns the part of an error that must be the same on all ranks.
 fn verdict(error: &str) -> &str {
     let from = error.find(". Rank ").map(|at| at + 2).unwrap_or_else(|| panic!("{error}"));
     let to = error.rfind(" (FERROCCL_TIMEOUT sets the limit)");
     &error[from..to.unwrap_or_else(|| panic!("{error}"))]
 }
 
-/// Runs `body` on threads after two calls that succeed; returns the common verdict.
+/// Runs `body` on threads after two calls that succeed. Returns the common verdict.
 fn threads(
     n: u32,
     over: Over,
@@ -71,7 +71,7 @@ fn threads(
             let begun = Instant::now();
             let error = match body(&mut communicator) {
                 Err(error) => error,
-                // A rank that had no reason to wait learns of it at its next call.
+                // A rank whose `body` succeeded gets the error from a later call.
                 Ok(()) => loop {
                     match communicator.barrier() {
                         Err(error) => break error,
@@ -223,7 +223,7 @@ fn a_request_that_nobody_comes_back_to_is_named() {
     assert!(verdict.starts_with(start), "{verdict}");
 }
 
-/// Gets stuck in the way that the environment says.
+/// Makes one call, and then behaves as [`HOW`] and [`WHO`] define.
 fn stuck() -> Result<(), Error> {
     let mut communicator = Communicator::from_environment()?;
     let mut sum = [1u32; 3];
@@ -311,7 +311,7 @@ mod status {
         String::from_utf8(out.stdout).unwrap()
     }
 
-    /// Returns the communicator of these processes among all that run here, including other tests'.
+    /// Returns the communicator of these processes. The status also lists those of other tests.
     fn group_of(ranks: &Processes, n: usize) -> Value {
         let all: Value = serde_json::from_str(&ferroccl(&["status", "--json"])).unwrap();
         let pids: Vec<_> = (0..n).map(|rank| Value::from(ranks.id(rank))).collect();
@@ -407,7 +407,7 @@ mod status {
             }
             std::thread::sleep(Duration::from_millis(10));
         };
-        // A rank dumps once more when its peer ends.
+        // Ends the ranks before the file is removed: a rank dumps once more when its peer ends.
         drop(ranks);
         std::fs::remove_file(&path).unwrap();
         let dump: Value = serde_json::from_str(&dump).unwrap();

@@ -1,5 +1,5 @@
-//! Ranks as processes that are killed and stopped. The survivors report the same, shrink and go on;
-//! a rank that counts as dead harms none of them when it wakes.
+//! Ranks as processes that are killed or stopped. The survivors report the same failure, shrink and
+//! go on. A rank that was declared dead does them no harm when it wakes.
 
 use crate::recovery::PLACES;
 use ccl_harness::full;
@@ -27,9 +27,9 @@ const LONG: Duration = Duration::from_secs(100);
 const ENDED: Duration = Duration::from_secs(5);
 /// Variable with the behaviour of a rank after its first call has failed; see [`after_failure`].
 const ROLE: &str = "FERROCCL_TEST_ROLE";
-/// Variable with the elements of a call and the turns after a failure.
+/// Variable with the number of elements of a call and the number of calls after the last failure.
 const WORK: &str = "FERROCCL_TEST_WORK";
-/// Variable with the number of times that survivors go on after a failure before they end.
+/// Variable with the number of failures after which the survivors shrink, one after the other.
 const ROUNDS: &str = "FERROCCL_TEST_ROUNDS";
 const SCRIBBLE: u8 = 0xee;
 
@@ -37,7 +37,7 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-/// Sums numbers that identify rank and turn, and checks every element.
+/// Sums numbers that depend on rank, turn and index over all ranks, and checks every element.
 fn turn(c: &mut Communicator, buffer: &mut [u64], turn: u64) -> Result<(), Error> {
     let ranks = u64::from(c.ranks());
     for (at, value) in buffer.iter_mut().enumerate() {
@@ -59,8 +59,7 @@ fn said(error: &Error) -> String {
     format!("rank {} last {last}: {reason}", error.failed_rank().unwrap())
 }
 
-/// Works until a rank fails, prints what it learnt of the failure, shrinks and works on, for as
-/// many rounds as [`ROUNDS`] says.
+/// Works until a rank fails, prints the failure, shrinks and goes on, for [`ROUNDS`] failures.
 fn survive() -> Result<(), Error> {
     let mut c = Communicator::from_environment()?;
     let work = variable(WORK);
@@ -123,7 +122,7 @@ fn survive() -> Result<(), Error> {
     c.barrier()
 }
 
-/// Does what this rank's role says after its first call has failed.
+/// Dies or sleeps after the first failure, if the rank's [`ROLE`] is `die` or `slow`.
 fn after_failure(round: u32, c: &Communicator) {
     match variable(ROLE).as_str() {
         _ if round > 0 => {}
@@ -198,7 +197,7 @@ fn agree() -> Result<(), Error> {
 fn parts() -> Result<(), Error> {
     let mut c = Communicator::from_environment()?;
     let rank = c.rank();
-    // The leader of the odd ranks is not rank 0; the reversed keys make the last rank lead.
+    // The odd part lacks rank 0. The reversed keys make the last rank of each part lead it.
     let mut part = c.split(i64::from(rank % 2), -i64::from(rank))?.unwrap();
     let mut members = vec![0; part.ranks() as usize];
     part.all_gather(&[rank], &mut members)?;
@@ -208,7 +207,7 @@ fn parts() -> Result<(), Error> {
     c.barrier()
 }
 
-/// Works until a rank fails, and then with another process in its place.
+/// Works until ranks fail, invites as many newcomers, and goes on with them.
 fn replace() -> Result<(), Error> {
     let mut c = Communicator::from_environment()?;
     let mut buffer = vec![0; 5000];
@@ -288,7 +287,7 @@ fn line<'a>(ended: &'a Ended, start: &str) -> &'a str {
     found.unwrap_or_else(|| panic!("no {start:?}: {}", ended.output))
 }
 
-/// Checks that these ranks report the same, in the first call that failed and in later ones.
+/// Checks that these ranks report the same failure, in their first failed call and in later calls.
 fn say_the_same(ended: &[Ended], who: &[usize], round: u32, victim: usize) {
     let all: Vec<_> =
         who.iter().map(|rank| line(&ended[*rank], &format!("later {round} "))).collect();
@@ -323,7 +322,7 @@ fn survivors_of_a_killed_rank_go_on() {
     }
 }
 
-/// Two failures, one after the other; the second is of a rank that was rank 2 and is now rank 1.
+/// Two ranks fail, one after the other. The second is rank 2 at first, and rank 1 after the shrink.
 #[test]
 fn survivors_of_two_failures_go_on() {
     for (_, host) in PLACES {
@@ -338,7 +337,7 @@ fn survivors_of_two_failures_go_on() {
     }
 }
 
-/// A survivor dies when the others shrink or are about to: they go on without it, whichever it is.
+/// A survivor dies before or while the others shrink. They go on without it, whatever its rank.
 #[test]
 fn a_survivor_that_dies_in_a_shrink_is_left_behind() {
     let places = if full() { PLACES.len() } else { 1 };
@@ -397,8 +396,8 @@ fn a_rank_that_wakes_harms_nobody() {
     }
 }
 
-/// Rank 2 is stopped, so that no agreement is possible before it counts as dead; an abort ends the
-/// wait.
+/// Rank 2 is stopped, so that no agreement is possible before it is declared dead. An abort ends
+/// the wait.
 #[test]
 fn an_abort_ends_an_agreement() {
     let ranks = Processes::ranks(3, "agree", |rank, command| {
@@ -420,7 +419,7 @@ fn an_abort_ends_an_agreement() {
     ranks.end(LONG);
 }
 
-/// Runs the ranks of a case, two on each host, which join at an address of the first host.
+/// Starts `n` ranks of a case, two per host. They join at `ip`, an address of the first host.
 fn on_hosts(network: &Network, n: u32, case: &str, ip: IpAddr) -> Processes {
     let address = SocketAddr::new(ip, 7100).to_string();
     Processes::ranks_at(&address, n, case, |rank, mut command| {

@@ -1,4 +1,4 @@
-//! `ferroccl tune`: its measurements are loaded and compared, and refused on other machines.
+//! `ferroccl tune`: its tables are loaded and compared, and refused on other machines.
 
 use std::fs;
 use std::path::PathBuf;
@@ -48,8 +48,8 @@ fn the_examples_of_its_help_work() {
     examples_of_its_help_work("tune", 4);
 }
 
-/// The commands of its two pages work, here with less to measure and with files in a folder of
-/// their own.
+/// The commands of docs/tune.md and docs/model.md work. Here they measure less and write to a
+/// folder of their own.
 #[test]
 fn the_commands_of_its_pages_work() {
     let folder = std::env::temp_dir().join(format!("ferroccl-{}-tune-page", std::process::id()));
@@ -67,7 +67,8 @@ fn the_commands_of_its_pages_work() {
         let mut command = Command::new(ccl_harness::command::program());
         command.current_dir(&folder).args(line.split_whitespace());
         let Output { status, stderr, .. } = command.args(less.split_whitespace()).output().unwrap();
-        // A comparison with a single measurement may fail; the test only checks that it compares.
+        // Tables with one round may show slower points. The test only checks that the comparison
+        // runs.
         let allowed = if compares { 0..=1 } else { 0..=0 };
         assert!(allowed.contains(&status.code().unwrap()), "{line}: {}", text(&stderr));
     }
@@ -89,7 +90,8 @@ fn what_was_measured_is_loaded() {
     for algorithm in ["ring=", "direct=", "double_tree="] {
         assert_eq!(table.matches(algorithm).count(), 2, "{table}");
     }
-    // The slowest algorithm becomes the fastest: only the table can cause this choice.
+    // The table claims that the slowest algorithm is the fastest: only the table can cause this
+    // choice.
     let row = "all_reduce ranks=2 hosts=1 bytes=1024: ring=1 direct=2\n";
     let planted = Table::new("planted", &format!("machine {}\n{row}", machine()));
     let plan = with(&format!("@{}", planted.name()), "explain all_reduce --bytes 2k --ranks 2");
@@ -100,8 +102,8 @@ fn what_was_measured_is_loaded() {
     assert!(!text(&three.stdout).contains("FERROCCL_TUNING"));
 }
 
-/// Messages of parts of slots are tried as well. The table keeps the model's parameters, which give
-/// a table for other ranks.
+/// Messages of parts of a slot are tried, too. The table keeps the model's parameters, which
+/// predict a table for other numbers of ranks.
 #[test]
 fn shorter_messages_are_tried_and_other_ranks_foreseen() {
     let out = Table::new("divided", "");
@@ -124,8 +126,8 @@ fn shorter_messages_are_tried_and_other_ranks_foreseen() {
     let plan =
         with(&format!("@{}", more.name()), "explain all_reduce --bytes 1M --ranks 16 --hosts 4");
     assert!(text(&plan.stdout).contains("predicted to be the fastest (FERROCCL_TUNING)"));
-    // A setting that the model alone finds worthwhile goes into the table: on a long link, more
-    // slots.
+    // A setting that the model predicts to help goes into the table: more slots, on a link with
+    // high latency.
     said(&predict("4 --hosts 4 --collectives all_to_all --try FERROCCL_CHANNELS=1"));
     let table = fs::read_to_string(&more.0).unwrap();
     assert!(!table.contains("set FERROCCL_CHANNELS"), "{table}");
@@ -141,7 +143,7 @@ fn shorter_messages_are_tried_and_other_ranks_foreseen() {
     assert!(refused(&line, 2).contains("no line `model`"));
 }
 
-/// A setting of a table applies, unless the environment sets the tunable, by either name.
+/// A setting of a table applies, unless the environment sets the tunable by either of its names.
 #[test]
 fn what_a_table_sets_holds_where_nothing_else_does() {
     let table = "set FERROCCL_SLOTS=5; set FERROCCL_CHANNELS=3; set FERROCCL_IB_POLICY=qps=7";
@@ -182,8 +184,8 @@ fn values_of_tunables_are_tried() {
     assert!(refused("tune --try FERROCCL_SLOTS", 2).contains("= and a value"));
 }
 
-/// A model's parameters choose where nothing was measured; here they are of links on which only
-/// steps take time.
+/// A model's parameters choose the algorithm where nothing was measured. Here, latency dominates,
+/// and the algorithm with the fewest steps wins.
 #[test]
 fn a_model_chooses_where_nothing_was_measured() {
     let table = "model within_latency_ns=1000000; \
@@ -230,7 +232,7 @@ fn a_table_does_not_tell_roots_apart() {
     assert!(gathered[0].chunks(25_000).zip(1..).all(|(block, rank)| block == [rank; 25_000]));
 }
 
-/// Ranks on several hosts report their network's behaviour under contention, whatever it is.
+/// Rank 0 of a job on several hosts reports the network's behaviour under contention.
 #[test]
 fn the_network_is_looked_at_where_there_is_one() {
     let out = Table::new("network", "");
@@ -260,7 +262,8 @@ fn the_network_is_looked_at_where_there_is_one() {
     assert!(table.contains("all_reduce ranks=4 hosts=4 bytes=1024: "), "{table}");
 }
 
-/// A measurement needs no table of this machine, and writes one line for each collective.
+/// A measurement ignores a table of another machine, and writes one line for a collective that is
+/// named twice.
 #[test]
 fn measuring_asks_for_nothing_that_was_measured() {
     let arguments = "tune -g 2 -b 1k -e 1k --rounds 1 --collectives all_gather,all_gather";

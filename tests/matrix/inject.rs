@@ -14,7 +14,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time after which an operation hangs.
+/// Time after which an operation counts as hanging.
 pub(super) const LONG: Duration = Duration::from_secs(60);
 const SECRET: &str = "00112233445566778899aabbccddeeff";
 const PORT: u16 = 7200;
@@ -22,16 +22,17 @@ const PORT: u16 = 7200;
 const DEAD_AFTER_MS: u64 = 2000;
 /// Duration of a stop or a cut that is shorter than [`DEAD_AFTER_MS`].
 pub(super) const MOMENT: Duration = Duration::from_millis(500);
-/// Sizes of socket buffers that fill quickly, as the system's three numbers: least, usual, most.
+/// Sizes of socket buffers that fill quickly, as in `tcp_rmem`: minimum, default, maximum.
 const SMALL_BUFFERS: &str = "4096 16384 16384";
-/// Bytes of a full send queue with these buffers, whose sizes include the kernel's overhead.
+/// Bytes at which a send queue with these buffers counts as full; their sizes include the kernel's
+/// overhead.
 const FULL_QUEUE_BYTES: u64 = 4000;
-/// Bytes that connections of the control plane never reach.
+/// Bytes that only data connections reach, and connections of the control plane never do.
 const DATA_BYTES: u64 = 300_000;
 /// Pause of a slow rank before each call.
 const LATE_MS: u64 = 25;
 
-/// Returns the arguments of `tc netem` for a fault; these faults run in the guest.
+/// Returns the arguments of `tc netem` for a fault that runs in the guest, and `None` for others.
 pub(super) fn netem(fault: Fault) -> Option<&'static str> {
     match fault {
         Fault::Loss => Some("loss 1%"),
@@ -51,7 +52,7 @@ pub(super) type Attempt = (u64, u32);
 
 /// Random choices for a cell, determined by the seed.
 pub(super) struct Draw {
-    /// Time of the fault after all ranks have started.
+    /// Delay of the fault after all ranks have completed their first round.
     pub(super) after: Duration,
     /// Rank that the fault hits.
     pub(super) victim: Rank,
@@ -69,7 +70,7 @@ impl Draw {
         let after = Duration::from_millis(50 + (bits >> 8) % 350);
         let mut victim = (bits >> 40) as Rank % RANKS;
         if is_slow(cell) {
-            // First rank of its host, whose predecessor in the ring is on the other host.
+            // The first rank of a host: its predecessor in the ring is on the other host.
             victim -= victim % PER_HOST;
         }
         Draw { after, victim, seed: bits >> 48, before }
@@ -152,8 +153,7 @@ fn prepare(cell: &Cell, network: &Network, draw: &Draw) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the commands of the job's ranks. In the guest they have fewer sizes, because it is
-/// slower.
+/// Returns the commands of the job's ranks, with fewer sizes in the guest, which is slower.
 pub(super) fn commands(
     cells: &[Cell],
     draw: &Draw,
@@ -171,7 +171,7 @@ pub(super) fn commands(
     let steps: Vec<(String, String)> = cells.iter().map(step).collect();
     let duration = match cell.fault {
         Fault::Kill | Fault::LongStop | Fault::LongCut => 2 * LONG,
-        // Until all rounds are done.
+        // The job ends after one round of each step.
         Fault::Loss | Fault::Delay | Fault::Reordering => Duration::ZERO,
         _ => (draw.after + MOMENT + Duration::from_millis(700)) * (1 << draw.before),
     };
@@ -238,7 +238,7 @@ fn inject(
     Ok(Expected::Completes)
 }
 
-/// Injects a fault that ranks must notice, and returns what they must notice.
+/// Injects a fault that ranks must notice, and returns the failure that they must report.
 pub(super) fn lasting(
     cell: &Cell,
     draw: &Draw,
@@ -276,7 +276,7 @@ pub(super) fn lasting(
     failure
 }
 
-/// Resets the data connections a few times, including those of a recovery.
+/// Resets the data connections a few times, including those that a recovery has made.
 fn resets(network: &Network) -> Result<(), String> {
     let (mut found, mut reset) = (0, 0);
     for host in network.hosts[..2].iter().cycle().take(6) {
@@ -293,7 +293,7 @@ fn resets(network: &Network) -> Result<(), String> {
     Ok(())
 }
 
-/// Watches the send queues until one is full, for as long as the job works.
+/// Waits until a send queue is full. Returns an error if the job ends first.
 fn full_buffers(network: &Network, job: &Processes) -> Result<(), String> {
     let start = Instant::now();
     let mut most = 0;
@@ -333,7 +333,7 @@ fn random(from: &Host, addresses: Vec<SocketAddr>, seed: u64) -> u32 {
     from.spawn(noise).join().unwrap()
 }
 
-/// Leaves connections half open until the job ends: the link of that host is not set up again.
+/// Leaves connections half open until the job ends: nothing sets the host's link up again.
 fn half_open(from: &Host, addresses: Vec<SocketAddr>, seed: u64) -> u32 {
     let says = seed.to_le_bytes();
     let says = &says[..(seed % 8) as usize];

@@ -33,12 +33,12 @@ pub(super) struct Failure {
     pub(super) within_ms: u64,
     /// Ranks that the survivors must find dead. If there are none, each error names some rank.
     pub(super) dead: Vec<Rank>,
-    /// Ranks of `dead` whose processes are still alive: they end with errors, too, and agree on
-    /// nothing.
+    /// Ranks of `dead` whose processes are still alive. They must end with errors, too, and without
+    /// an agreement.
     pub(super) outcasts: Vec<Rank>,
-    /// Time at which the outcasts could know of the failure.
+    /// Time from which the outcasts can notice the failure, by the system's clock.
     pub(super) woken_ms: u64,
-    /// Most operations by which a rank may be ahead of another.
+    /// Maximum number of operations by which a rank may be ahead of the slowest survivor.
     pub(super) lead_max: u64,
 }
 
@@ -134,7 +134,8 @@ fn fails(failure: &Failure, reports: &[Option<Report>]) -> Result<String, String
     Ok(format!("errors name {dead} within {:.1} s, same L", latest_ms as f64 / 1000.0))
 }
 
-/// Returns the time from the fault to the rank's error; an error if that time is wrong.
+/// Returns the milliseconds from the fault to the rank's error. Returns an error if the rank did
+/// not fail in time, or did not fail again afterwards.
 fn in_time(report: &Report, since_ms: u64, within_ms: u64) -> Result<u64, String> {
     let (rank, at_ms) = (report.rank, report.error_ms);
     if report.error.is_none() {

@@ -1,11 +1,11 @@
-//! Fault matrix: every fault, in every family of algorithms and every collective, ends in right
-//! data, or in errors on all survivors. The errors name the right rank, and the survivors agree on
+//! Fault matrix: every fault, with every family of algorithms and every collective, ends in right
+//! data or in errors on all survivors. The errors name the right rank, and the survivors agree on
 //! the last completed operation.
 //!
 //! A cell is a job of four ranks on two hosts, two on each. The job uses shared memory, TCP or both
-//! together, or RDMA between all ranks. The run in CI takes cells that cover all pairs; the full
-//! run takes all cells, and `cargo xtask test --full` writes their results into
-//! docs/fault-matrix.md.
+//! together, or RDMA between all ranks. CI runs cells that cover all pairs of fault, family and
+//! collective. The full run takes all cells, and `cargo xtask test --full` writes their results
+//! into docs/fault-matrix.md.
 
 mod inject;
 mod judge;
@@ -30,20 +30,20 @@ pub(crate) const CASES: &[Case] = &[("matrix", rank::run)];
 /// Number of ranks of a cell's job.
 const RANKS: u32 = 4;
 const PER_HOST: u32 = 2;
-/// Part of the reason of a cell whose fault did not meet its job. On a busy machine a job may end
+/// Text in the error of a cell whose fault did not hit its job. On a busy machine a job may end
 /// early, or a queue may be full only between two checks. Such a cell runs again.
 const INCONCLUSIVE: &str = "the cell shows nothing";
-/// Most runs of a cell.
+/// Maximum number of runs of a cell.
 const ATTEMPTS: usize = 5;
-/// Number of cells that run at the same time, because they mostly wait.
+/// Number of jobs that run at the same time, because they mostly wait.
 const ABREAST: usize = 2;
 /// Faults that last as long as their job: in the quick tier, all cells of such a fault are one job.
 const LASTING: [Fault; 3] = [Fault::FullSendBuffer, Fault::HalfOpen, Fault::SlowReader];
-/// Variable with which `tc netem` must work.
+/// Variable with which a test fails, instead of being skipped, if `tc netem` does not work.
 const NETEM: &str = "FERROCCL_TEST_NETEM";
 /// Variable that selects the full run.
 const FULL: &str = "FERROCCL_TEST_FULL";
-/// Variable that sets another seed than the usual one.
+/// Variable with the seed, which is 1 by default.
 const SEED: &str = "FERROCCL_TEST_SEED";
 /// Variable that selects the cells whose names contain its value.
 const ONLY: &str = "FERROCCL_TEST_CELLS";
@@ -66,7 +66,7 @@ fn chosen(fits: impl Fn(&Cell) -> bool) -> Vec<Cell> {
     }
 }
 
-/// Runs jobs of cells over TCP.
+/// Runs jobs of cells on hosts that are network namespaces.
 fn run_all(place: &str, jobs: &[Vec<Cell>]) {
     run_jobs(place, jobs, ABREAST, inject::run);
 }
@@ -84,7 +84,7 @@ where
             let Some(cells) = jobs.get(index) else { return };
             let start = Instant::now();
             let job = cells.clone();
-            // A panic counts as a result, and the other cells go on.
+            // A panic counts as a wrong result, and the other jobs go on.
             let attempt = |before: usize| match thread::scope(|scope| {
                 scope.spawn(|| run(&job, (seed(), before as u32))).join()
             }) {
@@ -135,7 +135,7 @@ fn faults_meet_algorithms_and_collectives() {
     }
 }
 
-/// A kernel without `tc netem` skips the test: the guest's kernel has it.
+/// The test is skipped if the kernel lacks `tc netem`. The guest's kernel has it.
 #[test]
 fn netem_meets_algorithms_and_collectives() {
     let Some(network) = Network::switched(2) else { return };

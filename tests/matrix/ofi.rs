@@ -1,5 +1,5 @@
-//! Cells over libfabric, with providers that run anywhere: of two nominal hosts, whose ranks reach
-//! each other through loopback.
+//! Cells over libfabric, with providers that run anywhere. The two hosts are nominal: their ranks
+//! reach each other through loopback.
 
 use super::inject::{Attempt, Draw, LONG, MOMENT, await_fault, commands, lasting, verdict};
 use super::judge::Expected;
@@ -43,7 +43,7 @@ fn run(cells: &[Cell], attempt: Attempt, provider: &str) -> Result<String, Strin
 
 #[test]
 fn what_happens_to_ranks_meets_algorithms_and_collectives() {
-    // In short, over the first provider only.
+    // Only the full run uses all providers.
     for provider in present().take(if full() { usize::MAX } else { 1 }) {
         let cells = chosen(|cell| FAULTS.contains(&cell.fault));
         let jobs: Vec<Vec<Cell>> = cells.into_iter().map(|cell| vec![cell]).collect();

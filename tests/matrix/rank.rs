@@ -1,5 +1,5 @@
-//! Rank of a cell's job: it repeats the collective with data that it checks, and after a failure it
-//! reports what it knows.
+//! Rank of a cell's job: it repeats collectives, checks their data and reports the result. After a
+//! failure, it also reports the agreement.
 
 use super::RANKS;
 use ccl_core::types::{Collective, DataType, Rank};
@@ -23,7 +23,7 @@ pub(super) struct Plan {
     /// Collectives and algorithms of the rounds, in order; each runs at least once.
     pub(super) steps: Vec<(String, String)>,
     pub(super) seed: u64,
-    /// Time after which rank 0 ends the work, in milliseconds.
+    /// Time after which rank 0 ends the work, once each step has run, in milliseconds.
     pub(super) duration_ms: u64,
     /// Bytes of each call of a round.
     pub(super) sizes: Vec<usize>,

@@ -1,5 +1,5 @@
-//! Cells over RDMA: of two nominal hosts, each has a device at its end of a link that packets
-//! cross. The control plane uses loopback, as if RDMA had a network of its own.
+//! Cells over RDMA. The two hosts are nominal, and each has a device at its end of a link that
+//! packets cross. The control plane uses loopback, as if RDMA had a network of its own.
 
 use super::inject::{Attempt, Draw, LONG, MOMENT, await_fault, commands, lasting, verdict};
 use super::judge::Expected;
@@ -30,7 +30,7 @@ fn run(cells: &[Cell], attempt: Attempt, sides: &[Vec<String>; 2]) -> Result<Str
     let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT);
     let job = Processes::start(commands(cells, &draw, address, true).map(|(rank, mut command)| {
         let side = (rank / PER_HOST) as usize;
-        // A rank that is alone on its host uses all devices of its side.
+        // With `Fault::ShortCut`, each rank is alone on its host and uses all devices of its side.
         let (host, devices) = match cell.fault {
             Fault::ShortCut => (rank as usize, sides[side].join(",")),
             _ => (side, first[side].clone()),
@@ -85,7 +85,7 @@ fn run(cells: &[Cell], attempt: Attempt, sides: &[Vec<String>; 2]) -> Result<Str
 fn what_happens_to_ranks_and_links_meets_algorithms_and_collectives() {
     let Some((sides, _turn)) = rails() else { return };
     let cells = chosen(|cell| FAULTS.contains(&cell.fault));
-    // Starting processes takes most of the time: all cells of a fault that lasts are one job.
+    // Starting processes takes most of the time: all cells with packet loss are one job.
     let (lossy, others): (Vec<Cell>, Vec<Cell>) =
         cells.into_iter().partition(|cell| cell.fault == Fault::Loss);
     let mut jobs: Vec<Vec<Cell>> = others.into_iter().map(|cell| vec![cell]).collect();

@@ -1,4 +1,4 @@
-//! Selection of cells that stand for all of them when there is no time for all.
+//! Selection of the cells that run when there is no time for all of them.
 
 use super::{COLLECTIVES, Cell, Family, Fault};
 
@@ -11,8 +11,8 @@ fn pairs(cell: &Cell) -> [Pair; 3] {
     [(fault, family, None), (fault, None, collective), (None, family, collective)]
 }
 
-/// Returns cells that cover all pairs of faults, families and collectives in `all`: always the cell
-/// with the most new pairs, and the first of equals.
+/// Returns cells that cover all pairs of faults, families and collectives in `all`. Each step takes
+/// the cell with the most new pairs, and the first of several such cells.
 pub(super) fn pairwise(all: &[Cell]) -> Vec<Cell> {
     let mut chosen = Vec::new();
     let mut seen: Vec<Pair> = Vec::new();

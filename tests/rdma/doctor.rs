@@ -1,4 +1,4 @@
-//! `ferroccl doctor` on a machine with RDMA ports: its reading of files agrees with the library.
+//! `ferroccl doctor` on a machine with RDMA ports: the files that it reads agree with the library.
 
 use std::process::Command;
 
@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::devices;
 use super::faults::Down;
 
-/// Returns the exit status, and verdict and evidence of a check's findings for these ports.
+/// Returns the exit status, and the verdict and evidence of each finding of a check for these
+/// ports.
 fn found(devices: &[String], check: &str) -> (i32, Vec<(String, String)>) {
     let mut command = Command::new(ccl_harness::command::program());
     command.args(["doctor", "--json"]).env("FERROCCL_IB_HCA", format!("={}", devices.join(",")));
@@ -26,7 +27,7 @@ fn the_doctor_sees_ports_and_one_that_lost_its_link() {
     let Some((devices, _turn)) = devices() else {
         return;
     };
-    // The status covers all checks: counters reflect what other tests did to these links.
+    // The exit status covers all checks, and other tests affect the counters of these links.
     let (_, ports) = found(&devices, "rdma-ports");
     assert_eq!(ports.len(), 2, "{ports:?}");
     let (_, gids) = found(&devices, "gids");

@@ -27,7 +27,7 @@ fn a_rank_is_killed_over_rdma() {
         ("FERROCCL_IB_HCA", names.as_str()),
         ("FERROCCL_IB_POLICY", "4"),
         ("FERROCCL_SOCKET_IFNAME", "lo"),
-        // The end of the connections reveals the killed rank; the other ranks may be slow.
+        // Closed connections reveal the killed rank. The long limit is for ranks that are slow.
         ("FERROCCL_DEAD_AFTER", "20s"),
     ];
     for (work, victim) in [("all_reduce 300000", 1), ("all_to_all 60000", 0), ("broadcast 8", 2)] {
@@ -110,7 +110,8 @@ fn packets_that_are_lost_are_sent_again() {
 /// Interface of a device whose link is down, until dropped.
 pub(crate) struct Down {
     interface: String,
-    /// Routes of tables that the kernel does not fill itself: they go with the link.
+    /// Routes of tables that the kernel does not fill by itself. They vanish when the link goes
+    /// down.
     routes: Vec<String>,
 }
 
@@ -182,7 +183,7 @@ fn a_link_that_stays_away_is_named() {
         let down = (communicator.rank() == 1).then(|| Down::new(&device));
         let error = sums(communicator, || false).unwrap_err().to_string();
         let took = start.elapsed();
-        // The other rank's port has no link either, which that rank has to detect itself.
+        // The other rank's port has no link either, and that rank has to detect it itself.
         if down.is_some() {
             std::thread::sleep(AWAY);
         }

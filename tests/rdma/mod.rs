@@ -1,5 +1,5 @@
-//! Ranks connected by RDMA devices, if this machine has some. `FERROCCL_TEST_RDMA` names them by
-//! port: two at the ends of a link, and perhaps two more at the ends of another. The guest of the
+//! Ranks connected by RDMA devices. `FERROCCL_TEST_RDMA` names this machine's devices by port: two
+//! at the ends of a link, and optionally two more at the ends of another link. The guest of the
 //! test suites has four Soft-RoCE devices.
 
 mod doctor;
@@ -22,7 +22,7 @@ use ccl_harness::{config_with, ranks_with, skip, stretched};
 use ferroccl::communicator::Call;
 use ferroccl::{Collective, Communicator, Config, DataType, NetworkCheck, Reduction};
 
-/// Name of the transport that these tests are of.
+/// Name of the transport under test.
 pub(crate) const VERBS: &str = ccl_transport_verbs::KIND.name;
 /// Variable that names this machine's devices for tests, by port.
 const DEVICES: &str = "FERROCCL_TEST_RDMA";
@@ -62,7 +62,7 @@ fn over(devices: &[String], change: impl FnOnce(&mut Config)) -> Config {
     })
 }
 
-/// Part of the next test that the quick tier runs: the guest's processors may be emulated.
+/// Short form of the next test, for the quick tier: the guest's processors may be emulated.
 #[test]
 fn families_over_rdma() {
     let Some((devices, _turn)) = devices() else { return };
@@ -153,8 +153,8 @@ fn sums_and_exchanges(communicator: &mut Communicator) {
     }
 }
 
-/// Large buffers are registered for the call and read in place. The receiver names its memory in
-/// advance, and the data is written there.
+/// Large buffers are registered for the call and read in place. The receiver sends a CTS in
+/// advance, and the data is written to its memory.
 #[test]
 fn large_messages_are_copied_at_neither_end() {
     let Some((devices, _turn)) = devices() else {
@@ -192,7 +192,7 @@ fn large_messages_are_copied_at_neither_end() {
             "{zero_copy} of {sent} messages were sent from where they lay"
         );
     }
-    // A rank that is late finds messages in their slots.
+    // A late rank finds messages in their slots, so only some messages must be placed directly.
     let placed: u64 = seen.iter().map(|[_, _, placed]| placed).sum();
     assert!(placed > 0, "no message came past its slot");
 }
@@ -237,8 +237,8 @@ fn registered_buffers_lend_shorter_messages() {
     }
 }
 
-/// Over RoCE, flows are assumed to be hashed onto paths, unless the configuration says otherwise;
-/// with a single pair, a measurement does not show contention.
+/// Over RoCE, flows are assumed to be hashed onto paths, unless the configuration says otherwise. A
+/// measurement between only two ranks does not show contention.
 #[test]
 fn a_fabric_that_routes_adaptively_needs_one_queue_pair() {
     let Some((devices, _turn)) = devices() else { return };
@@ -272,7 +272,7 @@ fn a_fabric_that_routes_adaptively_needs_one_queue_pair() {
     }
 }
 
-/// Four ranks share each of two devices, and so the device's budget.
+/// Four ranks share each of two devices, and thus the budget of that device.
 #[test]
 fn seven_senders_keep_to_the_budget_of_their_receiver() {
     const BUDGET: usize = 4 << 20;

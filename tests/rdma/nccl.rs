@@ -1,4 +1,4 @@
-//! Plugin for NCCL over two ports as one device, one of which loses its link.
+//! NCCL plugin over two ports as one device. One of the ports loses its link.
 
 use std::ffi::c_int;
 use std::process::Command;
@@ -20,7 +20,7 @@ const BYTES: usize = 200_000;
 /// Number of messages at a time.
 const AT_ONCE: usize = 6;
 
-/// Variable that marks the test's own process, which is configured by variables.
+/// Variable that marks the test's own child process, which is configured by its environment.
 const OWN: &str = "FERROCCL_TEST_OWN_PROCESS";
 
 #[test]
@@ -40,7 +40,7 @@ fn a_port_of_two_loses_its_link_and_nccl_a_port_only() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Returns the virtual device of a side's devices, given by their names.
+/// Makes a virtual device of a side's devices, given by their names, and returns its number.
 fn as_one(names: &[String]) -> c_int {
     // Each device has one port.
     let names: Vec<&str> = names.iter().map(|name| name.split_once(':').unwrap().0).collect();
@@ -104,7 +104,7 @@ fn on([listening, connecting]: &[Vec<String>; 2]) {
     pair.close();
     // SAFETY: the context is this test's.
     ok(unsafe { (NET.finalize.unwrap())(context) });
-    // NCCL counts the devices again, and makes virtual devices again.
+    // After another `init`, NCCL counts the devices and makes virtual devices again.
     let (context, mut count) = (init(), 0);
     // SAFETY: the number's place is this call's.
     ok(unsafe { (NET.devices.unwrap())(&mut count) });

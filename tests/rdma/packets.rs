@@ -50,14 +50,14 @@ fn packets_keep_to_the_policy_and_control_has_a_class_of_its_own() {
         config.ib_policy = "bytes<64: qps=1 tc=64; qps=4 order=split chunk=4K".parse().unwrap();
         config.ib_traffic_class = 32;
         config.transport_settings.set("FERROCCL_IB_CONTROL_TC", "184");
-        // Otherwise long round trips on a busy machine would lead to more slots, which hold all the
-        // data.
+        // With the network check, long round trips on a busy machine could lead to more slots,
+        // which would hold all the data.
         config.check_network = NetworkCheck::Off;
     });
     let address = address(&devices[0]);
     let capture = Capture::start(&devices[0]);
-    // A late receiver: the first messages fill its slots and are answered by credits; for the
-    // others the receiver sends CTS.
+    // The receiver is late: the first messages fill its slots, and it returns credits for them. For
+    // the others it sends CTS.
     one_way(config, COUNT, || std::thread::sleep(stretched(Duration::from_millis(500))));
     let packets = capture.end();
     let mut pairs: BTreeMap<u32, (usize, BTreeSet<u16>)> = BTreeMap::new();
@@ -132,7 +132,7 @@ fn nothing_leaves_without_a_credit() {
     assert!(headers.is_multiple_of(16) && headers <= MESSAGES * 16, "{headers} bytes of headers");
 }
 
-/// All queue pairs carry data before the change, and one queue pair carries it afterwards; the
+/// Four queue pairs carry data before the change of the policy, and one afterwards. The captured
 /// flows are those that the communicator reported.
 #[test]
 fn a_policy_is_changed_between_operations() {
@@ -170,7 +170,7 @@ fn a_policy_is_changed_between_operations() {
     let mut seen = 0;
     let (mut before, mut after) = (BTreeSet::new(), BTreeSet::new());
     for packet in data {
-        // A message in the middle may be on either side of the change.
+        // A packet in the middle may belong to either side of the change.
         let half = if seen < all * 2 / 5 { Some(&mut before) } else { None };
         let half = if seen > all * 3 / 5 { Some(&mut after) } else { half };
         half.map(|pairs| pairs.insert(packet.pair));

@@ -32,7 +32,7 @@ fn rails_of(communicator: &Communicator) -> Vec<RailState> {
     communicator.rails().map(|(_, rail)| rail).collect()
 }
 
-/// Returns the state of the rails at the end, then waits for all ranks, because leaving closes
+/// Returns the final state of the rails, once all ranks have read theirs: a rank that leaves closes
 /// rails.
 fn rails_at_last(communicator: &mut Communicator) -> Vec<RailState> {
     let rails = rails_of(communicator);
@@ -81,7 +81,7 @@ fn a_device_that_loses_its_link_is_taken_out_and_comes_back() {
             let late = || assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
             sums(communicator, || start.elapsed() > Duration::from_millis(300)).unwrap();
             let down = (communicator.rank() == 1).then(|| Down::new(&lost));
-            // All ranks go on until one has seen the failure.
+            // The ranks go on until all of them have seen the failure.
             let mut has_failed = false;
             while !has_failed {
                 late();

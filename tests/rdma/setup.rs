@@ -11,8 +11,8 @@ use crate::cluster::{SECRET, WORK};
 use ccl_harness::processes::{Processes, command, free_address};
 use ccl_harness::{skip, stretched};
 
-/// Runs a case on `ranks` ranks; `change` may change the command of each. Returns whether each
-/// succeeded, and its output.
+/// Runs a case on `ranks` ranks. `change` may change the command of each rank. Returns whether each
+/// rank succeeded, and its output.
 fn run(
     devices: &[String],
     ranks: u32,
@@ -112,7 +112,7 @@ impl Drop for Few {
     }
 }
 
-/// Each rank of an `all_to_all` needs queue pairs for all others: here 17 each for 7 others.
+/// Each rank of an `all_to_all` needs queue pairs for all others: here 17 for each of 7 ranks.
 #[test]
 fn a_device_with_few_queue_pairs_is_an_error_with_advice() {
     let Some((devices, _turn)) = devices() else { return };

@@ -25,7 +25,7 @@ const COLLECTIVES: [(&str, &str); 3] = [
 ];
 /// Transports that can be compared.
 const ALL: &str = "shm,tcp,verbs,ofi";
-/// Transport that needs a library.
+/// Transport that needs libfabric.
 const OFI: &str = "ofi";
 /// Largest size; sizes start at 16 bytes and grow by a factor of four.
 const BYTES_MAX: &str = "1M";
@@ -65,7 +65,7 @@ struct Point {
     bus_gbps: f64,
 }
 
-/// Measurements of a collective over one transport, smallest size first.
+/// Name of a transport, with its measurements of a collective, smallest size first.
 type Line = (String, Vec<Point>);
 
 /// Measurements of one collective.
@@ -75,7 +75,7 @@ struct Comparison {
     lines: Vec<Line>,
 }
 
-/// Builds and measures; uses a guest if this machine has no RDMA device.
+/// Builds the programs and runs them, in a guest if this machine has no RDMA device.
 pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
     let out = match &options.out {
         Some(out) => out.clone(),
@@ -177,7 +177,7 @@ fn draw(all: &[Comparison]) -> String {
     ccl_plot::render(&Vec::from_iter(all.iter().map(row)))
 }
 
-/// Runs a program over a transport.
+/// Runs a perf program once over a transport; returns its measurements.
 fn once(program: &Path, transport: &str, out: &Path, short: bool) -> Outcome<Vec<Point>> {
     let rows = out.join("rows.json");
     let mut command = Command::new(program);

@@ -1,13 +1,13 @@
-//! `cargo xtask lint`: requirements on a change beyond its tests.
+//! `cargo xtask lint`: checks that a change must pass beyond the tests.
 
 use std::time::{Duration, Instant};
 
 use crate::workspace::cargo;
 use crate::{Outcome, machine, process, report, tidy};
 
-/// Usual seconds of all checks on 2 quiet cores from nothing; compared, never enforced.
+/// Usual seconds of all checks on 2 idle cores, from an empty target directory; never enforced.
 pub(crate) const USUAL_S: u64 = 150;
-/// Longest time of one check on a machine of usual speed; a longer check hangs.
+/// Longest time of one check on a machine of usual speed; a longer check counts as hanging.
 const HANGS: Duration = Duration::from_secs(1200);
 
 struct Check {
@@ -93,7 +93,7 @@ pub(crate) fn run() -> Outcome {
 }
 
 /// Checks third-party crates by `deny.toml`; returns `None` if cargo-deny is not installed.
-/// Advisories are left out: they need the network and do not depend on a change.
+/// Advisories are not checked: they need the network, and change independently of our code.
 fn licences(deadline: Duration) -> Option<Outcome> {
     if !process::is_installed("cargo-deny") {
         return None;

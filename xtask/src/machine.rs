@@ -53,12 +53,12 @@ pub(crate) fn rdma_ports() -> Vec<String> {
     let mut names: Vec<String> =
         names.map(|entry| format!("{}:1", entry.file_name().to_string_lossy())).collect();
     names.sort();
-    // The devices of the guest's other link do not reach these two.
+    // The guest has two links: the devices of the other one do not reach these two.
     names.truncate(2);
     names
 }
 
-/// Most disk space that a run of all tests from nothing takes, in MiB.
+/// Most disk space that a run of all tests takes from an empty target directory, in MiB.
 const DISK_MIB: u64 = 5 << 10;
 /// Free disk space, in MiB, below which any failure may be due to the disk.
 const DISK_FULL_MIB: u64 = 256;
@@ -82,18 +82,18 @@ fn free_mib() -> Option<u64> {
     Some((stat.f_bavail * stat.f_frsize) >> 20)
 }
 
-/// Variable that tells tests how many times slower than usual the machine is; their deadlines
-/// stretch by this factor.
+/// Environment variable with the factor by which this machine is slower than usual. Tests stretch
+/// their deadlines by it.
 pub(crate) const SLOWNESS: &str = "FERROCCL_TEST_SLOWNESS";
-/// Seconds that [`slowness`] takes on a quiet machine of the usual kind.
+/// Seconds that the loop of [`slowness`] takes on an idle machine of the usual kind.
 const REFERENCE_S: f64 = 0.25;
 /// Steps of the loop of [`slowness`].
 const STEPS: u64 = 20_000_000;
 /// Largest factor by which deadlines stretch.
 const SLOWNESS_MAX: f64 = 10.0;
 
-/// Returns how many times slower than usual this machine is now, 1 to 10: a fixed piece of work on
-/// two threads, compared with its usual time. [`SLOWNESS`] overrides it.
+/// Returns how many times slower than usual this machine is now, 1 to 10. Times a fixed loop on two
+/// threads; [`SLOWNESS`] overrides the measurement.
 pub(crate) fn slowness() -> f64 {
     let stated = std::env::var(SLOWNESS).ok().and_then(|text| text.parse().ok());
     stated.unwrap_or_else(measure_slowness).clamp(1.0, SLOWNESS_MAX)
@@ -109,7 +109,7 @@ fn measure_slowness() -> f64 {
     start.elapsed().as_secs_f64() / REFERENCE_S
 }
 
-/// Returns how many tests run at a time: more than there are cores, since many wait for deadlines.
+/// Returns how many tests run at a time: two per core by default, since many tests mostly wait.
 pub(crate) fn width() -> usize {
     let stated = std::env::var("FERROCCL_TEST_THREADS").ok().and_then(|text| text.parse().ok());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -121,11 +121,11 @@ pub(crate) fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true")
 }
 
-/// Arguments of git that list changes, except those of the records themselves.
+/// Arguments of git that list changes, except changes of the two records of full runs.
 const STATUS: [&str; 5] =
     ["status", "--porcelain", "--", ":!docs/full-run.md", ":!docs/fault-matrix.md"];
 
-/// Returns this working tree's commit, and whether the tree has changed since.
+/// Returns the working tree's commit, with a note if the tree has uncommitted changes.
 pub(crate) fn commit() -> String {
     let root = root();
     let git = |args: &[&str]| {

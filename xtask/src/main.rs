@@ -1,8 +1,8 @@
 //! `cargo xtask`: chores of the project, with one module per subcommand; `cargo xtask help` lists
 //! them.
 //!
-//! Chores report failures as sentences for the person at the terminal, so that an error here is a
-//! `String`: no code matches on errors.
+//! A chore reports a failure as a sentence for the person at the terminal. No code matches on
+//! errors, so an error is a `String`.
 
 mod bench;
 mod check;
@@ -69,7 +69,7 @@ fn run(chore: &Chore) -> Outcome<ExitCode> {
         Chore::Lint => lint::run(),
         Chore::Tidy => tidy::run(),
         Chore::Setup => setup::run(),
-        // In a guest, the status is that of the command there.
+        // A run in a guest has the exit status of the command there.
         Chore::Bench(options) => return bench::run(options),
         Chore::CompareTransports(options) => return compare::run(options),
         Chore::Dist(options) => dist::run(options),

@@ -1,5 +1,5 @@
-//! Child processes with a deadline: their output is streamed while they run. Whatever outlives the
-//! deadline, an interrupt or its own parent is killed with its whole process group.
+//! Child processes with a deadline, whose output is streamed while they run. On a deadline, an
+//! interrupt, or a process that outlives the child, the whole process group is killed.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, IsTerminal, PipeReader, PipeWriter, Read};
@@ -20,14 +20,13 @@ use crate::Outcome;
 const GLANCE: Duration = Duration::from_millis(50);
 /// Interval at which a parent checks its child once the child's output has ended.
 const MOMENT: Duration = Duration::from_millis(2);
-/// Longest time that a process that outlived its parent may hold the output open; then it is
-/// killed.
+/// Longest time that a process that outlives the child may hold the output open; then it is killed.
 const LINGER: Duration = Duration::from_secs(2);
 
 static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// Makes Ctrl-C and SIGTERM end the children. They live in process groups of their own, so that the
-/// terminal does not signal them.
+/// Makes Ctrl-C and SIGTERM end the children. Each child has a process group of its own, so the
+/// terminal does not signal it.
 pub(crate) fn listen_for_interrupts() -> Outcome {
     let flag = INTERRUPTED.get_or_init(Arc::default);
     for signal in [SIGINT, SIGTERM] {
@@ -37,7 +36,7 @@ pub(crate) fn listen_for_interrupts() -> Outcome {
     Ok(())
 }
 
-/// Returns whether this program was asked to end.
+/// Returns whether this program has received Ctrl-C or SIGTERM.
 pub(crate) fn interrupted() -> bool {
     INTERRUPTED.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
@@ -75,11 +74,11 @@ pub(crate) fn typed(command: &Command) -> String {
     words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
 }
 
-/// Runs `command` without standard input, in a process group of its own. Each line of its output
-/// and its errors goes to `on_line`, in the order in which they were written.
+/// Runs `command` without standard input, in a process group of its own. Passes each line of its
+/// standard output and its standard error to `on_line`, in the order of writing.
 ///
-/// Returns an error only if the command cannot be started or this program is interrupted;
-/// everything else is an [`End`].
+/// Returns an error only if the command cannot be started or waited for, or if this program is
+/// interrupted; everything else is an [`End`].
 pub(crate) fn run(
     command: &mut Command,
     deadline: Duration,
@@ -108,7 +107,7 @@ fn start_and_watch(
 ) -> Outcome<End> {
     let name = typed(command);
     let started = command.stdin(Stdio::null()).stdout(writer).process_group(0).spawn();
-    // The command holds our ends of the pipe; while they are open, the reader sees no end.
+    // Drops the write ends that `command` holds: the reader sees no end while one is open.
     command.stdout(Stdio::null()).stderr(Stdio::inherit());
     let mut child = started.map_err(|error| format!("cannot start `{name}`: {error}"))?;
     let lines = read_lines(reader);
@@ -195,15 +194,15 @@ fn watch(
     }
 }
 
-/// Kills the child's process group and collects the child. A group that is gone already is no
+/// Kills the child's process group and reaps the child. A process group that no longer exists is no
 /// error.
 fn kill_group(child: &mut Child) {
     let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     if let Some(group) = group {
         let _ = kill_process_group(group, Signal::KILL);
     }
-    // After SIGKILL the exit is a matter of scheduling; a child stuck in the kernel is not waited
-    // for.
+    // After SIGKILL the child exits as soon as it is scheduled. A child that is stuck in the kernel
+    // is not waited for.
     let patience = Instant::now() + LINGER;
     while matches!(child.try_wait(), Ok(None)) && Instant::now() < patience {
         thread::sleep(GLANCE);
@@ -263,7 +262,7 @@ mod tests {
         assert_ends(left.expect("the script prints the process id"));
     }
 
-    /// Asserts that a process ends; a zombie, which a killed orphan may stay, counts as dead.
+    /// Asserts that a process ends. A killed orphan may stay a zombie, which counts as ended.
     fn assert_ends(id: i32) {
         let patience = Instant::now() + Duration::from_secs(10);
         loop {

@@ -1,5 +1,5 @@
-//! `cargo xtask setup`: tools that the benchmarks and the checks can use beyond Rust. The tests
-//! themselves need nothing.
+//! `cargo xtask setup`: installs optional tools for the benchmarks and the checks. The tests need
+//! only Rust and a C linker.
 
 use std::process::Command;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::{Outcome, process};
 /// Debian package to install.
 struct Package {
     name: &'static str,
-    /// Program that shows that the package is installed.
+    /// Program of the package; its presence means that the package is installed.
     program: &'static str,
     purpose: &'static str,
 }
@@ -69,7 +69,7 @@ pub(crate) fn notice() -> String {
     )
 }
 
-/// Installs what is missing, or prints the command if it may not install.
+/// Installs the nightly toolchain and missing packages; without root, prints apt-get's command.
 pub(crate) fn run() -> Outcome {
     println!("The tests need Rust and a C linker and nothing else.");
     if process::is_installed("rustup") {

@@ -16,8 +16,8 @@ pub(crate) fn root() -> PathBuf {
 }
 
 /// Returns a `cargo` command that runs in the workspace's root, as if typed there. Variables that
-/// cargo sets for this package's program are removed: they would cause the build scripts of some
-/// crates, and all crates above them, to be built again.
+/// cargo sets for this package's program are removed: they would cause rebuilds of some build
+/// scripts, and of all crates that depend on them.
 pub(crate) fn cargo(args: &[impl AsRef<OsStr>]) -> Command {
     let mut command = Command::new("cargo");
     command.current_dir(root()).args(args);
@@ -49,9 +49,9 @@ pub(crate) enum Purpose {
 pub(crate) struct Crate {
     pub(crate) name: String,
     pub(crate) dir: String,
-    /// Directories of the workspace crates that it depends on.
+    /// Directories of the workspace crates that it depends on, with the purpose of each.
     pub(crate) dependencies: Vec<(String, Purpose)>,
-    /// Names of third-party crates that it is built with, without those of tests.
+    /// Names of its third-party dependencies, without dev-dependencies.
     pub(crate) others: Vec<String>,
     /// Names of its integration test binaries.
     pub(crate) tests: Vec<String>,

@@ -1,4 +1,4 @@
-//! Dry runs, without a GPU, of the checks that need one: all but NCCL itself.
+//! Dry runs, without a GPU, of the checks of `cargo xtask gpu`: everything except NCCL itself.
 
 #[cfg(test)]
 mod tests {

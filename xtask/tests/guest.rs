@@ -1,4 +1,4 @@
-//! `cargo xtask guest` from outside: input of the command, output and exit status.
+//! Tests of `cargo xtask guest` as a process: its input, its output and its exit status.
 
 #[cfg(test)]
 mod guest {
@@ -6,8 +6,8 @@ mod guest {
     use std::process::{Command, Output};
     use std::time::{Duration, Instant};
 
-    /// Runs `cargo xtask guest` with these arguments. Returns `None` and prints the reason where no
-    /// guest can be had.
+    /// Runs `cargo xtask guest` with these arguments. Returns `None` and prints the reason if this
+    /// machine cannot have a guest.
     fn guest(arguments: &[&str]) -> Option<Output> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
         command.arg("guest").args(arguments).env("FERROCCL_TEST_WORD", "it's\n\"this\"");
@@ -15,7 +15,7 @@ mod guest {
         let stderr = String::from_utf8_lossy(&output.stderr);
         let unavailable = "guest: no guest can be had here: ";
         if let Some(reason) = stderr.lines().find_map(|line| line.strip_prefix(unavailable)) {
-            // Not by `eprintln!`, whose output the test harness captures.
+            // The test harness captures `eprintln!`, so this writes to stderr directly.
             std::io::stderr().write_all(format!("\nSKIPPED: {reason}\n").as_bytes()).unwrap();
             return None;
         }
@@ -43,7 +43,7 @@ mod guest {
         assert_eq!(output.status.code(), Some(0));
         let expected = [bytes.as_slice(), b"end"].concat();
         assert!(output.stdout == expected, "{} bytes came", output.stdout.len());
-        // The installation of a guest prints a message before.
+        // An installation of the guest prints a message before these bytes.
         assert!(output.stderr.ends_with(&bytes), "{} bytes came", output.stderr.len());
     }
 

@@ -1,5 +1,5 @@
 //! `cargo xtask bench`: all_reduce of float32 sums side by side with other libraries. Measurements
-//! are interleaved, so that all sides meet the same state of the machine.
+//! are interleaved, so that changes of the machine's state affect all sides alike.
 
 mod mpi;
 mod nccl_net;
@@ -70,7 +70,7 @@ pub(crate) struct Options {
     markdown: Option<PathBuf>,
 }
 
-/// Measurement in a process of its own.
+/// Settings of one measurement, which runs in a process of its own.
 #[derive(Clone, Copy, Debug)]
 struct Job {
     bytes: u64,
@@ -140,7 +140,7 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures RDMA in a guest, which is emulated and has devices.
+/// Measures RDMA in a guest, which has Soft-RoCE devices.
 fn in_guest(options: &Options) -> Outcome<ExitCode> {
     let (built, out) = (rdma::build()?, target_dir()?.join("bench-rdma"));
     fs::create_dir_all(&out).map_err(|error| format!("cannot make {}: {error}", out.display()))?;
@@ -167,7 +167,7 @@ fn parse_json(file: &Path) -> Outcome<Value> {
     serde_json::from_str(&text).map_err(|error| unread(&error))
 }
 
-/// Compares ranks that share memory.
+/// Compares ranks on one host with Open MPI, and the engine with a bare exchange.
 fn memory(sizes: &[u64], options: &Options) -> Outcome<String> {
     let exchange = engine_overhead()?;
     let program = ours::build()?;
@@ -250,7 +250,7 @@ fn row(bytes: u64, ours: &Series, theirs: Option<&Series>) -> Vec<String> {
     ]
 }
 
-/// Compares more ranks than cores with one rank per core.
+/// Compares many ranks with few ranks on the same cores.
 fn crowd(ours: &ours::Program, theirs: Option<&mpi::Program>, rounds: u32) -> Outcome<String> {
     let few = Job::new(CROWD_BYTES, RANKS);
     let many = Job { ranks: CROWD_RANKS, iterations: few.iterations / 4, ..few };

@@ -53,7 +53,7 @@ impl Program {
     pub(super) fn measure(&self, job: Job) -> Outcome<Sample> {
         let mut command = Command::new("mpirun");
         command.args(["-n", &job.ranks.to_string(), "--allow-run-as-root"]);
-        // Bound to cores where there are enough of them; otherwise as Open MPI's manual has it.
+        // Two ranks are bound to cores; more ranks share cores, as Open MPI's manual advises.
         command.args(if job.ranks > RANKS {
             ["--oversubscribe", "--bind-to", "none"].as_slice()
         } else {
@@ -72,7 +72,7 @@ struct Row {
     p99_us: f64,
 }
 
-/// Parses the line of that size.
+/// Parses the program's line for messages of `bytes` bytes.
 pub(super) fn parse(output: &str, bytes: u64) -> Outcome<Sample> {
     let rows = output.lines().filter_map(|line| serde_json::from_str::<Row>(line).ok());
     let row = rows.into_iter().find(|row| row.bytes == bytes);

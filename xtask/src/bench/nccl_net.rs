@@ -1,6 +1,6 @@
-//! Plugin for NCCL side by side with a plugin of NCCL's own socket design, through the interface
-//! that both have, over TCP between two processes of this host; also side by side with the bare
-//! transport and iperf3.
+//! Plugin for NCCL side by side with a plugin of NCCL's own socket design. Both are measured
+//! through the plugin interface, over TCP between two processes of this host. The plugin is also
+//! compared with the bare transport, and the other plugin with iperf3.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -91,7 +91,7 @@ fn build() -> Outcome<Built> {
 }
 
 impl Built {
-    /// Adds a round of a plugin at all sizes.
+    /// Measures one round of a plugin at all sizes.
     fn plugin(&self, library: &str, sizes: &[u64], found: &mut [Found]) -> Outcome {
         let mut command = Command::new(self.programs.join("netcheck"));
         let list: Vec<String> = sizes.iter().map(u64::to_string).collect();
@@ -118,9 +118,9 @@ impl Built {
     }
 }
 
-/// Measures one connection over the loopback interface; returns the time of 64 KiB.
+/// Measures one connection of iperf3 over loopback; returns the time of 64 KiB.
 fn run_iperf() -> Outcome<Sample> {
-    // A port that was free a moment ago.
+    // Finds a free port; the listener is closed again before the server starts.
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let port = listener.map_err(|error| format!("no port is free: {error}"))?.port();
     // The iperf3 server does not announce that it listens.
@@ -162,7 +162,7 @@ fn against_reference(sizes: &[u64], ours: &[Found], theirs: &[Found]) -> String 
             ratio(&ours.latency, &theirs.latency),
             format!("{:.3}", rate(*bytes, &ours.stream)),
             format!("{:.3}", rate(*bytes, &theirs.stream)),
-            // The sample is a time, so that the ratio is inverted.
+            // Samples are times, so the ratio of rates is inverted.
             ratio(&theirs.stream, &ours.stream),
         ]
     };
@@ -182,7 +182,7 @@ fn against_bare(sizes: &[u64], ours: &[Found], bare: &[Series]) -> String {
     report::table(&["size", "plugin", "transport", "plugin / transport"], &rows)
 }
 
-/// Compares the reference plugin with iperf3, to show that the reference is worth the comparison.
+/// Compares the reference plugin with iperf3, to show that the reference is fast.
 fn against_iperf(sizes: &[u64], theirs: &[Found], iperf: &Series) -> String {
     let rates = sizes.iter().zip(theirs).map(|(bytes, found)| rate(*bytes, &found.stream));
     let (best, line) = (rates.fold(0.0, f64::max), rate(LONG_BYTES, iperf));

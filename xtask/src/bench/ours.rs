@@ -69,7 +69,7 @@ fn text(rows: &Path) -> Outcome<String> {
     fs::read_to_string(rows).map_err(|error| format!("cannot read {}: {error}", rows.display()))
 }
 
-/// Parses the row of that size in the output of `--json`: an array of rows, an object that holds
+/// Parses the row for `bytes` bytes in the output of `--json`: an array of rows, an object with
 /// such an array, or one row per line.
 fn parse_ours(text: &str, bytes: u64) -> Outcome<Sample> {
     let (place, time) = ("out_of_place", "time_us_p50");

@@ -21,9 +21,9 @@ const ALL_REDUCE_BYTES: u64 = 1 << 20;
 const PAIRS: u64 = 4;
 /// Iterations of latency measurements: enough that a program's start does not affect the mean.
 const LATENCY_ITERATIONS: &str = "10000";
-/// Bytes that a stream carries, on both sides: what one lost packet costs is shared by as many.
+/// Bytes of a stream, the same on both sides, so that one lost packet costs both as much.
 const STREAM_TOTAL: u64 = 32 << 20;
-/// Number of messages that `p2p_matrix` sends in a row.
+/// Number of messages per iteration of `p2p_matrix`.
 const WINDOW: u64 = 16;
 /// Time that a server gets to start listening.
 const HEAD_START: Duration = Duration::from_secs(1);
@@ -32,11 +32,11 @@ const GLANCE: Duration = Duration::from_millis(10);
 const BUILD_WITHIN: Duration = Duration::from_secs(900);
 /// Longest run of one program: an emulated link that loses packets may need minutes.
 const RUN_WITHIN: Duration = Duration::from_secs(240);
-/// Number of times that perftest is asked for one measurement, at most.
+/// Most runs of perftest for one measurement.
 const PERFTEST_TRIES: usize = 3;
-/// Exponent of the time after which the hardware sends a lost packet again, on both sides of the
-/// comparison: perftest's default, of 67 ms. With that of ferroccl, of a second, the number of
-/// packets that an emulated link happens to lose would decide.
+/// Exponent of the retransmission timeout, on both sides: perftest's default, which is 67 ms. With
+/// ferroccl's default of a second, the number of packets that an emulated link happens to lose
+/// would decide the result.
 const TIMEOUT: &str = "14";
 
 /// Builds the measured programs; returns their directory.
@@ -67,7 +67,7 @@ pub(super) fn run(built: &Path, out: &Path, rounds: u32) -> Outcome<String> {
             let text = if what.is_latency() { us } else { what.bytes() as f64 * 8e-3 / us };
             format!("{text:.3}")
         };
-        // Rates invert the ratio.
+        // Samples are times, so the ratio of rates is inverted.
         let compared = match what.is_latency() {
             true => ratio(&ours, &theirs),
             false => ratio(&theirs, &ours),
@@ -87,9 +87,9 @@ pub(super) fn run(built: &Path, out: &Path, rounds: u32) -> Outcome<String> {
 enum What {
     /// Half a round trip.
     Latency,
-    /// One of many messages in one direction, of this many bytes.
+    /// One message of a stream in one direction, of this many bytes.
     Stream(u64),
-    /// Bytes in both directions at once.
+    /// An all_reduce, against a stream in both directions at once.
     AllReduce,
 }
 
@@ -163,15 +163,14 @@ impl Sides<'_> {
     }
 
     /// Measures perftest; returns microseconds per message and direction. On a busy machine
-    /// perftest may fail to calibrate the processor's clock, and then prints zeros: it is asked
-    /// again.
+    /// perftest may fail to calibrate the processor's clock and print zeros; it is then run again.
     fn perftest(&self, what: What) -> Outcome<f64> {
         let mut tries = (0..PERFTEST_TRIES).map(|_| self.perftest_once(what));
         let found = tries.find_map(Result::transpose).transpose()?;
         found.ok_or_else(|| format!("perftest printed no time, {PERFTEST_TRIES} times in a row"))
     }
 
-    /// Measures perftest; returns none if it prints zeros.
+    /// Runs perftest once; returns `None` if it prints zeros.
     fn perftest_once(&self, what: What) -> Outcome<Option<f64>> {
         let (tool, mut more) = match what {
             What::Latency => ("ib_write_lat", vec!["-n".to_owned(), LATENCY_ITERATIONS.to_owned()]),
@@ -232,7 +231,7 @@ impl Drop for Reaped {
     }
 }
 
-/// Returns the row of the GID table for RoCE v2 over IPv4, if there is one.
+/// Returns the index of the GID for RoCE v2 over IPv4, if there is one.
 fn gid_row(device: &str, port: &str) -> Option<String> {
     let port = format!("/sys/class/infiniband/{device}/ports/{port}");
     let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();

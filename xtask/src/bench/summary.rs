@@ -13,19 +13,19 @@ impl Series {
         self.0.push(sample);
     }
 
-    /// Median over the rounds of each round's median, in microseconds.
+    /// Returns the median over the rounds of each round's median, in microseconds.
     pub(super) fn median_us(&self) -> Option<f64> {
         median(self.0.iter().map(|sample| sample.median_us).collect())
     }
 
-    /// Median over the rounds of each round's 99th percentile, in microseconds.
+    /// Returns the median over the rounds of each round's 99th percentile, in microseconds.
     pub(super) fn p99_us(&self) -> Option<f64> {
         median(self.0.iter().filter_map(|sample| sample.p99_us).collect())
     }
 }
 
-/// Measures two sides in turn, in microseconds, and tells each round; `what` names the measurement,
-/// `other` the second side.
+/// Measures two sides in turn, in microseconds, and prints each round; `what` is the name of the
+/// measurement, `other` that of the second side.
 pub(super) fn in_turn(
     rounds: u32,
     what: &str,

@@ -1,5 +1,5 @@
-//! libFuzzer on the targets in `fuzz/`. The check starts it directly, with the flags that
-//! cargo-fuzz would pass, so that only the nightly toolchain is needed.
+//! libFuzzer on the targets in `fuzz/`, with the flags that cargo-fuzz would pass. The check needs
+//! no cargo-fuzz, only the nightly toolchain and a C++ compiler.
 
 use std::fs;
 use std::process::Command;
@@ -8,14 +8,14 @@ use super::{Verdict, cargo, host, nightly_missing, show};
 use crate::Outcome;
 use crate::workspace::{root, target_dir};
 
-/// Flags for the coverage that libFuzzer follows, and for checks that turn a fault into a failure.
+/// Compiler flags for libFuzzer's coverage, and for checks that turn a fault into a failure.
 const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// Arguments of a short run, which tries the same inputs each time, the same number for each
-/// target: luck does not decide whether a change passes.
+/// Arguments of a short run: a fixed seed and number of inputs per target, so that luck does not
+/// decide whether a change passes.
 const SHORT: [&str; 3] = ["-seed=1", "-runs=20000", "-max_total_time=10"];
 /// Arguments of a longer run, which looks for new inputs for 40 seconds.
 const FULL: [&str; 1] = ["-max_total_time=40"];
@@ -61,7 +61,7 @@ pub(super) fn run(full: bool) -> Outcome<Verdict> {
 
 fn fuzz(target: &str, full: bool) -> Outcome {
     let built = target_dir()?.join("fuzz").join(host()).join("release").join("any");
-    // New inputs are kept for longer runs only: the corpus in the tree changes only by hand.
+    // Only longer runs keep new inputs; the corpus in the tree changes only by hand.
     let (kept, how) = if full { ("corpus", &FULL[..]) } else { ("short", &SHORT[..]) };
     let found = target_dir()?.join("fuzz").join(kept).join(target);
     if !full {

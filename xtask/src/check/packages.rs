@@ -6,11 +6,11 @@ use super::{Verdict, forget, show};
 use crate::Outcome;
 use crate::workspace::{cargo, target_dir};
 
-/// Name of the folder for the builds, below cargo's own.
+/// Name of the folder for the builds, in cargo's target directory.
 const FOLDER: &str = "packages";
 
-/// Arguments for a dry run of publishing each crate of the library; the tier's own record makes the
-/// tree dirty.
+/// Arguments for a dry run of publishing each crate of the library. The tree may be dirty, since
+/// the deep tier writes its record.
 const PACKAGES: &[&str] = &[
     "package",
     "--allow-dirty",
@@ -35,8 +35,8 @@ const PACKAGES: &[&str] = &[
 /// Packages all crates of the library.
 pub(super) fn run() -> Outcome<Verdict> {
     forget(FOLDER)?;
-    // Cargo unpacks and builds a version once for each folder: from the same folder, a crate would
-    // be built with what others were in an earlier run.
+    // Cargo unpacks and builds each version once per folder. In a reused folder, a crate would be
+    // built with the dependencies of an earlier run.
     let since = UNIX_EPOCH.elapsed().map_err(|error| error.to_string())?;
     let own = target_dir()?.join(FOLDER).join(since.as_secs().to_string());
     show(cargo(PACKAGES).arg("--target-dir").arg(own))?;
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
     use crate::workspace::{Purpose, crates};
 
-    /// A crate that the library needs and that is not packaged keeps it from being published.
+    /// Checks that every crate that the library needs is packaged; otherwise publishing fails.
     #[test]
     fn every_crate_of_the_library_is_packaged() {
         let crates = crates().unwrap();

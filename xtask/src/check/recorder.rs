@@ -11,8 +11,8 @@ use crate::{Outcome, process, workspace};
 const INSTRUCTIONS_MAX: f64 = 20.0;
 /// Operations of a short and of a long run; the difference cancels everything but the operations.
 const TURNS: [u64; 2] = [1_000, 3_000];
-/// Operations that are timed together; sorting their times costs slightly different amounts each
-/// time.
+/// Operations per sample. The program sorts its samples at a cost that varies, so there are few of
+/// them.
 const TOGETHER: u64 = 50;
 const EXAMPLE: &str = "all_reduce_perf";
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -24,7 +24,7 @@ pub(super) fn run() -> Outcome<Verdict> {
         let why = "valgrind is not installed; `apt-get install valgrind`, or `cargo xtask setup`";
         return Ok(Verdict::Skipped(why.to_owned()));
     }
-    // The quick tier builds this program for release, too.
+    // In the suite `release`, the README's first command has built this program.
     show(&mut workspace::cargo(&["build", "--release", "--locked", "--example", EXAMPLE]))?;
     let binary = workspace::target_dir()?.join("release/examples").join(EXAMPLE);
     let (on, off) = (per_operation(&binary, true)?, per_operation(&binary, false)?);
@@ -39,7 +39,7 @@ pub(super) fn run() -> Outcome<Verdict> {
     ))
 }
 
-/// Returns the median of three measurements; an interrupted run sorts other times.
+/// Returns instructions per operation, the median of three: an interrupt changes the sorting cost.
 fn per_operation(binary: &Path, recorder: bool) -> Outcome<f64> {
     let [short, long] = TURNS;
     let mut differences = [0.0; 3];

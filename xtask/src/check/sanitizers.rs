@@ -20,7 +20,7 @@ const UNSAFE: [&str; 6] = [
 const VALGRIND: [&str; 4] =
     ["ccl-memory", "ccl-transport-shm", "ccl-transport-tcp", "ccl-kernels-cpu"];
 
-/// Points of `ferroccl netcheck` that run under valgrind.
+/// Checks of `ferroccl netcheck` that run under valgrind.
 const BAD_INPUT: [&str; 16] = [
     "bad_handle",
     "null_arguments",
@@ -40,8 +40,8 @@ const BAD_INPUT: [&str; 16] = [
     "grouped_receives",
 ];
 
-/// Tests that cannot run under AddressSanitizer: ranks with little address space (it reserves
-/// terabytes), exit statuses of programs built without it, and tests of programs built without it.
+/// Tests that cannot run under AddressSanitizer. It reserves terabytes, too much for ranks with
+/// little address space. The programs that the other tests start are built without it.
 const NOT_UNDER_ASAN: [&str; 12] = [
     "perf::",
     "launch::",
@@ -62,7 +62,7 @@ const NOT_UNDER_ASAN: [&str; 12] = [
 const ASAN_OPTIONS: &str =
     "handle_segv=0:allocator_may_return_null=1:detect_stack_use_after_return=1";
 
-/// Runs the tests of those crates; with `full`, also tests with ranks as processes.
+/// Runs the tests of the crates in [`UNSAFE`]; with `full`, also tests with ranks as processes.
 pub(super) fn address(full: bool) -> Outcome<Verdict> {
     println!("   needs the nightly toolchain; installs nothing");
     if let Some(why) = nightly_missing() {
@@ -79,10 +79,10 @@ pub(super) fn address(full: bool) -> Outcome<Verdict> {
     };
     let mut crates = test(&UNSAFE)?;
     crates.args(["--lib", "--tests", "--", "--skip", "many_seeds"]);
-    // AddressSanitizer keeps freed memory, and surrounds each allocation.
+    // AddressSanitizer keeps freed memory and pads allocations, so tests of memory use would fail.
     crates.args(["--skip", "little_memory"]);
     if !full {
-        // The simulator's long runs only touch this process's memory: some of them are enough.
+        // The simulator's long runs touch only memory of this process: a few of them suffice.
         crates.args(["--skip", "weather", "--skip", "same_bits", "--skip", "exhaustive"]);
     }
     show(&mut crates)?;
@@ -119,7 +119,7 @@ pub(super) fn valgrind(full: bool) -> Outcome<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// Runs misuse of the plugin for NCCL, and correct messages, under valgrind.
+/// Runs `ferroccl netcheck` on the plugin for NCCL under valgrind: misuse and correct messages.
 fn bad_input() -> Outcome {
     let built = workspace::target_dir()?.join("debug");
     let plugin = built.join("deps").join(crate::dist::BUILT);
@@ -129,7 +129,7 @@ fn bad_input() -> Outcome {
     show(command.env("FERROCCL_TRANSPORT", "tcp"))
 }
 
-/// Returns a valgrind command for which errors and leaks have an exit status of their own.
+/// Returns a valgrind command that exits with a status of its own on errors and leaks.
 fn memcheck() -> Command {
     let mut command = Command::new("valgrind");
     command.args(["--quiet", "--error-exitcode=99", "--leak-check=full", "--fair-sched=yes"]);

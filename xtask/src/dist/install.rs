@@ -1,5 +1,5 @@
-//! Installation of the packages as users do it: the wheel goes into an empty Python environment,
-//! the tarball is unpacked, and its command drives the plugin that the environment names.
+//! Test that installs the packages as users do: the wheel into an empty Python environment, and the
+//! tarball into a folder. The tarball's `ferroccl` command then tests the wheel's plugin.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::{BY_DEFAULT, PLUGIN, TABLES, cannot, read, wheel, zig};
 use crate::{Outcome, process};
 
 const STEP_WITHIN: Duration = Duration::from_secs(300);
-/// Python program that loads a library as NCCL does, and looks up the symbols named after it.
+/// Python program that loads a library as NCCL does, and looks up the symbols in its arguments.
 const LOAD: &str = "import ctypes, os, sys; \
     library = ctypes.CDLL(sys.argv[1], os.RTLD_NOW | os.RTLD_LOCAL); \
     [ctypes.c_char.in_dll(library, name) for name in sys.argv[2:]]";
@@ -35,7 +35,7 @@ pub(super) fn check(scratch: &Path, name: &str, tarball: &Path, wheel: &Path) ->
     empty(scratch)
 }
 
-/// Returns the path of the plugin, as the wheel's command prints it.
+/// Installs the wheel and loads its plugin; returns the path that the wheel's command prints.
 fn install_wheel(environment: &Path, wheel: &Path) -> Outcome<PathBuf> {
     zig::environment(environment)?;
     let python = environment.join("bin/python");

@@ -1,6 +1,6 @@
-//! `cargo xtask dist`: packages that users install. They are a tarball with the plugin for NCCL and
-//! the `ferroccl` command, and a Python wheel that has only the plugin and a command that prints
-//! its path.
+//! `cargo xtask dist`: builds the packages that users install. The tarball has the plugin for NCCL
+//! and the `ferroccl` command. The Python wheel has the plugin, and a command that prints the
+//! plugin's path.
 
 mod install;
 mod needs;
@@ -21,12 +21,12 @@ use crate::workspace::{root, target_dir};
 use needs::Needs;
 pub(crate) use zig::Zig;
 
-/// File name that cargo gives the plugin; `PLUGIN` is the name that NCCL looks for.
+/// File name that cargo gives the plugin; with `NCCL_NET_PLUGIN=ferroccl` NCCL loads `PLUGIN`.
 pub(crate) const BUILT: &str = "libnccl_net_ferroccl.so";
 pub(crate) const PLUGIN: &str = "libnccl-net-ferroccl.so";
 /// File name that NCCL looks for by default.
 const BY_DEFAULT: &str = "libnccl-net.so";
-/// Minor version of the oldest glibc (2.x) that runs all packages: that of PyTorch's own wheels.
+/// Minor version of the oldest supported glibc (2.x), the same as for PyTorch's own wheels.
 const GLIBC: u32 = 28;
 /// Symbols of the plugin: a function table for each version of NCCL's interface.
 const TABLES: [&str; 5] = [
@@ -54,7 +54,7 @@ pub(crate) struct Options {
     or_skip: bool,
 }
 
-/// Builds, checks and packs, then installs the packages as users do.
+/// Builds, checks and packs the plugin and the command, then installs the packages as users do.
 pub(crate) fn run(options: &Options) -> Outcome {
     let zig = match Zig::install() {
         Err(why) if options.or_skip => {
@@ -106,8 +106,8 @@ pub(crate) fn portable(file: &Path) -> Outcome<Needs> {
     Ok(needs)
 }
 
-/// Checks the symbols that NCCL finds in the plugin, and that the plugin stays mapped after
-/// `dlclose`.
+/// Checks that the plugin exports NCCL's function tables and nothing else, and that it stays mapped
+/// after `dlclose`.
 fn keeps_its_word(plugin: &Needs) -> Outcome {
     let exported = |name: &&str| plugin.exports.iter().any(|export| export == name);
     if plugin.exports.len() != TABLES.len() || !TABLES.iter().all(exported) {

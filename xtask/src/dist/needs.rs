@@ -1,4 +1,4 @@
-//! Requirements of a library or a program on its system, and the symbols that it exports.
+//! Dynamic dependencies of a library or a program, and the symbols that it exports.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,9 +17,9 @@ const QUESTIONS: [&str; 4] = ["--wide", "--dynamic", "--dyn-syms", "--version-in
 pub(crate) struct Needs {
     /// Libraries that it needs beyond the C library's own.
     pub(super) strangers: Vec<String>,
-    /// Versions of the C library's interface, such as `GLIBC_2.34`.
+    /// Versions of glibc's interface that it needs, such as `GLIBC_2.34`.
     pub(super) versions: Vec<String>,
-    /// Symbols of other libraries, with their versions.
+    /// Symbols that it needs from other libraries, with their versions.
     pub(super) symbols: Vec<String>,
     /// Symbols that it exports.
     pub(super) exports: Vec<String>,
@@ -35,7 +35,7 @@ impl Needs {
         Ok(parse(&process::capture(&mut readelf, Duration::from_secs(60))?))
     }
 
-    /// Returns the versions that glibc 2.`most` lacks, each with the symbols that need it.
+    /// Returns the symbols that glibc 2.`most` lacks; a version without symbols is returned itself.
     pub(super) fn later_than(&self, most: u32) -> Vec<String> {
         let later =
             self.versions.iter().filter(|version| glibc(version).is_none_or(|it| it > most));
@@ -47,13 +47,13 @@ impl Needs {
         named.collect()
     }
 
-    /// Returns the minor version of the oldest glibc (2.x) that has all versions.
+    /// Returns the minor version of the oldest glibc (2.x) that runs this file.
     pub(super) fn glibc(&self) -> u32 {
         self.versions.iter().filter_map(|version| glibc(version)).max().unwrap_or(0)
     }
 }
 
-/// Returns 34 for `GLIBC_2.34`; `None` for other names, as `GLIBC_ABI_DT_RELR`.
+/// Returns 34 for `GLIBC_2.34`; `None` for other names, such as `GLIBC_ABI_DT_RELR`.
 fn glibc(version: &str) -> Option<u32> {
     version.strip_prefix("GLIBC_2.")?.split('.').next()?.parse().ok()
 }

@@ -36,7 +36,7 @@ def main() -> None:
 
 const MAIN: &str = "from ferroccl_nccl_net import main\n\nmain()\n";
 
-/// Returns the file name, whose tag says on which systems the wheel can be installed.
+/// Returns the wheel's file name, with the tag of the systems that can install the wheel.
 pub(super) fn file_name(version: &str, arch: &str) -> String {
     format!("{NAME}-{version}-{}.whl", tag(arch))
 }

@@ -1,5 +1,5 @@
-//! Builds for an older C library than this machine's ([0015](../../../docs/adr/0015-old-glibc.md)):
-//! zig links, and cargo-zigbuild has cargo call zig. Both come from PyPI, into the target
+//! Builds for an older C library than this machine's ([0015](../../../docs/adr/0015-old-glibc.md)).
+//! cargo-zigbuild makes cargo link with zig. Both tools are installed from PyPI into the target
 //! directory.
 
 use std::env;
@@ -17,7 +17,7 @@ const DIRECTORY: &str = "zig";
 const INSTALL_WITHIN: Duration = Duration::from_secs(600);
 const BUILD_WITHIN: Duration = Duration::from_secs(1800);
 
-/// Installed tools.
+/// Installed zig and cargo-zigbuild.
 #[derive(Debug)]
 pub(crate) struct Zig {
     target: PathBuf,

@@ -1,5 +1,5 @@
-//! `cargo xtask gpu`: checks that need a GPU, as a folder that runs on any machine with one GPU,
-//! PyTorch and no Rust; and the record of their results.
+//! `cargo xtask gpu`: builds a folder of checks that need a GPU, and records their results. The
+//! folder runs on any machine with one GPU and PyTorch, without Rust.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -53,7 +53,7 @@ struct Results {
     rows: Vec<(String, String)>,
 }
 
-/// Makes the folder; runs its checks and records the results if there is a GPU.
+/// Makes the folder; if there is a GPU, runs the checks and records their results.
 pub(crate) fn run(options: &Options) -> Outcome {
     if let Some(results) = &options.record {
         return record(results);
@@ -74,7 +74,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
 }
 
 /// Runs the checks, which write their results step by step. Results of an earlier run are removed
-/// first, since they would pass for those of this run.
+/// first, so that they are not mistaken for new ones.
 fn check(bundle: &Path) -> Outcome<End> {
     let results = bundle.join(RESULTS);
     match fs::remove_file(&results) {
@@ -88,7 +88,7 @@ fn check(bundle: &Path) -> Outcome<End> {
     process::run(&mut checks, RUN_WITHIN, |line| println!("{line}"))
 }
 
-/// Builds everything into one folder.
+/// Builds the plugin and the command, and copies them and the checks into one folder.
 fn bundle(profile: &str) -> Outcome<PathBuf> {
     let built = Zig::install()?.build(profile, &dist::PACKED)?;
     for file in [dist::BUILT, COMMAND] {
@@ -115,7 +115,7 @@ fn record(results: &Path) -> Outcome {
     Ok(())
 }
 
-/// Returns the text of docs/gpu-results.md; an error for results that no GPU gave.
+/// Returns the text of docs/gpu-results.md; an error if the results are not from a GPU.
 fn page(results: &Results) -> Outcome<String> {
     let Results { date, commit, torch, passed, .. } = results;
     let (Some(nccl), Some(gpu), Some(cuda)) = (&results.nccl, &results.gpu, &results.cuda) else {

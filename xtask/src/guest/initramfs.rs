@@ -1,4 +1,4 @@
-//! First file system of the guest: an archive in the kernel's format ("newc"), uncompressed.
+//! Initial file system of the guest: an uncompressed archive in the kernel's format ("newc").
 
 /// Archive that grows entry by entry.
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! Run of a guest: a directory that host and guest share, with the command and its status.
+//! Directory of a guest's run: its initial file system, outputs, and a part that the guest shares.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -23,7 +23,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Writes the instructions for the guest.
+    /// Creates the directory, with the script and the initial file system for the guest.
     pub(super) fn new(cache: &Path, options: &Options, kernel: &Kernel) -> Outcome<Job> {
         remove_leftovers(cache);
         let dir = cache.join(format!("job.{}", std::process::id()));
@@ -164,7 +164,7 @@ impl Plan {
     }
 }
 
-/// Quotes a word, so that the shell takes it literally, whatever bytes it has.
+/// Quotes a word of any bytes, so that the shell takes it literally.
 fn quoted(word: &OsStr) -> Vec<u8> {
     let mut quoted = vec![b'\''];
     for &byte in word.as_bytes() {

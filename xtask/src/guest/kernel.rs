@@ -1,4 +1,4 @@
-//! Kernel of the guest: Debian's package, downloaded and unpacked beside the build, never
+//! Kernel of the guest: Debian's package, downloaded and unpacked into the guest's cache, never
 //! installed.
 
 use std::collections::BTreeSet;
@@ -11,8 +11,8 @@ use super::cannot;
 use super::needs::{apt, quietly, tool};
 use crate::{Outcome, process};
 
-/// Package that depends on the current kernel; its "cloud" sibling lacks half of what a guest
-/// needs.
+/// Package that depends on the current kernel; the "cloud" variant lacks half of the modules that a
+/// guest needs.
 const META_PACKAGE: &str = "linux-image-amd64";
 /// Name prefix of the kernels that this recipe supports: Debian 12's.
 const SERIES: &str = "linux-image-6.1.";
@@ -108,7 +108,7 @@ fn fetch(work: &Path) -> Outcome {
 fn current_package() -> Outcome<Option<String>> {
     let depends =
         process::capture(Command::new("apt-cache").args(["depends", META_PACKAGE]), WITHIN);
-    // An unknown package is an error of apt-cache: its lists are empty.
+    // If its lists are empty, apt-cache fails, because the package is unknown.
     let depends = depends.unwrap_or_default();
     let mut names = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     Ok(names.next().map(str::to_owned))
@@ -161,8 +161,8 @@ fn unpack_image(work: &Path, release: &str) -> Outcome {
     let (xz, image) = (work.join("vmlinux.xz"), work.join("vmlinux"));
     fs::write(&xz, payload).map_err(|error| cannot("write", &xz, &error))?;
     let output = File::create(&image).map_err(|error| cannot("write", &image, &error))?;
-    // The stream is followed by its length, which is not part of it: `--single-stream` stops before
-    // it.
+    // The length of the kernel follows the xz stream and is no part of the stream:
+    // `--single-stream` stops before the length.
     let mut command = Command::new("xz");
     command.args(["--decompress", "--stdout", "--single-stream"]).arg(&xz);
     run_into(&mut command, output)?;
@@ -172,7 +172,7 @@ fn unpack_image(work: &Path, release: &str) -> Outcome {
     if head.starts_with(b"\x7fELF") { Ok(()) } else { Err("the kernel is no ELF file".to_owned()) }
 }
 
-/// Runs a command with a file as its standard output; the command must end by itself.
+/// Runs a command with a file as its standard output, without a deadline.
 fn run_into(command: &mut Command, output: File) -> Outcome {
     let name = process::typed(command);
     let status = command

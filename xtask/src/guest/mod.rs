@@ -1,9 +1,9 @@
 //! `cargo xtask guest`: runs a command in a small virtual machine with a stock kernel, for features
 //! that the host's kernel may lack: loss and delay on a network link, Soft-RoCE.
 //!
-//! The guest sees the host's own files, read-only with a layer in memory for writes, so that
-//! programs built here run there unchanged. Without hardware support the guest is emulated: it
-//! shows whether something works, never how fast it is.
+//! The guest sees the host's own files and keeps its writes to them in memory, so programs that are
+//! built here run there unchanged. Without hardware support the guest is emulated: it shows whether
+//! something works, never how fast it is.
 
 mod initramfs;
 mod job;
@@ -28,7 +28,7 @@ use kernel::Kernel;
 const TIMED_OUT: u8 = 124;
 /// Exit status if the guest did not come up, or died during the command.
 const NO_GUEST: u8 = 125;
-/// Longest time that another process may take to install and download what a guest needs.
+/// Longest wait for another process that installs and downloads what a guest needs.
 const PREPARED_WITHIN: Duration = Duration::from_secs(600);
 
 /// Returns the parser for the number of a guest's processors.
@@ -61,7 +61,7 @@ pub(crate) struct Options {
     command: Vec<OsString>,
 }
 
-/// Runs this program again in a guest with Soft-RoCE devices; the guest may write to `rw`.
+/// Runs this program with `words` in a guest with Soft-RoCE devices; the guest may write to `rw`.
 pub(crate) fn again<'a>(
     words: impl IntoIterator<Item = &'a OsStr>,
     rw: PathBuf,
@@ -74,8 +74,8 @@ pub(crate) fn again<'a>(
     run(&Options { timeout: timeout_s, smp: 2, setup, rw, or_skip: false, command })
 }
 
-/// Returns the path of this program. If a build such as that of `cargo xtask test` has replaced the
-/// program meanwhile, the path is that of the new one, although the kernel names the old one.
+/// Returns the path of this program. If a build has replaced the file meanwhile, returns the path
+/// of the new file, although the kernel names the deleted one.
 pub(crate) fn own() -> Outcome<PathBuf> {
     let own = std::env::current_exe()
         .map_err(|error| format!("cannot tell where this program is: {error}"))?;
@@ -106,7 +106,7 @@ impl Setup {
     }
 }
 
-/// Reason why there is no status of the command.
+/// Reason why a run has no exit status of the command.
 #[derive(Debug, PartialEq, Eq)]
 enum Failure {
     /// This machine cannot have a guest; the project is not at fault.
@@ -147,7 +147,7 @@ fn attempt(options: &Options) -> Result<u8, Failure> {
     machine.run(Duration::from_secs(options.timeout))
 }
 
-/// Installs and downloads what is missing. One process does so at a time; others wait for it.
+/// Installs missing programs and downloads the kernel. Other processes wait meanwhile.
 fn prepare(cache: &Path, needs_rdma: bool) -> Outcome<Kernel> {
     let path = cache.join("lock");
     let lock = File::create(&path).map_err(|error| cannot("open", &path, &error))?;
@@ -165,8 +165,8 @@ fn prepare(cache: &Path, needs_rdma: bool) -> Outcome<Kernel> {
     Kernel::prepared(cache)
 }
 
-/// Returns the directory of kernels and jobs: in $XDG_CACHE_HOME, which outlives a checkout, or
-/// else in the target directory.
+/// Returns the directory of kernels and jobs: in $XDG_CACHE_HOME, which outlives a checkout, if it
+/// is set, else in the target directory.
 fn cache() -> Outcome<PathBuf> {
     let shared = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = match shared.filter(|path| path.is_absolute()) {

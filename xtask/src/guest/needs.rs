@@ -1,4 +1,4 @@
-//! Programs that a guest needs, and their installation where that is possible.
+//! Programs and files that a guest needs, and their installation by `apt-get`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,7 @@ const NEEDS: [(&str, &str); 6] = [
     ("setpriv", "util-linux"),
 ];
 
-/// Debian's libfabric.
+/// Path of Debian's libfabric.
 pub(crate) const LIBFABRIC: &str = "/usr/lib/x86_64-linux-gnu/libfabric.so.1";
 
 /// Files that a guest with RDMA uses, each with its Debian package.
@@ -24,13 +24,13 @@ const NEEDS_RDMA: [(&str, &str); 5] = [
     ("/usr/lib/x86_64-linux-gnu/libibverbs.so.1", "libibverbs1"),
     ("/etc/libibverbs.d/rxe.driver", "ibverbs-providers"),
     ("/usr/bin/tcpdump", "tcpdump"),
-    // One of the transports that are compared.
+    // For one of the transports that `compare-transports` measures.
     (LIBFABRIC, "libfabric1"),
     // Tests compare the bindings with this header.
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
 ];
 
-/// Time limit of apt-get; `APT` has the time-out of one silent server.
+/// Time limit of apt-get as a whole; `APT` limits the wait for one silent server.
 const INSTALL_WITHIN: Duration = Duration::from_secs(300);
 const APT: [&str; 8] = [
     "-qq",
@@ -43,7 +43,7 @@ const APT: [&str; 8] = [
     "DPkg::Lock::Timeout=120",
 ];
 
-/// Installs what is missing, and prints it; an error says why this machine has no guest.
+/// Installs missing programs and files; an error is the reason why this machine has no guest.
 pub(super) fn install_missing(rdma: bool) -> Outcome {
     if std::env::consts::ARCH != "x86_64" {
         return Err("the guest's kernel is for x86_64".to_owned());
@@ -51,7 +51,7 @@ pub(super) fn install_missing(rdma: bool) -> Outcome {
     install_packages(&missing(rdma))
 }
 
-/// Installs the packages of which a file is not there; an error is a reason why they cannot be had.
+/// Installs each package whose file is missing; an error is the reason why that is impossible.
 pub(crate) fn install(packages: &[(&str, &'static str)]) -> Outcome {
     install_packages(&absent(packages))
 }
@@ -77,7 +77,7 @@ fn missing(rdma: bool) -> Vec<&'static str> {
     missing.map(|(_, package)| *package).chain(absent(files)).collect()
 }
 
-/// Returns the packages of which a file is not there.
+/// Returns the packages whose files are missing.
 fn absent(packages: &[(&str, &'static str)]) -> Vec<&'static str> {
     let absent = packages.iter().filter(|(file, _)| !Path::new(file).exists());
     absent.map(|(_, package)| *package).collect()
@@ -87,7 +87,7 @@ fn is_installed(program: &str) -> bool {
     process::is_installed(program) || among_roots(program).is_some()
 }
 
-/// Returns the path of a program that only root has on its search path.
+/// Returns the path of a program in the directories that only root has on its search path.
 fn among_roots(program: &str) -> Option<PathBuf> {
     ["/usr/sbin", "/sbin"]
         .iter()
@@ -95,7 +95,7 @@ fn among_roots(program: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// Returns a command for a program that only root may have on its search path.
+/// Returns a command for a program that may be only on root's search path.
 pub(super) fn tool(program: &str) -> Command {
     Command::new(among_roots(program).unwrap_or_else(|| program.into()))
 }
@@ -111,7 +111,7 @@ pub(super) fn apt(arguments: &[&str]) -> Outcome {
     quietly(&mut command, INSTALL_WITHIN)
 }
 
-/// Runs a command; the end of its output is part of the error if it fails.
+/// Runs a command; if it fails, the error has the last lines of its output.
 pub(super) fn quietly(command: &mut Command, deadline: Duration) -> Outcome {
     let mut output = Vec::new();
     let end = process::run(command, deadline, |line| output.push(line.to_owned()))?;

@@ -1,4 +1,4 @@
-//! Virtual machine: starts it, forwards its output while it runs, and interprets its end.
+//! Run of the virtual machine: starts qemu, forwards the output, and interprets the end.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -16,8 +16,8 @@ use crate::Outcome;
 use crate::process::{self, End};
 
 const MEMORY_MIB: u32 = 3072;
-/// Bytes of a request between the guest and the host's files: fewer make reading slow, more make
-/// listing directories slow.
+/// Largest request of the guest to the host's files, in bytes: smaller requests slow down reads,
+/// larger ones slow down directory listings.
 const MESSAGE_BYTES: u32 = 256 << 10;
 /// Number of the console's last lines that are shown when a guest died.
 const TAIL_LINES: usize = 40;
@@ -25,7 +25,7 @@ const TAIL_LINES: usize = 40;
 /// take the longest to emulate; without `rdrand` the guest would wait for entropy. The translation
 /// buffer is larger than the default, because the workloads need more.
 const EMULATED: (&str, &str) = ("tcg,thread=multi,tb-size=1024", "Nehalem,+rdrand");
-/// Variable that selects `kvm` or `tcg` (emulated); unset, KVM is used where it is usable.
+/// Environment variable that selects `kvm` or `tcg` (emulated); by default, KVM if it is usable.
 const ACCELERATOR: &str = "FERROCCL_GUEST_ACCEL";
 /// Interval at which output is forwarded.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -41,9 +41,9 @@ pub(super) struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// Runs the guest to its end, at most `within`; returns the exit status of the command.
+    /// Runs the guest until it ends or `within` has passed; returns the command's exit status.
     pub(super) fn run(&self, within: Duration) -> Result<u8, Failure> {
-        // The guest is killed if this process is.
+        // `setpriv` has the kernel kill the guest when this process dies.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--", "qemu-system-x86_64"]);
         command.args(self.hardware()).args(self.files());
@@ -116,8 +116,8 @@ impl Machine<'_> {
     }
 }
 
-/// Returns whether the guest runs by KVM; an error for a value of [`ACCELERATOR`] that is
-/// impossible.
+/// Returns whether the guest runs with KVM; an error if [`ACCELERATOR`] has an unknown or
+/// impossible value.
 pub(super) fn with_kvm() -> Outcome<bool> {
     match std::env::var(ACCELERATOR).as_deref() {
         Ok("tcg") => Ok(false),
@@ -128,8 +128,8 @@ pub(super) fn with_kvm() -> Outcome<bool> {
     }
 }
 
-/// Returns whether the hardware can run the guest. /dev/kvm alone proves nothing: in some nested
-/// machines it opens, and runs an ordinary kernel in an emulator until it hangs.
+/// Returns whether the hardware can run the guest. A /dev/kvm that opens is no proof: in some
+/// nested machines it runs an ordinary kernel in an emulator until the kernel hangs.
 fn has_kvm() -> bool {
     let usable = OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
     usable && fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| virtualizes(&text))
@@ -181,7 +181,7 @@ fn forward(from: &Path, mut to: impl Write, ended: &AtomicBool) -> io::Result<()
     let mut file = File::open(from)?;
     let mut buffer = vec![0; 64 << 10];
     loop {
-        // Read before the file, so that what was written before the end is forwarded in this round.
+        // Read before the file: the last round then forwards all output from before the end.
         let last = ended.load(Ordering::Acquire);
         loop {
             let count = file.read(&mut buffer)?;

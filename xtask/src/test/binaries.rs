@@ -13,7 +13,7 @@ use crate::{Outcome, process};
 /// programs and examples, with one profile and one set of features.
 pub(crate) const BUILD: [&str; 4] = ["test", "--workspace", "--locked", "--no-run"];
 
-/// Test binary.
+/// Executable that holds tests of one cargo target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Binary {
     /// Target as cargo names it: `ccl_core` for a library, `verifier` for an integration test.

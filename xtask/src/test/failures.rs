@@ -1,13 +1,13 @@
-//! Output of failures, kept for the end of the log: the end of a long log is what people read, and
-//! often all that is left.
+//! Output of failures, repeated at the end of the log: readers look there first, and a long log is
+//! often cut to its end.
 
-/// Line with which libtest begins its report of failed tests, and the list of their names.
+/// Line that begins libtest's report of failed tests, and also the list of their names.
 const HEADING: &str = "failures:";
-/// Text with which libtest ends its report.
+/// Start of the line that ends libtest's report.
 const RESULT: &str = "test result: ";
 /// Texts in lines in which a check, a sanitizer or a fuzzer reports an error.
 const COMPLAINTS: [&str; 4] = ["| FAILED: ", "==ERROR: ", "SUMMARY: ", "ERROR: libFuzzer"];
-/// Most such lines that are kept.
+/// Most lines with one of the [`COMPLAINTS`] that are kept.
 const COMPLAINTS_MAX: usize = 20;
 /// Most lines that are kept of one binary's report: the reason comes first, then a backtrace or a
 /// log.
@@ -23,7 +23,7 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// Keeps `line` if it is part of a report of failures.
+    /// Keeps `line` if it is part of a report of failures or has one of the [`COMPLAINTS`].
     pub(crate) fn add_line(&mut self, line: &str) {
         if line.trim() == HEADING && self.left.is_none() {
             self.left = Some(LINES_MAX);
@@ -37,7 +37,7 @@ impl Failures {
             return;
         };
         let is_result = line.trim_start().starts_with(RESULT);
-        // The names come last before the result, indented, and are worth more than a log.
+        // The indented names precede the result; they are kept even if the log exceeds the limit.
         let is_name = line.starts_with("    ") && line.trim().split("::").all(is_identifier);
         if left > 0 || is_result || is_name {
             self.kept.push(line.to_owned());

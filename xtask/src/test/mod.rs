@@ -1,6 +1,6 @@
 //! `cargo xtask test`: runs the suites in order and reports their results.
 //!
-//! Time never fails a suite: its time is printed beside its usual time. Only a hanging suite is
+//! A slow suite does not fail: its time is printed beside its usual time. Only a hanging suite is
 //! killed, and the suites after it still run.
 
 mod binaries;
@@ -38,7 +38,7 @@ const TEST_WITHIN: [Duration; 2] = [Duration::from_secs(300), Duration::from_sec
 const BUILD_WITHIN: Duration = Duration::from_secs(3600);
 /// Usual seconds of compiling all test binaries, from an empty target directory.
 const BUILD_USUAL_S: u64 = 190;
-/// Number of the slowest tests of a suite that are named.
+/// Number of slowest tests that are printed for each suite.
 const SLOWEST: usize = 5;
 
 /// Flags of `cargo xtask test`.
@@ -73,7 +73,7 @@ pub(crate) fn binaries(within: Duration) -> Outcome<Vec<Binary>> {
     binaries::build(within)
 }
 
-/// Runs all RDMA tests over Soft-RoCE: the deep part of that suite.
+/// Runs all RDMA tests over Soft-RoCE: the deep part of the suite `softroce`.
 pub(crate) fn softroce() -> Outcome {
     run(&Options { full: true, suite: vec![suites::SOFTROCE.to_owned()], list: false, only: None })
 }
@@ -91,13 +91,13 @@ pub(crate) fn changed(base: &str) -> Outcome {
     run(&Options { full: true, suite, list: false, only: None })
 }
 
-/// Numbers of passed and failed tests, as libtest counts them, without those that were skipped.
+/// Numbers of passed, failed and skipped tests; a skipped test does not count as passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     passed: usize,
     failed: usize,
     skipped: usize,
-    /// Tests skipped since the last result of libtest, which counts them as passed.
+    /// Tests skipped since libtest's last result line; the next one will count them as passed.
     unsettled: usize,
 }
 
@@ -124,7 +124,7 @@ impl Counts {
         self.unsettled = 0;
     }
 
-    /// Ends a command: tests that it skipped as a whole have no result.
+    /// Ends a command, so that its skipped tests do not affect the next command's result line.
     fn settle(&mut self) {
         self.unsettled = 0;
     }
@@ -324,7 +324,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     conclude(&reports)
 }
 
-/// Checks that the run has not changed the working tree, apart from the records of the deep tier.
+/// Checks that a run of the quick tier has not changed the working tree.
 fn traces(before: &str) -> Outcome<Report> {
     let mut report = Report::new("traces", Duration::ZERO);
     let after = workspace::status()?;
@@ -356,7 +356,7 @@ fn table(reports: &[Report]) -> String {
     report::table(&["suite", "time", "usual", "passed/failed", "result"], &rows)
 }
 
-/// Prints the skipped tests and the closing line, which is the last line of the output.
+/// Prints the reasons of skipped tests, then the counts; an error names the failed suites.
 fn conclude(reports: &[Report]) -> Outcome {
     let mut total = Counts::default();
     for counts in reports.iter().map(Report::counts) {
@@ -434,11 +434,11 @@ impl Run<'_> {
         }
     }
 
-    /// Returns the variables of every test.
+    /// Returns the environment variables of every test.
     fn variables(&self) -> Vec<(&'static str, String)> {
         let mut variables = vec![
             (machine::SLOWNESS, format!("{:.2}", self.slowness)),
-            // Everything that the tests start has been built.
+            // All programs that the tests start are built already.
             ("FERROCCL_TEST_BUILT", "1".to_owned()),
         ];
         if self.deep {
@@ -478,7 +478,7 @@ impl Run<'_> {
         self.cells.lock().unwrap_or_else(PoisonError::into_inner).add_line(line);
     }
 
-    /// Runs a command whose lines are those of libtest; `name` is for the report.
+    /// Runs a command that prints lines as libtest does; reports name the command `name`.
     fn command(
         &self,
         mut command: std::process::Command,
@@ -512,7 +512,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Returns a command for one boot that runs all programs, including those after a failed one.
+    /// Returns a command that boots the guest once and runs all programs, even after one fails.
     fn guest(&self, guest: &Guest) -> Outcome<std::process::Command> {
         let own = guest::own()?;
         let out = target_dir()?.join("compare-transports");
@@ -551,7 +551,7 @@ impl Run<'_> {
     }
 }
 
-/// Names of tests that libtest has reported as running for long, and not as ended.
+/// Names of running tests that libtest has reported as long-running.
 #[derive(Debug, Default)]
 struct Running(Vec<String>);
 

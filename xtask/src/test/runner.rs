@@ -1,7 +1,7 @@
-//! Test runner: each test is a process of its own, several at a time. A hanging test is killed
-//! alone and named with its output, and a test that skips itself counts as skipped. No test sees
-//! what another left in its process's memory or in its temporary directory; a test that leaves
-//! something in its temporary directory fails.
+//! Test runner: runs each test in a process and a temporary directory of its own, several at a
+//! time. A hanging test is killed alone and reported with its output. A test that prints
+//! [`SKIPPED`] counts as skipped. A test that leaves a file in its temporary directory, or a
+//! process, fails.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::binaries::Binary;
 use crate::process::{self, End};
 
-/// Start of a line with which a test says that it does not run here; the reason follows.
+/// Start of the line that a test prints if it skips itself; the reason follows.
 pub(crate) const SKIPPED: &str = "SKIPPED: ";
 /// Most lines of a failed test's output that are shown: the first and the last ones.
 const LINES_MAX: usize = 120;
@@ -60,7 +60,7 @@ pub(crate) struct Conditions<'a> {
     /// Time at which the suite counts as hanging: running tests are killed, and no more are
     /// started.
     pub(crate) deadline: Instant,
-    /// Longest time of one test; a longer test hangs and is killed.
+    /// Longest time of one test; a longer test counts as hanging and is killed.
     pub(crate) test_within: Duration,
     /// Number of tests that run at a time.
     pub(crate) width: usize,
@@ -124,8 +124,8 @@ fn run_one(test: &Test<'_>, index: usize, conditions: Conditions<'_>) -> Result<
     Ok(Finished { title, verdict, took: start.elapsed(), output })
 }
 
-/// Temporary directory of one test, removed when dropped. The path is short, as those of sockets
-/// must be.
+/// Temporary directory of one test, removed when dropped. Its path is short, since the paths of
+/// sockets have a length limit.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -200,7 +200,7 @@ mod tests {
 
     const PLANTED: &str = "FERROCCL_TEST_PLANTED";
 
-    /// Behaves as its environment says; the tests of the runner run it.
+    /// Passes, fails, hangs, skips or litters, as [`PLANTED`] says; the tests of the runner run it.
     #[test]
     fn planted() {
         match std::env::var(PLANTED).as_deref() {

@@ -1,8 +1,8 @@
 //! Table of the test suites in the order in which they run, with one entry per suite.
 //!
 //! Each suite has a quick part, a deep part, or both. `cargo xtask test` runs the quick parts,
-//! `cargo xtask test --full` the deep ones. A test that no entry names belongs to the suite that
-//! holds its binary, in both tiers; [`DEEP`] lists the tests that only the deep tier runs.
+//! `cargo xtask test --full` the deep ones. A part runs all tests of the binaries that it selects,
+//! but the quick parts leave out the tests in [`DEEP`].
 
 use super::binaries::Binary;
 use super::runner::Test;
@@ -13,16 +13,16 @@ use crate::{Outcome, report};
 pub(crate) struct Suite {
     /// Name for `--suite`.
     pub(crate) name: &'static str,
-    /// Property that the suite shows, for the reader of the output.
+    /// Subject of the suite, printed in its heading and in the list of suites.
     pub(crate) what: &'static str,
     /// Requirements beyond Rust and a C linker, and what the suite installs or skips.
     pub(crate) needs: &'static str,
     /// Contents of each tier, with the reason.
     pub(crate) tiers: &'static str,
-    /// Usual seconds on 2 quiet cores, guest emulated: of the quick part and of the deep one. They
-    /// are compared and never enforced; a suite at [`HANGS`](super::HANGS) times as much is killed.
+    /// Usual seconds of the quick part and of the deep part, on 2 idle cores with an emulated
+    /// guest, for comparison. A suite at [`HANGS`](super::HANGS) times as much is killed.
     pub(crate) usual_s: [u64; 2],
-    /// Fewest tests that either part must run: a filter that matches nothing must not pass.
+    /// Fewest tests that a part must run or skip: a filter that matches nothing must not pass.
     pub(crate) tests_min: usize,
     /// True if the quick part runs beside the other suites, because it waits more than it computes.
     pub(crate) waits: bool,
@@ -37,9 +37,9 @@ pub(crate) struct Suite {
 pub(crate) enum Step {
     /// Tests on this machine, each as a process of its own.
     Tests(Select),
-    /// A `cargo` command whose lines are read as libtest's.
+    /// A `cargo` command whose output is parsed as libtest's.
     Cargo(&'static [&'static str]),
-    /// A run of `cargo xtask` with these arguments, whose lines are read as libtest's.
+    /// A run of `cargo xtask` with these arguments, whose output is parsed as libtest's.
     Xtask(&'static [&'static str]),
     /// One boot of the guest that runs these programs one after the other.
     Guest(&'static Guest),
@@ -81,7 +81,7 @@ const IN_GUEST: &str = "as root installs qemu-system-x86, busybox-static, kmod, 
     tcpdump where they are missing, and downloads a kernel beside the build; skipped where it \
     cannot";
 
-/// Soft-RoCE devices of the guest, by port, as the tests expect them.
+/// Variables of the guest's RDMA tests, such as the ports of the Soft-RoCE devices.
 const DEVICES: [(&str, &str); 2] =
     [("FERROCCL_TEST_RDMA", "rxa:1,rxb:1,rxc:1,rxd:1"), ("RUST_BACKTRACE", "0")];
 
@@ -359,8 +359,8 @@ pub(crate) const DEEP: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Arguments of the README's first command, with as little to measure as possible; only this
-/// program is compiled for release.
+/// Arguments of the README's first command, reduced to a short measurement; only this program is
+/// compiled for release.
 const README_FIRST: &[&str] = &[
     "run",
     "--release",
@@ -402,7 +402,7 @@ impl Suite {
         if deep { self.deep } else { self.quick }
     }
 
-    /// Returns whether the deep part covers a change in this file, relative to the root.
+    /// Returns whether `file`, relative to the root, is a Rust file that the deep part covers.
     pub(crate) fn covers(&self, file: &str) -> bool {
         let within = |dir: &&str| dir.is_empty() || file.starts_with(&format!("{dir}/"));
         file.ends_with(".rs") && self.covers.iter().any(within)
@@ -434,7 +434,7 @@ fn is_deep(target: &str, name: &str) -> bool {
     DEEP.iter().any(|(binary, start, _)| *binary == target && name.starts_with(start))
 }
 
-/// Returns whether a step of some suite names that integration test.
+/// Returns whether a suite names this integration test.
 fn is_named(target: &str) -> bool {
     let steps = SUITES.iter().flat_map(|suite| suite.quick.iter().chain(suite.deep));
     steps.into_iter().any(

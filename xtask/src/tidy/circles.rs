@@ -1,26 +1,26 @@
-//! Circles between modules: modules that use each other can only be understood together. The
-//! baseline has the number of modules in circles per crate; the number may only fall.
+//! Circles: modules that use each other, and can only be understood together. The baseline has the
+//! number of modules in circles per crate; the number may only fall.
 //!
-//! Two levels are looked at: the top modules of a crate, each with all that is in its folder, and
-//! the files within one folder. A module and those within it may use each other.
+//! Two levels are checked: the top modules of a crate, each with everything in its folder, and
+//! single files. A module and its descendants may use each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Finding;
 use super::source::Source;
 
-/// The modules that each module uses.
+/// Modules, each with the modules that it uses.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// The uses of modules, crate by crate.
+/// Uses of modules by modules, by crate.
 #[derive(Debug, Default)]
 pub(super) struct Uses {
-    /// Paths that each file's module names, by folder of the crate's source.
+    /// Modules by the source folder of their crate, each with the paths in the crate that it names.
     crates: BTreeMap<String, BTreeMap<String, Vec<String>>>,
 }
 
 impl Uses {
-    /// Takes in a file.
+    /// Adds the paths that a file names.
     pub(super) fn collect(&mut self, path: &str, source: &Source) {
         let Some((folder, module)) = module_of(path) else { return };
         let named = source.paths.iter().filter(|named| !source.is_test(named.line));
@@ -28,7 +28,7 @@ impl Uses {
         self.crates.entry(folder).or_default().insert(module, named);
     }
 
-    /// The modules that stand in circles, by crate.
+    /// Returns the modules in circles, by the folder of their crate's source.
     pub(super) fn circles(&self) -> BTreeMap<String, BTreeSet<String>> {
         let found = self.crates.iter().map(|(folder, modules)| {
             let mut all = in_circles(&top(modules));
@@ -39,8 +39,8 @@ impl Uses {
     }
 }
 
-/// The folder of a crate's source, and the name of a file's module in the crate; none for tests,
-/// programs and what is no module.
+/// Returns the folder of a crate's source and the path of a file's module in the crate; `None` for
+/// tests, `main.rs`, and files outside of `src`.
 fn module_of(path: &str) -> Option<(String, String)> {
     let (crate_dir, inner) = match path.strip_prefix("src/") {
         Some(inner) => ("", inner),
@@ -60,7 +60,7 @@ fn module_of(path: &str) -> Option<(String, String)> {
     Some((folder, module))
 }
 
-/// A path from the crate's root, if it leads into the crate.
+/// Returns a path relative to the crate's root; `None` if the path leads out of the crate.
 fn absolute(module: &str, path: &str) -> Option<String> {
     let mut here: Vec<&str> = module.split("::").filter(|part| !part.is_empty()).collect();
     let mut rest = path;
@@ -84,7 +84,7 @@ fn absolute(module: &str, path: &str) -> Option<String> {
     Some(here.join("::"))
 }
 
-/// The top modules, each with what is below it.
+/// Returns the graph of the top modules, each with everything below it.
 fn top(modules: &BTreeMap<String, Vec<String>>) -> Graph {
     let first = |path: &str| path.split("::").next().unwrap_or_default().to_owned();
     let known: BTreeSet<String> = modules.keys().map(|module| first(module)).collect();
@@ -98,7 +98,7 @@ fn top(modules: &BTreeMap<String, Vec<String>>) -> Graph {
     graph
 }
 
-/// All files, without the uses between a module and those within it.
+/// Returns the graph of all files, without the uses between a module and its descendants.
 fn files(modules: &BTreeMap<String, Vec<String>>) -> Graph {
     let within = |inner: &str, outer: &str| {
         outer.is_empty() || inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with("::"))
@@ -119,7 +119,7 @@ fn files(modules: &BTreeMap<String, Vec<String>>) -> Graph {
     graph
 }
 
-/// Modules that reach themselves.
+/// Returns the modules that reach themselves.
 fn in_circles(graph: &Graph) -> BTreeSet<String> {
     let reaches_itself = |start: &&String| {
         let (mut seen, mut left) = (BTreeSet::new(), vec![start.as_str()]);
@@ -138,7 +138,7 @@ fn in_circles(graph: &Graph) -> BTreeSet<String> {
     graph.keys().filter(reaches_itself).cloned().collect()
 }
 
-/// Compares the circles with the baseline, which is the file `at`.
+/// Compares the circles with the baseline, the file `at`; returns each difference.
 pub(super) fn compare(
     at: &str,
     circles: &BTreeMap<String, BTreeSet<String>>,

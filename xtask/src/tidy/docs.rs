@@ -1,13 +1,13 @@
-//! Documents: links that lead somewhere, crates that ARCHITECTURE.md names, marks of unfinished
-//! work that name an issue.
+//! Rules for documents: relative links resolve, ARCHITECTURE.md names every crate, and marks of
+//! unfinished work name an issue.
 
 use super::Finding;
 use crate::workspace::Crate;
 
-/// Marks of unfinished work; assembled, so that this file does not carry them.
+/// Marks of unfinished work, assembled so that this file does not contain them.
 const MARKS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("TB", "D")];
 
-/// Marks of unfinished work without an issue such as `#12` on the same line.
+/// Finds marks of unfinished work without an issue such as `#12` on the same line.
 pub(super) fn marks(path: &str, text: &str) -> Vec<Finding> {
     let marked = text.lines().enumerate().filter_map(|(index, line)| {
         let mark = MARKS.iter().find(|mark| names(line, mark, |c| c.is_alphanumeric()))?;
@@ -30,7 +30,7 @@ fn names(text: &str, word: &str, part_of_word: impl Fn(char) -> bool) -> bool {
     })
 }
 
-/// Crates whose directory ARCHITECTURE.md does not name in full.
+/// Finds crates whose directory ARCHITECTURE.md does not name in full.
 pub(super) fn architecture(text: Option<&str>, crates: &[Crate]) -> Vec<Finding> {
     const FILE: &str = "ARCHITECTURE.md";
     let Some(text) = text else {
@@ -51,8 +51,8 @@ pub(super) fn architecture(text: Option<&str>, crates: &[Crate]) -> Vec<Finding>
         .collect()
 }
 
-/// Relative links of a Markdown file that lead nowhere. `exists` answers for a path relative to the
-/// root of the tree.
+/// Finds relative links of a Markdown file that lead nowhere or out of the repository. `exists`
+/// takes a path relative to the root of the tree.
 pub(super) fn links(path: &str, text: &str, exists: &dyn Fn(&str) -> bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut fenced = false;
@@ -76,7 +76,7 @@ pub(super) fn links(path: &str, text: &str, exists: &dyn Fn(&str) -> bool) -> Ve
     findings
 }
 
-/// Targets of `[text](target)` and `[name]: target` in a line, outside of inline code.
+/// Returns targets of `[text](target)` and `[name]: target` in a line, outside of inline code.
 fn targets(line: &str) -> Vec<String> {
     let plain: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
     let mut found: Vec<String> = plain
@@ -89,12 +89,12 @@ fn targets(line: &str) -> Vec<String> {
     {
         found.push(target.to_owned());
     }
-    // What follows a space is a title.
+    // A title may follow the target after a space.
     found.iter().filter_map(|target| target.split_whitespace().next()).map(str::to_owned).collect()
 }
 
 enum Target {
-    /// The web, or a place in the same file: not ours to follow.
+    /// A web or mail address, or an anchor in the same file: not checked.
     Elsewhere,
     /// A path relative to the root of the tree.
     Inside(String),

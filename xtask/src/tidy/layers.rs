@@ -1,33 +1,33 @@
-//! The layering: a crate depends only on lower layers, and transports never on each other.
+//! Rule for layers: a crate depends only on lower layers, and transports never on each other.
 
 use super::Finding;
 use crate::workspace::{Crate, Purpose};
 
-/// The layers, lowest first.
+/// Layers of the crates, lowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Layer {
-    /// L0: the one door to unsafe memory.
+    /// L0: safe access to raw and mapped memory.
     Memory,
     /// L0: the engine without an operating system.
     Core,
-    /// L1: what transports, links and the library stand on: kernels, bindings, connections that
-    /// agree on others, the state machines of joining.
+    /// L1: the foundation of transports, links and the library: kernels, bindings, authenticated
+    /// connections, the clock, and the state machines of joining.
     Ground,
     /// L1: transports and links, side by side.
     Rooms,
     /// L2: the library.
     Library,
-    /// L3: what is built from the whole library.
+    /// L3: plugins, which use the whole library.
     Plugins,
     /// L3: tools, which may use each other.
     Tools,
     /// Crates that only tests depend on.
     Testing,
-    /// The chores.
+    /// The crate `xtask`.
     Chores,
 }
 
-/// The layer of the crate in that directory; `None` if nobody has decided yet.
+/// Returns the layer of the crate in this directory; `None` if it has not been decided.
 fn layer(dir: &str) -> Option<Layer> {
     match dir {
         "ccl-core/memory" => Some(Layer::Memory),
@@ -51,8 +51,8 @@ fn layer(dir: &str) -> Option<Layer> {
     }
 }
 
-/// Crates for parsing flags, reading files and drawing, which belong into tools: who depends on the
-/// library must not build them.
+/// Third-party crates for parsing flags, reading files and drawing. Only tools may use them, so
+/// that users of the library need not build them.
 const FOR_TOOLS: [&str; 11] = [
     "clap",
     "indicatif",
@@ -67,7 +67,7 @@ const FOR_TOOLS: [&str; 11] = [
     "zip",
 ];
 
-/// Dependencies of the library that are for tools.
+/// Finds dependencies of the library and the plugins on crates in [`FOR_TOOLS`].
 pub(super) fn others(crates: &[Crate]) -> Vec<Finding> {
     let library = crates.iter().filter(|from| layer(&from.dir) <= Some(Layer::Plugins));
     let wrong = library.flat_map(|from| {
@@ -84,7 +84,7 @@ pub(super) fn others(crates: &[Crate]) -> Vec<Finding> {
     wrong.collect()
 }
 
-/// Wrong dependencies among the crates of the workspace.
+/// Finds forbidden dependencies among the crates of the workspace.
 pub(super) fn edges(crates: &[Crate]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for from in crates {
@@ -110,10 +110,10 @@ pub(super) fn edges(crates: &[Crate]) -> Vec<Finding> {
 
 fn allowed(from: &str, to: &str, purpose: Purpose) -> bool {
     let (Some(upper), Some(lower)) = (layer(from), layer(to)) else {
-        // A crate without a layer is reported by itself.
+        // `edges` reports a crate without a layer separately.
         return true;
     };
-    // Bindings live inside the transport that they serve, and serve nobody else.
+    // Only the transport whose directory has the bindings, and tests, may use them.
     if let Some(transport) = to.strip_suffix("/sys") {
         return from.starts_with(transport) || upper == Layer::Testing;
     }
@@ -123,7 +123,7 @@ fn allowed(from: &str, to: &str, purpose: Purpose) -> bool {
         (Layer::Tools, Layer::Tools) => to != "tools/cli",
         // The library's examples use the tools.
         (Layer::Library, Layer::Tools) => tests,
-        // Transports know how to move bytes, and nothing of what is done with them.
+        // Transports move bytes and do not reduce them: only links and tests use kernels.
         (Layer::Rooms, Layer::Ground) if to.starts_with("kernels/") => {
             tests || from == "transports/links"
         }

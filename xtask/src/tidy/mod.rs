@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: the rules of the house that no compiler knows. Each rule is a pure function
+//! `cargo xtask tidy`: the project's rules that no compiler checks. Each rule is a pure function
 //! from text or metadata to [`Finding`]s, and has a test that plants a violation.
 
 mod circles;
@@ -19,14 +19,14 @@ use std::fs;
 use crate::Outcome;
 use crate::workspace::{self, Crate, root};
 
-/// File with the sizes of old giants, relative to the root.
+/// File with the tolerated sizes and circles, relative to the root.
 const BASELINE: &str = "xtask/tidy-baseline.toml";
 
-/// One violation: where, and what to do about it.
+/// Violation of a rule: its position, and how to mend it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
     path: String,
-    /// Counted from 1; 0 means the file as a whole.
+    /// Line, counted from 1; 0 stands for the whole file.
     line: usize,
     message: String,
 }
@@ -65,7 +65,7 @@ pub(crate) fn run() -> Outcome {
     }
 }
 
-/// All rules over a tree given as path and text, its crates, and the text of the baseline.
+/// Applies all rules to a tree: texts by path, the crates, and the text of the baseline.
 fn check(
     files: &BTreeMap<String, String>,
     crates: &[Crate],

@@ -1,11 +1,11 @@
-//! Limits on what code touches: the environment only through configuration, the operating system
-//! not at all in layer 0.
+//! Rules for access to the system: code reads the environment only through configuration, and layer
+//! 0 does not use the operating system.
 
 use super::Finding;
 use super::source::Source;
 
-/// Files whose job is to read environment variables: the configuration, and joining from a
-/// launcher's variables. Prefixes of paths.
+/// Prefixes of paths whose code may read environment variables, such as the configuration, and
+/// joining from a launcher's variables.
 const ENVIRONMENT_READERS: [&str; 6] = [
     "ccl-core/src/config",
     "src/launch",
@@ -17,7 +17,7 @@ const ENVIRONMENT_READERS: [&str; 6] = [
 
 const ENVIRONMENT_READS: [&str; 4] = ["env::var", "env::var_os", "env::vars", "env::vars_os"];
 
-/// Source of layer 0.
+/// Source of layer 0, and of the state machines of joining, to which the same rules apply.
 const CORE: [&str; 3] = ["ccl-core/src/", "ccl-core/memory/src/", "ccl-core/bootstrap/src/"];
 
 /// Paths that layer 0 must not name, each with the reason. An entry covers everything below it.
@@ -35,10 +35,10 @@ const FORBIDDEN_IN_CORE: [(&str, &str); 11] = [
     ("std::collections::hash_map", "iteration order differs between runs; use `BTreeMap`"),
 ];
 
-/// Modules that must not be imported whole in layer 0: the forbidden could hide behind them.
+/// Modules that layer 0 must not import whole: such an import can hide forbidden items.
 const NAME_ITEMS_OF: [&str; 3] = ["std::time", "std::collections", "std"];
 
-/// Reading of environment variables outside the configuration.
+/// Finds reads of environment variables outside the configuration.
 pub(super) fn environment(path: &str, source: &Source) -> Vec<Finding> {
     let allowed = ENVIRONMENT_READERS.iter().any(|reader| path.starts_with(reader))
         || path == "build.rs"
@@ -62,7 +62,7 @@ pub(super) fn environment(path: &str, source: &Source) -> Vec<Finding> {
         .collect()
 }
 
-/// Use of clock, thread, file, network, environment or unordered maps in layer 0.
+/// Finds uses of clock, thread, file, network, environment or unordered maps in layer 0.
 pub(super) fn core(path: &str, source: &Source) -> Vec<Finding> {
     if !CORE.iter().any(|core| path.starts_with(core)) || is_test_file(path) {
         return Vec::new();

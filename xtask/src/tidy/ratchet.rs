@@ -1,5 +1,5 @@
-//! The ratchet: giants that are listed in the baseline with their size may stay, may not grow, and
-//! leave the list as soon as they are no giants any more.
+//! Ratchet for sizes: a giant that the baseline lists with its size may stay, but not grow. Its
+//! entry is lowered when it shrinks, and removed once it is within the limit.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use super::Finding;
 use super::sizes::{FILE_LINES_MAX, FUNCTION_LINES_MAX, Giant, Giants};
 use crate::Outcome;
 
-/// Sizes that are tolerated, by name.
+/// Tolerated sizes, by name.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Baseline {
     files: BTreeMap<String, usize>,
     functions: BTreeMap<String, usize>,
-    /// Modules that stand in circles, by crate.
+    /// Number of modules in circles, by crate.
     pub(super) circles: BTreeMap<String, usize>,
 }
 
@@ -24,7 +24,7 @@ pub(super) fn parse(text: &str) -> Outcome<Baseline> {
     toml::from_str(text).map_err(|error| format!("the tidy baseline does not parse: {error}"))
 }
 
-/// Compares the giants of the tree with the baseline, which is the file `at`.
+/// Compares the giants of the tree with the baseline, the file `at`; returns each difference.
 pub(super) fn compare(at: &str, giants: &Giants, baseline: &Baseline) -> Vec<Finding> {
     let mut findings = compare_kind(at, &giants.files, &baseline.files, FILE_LINES_MAX);
     findings.extend(compare_kind(at, &giants.functions, &baseline.functions, FUNCTION_LINES_MAX));

@@ -1,15 +1,15 @@
-//! Doc comments whose first sentence is complete: a noun phrase, or a verb in the third person.
+//! Rule for doc comments: they begin with a noun phrase, or with a verb in the third person.
 
 use super::Finding;
 
-/// First words of what is no sentence by itself.
+/// Words that begin an incomplete sentence.
 const WITHOUT_SUBJECT: [&str; 30] = [
     "After", "As", "At", "Before", "By", "For", "From", "How", "If", "In", "It", "Its", "None",
     "Not", "Of", "On", "So", "They", "Those", "To", "Until", "What", "When", "Where", "Whether",
     "Who", "Whom", "Whose", "With", "Without",
 ];
 
-/// Doc comments that begin with such a word.
+/// Finds doc comments that begin with a word of [`WITHOUT_SUBJECT`], or with "The same".
 pub(super) fn subjects(path: &str, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut within = false;

@@ -1,13 +1,13 @@
-//! Sizes: files, functions, columns.
+//! Limits on the lines of files and functions, and on columns.
 
 use std::collections::BTreeMap;
 
 use super::Finding;
 use super::source::Source;
 
-/// Lines that a file may have.
+/// Most lines of a file.
 pub(super) const FILE_LINES_MAX: usize = 1000;
-/// Lines that a function may have, from `fn` to its closing brace.
+/// Most lines of a function, from `fn` to its closing brace.
 pub(super) const FUNCTION_LINES_MAX: usize = 70;
 const COLUMNS_MAX: usize = 100;
 
@@ -20,8 +20,8 @@ pub(super) struct Giant {
     pub(super) lines: usize,
 }
 
-/// Everything over the limits, by the name that the baseline would use: the path of a file,
-/// `path::function` for a function. Of functions with one name in one file the longest counts.
+/// Files and functions over the limits, by their names in the baseline: `path` or `path::function`.
+/// The longest of several functions with one name in one file counts.
 #[derive(Debug, Default)]
 pub(super) struct Giants {
     pub(super) files: BTreeMap<String, Giant>,
@@ -29,7 +29,7 @@ pub(super) struct Giants {
 }
 
 impl Giants {
-    /// Adds what is over the limits in one file.
+    /// Adds a file, and functions in it, if they are over the limits.
     pub(super) fn collect(&mut self, path: &str, text: &str, source: &Source) {
         let lines = text.lines().count();
         if lines > FILE_LINES_MAX {
@@ -46,7 +46,7 @@ impl Giants {
     }
 }
 
-/// Lines over 100 columns. A line with a web address is left alone: breaking it breaks the link.
+/// Finds lines over 100 columns, except lines with a web address, which cannot be broken.
 pub(super) fn columns(path: &str, text: &str) -> Vec<Finding> {
     let long = text.lines().enumerate().filter_map(|(index, line)| {
         let columns = line.chars().count();

@@ -12,7 +12,7 @@ pub(super) struct Source {
     /// Paths of two and more segments, with `use` groups spelled out: `use a::{b, c::d}` gives
     /// `a::b` and `a::c::d`. Code inside macro calls is included.
     pub(super) paths: Vec<NamedPath>,
-    /// Every identifier, where it stands; also inside macro calls.
+    /// Every identifier with its line, including identifiers in macro calls.
     pub(super) identifiers: Vec<NamedPath>,
     /// First and last line of each item under `#[cfg(test)]`.
     test_lines: Vec<(usize, usize)>,
@@ -27,14 +27,14 @@ pub(super) struct Function {
     pub(super) lines: usize,
 }
 
-/// A path as written, such as `std::env::var`.
+/// Path or identifier as written, such as `std::env::var`.
 #[derive(Debug)]
 pub(super) struct NamedPath {
     pub(super) path: String,
     pub(super) line: usize,
 }
 
-/// Why a file could not be read as Rust.
+/// Error in a file that cannot be parsed as Rust.
 #[derive(Debug)]
 pub(super) struct NotRust {
     pub(super) line: usize,
@@ -101,7 +101,7 @@ impl<'ast> Visit<'ast> for Source {
     }
 }
 
-/// Attributes of the items that tests are put under.
+/// Returns the attributes of an item, for the kinds of items that `#[cfg(test)]` is put on.
 fn item_attributes(item: &syn::Item) -> &[syn::Attribute] {
     match item {
         syn::Item::Mod(item) => &item.attrs,
@@ -115,8 +115,8 @@ fn item_attributes(item: &syn::Item) -> &[syn::Attribute] {
     }
 }
 
-/// Returns whether the attribute is `#[cfg(test)]` or demands `test` among others. `not(test)` and
-/// `any(test, ...)` also compile into the product, so they do not count.
+/// Returns whether the attribute is `#[cfg(test)]`, or has `test` in an `all(...)`. Code under
+/// `not(test)` and `any(test, ...)` is also part of the product, so neither counts.
 fn is_cfg_test(attribute: &syn::Attribute) -> bool {
     let syn::Meta::List(list) = &attribute.meta else { return false };
     list.path.is_ident("cfg") && demands_test(list.tokens.clone())
@@ -149,19 +149,19 @@ fn collect_identifiers(tokens: TokenStream, identifiers: &mut Vec<NamedPath>) {
     }
 }
 
-/// Words that may stand before a path that starts with `::`, without belonging to it.
+/// Keywords that may precede a path that starts with `::` and are not part of it.
 const BEFORE_A_PATH: [&str; 12] =
     ["as", "break", "dyn", "else", "if", "impl", "in", "match", "mut", "return", "use", "while"];
 
-/// Appends every path in `tokens`. `prefix` is "" outside of `use` groups; inside, it is what
-/// stands before the brace, with its `::`.
+/// Appends every path in `tokens`. Outside of `use` groups, `prefix` is empty; inside, it is the
+/// path before the brace, with its `::`.
 fn collect_paths(tokens: TokenStream, prefix: &str, paths: &mut Vec<NamedPath>) {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let mut at = 0;
     while let Some(token) = tokens.get(at) {
         at += 1;
         match token {
-            // `use a as b`: what follows is a new name, not a path.
+            // `use a as b`: the word after `as` is a new name, not a path.
             TokenTree::Ident(word) if !prefix.is_empty() && word == "as" => at += 1,
             TokenTree::Ident(word) if BEFORE_A_PATH.iter().any(|before| word == before) => {}
             TokenTree::Ident(word) => {

@@ -1,4 +1,4 @@
-//! Which files tidy reads: the text of the working tree without build output and environments.
+//! Files that tidy reads: text of the working tree, without build output and environments.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,21 +8,20 @@ use crate::Outcome;
 
 const EXTENSIONS: [&str; 10] = ["rs", "md", "toml", "c", "h", "cu", "sh", "py", "yml", "yaml"];
 
-/// Dotted directories that are ours.
+/// Directories with a leading dot that tidy enters.
 const DOTTED: [&str; 3] = [".cargo", ".ci", ".github"];
 
-/// Files that mark a directory as somebody's output: cargo's target directory, a Python
-/// environment.
+/// Files that mark a directory as generated: cargo's target directory, a Python environment.
 const OUTPUT_MARKS: [&str; 2] = ["CACHEDIR.TAG", "pyvenv.cfg"];
 
-/// Text of every file of the tree that tidy reads, by its path relative to `root`.
+/// Returns the text of every file that tidy reads, by its path relative to `root`.
 pub(super) fn text_files(root: &Path) -> Outcome<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     collect(root, "", &mut files)?;
     Ok(files)
 }
 
-/// Returns whether something of that relative path exists.
+/// Returns whether the path `relative` exists below `root`.
 pub(super) fn exists(root: &Path, relative: &str) -> bool {
     root.join(relative).exists()
 }

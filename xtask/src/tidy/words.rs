@@ -1,12 +1,12 @@
-//! The field's words: names in library crates use those of the table in ARCHITECTURE.md, not the
-//! ones that the project once had for the same things.
+//! Rule for names in library crates: they use the field's words, as in the table of
+//! ARCHITECTURE.md, and not the project's former words for the same things.
 
 use std::collections::BTreeSet;
 
 use super::Finding;
 use super::source::Source;
 
-/// A word that is no part of a name, and what the field says.
+/// Words that names must not have, each with the field's words for it.
 const WORDS: [(&str, &str); 23] = [
     ("desk", "rendezvous"),
     ("errand", "rendezvous"),
@@ -33,17 +33,17 @@ const WORDS: [(&str, &str); 23] = [
     ("way", "path, variant, rail"),
 ];
 
-/// Names with such a word that are the field's own, in lower case.
+/// Parts of names that the field itself uses and that are allowed, in lower case.
 const NAMES: [&str; 2] = ["in_place", "under_way"];
 
-/// The library's crates, whose names users read; bindings have the names of C.
+/// Returns whether the file is in a library crate; bindings are exempt, since C gives their names.
 fn is_library(path: &str) -> bool {
     let roots = ["ccl-core/", "src/", "kernels/", "transports/", "plugins/"];
     let is_test = path.contains("/tests") || path.contains("_tests") || path.contains("/examples/");
     roots.iter().any(|root| path.starts_with(root)) && !is_test && !path.contains("/sys/")
 }
 
-/// Names that have words of the project's own.
+/// Finds names with one of the [`WORDS`].
 pub(super) fn names(path: &str, source: &Source) -> Vec<Finding> {
     if !is_library(path) {
         return Vec::new();
@@ -68,7 +68,7 @@ fn own_word(name: &str) -> Option<&'static (&'static str, &'static str)> {
     WORDS.iter().find(|(word, _)| has(word.strip_suffix('s').unwrap_or(word)))
 }
 
-/// The words of a name in lower case, whatever its style.
+/// Returns the words of a name in snake case or camel case, in lower case.
 fn parts(name: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut before = '_';

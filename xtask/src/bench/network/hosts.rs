@@ -1,21 +1,21 @@
 //! Two hosts for measurements: network namespaces of this machine, joined by a link.
 //!
-//! A namespace has no name. A process that waits for the end of its input keeps the namespace
-//! alive, so that everything is gone when this program ends, however it ends.
+//! The namespaces have no names. A process that reads to the end of its input keeps each of them
+//! alive, so nothing is left when this program ends, even if it is killed.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::{Outcome, process};
 
-/// Congestion control of both hosts: the same for all sides, whatever this machine uses (bbr paces
-/// packets, which costs each side time).
+/// Congestion control of both hosts, the same for all sides and independent of this machine's
+/// default. bbr would pace packets, which costs each side time.
 pub(super) const CONGESTION: &str = "reno";
 /// Network interface of each host.
 pub(super) const INTERFACE: &str = "net0";
 const WITHIN: Duration = Duration::from_secs(20);
 
-/// Host of a measurement.
+/// Host of a measurement: a network namespace.
 #[derive(Debug)]
 pub(super) struct Host {
     keeper: Child,
@@ -52,7 +52,7 @@ impl Host {
         Ok(host)
     }
 
-    /// Returns the words of a command line that run the words after them on this host.
+    /// Returns the start of a command line; the command that follows it runs on this host.
     pub(super) fn entrance(&self) -> Vec<String> {
         let net = format!("--net=/proc/{}/ns/net", self.keeper.id());
         vec!["nsenter".to_owned(), net]

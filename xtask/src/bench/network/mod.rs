@@ -122,7 +122,7 @@ fn stream(hosts: &[Host; 2], binaries: &sides::Binaries, rounds: u32) -> Outcome
         size(STREAM_BYTES),
         rate(&series[0]),
         rate(&series[1]),
-        // The sample is a time, so that the ratio is inverted.
+        // Samples are times, so the ratio of rates is inverted.
         ratio(&series[1], &series[0]),
     ];
     let header = ["message", "p2p_matrix", "iperf3", "p2p_matrix / iperf3"];

@@ -47,7 +47,7 @@ pub(super) fn build() -> Outcome<Binaries> {
     Ok(Binaries { examples: target_dir()?.join(DIST).join("examples") })
 }
 
-/// Runs a command on each host at the same time; returns the output of the first.
+/// Runs two commands at the same time; returns the output of the first.
 fn both(mut first: Command, mut second: Command) -> Outcome<String> {
     let other = std::thread::spawn(move || process::capture(&mut second, DEADLINE));
     let output = process::capture(&mut first, DEADLINE);

@@ -1,4 +1,4 @@
-//! MPI over libfabric: MPICH and Intel MPI, which PyPI has, each with a libfabric of its own.
+//! MPICH and Intel MPI from PyPI over libfabric; each has a libfabric of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,14 +10,14 @@ use crate::dist::zig;
 use crate::workspace::target_dir;
 use crate::{Outcome, process};
 
-/// Compiler of an MPI, by which its installation is known.
+/// Compiler of an MPI; its presence means that the MPI is installed.
 const COMPILER: &str = "bin/mpicc";
 const INSTALL_WITHIN: Duration = Duration::from_secs(900);
 const RUN_WITHIN: Duration = Duration::from_secs(120);
-/// Number of timed calls, each with the most bytes that it is for.
+/// Largest message sizes, each with its number of timed calls.
 const ITERATIONS: [(u64, u32); 3] = [(4096, 2000), (1 << 20, 300), (u64::MAX, 12)];
 
-/// An MPI.
+/// Installed MPI, with the compiled program.
 pub(super) struct Mpi {
     pub(super) name: &'static str,
     directory: PathBuf,
@@ -45,8 +45,7 @@ const PACKAGES: [Package; 2] = [
     ),
 ];
 
-/// Returns the MPIs that can be had, which are installed where they are missing, and why others
-/// cannot.
+/// Installs missing MPIs; returns the available ones, and the reasons why others are not available.
 pub(super) fn all() -> Outcome<(Vec<Mpi>, Vec<String>)> {
     let (mut found, mut lacks) = (Vec::new(), Vec::new());
     for (name, packages, variables) in PACKAGES {
@@ -72,7 +71,7 @@ fn install(directory: &Path, packages: &[&str]) -> Outcome {
     zig::install(directory, packages, INSTALL_WITHIN)
 }
 
-/// Returns a command of an MPI, which finds its own files.
+/// Returns a command of an MPI, with the variables by which it finds its own files.
 fn command(directory: &Path, program: &str) -> Command {
     let mut command = Command::new(directory.join(program));
     command.env("I_MPI_ROOT", directory).env("LD_LIBRARY_PATH", directory.join("lib"));

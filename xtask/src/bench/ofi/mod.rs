@@ -20,7 +20,7 @@ const LATENCY_BYTES: u64 = 8;
 const ALL_REDUCE_BYTES: [u64; 4] = [1 << 10, 64 << 10, 1 << 20, 64 << 20];
 const ALL_REDUCE: &str = "all_reduce_perf";
 pub(super) const SIZES: [u64; 3] = [64 << 10, 1 << 20, 16 << 20];
-/// Provider of every version; before libfabric 1.18 it has a layer above it.
+/// Provider that is measured; libfabric before 1.18 adds a layer above it.
 const PROVIDER: &str = "tcp";
 const BUILD_WITHIN: Duration = Duration::from_secs(900);
 const RUN_WITHIN: Duration = Duration::from_secs(90);
@@ -98,7 +98,7 @@ fn row(bytes: u64, is_latency: bool, ours: &Series, bare: &Series) -> Vec<String
         let us = series.median_us().unwrap_or(f64::NAN);
         format!("{:.3}", if is_latency { us } else { bytes as f64 * 1e-3 / us })
     };
-    // Rates invert the ratio.
+    // Samples are times, so the ratio of rates is inverted.
     let (what, compared, aim) = match is_latency {
         true => ("one way, µs", ratio(ours, bare), "1.5 at most"),
         false => ("in one direction, GB/s", ratio(bare, ours), "0.9 at least"),
@@ -106,7 +106,7 @@ fn row(bytes: u64, is_latency: bool, ours: &Series, bare: &Series) -> Vec<String
     vec![format!("{} {what}", size(bytes)), shown(ours), shown(bare), compared, aim.to_owned()]
 }
 
-/// Measurements over a provider of a version.
+/// Version of libfabric to measure, and the directory of programs and the file of results.
 #[derive(Clone, Copy)]
 struct Side<'a> {
     built: &'a Path,
@@ -130,7 +130,7 @@ impl Side<'_> {
         command
     }
 
-    /// Measures sends and receives of ferroccl; returns microseconds of a message.
+    /// Measures sends and receives of ferroccl; returns microseconds per message.
     fn ours(&self, bytes: u64, is_latency: bool) -> Outcome<f64> {
         let iterations = match bytes {
             ..=4096 => 2000,
@@ -152,7 +152,7 @@ impl Side<'_> {
         us.ok_or_else(|| format!("p2p_matrix wrote no times: {found}"))
     }
 
-    /// Measures a bare loop; returns the same.
+    /// Measures the bare loop; returns microseconds per message.
     fn bare(&self, bytes: u64, is_latency: bool) -> Outcome<f64> {
         let mut command = self.command("bare");
         let what = if is_latency { "latency" } else { "stream" };
