@@ -107,7 +107,7 @@ impl Communicator {
             return Err(DeriveError::LeaderCannotListen { during: "split", leader }.into());
         }
         let purpose = format!("split {} color {color}", self.derived);
-        let mut how = self.control.offshoot(&members, position, (port, listener), &purpose);
+        let mut how = self.control.derived_join(&members, position, (port, listener), &purpose);
         how.give_up = unless_failed(&self.control, members);
         let control = Arc::clone(&self.control);
         let measured = self.measured.clone();
@@ -169,7 +169,7 @@ impl Communicator {
             None => from.has_lost(&verdict.survivors),
             // Others may have completed it: this rank agrees with them next.
             Some(control) => {
-                self.control.expect_heir(&Arc::downgrade(&control));
+                self.control.set_successor(&Arc::downgrade(&control));
                 let all = Vec::from_iter(0..control.ranks());
                 let has_lost = control.has_lost(&all);
                 self.successor = Some(control);
@@ -273,13 +273,13 @@ impl Communicator {
             Attempt { error: error.into(), control: None }
         })?;
         let control = Arc::new(control);
-        from.expect_heir(&Arc::downgrade(&control));
+        from.set_successor(&Arc::downgrade(&control));
         // An earlier abort did not find this communicator.
         let linked = linked.and_then(|()| give_up.check(control.rank()));
         let made = linked
             .map_err(Error::from)
             .and_then(|()| Communicator::wired(Arc::clone(&control), secret, config, measured));
-        from.expect_heir(&Weak::new());
+        from.set_successor(&Weak::new());
         made.map_err(|error| {
             if control.failure().is_none() {
                 control.report(control.rank(), error.to_string());

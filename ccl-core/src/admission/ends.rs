@@ -3,7 +3,7 @@
 //! state decides which messages may be sent and when credits are renewed.
 
 use super::inbound::Inbound;
-use super::outbound::{Outbound, Verdict};
+use super::outbound::{CreditOutcome, Outbound};
 
 /// Sending end of a link.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Sender {
 
     /// Takes a credit for messages below this number; returns false if it exceeds the slots.
     pub fn credit(&mut self, below: u64) -> bool {
-        self.0.credit(below as u32) != Verdict::Forged
+        self.0.credit(below as u32) != CreditOutcome::Forged
     }
 }
 

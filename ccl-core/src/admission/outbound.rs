@@ -5,7 +5,7 @@ use crate::time::Instant;
 
 /// The outcome of taking a credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum CreditOutcome {
     Taken,
     Late,
     Forged,
@@ -118,7 +118,7 @@ impl Outbound {
 
     /// Takes the credit that a message from the receiver carries, modulo 2^32. Returns false if the
     /// credit is forged. A credit that overtakes the offer is stored until the offer arrives.
-    pub(super) fn told(&mut self, below: u32) -> bool {
+    pub(super) fn piggybacked_credit(&mut self, below: u32) -> bool {
         let ahead = below.wrapping_sub(self.granted as u32);
         if self.slots == 0 {
             self.early = self.early.max(below.into());
@@ -135,20 +135,20 @@ impl Outbound {
     }
 
     /// Takes a credit. A credit beyond the receiver's slots is forged.
-    pub(super) fn credit(&mut self, below: u32) -> Verdict {
+    pub(super) fn credit(&mut self, below: u32) -> CreditOutcome {
         if self.slots == 0 {
             self.early = self.early.max(below.into());
-            return Verdict::Taken;
+            return CreditOutcome::Taken;
         }
         let distance = ahead(self.granted, below);
         if behind(distance) {
-            return Verdict::Late;
+            return CreditOutcome::Late;
         }
         let below = self.granted + distance;
         if below > self.next + u64::from(self.slots) {
-            return Verdict::Forged;
+            return CreditOutcome::Forged;
         }
         self.granted = below;
-        Verdict::Taken
+        CreditOutcome::Taken
     }
 }

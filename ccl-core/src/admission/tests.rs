@@ -4,7 +4,7 @@ use super::cts::{RECORD_BYTES, Record};
 use super::immediate::{ahead, behind};
 use super::inbound::Inbound;
 use super::offer::Offer;
-use super::outbound::{Outbound, Verdict};
+use super::outbound::{CreditOutcome, Outbound};
 use super::*;
 use crate::time::Instant;
 use crate::transport::{IMMEDIATE_MAX, RemoteKey};
@@ -78,8 +78,8 @@ fn pump(slots: u32, messages: u64) {
         let low = |below: &u64| *below as u32 & (WRAP as u32 - 1);
         let verdicts: Vec<_> =
             credits.iter().rev().map(|below| outbound.credit(low(below))).collect();
-        assert_eq!(verdicts.first(), Some(&Verdict::Taken), "{slots} slots: nothing granted");
-        assert!(verdicts[1..].iter().all(|verdict| *verdict == Verdict::Late));
+        assert_eq!(verdicts.first(), Some(&CreditOutcome::Taken), "{slots} slots: nothing granted");
+        assert!(verdicts[1..].iter().all(|verdict| *verdict == CreditOutcome::Late));
         let stale = (taken.wrapping_sub(1)) as u32 & (WRAP as u32 - 1);
         assert_eq!(inbound.expect(stale), None, "a lap later it is stale");
     }
@@ -102,12 +102,12 @@ fn numbers_that_wrap_change_nothing() {
 fn nobody_grants_more_than_there_are_slots() {
     let mut outbound = Outbound::new(4);
     outbound.open(4, 4);
-    assert_eq!(outbound.credit(5), Verdict::Forged);
+    assert_eq!(outbound.credit(5), CreditOutcome::Forged);
     outbound.sent(1);
-    assert_eq!(outbound.credit(5), Verdict::Taken);
-    assert_eq!(outbound.credit(5), Verdict::Late);
-    assert_eq!(outbound.credit(4), Verdict::Late);
-    assert_eq!(outbound.credit(1 << 18), Verdict::Forged);
+    assert_eq!(outbound.credit(5), CreditOutcome::Taken);
+    assert_eq!(outbound.credit(5), CreditOutcome::Late);
+    assert_eq!(outbound.credit(4), CreditOutcome::Late);
+    assert_eq!(outbound.credit(1 << 18), CreditOutcome::Forged);
     assert_eq!(outbound.forget(), 1);
     assert!(!outbound.ready(NOW, &mut 0));
 }
@@ -115,19 +115,19 @@ fn nobody_grants_more_than_there_are_slots() {
 #[test]
 fn a_grant_in_a_message_is_believed_as_far_as_there_are_slots() {
     let mut outbound = Outbound::new(4);
-    assert!(outbound.told(99), "before the offer it tells nothing");
+    assert!(outbound.piggybacked_credit(99), "before the offer it tells nothing");
     outbound.open(4, 4);
-    assert!(!outbound.told(5) && outbound.told(4));
+    assert!(!outbound.piggybacked_credit(5) && outbound.piggybacked_credit(4));
     for number in 0..3 * WRAP {
         outbound.sent(1);
         outbound.done(outbound.staging());
-        assert!(outbound.told(number as u32 + 5));
+        assert!(outbound.piggybacked_credit(number as u32 + 5));
     }
     // Old credits are accepted, however old.
     for old in [4, WRAP as u32, 2 * WRAP as u32 + 7, 3 * WRAP as u32] {
-        assert!(outbound.told(old), "{old}");
+        assert!(outbound.piggybacked_credit(old), "{old}");
     }
-    assert!(!outbound.told(3 * WRAP as u32 + 5), "more than there are slots");
+    assert!(!outbound.piggybacked_credit(3 * WRAP as u32 + 5), "more than there are slots");
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn what_a_message_tells_needs_no_grant_of_its_own() {
         inbound.arrive(slot, None);
         assert_eq!(inbound.release(), None, "message {number}: half of the slots are not free");
         // A message goes the other way.
-        assert!(outbound.told(inbound.renew() as u32));
+        assert!(outbound.piggybacked_credit(inbound.renew() as u32));
         assert!(outbound.ready(NOW, &mut 0), "message {number}: it is granted again");
         assert_eq!(outbound.done(slot), 1);
     }
@@ -336,7 +336,7 @@ fn credits_that_grow_while_a_link_waits_are_announced() {
         let served = inbound.extend();
         assert!(!served && !inbound.asks_again());
         if let Some(below) = credits {
-            assert_ne!(outbound.credit(below as u32), Verdict::Forged);
+            assert_ne!(outbound.credit(below as u32), CreditOutcome::Forged);
         }
     }
 }
@@ -344,8 +344,8 @@ fn credits_that_grow_while_a_link_waits_are_announced() {
 #[test]
 fn a_grant_that_overtakes_the_offer_counts() {
     for tell in [
-        |outbound: &mut Outbound| outbound.told(5),
-        |outbound: &mut Outbound| outbound.credit(5) == Verdict::Taken,
+        |outbound: &mut Outbound| outbound.piggybacked_credit(5),
+        |outbound: &mut Outbound| outbound.credit(5) == CreditOutcome::Taken,
     ] {
         let mut outbound = Outbound::new(8);
         assert!(tell(&mut outbound) && !outbound.ready(NOW, &mut 0));
@@ -358,7 +358,7 @@ fn a_grant_that_overtakes_the_offer_counts() {
         assert_eq!(sent.count(), 5);
     }
     let mut outbound = Outbound::new(8);
-    assert_eq!(outbound.credit(500), Verdict::Taken);
+    assert_eq!(outbound.credit(500), CreditOutcome::Taken);
     outbound.open(8, 1);
-    assert_eq!(outbound.credit(9), Verdict::Forged, "no more than there are slots");
+    assert_eq!(outbound.credit(9), CreditOutcome::Forged, "no more than there are slots");
 }

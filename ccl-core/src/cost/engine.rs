@@ -14,7 +14,7 @@ pub trait Worker {
 
     /// Notes that a message of the link has arrived or, if `receives` is false, that one may be
     /// sent on the link. Workers can use this to check fewer links in [`Worker::advance`].
-    fn hear(&mut self, _link: Link, _receives: bool) {}
+    fn link_ready(&mut self, _link: Link, _receives: bool) {}
 }
 
 impl Worker for Execution {
@@ -42,7 +42,7 @@ pub trait World {
     fn next(&mut self) -> Result<Option<Rank>, Self::Error>;
 
     /// Notifies a rank's worker of the events on its links since the rank last looked.
-    fn tell<M: Worker>(&mut self, _rank: Rank, _worker: &mut M) {}
+    fn notify<M: Worker>(&mut self, _rank: Rank, _worker: &mut M) {}
 
     /// Returns the ports of a rank, at the present time.
     fn ports(&mut self, rank: Rank) -> Self::Ports<'_>;
@@ -66,7 +66,7 @@ pub fn run<W: World, M: Worker>(world: &mut W, workers: &mut [M]) -> Result<Vec<
     while let Some(rank) = world.next()? {
         let index = rank as usize;
         let Some(worker) = workers.get_mut(index).filter(|_| open[index]) else { continue };
-        world.tell(rank, worker);
+        world.notify(rank, worker);
         loop {
             let progress = worker.advance(&mut world.ports(rank));
             match progress {

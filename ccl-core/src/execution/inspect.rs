@@ -17,7 +17,7 @@ pub struct LinkUse {
 
 /// Position of an unfinished strand.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct StrandPosition {
     /// The strand.
     pub strand: u32,
     /// The channel.
@@ -25,12 +25,12 @@ pub struct Standing {
     /// The chunk that it works on.
     pub chunk: usize,
     /// The next step.
-    pub at: StandsAt,
+    pub at: NextStep,
 }
 
 /// Next step of a strand.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StandsAt {
+pub enum NextStep {
     /// A fold.
     Fold {
         /// Index of the instruction in the strand.
@@ -74,19 +74,19 @@ impl Execution {
 
     /// Returns the position of every unfinished strand.
     #[must_use]
-    pub fn standings(&self) -> Vec<Standing> {
+    pub fn strand_positions(&self) -> Vec<StrandPosition> {
         let peers = |peers| self.bound.peers[range(peers)].to_vec();
         let standing = |(strand, channel, chunk, step): (u32, u32, usize, Option<&Step>)| {
             let at = match step {
-                Some(Step::Fold(fold)) => StandsAt::Fold {
+                Some(Step::Fold(fold)) => NextStep::Fold {
                     instr: fold.instr,
                     recvs: peers(fold.recvs),
                     sends: peers(fold.sends),
                 },
-                Some(&Step::Await { unit, lag }) => StandsAt::Await { unit, lag },
-                Some(Step::Done { .. }) | None => StandsAt::Other,
+                Some(&Step::Await { unit, lag }) => NextStep::Await { unit, lag },
+                Some(Step::Done { .. }) | None => NextStep::Other,
             };
-            Standing { strand, channel, chunk, at }
+            StrandPosition { strand, channel, chunk, at }
         };
         self.unfinished().map(standing).collect()
     }

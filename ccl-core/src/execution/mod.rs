@@ -9,7 +9,7 @@ mod bound;
 mod inspect;
 
 pub use bound::{CallParams, Operand};
-pub use inspect::{LinkUse, Standing, StandsAt};
+pub use inspect::{LinkUse, NextStep, StrandPosition};
 
 use std::sync::Arc;
 

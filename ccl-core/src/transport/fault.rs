@@ -118,13 +118,13 @@ impl<F: Faults> Lane for FaultInjector<F> {
         }
     }
 
-    fn say_farewell(&mut self, endpoint: Option<EndpointId>) -> bool {
-        self.lane.say_farewell(endpoint) && self.faults.leaves()
+    fn poll_shutdown(&mut self, endpoint: Option<EndpointId>) -> bool {
+        self.lane.poll_shutdown(endpoint) && self.faults.leaves()
     }
 
-    fn cut(&mut self, endpoint: EndpointId) {
+    fn abort(&mut self, endpoint: EndpointId) {
         if self.faults.detaches() {
-            self.lane.cut(endpoint);
+            self.lane.abort(endpoint);
         }
     }
 
@@ -245,12 +245,12 @@ impl<F: Faults> Lane for FaultInjector<F> {
         self.pending.is_empty() && self.lane.is_drained()
     }
 
-    fn classify(&mut self, traffic_class: u8) {
-        self.lane.classify(traffic_class);
+    fn set_traffic_class(&mut self, traffic_class: u8) {
+        self.lane.set_traffic_class(traffic_class);
     }
 
-    fn conclude(&mut self, now: Instant) {
-        self.lane.conclude(now);
+    fn flush_acknowledgements(&mut self, now: Instant) {
+        self.lane.flush_acknowledgements(now);
     }
 
     fn sleep(&mut self, longest: Duration) {

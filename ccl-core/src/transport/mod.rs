@@ -28,7 +28,7 @@ use crate::time::Instant;
 pub use error::TransportError;
 pub use fault::{FaultInjector, Faults, FaultyDevice};
 pub use locality::{Locality, pci_address};
-pub use named::{Imported, NamedMemory, Slice, Understood, take};
+pub use named::{Imported, MemoryTable, ResolvedPut, Slice, take};
 pub use registry::{Registration, Registry};
 
 /// A kind of connection between ranks, for example shared memory.
@@ -318,13 +318,13 @@ pub trait Lane: Send + fmt::Debug {
     /// once the peers have the data, or the deadline has passed. [`Lane::detach`] and dropping wait
     /// until this returns true, at most up to a deadline that begins with the first call. To end
     /// several lanes, call this for all of them in turn first: their waits then overlap.
-    fn say_farewell(&mut self, endpoint: Option<EndpointId>) -> bool {
+    fn poll_shutdown(&mut self, endpoint: Option<EndpointId>) -> bool {
         let _ = endpoint;
         true
     }
 
     /// Closes an endpoint at once, without waiting. Requests that have not arrived are never done.
-    fn cut(&mut self, endpoint: EndpointId) {
+    fn abort(&mut self, endpoint: EndpointId) {
         self.detach(endpoint);
     }
 
@@ -440,7 +440,7 @@ pub trait Lane: Send + fmt::Debug {
 
     /// Sets the traffic class (DSCP and ECN) towards peers that are attached from now on, unless a
     /// [`Striping`] says otherwise. Does nothing where packets have no traffic class.
-    fn classify(&mut self, traffic_class: u8) {
+    fn set_traffic_class(&mut self, traffic_class: u8) {
         let _ = traffic_class;
     }
 
@@ -482,7 +482,7 @@ pub trait Lane: Send + fmt::Debug {
 
     /// Tells the lane that this side has all that it waited for, and may not poll again for long.
     /// The lane acknowledges long puts at once, so that the peers get their [`Event::Done`].
-    fn conclude(&mut self, now: Instant) {
+    fn flush_acknowledgements(&mut self, now: Instant) {
         let _ = now;
     }
 

@@ -18,7 +18,7 @@ pub trait Imported {
 /// Registrations that one lane knows, each with the transport's own data `T`, and the memory `R`
 /// that the lane's peers have shared with it.
 #[derive(Debug)]
-pub struct NamedMemory<T, R> {
+pub struct MemoryTable<T, R> {
     registry: Arc<Registry<T>>,
     caps: Caps,
     /// Registrations in order of keys, valid while `withdrawals` is up to date. A list, because
@@ -56,7 +56,7 @@ impl<T> Slice<'_, T> {
 
 /// A put whose keys are resolved, and whose bytes lie inside the memory that the keys stand for.
 #[derive(Debug)]
-pub struct Understood<'n, T, R> {
+pub struct ResolvedPut<'n, T, R> {
     /// Bytes that are put.
     pub source: Slice<'n, T>,
     /// Bytes that follow `source`.
@@ -67,11 +67,11 @@ pub struct Understood<'n, T, R> {
     pub bytes: usize,
 }
 
-impl<T: Clone, R: Imported> NamedMemory<T, R> {
+impl<T: Clone, R: Imported> MemoryTable<T, R> {
     /// Returns the memory of a lane of the device with these registrations.
     #[must_use]
-    pub fn new(registry: Arc<Registry<T>>, caps: Caps) -> NamedMemory<T, R> {
-        NamedMemory {
+    pub fn new(registry: Arc<Registry<T>>, caps: Caps) -> MemoryTable<T, R> {
+        MemoryTable {
             withdrawals: registry.withdrawals(),
             registry,
             caps,
@@ -168,7 +168,7 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
     }
 
     /// Forgets one import of a peer's memory.
-    pub fn give_back(&mut self, at: EndpointId, RemoteMr(number): RemoteMr) {
+    pub fn release_import(&mut self, at: EndpointId, RemoteMr(number): RemoteMr) {
         let index = usize::try_from(number).unwrap_or(usize::MAX);
         let entry = self.remote.get_mut(index);
         let taken = entry.and_then(|entry| entry.take_if(|(owner, _)| *owner == at));
@@ -188,10 +188,10 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
     /// # Errors
     ///
     /// When the put names memory or a range that does not exist, or is too long.
-    pub fn understand(
+    pub fn resolve(
         &mut self,
         request: &WorkRequest,
-    ) -> Result<Understood<'_, T, R>, TransportError> {
+    ) -> Result<ResolvedPut<'_, T, R>, TransportError> {
         let WorkRequest::Put {
             endpoint,
             local,
@@ -224,7 +224,7 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
         let to = self.range_of(endpoint, remote, remote_offset, bytes)?;
         let source = self.remembered(at, local)?;
         let tail = tail.zip(tail_at).map(|(tail, at)| self.remembered(at, tail)).transpose()?;
-        Ok(Understood { source, tail, to, bytes })
+        Ok(ResolvedPut { source, tail, to, bytes })
     }
 
     /// Returns the peer's memory, after checking that the memory has this range.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::violation::{Reason, Violation, Waiting};
 use super::world::World;
-use crate::execution::{Execution, Standing, StandsAt};
+use crate::execution::{Execution, NextStep, StrandPosition};
 use crate::lower::{Instr, Program};
 use crate::types::Rank;
 
@@ -14,9 +14,9 @@ type Position = (Rank, u32, u32);
 /// Follows the waits of a stuck world, from the first stuck strand to a cycle or to an event that
 /// never comes.
 pub(super) fn explain(world: &World, executions: &[Execution], slots: u32) -> Violation {
-    let mut stuck: BTreeMap<Position, Standing> = BTreeMap::new();
+    let mut stuck: BTreeMap<Position, StrandPosition> = BTreeMap::new();
     for (rank, execution) in executions.iter().enumerate() {
-        for standing in execution.standings() {
+        for standing in execution.strand_positions() {
             stuck.insert((rank as Rank, standing.channel, standing.strand), standing);
         }
     }
@@ -40,12 +40,12 @@ fn step(
     world: &World,
     executions: &[Execution],
     rank: Rank,
-    standing: &Standing,
+    standing: &StrandPosition,
 ) -> Option<(Waiting, Option<Position>)> {
     let program = executions[rank as usize].program();
     let channel = standing.channel;
     let (reason, next, instruction) = match &standing.at {
-        StandsAt::Fold { instr, recvs, sends } => {
+        NextStep::Fold { instr, recvs, sends } => {
             let text = text_of(program, standing.strand, *instr);
             let silent = recvs.iter().find(|&&peer| world.waiting(peer, rank, channel) == 0);
             let full = sends.iter().find(|&&peer| world.room(rank, peer, channel) == 0);
@@ -57,14 +57,14 @@ fn step(
             let strand = user_of(&executions[peer as usize], rank, receives);
             (reason, strand.map(|strand| (peer, channel, strand)), text)
         }
-        StandsAt::Await { unit, lag } => {
+        NextStep::Await { unit, lag } => {
             let text = Instr::Await { unit: *unit, lag: *lag }.to_string();
             let strand = strand_that_does(program, *unit);
             (Reason::Unit(*unit), strand.map(|strand| (rank, channel, strand)), text)
         }
-        StandsAt::Other => return None,
+        NextStep::Other => return None,
     };
-    let Standing { strand, chunk, .. } = *standing;
+    let StrandPosition { strand, chunk, .. } = *standing;
     Some((Waiting { rank, strand, channel, chunk, instruction, reason }, next))
 }
 

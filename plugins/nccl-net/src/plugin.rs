@@ -277,7 +277,7 @@ impl Plugin {
             if is_late(sender.connection(), works)
                 && let Err(error) = sender.pump(now)
             {
-                sender.connection().cut(&error.text);
+                sender.connection().abort(&error.text);
             }
         });
         self.receivers.for_each_idle(|_, receiver| {
@@ -285,7 +285,7 @@ impl Plugin {
             if is_late(receiver.connection(), works)
                 && let Err(error) = receiver.pump(now)
             {
-                receiver.connection().cut(&error.text);
+                receiver.connection().abort(&error.text);
             }
         });
         let mut forgotten = Vec::new();

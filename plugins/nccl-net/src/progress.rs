@@ -55,7 +55,8 @@ impl Closed {
     /// the communicator can be dropped without blocking.
     fn is_over(&mut self, now: Instant, in_haste: bool) -> bool {
         if now.since(self.since) >= DRAIN_WITHIN {
-            self.connection().cut("it did not take in time what was sent before this side closed");
+            self.connection()
+                .abort("it did not take in time what was sent before this side closed");
             return true;
         }
         if !self.leaves {
@@ -70,7 +71,7 @@ impl Closed {
             };
             self.leaves = pumped.is_err() || drained;
         }
-        self.leaves && self.connection().say_farewell()
+        self.leaves && self.connection().poll_shutdown()
     }
 }
 

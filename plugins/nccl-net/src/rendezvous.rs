@@ -144,7 +144,7 @@ impl Listening {
         for at in 0..self.joining.len() {
             let (until, name, receiver) = &mut self.joining[at];
             if let Err(error) = receiver.pump(now) {
-                receiver.connection().cut(&error.text);
+                receiver.connection().abort(&error.text);
             }
             if receiver.is_ready() {
                 let connection = receiver.connection();
@@ -156,7 +156,7 @@ impl Listening {
             if gone.is_some() || now >= *until {
                 let reason = gone.unwrap_or_else(|| "it said nothing".to_owned());
                 tracing::warn!("a connection ended before it was ready: {reason}");
-                receiver.connection().cut("it was not ready in time");
+                receiver.connection().abort("it was not ready in time");
                 self.joining.swap_remove(at);
                 return Ok(None);
             }
@@ -267,7 +267,7 @@ impl Attempt {
     /// Cuts a connection that was not handed out: nobody waits for its messages.
     fn give_up(&mut self) {
         if let Some(mut sender) = self.sender.take() {
-            sender.connection().cut("it was given up before it was ready");
+            sender.connection().abort("it was given up before it was ready");
         }
     }
 

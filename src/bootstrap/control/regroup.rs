@@ -104,7 +104,7 @@ impl ControlPlane {
     /// Returns the parameters with which this rank joins a communicator of `members` of this one,
     /// as the `position`th of them. The members meet at `port` of the first, which has the
     /// listener.
-    pub(crate) fn offshoot(
+    pub(crate) fn derived_join(
         &self,
         members: &[Rank],
         position: usize,
@@ -152,7 +152,7 @@ impl ControlPlane {
             listener = Some(known.ok_or(no("the socket for this rendezvous is closed"))?);
         }
         let purpose = format!("survivors {}", verdict.epoch);
-        Ok(self.offshoot(survivors, position, (port, listener), &purpose))
+        Ok(self.derived_join(survivors, position, (port, listener), &purpose))
     }
 
     /// Closes the socket at which the survivors of a verdict met.
@@ -186,7 +186,7 @@ impl ControlPlane {
     }
 
     /// Makes an abort of this communicator also abort `successor` while `successor` is being made.
-    pub(crate) fn expect_heir(&self, successor: &Weak<ControlPlane>) {
+    pub(crate) fn set_successor(&self, successor: &Weak<ControlPlane>) {
         successor.clone_into(&mut self.shared.successor());
     }
 

@@ -111,7 +111,7 @@ impl Engine {
     fn no_stray(&mut self, own: CallRecord, link: Link) -> Result<(), Error> {
         let links = self.ports.links();
         // Asking would connect the peer.
-        if !links.joins(link) || !links.readable(link) {
+        if !links.is_connected(link) || !links.readable(link) {
             return Ok(());
         }
         let (bytes, tag) = links.head(link);
@@ -203,7 +203,7 @@ impl Engine {
             {
                 // Messages sent before the rank left may still be on their way, ahead of the end of
                 // its connection.
-                if messages.may_hear_of(peer) {
+                if messages.may_still_receive(peer) {
                     return None;
                 }
                 let end = messages.lost(peer).map(str::to_owned);
@@ -311,7 +311,7 @@ impl Engine {
             .awaited
             .iter()
             .take(NAMED_MAX)
-            .map(|(link, receive)| match (links.joins(*link), receive) {
+            .map(|(link, receive)| match (links.is_connected(*link), receive) {
                 (false, _) => format!("a connection with rank {}", link.peer),
                 (true, true) => format!("a message from rank {}", link.peer),
                 (true, false) if links.writable(*link) => {

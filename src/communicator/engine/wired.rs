@@ -67,7 +67,7 @@ impl Engine {
         let own_record = records[rank as usize].take();
         let look = match &wiring.messages {
             None => Look::Memory,
-            Some(messages) if messages.makes_calls() => Look::Calls,
+            Some(messages) if messages.needs_system_calls() => Look::Calls,
             Some(_) => Look::Device,
         };
         let wait_policy = WaitPolicy::new(&config, wiring.locals.len(), look, own_doorbell);

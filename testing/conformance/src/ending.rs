@@ -39,7 +39,7 @@ fn flood(fixture: &dyn Fixture, pair: &mut Pair, byte: u8) -> Result<(), String>
 /// Detaches a side while the other one goes on.
 fn leave(fixture: &dyn Fixture, pair: &mut Pair, side: usize) -> Result<(), String> {
     let (endpoint, end) = (pair.ends[side].endpoint, fixture.now() + fixture.patience());
-    while !pair.ends[side].lane.say_farewell(Some(endpoint)) {
+    while !pair.ends[side].lane.poll_shutdown(Some(endpoint)) {
         ensure!(fixture.now() < end, "the farewell does not end");
         pair.poll(fixture.now())?;
         fixture.idle();
@@ -110,7 +110,7 @@ fn last_puts(fixture: &dyn Fixture) -> Outcome {
     pair.post(fixture, 0, &work.split_off(PUTS as usize - 1))?;
     pair.until(fixture, "a put arrives", |pair| arrived(pair) == 1)?;
     let end = fixture.now() + fixture.patience();
-    while !work.is_empty() || !pair.ends[0].lane.say_farewell(Some(leaving)) {
+    while !work.is_empty() || !pair.ends[0].lane.poll_shutdown(Some(leaving)) {
         ensure!(fixture.now() < end, "the farewell does not end");
         let taken = pair.ends[0].lane.post(fixture.now(), &work).map_err(failed("posting"))?;
         work.drain(..taken);

@@ -101,7 +101,7 @@ impl Drop for Pair {
     fn drop(&mut self) {
         for _ in 0..FAREWELLS_MAX {
             // Both sides go on, even if one has finished.
-            let over = self.ends.each_mut().map(|end| end.lane.say_farewell(None));
+            let over = self.ends.each_mut().map(|end| end.lane.poll_shutdown(None));
             if over == [true, true] {
                 break;
             }

@@ -487,7 +487,7 @@ impl Network {
         } else if to == IBV_QPS_RTS {
             pair.attr.ah_attr = known.ah_attr;
             pair.attr.dest_qp_num = known.dest_qp_num;
-            pair.traffic.not_ready_retries = attr.rnr_retry;
+            pair.traffic.rnr_retries = attr.rnr_retry;
         }
         0
     }

@@ -23,7 +23,7 @@ pub struct Traffic {
     /// Path MTU, as `IBV_MTU_...`.
     pub mtu: u32,
     /// Number of retries if the receiver is not ready.
-    pub not_ready_retries: u8,
+    pub rnr_retries: u8,
     /// Writes that have arrived.
     pub writes: u64,
     /// Bytes of the writes that have arrived.

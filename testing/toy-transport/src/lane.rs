@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Caps, Connected, EndpointId, Event, Imported, Lane, MrKey, NamedMemory, Registry, RemoteKey,
+    Caps, Connected, EndpointId, Event, Imported, Lane, MemoryTable, MrKey, Registry, RemoteKey,
     RemoteMr, TransportError, WorkRequest, check_note,
 };
 use ccl_memory::Region;
@@ -41,7 +41,7 @@ struct Endpoint {
 /// Lane that moves bytes between threads.
 #[derive(Debug)]
 pub(crate) struct ToyLane {
-    memory: NamedMemory<(), Shared>,
+    memory: MemoryTable<(), Shared>,
     device: Arc<Registry<()>>,
     depth: usize,
     endpoints: Vec<Option<Endpoint>>,
@@ -51,7 +51,7 @@ pub(crate) struct ToyLane {
 impl ToyLane {
     pub(crate) fn new(device: &Arc<Registry<()>>, caps: &Caps) -> ToyLane {
         ToyLane {
-            memory: NamedMemory::new(Arc::clone(device), caps.clone()),
+            memory: MemoryTable::new(Arc::clone(device), caps.clone()),
             device: Arc::clone(device),
             depth: caps.depth_max,
             endpoints: Vec::new(),
@@ -109,7 +109,7 @@ impl Lane for ToyLane {
     }
 
     fn forget(&mut self, at: EndpointId, mr: RemoteMr) {
-        self.memory.give_back(at, mr);
+        self.memory.release_import(at, mr);
     }
 
     fn map(&mut self, _: EndpointId, _: &RemoteKey) -> Result<Region, TransportError> {
@@ -123,14 +123,14 @@ impl Lane for ToyLane {
                 *request;
             let checked = self.endpoint(endpoint).map(|found| found.is_lost);
             let put = checked.and_then(|is_lost| {
-                let understood = self.memory.understand(request)?;
-                let mut bytes = vec![0; understood.bytes];
-                let (head, tail) = bytes.split_at_mut(understood.source.bytes);
-                understood.source.region()?.read(0, head)?;
-                if let Some(slice) = &understood.tail {
+                let resolved = self.memory.resolve(request)?;
+                let mut bytes = vec![0; resolved.bytes];
+                let (head, tail) = bytes.split_at_mut(resolved.source.bytes);
+                resolved.source.region()?.read(0, head)?;
+                if let Some(slice) = &resolved.tail {
                     slice.region()?.read(0, tail)?;
                 }
-                let (key, offset) = (understood.to.key, remote_offset);
+                let (key, offset) = (resolved.to.key, remote_offset);
                 Ok((is_lost, Frame::Put { key, offset, bytes, immediate, is_control }))
             });
             let (is_lost, frame) = match put {

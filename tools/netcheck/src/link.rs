@@ -54,7 +54,7 @@ impl<'a> Link<'a> {
     pub(crate) fn receiving(side: &'a Side, net: &Net) -> Outcome<Link<'a>> {
         side.step("listening");
         let (listener, handle) = net.listen()?;
-        side.tell(&handle)?;
+        side.send_value(&handle)?;
         side.step("accepting");
         let comm = side.until("accept to give a communicator", || Ok(listener.accept()?))?;
         listener.close()?;
@@ -63,7 +63,7 @@ impl<'a> Link<'a> {
 
     /// Opens the end that connects, with a handle from the peer.
     pub(crate) fn sending(side: &'a Side, net: &Net) -> Outcome<Link<'a>> {
-        let handle: Vec<u8> = side.hear()?;
+        let handle: Vec<u8> = side.receive_value()?;
         Link::to(side, net, &handle)
     }
 

@@ -33,7 +33,7 @@ impl Role {
 
 /// Message from a process of a point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Up {
+pub(crate) enum ChildMessage {
     /// Step that the process begins.
     Step(String),
     /// Value for its peer.
@@ -54,7 +54,7 @@ pub(crate) enum Up {
 
 /// Message to a process of a point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Down {
+pub(crate) enum ParentMessage {
     /// Value from its peer.
     Heard(Value),
     /// The process has no peer any more.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::arguments::Arguments;
-use crate::messages::{Down, Held, Role, Row, Up, Verdict};
+use crate::messages::{ChildMessage, Held, ParentMessage, Role, Row, Verdict};
 use crate::points::{Act, Point};
 
 /// Time that the other process has, on most machines, to report its own failure after one has
@@ -40,7 +40,7 @@ pub(crate) struct Report {
 
 /// Event of a process.
 enum Event {
-    Message(Up),
+    Message(ChildMessage),
     Closed,
 }
 
@@ -125,22 +125,22 @@ impl Pair {
         }
     }
 
-    fn take(&mut self, at: usize, message: Up) {
+    fn take(&mut self, at: usize, message: ChildMessage) {
         match message {
-            Up::Step(step) => self.processes[at].step = step,
-            Up::Tell(value) => self.send_to_other(at, &Down::Heard(value)),
-            Up::Log(line) => self.report.log.push(line),
-            Up::Note(note) => self.report.notes.push(note),
-            Up::Measured(row) => self.report.rows.push(row),
-            Up::Held(role, bytes) => {
+            ChildMessage::Step(step) => self.processes[at].step = step,
+            ChildMessage::Tell(value) => self.send_to_other(at, &ParentMessage::Heard(value)),
+            ChildMessage::Log(line) => self.report.log.push(line),
+            ChildMessage::Note(note) => self.report.notes.push(note),
+            ChildMessage::Measured(row) => self.report.rows.push(row),
+            ChildMessage::Held(role, bytes) => {
                 let held = self.report.held.get_or_insert_default();
                 match role {
                     Role::Receiver => held.receiver = bytes,
                     Role::Sender => held.sender = bytes,
                 }
             }
-            Up::Doomed => self.processes[at].is_doomed = true,
-            Up::Done(verdict) => {
+            ChildMessage::Doomed => self.processes[at].is_doomed = true,
+            ChildMessage::Done(verdict) => {
                 self.processes[at].verdict.get_or_insert(verdict);
                 let has_passed =
                     |process: &Process| matches!(process.verdict, None | Some(Verdict::Passed));
@@ -157,7 +157,7 @@ impl Pair {
 
     /// Tells the other process that its peer has ended, and gives it `GRACE` to end.
     fn ended_early(&mut self, at: usize) {
-        self.send_to_other(at, &Down::PeerEnded);
+        self.send_to_other(at, &ParentMessage::PeerEnded);
         self.end_within(self.grace);
     }
 
@@ -165,7 +165,7 @@ impl Pair {
         self.deadline = self.deadline.min(Instant::now() + time);
     }
 
-    fn send_to_other(&mut self, at: usize, message: &Down) {
+    fn send_to_other(&mut self, at: usize, message: &ParentMessage) {
         let role = self.processes[at].role.other();
         let other = self.processes.iter_mut().find(|process| process.role == role);
         let Some(stdin) = other.and_then(|process| process.child.stdin.as_mut()) else { return };

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::arguments::Arguments;
-use crate::messages::{Role, Up, Verdict};
+use crate::messages::{ChildMessage, Role, Verdict};
 use crate::pair;
 use crate::points::{Act, Point};
 use crate::side::Side;
@@ -29,7 +29,7 @@ pub(crate) fn run(point: &Point, role: Role, arguments: &Arguments) -> ExitCode 
         Err(Stop::PeerEnded) => Verdict::PeerEnded,
     };
     let is_passed = verdict == Verdict::Passed;
-    side.write(&Up::Done(verdict));
+    side.write(&ChildMessage::Done(verdict));
     if !is_passed {
         // Waits to be killed: an exit would look to the peer like a fault of the peer's own.
         std::thread::sleep(side.arguments.on_this_machine(pair::GRACE * 2));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::link::{Flight, Link, Registered, TAG};
 use crate::memory::Memory;
-use crate::messages::{Role, Row, Up};
+use crate::messages::{ChildMessage, Role, Row};
 use crate::net::Net;
 use crate::points::{Act, Kind, ONE_MESSAGE, Point};
 use crate::process::share_of_memory_bytes;
@@ -49,7 +49,7 @@ fn measure(side: &Side) -> Outcome {
         let bandwidth_gbps = both.stream(bytes)?;
         if side.role == Role::Sender {
             let microseconds = |time: Duration| time.as_secs_f64() * 1e6;
-            side.write(&Up::Measured(Row {
+            side.write(&ChildMessage::Measured(Row {
                 bytes,
                 latency_us: microseconds(times[times.len() / 2]),
                 latency_p99_us: microseconds(times[times.len() * 99 / 100]),
@@ -57,7 +57,7 @@ fn measure(side: &Side) -> Outcome {
             }));
         }
     }
-    side.meet()?;
+    side.barrier()?;
     both.there.close()?;
     both.back.close()
 }
@@ -80,10 +80,10 @@ fn measure_memory(side: &Side, net: &Net) -> Outcome {
         links.push(used()?);
     }
     let held = share_of_memory_bytes().saturating_sub(before) / CONNECTIONS;
-    side.write(&Up::Held(side.role, held));
-    side.meet()?;
+    side.write(&ChildMessage::Held(side.role, held));
+    side.barrier()?;
     links.into_iter().try_for_each(Link::close)?;
-    side.meet()
+    side.barrier()
 }
 
 /// Sends messages some time before they are received.
@@ -91,7 +91,7 @@ fn exchange_early(link: &Link<'_>, memory: &Registered) -> Outcome {
     let mut flight = Flight::new(*link);
     let part = |at: usize| memory.part(at * EARLY_BYTES, EARLY_BYTES, TAG);
     if link.side.role == Role::Receiver {
-        link.side.hear::<()>()?;
+        link.side.receive_value::<()>()?;
         std::thread::sleep(LATE);
         for at in 0..IN_FLIGHT {
             flight.post("an early message", |comm| comm.irecv(&[part(at)]))?;
@@ -102,7 +102,7 @@ fn exchange_early(link: &Link<'_>, memory: &Registered) -> Outcome {
                 break;
             }
         }
-        link.side.tell(&())?;
+        link.side.send_value(&())?;
         for at in flight.len()..IN_FLIGHT {
             flight.post("an early message", |comm| comm.isend(&part(at)))?;
         }

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use crate::arguments::Arguments;
 use crate::library::Plugin;
 use crate::log;
-use crate::messages::{Down, Role, Up, Verdict};
+use crate::messages::{ChildMessage, ParentMessage, Role, Verdict};
 use crate::net::Net;
 use crate::stop::{Outcome, Stop, demand, failed, skipped};
 use crate::watch::Watch;
@@ -40,7 +40,7 @@ pub(crate) struct Side {
     /// Current step, and the deadline.
     pub(crate) watch: Arc<Watch>,
     up: Arc<Mutex<File>>,
-    inbox: Mutex<Receiver<Down>>,
+    inbox: Mutex<Receiver<ParentMessage>>,
     slow_calls: Mutex<u32>,
 }
 
@@ -60,14 +60,14 @@ impl Side {
         let up = Arc::new(Mutex::new(File::from(up)));
         let watch = Arc::new(Watch::new(timeout, arguments.on_this_machine(CALL_TIMEOUT)));
         let to_log = Arc::clone(&up);
-        log::to(Box::new(move |line| write(&to_log, &Up::Log(line))));
+        log::to(Box::new(move |line| write(&to_log, &ChildMessage::Log(line))));
         let inbox = Mutex::new(read_in_background()?);
         let (stuck, to_report) = (Arc::clone(&watch), Arc::clone(&up));
         std::thread::Builder::new().name("netcheck watch".to_owned()).spawn(move || {
             loop {
                 std::thread::sleep(Duration::from_millis(20));
                 if let Some(why) = stuck.stuck() {
-                    return write(&to_report, &Up::Done(Verdict::Failed(why)));
+                    return write(&to_report, &ChildMessage::Done(Verdict::Failed(why)));
                 }
             }
         })?;
@@ -129,45 +129,45 @@ impl Side {
     /// Begins a step, whose name is reported if the point fails.
     pub(crate) fn step(&self, step: &str) {
         self.watch.step(step);
-        self.write(&Up::Step(step.to_owned()));
+        self.write(&ChildMessage::Step(step.to_owned()));
     }
 
     /// Shows a text beside the outcome.
     pub(crate) fn note(&self, note: String) {
-        self.write(&Up::Note(note));
+        self.write(&ChildMessage::Note(note));
     }
 
     /// Kills this process. Its peer alone decides the point.
     pub(crate) fn die(&self) -> Outcome {
-        self.write(&Up::Doomed);
+        self.write(&ChildMessage::Doomed);
         let this: Pid = rustix::process::getpid();
         let killed = rustix::process::kill_process(this, Signal::KILL);
         failed(format!("this process could not be killed: {killed:?}"))
     }
 
     /// Sends a value to the peer.
-    pub(crate) fn tell(&self, what: &impl Serialize) -> Outcome {
+    pub(crate) fn send_value(&self, what: &impl Serialize) -> Outcome {
         let value = serde_json::to_value(what);
         let value = value.map_err(|error| Stop::Failed(format!("cannot tell: {error}")))?;
-        self.write(&Up::Tell(value));
+        self.write(&ChildMessage::Tell(value));
         Ok(())
     }
 
     /// Waits for a value from the peer.
-    pub(crate) fn hear<T: DeserializeOwned>(&self) -> Outcome<T> {
+    pub(crate) fn receive_value<T: DeserializeOwned>(&self) -> Outcome<T> {
         let inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         match inbox.recv_timeout(self.watch.left()) {
-            Ok(Down::Heard(value)) => serde_json::from_value(value)
+            Ok(ParentMessage::Heard(value)) => serde_json::from_value(value)
                 .map_err(|error| Stop::Failed(format!("the peer told something else: {error}"))),
             // The peer has ended or takes too long, and reports the reason itself.
-            Ok(Down::PeerEnded) | Err(_) => Err(Stop::PeerEnded),
+            Ok(ParentMessage::PeerEnded) | Err(_) => Err(Stop::PeerEnded),
         }
     }
 
     /// Waits until the peer has called this too.
-    pub(crate) fn meet(&self) -> Outcome {
-        self.tell(&())?;
-        self.hear()
+    pub(crate) fn barrier(&self) -> Outcome {
+        self.send_value(&())?;
+        self.receive_value()
     }
 
     /// Polls until there is a result, or the time is over.
@@ -233,21 +233,21 @@ impl Side {
     }
 
     /// Writes a message to the process that started this one.
-    pub(crate) fn write(&self, message: &Up) {
+    pub(crate) fn write(&self, message: &ChildMessage) {
         write(&self.up, message);
     }
 }
 
-fn write(up: &Mutex<File>, message: &Up) {
+fn write(up: &Mutex<File>, message: &ChildMessage) {
     let Ok(mut line) = serde_json::to_string(message) else { return };
     line.push('\n');
     // A write error means that this process is about to be killed.
     let _ = up.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
 }
 
-/// Reads the peer's values in a thread, so that `hear` can have a deadline. The end of the pipe
-/// means that the parent process has ended; this process then kills itself.
-fn read_in_background() -> std::io::Result<Receiver<Down>> {
+/// Reads the peer's values in a thread, so that `receive_value` can have a deadline. The end of the
+/// pipe means that the parent process has ended; this process then kills itself.
+fn read_in_background() -> std::io::Result<Receiver<ParentMessage>> {
     let (to_inbox, inbox) = channel();
     std::thread::Builder::new().name("netcheck inbox".to_owned()).spawn(move || {
         for line in BufReader::new(std::io::stdin()).lines().map_while(Result::ok) {

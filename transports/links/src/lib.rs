@@ -42,8 +42,8 @@ impl Links {
 
     /// Returns whether the link exists and its peer is connected.
     #[inline]
-    pub fn joins(&mut self, link: Link) -> bool {
-        let by_messages = self.messages.as_ref().is_some_and(|all| all.joins(link.peer));
+    pub fn is_connected(&mut self, link: Link) -> bool {
+        let by_messages = self.messages.as_ref().is_some_and(|all| all.is_connected(link.peer));
         by_messages || self.mapped.duplex(link).is_some()
     }
 

@@ -12,7 +12,7 @@ use ccl_memory::Region;
 use crate::RAILS_MAX;
 use crate::lane::RailsLane;
 use crate::note::WINDOW;
-use crate::rendezvous::{Doors, RailsConnecting, RailsListener};
+use crate::rendezvous::{DeviceListeners, RailsConnecting, RailsListener};
 use crate::shared::Shared;
 
 /// A device made of several devices of this side, all of which lead to each peer. The [crate]
@@ -141,8 +141,9 @@ impl Device for RailsDevice {
 
     fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
         let listening = self.with.devices.iter().map(|device| device.listen(secret));
-        let doors = Arc::new(Mutex::new(Doors::new(listening.collect::<Result<_, _>>()?)));
-        Ok(Box::new(RailsListener::new(doors, &self.with)))
+        let device_listeners =
+            Arc::new(Mutex::new(DeviceListeners::new(listening.collect::<Result<_, _>>()?)));
+        Ok(Box::new(RailsListener::new(device_listeners, &self.with)))
     }
 
     fn connect(

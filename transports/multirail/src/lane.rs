@@ -7,14 +7,14 @@ use std::time::Duration;
 use ccl_core::queue_pairs::{Flow, Striping};
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Address, Connected, EndpointId, Event, Lane, LocalSlice, MrKey, NamedMemory, RailState,
+    Address, Connected, EndpointId, Event, Lane, LocalSlice, MemoryTable, MrKey, RailState,
     RemoteKey, RemoteMr, Slice, TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
 
 use crate::link::{Link, PutPath};
 use crate::memory::{Keys, LocalKeys, Theirs};
-use crate::note::{self, Down, Fate, Note};
+use crate::note::{self, ArrivalReport, Note, RailFailure};
 use crate::rail::{NUMBER, Outcome, Put, Rail, Stage};
 use crate::rendezvous::{Gathered, Hello, lock};
 use crate::shared::Shared;
@@ -52,12 +52,12 @@ pub(crate) struct RailsLane {
     batches: Vec<Vec<WorkRequest>>,
     /// Errors of failed lanes.
     broken: Vec<Option<TransportError>>,
-    memory: NamedMemory<LocalKeys, Theirs>,
+    memory: MemoryTable<LocalKeys, Theirs>,
     /// Links by number; none where detached. Numbers are not used again.
     links: Vec<Option<Link>>,
     below: Vec<Event>,
     /// Rails that peers have closed, by link.
-    downs: Vec<(usize, Down)>,
+    rail_failures: Vec<(usize, RailFailure)>,
     /// Links to be lost, with the reasons.
     ends: Vec<(usize, String)>,
     /// True if puts may wait for a rail.
@@ -80,10 +80,10 @@ impl RailsLane {
             routes: vec![Vec::new(); count],
             batches: vec![Vec::new(); count],
             broken: vec![None; count],
-            memory: NamedMemory::new(Arc::clone(&with.registry), with.caps.clone()),
+            memory: MemoryTable::new(Arc::clone(&with.registry), with.caps.clone()),
             links: Vec::new(),
             below: Vec::new(),
-            downs: Vec::new(),
+            rail_failures: Vec::new(),
             ends: Vec::new(),
             waits: false,
             news: Vec::new(),
@@ -109,22 +109,22 @@ impl RailsLane {
         self.routes[lane].get(number as usize).copied().flatten()
     }
 
-    fn understand(&mut self, request: &WorkRequest) -> Result<Put, TransportError> {
-        let understood = self.memory.understand(request)?;
+    fn resolve(&mut self, request: &WorkRequest) -> Result<Put, TransportError> {
+        let resolved = self.memory.resolve(request)?;
         let keys = |slice: &Slice<'_, LocalKeys>| Arc::clone(&slice.registration.with);
         Ok(Put {
             request: *request,
-            local: keys(&understood.source),
-            tail: understood.tail.as_ref().map(keys),
-            to: understood.to.number,
-            bytes: understood.bytes,
+            local: keys(&resolved.source),
+            tail: resolved.tail.as_ref().map(keys),
+            to: resolved.to.number,
+            bytes: resolved.bytes,
         })
     }
 
     /// Takes one put. Returns false if the link takes no more.
     fn put(&mut self, now: Instant, request: &WorkRequest) -> Result<bool, TransportError> {
         let WorkRequest::Put { endpoint, is_control, .. } = *request;
-        let put = self.understand(request)?;
+        let put = self.resolve(request)?;
         let depth = self.with.caps.depth_max;
         let link = self.link(endpoint)?;
         if link.lost {
@@ -232,7 +232,7 @@ impl RailsLane {
             let reason = error.to_string();
             let routes = self.routes[lane].clone();
             for (number, rail) in routes.into_iter().flatten() {
-                self.fall(number, rail, reason.clone());
+                self.fail(number, rail, reason.clone());
             }
         }
         any
@@ -255,7 +255,7 @@ impl RailsLane {
             Event::Arrived { endpoint, immediate, bytes } => {
                 let Some((number, rail)) = self.routed(lane, endpoint) else { return };
                 let Some(Some(link)) = self.links.get_mut(number) else { return };
-                link.rails[rail].hear(immediate);
+                link.rails[rail].count_arrival(immediate);
                 self.busy = lane;
                 let endpoint = EndpointId(number as u32);
                 self.news.push(Event::Arrived { endpoint, immediate, bytes });
@@ -263,36 +263,36 @@ impl RailsLane {
             Event::Note { endpoint, bytes } => {
                 let Some((number, rail)) = self.routed(lane, endpoint) else { return };
                 match Note::decode(&bytes) {
-                    Some(note) => self.told(number, rail, note, now),
+                    Some(note) => self.handle_note(number, rail, note, now),
                     None => self.lose(number, "it says something that means nothing here"),
                 }
             }
             Event::Lost { endpoint, reason } => {
                 if let Some((number, rail)) = self.routed(lane, endpoint) {
-                    self.fall(number, rail, reason);
+                    self.fail(number, rail, reason);
                 }
             }
         }
     }
 
     /// Handles a note that the peer has sent over a rail.
-    fn told(&mut self, number: usize, over: usize, note: Note, now: Instant) {
+    fn handle_note(&mut self, number: usize, over: usize, note: Note, now: Instant) {
         let Some(Some(link)) = self.links.get_mut(number) else { return };
         match note {
             Note::Fragment { number: fragment, is_last, bytes } => {
                 let mut whole = Vec::new();
-                if !link.notes.hear(fragment, is_last, bytes, &mut whole) {
+                if !link.notes.receive_fragment(fragment, is_last, bytes, &mut whole) {
                     return self.lose(number, "its notes are not what they can be");
                 }
                 let heard = link.notes.heard();
                 let endpoint = EndpointId(number as u32);
                 let notes = whole.into_iter().map(|bytes| Event::Note { endpoint, bytes });
                 self.news.extend(notes);
-                self.tell(number, &[heard]);
+                self.send_notes(number, &[heard]);
             }
-            Note::Heard { below } => link.heard_below(below),
-            Note::Down(down) => self.downs.push((number, down)),
-            Note::Fate(fate) => self.settle(number, &fate, now),
+            Note::Heard { below } => link.acknowledge(below),
+            Note::RailFailure(down) => self.rail_failures.push((number, down)),
+            Note::ArrivalReport(fate) => self.settle(number, &fate, now),
             Note::Keys(keys) => {
                 if link.knows() + keys.len() > IMPORTS_MAX {
                     return self.lose(number, "it shares more memory than anybody can use");
@@ -332,7 +332,7 @@ impl RailsLane {
 
     /// Sends notes to the peer over every rail: no rail is known to work, and a repeated note has
     /// no effect.
-    fn tell(&mut self, number: usize, notes: &[Note]) {
+    fn send_notes(&mut self, number: usize, notes: &[Note]) {
         let RailsLane { links, lanes, .. } = self;
         let Some(Some(link)) = links.get(number) else { return };
         let notes: Vec<Vec<u8>> = notes.iter().map(Note::encode).collect();
@@ -346,16 +346,16 @@ impl RailsLane {
     }
 
     /// Takes out a rail that has failed.
-    fn fall(&mut self, number: usize, at: usize, reason: String) {
+    fn fail(&mut self, number: usize, at: usize, reason: String) {
         let Some(Some(link)) = self.links.get_mut(number) else { return };
         let Some(rail) = link.rails.get_mut(at) else { return };
         let (lane, Some(endpoint)) = (rail.lane, rail.endpoint()) else { return };
         tracing::warn!(rail = at, device = self.with.names[lane], reason, "a rail has failed");
-        let is_clear = rail.fall(at, reason);
+        let is_clear = rail.fail(at, reason);
         link.forget_rail(at);
-        let (is_last, untold) = (!link.is_connected(), link.untold());
+        let (is_last, untold) = (!link.is_connected(), link.undelivered_notes());
         let reasons = link.reasons();
-        self.lanes[lane].cut(endpoint);
+        self.lanes[lane].abort(endpoint);
         self.route(lane, endpoint, None);
         if is_last {
             self.ends.push((number, reasons));
@@ -363,7 +363,7 @@ impl RailsLane {
             let reason = format!("of two puts alike one may be lost; {reasons}");
             self.ends.push((number, reason));
         } else {
-            self.tell(number, &untold);
+            self.send_notes(number, &untold);
         }
     }
 
@@ -386,7 +386,7 @@ impl RailsLane {
 
     /// Answers a peer that has closed its end of a rail, after taking in all arrivals over the
     /// rail.
-    fn answer(&mut self, number: usize, down: &Down, now: Instant) {
+    fn answer(&mut self, number: usize, down: &RailFailure, now: Instant) {
         let at = usize::from(down.rail);
         let rail = |lane: &RailsLane| {
             let rail = lane.links.get(number)?.as_ref()?.rails.get(at)?;
@@ -401,16 +401,16 @@ impl RailsLane {
                 }
             }
             if rail(self).is_some_and(|(_, is_open)| is_open) {
-                self.fall(number, at, "the peer has closed it".to_owned());
+                self.fail(number, at, "the peer has closed it".to_owned());
             }
         }
         let Some(Some(link)) = self.links.get(number) else { return };
         let fate = link.rails[at].answer(down);
-        self.tell(number, &[Note::Fate(fate)]);
+        self.send_notes(number, &[Note::ArrivalReport(fate)]);
     }
 
     /// Handles the peer's answer about the puts of a rail that has failed.
-    fn settle(&mut self, number: usize, fate: &Fate, now: Instant) {
+    fn settle(&mut self, number: usize, fate: &ArrivalReport, now: Instant) {
         let Some(Some(link)) = self.links.get_mut(number) else { return };
         let Some(rail) = link.rails.get_mut(usize::from(fate.rail)) else { return };
         let mut outcomes = Vec::new();
@@ -440,8 +440,8 @@ impl RailsLane {
     }
 
     /// Waits for the farewells of all rails together; each lane limits its own wait.
-    fn part(&mut self, only: Option<EndpointId>) {
-        while !self.say_farewell(only) {
+    fn wait_for_shutdown(&mut self, only: Option<EndpointId>) {
+        while !self.poll_shutdown(only) {
             std::thread::sleep(FAREWELL_PAUSE);
         }
     }
@@ -459,7 +459,7 @@ impl RailsLane {
         link.rails.iter_mut().for_each(Rail::give_up);
         for (lane, endpoint) in endpoints {
             if let Some(endpoint) = endpoint {
-                self.lanes[lane].cut(endpoint);
+                self.lanes[lane].abort(endpoint);
                 self.route(lane, endpoint, None);
             }
         }
@@ -539,19 +539,19 @@ impl RailsLane {
         });
         for (at, connected) in come {
             let epoch = self.links[number].as_ref().map_or(0, |link| link.rails[at].epoch + 1);
-            self.rise(number, at, epoch, connected, now);
+            self.reconnect(number, at, epoch, connected, now);
         }
     }
 
     /// Takes in rails that come back.
     fn open_doors(&mut self, number: usize, now: Instant) {
         let Some(Some(link)) = self.links.get(number) else { return };
-        let Some(doors) = &link.doors else { return };
-        let mut doors = lock(doors);
+        let Some(device_listeners) = &link.device_listeners else { return };
+        let mut device_listeners = lock(device_listeners);
         // The listener reports an error when it is polled.
-        let _ = doors.pump(now);
-        let returned = doors.take_returned(&link.id);
-        drop(doors);
+        let _ = device_listeners.pump(now);
+        let returned = device_listeners.take_returned(&link.id);
+        drop(device_listeners);
         for one in returned {
             let Some(Some(link)) = self.links.get(number) else { return };
             let (at, epoch) = (usize::from(one.hello.rail), one.hello.epoch);
@@ -561,19 +561,26 @@ impl RailsLane {
                 .is_some_and(|rail| matches!(rail.stage, Stage::Down { .. }) && rail.epoch < epoch);
             // A rail that comes too early is dialled again.
             if is_awaited {
-                self.rise(number, at, epoch, one.connected, now);
+                self.reconnect(number, at, epoch, one.connected, now);
             }
         }
     }
 
     /// Takes in a rail that is connected again, and sends the keys of shared memory over it.
-    fn rise(&mut self, number: usize, at: usize, epoch: u32, connected: Connected, now: Instant) {
+    fn reconnect(
+        &mut self,
+        number: usize,
+        at: usize,
+        epoch: u32,
+        connected: Connected,
+        now: Instant,
+    ) {
         let RailsLane { links, lanes, with, .. } = self;
         let Some(Some(link)) = links.get_mut(number) else { return };
         let index = link.rails[at].lane;
         let lane = &mut lanes[index];
         let Ok(endpoint) = lane.attach(connected) else { return link.rails[at].rest(now) };
-        link.rails[at].rise(epoch, endpoint);
+        link.rails[at].reconnect(epoch, endpoint);
         if let Some(striping) = &link.striping {
             lane.set_striping(endpoint, striping);
         }
@@ -643,14 +650,14 @@ impl RailsLane {
         match lanes[index].post(now, &[proof]) {
             // A proof that is not taken is repeated with the next check.
             Ok(taken) => rail.owes_proof = taken == 0,
-            Err(error) => self.fall(number, at, error.to_string()),
+            Err(error) => self.fail(number, at, error.to_string()),
         }
     }
 }
 
 impl Drop for RailsLane {
     fn drop(&mut self) {
-        self.part(None);
+        self.wait_for_shutdown(None);
     }
 }
 
@@ -707,12 +714,12 @@ impl Lane for RailsLane {
         let link = Link::new(id, rails, from, turn);
         let addresses = link.addresses();
         self.links.push(Some(link));
-        self.tell(number, &addresses);
+        self.send_notes(number, &addresses);
         Ok(endpoint)
     }
 
     fn detach(&mut self, endpoint: EndpointId) {
-        self.part(Some(endpoint));
+        self.wait_for_shutdown(Some(endpoint));
         let link = self.links.get_mut(endpoint.0 as usize).and_then(Option::take);
         let Some(link) = link else { return };
         self.memory.forget(endpoint);
@@ -730,23 +737,23 @@ impl Lane for RailsLane {
         });
     }
 
-    fn say_farewell(&mut self, only: Option<EndpointId>) -> bool {
+    fn poll_shutdown(&mut self, only: Option<EndpointId>) -> bool {
         let RailsLane { links, lanes, .. } = self;
         let mut is_over = true;
         let Some(EndpointId(number)) = only else {
-            lanes.iter_mut().for_each(|lane| is_over &= lane.say_farewell(None));
+            lanes.iter_mut().for_each(|lane| is_over &= lane.poll_shutdown(None));
             return is_over;
         };
         let Some(Some(link)) = links.get(number as usize) else { return true };
         for rail in &link.rails {
             if let Some(at) = rail.endpoint() {
-                is_over &= lanes[rail.lane].say_farewell(Some(at));
+                is_over &= lanes[rail.lane].poll_shutdown(Some(at));
             }
         }
         is_over
     }
 
-    fn cut(&mut self, endpoint: EndpointId) {
+    fn abort(&mut self, endpoint: EndpointId) {
         self.lose(endpoint.0 as usize, "this side has given the link up");
         self.detach(endpoint);
     }
@@ -813,7 +820,7 @@ impl Lane for RailsLane {
 
     fn forget(&mut self, at: EndpointId, mr: RemoteMr) {
         let Ok(number) = self.memory.remote(at, mr).map(|memory| memory.number) else { return };
-        self.memory.give_back(at, mr);
+        self.memory.release_import(at, mr);
         // Puts that are under way may have to be repeated.
         if let Some(Some(link)) = self.links.get_mut(at.0 as usize) {
             link.forgotten.push(number);
@@ -837,13 +844,13 @@ impl Lane for RailsLane {
         let link = self.link(endpoint)?;
         if !link.lost {
             let notes = link.notes.say(bytes);
-            self.tell(endpoint.0 as usize, &notes);
+            self.send_notes(endpoint.0 as usize, &notes);
         }
         Ok(())
     }
 
-    fn classify(&mut self, traffic_class: u8) {
-        self.lanes.iter_mut().for_each(|lane| lane.classify(traffic_class));
+    fn set_traffic_class(&mut self, traffic_class: u8) {
+        self.lanes.iter_mut().for_each(|lane| lane.set_traffic_class(traffic_class));
     }
 
     fn set_striping(&mut self, endpoint: EndpointId, striping: &Striping) {
@@ -873,7 +880,7 @@ impl Lane for RailsLane {
         for lane in 0..self.lanes.len() {
             self.listen(lane, now);
         }
-        while let Some((number, down)) = self.downs.pop() {
+        while let Some((number, down)) = self.rail_failures.pop() {
             self.answer(number, &down, now);
         }
         self.end_links(now);
@@ -917,8 +924,8 @@ impl Lane for RailsLane {
         links.all(Link::is_acknowledged) && self.lanes.iter().all(|lane| lane.is_acknowledged())
     }
 
-    fn conclude(&mut self, now: Instant) {
-        self.lanes.iter_mut().for_each(|lane| lane.conclude(now));
+    fn flush_acknowledgements(&mut self, now: Instant) {
+        self.lanes.iter_mut().for_each(|lane| lane.flush_acknowledgements(now));
     }
 
     fn sleep(&mut self, longest: Duration) {

@@ -11,7 +11,7 @@ use ccl_core::transport::{
 
 use crate::note::{FRAGMENT_BYTES, Note, WINDOW};
 use crate::rail::{Put, Rail, Stage};
-use crate::rendezvous::{Dial, Doors, From, LinkId};
+use crate::rendezvous::{DeviceListeners, Dial, LinkId, LinkOrigin};
 
 /// Largest distance of a fragment ahead of the next one in order.
 const EARLY_MAX: usize = 4096;
@@ -63,7 +63,7 @@ impl Notes {
         fragments.map(fragment).collect()
     }
 
-    fn heard_below(&mut self, below: u32) {
+    fn acknowledge(&mut self, below: u32) {
         let count = below.wrapping_sub(self.first) as usize;
         if count <= self.said.len() {
             self.said.drain(..count);
@@ -73,7 +73,7 @@ impl Notes {
 
     /// Takes in a fragment, and appends completed notes. Returns false if the fragment is not
     /// valid.
-    pub(crate) fn hear(
+    pub(crate) fn receive_fragment(
         &mut self,
         number: u32,
         is_last: bool,
@@ -128,8 +128,8 @@ pub(crate) struct Link {
     pub(crate) rails: Vec<Rail>,
     /// Means to dial rails again, on the side that has dialled.
     pub(crate) dial: Option<Dial>,
-    /// Doors that rails come back to, on the side that was dialled.
-    pub(crate) doors: Option<Arc<Mutex<Doors>>>,
+    /// Listeners that rails come back to, on the side that was dialled.
+    pub(crate) device_listeners: Option<Arc<Mutex<DeviceListeners>>>,
     /// Addresses of devices of this side that the peer may not know.
     addresses: Vec<Note>,
     /// Rails that are being dialled.
@@ -151,12 +151,14 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(id: LinkId, rails: Vec<Rail>, from: From, turn: usize) -> Link {
-        let (dial, doors, untold) = match from {
+    pub(crate) fn new(id: LinkId, rails: Vec<Rail>, from: LinkOrigin, turn: usize) -> Link {
+        let (dial, device_listeners, untold) = match from {
             // A link with one rail ends with that rail.
             _ if rails.len() == 1 => (None, None, Vec::new()),
-            From::Dialled(dial) => (Some(dial), None, Vec::new()),
-            From::Listened(doors, untold) => (None, Some(doors), untold),
+            LinkOrigin::Dialled(dial) => (Some(dial), None, Vec::new()),
+            LinkOrigin::Listened(device_listeners, untold) => {
+                (None, Some(device_listeners), untold)
+            }
         };
         let note = |(device, address)| Note::Address { device, address };
         let addresses = untold.into_iter().map(note).collect();
@@ -165,7 +167,7 @@ impl Link {
             turn,
             rails,
             dial,
-            doors,
+            device_listeners,
             addresses,
             dialling: Vec::new(),
             waiting: VecDeque::new(),
@@ -215,7 +217,7 @@ impl Link {
         let idle = |memory: &mut u32| {
             let named = |put: &Put| put.to == *memory;
             is_acknowledged
-                || !(waiting.iter().any(named) || rails.iter().any(|rail| rail.names(*memory)))
+                || !(waiting.iter().any(named) || rails.iter().any(|rail| rail.writes_to(*memory)))
         };
         let idle: Vec<u32> = forgotten.extract_if(.., idle).collect();
         idle.into_iter().map(|memory| self.forget(memory)).collect()
@@ -338,19 +340,19 @@ impl Link {
     }
 
     /// Returns the notes that may not have reached the peer because their rail has failed.
-    pub(crate) fn untold(&self) -> Vec<Note> {
+    pub(crate) fn undelivered_notes(&self) -> Vec<Note> {
         let mut notes = self.addresses();
         notes.extend(self.notes.unheard(0));
         notes.extend(self.rails.iter().filter_map(|rail| match &rail.stage {
-            Stage::Asking(down) => Some(Note::Down(down.clone())),
+            Stage::Asking(down) => Some(Note::RailFailure(down.clone())),
             _ => None,
         }));
         notes
     }
 
     /// Forgets the fragments of notes that the peer has heard.
-    pub(crate) fn heard_below(&mut self, below: u32) {
-        self.notes.heard_below(below);
+    pub(crate) fn acknowledge(&mut self, below: u32) {
+        self.notes.acknowledge(below);
     }
 
     /// Returns the failure of each rail, for an error message.
@@ -377,15 +379,18 @@ mod tests {
         let mut whole = Vec::new();
         for note in notes {
             let Note::Fragment { number, is_last, bytes } = note else { panic!("{note:?}") };
-            assert!(other.hear(number, is_last, bytes, &mut whole));
+            assert!(other.receive_fragment(number, is_last, bytes, &mut whole));
         }
         assert_eq!(whole, texts);
         let Note::Heard { below } = other.heard() else { panic!("something else") };
-        one.heard_below(below);
+        one.acknowledge(below);
         assert!(one.unheard(0).is_empty());
-        assert!(!other.hear(u32::MAX / 3, true, Vec::new(), &mut whole), "too far ahead");
+        assert!(
+            !other.receive_fragment(u32::MAX / 3, true, Vec::new(), &mut whole),
+            "too far ahead"
+        );
         let long = vec![0; NOTE_BYTES_MAX];
-        assert!(other.hear(below, false, long, &mut whole));
-        assert!(!other.hear(below + 1, true, vec![0], &mut whole), "too long");
+        assert!(other.receive_fragment(below, false, long, &mut whole));
+        assert!(!other.receive_fragment(below + 1, true, vec![0], &mut whole), "too long");
     }
 }

@@ -18,7 +18,7 @@ const KEY_FIXED_BYTES: usize = 8;
 
 /// Report of a rail that has failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Down {
+pub(crate) struct RailFailure {
     pub(crate) rail: u8,
     /// Number of times that the rail had come back.
     pub(crate) epoch: u32,
@@ -30,12 +30,12 @@ pub(crate) struct Down {
 
 /// Fate of the puts over a rail that has failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Fate {
+pub(crate) struct ArrivalReport {
     pub(crate) rail: u8,
     pub(crate) epoch: u32,
     /// Number of puts that were done and have not arrived, which must be 0.
     pub(crate) missing: u64,
-    /// True for each put that has arrived, in the order of `Down::open`.
+    /// True for each put that has arrived, in the order of `RailFailure::open`.
     pub(crate) arrived: Vec<bool>,
 }
 
@@ -52,8 +52,8 @@ pub(crate) enum Note {
     Heard {
         below: u32,
     },
-    Down(Down),
-    Fate(Fate),
+    RailFailure(RailFailure),
+    ArrivalReport(ArrivalReport),
     /// Numbers of shared memory, each with its key on the rail that carries this note.
     Keys(Vec<(u32, Vec<u8>)>),
     /// All keys were sent, and this side accepts keys over the rail.
@@ -77,8 +77,8 @@ impl Note {
     pub(crate) fn decode(bytes: &[u8]) -> Option<Note> {
         let note = decode(bytes).ok()?;
         let plausible = match &note {
-            Note::Down(down) => down.open.len() <= WINDOW,
-            Note::Fate(fate) => fate.arrived.len() <= WINDOW,
+            Note::RailFailure(down) => down.open.len() <= WINDOW,
+            Note::ArrivalReport(fate) => fate.arrived.len() <= WINDOW,
             _ => true,
         };
         plausible.then_some(note)
@@ -121,8 +121,8 @@ mod tests {
             Note::Fragment { number: 9, is_last: true, bytes: vec![5; FRAGMENT_BYTES] },
             Note::Fragment { number: 0, is_last: false, bytes: Vec::new() },
             Note::Heard { below: u32::MAX },
-            Note::Down(Down { rail: 3, epoch: 77, done: 1 << 50, open }),
-            Note::Fate(Fate { rail: 3, epoch: 77, missing: 0, arrived }),
+            Note::RailFailure(RailFailure { rail: 3, epoch: 77, done: 1 << 50, open }),
+            Note::ArrivalReport(ArrivalReport { rail: 3, epoch: 77, missing: 0, arrived }),
             Note::Ready,
             Note::Told,
             Note::Address { device: 3, address: Address(vec![1; 2000]) },
@@ -139,7 +139,7 @@ mod tests {
         for nonsense in [&[][..], &[0], &[1], &[0, 0, 2, 0], &[2, 0], &[4, 1], &[5, 5], &[9]] {
             assert_eq!(Note::decode(nonsense), None, "{nonsense:?}");
         }
-        let long = Down { rail: 0, epoch: 0, done: 0, open: vec![0; WINDOW + 1] };
-        assert_eq!(Note::decode(&Note::Down(long).encode()), None);
+        let long = RailFailure { rail: 0, epoch: 0, done: 0, open: vec![0; WINDOW + 1] };
+        assert_eq!(Note::decode(&Note::RailFailure(long).encode()), None);
     }
 }

@@ -11,7 +11,7 @@ use crossbeam::utils::CachePadded;
 
 use crate::RAILS_MAX;
 use crate::memory::LocalKeys;
-use crate::note::{Down, Fate, WINDOW};
+use crate::note::{ArrivalReport, RailFailure, WINDOW};
 
 /// Largest number of a put; the next number is 0.
 pub(crate) const NUMBER: u64 = (1 << 36) - 1;
@@ -51,7 +51,7 @@ pub(crate) enum Stage {
     Joining(EndpointId),
     Up(EndpointId),
     /// The rail has failed, and the peer is asked which of these puts have arrived.
-    Asking(Down),
+    Asking(RailFailure),
     /// The rail is down. It is tried again after the time `again`.
     Down {
         again: Option<Instant>,
@@ -101,12 +101,12 @@ struct Posted {
 struct Heard {
     count: u64,
     /// Immediates of the last arrivals.
-    names: VecDeque<u32>,
+    immediates: VecDeque<u32>,
 }
 
 impl Heard {
     fn new() -> Heard {
-        Heard { count: 0, names: VecDeque::with_capacity(HEARD) }
+        Heard { count: 0, immediates: VecDeque::with_capacity(HEARD) }
     }
 }
 
@@ -142,7 +142,7 @@ pub(crate) struct Rail {
     first: u64,
     window: VecDeque<Posted>,
     /// Immediates of the last puts.
-    names: VecDeque<u32>,
+    immediates: VecDeque<u32>,
     /// Number of puts with an immediate that are done, since the rail was connected last.
     done: u64,
     /// Number of puts that are not done; `bytes` is the number of their bytes.
@@ -213,7 +213,7 @@ impl Rail {
             // The numbers wrap soon after the start, not only after days.
             first: NUMBER - 100,
             window: VecDeque::with_capacity(AT_ONCE),
-            names: VecDeque::with_capacity(NAMES),
+            immediates: VecDeque::with_capacity(NAMES),
             done: 0,
             open: 0,
             open_control: 0,
@@ -312,10 +312,10 @@ impl Rail {
     /// Takes a put that goes over this rail. Returns its number.
     pub(crate) fn take(&mut self, put: Put, now: Instant) -> u64 {
         if let Some(name) = put.immediate() {
-            if self.names.len() == NAMES {
-                self.names.pop_front();
+            if self.immediates.len() == NAMES {
+                self.immediates.pop_front();
             }
-            self.names.push_back(name);
+            self.immediates.push_back(name);
         }
         self.rate.begin(now);
         self.carries_since.get_or_insert(now);
@@ -328,7 +328,7 @@ impl Rail {
     pub(crate) fn untake(&mut self) -> Option<Put> {
         let Posted { put, .. } = self.window.pop_back()?;
         if put.immediate().is_some() {
-            self.names.pop_back();
+            self.immediates.pop_back();
         }
         self.end(put.is_control(), put.bytes);
         Some(put)
@@ -340,7 +340,7 @@ impl Rail {
     }
 
     /// Returns whether a put that is not done goes to this memory.
-    pub(crate) fn names(&self, memory: u32) -> bool {
+    pub(crate) fn writes_to(&self, memory: u32) -> bool {
         self.window.iter().any(|posted| !posted.is_done && posted.put.to == memory)
     }
 
@@ -369,47 +369,48 @@ impl Rail {
     }
 
     /// Counts an arrived put of the peer.
-    pub(crate) fn hear(&mut self, name: u32) {
-        let Heard { count, names } = &mut self.heard;
+    pub(crate) fn count_arrival(&mut self, name: u32) {
+        let Heard { count, immediates } = &mut self.heard;
         *count += 1;
-        if names.len() == HEARD {
-            names.pop_front();
+        if immediates.len() == HEARD {
+            immediates.pop_front();
         }
-        names.push_back(name);
+        immediates.push_back(name);
     }
 
     /// Takes the rail out after a failure. Returns whether the peer can tell its puts apart.
-    pub(crate) fn fall(&mut self, number: usize, reason: String) -> bool {
+    pub(crate) fn fail(&mut self, number: usize, reason: String) -> bool {
         let undone = self.window.iter().filter(|posted| !posted.is_done);
         let open: Vec<u32> = undone.filter_map(|posted| posted.put.immediate()).collect();
-        let once = |name: &u32| self.names.iter().filter(|known| *known == name).count() == 1;
+        let once = |name: &u32| self.immediates.iter().filter(|known| *known == name).count() == 1;
         let is_clear = open.iter().all(once);
         let (rail, epoch, done) = (number as u8, self.epoch, self.done);
-        self.stage = Stage::Asking(Down { rail, epoch, done, open });
+        self.stage = Stage::Asking(RailFailure { rail, epoch, done, open });
         (self.failures, self.failure) = (self.failures + 1, Some(reason));
         self.rate.since = None;
         is_clear
     }
 
     /// Returns the fate of the peer's puts.
-    pub(crate) fn answer(&self, down: &Down) -> Fate {
-        let nothing = Heard { count: 0, names: VecDeque::new() };
+    pub(crate) fn answer(&self, down: &RailFailure) -> ArrivalReport {
+        let nothing = Heard { count: 0, immediates: VecDeque::new() };
         let heard = match &self.before {
             _ if down.epoch == self.epoch => &self.heard,
             Some(before) if down.epoch.wrapping_add(1) == self.epoch => before,
             _ => &nothing,
         };
-        let arrived: Vec<bool> = down.open.iter().map(|name| heard.names.contains(name)).collect();
+        let arrived: Vec<bool> =
+            down.open.iter().map(|name| heard.immediates.contains(name)).collect();
         let came = arrived.iter().filter(|arrived| **arrived).count() as u64;
         let missing = down.done.abs_diff(heard.count.saturating_sub(came));
-        Fate { rail: down.rail, epoch: down.epoch, missing, arrived }
+        ArrivalReport { rail: down.rail, epoch: down.epoch, missing, arrived }
     }
 
     /// Takes in the peer's answer, and appends the outcome of each put. Returns false if the answer
     /// fits no open question.
     pub(crate) fn settle(
         &mut self,
-        fate: &Fate,
+        fate: &ArrivalReport,
         now: Instant,
         outcomes: &mut Vec<Outcome>,
     ) -> bool {
@@ -445,9 +446,9 @@ impl Rail {
     }
 
     /// Takes in a new connection of the rail.
-    pub(crate) fn rise(&mut self, epoch: u32, endpoint: EndpointId) {
+    pub(crate) fn reconnect(&mut self, epoch: u32, endpoint: EndpointId) {
         self.before = Some(std::mem::replace(&mut self.heard, Heard::new()));
-        self.names.clear();
+        self.immediates.clear();
         (self.epoch, self.done) = (epoch, 0);
         (self.proved, self.informed, self.owes_proof) = (false, false, false);
         self.stage = Stage::Joining(endpoint);

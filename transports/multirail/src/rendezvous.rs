@@ -132,17 +132,17 @@ pub(crate) struct Gathered {
     pub(crate) id: LinkId,
     /// Connections by rail; none for a rail that has not connected.
     pub(crate) rails: Vec<Option<Connected>>,
-    pub(crate) from: From,
+    pub(crate) from: LinkOrigin,
 }
 
 /// Side of a link.
 #[derive(Debug)]
-pub(crate) enum From {
+pub(crate) enum LinkOrigin {
     /// The side that has dialled.
     Dialled(Dial),
-    /// The side that was dialled: the doors that rails come back to, and the devices that the other
-    /// side does not know yet, with their addresses.
-    Listened(Arc<Mutex<Doors>>, Vec<(u8, Address)>),
+    /// The side that was dialled: the listeners that rails come back to, and the devices that the
+    /// other side does not know yet, with their addresses.
+    Listened(Arc<Mutex<DeviceListeners>>, Vec<(u8, Address)>),
 }
 
 impl Inner for Gathered {
@@ -173,7 +173,7 @@ struct Gathering {
 /// Listeners that accept rails, one for each device. Lanes poll them, too: rails may come back when
 /// nobody waits for a link.
 #[derive(Debug)]
-pub(crate) struct Doors {
+pub(crate) struct DeviceListeners {
     listeners: Vec<Box<dyn Listener>>,
     gathering: Vec<Gathering>,
     known: VecDeque<LinkId>,
@@ -186,9 +186,9 @@ pub(crate) struct Doors {
     is_closed: bool,
 }
 
-impl Doors {
-    pub(crate) fn new(listeners: Vec<Box<dyn Listener>>) -> Doors {
-        Doors {
+impl DeviceListeners {
+    pub(crate) fn new(listeners: Vec<Box<dyn Listener>>) -> DeviceListeners {
+        DeviceListeners {
             listeners,
             gathering: Vec::new(),
             known: VecDeque::new(),
@@ -271,54 +271,59 @@ impl Doors {
     }
 }
 
-/// Locks the doors. Poisoning is ignored: no panic leaves them half changed.
-pub(crate) fn lock(doors: &Mutex<Doors>) -> MutexGuard<'_, Doors> {
-    doors.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks the listeners. Poisoning is ignored: no panic leaves them half changed.
+pub(crate) fn lock(device_listeners: &Mutex<DeviceListeners>) -> MutexGuard<'_, DeviceListeners> {
+    device_listeners.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Listener for links.
 #[derive(Debug)]
 pub(crate) struct RailsListener {
-    doors: Arc<Mutex<Doors>>,
+    device_listeners: Arc<Mutex<DeviceListeners>>,
     with: Arc<Shared>,
 }
 
 impl RailsListener {
-    pub(crate) fn new(doors: Arc<Mutex<Doors>>, with: &Arc<Shared>) -> RailsListener {
-        RailsListener { doors, with: Arc::clone(with) }
+    pub(crate) fn new(
+        device_listeners: Arc<Mutex<DeviceListeners>>,
+        with: &Arc<Shared>,
+    ) -> RailsListener {
+        RailsListener { device_listeners, with: Arc::clone(with) }
     }
 }
 
 impl Listener for RailsListener {
     fn address(&self) -> Address {
-        lock(&self.doors).addresses().encode()
+        lock(&self.device_listeners).addresses().encode()
     }
 
     fn poll(&mut self, now: Instant) -> Result<Option<Connected>, TransportError> {
-        let mut doors = lock(&self.doors);
-        let pumped = doors.pump(now);
-        let Some(Gathering { id, text, rails, known, .. }) = doors.gathered.pop_front() else {
+        let mut device_listeners = lock(&self.device_listeners);
+        let pumped = device_listeners.pump(now);
+        let Some(Gathering { id, text, rails, known, .. }) = device_listeners.gathered.pop_front()
+        else {
             return pumped.map(|()| None);
         };
-        let untold = (0..).zip(doors.addresses().known).skip(known).collect();
-        let from = From::Listened(Arc::clone(&self.doors), untold);
+        let untold = (0..).zip(device_listeners.addresses().known).skip(known).collect();
+        let from = LinkOrigin::Listened(Arc::clone(&self.device_listeners), untold);
         let inner = Gathered { with: Arc::clone(&self.with), id, rails, from };
         Ok(Some(Connected { hello: text, inner: Box::new(inner) }))
     }
 
     fn rejected(&self) -> u64 {
-        let doors = lock(&self.doors);
-        doors.rejected + doors.listeners.iter().map(|listener| listener.rejected()).sum::<u64>()
+        let device_listeners = lock(&self.device_listeners);
+        device_listeners.rejected
+            + device_listeners.listeners.iter().map(|listener| listener.rejected()).sum::<u64>()
     }
 }
 
 impl Drop for RailsListener {
-    /// Closes the doors to new links. Rails may still come back.
+    /// Closes the listeners for new links. Rails may still come back.
     fn drop(&mut self) {
-        let mut doors = lock(&self.doors);
-        doors.is_closed = true;
-        doors.gathering.clear();
-        doors.gathered.clear();
+        let mut device_listeners = lock(&self.device_listeners);
+        device_listeners.is_closed = true;
+        device_listeners.gathering.clear();
+        device_listeners.gathered.clear();
     }
 }
 
@@ -412,7 +417,8 @@ impl Connecting for RailsConnecting {
         if rails.iter().all(Option::is_none) {
             return Err(error);
         }
-        let (with, id, from) = (Arc::clone(&self.with), self.id, From::Dialled(self.dial.clone()));
+        let (with, id, from) =
+            (Arc::clone(&self.with), self.id, LinkOrigin::Dialled(self.dial.clone()));
         let inner = Gathered { with, id, rails, from };
         Ok(Some(Connected { hello: Vec::new(), inner: Box::new(inner) }))
     }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use ccl_clock::now;
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Caps, Connected, EndpointId, Event, Lane, MrKey, NamedMemory, Registry, RemoteKey, RemoteMr,
+    Caps, Connected, EndpointId, Event, Lane, MemoryTable, MrKey, Registry, RemoteKey, RemoteMr,
     TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
-use ccl_socket::{Farewell, Link};
+use ccl_socket::{Link, ShutdownWait};
 use libfabric_sys::{FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, fi_context2};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
@@ -53,7 +53,7 @@ pub(crate) struct OfiLane {
     /// Process of the lane. The child of a fork has the same connections, and must send nothing on
     /// them.
     process: Pid,
-    memory: NamedMemory<Arc<Registered>, Shared>,
+    memory: MemoryTable<Arc<Registered>, Shared>,
     number: u64,
     /// Peers by the numbers of their endpoints; empty where detached. Numbers are not used again.
     peers: Vec<Option<Peer>>,
@@ -77,7 +77,7 @@ pub(crate) struct OfiLane {
     /// Events that came during a farewell.
     deferred: Vec<Event>,
     checked: Instant,
-    farewell: Farewell,
+    farewell: ShutdownWait,
 }
 
 impl OfiLane {
@@ -101,7 +101,7 @@ impl OfiLane {
             is_done_early: !mode.writes || !domain.info().suits_writes(),
             patience,
             mode,
-            memory: NamedMemory::new(registry, caps),
+            memory: MemoryTable::new(registry, caps),
             number: LANES.fetch_add(1, Ordering::Relaxed),
             peers: Vec::new(),
             first: 0,
@@ -112,7 +112,7 @@ impl OfiLane {
             done: Vec::new(),
             deferred: Vec::new(),
             checked: Instant::ZERO,
-            farewell: Farewell::default(),
+            farewell: ShutdownWait::default(),
         };
         // From here on, the endpoint is closed before the inbox goes.
         let posted = lock(&lane.posted);
@@ -139,7 +139,7 @@ impl OfiLane {
     /// Takes one put; returns false if the link takes no more.
     fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
         let WorkRequest::Put { endpoint, remote_offset, is_control, immediate, id, .. } = *request;
-        let understood = self.memory.understand(request)?;
+        let resolved = self.memory.resolve(request)?;
         let peer = self.peers.get_mut(endpoint.0 as usize).and_then(Option::as_mut);
         let peer = peer.ok_or(TransportError::UnknownEndpoint(endpoint))?;
         if peer.lost.is_some() || peer.failing.is_some() {
@@ -149,9 +149,9 @@ impl OfiLane {
         if peer.outstanding[usize::from(is_control)] >= DEPTH_MAX {
             return Ok(false);
         }
-        let remote = (understood.to.address + remote_offset as u64, understood.to.key);
+        let remote = (resolved.to.address + remote_offset as u64, resolved.to.key);
         let mut write = Write::new(endpoint, (id, is_control), immediate, remote);
-        let slices = [Some(&understood.source), understood.tail.as_ref()];
+        let slices = [Some(&resolved.source), resolved.tail.as_ref()];
         for slice in slices.into_iter().flatten().filter(|slice| slice.bytes > 0) {
             write.add(slice);
         }
@@ -166,7 +166,7 @@ impl OfiLane {
                 return Ok(true);
             }
             // Providers check the registration of an empty range, too.
-            write.add(&understood.source);
+            write.add(&resolved.source);
         }
         peer.outstanding[usize::from(is_control)] += 1;
         (peer.puts, write.put) = (peer.puts + 1, peer.puts);
@@ -404,7 +404,7 @@ impl OfiLane {
             let Some(peer) = peer else { continue };
             // No endpoints are left after memory was withdrawn; all peers are lost then.
             if let Some(own) = endpoints.get(number / self.peers_max) {
-                peer.hear(now, &self.patience, (own, self.peers_max), &mut notes);
+                peer.receive_messages(now, &self.patience, (own, self.peers_max), &mut notes);
                 if self.is_done_early {
                     peer.tell_sent(now);
                     peer.miss(now);
@@ -430,8 +430,8 @@ impl OfiLane {
     }
 
     /// Waits until peers have what was posted, for at most [`FAREWELL`] per peer.
-    fn part(&mut self, only: Option<EndpointId>) {
-        while !self.say_farewell(only) {
+    fn wait_for_shutdown(&mut self, only: Option<EndpointId>) {
+        while !self.poll_shutdown(only) {
             std::thread::sleep(FAREWELL_PAUSE);
         }
     }
@@ -551,7 +551,7 @@ impl Lane for OfiLane {
     }
 
     fn detach(&mut self, endpoint: EndpointId) {
-        self.part(Some(endpoint));
+        self.wait_for_shutdown(Some(endpoint));
         self.close(endpoint);
         self.deferred.retain(|event| match event {
             Event::Arrived { endpoint: at, .. }
@@ -561,7 +561,7 @@ impl Lane for OfiLane {
         });
     }
 
-    fn say_farewell(&mut self, only: Option<EndpointId>) -> bool {
+    fn poll_shutdown(&mut self, only: Option<EndpointId>) -> bool {
         if self.process != rustix::process::getpid() {
             return true;
         }
@@ -591,7 +591,7 @@ impl Lane for OfiLane {
         self.farewell.is_over(now(), FAREWELL, &waiting, only)
     }
 
-    fn cut(&mut self, endpoint: EndpointId) {
+    fn abort(&mut self, endpoint: EndpointId) {
         if let Ok(peer) = self.peer(endpoint) {
             peer.lose("this side has given the link up".to_owned());
         }
@@ -633,7 +633,7 @@ impl Lane for OfiLane {
     }
 
     fn forget(&mut self, at: EndpointId, mr: RemoteMr) {
-        self.memory.give_back(at, mr);
+        self.memory.release_import(at, mr);
     }
 
     fn map(&mut self, _at: EndpointId, _key: &RemoteKey) -> Result<Region, TransportError> {
@@ -649,7 +649,7 @@ impl Lane for OfiLane {
         check_note(bytes)?;
         let peer = self.peer(endpoint)?;
         if peer.lost.is_none() {
-            peer.side.say(&ccl_socket::SideMessage::Note(bytes.to_vec()));
+            peer.side.send(&ccl_socket::SideMessage::Note(bytes.to_vec()));
         }
         Ok(())
     }
@@ -724,7 +724,7 @@ impl Drop for OfiLane {
             // The provider's state is the parent's.
             return;
         }
-        self.part(None);
+        self.wait_for_shutdown(None);
         for number in 0..self.peers.len() {
             self.close(EndpointId(number as u32));
         }

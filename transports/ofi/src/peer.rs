@@ -202,7 +202,7 @@ impl Peer {
     /// connection.
     pub(crate) fn new(link: Link, offer: Offer) -> Option<Peer> {
         let mut side = SideLink::new(link)?;
-        side.say(&SideMessage::Offer(encoding::encode(&offer)));
+        side.send(&SideMessage::Offer(encoding::encode(&offer)));
         Some(Peer {
             id: side.id(),
             dialled: side.is_dialled(),
@@ -237,7 +237,7 @@ impl Peer {
     }
 
     /// Handles the peer's messages on the TCP connection; appends its notes.
-    pub(crate) fn hear(
+    pub(crate) fn receive_messages(
         &mut self,
         now: Instant,
         patience: &Patience,
@@ -250,9 +250,9 @@ impl Peer {
         let mut words = Vec::new();
         // After the peer's offer, both sides can connect to each other again.
         let may_break = self.to.is_some();
-        let mut heard = self.side.listen(&mut words, may_break, now);
+        let mut heard = self.side.receive(&mut words, may_break, now);
         if heard.is_ok() && may_break {
-            heard = self.side.mend(patience.broken, now).map(|_| ());
+            heard = self.side.reconnect(patience.broken, now).map(|_| ());
         }
         for word in words {
             match word {
@@ -298,14 +298,14 @@ impl Peer {
             ));
         } else if self.leaves.is_some() && self.has_all() && !self.has_received {
             self.has_received = true;
-            self.side.say(&SideMessage::Received);
+            self.side.send(&SideMessage::Received);
         }
     }
 
     pub(crate) fn lose(&mut self, reason: String) {
         if self.lost.is_none() {
             // Spares the peer from finding out by itself.
-            self.side.say(&SideMessage::Failed(reason.chars().take(REASON_CHARS_MAX).collect()));
+            self.side.send(&SideMessage::Failed(reason.chars().take(REASON_CHARS_MAX).collect()));
             let is_told = reason.contains(&self.name);
             self.lost = Some(if is_told { reason } else { format!("{}: {reason}", self.name) });
         }
@@ -321,7 +321,7 @@ impl Peer {
         let may_tell = self.is_done() && self.sent > 0 && times < TELLS_MAX;
         if may_tell && !self.has_left && self.lost.is_none() && now.since(at) >= TELL_EVERY {
             self.told = Tells { count: self.sent, times: times + 1, at: now };
-            self.side.say(&SideMessage::Sent(self.sent));
+            self.side.send(&SideMessage::Sent(self.sent));
         }
     }
 
@@ -381,7 +381,7 @@ impl Peer {
     /// Sends this side's farewell, once.
     pub(crate) fn leave(&mut self) {
         if !std::mem::replace(&mut self.has_left, true) {
-            self.side.say(&SideMessage::Leaving(self.sent));
+            self.side.send(&SideMessage::Leaving(self.sent));
         }
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Caps, Connected, EndpointId, Event, Imported, Lane, MrKey, NamedMemory, Registry, RemoteKey,
-    RemoteMr, Slice, TransportError, Understood, WorkRequest, check_note, take,
+    Caps, Connected, EndpointId, Event, Imported, Lane, MemoryTable, MrKey, Registry, RemoteKey,
+    RemoteMr, ResolvedPut, Slice, TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -271,7 +271,7 @@ impl Endpoint {
 /// A lane of shared memory.
 #[derive(Debug)]
 pub(crate) struct ShmLane {
-    memory: NamedMemory<File, Mapped>,
+    memory: MemoryTable<File, Mapped>,
     /// Endpoints by number; empty where detached. Numbers are not used again.
     endpoints: Vec<Option<Box<Endpoint>>>,
     /// Identifiers of puts that are done and not yet reported.
@@ -282,7 +282,7 @@ pub(crate) struct ShmLane {
 impl ShmLane {
     pub(crate) fn new(registry: Arc<Registry<File>>, caps: Caps) -> ShmLane {
         ShmLane {
-            memory: NamedMemory::new(registry, caps),
+            memory: MemoryTable::new(registry, caps),
             endpoints: Vec::new(),
             done: Vec::new(),
             checked: None,
@@ -313,7 +313,7 @@ impl ShmLane {
     /// Executes one put. Returns false if the ring is full.
     fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
         let WorkRequest::Put { endpoint, remote_offset, is_control, immediate, id, .. } = *request;
-        let Understood { source, tail, to, bytes, .. } = self.memory.understand(request)?;
+        let ResolvedPut { source, tail, to, bytes, .. } = self.memory.resolve(request)?;
         let found = self.endpoints.get_mut(endpoint.0 as usize).and_then(Option::as_deref_mut);
         let Some(peer) = found else { return Err(TransportError::UnknownEndpoint(endpoint)) };
         if peer.lost.is_some() {

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::address::Location;
 use crate::connection::Connection;
 use crate::hello::Hello;
-use crate::shake::{Setup, Shake};
+use crate::shake::{Setup, SocketHandshake};
 use crate::socket;
 
 /// Time after which the next address is tried as well.
@@ -31,7 +31,7 @@ pub struct Dialler {
     dialled: Vec<(SocketAddr, OwnedFd)>,
     /// Connections on which the hello was sent. Only the first in the list proceeds: a listener
     /// must not admit two of them for one connection.
-    shakes: Vec<(SocketAddr, Shake)>,
+    shakes: Vec<(SocketAddr, SocketHandshake)>,
     answering: bool,
     /// Reasons why addresses have failed.
     failures: Vec<String>,
@@ -95,7 +95,7 @@ impl Dialler {
     }
 
     /// Returns the first connection that has answered to its hello, and moves it to the front.
-    fn answer(&mut self) -> Option<(SocketAddr, &mut Shake)> {
+    fn answer(&mut self) -> Option<(SocketAddr, &mut SocketHandshake)> {
         if !self.answering {
             let found = self.shakes.iter().position(|(_, shake)| shake.hears())?;
             self.shakes.swap(0, found);
@@ -127,7 +127,7 @@ impl Dialler {
                 Ok(false) => index += 1,
                 Ok(true) => {
                     let (_, socket) = self.dialled.remove(index);
-                    let mut shake = Shake::connector(socket, &self.setup, &self.hello)?;
+                    let mut shake = SocketHandshake::connector(socket, &self.setup, &self.hello)?;
                     match shake.greet() {
                         Ok(()) => self.shakes.push((address, shake)),
                         Err(error) => self.fail(address, &error.to_string()),

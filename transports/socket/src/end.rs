@@ -46,7 +46,7 @@ pub enum SideEnd {
 
 /// Reason why a broken connection is not made anew. The texts continue "the connection broke and".
 #[derive(Debug, Error)]
-pub enum NotMended {
+pub enum ReconnectError {
     /// The peer refuses it.
     #[error("could not be made anew: {0}")]
     Refused(TransportError),
@@ -79,6 +79,6 @@ pub enum LinkEnd {
         /// End of the connection.
         end: ConnectionEnd,
         /// Outcome of mending it.
-        outcome: NotMended,
+        outcome: ReconnectError,
     },
 }

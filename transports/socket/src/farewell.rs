@@ -7,12 +7,12 @@ use ccl_core::time::Instant;
 
 /// Farewells of a lane's endpoints. Each endpoint has its own deadline; the waits overlap.
 #[derive(Debug, Default)]
-pub struct Farewell {
+pub struct ShutdownWait {
     /// Times at which the waiting endpoints began to wait, by number.
     begun: BTreeMap<usize, Instant>,
 }
 
-impl Farewell {
+impl ShutdownWait {
     /// Returns whether the wait is over: the endpoint `only`, or every leaving endpoint, has
     /// delivered its bytes or has waited for `within`. `waiting` lists the leaving endpoints with
     /// undelivered bytes, in order.
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn endpoints_that_begin_together_are_waited_for_together() {
-        let mut farewell = Farewell::default();
+        let mut farewell = ShutdownWait::default();
         assert!(!farewell.is_over(at(10), WITHIN, &[1], Some(1)));
         assert!(!farewell.is_over(at(10), WITHIN, &[1, 2], Some(2)));
         assert!(!farewell.is_over(at(109), WITHIN, &[1, 2], Some(1)));
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn who_leaves_later_has_its_own_time() {
-        let mut farewell = Farewell::default();
+        let mut farewell = ShutdownWait::default();
         assert!(!farewell.is_over(at(0), WITHIN, &[1], Some(1)));
         assert!(!farewell.is_over(at(99), WITHIN, &[1, 3], Some(3)));
         assert!(farewell.is_over(at(100), WITHIN, &[1, 3], Some(1)));
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn who_is_not_asked_for_is_not_waited_for() {
-        let mut farewell = Farewell::default();
+        let mut farewell = ShutdownWait::default();
         assert!(farewell.is_over(Instant::ZERO, WITHIN, &[1, 2], Some(3)));
     }
 }

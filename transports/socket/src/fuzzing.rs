@@ -10,7 +10,7 @@ use ccl_core::transport::{Address, Secret};
 use crate::address::Location;
 use crate::hello::Hello;
 use crate::interface::Filter;
-use crate::shake::{Setup, Shake, protocol};
+use crate::shake::{Setup, SocketHandshake, protocol};
 use crate::socket;
 
 /// Checks that a decoded address of a gate is the same after encoding and decoding.
@@ -53,7 +53,7 @@ fn stranger(data: &[u8]) -> Option<()> {
     ours.set_nonblocking(true).ok()?;
     let secret = Secret(socket::random().ok()?);
     let setup = Setup { protocol: protocol("fuzzed", 3), secret, tls: None, congestion: None };
-    let mut shake = Shake::listener(ours.into(), &setup, [7; 16]).ok()?;
+    let mut shake = SocketHandshake::listener(ours.into(), &setup, [7; 16]).ok()?;
     for part in data.chunks(100) {
         (&theirs).write_all(part).ok()?;
         match shake.step() {

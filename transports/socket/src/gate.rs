@@ -10,7 +10,7 @@ use ccl_core::transport::{Address, TransportError};
 use crate::address::Location;
 use crate::connection::Connection;
 use crate::hello::Hello;
-use crate::shake::{Setup, Shake};
+use crate::shake::{Setup, SocketHandshake};
 use crate::{interface, socket};
 
 /// Limit on connections that have not proved the secret; more wait in the kernel's queue.
@@ -26,7 +26,7 @@ pub const BUSY_MAX: Duration = Duration::from_secs(600);
 
 /// A connection whose two sides have proved the secret.
 #[derive(Debug)]
-pub struct Proven {
+pub struct AuthenticatedConnection {
     /// Hello of the connecting side.
     pub hello: Hello,
     /// Address of the peer, for messages.
@@ -41,7 +41,7 @@ pub struct Gate {
     socket: OwnedFd,
     location: Location,
     setup: Setup,
-    half_open: Vec<(Instant, Shake)>,
+    half_open: Vec<(Instant, SocketHandshake)>,
     rejected: u64,
 }
 
@@ -79,13 +79,17 @@ impl Gate {
     /// # Errors
     ///
     /// When listening itself has failed.
-    pub fn pump(&mut self, now: Instant, proven: &mut Vec<Proven>) -> Result<(), TransportError> {
+    pub fn pump(
+        &mut self,
+        now: Instant,
+        proven: &mut Vec<AuthenticatedConnection>,
+    ) -> Result<(), TransportError> {
         while self.half_open.len() < HALF_OPEN_MAX || self.has_yielding(now) {
             let Some(socket) = socket::accept(&self.socket)? else { break };
             if self.half_open.len() >= HALF_OPEN_MAX {
                 self.yields();
             }
-            match Shake::listener(socket, &self.setup, self.location.token) {
+            match SocketHandshake::listener(socket, &self.setup, self.location.token) {
                 Ok(shake) => self.half_open.push((now + PROVE_WITHIN, shake)),
                 Err(error) => self.reject(&error),
             }
@@ -101,7 +105,7 @@ impl Gate {
                     let hello = shake.hello();
                     proven.extend(hello.map(|hello| {
                         let connection = shake.into_connection();
-                        Proven { hello, peer, connection }
+                        AuthenticatedConnection { hello, peer, connection }
                     }));
                 }
                 Ok(false) => {
@@ -120,7 +124,7 @@ impl Gate {
     /// Returns the oldest connection that has not named the gate's token yet, which only peers
     /// know.
     fn oldest_stranger(&self) -> Option<(usize, Instant)> {
-        let untold = |(at, (until, shake)): (usize, &(Instant, Shake))| {
+        let untold = |(at, (until, shake)): (usize, &(Instant, SocketHandshake))| {
             shake.hello().is_none().then_some((at, *until))
         };
         self.half_open.iter().enumerate().filter_map(untold).min_by_key(|(_, until)| *until)

@@ -13,8 +13,8 @@
 //! # Links
 //!
 //! A [`LinkListener`] and a [`LinkConnecting`] make a [`Link`] of one connection or several. A
-//! connection that breaks is made anew ([`Break`], [`Remake`]); the transport sends again what was
-//! under way on it.
+//! connection that breaks is made anew ([`Break`], [`Reconnector`]); the transport then repeats the
+//! messages that were under way on it.
 //!
 //! # Encryption
 //!
@@ -57,13 +57,13 @@ use rustix::io::Errno;
 pub use address::{Location, Token};
 pub use connection::Connection;
 pub use dialler::Dialler;
-pub use end::{ConnectionEnd, LinkEnd, NotMended, SideEnd};
-pub use farewell::Farewell;
-pub use gate::{BUSY_MAX, Gate, Proven};
+pub use end::{ConnectionEnd, LinkEnd, ReconnectError, SideEnd};
+pub use farewell::ShutdownWait;
+pub use gate::{AuthenticatedConnection, BUSY_MAX, Gate};
 pub use hello::{Hello, TEXT_BYTES_MAX};
 pub use interface::interfaces;
-pub use links::{Break, Intent, Link, LinkConnecting, LinkId, LinkListener, Remake};
-pub use shake::{Setup, Shake, protocol};
+pub use links::{Break, Intent, Link, LinkConnecting, LinkId, LinkListener, Reconnector};
+pub use shake::{Setup, SocketHandshake, protocol};
 pub use side::{SideConnection, SideMessage};
 pub use side_link::SideLink;
 pub use socket::Got;

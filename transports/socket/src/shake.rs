@@ -58,7 +58,7 @@ enum Stage {
 }
 
 /// A connection whose sides have not proved the secret yet.
-pub struct Shake {
+pub struct SocketHandshake {
     connection: Connection,
     tls: Option<Tls>,
     stage: Stage,
@@ -71,7 +71,7 @@ pub struct Shake {
     outgoing: Vec<u8>,
 }
 
-impl Shake {
+impl SocketHandshake {
     /// Begins the handshake of the connecting side, over a connected socket.
     ///
     /// # Errors
@@ -81,10 +81,10 @@ impl Shake {
         socket: OwnedFd,
         setup: &Setup,
         hello: &[u8],
-    ) -> Result<Shake, TransportError> {
+    ) -> Result<SocketHandshake, TransportError> {
         let (handshake, first) =
             Handshake::connector(setup.protocol, &setup.secret, socket::random()?, hello);
-        let mut made = Shake::new(socket, handshake, setup, None)?;
+        let mut made = SocketHandshake::new(socket, handshake, setup, None)?;
         made.send(&first);
         Ok(made)
     }
@@ -94,9 +94,13 @@ impl Shake {
     /// # Errors
     ///
     /// When the system refuses what is needed.
-    pub fn listener(socket: OwnedFd, setup: &Setup, token: Token) -> Result<Shake, TransportError> {
+    pub fn listener(
+        socket: OwnedFd,
+        setup: &Setup,
+        token: Token,
+    ) -> Result<SocketHandshake, TransportError> {
         let handshake = Handshake::listener(setup.protocol, &setup.secret, socket::random()?);
-        Shake::new(socket, handshake, setup, Some(token))
+        SocketHandshake::new(socket, handshake, setup, Some(token))
     }
 
     fn new(
@@ -104,7 +108,7 @@ impl Shake {
         handshake: Handshake,
         setup: &Setup,
         token: Option<Token>,
-    ) -> Result<Shake, TransportError> {
+    ) -> Result<SocketHandshake, TransportError> {
         let peer = socket::peer(&socket);
         socket::hurry(&socket).map_err(|error| os("TCP_NODELAY", error, "try again"))?;
         socket::keep_alive(&socket).map_err(|error| os("SO_KEEPALIVE", error, "try again"))?;
@@ -114,7 +118,7 @@ impl Shake {
         }
         let (connection, tls, stage) = (Connection::plain(socket), setup.tls.clone(), Stage::Proof);
         let (incoming, outgoing) = (Vec::new(), Vec::new());
-        Ok(Shake { connection, tls, stage, peer, handshake, token, incoming, outgoing })
+        Ok(SocketHandshake { connection, tls, stage, peer, handshake, token, incoming, outgoing })
     }
 
     /// Returns the peer's address, for messages.
@@ -341,11 +345,11 @@ impl Shake {
     }
 }
 
-impl fmt::Debug for Shake {
+impl fmt::Debug for SocketHandshake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the stage: it may hold keys.
-        let Shake { peer, connection, .. } = self;
-        f.debug_struct("Shake")
+        let SocketHandshake { peer, connection, .. } = self;
+        f.debug_struct("SocketHandshake")
             .field("peer", peer)
             .field("connection", connection)
             .finish_non_exhaustive()

@@ -101,9 +101,9 @@ pub struct SideConnection {
     unacknowledged: VecDeque<Vec<u8>>,
     /// Number of messages that the peer has acknowledged, modulo 2^32.
     acknowledged: u32,
-    /// Number of messages received; `told` is the number that this side has acknowledged.
-    heard: u32,
-    told: u32,
+    /// Number of messages received; `received_acked` is the number that this side has acknowledged.
+    received: u32,
+    received_acked: u32,
     /// True on a new connection until the peer reports how many messages it has received.
     resumes: bool,
 }
@@ -118,8 +118,8 @@ impl SideConnection {
             incoming: Vec::new(),
             unacknowledged: VecDeque::new(),
             acknowledged: 0,
-            heard: 0,
-            told: 0,
+            received: 0,
+            received_acked: 0,
             resumes: false,
         }
     }
@@ -130,7 +130,7 @@ impl SideConnection {
     }
 
     /// Sends a message as soon as the socket takes it.
-    pub fn say(&mut self, word: &SideMessage) {
+    pub fn send(&mut self, word: &SideMessage) {
         let bytes = word.encode();
         // Otherwise it follows earlier messages once the peer reports how many it has received.
         if self.connection.is_some() && !self.resumes {
@@ -175,7 +175,7 @@ impl SideConnection {
     /// # Errors
     ///
     /// When the connection has ended.
-    pub fn listen(&mut self, words: &mut Vec<SideMessage>) -> Result<(), SideEnd> {
+    pub fn receive(&mut self, words: &mut Vec<SideMessage>) -> Result<(), SideEnd> {
         let flushed = self.flush();
         for _ in 0..READS_MAX {
             let Some(connection) = &mut self.connection else { return Ok(()) };
@@ -185,20 +185,20 @@ impl SideConnection {
             let count = if let Got::Bytes(count) = got { count } else { 0 };
             self.incoming.truncate(have + count);
             match got {
-                Got::Bytes(_) => self.understand(words)?,
+                Got::Bytes(_) => self.decode(words)?,
                 Got::Nothing => break,
                 Got::End(end) => return Err(SideEnd::Broken(end)),
             }
         }
-        if self.heard.wrapping_sub(self.told) >= TELL_EVERY {
-            self.told = self.heard;
-            self.control(HEARD, &self.heard.to_le_bytes());
+        if self.received.wrapping_sub(self.received_acked) >= TELL_EVERY {
+            self.received_acked = self.received;
+            self.control(HEARD, &self.received.to_le_bytes());
         }
         flushed.map_err(SideEnd::Broken)
     }
 
     /// Drops a broken connection: no message is sent or received until another replaces it.
-    pub fn breaks(&mut self) {
+    pub fn mark_broken(&mut self) {
         if let Some(connection) = self.connection.take() {
             // Ends the connection even if a forked child still has the socket.
             let _ = rustix::net::shutdown(connection.socket(), rustix::net::Shutdown::Both);
@@ -208,35 +208,35 @@ impl SideConnection {
     }
 
     /// Replaces the connection, and reports to the peer how many messages have arrived.
-    pub fn comes_back(&mut self, connection: Connection) {
-        self.breaks();
+    pub fn replace_connection(&mut self, connection: Connection) {
+        self.mark_broken();
         (self.connection, self.resumes) = (Some(connection), true);
-        self.told = self.heard;
-        self.control(RESUME, &self.heard.to_le_bytes());
+        self.received_acked = self.received;
+        self.control(RESUME, &self.received.to_le_bytes());
     }
 
     /// Ends the connection for both sides, even if a forked child still has its socket.
     pub fn close(&mut self) {
         self.control(FAREWELL, &[]);
         // Unread bytes would reset the connection, which drops bytes that the peer has not read.
-        let _ = self.listen(&mut Vec::new());
+        let _ = self.receive(&mut Vec::new());
         if let Some(connection) = &self.connection {
             let _ = rustix::net::shutdown(connection.socket(), rustix::net::Shutdown::Both);
         }
     }
 
-    /// Drops the kept messages that the peer has received; `heard` is the peer's count.
-    fn trim(&mut self, heard: u32) -> Result<(), SideEnd> {
-        let count = heard.wrapping_sub(self.acknowledged) as usize;
+    /// Drops the kept messages that the peer has received; `received` is the peer's count.
+    fn trim(&mut self, received: u32) -> Result<(), SideEnd> {
+        let count = received.wrapping_sub(self.acknowledged) as usize;
         if count > self.unacknowledged.len() {
             return Err(SideEnd::Nonsense);
         }
         self.unacknowledged.drain(..count);
-        self.acknowledged = heard;
+        self.acknowledged = received;
         Ok(())
     }
 
-    fn understand(&mut self, words: &mut Vec<SideMessage>) -> Result<(), SideEnd> {
+    fn decode(&mut self, words: &mut Vec<SideMessage>) -> Result<(), SideEnd> {
         while let Some(&[kind, low, high]) = self.incoming.first_chunk::<HEAD_BYTES>() {
             let bytes = usize::from(u16::from_le_bytes([low, high]));
             if bytes > NOTE_BYTES_MAX {
@@ -259,7 +259,7 @@ impl SideConnection {
                 (HEARD | RESUME, _) => return Err(SideEnd::Nonsense),
                 _ => {
                     words.push(SideMessage::new(kind, text).ok_or(SideEnd::Nonsense)?);
-                    self.heard = self.heard.wrapping_add(1);
+                    self.received = self.received.wrapping_add(1);
                 }
             }
             self.incoming.drain(..HEAD_BYTES + bytes);
@@ -292,12 +292,12 @@ mod tests {
         let note = |at: u32| SideMessage::Note(at.to_le_bytes().to_vec());
         for (heard_before, said_before) in [(0, 0), (0, 40), (7, 40), (40, 40), (100, 100)] {
             let (mut one, mut other) = sides();
-            let mut heard = Vec::new();
+            let mut received = Vec::new();
             for at in 0..said_before {
-                one.say(&note(at));
+                one.send(&note(at));
                 if at < heard_before {
-                    other.listen(&mut heard).unwrap();
-                    one.listen(&mut Vec::new()).unwrap();
+                    other.receive(&mut received).unwrap();
+                    one.receive(&mut Vec::new()).unwrap();
                 }
             }
             let at_most = 2 * TELL_EVERY as usize;
@@ -306,21 +306,21 @@ mod tests {
                 "{} kept",
                 one.unacknowledged.len()
             );
-            one.breaks();
-            one.say(&note(said_before));
+            one.mark_broken();
+            one.send(&note(said_before));
             assert!(!one.is_flushed());
             let (here, there) = connections();
-            one.comes_back(here);
-            one.say(&note(said_before + 1));
-            other.comes_back(there);
+            one.replace_connection(here);
+            one.send(&note(said_before + 1));
+            other.replace_connection(there);
             for _ in 0..4 {
-                other.listen(&mut heard).unwrap();
-                one.listen(&mut Vec::new()).unwrap();
+                other.receive(&mut received).unwrap();
+                one.receive(&mut Vec::new()).unwrap();
             }
-            assert_eq!(heard, Vec::from_iter((0..said_before + 2).map(note)), "{heard_before}");
+            assert_eq!(received, Vec::from_iter((0..said_before + 2).map(note)), "{heard_before}");
             assert!(one.is_flushed());
             other.close();
-            let end = one.listen(&mut Vec::new());
+            let end = one.receive(&mut Vec::new());
             assert_eq!(end, Err(SideEnd::Farewell));
         }
     }
@@ -339,18 +339,18 @@ mod tests {
             SideMessage::Received,
             SideMessage::Sent(9),
         ];
-        said.iter().for_each(|word| one.say(word));
-        let mut heard = Vec::new();
-        while heard.len() < said.len() {
-            one.listen(&mut Vec::new()).unwrap();
-            other.listen(&mut heard).unwrap();
+        said.iter().for_each(|word| one.send(word));
+        let mut received = Vec::new();
+        while received.len() < said.len() {
+            one.receive(&mut Vec::new()).unwrap();
+            other.receive(&mut received).unwrap();
         }
-        assert_eq!(heard, said);
+        assert_eq!(received, said);
         assert!(one.is_flushed());
-        one.say(&SideMessage::Ready);
+        one.send(&SideMessage::Ready);
         drop(one);
-        assert!(other.listen(&mut heard).is_err());
-        assert_eq!(heard.last(), Some(&SideMessage::Ready));
+        assert!(other.receive(&mut received).is_err());
+        assert_eq!(received.last(), Some(&SideMessage::Ready));
     }
 
     #[test]
@@ -370,7 +370,7 @@ mod tests {
             let (mut one, mut other) = sides();
             one.outgoing.extend_from_slice(nonsense);
             one.flush().unwrap();
-            let end = other.listen(&mut Vec::new());
+            let end = other.receive(&mut Vec::new());
             assert!(
                 matches!(end, Err(SideEnd::Nonsense | SideEnd::TooLong)),
                 "{nonsense:?}: {end:?}"

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 
-use crate::end::{LinkEnd, NotMended, SideEnd};
-use crate::links::{Break, Intent, Link, LinkId, Remake};
+use crate::end::{LinkEnd, ReconnectError, SideEnd};
+use crate::links::{Break, Intent, Link, LinkId, Reconnector};
 use crate::side::{SideConnection, SideMessage};
 use crate::socket::KEEPALIVE;
 
@@ -21,7 +21,7 @@ pub struct SideLink {
     id: LinkId,
     peer: String,
     connection: SideConnection,
-    remake: Remake,
+    reconnector: Reconnector,
     /// Break of the connection, while it is broken.
     broken: Option<Break>,
 }
@@ -30,9 +30,9 @@ impl SideLink {
     /// Returns the end of a link's connection; none if the link has none.
     #[must_use]
     pub fn new(link: Link) -> Option<SideLink> {
-        let Link { id, peer, connections, remake, .. } = link;
+        let Link { id, peer, connections, reconnector, .. } = link;
         let connection = SideConnection::new(connections.into_iter().next()?);
-        Some(SideLink { id, peer, connection, remake, broken: None })
+        Some(SideLink { id, peer, connection, reconnector, broken: None })
     }
 
     /// Returns the identifier of the link.
@@ -50,7 +50,7 @@ impl SideLink {
     /// Returns whether this is the side that connected.
     #[must_use]
     pub fn is_dialled(&self) -> bool {
-        self.remake.is_dialled()
+        self.reconnector.is_dialled()
     }
 
     /// Returns the socket, unless the connection is broken.
@@ -58,9 +58,9 @@ impl SideLink {
         self.connection.socket()
     }
 
-    /// Sends a message, as [`SideConnection::say`] does.
-    pub fn say(&mut self, word: &SideMessage) {
-        self.connection.say(word);
+    /// Sends a message, as [`SideConnection::send`] does.
+    pub fn send(&mut self, word: &SideMessage) {
+        self.connection.send(word);
     }
 
     /// Returns whether the socket has taken everything.
@@ -74,17 +74,17 @@ impl SideLink {
     /// # Errors
     ///
     /// When the connection has ended for good.
-    pub fn listen(
+    pub fn receive(
         &mut self,
         words: &mut Vec<SideMessage>,
         may_break: bool,
         now: Instant,
     ) -> Result<(), LinkEnd> {
-        match self.connection.listen(words) {
+        match self.connection.receive(words) {
             Ok(()) => Ok(()),
             Err(SideEnd::Broken(end)) if may_break => {
                 tracing::info!(self.peer, %end, "the connection beside the data broke");
-                self.connection.breaks();
+                self.connection.mark_broken();
                 self.broken = Some(Break::new(end, now));
                 Ok(())
             }
@@ -98,16 +98,16 @@ impl SideLink {
     /// # Errors
     ///
     /// When the connection cannot be made anew, or not `within` that time (at least 3 s).
-    pub fn mend(&mut self, within: Duration, now: Instant) -> Result<bool, LinkEnd> {
+    pub fn reconnect(&mut self, within: Duration, now: Instant) -> Result<bool, LinkEnd> {
         let within = within.max(MENDED_WITHIN_MIN);
-        let resumed = self.remake.take_resumed(&self.id, now).pop();
+        let resumed = self.reconnector.take_resumed(&self.id, now).pop();
         let connection = match (resumed, &mut self.broken) {
             (Some((_, connection)), _) => connection,
             (None, None) => return Ok(false),
             (None, Some(broken)) => {
                 let intent = || Intent { link: self.id, number: 0, count: 1, text: Vec::new() };
-                let late = broken.lasts(within, now).then_some(NotMended::Late(within));
-                match (broken.redial(&self.remake, intent, now), late) {
+                let late = broken.lasts(within, now).then_some(ReconnectError::Late(within));
+                match (broken.redial(&self.reconnector, intent, now), late) {
                     (Ok(Some(connection)), _) => connection,
                     (Ok(None), None) => return Ok(false),
                     (Err(outcome), _) | (Ok(None), Some(outcome)) => {
@@ -119,7 +119,7 @@ impl SideLink {
             }
         };
         tracing::info!(self.peer, "the connection beside the data is back");
-        self.connection.comes_back(connection);
+        self.connection.replace_connection(connection);
         self.broken = None;
         Ok(true)
     }

@@ -8,7 +8,7 @@ use ccl_core::transport::handshake::ChannelKeys;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::connection::Connection;
-use crate::shake::{Setup, Shake, protocol};
+use crate::shake::{Setup, SocketHandshake, protocol};
 use crate::socket::{Got, KEEPALIVE};
 use crate::tls::Tls;
 
@@ -135,7 +135,8 @@ fn an_idle_connection_is_asked_over() {
     let socket = std::net::TcpStream::connect_timeout(&at, within).unwrap();
     let (protocol, secret) = (protocol("p", 1), Secret([7; 32]));
     let setup = Setup { protocol, secret, tls: None, congestion: None };
-    let connection = Shake::listener(socket.into(), &setup, [0; 16]).unwrap().into_connection();
+    let connection =
+        SocketHandshake::listener(socket.into(), &setup, [0; 16]).unwrap().into_connection();
     assert!(sockopt::socket_keepalive(connection.socket()).unwrap());
     assert_eq!(sockopt::tcp_keepidle(connection.socket()).unwrap(), KEEPALIVE);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Connected, EndpointId, Event, Lane, Registry, Secret};
 use ccl_memory::Region;
-use ccl_socket::{Connection, Got, Link, Location, Remake, Setup, Tls};
+use ccl_socket::{Connection, Got, Link, Location, Reconnector, Setup, Tls};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::Options;
@@ -98,7 +98,7 @@ fn packets_have_the_class_that_is_asked_for_also_after_a_break() {
     };
     let mut stripe = Stripe::new(connection(), false, Some(104));
     assert_eq!(class(&stripe), 104);
-    stripe.comes_back(connection());
+    stripe.replace_connection(connection());
     assert_eq!(class(&stripe), 104);
 }
 
@@ -122,7 +122,7 @@ fn what_is_done_when_it_is_written_cannot_be_sent_again() {
         stripe.write().unwrap();
         assert_eq!(stripe.outgoing.take_written().collect::<Vec<_>>(), [7, 8]);
         let [again, _other] = connections();
-        stripe.comes_back(again);
+        stripe.replace_connection(again);
         let mut done = Vec::new();
         let resumed = stripe.outgoing.resume(received, &mut done);
         assert_eq!(resumed.is_ok(), outcome, "{received} of 2 were received: {resumed:?}");
@@ -152,9 +152,9 @@ fn lane(stripes: Vec<Connection>) -> TcpLane {
     let secret = Secret([7; 32]);
     let setup = Setup { protocol: PROTOCOL, secret, tls: None, congestion: None };
     let location = Location { token: [0; 16], addresses: Vec::new() };
-    let remake = Remake::dialled(location, setup);
+    let reconnector = Reconnector::dialled(location, setup);
     let (peer, connections) = ("a test".to_owned(), stripes);
-    let link = Link { device: registry.device(), id: [0; 16], peer, connections, remake };
+    let link = Link { device: registry.device(), id: [0; 16], peer, connections, reconnector };
     let options = Options { resume_within: Duration::MAX, ..Options::default() };
     let mut lane =
         TcpLane::new(registry, Writer::default(), &options, true, crate::device::caps(&options))

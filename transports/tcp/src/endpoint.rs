@@ -8,25 +8,25 @@ use ccl_core::transport::{
     EndpointId, Event, Imported, LocalSlice, MrKey, RemoteKey, TransportError,
 };
 use ccl_memory::Region;
-use ccl_socket::{Intent, Link, LinkId, NotMended, Remake};
+use ccl_socket::{Intent, Link, LinkId, ReconnectError, Reconnector};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ProtocolError, StripeEnd};
 use crate::frame::Kind;
-use crate::inbox::{Inbox, Other};
+use crate::inbox::{Inbox, RedirectTarget};
 use crate::incoming::{Arrival, LONG_BYTES};
 use crate::outgoing::Put;
 use crate::stripe::Stripe;
 
 /// Number of unacknowledged frames at which an acknowledgement is sent at once.
-const TELL_FRAMES: u32 = 64;
+const ACK_AFTER_FRAMES: u32 = 64;
 /// Number of unacknowledged bytes at which an acknowledgement is sent at once: the sender may wait
 /// to use its memory again.
-const TELL_BYTES: u64 = 512 << 10;
+const ACK_AFTER_BYTES: u64 = 512 << 10;
 /// Initial capacity of lists, so that calls need not allocate.
 const AT_ONCE: usize = 64;
 /// Longest time that an acknowledgement waits for a frame that carries it.
-pub(crate) const TELL_AFTER: Duration = Duration::from_micros(300);
+pub(crate) const ACK_DELAY_MAX: Duration = Duration::from_micros(300);
 
 /// Remote key: the data that a peer needs to write to memory of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,13 +59,13 @@ impl Shared {
 pub(crate) struct Endpoint {
     pub(crate) id: LinkId,
     pub(crate) peer: String,
-    remake: Remake,
+    reconnector: Reconnector,
     pub(crate) stripes: Vec<Stripe>,
     /// The stripe of the next put.
     turn: usize,
     inbox: Inbox,
     /// True if puts are done as soon as they are written, on the other side too.
-    gives_back: bool,
+    done_when_written: bool,
     pub(crate) lost: Option<String>,
     pub(crate) reported: bool,
     /// True while the farewell to the peer is being sent.
@@ -75,18 +75,18 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Creates the endpoint of a link; with `gives_back`, puts are done as soon as they are
+    /// Creates the endpoint of a link; with `done_when_written`, puts are done as soon as they are
     /// written.
-    pub(crate) fn new(link: Link, gives_back: bool, traffic_class: Option<u8>) -> Endpoint {
-        let stripe = |connection| Stripe::new(connection, gives_back, traffic_class);
+    pub(crate) fn new(link: Link, done_when_written: bool, traffic_class: Option<u8>) -> Endpoint {
+        let stripe = |connection| Stripe::new(connection, done_when_written, traffic_class);
         Endpoint {
             id: link.id,
             peer: link.peer,
-            remake: link.remake,
+            reconnector: link.reconnector,
             stripes: link.connections.into_iter().map(stripe).collect(),
             turn: 0,
             inbox: Inbox::default(),
-            gives_back,
+            done_when_written,
             lost: None,
             reported: false,
             leaves: false,
@@ -119,7 +119,7 @@ impl Endpoint {
     }
 
     fn has_dialled(&self) -> bool {
-        self.remake.is_dialled()
+        self.reconnector.is_dialled()
     }
 
     /// Returns whether the peer has shared this memory over this link.
@@ -143,7 +143,7 @@ impl Endpoint {
     pub(crate) fn redirect(
         &mut self,
         from: LocalSlice,
-        into: Option<Other>,
+        into: Option<RedirectTarget>,
     ) -> Result<bool, TransportError> {
         let Endpoint { inbox, stripes, .. } = self;
         let unfinished = stripes.iter_mut().filter_map(|stripe| stripe.incoming.unfinished());
@@ -186,7 +186,7 @@ impl Endpoint {
     /// Writes as many bytes as the sockets take.
     pub(crate) fn write(&mut self) {
         for stripe in &mut self.stripes {
-            stripe.unheard |= stripe.write().is_err();
+            stripe.write_failed |= stripe.write().is_err();
         }
     }
 
@@ -211,7 +211,7 @@ impl Endpoint {
             let before = stripe.incoming.received();
             let read = stripe.incoming.read(connection, inbox, arrivals);
             if stripe.incoming.received() != before {
-                stripe.untold_since.get_or_insert(now);
+                stripe.unacknowledged_since.get_or_insert(now);
             }
             let mut result = Ok(false);
             for arrival in arrivals.drain(..) {
@@ -226,7 +226,7 @@ impl Endpoint {
                 (Ok(true), _) => return self.farewell(stripe_index),
                 (_, Err(StripeEnd::Broken(end))) => {
                     tracing::info!(self.peer, stripe_index, %end, "a connection broke");
-                    return stripe.breaks(end, now);
+                    return stripe.mark_broken(end, now);
                 }
                 (_, Ok(there_may_be)) => more = there_may_be,
             }
@@ -235,58 +235,60 @@ impl Endpoint {
 
     /// Acknowledges received frames if many are unacknowledged, or if no frame of this side has
     /// acknowledged them for a while.
-    pub(crate) fn tell(&mut self, now: Instant) {
+    pub(crate) fn acknowledge(&mut self, now: Instant) {
         for stripe in &mut self.stripes {
             let received = stripe.incoming.received();
-            let waiting = stripe.untold_since.map_or(Duration::ZERO, |since| now.since(since));
-            let untold = received.wrapping_sub(stripe.told);
-            let untold_bytes = stripe.incoming.received_bytes() - stripe.told_bytes;
-            let many = untold >= TELL_FRAMES || (untold_bytes >= TELL_BYTES && !self.gives_back);
-            if many || (untold > 0 && waiting >= TELL_AFTER) {
-                stripe.tells();
-                stripe.outgoing.say(Kind::Acknowledge, received);
+            let waiting =
+                stripe.unacknowledged_since.map_or(Duration::ZERO, |since| now.since(since));
+            let untold = received.wrapping_sub(stripe.acknowledged_frames);
+            let untold_bytes = stripe.incoming.received_bytes() - stripe.acknowledged_bytes;
+            let many = untold >= ACK_AFTER_FRAMES
+                || (untold_bytes >= ACK_AFTER_BYTES && !self.done_when_written);
+            if many || (untold > 0 && waiting >= ACK_DELAY_MAX) {
+                stripe.mark_acknowledged();
+                stripe.outgoing.push_bare_header(Kind::Acknowledge, received);
             }
         }
     }
 
     /// Acknowledges long frames at once: their sender may be waiting to reuse its memory.
-    pub(crate) fn tell_of_much(&mut self) {
-        if self.gives_back {
+    pub(crate) fn acknowledge_long_frames(&mut self) {
+        if self.done_when_written {
             return;
         }
         for stripe in &mut self.stripes {
-            if stripe.incoming.received_bytes() - stripe.told_bytes >= LONG_BYTES as u64 {
-                stripe.tells();
-                stripe.outgoing.say(Kind::Acknowledge, stripe.incoming.received());
+            if stripe.incoming.received_bytes() - stripe.acknowledged_bytes >= LONG_BYTES as u64 {
+                stripe.mark_acknowledged();
+                stripe.outgoing.push_bare_header(Kind::Acknowledge, stripe.incoming.received());
             }
         }
     }
 
     /// Restores broken stripes, or gives the peer up after `within`.
-    pub(crate) fn mend(&mut self, now: Instant, within: Duration) {
-        for (index, connection) in self.remake.take_resumed(&self.id, now) {
+    pub(crate) fn reconnect(&mut self, now: Instant, within: Duration) {
+        for (index, connection) in self.reconnector.take_resumed(&self.id, now) {
             if let Some(stripe) = self.stripes.get_mut(usize::from(index)) {
                 tracing::info!(self.peer, index, "a connection is back");
-                stripe.comes_back(connection);
+                stripe.replace_connection(connection);
             }
         }
         (0..self.stripes.len()).for_each(|index| self.redial(index, now));
         let mut broken = self.stripes.iter().filter_map(|stripe| stripe.broken.as_ref());
         if let Some(broken) = broken.find(|broken| broken.lasts(within, now)) {
-            self.lose(broken.outlasts(&self.peer, NotMended::Late(within)).to_string());
+            self.lose(broken.outlasts(&self.peer, ReconnectError::Late(within)).to_string());
         }
     }
 
     fn redial(&mut self, index: usize, now: Instant) {
         let count = self.stripes.len() as u16;
-        let Endpoint { id, remake, stripes, peer, .. } = self;
+        let Endpoint { id, reconnector, stripes, peer, .. } = self;
         let Some(broken) = &mut stripes[index].broken else { return };
         let intent = || Intent { link: *id, number: index as u16, count, text: Vec::new() };
-        match broken.redial(remake, intent, now) {
+        match broken.redial(reconnector, intent, now) {
             Ok(None) => {}
             Ok(Some(connection)) => {
                 tracing::info!(peer, index, "a connection is back");
-                stripes[index].comes_back(connection);
+                stripes[index].replace_connection(connection);
             }
             Err(outcome) => {
                 let end = broken.outlasts(peer, outcome);

@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::endpoint::Shared;
 use crate::error::StripeEnd;
-use crate::inbox::{Inbox, Other};
+use crate::inbox::{Inbox, RedirectTarget};
 use crate::incoming::{Arrival, Incoming};
 
 /// Checks that a decoded intent of a connecting side is the same after encoding and decoding.
@@ -53,7 +53,7 @@ fn read(stream: &[u8], part: usize) -> Option<Read> {
     inbox.withdraw(|key| key == MrKey(0), std::iter::empty());
     let elsewhere = LocalSlice { key: MrKey(0), offset: 16, bytes: SHARED_BYTES / 2 };
     let region = memory.part(3 * SHARED_BYTES, SHARED_BYTES / 2).ok()?;
-    let into = Other { key: MrKey(2), region };
+    let into = RedirectTarget { key: MrKey(2), region };
     inbox.redirect(elsewhere, into, std::iter::empty())?.ok()?;
     let (mut connection, mut incoming, mut arrivals) =
         (Connection::plain(ours), Incoming::new(), Vec::new());

@@ -17,12 +17,12 @@ struct Redirect {
     /// Shared memory that the redirected bytes are sent to, from `offset` on.
     memory: u32,
     offset: usize,
-    into: Other,
+    into: RedirectTarget,
 }
 
 /// Registered memory of this side.
 #[derive(Clone, Debug)]
-pub(crate) struct Other {
+pub(crate) struct RedirectTarget {
     pub(crate) key: MrKey,
     pub(crate) region: Region,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Target {
     /// Region that the peer named.
     region: Region,
     /// First redirected byte of the put, and the memory that receives the rest.
-    elsewhere: Option<(usize, Other)>,
+    elsewhere: Option<(usize, RedirectTarget)>,
 }
 
 impl Target {
@@ -207,7 +207,7 @@ impl Inbox {
     pub(crate) fn redirect<'a>(
         &mut self,
         from: LocalSlice,
-        into: Other,
+        into: RedirectTarget,
         unfinished: impl Iterator<Item = Unfinished<'a>>,
     ) -> Option<Result<bool, RegionError>> {
         let memory = self.memory(from)?;

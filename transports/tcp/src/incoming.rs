@@ -118,7 +118,7 @@ impl Incoming {
                 Got::Nothing => return Ok(false),
                 Got::End(end) => return Err(StripeEnd::Broken(end)),
             };
-            let long = self.understand(inbox, arrivals)?;
+            let long = self.parse(inbox, arrivals)?;
             if long || (count < asked && !self.is_soon_whole()) {
                 return Ok(false);
             }
@@ -178,7 +178,7 @@ impl Incoming {
     }
 
     /// Parses the buffered bytes. Returns whether a long put has now arrived in full.
-    fn understand(
+    fn parse(
         &mut self,
         inbox: &mut Inbox,
         arrivals: &mut Vec<Arrival>,

@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Caps, Connected, EndpointId, Event, Lane, LocalSlice, MrKey, NamedMemory, Registry, RemoteKey,
+    Caps, Connected, EndpointId, Event, Lane, LocalSlice, MemoryTable, MrKey, Registry, RemoteKey,
     RemoteMr, TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
-use ccl_socket::{Connection, DESCRIPTORS, Farewell, Got, Link, os, socket};
+use ccl_socket::{Connection, DESCRIPTORS, Got, Link, ShutdownWait, os, socket};
 use rustix::event::{Timespec, epoll};
 use rustix::process::Pid;
 
 use crate::Options;
-use crate::endpoint::{Endpoint, Shared, TELL_AFTER};
+use crate::endpoint::{ACK_DELAY_MAX, Endpoint, Shared};
 use crate::frame::{Header, Kind};
-use crate::inbox::Other;
+use crate::inbox::RedirectTarget;
 use crate::memory;
 use crate::outgoing::Put;
 use crate::stripe::Stripe;
@@ -47,10 +47,10 @@ const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 /// A lane of TCP.
 #[derive(Debug)]
 pub(crate) struct TcpLane {
-    memory: NamedMemory<(), Shared>,
+    memory: MemoryTable<(), Shared>,
     writer: Writer,
     resume_within: Duration,
-    gives_back: bool,
+    done_when_written: bool,
     traffic_class: Option<u8>,
     /// True if stripes may hold received bytes in TLS sessions, which epoll does not report.
     encrypts: bool,
@@ -67,7 +67,7 @@ pub(crate) struct TcpLane {
     unread: u32,
     /// True if a stripe is broken, or a lost peer has not been reported.
     troubled: bool,
-    farewell: Farewell,
+    farewell: ShutdownWait,
 }
 
 impl TcpLane {
@@ -81,10 +81,10 @@ impl TcpLane {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| os("epoll_create", error, DESCRIPTORS))?;
         Ok(TcpLane {
-            memory: NamedMemory::new(registry, caps),
+            memory: MemoryTable::new(registry, caps),
             writer,
             resume_within: options.resume_within,
-            gives_back: options.done_when_written,
+            done_when_written: options.done_when_written,
             traffic_class: None,
             encrypts,
             process: rustix::process::getpid(),
@@ -95,7 +95,7 @@ impl TcpLane {
             checked: Instant::ZERO,
             unread: 0,
             troubled: false,
-            farewell: Farewell::default(),
+            farewell: ShutdownWait::default(),
         })
     }
 
@@ -118,17 +118,17 @@ impl TcpLane {
     /// Takes one put. Returns false if the endpoint takes no more.
     fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
         let WorkRequest::Put { endpoint, remote_offset, immediate, is_control, id, .. } = *request;
-        let understood = self.memory.understand(request)?;
+        let resolved = self.memory.resolve(request)?;
         let header = Header {
             kind: Kind::Put,
             immediate,
             offset: remote_offset as u64,
-            memory: understood.to.memory,
-            bytes: understood.bytes as u32,
+            memory: resolved.to.memory,
+            bytes: resolved.bytes as u32,
             acknowledged: 0,
         };
-        let source = understood.source.region()?;
-        let tail = understood.tail.map(|tail| tail.region()).transpose()?;
+        let source = resolved.source.region()?;
+        let tail = resolved.tail.map(|tail| tail.region()).transpose()?;
         let peer = self.endpoint(endpoint)?;
         if peer.lost.is_some() {
             // A put to a lost peer is accepted and never completes.
@@ -221,7 +221,7 @@ impl TcpLane {
             let Some(endpoint) = endpoint else { continue };
             let broken = endpoint.stripes.iter().any(|stripe| stripe.broken.is_some());
             if endpoint.lost.is_none() && (broken || check) {
-                endpoint.mend(now, self.resume_within);
+                endpoint.reconnect(now, self.resume_within);
             }
             self.troubled |= endpoint.stripes.iter().any(|stripe| stripe.broken.is_some());
             if let (Some(reason), false) = (&endpoint.lost, endpoint.reported) {
@@ -234,8 +234,8 @@ impl TcpLane {
     }
 
     /// Waits, for a bounded time, until the peers of some endpoints have received all bytes.
-    fn part(&mut self, only: Option<EndpointId>) {
-        while !self.say_farewell(only) {
+    fn wait_for_shutdown(&mut self, only: Option<EndpointId>) {
+        while !self.poll_shutdown(only) {
             std::thread::sleep(FAREWELL_PAUSE);
         }
     }
@@ -269,13 +269,13 @@ impl Lane for TcpLane {
         let link = connected.into_own(|link: &Link| link.device == device)?;
         let id = EndpointId::next(self.endpoints.len(), u32::MAX as usize)?;
         self.sockets += link.connections.len();
-        self.endpoints.push(Some(Endpoint::new(*link, self.gives_back, self.traffic_class)));
+        self.endpoints.push(Some(Endpoint::new(*link, self.done_when_written, self.traffic_class)));
         self.watch();
         Ok(id)
     }
 
     fn detach(&mut self, endpoint: EndpointId) {
-        self.part(Some(endpoint));
+        self.wait_for_shutdown(Some(endpoint));
         let found = self.endpoints.get_mut(endpoint.0 as usize).and_then(Option::take);
         if let Some(found) = found {
             self.memory.forget(endpoint);
@@ -285,7 +285,7 @@ impl Lane for TcpLane {
 
     /// Sends farewells, and returns whether the wait for them is over. Sockets stay open meanwhile:
     /// if the peer wrote to a closed socket, bytes that this socket had not yet sent would be lost.
-    fn say_farewell(&mut self, only: Option<EndpointId>) -> bool {
+    fn poll_shutdown(&mut self, only: Option<EndpointId>) -> bool {
         if self.process != rustix::process::getpid() {
             return true;
         }
@@ -297,7 +297,7 @@ impl Lane for TcpLane {
             endpoint.leaves |= is_meant;
             for stripe in endpoint.stripes.iter_mut().filter(|stripe| stripe.connection.is_some()) {
                 if begins {
-                    stripe.outgoing.say(Kind::Farewell, stripe.incoming.received());
+                    stripe.outgoing.push_bare_header(Kind::Farewell, stripe.incoming.received());
                 }
                 if endpoint.leaves && stripe.write().is_ok() && has_more_to_give(stripe) {
                     waiting.push(number);
@@ -310,7 +310,7 @@ impl Lane for TcpLane {
 
     /// Detaches the endpoint without a farewell. Bytes that the kernel does not have yet are
     /// dropped.
-    fn cut(&mut self, endpoint: EndpointId) {
+    fn abort(&mut self, endpoint: EndpointId) {
         if let Ok(peer) = self.endpoint(endpoint) {
             peer.lose("this side has given the connection up".to_owned());
         }
@@ -336,7 +336,7 @@ impl Lane for TcpLane {
     }
 
     fn forget(&mut self, at: EndpointId, mr: RemoteMr) {
-        self.memory.give_back(at, mr);
+        self.memory.release_import(at, mr);
     }
 
     fn map(&mut self, at: EndpointId, _: &RemoteKey) -> Result<Region, TransportError> {
@@ -394,7 +394,7 @@ impl Lane for TcpLane {
         self.refresh();
         let other = |into: LocalSlice| {
             let region = self.memory.local(into)?.region()?;
-            Ok::<_, TransportError>(Other { key: into.key, region })
+            Ok::<_, TransportError>(RedirectTarget { key: into.key, region })
         };
         let into = into.map(other).transpose()?;
         let given = into.as_ref().map_or(from.bytes, |into| into.region.bytes());
@@ -414,11 +414,11 @@ impl Lane for TcpLane {
         self.refresh();
         // The next call acknowledges frames read in this one, unless a credit posted meanwhile has.
         for endpoint in self.endpoints.iter_mut().flatten() {
-            endpoint.tell(now);
+            endpoint.acknowledge(now);
         }
         self.write();
         let before = events.len();
-        if self.gives_back {
+        if self.done_when_written {
             let endpoints = self.endpoints.iter_mut().flatten();
             endpoints.for_each(|endpoint| endpoint.tell_written(events));
         }
@@ -437,19 +437,19 @@ impl Lane for TcpLane {
             return Some(Instant::ZERO);
         }
         let stripes = self.endpoints.iter().flatten().flat_map(|endpoint| &endpoint.stripes);
-        if self.gives_back && stripes.clone().any(|stripe| stripe.outgoing.has_written()) {
+        if self.done_when_written && stripes.clone().any(|stripe| stripe.outgoing.has_written()) {
             return Some(Instant::ZERO);
         }
-        let untold = stripes.filter_map(|stripe| stripe.untold_since).min();
+        let untold = stripes.filter_map(|stripe| stripe.unacknowledged_since).min();
         let check = (self.sockets > 0).then(|| self.checked + CHECK_EVERY);
-        untold.map(|since| since + TELL_AFTER).into_iter().chain(check).min()
+        untold.map(|since| since + ACK_DELAY_MAX).into_iter().chain(check).min()
     }
 
     fn is_drained(&self) -> bool {
         self.endpoints.iter().flatten().all(|endpoint| endpoint.is_drained())
     }
 
-    fn classify(&mut self, traffic_class: u8) {
+    fn set_traffic_class(&mut self, traffic_class: u8) {
         self.traffic_class = Some(traffic_class);
     }
 
@@ -458,8 +458,8 @@ impl Lane for TcpLane {
         open.all(|peer| peer.is_acknowledged())
     }
 
-    fn conclude(&mut self, _now: Instant) {
-        self.endpoints.iter_mut().flatten().for_each(Endpoint::tell_of_much);
+    fn flush_acknowledgements(&mut self, _now: Instant) {
+        self.endpoints.iter_mut().flatten().for_each(Endpoint::acknowledge_long_frames);
         self.write();
     }
 
@@ -471,15 +471,15 @@ impl Lane for TcpLane {
         let longest = if self.troubled { longest.min(Duration::from_millis(1)) } else { longest };
         // Received frames are acknowledged soon, even if nothing else arrives.
         let mut stripes = self.endpoints.iter().flatten().flat_map(|endpoint| &endpoint.stripes);
-        let is_untold = stripes.any(|stripe| stripe.untold_since.is_some());
-        let longest = if is_untold { longest.min(TELL_AFTER) } else { longest };
+        let is_untold = stripes.any(|stripe| stripe.unacknowledged_since.is_some());
+        let longest = if is_untold { longest.min(ACK_DELAY_MAX) } else { longest };
         self.await_ready(longest);
     }
 }
 
 impl Drop for TcpLane {
     fn drop(&mut self) {
-        self.part(None);
+        self.wait_for_shutdown(None);
     }
 }
 

@@ -49,29 +49,29 @@ pub(crate) struct Outgoing {
     /// Header of the next frame as its writing began.
     begun: [u8; HEADER_BYTES],
     /// Encoded headers without puts, sent before the next frame.
-    said: VecDeque<[u8; HEADER_BYTES]>,
-    /// Bytes of the first of `said` that the socket has taken.
+    bare_headers: VecDeque<[u8; HEADER_BYTES]>,
+    /// Bytes of the first of `bare_headers` that the socket has taken.
     said_written: usize,
     /// Frames that the peer has acknowledged, modulo 2^32.
     acknowledged: u32,
     /// True if puts are done as soon as they are written.
-    gives_back: bool,
+    done_when_written: bool,
     /// Identifiers of puts that are written and not reported yet.
     written_out: Vec<u64>,
 }
 
 impl Outgoing {
-    pub(crate) fn new(gives_back: bool) -> Outgoing {
+    pub(crate) fn new(done_when_written: bool) -> Outgoing {
         Outgoing {
             queue: VecDeque::with_capacity(FRAMES_PER_WRITE),
             data: 0,
             sent: 0,
             written: 0,
             begun: [0; HEADER_BYTES],
-            said: VecDeque::with_capacity(FRAMES_PER_WRITE),
+            bare_headers: VecDeque::with_capacity(FRAMES_PER_WRITE),
             said_written: 0,
             acknowledged: 0,
-            gives_back,
+            done_when_written,
             written_out: Vec::with_capacity(FRAMES_PER_WRITE),
         }
     }
@@ -115,12 +115,12 @@ impl Outgoing {
 
     /// Returns whether the connection has taken everything.
     pub(crate) fn is_drained(&self) -> bool {
-        self.sent == self.queue.len() && self.said.is_empty()
+        self.sent == self.queue.len() && self.bare_headers.is_empty()
     }
 
     /// Queues a header without a put, sent at once or right after a frame that is partly written.
-    pub(crate) fn say(&mut self, kind: Kind, received: u32) {
-        self.said.push_back(Header::bare(kind, received).encode());
+    pub(crate) fn push_bare_header(&mut self, kind: Kind, received: u32) {
+        self.bare_headers.push_back(Header::bare(kind, received).encode());
     }
 
     /// Handles an acknowledgement of `received` frames, modulo 2^32: their puts are done.
@@ -146,7 +146,7 @@ impl Outgoing {
     /// again.
     pub(crate) fn restart(&mut self) {
         (self.written, self.said_written) = (0, 0);
-        self.said.clear();
+        self.bare_headers.clear();
     }
 
     /// Continues after [`Outgoing::restart`] from the number of frames that the peer has received.
@@ -193,14 +193,14 @@ impl Outgoing {
         &mut self,
         connection: &mut Connection,
     ) -> Result<bool, ConnectionEnd> {
-        while let (Some(header), 0) = (self.said.front(), self.written) {
+        while let (Some(header), 0) = (self.bare_headers.front(), self.written) {
             match connection.write(&[IoSlice::new(&header[self.said_written..])]) {
                 Got::Bytes(count) => self.said_written += count,
                 Got::Nothing => return Ok(false),
                 Got::End(end) => return Err(end),
             }
             if self.said_written == HEADER_BYTES {
-                self.said.pop_front();
+                self.bare_headers.pop_front();
                 self.said_written = 0;
             }
         }
@@ -214,7 +214,7 @@ impl Outgoing {
         received: u32,
     ) -> Result<bool, ConnectionEnd> {
         // Queued headers must follow the partly written frame, so write only that frame.
-        let frames = if self.said.is_empty() { FRAMES_PER_WRITE } else { 1 };
+        let frames = if self.bare_headers.is_empty() { FRAMES_PER_WRITE } else { 1 };
         let mut headers = [[0; HEADER_BYTES]; FRAMES_PER_WRITE];
         let frames = frames.min(self.queue.len() - self.sent);
         for (header, put) in headers.iter_mut().zip(self.queue.range(self.sent..)).take(frames) {
@@ -260,7 +260,7 @@ impl Outgoing {
             }
             count -= left;
             (self.sent, self.written) = (self.sent + 1, 0);
-            if self.gives_back
+            if self.done_when_written
                 && let Some(id) = put.id.take()
             {
                 put.has_bytes = false;

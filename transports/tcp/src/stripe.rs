@@ -18,15 +18,15 @@ pub(crate) struct Stripe {
     pub(crate) broken: Option<Break>,
     /// True if a write has failed. The stripe then writes no more, but still reads: bytes that a
     /// closing peer sent before may be unread. The reads then reach the break.
-    pub(crate) unheard: bool,
+    pub(crate) write_failed: bool,
     /// True after a break until the peer reports how many frames it has; no put is sent before.
     pub(crate) resuming: bool,
     /// Frames received when an acknowledgement was last sent.
-    pub(crate) told: u32,
-    /// Bytes of the frames that `told` counts.
-    pub(crate) told_bytes: u64,
+    pub(crate) acknowledged_frames: u32,
+    /// Bytes of the frames that `acknowledged_frames` counts.
+    pub(crate) acknowledged_bytes: u64,
     /// Time at which the first unacknowledged frame arrived.
-    pub(crate) untold_since: Option<Instant>,
+    pub(crate) unacknowledged_since: Option<Instant>,
     /// True if epoll reports when the socket takes more.
     pub(crate) watches_room: bool,
     /// True if the peer has closed the stripe in good order.
@@ -40,20 +40,20 @@ pub(crate) struct Stripe {
 impl Stripe {
     pub(crate) fn new(
         connection: Connection,
-        gives_back: bool,
+        done_when_written: bool,
         traffic_class: Option<u8>,
     ) -> Stripe {
-        classify(&connection, traffic_class);
+        set_traffic_class(&connection, traffic_class);
         Stripe {
             connection: Some(connection),
-            outgoing: Outgoing::new(gives_back),
+            outgoing: Outgoing::new(done_when_written),
             incoming: Incoming::new(),
             broken: None,
-            unheard: false,
+            write_failed: false,
             resuming: false,
-            told: 0,
-            told_bytes: 0,
-            untold_since: None,
+            acknowledged_frames: 0,
+            acknowledged_bytes: 0,
+            unacknowledged_since: None,
             watches_room: false,
             closed: false,
             is_new: true,
@@ -73,7 +73,7 @@ impl Stripe {
 
     /// Writes as much as the socket takes; nothing after an error.
     pub(crate) fn write(&mut self) -> Result<(), ConnectionEnd> {
-        let Some(connection) = self.connection.as_mut().filter(|_| !self.unheard) else {
+        let Some(connection) = self.connection.as_mut().filter(|_| !self.write_failed) else {
             return Ok(());
         };
         connection.flush()?;
@@ -86,40 +86,42 @@ impl Stripe {
         let received = self.incoming.received();
         self.outgoing.write(connection, received)?;
         // Every frame that was written has carried the acknowledgement.
-        self.tells();
+        self.mark_acknowledged();
         Ok(())
     }
 
     /// Records that all received frames are acknowledged.
-    pub(crate) fn tells(&mut self) {
-        let Stripe { incoming, told, told_bytes, untold_since, .. } = self;
-        (*told, *told_bytes, *untold_since) =
+    pub(crate) fn mark_acknowledged(&mut self) {
+        let Stripe {
+            incoming, acknowledged_frames, acknowledged_bytes, unacknowledged_since, ..
+        } = self;
+        (*acknowledged_frames, *acknowledged_bytes, *unacknowledged_since) =
             (incoming.received(), incoming.received_bytes(), None);
     }
 
     /// Records that the connection broke.
-    pub(crate) fn breaks(&mut self, end: ConnectionEnd, now: Instant) {
+    pub(crate) fn mark_broken(&mut self, end: ConnectionEnd, now: Instant) {
         self.connection = None;
-        (self.unheard, self.watches_room) = (false, false);
+        (self.write_failed, self.watches_room) = (false, false);
         self.broken.get_or_insert_with(|| Break::new(end, now));
     }
 
     /// Replaces the connection by a new one, even if the old one was not known to be broken.
-    pub(crate) fn comes_back(&mut self, connection: Connection) {
-        classify(&connection, self.traffic_class);
+    pub(crate) fn replace_connection(&mut self, connection: Connection) {
+        set_traffic_class(&connection, self.traffic_class);
         self.connection = Some(connection);
         (self.broken, self.resuming) = (None, true);
-        (self.unheard, self.watches_room) = (false, false);
+        (self.write_failed, self.watches_room) = (false, false);
         self.incoming.restart();
         self.outgoing.restart();
         self.is_new = true;
-        self.outgoing.say(Kind::Resume, self.incoming.received());
+        self.outgoing.push_bare_header(Kind::Resume, self.incoming.received());
     }
 }
 
 /// Sets the traffic class for IPv4 and for IPv6: an IPv6 socket may have an IPv4 peer. A failure to
 /// set the class is ignored.
-fn classify(connection: &Connection, traffic_class: Option<u8>) {
+fn set_traffic_class(connection: &Connection, traffic_class: Option<u8>) {
     if let Some(class) = traffic_class {
         let _ = sockopt::set_ip_tos(connection.socket(), class);
         let _ = sockopt::set_ipv6_tclass(connection.socket(), class.into());

@@ -100,7 +100,7 @@ pub(crate) struct Endpoint {
 
 /// Fields of a completion's work request id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Name {
+pub(crate) struct WorkRequestId {
     pub(crate) endpoint: usize,
     queue_pair: usize,
     is_receive: bool,
@@ -111,10 +111,10 @@ const ENDPOINT_SHIFT: u32 = 44;
 const QUEUE_PAIR_SHIFT: u32 = 33;
 const RECEIVE: u64 = 1 << 32;
 
-impl Name {
-    pub(crate) fn of(completion: &ibv_wc) -> Name {
+impl WorkRequestId {
+    pub(crate) fn of(completion: &ibv_wc) -> WorkRequestId {
         let id = completion.wr_id;
-        Name {
+        WorkRequestId {
             endpoint: (id >> ENDPOINT_SHIFT) as usize,
             queue_pair: (id >> QUEUE_PAIR_SHIFT) as usize & 0x7ff,
             is_receive: id & RECEIVE != 0,
@@ -132,7 +132,7 @@ struct Partial {
 }
 
 /// Outcome of a completion for the lane.
-pub(crate) enum Told {
+pub(crate) enum CompletionOutcome {
     Nothing,
     /// A put with this immediate and this many bytes has arrived.
     Arrived(u32, usize),
@@ -165,12 +165,12 @@ impl Endpoint {
             lid,
             link_layer: port.attr.link_layer,
             mtu: options.mtu().map_or(active, |mtu| mtu.min(active)),
-            first_packet: u32::from_be_bytes([0, a, b ^ d, c]),
+            first_psn: u32::from_be_bytes([0, a, b ^ d, c]),
             pairs: queue_pairs.iter().map(QueuePair::number).collect(),
         };
         let missing = TransportError::Internal { what: "a link without a connection" };
         let mut side = SideLink::new(link).ok_or(missing)?;
-        side.say(&SideMessage::Offer(own.encode()));
+        side.send(&SideMessage::Offer(own.encode()));
         Ok(Endpoint {
             id: side.id(),
             dialled: side.is_dialled(),
@@ -320,7 +320,7 @@ impl Endpoint {
             moved += 1;
         }
         let Endpoint { queue_pairs, staged, .. } = self;
-        let rung = staged.drain(..).try_for_each(|at| queue_pairs[at].ring());
+        let rung = staged.drain(..).try_for_each(|at| queue_pairs[at].post_staged());
         self.posting.clear();
         self.check(rung);
         moved > 0
@@ -423,14 +423,14 @@ impl Endpoint {
     /// Handles a completion of this endpoint. Appends the ids of puts that are done.
     pub(crate) fn completed(
         &mut self,
-        name: Name,
+        name: WorkRequestId,
         completion: &ibv_wc,
         load: &mut Load,
         done: &mut Vec<u64>,
-    ) -> Told {
+    ) -> CompletionOutcome {
         let (at, number) = (name.queue_pair, name.number);
         if self.lost.is_some() || at >= self.queue_pairs.len() {
-            return Told::Nothing;
+            return CompletionOutcome::Nothing;
         }
         if completion.status != rdma_sys::IBV_WC_SUCCESS {
             let what = if name.is_receive { "a receive" } else { "a write" };
@@ -439,28 +439,28 @@ impl Endpoint {
             }
             // Receives complete in order.
             self.queue_pairs[at].is_flushed |= name.is_receive;
-            return Told::Nothing;
+            return CompletionOutcome::Nothing;
         }
         if !name.is_receive {
             let open = &mut self.open;
             let freed = self.queue_pairs[at].done(number, |put| open.part_done(put, done));
             self.under_way -= freed;
             load.done(freed);
-            return Told::Nothing;
+            return CompletionOutcome::Nothing;
         }
         if self.failed.is_none() {
-            let heard =
-                self.queue_pairs[at].heard(self.name | (at as u64) << QUEUE_PAIR_SHIFT | RECEIVE);
+            let heard = self.queue_pairs[at]
+                .count_immediate(self.name | (at as u64) << QUEUE_PAIR_SHIFT | RECEIVE);
             self.check(heard);
         }
         self.arrived(u32::from_be(completion.imm_data), completion.byte_len as usize)
     }
 
     /// Counts the parts of a put, which arrive in any order; the put has arrived with the last one.
-    fn arrived(&mut self, immediate: u32, bytes: usize) -> Told {
+    fn arrived(&mut self, immediate: u32, bytes: usize) -> CompletionOutcome {
         let (parts, immediate) = (immediate >> PARTS_SHIFT, immediate & IMMEDIATE_MAX);
         if parts == 0 {
-            return Told::Arrived(immediate, bytes);
+            return CompletionOutcome::Arrived(immediate, bytes);
         }
         let Some(at) = self.partial.iter().position(|one| one.immediate == immediate) else {
             if self.partial.len() == DEPTH_MAX {
@@ -468,15 +468,15 @@ impl Endpoint {
             } else {
                 self.partial.push(Partial { immediate, missing: parts, bytes });
             }
-            return Told::Nothing;
+            return CompletionOutcome::Nothing;
         };
         let partial = &mut self.partial[at];
         partial.bytes += bytes;
         partial.missing -= 1;
         if partial.missing > 0 {
-            return Told::Nothing;
+            return CompletionOutcome::Nothing;
         }
-        Told::Arrived(immediate, self.partial.swap_remove(at).bytes)
+        CompletionOutcome::Arrived(immediate, self.partial.swap_remove(at).bytes)
     }
 
     fn failure(&self, what: &str, queue_pair: &QueuePair, completion: &ibv_wc) -> String {
@@ -496,7 +496,7 @@ impl Endpoint {
 
     /// Handles the peer's messages on the side connection. Appends the peer's notes. A break is no
     /// error once this side's queue pairs are connected.
-    pub(crate) fn hear(
+    pub(crate) fn receive_messages(
         &mut self,
         now: Instant,
         words: &mut Vec<SideMessage>,
@@ -504,7 +504,7 @@ impl Endpoint {
         options: &Options,
     ) -> Result<(), EndpointError> {
         // Once offers are exchanged, both sides can find each other again.
-        let listened = self.side.listen(words, self.stage != Stage::Offered, now);
+        let listened = self.side.receive(words, self.stage != Stage::Offered, now);
         // Only an offer of queue pairs ends the wait for the peer; notes do not.
         let offers = |word: &SideMessage| matches!(word, SideMessage::Offer(_));
         self.joining_since = self.joining_since.filter(|_| !words.iter().any(offers));
@@ -576,14 +576,14 @@ impl Endpoint {
             peer_gid: theirs.gid,
             peer_lid: theirs.lid,
             peer_number: 0,
-            first_packet: dialler.first_packet,
+            first_psn: dialler.first_psn,
             mtu: self.own.mtu.min(theirs.mtu),
             service_level: options.service_level,
             traffic_class: options.traffic_class,
             flow_label: 0,
             timeout: options.timeout,
             retries: options.retries,
-            not_ready_retries: options.not_ready_retries,
+            rnr_retries: options.rnr_retries,
         };
         let queue_pairs = self.queue_pairs.iter_mut().zip(&theirs.pairs).zip(group::needs(options));
         for (at, ((queue_pair, number), need)) in queue_pairs.enumerate() {
@@ -593,7 +593,7 @@ impl Endpoint {
             queue_pair.connect(&path)?;
         }
         self.stage = Stage::Connected;
-        self.side.say(&SideMessage::Ready);
+        self.side.send(&SideMessage::Ready);
         Ok(())
     }
 
@@ -601,7 +601,8 @@ impl Endpoint {
     /// queue pairs in time. Returns whether there is a new side connection.
     pub(crate) fn look_after(&mut self, now: Instant, options: &Options) -> bool {
         let may_mend = self.stage != Stage::Offered && !self.has_ended();
-        let mended = if may_mend { self.side.mend(options.link_within, now) } else { Ok(false) };
+        let mended =
+            if may_mend { self.side.reconnect(options.link_within, now) } else { Ok(false) };
         let is_back = mended.unwrap_or_else(|end| {
             self.fail(end.to_string());
             false
@@ -624,7 +625,7 @@ impl Endpoint {
     pub(crate) fn lose(&mut self, reason: String) {
         if self.lost.is_none() {
             tracing::debug!(self.peer, port = self.port.name(), reason, "a link is lost");
-            self.side.say(&SideMessage::Failed(reason.chars().take(REASON_CHARS_MAX).collect()));
+            self.side.send(&SideMessage::Failed(reason.chars().take(REASON_CHARS_MAX).collect()));
             self.lost = Some(reason);
         }
         self.queue_pairs.clear();

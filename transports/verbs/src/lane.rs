@@ -9,17 +9,17 @@ use ccl_clock::now;
 use ccl_core::queue_pairs::{Flow, Striping};
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Caps, Connected, EndpointId, Event, Lane, MrKey, NamedMemory, Registry, RemoteKey, RemoteMr,
+    Caps, Connected, EndpointId, Event, Lane, MemoryTable, MrKey, Registry, RemoteKey, RemoteMr,
     Slice, TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
-use ccl_socket::{DESCRIPTORS, Farewell, Link, SideMessage, os};
+use ccl_socket::{DESCRIPTORS, Link, ShutdownWait, SideMessage, os};
 use rdma_sys::ibv_wc;
 use rustix::event::{Timespec, epoll};
 use rustix::process::Pid;
 
 use crate::Options;
-use crate::endpoint::{Endpoint, Name, Told, completions};
+use crate::endpoint::{CompletionOutcome, Endpoint, WorkRequestId, completions};
 use crate::load::Load;
 use crate::memory::Shared;
 use crate::native::{Memory, Queue, Sge};
@@ -57,7 +57,7 @@ const QUEUE: u64 = u64::MAX;
 pub(crate) struct VerbsLane {
     port: Arc<Port>,
     options: Options,
-    memory: NamedMemory<Arc<Memory>, Shared>,
+    memory: MemoryTable<Arc<Memory>, Shared>,
     /// Process that made the lane: the child of a fork has the same connections, and must send
     /// nothing on them.
     process: Pid,
@@ -88,7 +88,7 @@ pub(crate) struct VerbsLane {
     checked: Instant,
     /// True if anything has completed since `checked`.
     has_moved: bool,
-    farewell: Farewell,
+    farewell: ShutdownWait,
 }
 
 impl VerbsLane {
@@ -107,7 +107,7 @@ impl VerbsLane {
             .map_err(|error| os("epoll_ctl", error, DESCRIPTORS))?;
         let load = Load::new(&port.name());
         Ok(VerbsLane {
-            memory: NamedMemory::new(registry, caps),
+            memory: MemoryTable::new(registry, caps),
             port,
             options,
             process: rustix::process::getpid(),
@@ -126,7 +126,7 @@ impl VerbsLane {
             words: Vec::new(),
             checked: Instant::ZERO,
             has_moved: false,
-            farewell: Farewell::default(),
+            farewell: ShutdownWait::default(),
         })
     }
 
@@ -139,11 +139,11 @@ impl VerbsLane {
     fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
         let WorkRequest::Put { endpoint, remote_offset, is_control, immediate, id, .. } = *request;
         let VerbsLane { memory, endpoints, active, load, done, .. } = self;
-        let understood = memory.understand(request)?;
+        let resolved = memory.resolve(request)?;
         let put = Put {
-            source: sge(&understood.source),
-            tail: understood.tail.as_ref().and_then(sge),
-            to: (understood.to.address + remote_offset as u64, understood.to.key),
+            source: sge(&resolved.source),
+            tail: resolved.tail.as_ref().and_then(sge),
+            to: (resolved.to.address + remote_offset as u64, resolved.to.key),
             is_control,
             immediate,
             id,
@@ -160,7 +160,7 @@ impl VerbsLane {
             return Ok(false);
         }
         let keep = |slice: &Slice<'_, Arc<Memory>>| Arc::clone(&slice.registration.with);
-        let keeps = || [Some(keep(&understood.source)), understood.tail.as_ref().map(keep)];
+        let keeps = || [Some(keep(&resolved.source)), resolved.tail.as_ref().map(keep)];
         peer.put(&put, keeps, load, done);
         if !std::mem::replace(&mut peer.is_active, true) {
             active.push(number);
@@ -216,13 +216,13 @@ impl VerbsLane {
     }
 
     fn completed(&mut self, completion: &ibv_wc, events: &mut Vec<Event>) {
-        let name = Name::of(completion);
+        let name = WorkRequestId::of(completion);
         let Some(Some(endpoint)) = self.endpoints.get_mut(name.endpoint) else { return };
         let told = endpoint.completed(name, completion, &mut self.load, &mut self.done);
         self.unsettled |= endpoint.has_ended();
         match told {
-            Told::Nothing => {}
-            Told::Arrived(immediate, bytes) => {
+            CompletionOutcome::Nothing => {}
+            CompletionOutcome::Arrived(immediate, bytes) => {
                 let endpoint = EndpointId(name.endpoint as u32);
                 events.push(Event::Arrived { endpoint, immediate, bytes });
             }
@@ -251,7 +251,8 @@ impl VerbsLane {
                 continue;
             }
             if self.ready.contains(&(number as u64)) || !endpoint.side.is_flushed() {
-                let heard = endpoint.hear(now, &mut self.words, &mut notes, &self.options);
+                let heard =
+                    endpoint.receive_messages(now, &mut self.words, &mut notes, &self.options);
                 ended.extend(heard.err().map(|error| (number, error.to_string())));
                 let at = EndpointId(number as u32);
                 events.extend(notes.drain(..).map(|bytes| Event::Note { endpoint: at, bytes }));
@@ -340,8 +341,8 @@ impl VerbsLane {
     }
 
     /// Waits, for a bounded time, until the peers of some endpoints have all posted puts.
-    fn part(&mut self, only: Option<EndpointId>) {
-        while !self.say_farewell(only) {
+    fn wait_for_shutdown(&mut self, only: Option<EndpointId>) {
+        while !self.poll_shutdown(only) {
             std::thread::sleep(FAREWELL_PAUSE);
         }
     }
@@ -401,7 +402,7 @@ impl Lane for VerbsLane {
 
     fn detach(&mut self, endpoint: EndpointId) {
         let number = endpoint.0 as usize;
-        self.part(Some(endpoint));
+        self.wait_for_shutdown(Some(endpoint));
         let Some(closed) = self.endpoints.get_mut(number).and_then(Option::take) else { return };
         self.load.done(closed.under_way);
         self.memory.forget(endpoint);
@@ -415,7 +416,7 @@ impl Lane for VerbsLane {
         });
     }
 
-    fn say_farewell(&mut self, only: Option<EndpointId>) -> bool {
+    fn poll_shutdown(&mut self, only: Option<EndpointId>) -> bool {
         if self.process != rustix::process::getpid() {
             return true;
         }
@@ -442,7 +443,7 @@ impl Lane for VerbsLane {
         went_on.is_err()
     }
 
-    fn cut(&mut self, endpoint: EndpointId) {
+    fn abort(&mut self, endpoint: EndpointId) {
         if let Ok(peer) = self.endpoint(endpoint) {
             peer.lose("this side has given the link up".to_owned());
         }
@@ -473,7 +474,7 @@ impl Lane for VerbsLane {
     }
 
     fn forget(&mut self, at: EndpointId, mr: RemoteMr) {
-        self.memory.give_back(at, mr);
+        self.memory.release_import(at, mr);
     }
 
     fn map(&mut self, _at: EndpointId, _key: &RemoteKey) -> Result<Region, TransportError> {
@@ -491,12 +492,12 @@ impl Lane for VerbsLane {
         check_note(bytes)?;
         let peer = self.endpoint(endpoint)?;
         if peer.lost.is_none() {
-            peer.side.say(&SideMessage::Note(bytes.to_vec()));
+            peer.side.send(&SideMessage::Note(bytes.to_vec()));
         }
         Ok(())
     }
 
-    fn classify(&mut self, traffic_class: u8) {
+    fn set_traffic_class(&mut self, traffic_class: u8) {
         self.options.traffic_class = traffic_class;
     }
 
@@ -573,7 +574,7 @@ impl Lane for VerbsLane {
 
 impl Drop for VerbsLane {
     fn drop(&mut self) {
-        self.part(None);
+        self.wait_for_shutdown(None);
         for endpoint in std::mem::take(&mut self.endpoints).into_iter().flatten() {
             self.close(endpoint);
         }

@@ -108,7 +108,7 @@ pub struct Options {
     /// Number of times that a packet is sent again. With 7 some devices never give up.
     pub retries: u8,
     /// Number of retries when the receiver is not ready; 7 retries for ever.
-    pub not_ready_retries: u8,
+    pub rnr_retries: u8,
     /// Longest payload of a packet in bytes; the port may be set to less.
     pub mtu_bytes: u32,
     /// True if writes may overtake each other on the bus.
@@ -137,7 +137,7 @@ impl Default for Options {
             service_level: 0,
             timeout: 18,
             retries: 6,
-            not_ready_retries: 7,
+            rnr_retries: 7,
             mtu_bytes: 4096,
             relaxed_ordering: true,
             join_within: Duration::from_secs(20),
@@ -201,7 +201,7 @@ impl Options {
             service_level: own.service_level,
             timeout: own.timeout,
             retries: own.retries,
-            not_ready_retries: own.not_ready_retries,
+            rnr_retries: own.rnr_retries,
             mtu_bytes: own.mtu,
             relaxed_ordering: own.relaxed_ordering > 0,
             // A peer may be busy with other things.
@@ -243,8 +243,8 @@ impl Options {
             ("FERROCCL_IB_TIMEOUT", format!("a timeout of {}", self.timeout), "use 0 to 31")
         } else if self.retries > 7 {
             ("FERROCCL_IB_RETRY_CNT", format!("{} retries", self.retries), "use 0 to 7")
-        } else if self.not_ready_retries > 7 {
-            let retries = self.not_ready_retries;
+        } else if self.rnr_retries > 7 {
+            let retries = self.rnr_retries;
             ("FERROCCL_IB_RNR_RETRY_CNT", format!("{retries} retries"), "use 0 to 7")
         } else if self.mtu().is_none() {
             let value = format!("packets of {} bytes", self.mtu_bytes);

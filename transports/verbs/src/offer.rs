@@ -22,7 +22,7 @@ pub(crate) struct Offer {
     pub(crate) mtu: ibv_mtu,
     /// Sequence number of the first packet (PSN) of all queue pairs of the link, on both sides;
     /// that of the side that dialled is used.
-    pub(crate) first_packet: u32,
+    pub(crate) first_psn: u32,
     /// Queue pairs of this side; the first of one side is joined with the first of the other.
     pub(crate) pairs: Vec<u32>,
 }
@@ -57,7 +57,7 @@ mod tests {
             lid: 9,
             link_layer: 2,
             mtu: IBV_MTU_4096,
-            first_packet: 0x12_3456,
+            first_psn: 0x12_3456,
             pairs: vec![7, 1 << 23],
         };
         let bytes = offer.encode();

@@ -179,24 +179,24 @@ impl Port {
     /// Handles the events of the device. Any lane may do this for all lanes.
     pub(crate) fn look_after(&self, now: Instant) {
         let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(happening) = self.context.happening() {
-            if happening.port.is_some_and(|port| port != self.number) {
+        while let Some(async_event) = self.context.async_event() {
+            if async_event.port.is_some_and(|port| port != self.number) {
                 continue;
             }
-            match happening.event {
+            match async_event.event {
                 IBV_EVENT_PORT_ERR => {
                     health.down_since.get_or_insert(now);
                 }
                 IBV_EVENT_PORT_ACTIVE => health.down_since = None,
                 IBV_EVENT_DEVICE_FATAL | IBV_EVENT_CQ_ERR => {
-                    health.fatal.get_or_insert(status::event(happening.event));
+                    health.fatal.get_or_insert(status::event(async_event.event));
                 }
                 IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR => {
                     if health.pairs.len() == PAIRS_MAX {
                         health.pairs.pop_front();
                     }
-                    let how = status::event(happening.event);
-                    health.pairs.extend(happening.pair.map(|pair| (pair, how)));
+                    let how = status::event(async_event.event);
+                    health.pairs.extend(async_event.pair.map(|pair| (pair, how)));
                 }
                 _ => {}
             }

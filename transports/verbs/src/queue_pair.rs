@@ -136,7 +136,7 @@ impl QueuePair {
 
     /// Counts an immediate that has arrived. Renews receive requests when a quarter of them is used
     /// up.
-    pub(crate) fn heard(&mut self, name: u64) -> Result<(), TransportError> {
+    pub(crate) fn count_immediate(&mut self, name: u64) -> Result<(), TransportError> {
         self.used += 1;
         if self.used * 4 < self.room.immediates as usize {
             return Ok(());
@@ -169,7 +169,7 @@ impl QueuePair {
 
     /// Prepares to write the bytes from `start` to before `end` of a put. `open` is the put's index
     /// in the endpoint; none if the write is done at once ([`QueuePair::is_early`]). The completion
-    /// returns `name` and the write's number. [`QueuePair::ring`] must follow to send the write.
+    /// returns `name` and the write's number. [`QueuePair::post_staged`] must follow to send it.
     pub(crate) fn write(
         &mut self,
         put: &Put,
@@ -217,7 +217,7 @@ impl QueuePair {
         });
         (self.posted, self.quiet) = (self.posted.wrapping_add(1), 0);
         self.under_way.push_back(UnderWay { put: None, bytes: 0 });
-        self.ring()
+        self.post_staged()
     }
 
     /// Returns whether something is prepared and not handed to the device.
@@ -226,11 +226,11 @@ impl QueuePair {
     }
 
     /// Hands all prepared writes to the device.
-    pub(crate) fn ring(&mut self) -> Result<(), TransportError> {
+    pub(crate) fn post_staged(&mut self) -> Result<(), TransportError> {
         if std::mem::take(&mut self.owing) && self.pair.signal_last() {
             self.quiet = 0;
         }
-        self.pair.ring()
+        self.pair.post_staged()
     }
 
     /// Counts the write of this number, and those before it, as done. Calls `done` with their puts,

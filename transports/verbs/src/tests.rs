@@ -46,14 +46,14 @@ fn path(to: &End) -> Path {
         peer_gid: to.gid,
         peer_lid: 0,
         peer_number: to.pair.number(),
-        first_packet: 7,
+        first_psn: 7,
         mtu: IBV_MTU_4096,
         service_level: 0,
         traffic_class: 104,
         flow_label: 5,
         timeout: 14,
         retries: 6,
-        not_ready_retries: 7,
+        rnr_retries: 7,
     }
 }
 
@@ -87,7 +87,7 @@ fn write(from: &Memory, to: &End, id: u64, bytes: usize) -> Write {
 
 fn post(end: &mut End, writes: &[Write]) -> Result<(), TransportError> {
     writes.iter().for_each(|write| end.pair.stage(write));
-    end.pair.ring()
+    end.pair.post_staged()
 }
 
 #[test]
@@ -190,10 +190,10 @@ fn a_port_without_link_keeps_all_waiting_and_says_so() {
     let context = Context::open(functions(), &other.device.name()).unwrap();
     other.device.set_link(false);
     assert_eq!(context.port(1).unwrap().state, IBV_PORT_DOWN);
-    let happened = context.happening().unwrap();
+    let happened = context.async_event().unwrap();
     assert_eq!(status::event(happened.event), "the port lost its link");
     assert_eq!((happened.pair, happened.port), (None, Some(1)));
-    assert_eq!(context.happening(), None);
+    assert_eq!(context.async_event(), None);
     post(&mut one, &[write(&memory, &other, 1, 4)]).unwrap();
     let mut none = [ibv_wc::default(); 1];
     for _ in 0..1000 {

@@ -36,7 +36,7 @@ ccl_core::tunables! {
         retries: u8 = 6, "FERROCCL_IB_RETRY_CNT", Some("NCCL_IB_RETRY_CNT"), false,
             "How often the hardware sends a packet again before the peer counts as gone. With 7 \
              some devices never give up.";
-        not_ready_retries: u8 = 7, "FERROCCL_IB_RNR_RETRY_CNT", None, false,
+        rnr_retries: u8 = 7, "FERROCCL_IB_RNR_RETRY_CNT", None, false,
             "How often the hardware asks a receiver again that has no receive request left; 7 is \
              for ever. A peer that is stopped has none left at some time, and is waited for.";
         mtu: u32 = 4096, "FERROCCL_IB_MTU", None, false,

@@ -14,7 +14,7 @@ use super::cts::{Placement, RECORD_BYTES, RECORDS};
 use super::immediate::{Immediate, SLOTS_MAX};
 use super::inbound::{Destination, Inbound};
 use super::offer::{Offer, OfferError};
-use super::outbound::{Outbound, Verdict};
+use super::outbound::{CreditOutcome, Outbound};
 use super::registration_cache::RegistrationCache;
 use super::rendezvous::{Directory, PeerOutcome, Rendezvous};
 use super::statistics::PeerStatistics;
@@ -266,7 +266,7 @@ impl MessageLinks {
         let staging = self.slots(self.config.slots)?;
         let attached = self.lane.attach(connected).and_then(|endpoint| {
             let shared = self.lane.share(endpoint, inbound.key);
-            let key = shared.inspect_err(|_| self.lane.cut(endpoint))?;
+            let key = shared.inspect_err(|_| self.lane.abort(endpoint))?;
             Ok((endpoint, key))
         });
         let (endpoint, key) = attached.inspect_err(|_| self.give_back(&staging))?;
@@ -351,7 +351,7 @@ impl MessageLinks {
     /// Requests a connection to a peer. Returns false: the peer's links are not ready.
     #[cold]
     fn request(&mut self, rank: Rank) -> bool {
-        let never = self.joins(rank) || self.lost(rank).is_some();
+        let never = self.is_connected(rank) || self.lost(rank).is_some();
         if let (Some(rendezvous), false) = (&mut self.rendezvous, never) {
             rendezvous.request(rank);
         }
@@ -603,7 +603,7 @@ impl MessageLinks {
         let moved = !outcomes.is_empty();
         for outcome in outcomes {
             match outcome {
-                PeerOutcome::Connected(rank, connected) if !self.joins(rank) => {
+                PeerOutcome::Connected(rank, connected) if !self.is_connected(rank) => {
                     let offer = self.attach(rank, connected)?;
                     if let Some(Some(peer)) = self.peers.get(rank as usize) {
                         self.lane.note(peer.endpoint, &offer)?;
@@ -657,14 +657,14 @@ impl MessageLinks {
 
     /// Returns whether polling these links makes system calls.
     #[must_use]
-    pub fn makes_calls(&self) -> bool {
+    pub fn needs_system_calls(&self) -> bool {
         // Sockets need system calls; hardware reports completions in memory.
         self.device.caps().redirects
     }
 
     /// Returns whether a peer is connected.
     #[must_use]
-    pub fn joins(&self, rank: Rank) -> bool {
+    pub fn is_connected(&self, rank: Rank) -> bool {
         self.peers.get(rank as usize).is_some_and(Option::is_some)
     }
 
@@ -672,15 +672,15 @@ impl MessageLinks {
     #[must_use]
     pub fn reaches(&self, rank: Rank) -> bool {
         let known = self.rendezvous.as_ref().and_then(|rendezvous| rendezvous.address(rank));
-        known.is_some() || self.joins(rank)
+        known.is_some() || self.is_connected(rank)
     }
 
     /// Returns whether messages of a peer that has left may still arrive.
     #[must_use]
-    pub fn may_hear_of(&self, rank: Rank) -> bool {
+    pub fn may_still_receive(&self, rank: Rank) -> bool {
         let dialling =
             self.rendezvous.as_ref().is_some_and(|rendezvous| rendezvous.is_dialling(rank));
-        self.lost(rank).is_none() && (dialling || self.joins(rank))
+        self.lost(rank).is_none() && (dialling || self.is_connected(rank))
     }
 
     /// Returns the time when these links must be polled even if nothing seems to happen.
@@ -772,8 +772,8 @@ impl MessageLinks {
                 let outbound = &mut peer.links[channel].1;
                 let verdict = outbound.credit(below);
                 peer.statistics.granted(outbound.waited_since(), now);
-                self.counters.late_credits += u64::from(verdict == Verdict::Late);
-                verdict != Verdict::Forged
+                self.counters.late_credits += u64::from(verdict == CreditOutcome::Late);
+                verdict != CreditOutcome::Forged
             }
         }
     }
@@ -787,7 +787,7 @@ impl MessageLinks {
             return false;
         }
         let (inbound, outbound) = &mut peer.links[channel];
-        if !outbound.told(below) {
+        if !outbound.piggybacked_credit(below) {
             return false;
         }
         inbound.arrive(slot, None);
@@ -839,7 +839,7 @@ impl Drop for MessageLinks {
     fn drop(&mut self) {
         self.close();
         // All farewells begin together, so that a peer that does not read delays no other.
-        self.lane.say_farewell(None);
+        self.lane.poll_shutdown(None);
         for peer in std::mem::take(&mut self.peers).into_iter().flatten() {
             self.lane.detach(peer.endpoint);
             self.dispose(&peer);

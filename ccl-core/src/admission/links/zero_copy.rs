@@ -243,7 +243,7 @@ impl MessageLinks {
         }
         let by = *self.zero_copy.settle_by.get_or_insert_with(|| {
             // The peers may be waiting for this rank's acknowledgements.
-            self.lane.conclude(now);
+            self.lane.flush_acknowledgements(now);
             now + SETTLE
         });
         self.zero_copy.sends.is_empty() || now >= by
@@ -364,7 +364,7 @@ impl MessageLinks {
         // All farewells begin together and share one deadline.
         for rank in &exposed {
             if let Some(Some(peer)) = self.peers.get(*rank as usize) {
-                self.lane.say_farewell(Some(peer.endpoint));
+                self.lane.poll_shutdown(Some(peer.endpoint));
             }
         }
         for rank in exposed {

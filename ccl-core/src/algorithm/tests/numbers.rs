@@ -198,7 +198,7 @@ pub(super) fn run(
         }
         let folds = executions.iter().map(Execution::folds).sum();
         if std::mem::replace(&mut before, folds) == folds {
-            let waits: Vec<_> = executions.iter().map(Execution::standings).collect();
+            let waits: Vec<_> = executions.iter().map(Execution::strand_positions).collect();
             let programs: Vec<String> =
                 executions.iter().map(|e| format!("{}\n", e.program())).collect();
             panic!("deadlock: {waits:?}\n{}", programs.concat());

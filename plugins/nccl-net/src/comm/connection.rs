@@ -18,20 +18,23 @@ const AT_ONCE: usize = 64;
 
 /// Registered memory that belongs to the connection.
 #[derive(Debug)]
-pub(crate) struct Own {
+pub(crate) struct OwnedMemory {
     device: Arc<dyn Device>,
     pub(crate) region: Region,
     pub(crate) key: MrKey,
 }
 
-impl Own {
-    pub(crate) fn new(device: &Arc<dyn Device>, bytes: usize) -> Result<Own, TransportError> {
+impl OwnedMemory {
+    pub(crate) fn new(
+        device: &Arc<dyn Device>,
+        bytes: usize,
+    ) -> Result<OwnedMemory, TransportError> {
         let (region, key) = device.allocate(bytes)?;
-        Ok(Own { device: Arc::clone(device), region, key })
+        Ok(OwnedMemory { device: Arc::clone(device), region, key })
     }
 }
 
-impl Drop for Own {
+impl Drop for OwnedMemory {
     fn drop(&mut self) {
         // An error means that the key is unknown: nothing is left to deregister.
         let _ = self.device.deregister(self.key);
@@ -86,7 +89,7 @@ impl Connection {
     ) -> Result<Connection, TransportError> {
         let mut lane = device.lane()?;
         if let Some(class) = traffic_class {
-            lane.classify(*class);
+            lane.set_traffic_class(*class);
         }
         let endpoint = lane.attach(connected)?;
         Ok(Connection {
@@ -228,21 +231,21 @@ impl Connection {
 
     /// Advances the farewell to the peer. Returns whether the farewell is over; until then,
     /// dropping the connection blocks.
-    pub(crate) fn say_farewell(&mut self) -> bool {
-        self.lane.say_farewell(None)
+    pub(crate) fn poll_shutdown(&mut self) -> bool {
+        self.lane.poll_shutdown(None)
     }
 
     /// Acknowledges puts at once if their senders wait to reuse much memory: this side may not poll
     /// again for long.
-    pub(crate) fn conclude(&mut self, now: Instant) {
-        self.lane.conclude(now);
+    pub(crate) fn flush_acknowledgements(&mut self, now: Instant) {
+        self.lane.flush_acknowledgements(now);
     }
 
     /// Ends the connection at once, even with transfers under way. When this returns, the caller's
     /// memory is neither read nor written any more.
-    pub(crate) fn cut(&mut self, reason: &str) {
+    pub(crate) fn abort(&mut self, reason: &str) {
         if self.lost.is_none() {
-            self.lane.cut(self.endpoint);
+            self.lane.abort(self.endpoint);
             self.lose(reason.to_owned());
         }
     }

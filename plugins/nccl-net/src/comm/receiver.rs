@@ -7,7 +7,7 @@ use ccl_core::time::Instant;
 use ccl_core::transport::{Connected, Event, LocalSlice, RemoteMr, WorkRequest};
 
 use super::buffer::Buffer;
-use super::connection::{Connection, ConnectionSettings, Own};
+use super::connection::{Connection, ConnectionSettings, OwnedMemory};
 use super::expected::Expected;
 use super::tags::Tags;
 use super::wire::{
@@ -75,9 +75,9 @@ pub(crate) struct Receiver {
     connection: Connection,
     settings: Settings,
     /// Slots, filled by the peer.
-    slots: Own,
+    slots: OwnedMemory,
     /// Memory that records are sent from, one for each place in the peer's ring.
-    records: Own,
+    records: OwnedMemory,
     /// Ring of the peer, once it is known.
     ring: Option<RemoteMr>,
     /// True once the peer has said that it is ready.
@@ -87,10 +87,10 @@ pub(crate) struct Receiver {
     /// Group of the buffer that was finished last, and the time: later groups have waited for it.
     finished: (u32, Instant),
     next: u32,
-    /// Sets of groups, as bits: `waiting` lack messages, `untold` have a CTS that has not been
+    /// Sets of groups, as bits: `waiting` lack messages, `withheld` have a CTS that has not been
     /// sent, and `telling` have a record in flight.
     waiting: u64,
-    untold: u64,
+    withheld: u64,
     telling: u64,
     /// Time since which some CTS has been withheld and no event has occurred.
     untold_since: Instant,
@@ -110,7 +110,7 @@ pub(crate) struct Receiver {
     /// True while messages for buffers with a CTS arrive in slots. The slots of other messages
     /// cannot be guessed then.
     is_mixed: bool,
-    /// True if messages were placed directly since the lane's last `conclude`.
+    /// True if messages were placed directly since the lane's last `flush_acknowledgements`.
     was_placed: bool,
     /// True after [`Receiver::close`]: messages without a CTS are discarded.
     is_closed: bool,
@@ -129,8 +129,9 @@ impl Receiver {
     ) -> Result<Receiver, NetError> {
         let mut connection = Connection::new(connection_settings, connected, now)?;
         let settings = settings.on(&connection);
-        let slots = Own::new(&connection_settings.device, settings.slots() * settings.stride())?;
-        let records = Own::new(&connection_settings.device, GROUPS * RECORD_BYTES)?;
+        let slots =
+            OwnedMemory::new(&connection_settings.device, settings.slots() * settings.stride())?;
+        let records = OwnedMemory::new(&connection_settings.device, GROUPS * RECORD_BYTES)?;
         let key = connection.share(slots.key)?;
         connection.note(&Note::Slots(settings.slots() as u32, settings.slot_bytes as u64, key))?;
         let group = |at: usize| Group {
@@ -156,7 +157,7 @@ impl Receiver {
             finished: (0, now),
             next: 0,
             waiting: 0,
-            untold: 0,
+            withheld: 0,
             telling: 0,
             untold_since: now,
             untold_first: now,
@@ -189,11 +190,11 @@ impl Receiver {
     /// so that sends which need no CTS succeed: the sender may not have closed yet.
     pub(crate) fn close(&mut self) {
         self.is_closed = true;
-        let untold = std::mem::take(&mut self.untold);
-        self.waiting &= !untold;
+        let withheld = std::mem::take(&mut self.withheld);
+        self.waiting &= !withheld;
         self.unexpected = 0;
         for (at, group) in self.groups.iter_mut().enumerate() {
-            if untold >> at & 1 == 1 {
+            if withheld >> at & 1 == 1 {
                 group.stage = Stage::Vacant;
             }
             group.entries.iter_mut().for_each(|entry| entry.is_expected = false);
@@ -201,7 +202,7 @@ impl Receiver {
         // A connection that fails here has no messages to discard.
         let cleared = self.expected.clear(&mut self.connection, None).and_then(|_| self.settle());
         if let Err(error) = cleared {
-            self.connection.cut(&error.text);
+            self.connection.abort(&error.text);
         }
     }
 
@@ -235,24 +236,24 @@ impl Receiver {
         let id = group.id;
         self.next = self.next.wrapping_add(1);
         self.waiting |= bit;
-        if self.untold == 0 {
+        if self.withheld == 0 {
             (self.untold_since, self.untold_first) = (now, now);
         }
-        self.untold |= bit;
+        self.withheld |= bit;
         self.unexpected |= bit;
         self.take_held()?;
         // Messages that arrived before the peer was lost may complete the receive.
         if let (Err(error), Stage::Waiting(1..)) = (lost, self.groups[at].stage) {
             self.groups[at].stage = Stage::Vacant;
             self.waiting &= !bit;
-            self.untold &= !bit;
+            self.withheld &= !bit;
             return Err(error);
         }
         // Short messages need no CTS, as long as no held message blocks them.
         let Settings { slot_bytes, short_bytes, .. } = self.settings;
         let short_bytes = if self.expected.guesses() { slot_bytes } else { short_bytes };
-        if self.untold & bit != 0 && buffers.iter().any(|buffer| buffer.bytes > short_bytes) {
-            self.tell(at)?;
+        if self.withheld & bit != 0 && buffers.iter().any(|buffer| buffer.bytes > short_bytes) {
+            self.send_cts(at)?;
         }
         self.settle()?;
         self.connection.flush(now)?;
@@ -287,7 +288,7 @@ impl Receiver {
             group.id = id.next();
             // No message may follow soon that could carry the acknowledgement.
             if self.waiting == 0 && std::mem::take(&mut self.was_placed) {
-                connection.conclude(now);
+                connection.flush_acknowledgements(now);
             }
             return Ok(Some((group.count, sizes)));
         }
@@ -320,16 +321,16 @@ impl Receiver {
             result = result.and_then(|()| self.settle());
         } else if self.has_freed(4) {
             // The connection is idle.
-            self.tell_freed();
+            self.send_credits();
         }
         self.connection.give_back(events);
         let is_late = now.since(self.untold_since) >= TELL_AFTER
             || now.since(self.untold_first) >= TELL_AT_LAST;
-        if self.untold != 0 && is_late {
-            result = result.and_then(|()| self.tell_all());
+        if self.withheld != 0 && is_late {
+            result = result.and_then(|()| self.send_withheld_cts());
         }
         if let Err(error) = result {
-            self.connection.cut(&error.text);
+            self.connection.abort(&error.text);
         }
         self.connection.flush(now)?;
         Ok(())
@@ -366,7 +367,7 @@ impl Receiver {
         let same = (group.number ^ number) & (super::wire::NUMBER_MASK >> 3) == 0;
         let entry = group.entries[..group.count].get(index);
         let fits = entry.is_some_and(|entry| !entry.is_done && bytes <= entry.buffer.bytes);
-        let is_told = self.untold >> at & 1 == 0;
+        let is_told = self.withheld >> at & 1 == 0;
         if !same || !fits || !is_told || !matches!(group.stage, Stage::Waiting(1..)) {
             return Err(nonsense());
         }
@@ -400,7 +401,7 @@ impl Receiver {
         }
         self.expected.end(&mut self.connection, slot, &guess)?;
         let meant = if is_right { None } else { self.find(header.tag, header.ordinal) };
-        if meant.is_some_and(|(at, _)| self.untold >> at & 1 == 0) {
+        if meant.is_some_and(|(at, _)| self.withheld >> at & 1 == 0) {
             // The message has a CTS but came in a slot: more will, so guessing pauses.
             self.is_mixed = true;
         } else if is_right || guess.took(bytes) {
@@ -420,7 +421,7 @@ impl Receiver {
         guess.put_back(&self.slots.region, offset, bytes)?;
         self.held |= 1 << slot;
         if !is_right {
-            self.unexpected |= self.untold & 1 << at;
+            self.unexpected |= self.withheld & 1 << at;
             self.astray = Some(slot);
         }
         Ok(())
@@ -432,15 +433,15 @@ impl Receiver {
         self.take_held()?;
         if self.is_closed {
             self.freed |= std::mem::take(&mut self.held);
-            self.tell_freed();
+            self.send_credits();
             return Ok(());
         }
         if let Some(slot) = self.astray.take() {
             self.expect_nothing(Some(slot))?;
         }
-        if self.held != 0 && self.untold != 0 {
+        if self.held != 0 && self.withheld != 0 {
             // Other messages may need a CTS to pass the held ones.
-            self.tell_all()?;
+            self.send_withheld_cts()?;
         }
         self.expect();
         Ok(())
@@ -448,7 +449,7 @@ impl Receiver {
 
     /// Guesses slots for the buffers without a CTS, in posting order.
     fn expect(&mut self) {
-        self.is_mixed &= self.waiting & !self.untold != 0;
+        self.is_mixed &= self.waiting & !self.withheld != 0;
         if self.is_mixed {
             return;
         }
@@ -474,7 +475,7 @@ impl Receiver {
 
     /// Drops all guesses. New guesses begin after `last`, if that is known.
     fn expect_nothing(&mut self, last: Option<usize>) -> Result<(), NetError> {
-        self.unexpected = self.untold;
+        self.unexpected = self.withheld;
         if self.expected.clear(&mut self.connection, last)? {
             let groups = self.groups.iter_mut();
             groups.flat_map(|group| &mut group.entries).for_each(|entry| entry.is_expected = false);
@@ -514,7 +515,7 @@ impl Receiver {
             // The guessed slot's message would overwrite this one.
             self.expected.forget(&mut self.connection, (at, index))?;
             self.astray.get_or_insert(slot);
-            self.unexpected |= self.untold & 1 << at;
+            self.unexpected |= self.withheld & 1 << at;
         }
         // Longer messages are truncated.
         let room = entry.buffer.bytes as u64;
@@ -565,7 +566,7 @@ impl Receiver {
             *left = left.saturating_sub(1);
             if *left == 0 {
                 self.waiting &= !(1 << at);
-                self.untold &= !(1 << at);
+                self.withheld &= !(1 << at);
                 self.unexpected &= !(1 << at);
             }
         }
@@ -578,7 +579,7 @@ impl Receiver {
         self.freed |= 1 << slot;
         let part = if self.expected.guesses() && self.held == 0 { 2 } else { 4 };
         if self.has_freed(part) {
-            self.tell_freed();
+            self.send_credits();
         }
     }
 
@@ -587,7 +588,7 @@ impl Receiver {
         self.freed.count_ones() as usize * part >= self.settings.slots()
     }
 
-    fn tell_freed(&mut self) {
+    fn send_credits(&mut self) {
         let Some(remote) = self.ring else { return };
         while self.freed != 0 {
             let (name, left) = Immediate::freed(self.freed, self.freed_turn);
@@ -607,20 +608,20 @@ impl Receiver {
     }
 
     /// Sends all withheld CTS.
-    fn tell_all(&mut self) -> Result<(), NetError> {
+    fn send_withheld_cts(&mut self) -> Result<(), NetError> {
         self.expect_nothing(None)?;
         let first = self.next % GROUPS as u32;
-        let mut untold = self.untold.rotate_right(first);
-        while untold != 0 {
-            let at = (untold.trailing_zeros() + first) as usize % GROUPS;
-            untold &= untold - 1;
-            self.tell(at)?;
+        let mut withheld = self.withheld.rotate_right(first);
+        while withheld != 0 {
+            let at = (withheld.trailing_zeros() + first) as usize % GROUPS;
+            withheld &= withheld - 1;
+            self.send_cts(at)?;
         }
         Ok(())
     }
 
     /// Sends the CTS of a group.
-    fn tell(&mut self, at: usize) -> Result<(), NetError> {
+    fn send_cts(&mut self, at: usize) -> Result<(), NetError> {
         let Some(remote) = self.ring else { return Ok(()) };
         let mut receives = [Receive::default(); GROUP_MAX];
         let count = self.groups[at].count;
@@ -639,7 +640,7 @@ impl Receiver {
         if self.records.region.write(offset, &record[..used]).is_err() {
             return Err(nonsense());
         }
-        self.untold &= !(1 << at);
+        self.withheld &= !(1 << at);
         self.unexpected &= !(1 << at);
         self.telling |= 1 << at;
         self.connection.post(WorkRequest::Put {
@@ -652,7 +653,7 @@ impl Receiver {
             immediate: Some(Immediate::Cts(self.groups[at].number).encode()),
             id: at as u64,
         });
-        self.tell_freed();
+        self.send_credits();
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use ccl_core::time::Instant;
 use ccl_core::transport::{Connected, Event, LocalSlice, RemoteMr, TransportError, WorkRequest};
 use ccl_memory::Region;
 
-use super::connection::{Connection, ConnectionSettings, Own};
+use super::connection::{Connection, ConnectionSettings, OwnedMemory};
 use super::tags::Tags;
 use super::wire::{
     GROUP_MAX, GROUPS, HEADER_BYTES, Header, Immediate, Note, RECORD_BYTES, Receive, Record,
@@ -107,9 +107,9 @@ pub(crate) struct Sender {
     /// Striping that the lane was last told to use.
     striping: Option<Striping>,
     /// Ring that the peer writes its CTS to.
-    ring: Own,
+    ring: OwnedMemory,
     /// Memory that chunks are sent from, slot by slot.
-    staging: Own,
+    staging: OwnedMemory,
     /// Set of slots of `staging` that are being sent from.
     busy: u32,
     /// Per slot: the request whose memory its zero-copy send reads.
@@ -140,10 +140,10 @@ impl Sender {
     ) -> Result<Sender, NetError> {
         let mut connection = Connection::new(connection_settings, connected, now)?;
         let settings = settings.on(&connection);
-        let ring = Own::new(&connection_settings.device, GROUPS * RECORD_BYTES)?;
+        let ring = OwnedMemory::new(&connection_settings.device, GROUPS * RECORD_BYTES)?;
         // Mapped slots are written directly, without staging.
         let staged = if connection_settings.device.caps().mapped { 1 } else { settings.slots() };
-        let staging = Own::new(&connection_settings.device, staged * settings.stride())?;
+        let staging = OwnedMemory::new(&connection_settings.device, staged * settings.stride())?;
         let key = connection.share(ring.key)?;
         connection.note(&Note::Ring(key))?;
         let request = |slot: usize| Request {
@@ -226,7 +226,7 @@ impl Sender {
             std::thread::sleep(PAUSE);
         }
         if reads(self) {
-            self.connection.cut("its memory was taken back while it was being sent");
+            self.connection.abort("its memory was taken back while it was being sent");
         }
     }
 
@@ -368,7 +368,7 @@ impl Sender {
             }
         };
         if understood.is_err() {
-            self.connection.cut("it said something that is no answer to a sender");
+            self.connection.abort("it said something that is no answer to a sender");
         }
     }
 
@@ -444,7 +444,7 @@ impl Sender {
                 let own = self.settings;
                 // The staging memory has the same layout.
                 if !(2..=own.slots()).contains(&count) || bytes != own.slot_bytes {
-                    self.connection.cut(&format!(
+                    self.connection.abort(&format!(
                         "it has {count} slots of {bytes} bytes, this side {} of {}; set \
                          FERROCCL_NET_SLOTS and FERROCCL_NET_SLOT_BYTES alike on all hosts",
                         own.slots(),
@@ -490,7 +490,7 @@ impl Sender {
                     self.waiting.remove(at);
                 }
                 Ok(false) => at += 1,
-                Err(error) => self.connection.cut(&error.text),
+                Err(error) => self.connection.abort(&error.text),
             }
             if self.connection.lost.is_some() {
                 return;

@@ -20,18 +20,18 @@ pub(super) const HANDLE_IS_128_BYTES: Point = Point::pair(
     |side| {
         let net = side.net()?;
         let (listener, handle) = net.listen()?;
-        side.tell(&handle)?;
+        side.send_value(&handle)?;
         side.step("accept");
         side.poll_for(A_WHILE, || Ok(listener.accept()?.is_some()))?;
-        side.meet()
+        side.barrier()
     },
     // `Net` and `Dial` check the bytes after the handle: using the handle is enough.
     |side| {
         let net = side.net()?;
-        let mut dial = net.dial(&side.hear::<Handle>()?);
+        let mut dial = net.dial(&side.receive_value::<Handle>()?);
         side.step("connect");
         side.poll_for(A_WHILE, || Ok(dial.poll()?.is_some()))?;
-        side.meet()
+        side.barrier()
     },
 )
 .resting_on(Some(LOADS));
@@ -47,7 +47,7 @@ pub(super) const CONNECTS: Point = Point::pair(
 fn connects(side: &Side) -> Outcome {
     let net = side.net()?;
     let _stays_open = Link::open(side, &net)?;
-    side.meet()
+    side.barrier()
 }
 
 pub(super) const ONE_MESSAGE: Point = Point::pair(
@@ -70,7 +70,7 @@ pub(super) fn exchange(link: &Link) -> Outcome {
         Role::Receiver => stream.receive(link)?,
         Role::Sender => stream.send(link)?,
     }
-    link.side.meet()?;
+    link.side.barrier()?;
     link.close()
 }
 
@@ -86,9 +86,9 @@ pub(super) const NEVER_BLOCK: Point = Point::pair(
             Some(_) => failed("accept gave a communicator before anybody connected"),
             None => Ok(false),
         })?;
-        side.tell(&handle)?;
+        side.send_value(&handle)?;
         // The peer connects now; this side does not accept.
-        side.meet()?;
+        side.barrier()?;
         side.step("accept, while the peer connects");
         let comm = side.until("accept to give a communicator", || {
             side.promptly("accept", || Ok(listener.accept()?))
@@ -98,7 +98,7 @@ pub(super) const NEVER_BLOCK: Point = Point::pair(
     },
     |side| {
         let net = side.net()?;
-        let handle: Handle = side.hear()?;
+        let handle: Handle = side.receive_value()?;
         side.step("connect, before anybody accepts");
         let mut dial = net.dial(&handle);
         let mut comm = None;
@@ -108,7 +108,7 @@ pub(super) const NEVER_BLOCK: Point = Point::pair(
             }
             Ok(false)
         })?;
-        side.meet()?;
+        side.barrier()?;
         side.step("connect, while the peer accepts");
         let comm = side.until("connect to give a communicator", || match comm {
             Some(comm) => Ok(Some(comm)),
@@ -125,12 +125,12 @@ pub(super) const GIVES_UP: Point = Point::pair(
         let net = side.net()?;
         let (listener, handle) = net.listen()?;
         listener.close()?;
-        side.tell(&handle)?;
-        side.meet()
+        side.send_value(&handle)?;
+        side.barrier()
     },
     |side| {
         let net = side.net()?;
-        let handle: Handle = side.hear()?;
+        let handle: Handle = side.receive_value()?;
         side.step("connect to a listener that is closed");
         let mut dial = net.dial(&handle);
         let mut ended = "connect said that it is not ready yet, for as long as it was asked";
@@ -143,7 +143,7 @@ pub(super) const GIVES_UP: Point = Point::pair(
             }
         })?;
         side.note(ended.to_owned());
-        side.meet()
+        side.barrier()
     },
 )
 .resting_on(Some(HANDLE));
@@ -157,36 +157,36 @@ pub(super) const SEVERAL_FROM_ONE_LISTENER: Point = Point::pair(
     |side| {
         let net = side.net()?;
         let (listener, handle) = net.listen()?;
-        side.tell(&handle)?;
+        side.send_value(&handle)?;
         let mut links = Vec::new();
         for index in 0..CONNECTIONS {
             side.step(&format!("accepting connection {index}"));
             let comm = side.until("accept to give a communicator", || Ok(listener.accept()?))?;
             links.push(Link { side, comm });
-            side.meet()?;
+            side.barrier()?;
         }
         listener.close()?;
         for (index, link) in links.iter().enumerate() {
             side.step(&format!("receiving over connection {index}"));
             Stream { seed: 100 * index as u64, ..Stream::of(3, 5000) }.receive(link)?;
         }
-        side.meet()?;
+        side.barrier()?;
         links.into_iter().try_for_each(Link::close)
     },
     |side| {
         let net = side.net()?;
-        let handle: Handle = side.hear()?;
+        let handle: Handle = side.receive_value()?;
         let mut links = Vec::new();
         for index in 0..CONNECTIONS {
             side.step(&format!("making connection {index}"));
             links.push(Link::to(side, &net, &handle)?);
-            side.meet()?;
+            side.barrier()?;
         }
         for (index, link) in links.iter().enumerate() {
             side.step(&format!("sending over connection {index}"));
             Stream { seed: 100 * index as u64, ..Stream::of(3, 5000) }.send(link)?;
         }
-        side.meet()?;
+        side.barrier()?;
         links.into_iter().try_for_each(Link::close)
     },
 );
@@ -208,25 +208,25 @@ pub(super) const LISTENERS_HAVE_OWN_HANDLES: Point = Point::pair(
             }
             listeners.push((listener, handle));
         }
-        side.tell(&listeners.iter().map(|(_, handle)| handle).collect::<Vec<_>>())?;
+        side.send_value(&listeners.iter().map(|(_, handle)| handle).collect::<Vec<_>>())?;
         for (index, (listener, _)) in listeners.into_iter().enumerate().rev() {
             side.step(&format!("accepting from listener {index}"));
             let comm = side.until("accept to give a communicator", || Ok(listener.accept()?))?;
             listener.close()?;
             let link = Link { side, comm };
             Stream { seed: index as u64, ..Stream::of(1, 64) }.receive(&link)?;
-            side.meet()?;
+            side.barrier()?;
             link.close()?;
         }
         Ok(())
     },
     |side| {
         let net = side.net()?;
-        let handles: Vec<Handle> = side.hear()?;
+        let handles: Vec<Handle> = side.receive_value()?;
         for (index, handle) in handles.iter().enumerate().rev() {
             let link = Link::to(side, &net, handle)?;
             Stream { seed: index as u64, ..Stream::of(1, 64) }.send(&link)?;
-            side.meet()?;
+            side.barrier()?;
             link.close()?;
         }
         Ok(())
@@ -243,8 +243,8 @@ pub(super) const BOTH_WAYS_AT_ONCE: Point = Point::pair(
 fn both_ways(side: &Side) -> Outcome {
     let net = side.net()?;
     let (listener, handle) = net.listen()?;
-    side.tell(&handle)?;
-    let mut dial = net.dial(&side.hear::<Handle>()?);
+    side.send_value(&handle)?;
+    let mut dial = net.dial(&side.receive_value::<Handle>()?);
     let (mut out, mut into) = (None, None);
     side.step("connecting and accepting in turns");
     side.until("both connections", || {
@@ -271,7 +271,7 @@ fn both_ways(side: &Side) -> Outcome {
         Ok((is_received && is_sent).then_some(()))
     })?;
     receives.memory.verify(7, 4096, 4096)?;
-    side.meet()?;
+    side.barrier()?;
     out.close()?;
     into.close()
 }

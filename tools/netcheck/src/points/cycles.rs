@@ -53,7 +53,7 @@ fn connection_cycles(side: &Side) -> Outcome {
     let mut before = Holdings::now();
     for index in 0..WARM_UP + CONNECTIONS {
         if index == WARM_UP {
-            side.meet()?;
+            side.barrier()?;
             // Resources that are released in the background may need a moment.
             std::thread::sleep(Duration::from_millis(100));
             before = Holdings::now();
@@ -67,7 +67,7 @@ fn connection_cycles(side: &Side) -> Outcome {
         link.comm.deregister(ring.registration)?;
         link.close()?;
     }
-    side.meet()?;
+    side.barrier()?;
     before.demand_no_growth(side, &format!("{CONNECTIONS} connections"))
 }
 

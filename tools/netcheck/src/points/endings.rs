@@ -50,8 +50,8 @@ fn receive_late(link: &Link, bytes: usize) -> Outcome {
         flight.post("a message", |comm| comm.irecv(&[part]))?;
     }
     side.step("receives are posted; the process is stopped while the sender closes");
-    side.tell(&std::process::id())?;
-    side.hear::<()>()?;
+    side.send_value(&std::process::id())?;
+    side.receive_value::<()>()?;
     side.step("test, after the sender has closed");
     for at in 0..MESSAGES {
         let name = format!("message {at} of {MESSAGES} ({bytes} bytes)");
@@ -60,7 +60,7 @@ fn receive_late(link: &Link, bytes: usize) -> Outcome {
         message.verify(at as u64, bytes, bytes).map_err(|stop| stop.of(&name, None))?;
     }
     link.close()?;
-    side.meet()
+    side.barrier()
 }
 
 /// Sends to a stopped process, resumes it only if the sends do not complete otherwise, and closes
@@ -70,7 +70,7 @@ fn send_and_close(link: &Link, bytes: usize) -> Outcome {
     let memory = link.memory(MESSAGES * bytes)?;
     let message = |at: usize| memory.part(at * bytes, bytes, TAG);
     (0..MESSAGES).for_each(|at| message(at).memory.fill(at as u64));
-    let receiver: i32 = side.hear()?;
+    let receiver: i32 = side.receive_value()?;
     side.step("sending to a process that is stopped");
     signal(receiver, Signal::STOP)?;
     let mut flight = Flight::new(*link);
@@ -96,8 +96,8 @@ fn send_and_close(link: &Link, bytes: usize) -> Outcome {
     // Gives a reset time to arrive.
     std::thread::sleep(Duration::from_millis(50));
     signal(receiver, Signal::CONT)?;
-    side.tell(&())?;
-    side.meet()
+    side.send_value(&())?;
+    side.barrier()
 }
 
 /// Sends a signal to the peer, to stop or resume it.
@@ -127,7 +127,7 @@ fn close_with_requests(side: &Side) -> Outcome {
             Role::Sender => link.comm.isend(&part)?,
         };
     }
-    side.meet()?;
+    side.barrier()?;
     side.step("closing, with requests in flight");
     for link in [receives, sends] {
         let start = Instant::now();
@@ -154,14 +154,14 @@ pub(super) const RECEIVER_KILLED: Point = Point::pair(
         let link = Link::open(side, &net)?;
         Stream::of(20, BYTES).receive(&link)?;
         // What has not arrived when its sender dies may be lost: that is no violation.
-        side.meet()?;
+        side.barrier()?;
         side.die()
     },
     |side| {
         let net = side.net()?;
         let link = Link::open(side, &net)?;
         Stream::of(20, BYTES).send(&link)?;
-        side.meet()?;
+        side.barrier()?;
         side.step("sending to a process that was killed");
         let memory = link.memory(BYTES)?;
         let part = memory.part(0, BYTES, TAG);
@@ -192,7 +192,7 @@ pub(super) const SENDER_KILLED: Point = Point::pair(
         let link = Link::open(side, &net)?;
         Stream::of(20, BYTES).receive(&link)?;
         // What has not arrived when its sender dies may be lost: that is no violation.
-        side.meet()?;
+        side.barrier()?;
         let memory = link.memory(BYTES)?;
         let part = memory.part(0, BYTES, TAG);
         side.step("receiving from a process that was killed");
@@ -221,7 +221,7 @@ pub(super) const SENDER_KILLED: Point = Point::pair(
         let net = side.net()?;
         let link = Link::open(side, &net)?;
         Stream::of(20, BYTES).send(&link)?;
-        side.meet()?;
+        side.barrier()?;
         side.die()
     },
 );
@@ -246,14 +246,14 @@ pub(super) const RECEIVER_KILLED_WITHIN: Point = Point::pair(
      error in time, or says that it is done.",
     |side| {
         let (link, memory) = open_long(side)?;
-        side.meet()?;
+        side.barrier()?;
         let wanted = link.post_receive(&[memory.part(0, LONG_BYTES, TAG)], "a long message")?;
         side.poll_for(BEGUN, || Ok(link.comm.net.test(wanted)?.is_some()))?;
         side.die()
     },
     |side| {
         let (link, memory) = open_long(side)?;
-        side.meet()?;
+        side.barrier()?;
         let sent = link.post_send(&memory.part(0, LONG_BYTES, TAG), "a long message")?;
         side.step("sending to a process that is killed meanwhile");
         let error =
@@ -272,7 +272,7 @@ pub(super) const SENDER_KILLED_WITHIN: Point = Point::pair(
      error in time, or says that it is done if all of it is there.",
     |side| {
         let (link, memory) = open_long(side)?;
-        side.meet()?;
+        side.barrier()?;
         let wanted = link.post_receive(&[memory.part(0, LONG_BYTES, TAG)], "a long message")?;
         side.step("receiving from a process that is killed meanwhile");
         let end =
@@ -289,7 +289,7 @@ pub(super) const SENDER_KILLED_WITHIN: Point = Point::pair(
     |side| {
         let (link, memory) = open_long(side)?;
         memory.memory.fill(LONG_SEED);
-        side.meet()?;
+        side.barrier()?;
         let sent = link.post_send(&memory.part(0, LONG_BYTES, TAG), "a long message")?;
         side.poll_for(BEGUN, || Ok(link.comm.net.test(sent)?.is_some()))?;
         side.die()

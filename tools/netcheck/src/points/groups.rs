@@ -108,7 +108,7 @@ type Plan = (Vec<Vec<(i32, usize)>>, Vec<(i32, usize)>);
 fn receive(side: &Side, plan: fn(usize) -> Plan) -> Outcome {
     let (link, receives_max) = open(side)?;
     receive_all(&link, &plan(receives_max).0)?;
-    side.meet()?;
+    side.barrier()?;
     link.close()
 }
 
@@ -116,7 +116,7 @@ fn send(side: &Side, plan: fn(usize) -> Plan) -> Outcome {
     let (link, receives_max) = open(side)?;
     side.step("sending to groups");
     send_all(&link, &plan(receives_max).1)?;
-    side.meet()?;
+    side.barrier()?;
     link.close()
 }
 
@@ -180,21 +180,21 @@ pub(super) const WRONG_TAG_WAITS: Point = Point::pair(
         let memory = link.memory(2 * STRIDE)?;
         side.step("irecv with tag 9");
         let request = link.post_receive(&[memory.part(0, ROOM, 9)], "tag 9")?;
-        side.meet()?;
+        side.barrier()?;
         let sizes = link.finish(request, "the receive with tag 9")?;
         verify(&memory, 0, 90, received(&sizes, 0, "tag 9")?, "the receive with tag 9")?;
         side.step("irecv with tag 7");
         let bytes = link.receive(memory.part(STRIDE, ROOM, 7), "the receive with tag 7")?;
         verify(&memory, 1, 70, bytes, "the receive with tag 7")?;
-        side.meet()?;
+        side.barrier()?;
         link.close()
     },
     |side| {
         let (link, _) = open(side)?;
-        side.meet()?;
+        side.barrier()?;
         side.step("isend with tag 7, while tag 9 is posted; then tag 9");
         send_all(&link, &[(7, 70), (9, 90)])?;
-        side.meet()?;
+        side.barrier()?;
         link.close()
     },
 );

@@ -31,7 +31,7 @@ fn device_handles(side: &Side) -> Outcome {
     let named = (properties.device_type, properties.device_version);
     match wrong_handle(named, device_side(link.comm.device_handle)) {
         Some(wrong) => failed(format!("{call} {wrong}")),
-        None => side.meet(),
+        None => side.barrier(),
     }
 }
 

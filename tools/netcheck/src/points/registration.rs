@@ -55,7 +55,7 @@ fn during_transfers(side: &Side) -> Outcome {
     });
     outcome?;
     link.comm.deregister(ring.registration)?;
-    side.meet()?;
+    side.barrier()?;
     link.close()
 }
 
@@ -98,12 +98,12 @@ fn from_other_comm(side: &Side) -> Outcome {
     let ring = first.memory(stream.stride() * stream.in_flight)?;
     side.step("transfers on the second communicator, in memory of the first");
     transfer(&second, &stream, &ring)?;
-    side.meet()?;
+    side.barrier()?;
     second.close()?;
     side.step("transfers on the first, when the second is closed");
     transfer(&first, &stream, &ring)?;
     first.comm.deregister(ring.registration)?;
-    side.meet()?;
+    side.barrier()?;
     first.close()
 }
 
@@ -161,7 +161,7 @@ fn parts_and_overlaps(side: &Side) -> Outcome {
     link.comm.deregister(whole.registration)?;
     message(&middle, 1000, 3000, "a registration, when the one around it is gone")?;
     link.comm.deregister(middle.registration)?;
-    side.meet()?;
+    side.barrier()?;
     link.close()
 }
 
@@ -189,7 +189,7 @@ fn deregister_in_flight(side: &Side) -> Outcome {
             Role::Sender => link.comm.isend(&part)?,
         };
     }
-    side.meet()?;
+    side.barrier()?;
     side.step("deregMr with requests in flight");
     abandon(side, "deregMr", || link.comm.deregister(memory.registration).map_err(Stop::from))?;
     side.step("closing, with requests in flight");

@@ -37,7 +37,7 @@ pub(super) const THIRTY_TWO_IN_FLIGHT: Point = Point::pair(
         side.step("irecv 32 times, before anything is sent");
         let parts = |at: usize| memory.part(at * STRIDE, BYTES, TAG);
         let requests = take_all("irecv", side, |at| Ok(link.comm.irecv(&[parts(at)])?))?;
-        side.meet()?;
+        side.barrier()?;
         side.step("test, the last first");
         for (at, request) in requests.into_iter().enumerate().rev() {
             let sizes = link.finish(request, format_args!("receive {at}"))?;
@@ -47,7 +47,7 @@ pub(super) const THIRTY_TWO_IN_FLIGHT: Point = Point::pair(
             slot.verify(at as u64, BYTES, BYTES)
                 .map_err(|stop| stop.of(&format!("receive {at}"), None))?;
         }
-        side.meet()?;
+        side.barrier()?;
         link.close()
     },
     |side| {
@@ -56,14 +56,14 @@ pub(super) const THIRTY_TWO_IN_FLIGHT: Point = Point::pair(
         let memory = link.memory(REQUESTS_MAX * STRIDE)?;
         let part = |at: usize| memory.part(at * STRIDE, BYTES, TAG);
         (0..REQUESTS_MAX).for_each(|at| part(at).memory.fill(at as u64));
-        side.meet()?;
+        side.barrier()?;
         side.step("isend 32 times, for receives that are posted");
         let requests = take_all("isend", side, |at| Ok(link.comm.isend(&part(at))?))?;
         side.step("test, the last first");
         for (at, request) in requests.into_iter().enumerate().rev() {
             link.finish(request, format_args!("send {at}"))?;
         }
-        side.meet()?;
+        side.barrier()?;
         link.close()
     },
 );
@@ -122,7 +122,7 @@ pub(super) const OPTIONAL_COMPLETION_HINT: Point = Point::pair(
                 }
                 Ok(request)
             })?;
-            side.tell(&())?;
+            side.send_value(&())?;
             // With the hint, a request may be done before its data: NCCL checks the data.
             let mut is_done = false;
             side.until("the request to be done and the data to be right", || {
@@ -130,7 +130,7 @@ pub(super) const OPTIONAL_COMPLETION_HINT: Point = Point::pair(
                 Ok((is_done && part.memory.holds(seed)).then_some(()))
             })?;
             memory.memory.verify(seed, BYTES, BYTES)?;
-            side.meet()?;
+            side.barrier()?;
         }
         link.close()
     },
@@ -142,10 +142,10 @@ pub(super) const OPTIONAL_COMPLETION_HINT: Point = Point::pair(
         let link = Link::open(side, &net)?;
         let memory = link.memory(BYTES)?;
         for seed in 0..16 {
-            side.hear::<()>()?;
+            side.receive_value::<()>()?;
             memory.memory.fill(seed);
             link.send(&memory.part(0, BYTES, TAG), "the message")?;
-            side.meet()?;
+            side.barrier()?;
         }
         link.close()
     },
@@ -174,7 +174,7 @@ fn eager(side: &Side) -> Outcome {
             Role::Receiver => stream.receive(&link)?,
             Role::Sender => stream.send(&link)?,
         }
-        side.meet()?;
+        side.barrier()?;
     }
     link.close()
 }
@@ -198,7 +198,7 @@ pub(super) const TEST_SEMANTICS: Point = Point::pair(
                     "test said that a receive is done before anything was sent".to_owned()
                 })?;
             }
-            side.tell(&())?;
+            side.send_value(&())?;
             side.step("test, while it is sent");
             let sizes = link.finish(request, "the message")?;
             memory.memory.verify(seed, BYTES, BYTES)?;
@@ -210,7 +210,7 @@ pub(super) const TEST_SEMANTICS: Point = Point::pair(
                 "test wrote behind the one size that a receive of one buffer has".to_owned()
             })?;
         }
-        side.meet()?;
+        side.barrier()?;
         link.close()
     },
     |side| {
@@ -220,12 +220,12 @@ pub(super) const TEST_SEMANTICS: Point = Point::pair(
         let part = memory.part(0, BYTES, TAG);
         for seed in 0..50 {
             memory.memory.fill(seed);
-            side.hear::<()>()?;
+            side.receive_value::<()>()?;
             let request = link.post_send(&part, "a message")?;
             side.step("test of a send, with NULL for the sizes");
             finish_without_sizes(side, &net, request, "the send")?;
         }
-        side.meet()?;
+        side.barrier()?;
         link.close()
     },
 );
@@ -266,7 +266,7 @@ pub(super) const CONSUMED_RECEIVES: Point = Point::pair(
             side.step(&format!("irecvConsumed of message {at}, which is done"));
             link.comm.consumed(request)?;
         }
-        side.meet()?;
+        side.barrier()?;
         link.close()
     },
     |side| {
@@ -280,7 +280,7 @@ pub(super) const CONSUMED_RECEIVES: Point = Point::pair(
             memory.memory.fill(at as u64);
             link.send(&memory.part(0, BYTES, TAG), format_args!("message {at}"))?;
         }
-        side.meet()?;
+        side.barrier()?;
         link.close()
     },
 );
@@ -313,7 +313,7 @@ pub(super) const FLUSH: Point = Point::pair(
             }
             memory.memory.verify(seed, BYTES, BYTES)?;
         }
-        side.meet()?;
+        side.barrier()?;
         link.close()
     },
     |side| {
@@ -324,7 +324,7 @@ pub(super) const FLUSH: Point = Point::pair(
             memory.memory.fill(seed);
             link.send(&memory.part(0, BYTES, TAG), "the message")?;
         }
-        side.meet()?;
+        side.barrier()?;
         link.close()
     },
 );
@@ -371,7 +371,7 @@ fn profiled(side: &Side) -> Outcome {
         }
         profiler::verify()?;
     }
-    side.meet()?;
+    side.barrier()?;
     link.close()?;
     profiler::verify()
 }

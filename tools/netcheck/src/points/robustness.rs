@@ -148,7 +148,7 @@ fn double_close(side: &Side) -> Outcome {
     side.step("accept, with a closed listener");
     demand(listener.accept().is_err(), || "accept succeeded with a closed listener".to_owned())?;
     let link = Link::open(side, &net)?;
-    side.meet()?;
+    side.barrier()?;
     link.close()?;
     side.step("closing a communicator for the second time");
     demand(link.comm.close().is_err(), || "a communicator was closed twice".to_owned())?;

@@ -35,7 +35,7 @@ pub(super) const STRANGER_ON_PORT: Point = Point::pair(
             held.extend(strangers(at));
             turned_away(side, &listener)?;
         }
-        side.tell(&handle)?;
+        side.send_value(&handle)?;
         side.step("accepting a peer, while strangers hold connections");
         let comm = side.until("accept to give a communicator, in spite of strangers", || {
             listener
@@ -145,7 +145,7 @@ pub(super) const BAD_HANDLE: Point = Point::pair(
     },
     |side| {
         let net = side.net()?;
-        let good: Handle = side.hear()?;
+        let good: Handle = side.receive_value()?;
         let noise = |seed: u32| (0..HANDLE_BYTES as u32).map(move |at| (at * 167 + seed) as u8);
         let bad: [(&str, Handle); 4] = [
             ("zeros", vec![0; HANDLE_BYTES]),

@@ -39,7 +39,7 @@ fn four_threads(side: &Side) -> Outcome {
         };
         threads.into_iter().try_for_each(join)
     })?;
-    side.meet()?;
+    side.barrier()?;
     links.into_iter().try_for_each(Link::close)
 }
 
@@ -50,7 +50,7 @@ pub(super) const CALLS_FROM_OTHER_THREADS: Point = Point::pair(
     |side| {
         let net = elsewhere(|| side.net())?;
         let (listener, handle) = elsewhere(|| net.listen())?;
-        side.tell(&handle)?;
+        side.send_value(&handle)?;
         let comm =
             side.until("accept to give a communicator", || elsewhere(|| Ok(listener.accept()?)))?;
         elsewhere(|| Ok(listener.close()?))?;
@@ -64,12 +64,12 @@ pub(super) const CALLS_FROM_OTHER_THREADS: Point = Point::pair(
             memory.memory.verify(seed, 90_000, 90_000)?;
         }
         elsewhere(|| Ok(comm.deregister(memory.registration)?))?;
-        side.meet()?;
+        side.barrier()?;
         elsewhere(|| link.close())
     },
     |side| {
         let net = elsewhere(|| side.net())?;
-        let handle: Handle = side.hear()?;
+        let handle: Handle = side.receive_value()?;
         let mut dial = net.dial(&handle);
         let comm = side.until("connect to give a communicator", || elsewhere(|| dial.poll()))?;
         let link = Link { side, comm };
@@ -81,7 +81,7 @@ pub(super) const CALLS_FROM_OTHER_THREADS: Point = Point::pair(
             elsewhere(|| link.finish(request, "the message"))?;
         }
         elsewhere(|| Ok(comm.deregister(memory.registration)?))?;
-        side.meet()?;
+        side.barrier()?;
         elsewhere(|| link.close())
     },
 );

@@ -42,7 +42,7 @@ fn run(side: &Side, stream: &Stream) -> Outcome {
         Role::Receiver => stream.receive(&link)?,
         Role::Sender => stream.send(&link)?,
     }
-    side.meet()?;
+    side.barrier()?;
     link.close()
 }
 
@@ -65,7 +65,7 @@ fn send_receive(side: &Side) -> Outcome {
             Role::Sender => stream.send(&link)?,
         }
     }
-    side.meet()?;
+    side.barrier()?;
     link.close()
 }
 
@@ -127,7 +127,7 @@ pub(super) const TRUNCATION: Point = Point::pair(
             })?;
             memory.memory.verify(seed as u64, room, room)?;
         }
-        side.meet()?;
+        side.barrier()?;
         link.close()
     },
     |side| {
@@ -142,7 +142,7 @@ pub(super) const TRUNCATION: Point = Point::pair(
             memory.memory.fill(seed as u64);
             link.send(&memory.part(0, sent, TAG), "the message that is cut off")?;
         }
-        side.meet()?;
+        side.barrier()?;
         link.close()
     },
 );
@@ -173,8 +173,8 @@ pub(super) const ISEND_WITHOUT_TEST: Point = Point::pair(
         side.step("receiving what the sender never tests");
         Stream { in_flight: UNTESTED, ..Stream::of(UNTESTED, 4096) }.receive(&link)?;
         side.step("all has arrived");
-        side.meet()?;
-        side.meet()?;
+        side.barrier()?;
+        side.barrier()?;
         link.close()
     },
     |side| {
@@ -189,12 +189,12 @@ pub(super) const ISEND_WITHOUT_TEST: Point = Point::pair(
             requests.push(link.post_send(&part, format_args!("message {index}"))?);
         }
         side.step("waiting for the receiver to have all, without any test");
-        side.meet()?;
+        side.barrier()?;
         side.step("test, when all has arrived");
         for request in requests {
             link.finish(request, "a message that has arrived")?;
         }
-        side.meet()?;
+        side.barrier()?;
         link.close()
     },
 );

@@ -78,7 +78,7 @@ impl Machine for Walk {
 }
 
 impl Worker for Walk {
-    fn hear(&mut self, link: Link, receives: bool) {
+    fn link_ready(&mut self, link: Link, receives: bool) {
         let strands = self.program.strands.len();
         let first = link.channel as usize * strands;
         let heard = Some((link.peer, receives));

@@ -133,9 +133,9 @@ impl<'a, E: Ends> engine::World for World<'a, E> {
         }
     }
 
-    fn tell<M: Worker>(&mut self, rank: Rank, worker: &mut M) {
+    fn notify<M: Worker>(&mut self, rank: Rank, worker: &mut M) {
         let heard = self.heard[rank as usize].drain(..);
-        heard.for_each(|(link, receives)| worker.hear(link, receives));
+        heard.for_each(|(link, receives)| worker.link_ready(link, receives));
     }
 
     fn ports(&mut self, rank: Rank) -> RankPorts<'_, 'a, E> {

@@ -36,7 +36,7 @@ fn sides(limits: &Limits) -> ((SoftProvider, Proxy), [Side; 2]) {
 
 /// Lets both sides leave: each waits for the other's farewell.
 fn leave(sides: &mut [Side; 2]) {
-    while sides.each_mut().map(|side| side.lane.say_farewell(None)) != [true; 2] {}
+    while sides.each_mut().map(|side| side.lane.poll_shutdown(None)) != [true; 2] {}
 }
 
 fn lost_to_both(sides: &mut [Side; 2], words: &str) {

@@ -9,9 +9,9 @@ use std::time::Duration;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Connected, Listener, TransportError};
 
-use super::{Intent, Link, LinkId, Remake, Side};
+use super::{Intent, Link, LinkId, Reconnector, Side};
 use crate::connection::Connection;
-use crate::gate::{BUSY_MAX, Gate, Proven};
+use crate::gate::{AuthenticatedConnection, BUSY_MAX, Gate};
 use crate::shake::Setup;
 
 /// Limit on connections made anew that their links have not taken yet.
@@ -35,7 +35,7 @@ pub(super) struct Acceptor {
     gate: Gate,
     /// True while the listener lives and takes new links.
     listens: bool,
-    proven: Vec<Proven>,
+    proven: Vec<AuthenticatedConnection>,
     joining: Vec<Joining>,
     ready: VecDeque<Joining>,
     resumed: VecDeque<(LinkId, u16, Connection)>,
@@ -55,8 +55,8 @@ impl Acceptor {
     }
 
     /// Lets in a peer that has proved the secret.
-    fn admit(&mut self, proven: Proven, now: Instant) {
-        let Proven { hello, peer, connection } = proven;
+    fn admit(&mut self, proven: AuthenticatedConnection, now: Instant) {
+        let AuthenticatedConnection { hello, peer, connection } = proven;
         let reason = match Intent::decode(&hello.text) {
             Some(intent) if hello.resumes => return self.resume(&intent, connection),
             Some(intent) if self.listens => return self.join(intent, peer, connection, now),
@@ -170,8 +170,8 @@ impl Listener for LinkListener {
             return Ok(None);
         };
         let connections = connections.into_iter().flatten().collect();
-        let remake = Remake(Side::Accepted(Arc::clone(&self.acceptor)));
-        let link = Link { device: self.device, id, peer, connections, remake };
+        let reconnector = Reconnector(Side::Accepted(Arc::clone(&self.acceptor)));
+        let link = Link { device: self.device, id, peer, connections, reconnector };
         Ok(Some(Connected { hello: text, inner: Box::new(link) }))
     }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 use ccl_core::time::Instant;
 use ccl_core::transport::TransportError;
 
-use super::{Intent, Remake, Side};
+use super::{Intent, Reconnector, Side};
 use crate::connection::Connection;
 use crate::dialler::Dialler;
-use crate::end::{ConnectionEnd, LinkEnd, NotMended};
+use crate::end::{ConnectionEnd, LinkEnd, ReconnectError};
 
 /// Pause between two attempts to connect again.
 const REDIAL_PAUSE: Duration = Duration::from_millis(20);
@@ -37,11 +37,11 @@ impl Break {
     /// When no new connection will come: the peer refuses it, or nobody listens there.
     pub fn redial(
         &mut self,
-        remake: &Remake,
+        reconnector: &Reconnector,
         intent: impl FnOnce() -> Intent,
         now: Instant,
-    ) -> Result<Option<Connection>, NotMended> {
-        let Side::Dialled { location, setup } = &remake.0 else { return Ok(None) };
+    ) -> Result<Option<Connection>, ReconnectError> {
+        let Side::Dialled { location, setup } = &reconnector.0 else { return Ok(None) };
         if now < self.redial_at {
             return Ok(None);
         }
@@ -50,12 +50,12 @@ impl Break {
             .get_or_insert_with(|| Dialler::new(location.clone(), setup, true, &intent().encode()));
         match dialler.poll(now) {
             Ok(connection) => Ok(connection.map(|(_, connection)| connection)),
-            Err(error @ TransportError::Refused { .. }) => Err(NotMended::Refused(error)),
+            Err(error @ TransportError::Refused { .. }) => Err(ReconnectError::Refused(error)),
             Err(_) if dialler.has_hope() => {
                 (self.dialler, self.redial_at) = (None, now + REDIAL_PAUSE);
                 Ok(None)
             }
-            Err(_) => Err(NotMended::Gone),
+            Err(_) => Err(ReconnectError::Gone),
         }
     }
 
@@ -67,7 +67,7 @@ impl Break {
 
     /// Returns the end of a link to this peer, whose connection was not mended.
     #[must_use]
-    pub fn outlasts(&self, peer: &str, outcome: NotMended) -> LinkEnd {
+    pub fn outlasts(&self, peer: &str, outcome: ReconnectError) -> LinkEnd {
         LinkEnd::Broken { peer: peer.to_owned(), end: self.end.clone(), outcome }
     }
 }

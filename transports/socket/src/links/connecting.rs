@@ -3,7 +3,7 @@
 use ccl_core::time::Instant;
 use ccl_core::transport::{Connected, Connecting, HELLO_BYTES_MAX, TransportError};
 
-use super::{Intent, Link, Remake};
+use super::{Intent, Link, Reconnector};
 use crate::address::Location;
 use crate::connection::Connection;
 use crate::dialler::Dialler;
@@ -74,10 +74,10 @@ impl LinkConnecting {
             self.dialler = Some(Dialler::new(location, &self.setup, false, &text));
             return Ok(None);
         }
-        let remake = Remake::dialled(self.location.clone(), self.setup.clone());
+        let reconnector = Reconnector::dialled(self.location.clone(), self.setup.clone());
         let (id, peer) = (self.intent.link, address.to_string());
         let connections = std::mem::take(&mut self.connections);
-        Ok(Some(Link { device: self.device, id, peer, connections, remake }))
+        Ok(Some(Link { device: self.device, id, peer, connections, reconnector }))
     }
 }
 

@@ -39,7 +39,7 @@ pub struct Link {
     /// Connections of the link, in the order of their numbers.
     pub connections: Vec<Connection>,
     /// Means of making the connections anew.
-    pub remake: Remake,
+    pub reconnector: Reconnector,
 }
 
 impl Inner for Link {
@@ -50,7 +50,7 @@ impl Inner for Link {
 
 /// Means of making a link's connections anew.
 #[derive(Clone, Debug)]
-pub struct Remake(Side);
+pub struct Reconnector(Side);
 
 #[derive(Clone, Debug)]
 enum Side {
@@ -60,11 +60,11 @@ enum Side {
     Dialled { location: Location, setup: Setup },
 }
 
-impl Remake {
-    /// Creates a `Remake` that connects to a location again.
+impl Reconnector {
+    /// Creates a `Reconnector` that connects to a location again.
     #[must_use]
-    pub fn dialled(location: Location, setup: Setup) -> Remake {
-        Remake(Side::Dialled { location, setup })
+    pub fn dialled(location: Location, setup: Setup) -> Reconnector {
+        Reconnector(Side::Dialled { location, setup })
     }
 
     /// Returns whether this side connects.

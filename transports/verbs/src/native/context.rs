@@ -23,7 +23,7 @@ pub(crate) struct GidRow {
 
 /// Asynchronous event of an open device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Happening {
+pub(crate) struct AsyncEvent {
     pub(crate) event: ibv_event_type,
     /// Number of the queue pair, if the event concerns one.
     pub(crate) pair: Option<u32>,
@@ -187,7 +187,7 @@ impl Context {
     }
 
     /// Returns the next event, if there is one.
-    pub(crate) fn happening(&self) -> Option<Happening> {
+    pub(crate) fn async_event(&self) -> Option<AsyncEvent> {
         let mut event = ibv_async_event {
             element: ibv_async_event_element { port_num: 0 },
             event_type: IBV_EVENT_COMM_EST,
@@ -224,7 +224,7 @@ impl Context {
         };
         // SAFETY: it was given, and is acknowledged once.
         unsafe { (self.functions.ack_async_event)(&raw mut event) };
-        Some(Happening { event: event.event_type, pair, port })
+        Some(AsyncEvent { event: event.event_type, pair, port })
     }
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Path {
     /// Number of the peer's queue pair.
     pub(crate) peer_number: u32,
     /// Sequence number of the first packet (PSN), the same on both sides.
-    pub(crate) first_packet: u32,
+    pub(crate) first_psn: u32,
     /// Longest packet.
     pub(crate) mtu: ibv_mtu,
     pub(crate) service_level: u8,
@@ -51,7 +51,7 @@ pub(crate) struct Path {
     /// Number of times that a packet is sent again.
     pub(crate) retries: u8,
     /// Number of retries when the receiver is not ready; 7 retries for ever.
-    pub(crate) not_ready_retries: u8,
+    pub(crate) rnr_retries: u8,
 }
 
 /// One write to a peer's memory.
@@ -198,7 +198,7 @@ impl Pair {
             qp_state: IBV_QPS_RTR,
             path_mtu: path.mtu,
             dest_qp_num: path.peer_number,
-            rq_psn: path.first_packet,
+            rq_psn: path.first_psn,
             max_dest_rd_atomic: 1,
             min_rnr_timer: NOT_READY_TIMER,
             ah_attr,
@@ -216,8 +216,8 @@ impl Pair {
             qp_state: IBV_QPS_RTS,
             timeout: path.timeout,
             retry_cnt: path.retries,
-            rnr_retry: path.not_ready_retries,
-            sq_psn: path.first_packet,
+            rnr_retry: path.rnr_retries,
+            sq_psn: path.first_psn,
             max_rd_atomic: 1,
             ..ibv_qp_attr::default()
         };
@@ -274,7 +274,7 @@ impl Pair {
     /// # Errors
     ///
     /// When the device does not take them all.
-    pub(crate) fn ring(&mut self) -> Result<(), TransportError> {
+    pub(crate) fn post_staged(&mut self) -> Result<(), TransportError> {
         if self.requests.is_empty() {
             return Ok(());
         }

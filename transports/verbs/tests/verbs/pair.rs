@@ -138,7 +138,7 @@ fn joined_by(
     let mut links = meet_at(&devices, detour).into_iter();
     let mut parts = devices.each_ref().map(|device| {
         let mut lane = device.lane().unwrap();
-        traffic_class.into_iter().for_each(|class| lane.classify(class));
+        traffic_class.into_iter().for_each(|class| lane.set_traffic_class(class));
         let endpoint = lane.attach(links.next().unwrap()).unwrap();
         let (region, key) = device.allocate(BYTES).unwrap();
         let shared = lane.share(endpoint, key).unwrap();

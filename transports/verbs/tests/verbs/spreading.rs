@@ -227,12 +227,12 @@ fn who_waits_for_the_budget_looks_again_soon() {
 fn packets_are_no_longer_and_receivers_asked_no_more_often_than_is_said() {
     // The devices are set to 4096 bytes.
     for (mtu_bytes, mtu) in [(512, 2), (4096, 5)] {
-        let options = Options { mtu_bytes, not_ready_retries: 3, ..options("2") };
+        let options = Options { mtu_bytes, rnr_retries: 3, ..options("2") };
         let mut ends = joined(&options);
         let put = ends[0].put(0, 8, Some(1));
         one_by_one(&mut ends, &[put]);
         let traffic = ends[0].soft.traffic();
-        assert!(traffic.iter().all(|pair| (pair.mtu, pair.not_ready_retries) == (mtu, 3)));
+        assert!(traffic.iter().all(|pair| (pair.mtu, pair.rnr_retries) == (mtu, 3)));
     }
 }
 
