@@ -398,6 +398,16 @@ const PLANTS: &[Plant] = &[
         verdict: "warning",
         words: &["libnccl.so.2", "several", "2.27.5"],
     },
+    Plant {
+        spoil: |m| {
+            m.plant_library("libfabric.so", "1", "1.20.0");
+            m.write("opt/other/libfabric.so.1", "");
+        },
+        variables: &[("LD_LIBRARY_PATH", "/opt/other")],
+        check: "libraries",
+        verdict: "advice",
+        words: &["libfabric.so.1", "several", "1.20.0", "LD_LIBRARY_PATH"],
+    },
     told(&[("NCCL_NET_PLUGIN", "ferroccl")], "nccl-plugin", "fault", &["LD_LIBRARY_PATH"]),
     Plant {
         spoil: |m| m.write("opt/f/libnccl-net-ferroccl.so", ""),

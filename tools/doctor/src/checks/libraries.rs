@@ -114,6 +114,7 @@ fn has_efa(host: &Host) -> bool {
 pub(super) fn found(host: &Host) -> Vec<Finding> {
     let mut found: Vec<Finding> = KNOWN.iter().map(|known| one(host, known)).collect();
     found.extend(several_nccl(host));
+    found.extend(several_libfabric(host));
     found
 }
 
@@ -164,17 +165,28 @@ pub(super) fn versions(host: &Host, file: &str) -> Vec<String> {
     versions
 }
 
+/// Returns the versions of a library, as evidence, if there are several.
+fn several(host: &Host, file: &str) -> Option<String> {
+    let versions = versions(host, file);
+    let distinct: BTreeSet<&String> = versions.iter().collect();
+    (distinct.len() > 1)
+        .then(|| format!("there are several: {}; the first is taken", versions.join(", ")))
+}
+
 /// Returns a warning if there are several versions of NCCL: ranks that load different ones hang or
 /// crash.
 fn several_nccl(host: &Host) -> Option<Finding> {
-    let versions = versions(host, "libnccl.so.2");
-    let distinct: BTreeSet<&String> = versions.iter().collect();
-    (distinct.len() > 1).then(|| {
-        let evidence = format!("there are several: {}; the first is taken", versions.join(", "));
-        let remedy = "keep one, the same on all hosts; NCCL_DEBUG=VERSION tells which one a \
-                      program has loaded";
-        Finding::warning("libnccl.so.2", evidence, remedy)
-    })
+    let remedy = "keep one, the same on all hosts; NCCL_DEBUG=VERSION tells which one a program \
+                  has loaded";
+    Some(Finding::warning("libnccl.so.2", several(host, "libnccl.so.2")?, remedy))
+}
+
+/// Returns advice if there are several versions of libfabric: their providers and the providers'
+/// settings differ, so two ranks that load different ones may refuse each other.
+fn several_libfabric(host: &Host) -> Option<Finding> {
+    let remedy = "have all ranks load the same one (`LD_LIBRARY_PATH`); `ferroccl doctor --ofi` \
+                  shows the providers of the one that is loaded";
+    Some(Finding::advice("libfabric.so.1", several(host, "libfabric.so.1")?, remedy))
 }
 
 /// Checks whether NCCL would find our plugin.

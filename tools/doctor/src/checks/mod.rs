@@ -80,7 +80,7 @@ checks! {
         "with --peer, whether a connection to it comes about within 5 s";
     "libraries", libraries::found,
         "libibverbs, libcuda, libnvidia-ml, libnccl and libfabric: whether they open, their \
-         versions, and several versions of libnccl";
+         versions, and several versions of libnccl or libfabric";
     "nccl-plugin", libraries::plugin,
         "libnccl-net-ferroccl.so in LD_LIBRARY_PATH and the usual directories, and NCCL_NET_PLUGIN";
 }
