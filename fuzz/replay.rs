@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 
 /// Runs a target on its corpus, on its kept crashes, and on mutations of both: the same ones each
-/// time, more in the longer runs. Prints an input that fails before the panic goes on.
+/// time, more in the longer runs. Prints a failing input, and then resumes the panic.
 pub(crate) fn replay(target: &str, run: fn(&[u8])) {
     let corpus = corpus(target);
     assert!(!corpus.is_empty(), "fuzz/corpus/{target} is empty or gone");
@@ -40,7 +40,7 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
 
 fn check(target: &str, run: fn(&[u8]), input: &[u8]) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(input))) {
-        eprintln!("{target} fails on the bytes {input:02x?}: once mended, keep them in");
+        eprintln!("{target} fails on the bytes {input:02x?}: after the fix, keep them in");
         eprintln!("fuzz/crashes/{target}/NAME");
         resume_unwind(panic);
     }

@@ -92,12 +92,12 @@ impl Driver {
     /// sends the reason to ranks that connect a little later.
     fn take_leave(&mut self, join: &Join) -> Result<(), BootstrapError> {
         let failed = self.machine.outcome().is_some_and(Result::is_err);
-        let longest = if self.machine.has_untold() { LATE } else { FAREWELL };
+        let longest = if self.machine.has_unsent_answers() { LATE } else { FAREWELL };
         let end = Deadline::after(longest);
         while !end.is_past() {
             let unsent = self.connections.values().any(|c| !c.outbox.is_empty());
             let expected = failed && self.machine.has_half_open();
-            let untold = self.machine.has_untold() && join.give_up.check(join.rank).is_ok();
+            let untold = self.machine.has_unsent_answers() && join.give_up.check(join.rank).is_ok();
             if !(unsent || expected || untold) {
                 break;
             }

@@ -1,5 +1,5 @@
-//! Predictions of a table's model for calls that were not measured. Each class of sizes is
-//! predicted once, which takes some milliseconds, and cached.
+//! Predictions for calls that were not measured, by a tuning table's model. Each class of sizes is
+//! predicted once, in some milliseconds, and cached.
 
 use std::collections::BTreeMap;
 
@@ -21,9 +21,8 @@ impl PredictionCache {
     /// nanoseconds, the fastest first. The list is empty if there is no model, or if the
     /// collective's blocks are not equal.
     ///
-    /// Ranks that have the same configuration get the same list: it depends on the class, with root
-    /// 0 and elements of four bytes, and is computed by additions, multiplications and divisions
-    /// alone.
+    /// Ranks that have the same configuration get the same list: it is computed per class, for root
+    /// 0 and elements of four bytes, by additions, multiplications and divisions alone.
     pub(super) fn variants(
         &mut self,
         config: &Config,

@@ -114,7 +114,7 @@ impl RootJoin {
     /// know it yet. The driver serves these for a while; otherwise they would look for rank 0 until
     /// their own deadline.
     #[must_use]
-    pub fn has_untold(&self) -> bool {
+    pub fn has_unsent_answers(&self) -> bool {
         let failed = match &self.outcome {
             Some(Err(JoinFailure::Missing { .. } | JoinFailure::Died { .. }) | Ok(_)) | None => {
                 false

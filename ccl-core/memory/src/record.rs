@@ -8,7 +8,7 @@ use crate::region::{Region, RegionError};
 use crate::sync::{Ordering, fence, order};
 use crate::words::Words;
 
-/// Bytes of a record of `words` numbers, besides its own number.
+/// Returns the byte size of a record: its number and `words` more.
 #[must_use]
 pub const fn bytes(words: usize) -> usize {
     8 * (1 + words)
@@ -38,8 +38,8 @@ pub fn publish<const N: usize>(
 }
 
 /// Publishes a record as [`publish`] does, in the entry that begins at `first` in a ring; an index
-/// past the ring's end wraps around. The entry is not hidden while it changes. A reader checks the
-/// newest number afterwards: the entry after that one in the ring may be changing.
+/// past the ring's end wraps around. The entry is not hidden while it changes. A reader finds
+/// the newest entry last: the entry after the newest one in the ring may be changing.
 #[inline]
 pub fn publish_at<const N: usize, const W: usize>(
     to: &Words<W>,

@@ -89,8 +89,8 @@ fn loops<U: Unit, O: Op>(level: SimdLevel) -> Loops {
     }
 }
 
-/// Returns the loops of an operator on `U`. `M` gives the same bits as `U` in sums and products: it
-/// is the unsigned integer for a signed one, since both wrap. That saves an eighth of the loops.
+/// Returns the loops of an operator on `U`. Sums and products use `M`: the unsigned integer of a
+/// signed `U`, since both wrap to the same bits. That saves an eighth of the loops.
 fn of_op<U: Unit, M: Unit>(op: ReduceOp, finish: bool, level: SimdLevel) -> Loops {
     match op {
         ReduceOp::Sum => loops::<M, Sum>(level),

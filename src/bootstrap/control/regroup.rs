@@ -90,7 +90,7 @@ impl ControlPlane {
     /// Opens a socket at which other ranks can meet this one, on the address that it listens at.
     ///
     /// # Errors
-    /// The system gives none.
+    /// Binding fails.
     pub(crate) fn open_rendezvous(&self) -> std::io::Result<TcpListener> {
         let bound = TcpListener::bind(SocketAddr::new(self.reachable.listen, 0));
         // A host may have no IPv6 at all.
@@ -101,9 +101,8 @@ impl ControlPlane {
         })
     }
 
-    /// Returns the parameters with which this rank joins a communicator of `members` of this one,
-    /// as the `position`th of them. The members meet at `port` of the first, which has the
-    /// listener.
+    /// Returns the parameters with which this rank, as number `position` of `members`, joins a new
+    /// communicator of them. The members meet at `port` of the first, which has the listener.
     pub(crate) fn derived_join(
         &self,
         members: &[Rank],
@@ -120,7 +119,7 @@ impl ControlPlane {
         };
         let endpoints = hosts.into_iter().map(|host| Endpoint::new(host, port)).collect();
         let secret = Secret::from_bytes(self.secret.derive(purpose.as_bytes()));
-        // There are no more than RANKS_MAX.
+        // `members` has at most RANKS_MAX.
         let id = UniqueId { endpoints, secret };
         let mut join = Join::new(position as Rank, members.len() as u32, id);
         join.listener = listener;

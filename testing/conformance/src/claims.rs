@@ -73,7 +73,7 @@ fn ordered(fixture: &dyn Fixture) -> Outcome {
     let arrived = pair.ends[1].arrived(pair.ends[1].endpoint);
     let expected: Vec<_> = (0..300).map(|number| (number, size(number))).collect();
     let wrong = arrived.iter().zip(&expected).position(|(seen, expected)| seen != expected);
-    ensure!(wrong.is_none(), "number {wrong:?} is another one's turn");
+    ensure!(wrong.is_none(), "arrival {wrong:?} is out of order");
     PASSED
 }
 

@@ -9,7 +9,7 @@ pub(crate) const POINTS: &[Point] = &[
     Point { name: "a put takes its bytes from two places", check: two_places },
     Point { name: "claim: what is sent may move while it is under way", check: relocated },
     Point { name: "claim: what arrives goes where it is wanted, once", check: redirected },
-    Point { name: "claim: what is wanted elsewhere may be left where it was", check: taken_back },
+    Point { name: "claim: a redirect can be undone", check: taken_back },
     Point { name: "claim: a put that is too long goes where its sender says", check: too_long },
 ];
 
@@ -21,7 +21,7 @@ fn claimed(fixture: &dyn Fixture) -> bool {
     fixture.device(0).caps().redirects
 }
 
-/// Returns a put of a head from the source's start and a tail from `at` to the inbox's start.
+/// Returns a put to the inbox's start: a head from the source's start, and a tail from `at`.
 fn put(end: &End, at: usize, bytes: usize, id: u32) -> WorkRequest {
     let WorkRequest::Put { endpoint, local, remote, .. } = end.put(HEAD, None, 0);
     WorkRequest::Put {
@@ -121,11 +121,11 @@ fn relocated(fixture: &dyn Fixture) -> Outcome {
         from.done().len() == taken && seen == taken
     })?;
     let inbox = bytes_of(&pair.ends[1].inbox)?;
-    ensure!(inbox[HEAD..HEAD + BYTES] == sent, "what was sent is not what was meant");
+    ensure!(inbox[HEAD..HEAD + BYTES] == sent, "the peer got other bytes than those of the new place");
     let late = pair.ends[0].lane.relocate(own, 0, source(&pair.ends[0], 0, BYTES));
-    ensure!(late.is_ok(), "what is done moves nowhere, but: {late:?}");
+    ensure!(late.is_ok(), "relocating a put that is done should do nothing, but: {late:?}");
     let unknown = pair.ends[0].lane.relocate(own, 0, source(&pair.ends[0], room, 1));
-    ensure!(unknown.is_err(), "bytes that there are not");
+    ensure!(unknown.is_err(), "a put was relocated to bytes outside the memory");
     PASSED
 }
 
@@ -205,8 +205,8 @@ fn taken_back(fixture: &dyn Fixture) -> Outcome {
         to.source.write(0, &clean).map_err(failed("writing"))?;
         arrives(fixture, &mut pair, polls, HEAD + bytes)?;
         let (there, here) = (bytes_of(&pair.ends[1].source)?, bytes_of(&pair.ends[1].inbox)?);
-        ensure!(there == clean, "after {polls} polls: written where it is not wanted any more");
-        ensure!(here == text, "after {polls} polls: it is not where it was to be first");
+        ensure!(there == clean, "after {polls} polls: written to memory whose redirect was undone");
+        ensure!(here == text, "after {polls} polls: the bytes are not in the memory that the put names");
     }
     PASSED
 }

@@ -279,7 +279,7 @@ fn look_at(plugin: &Plugin, event: *mut c_void) -> Outcome<()> {
         && let Some(tell) = plugin.profiler()
     {
         let mut begun = null_mut();
-        // SAFETY: the caller gave it to be called so; there is a place for the event.
+        // SAFETY: the caller's own callback; `begun` has room for the event.
         let _ = unsafe { tell(&raw mut begun, 0, event, 0, null_mut()) };
     }
     Ok(())
@@ -332,7 +332,7 @@ pub(crate) unsafe extern "C" fn irecv(
             let events = unsafe { values(events, count) }?;
             events.iter().try_for_each(|event| look_at(plugin, *event))?;
         }
-        // SAFETY: the caller wants the request there. What it says there is only a hint.
+        // SAFETY: the caller wants the request there. The old value is only a hint.
         let request = unsafe { place(request) }?;
         request.write(null_mut());
         let mut pieces = Vec::with_capacity(count);
@@ -370,7 +370,7 @@ pub(crate) unsafe extern "C" fn test(
     sizes: *mut c_int,
 ) -> NcclResult {
     on(request, |plugin| {
-        // SAFETY: the caller wants to know there whether it is done.
+        // SAFETY: the caller wants the flag there.
         let done = unsafe { place(done) }?;
         done.write(0);
         let Some((parts, received)) = plugin.test(number(request))? else { return Ok(()) };

@@ -162,7 +162,7 @@ impl SoftProvider {
 
     /// Returns the number of unread errors in event queues.
     #[must_use]
-    pub fn untold(&self) -> usize {
+    pub fn unread_errors(&self) -> usize {
         network::lock().events_held(self.id)
     }
 

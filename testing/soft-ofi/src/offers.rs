@@ -108,7 +108,7 @@ pub(crate) unsafe extern "C" fn getinfo(
         if is_listed {
             first = info;
         } else {
-            // SAFETY: it was just handed out, and its list is not its own.
+            // SAFETY: it was just handed out, and nobody else has it.
             unsafe { free_one(info) };
         }
     }

@@ -100,7 +100,7 @@ pub(crate) fn load(address: u64, bytes: usize, into: &mut Vec<u8>) {
     into.resize(start + bytes, 0);
     let from = std::ptr::with_exposed_provenance::<u8>(address as usize);
     // SAFETY: the caller that registered or posted the memory vouches for it until it is
-    // deregistered or taken, which needs the lock that is held.
+    // deregistered or taken; both need the lock, which is held.
     unsafe { from.copy_to_nonoverlapping(into.as_mut_ptr().wrapping_add(start), bytes) };
 }
 

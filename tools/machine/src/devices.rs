@@ -45,8 +45,8 @@ impl Device {
         function(&self.path)
     }
 
-    /// Returns the directory of the function by which the device's card is plugged in: that of the
-    /// card's own switch, if it has one, else the device's function.
+    /// Returns the directory of the card's outermost PCI function: that of its own switch, if it
+    /// has one, else the device's function.
     pub fn card(&self) -> Option<&str> {
         self.locality.pci_path.as_deref().and_then(function)
     }
@@ -68,7 +68,7 @@ fn function(path: &str) -> Option<&str> {
 }
 
 /// Returns the directory where a GPU's card begins: above a GPU of AMD lie the bridges of a switch
-/// on the same card. (Its root ports have another vendor's number than its GPUs.)
+/// on the same card. (AMD's root ports have another vendor number than its GPUs.)
 fn card(host: &Files, gpu: &str) -> String {
     let mut top = gpu;
     while let Some((above, _)) = top.rsplit_once('/') {

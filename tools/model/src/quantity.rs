@@ -48,7 +48,7 @@ const SECONDS: [(&str, f64); 6] =
 ///
 /// When the text is not a number of the unit; the error names valid units.
 pub(crate) fn parse(text: &str, unit: Unit) -> Result<f64, String> {
-    let wrong = |advice: &str| format!("{text:?} is no such number: {advice}");
+    let wrong = |advice: &str| format!("{text:?} is not such a quantity: {advice}");
     // The longest prefix that is a number: the rest is its unit.
     let ends = (1..=text.len()).rev().filter(|end| text.is_char_boundary(*end));
     let number = ends.map(|end| text.split_at(end)).find_map(|(number, rest)| {

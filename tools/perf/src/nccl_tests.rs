@@ -1,5 +1,5 @@
 //! JSON file of nccl-tests (`-J`), key for key as version 2.19.6 writes it (`src/util.cu`, file
-//! version 3), so that tools for the one also read the other.
+//! version 3), so that tools for nccl-tests' files read ours.
 //!
 //! Fields about GPUs and NCCL describe ranks on processors and this library: the library's version
 //! is in the place of NCCL's, in the same encoding. The environment has only those of this

@@ -58,7 +58,7 @@ impl Axis {
         Axis { base, min, max, ticks }
     }
 
-    /// Returns an axis of groups, each one wide, named at their middles.
+    /// Returns an axis of groups of width 1, each named at its middle.
     pub(crate) fn of_groups(names: &[String]) -> Axis {
         let ticks = (0u32..).zip(names).map(|(at, name)| (f64::from(at) + 0.5, name.clone()));
         Axis { base: None, min: 0.0, max: names.len().max(1) as f64, ticks: ticks.collect() }

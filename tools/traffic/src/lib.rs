@@ -1,6 +1,6 @@
-//! Traffic between ranks: of a collective, from the schedules of its ranks, or of any program, from
-//! counts. [`matrix`] is the file format. [`bus_factor`] is the least share of a collective's data
-//! that must cross the slowest link.
+//! Traffic between ranks: computed from the schedules of a collective, or counted in any program.
+//! [`matrix`] is the file format. [`bus_factor`] is the least share of a collective's data that
+//! must cross the slowest link.
 
 /// Fuzz targets of this crate, as in `ccl_core::fuzzing`.
 #[cfg(any(test, fuzzing))]

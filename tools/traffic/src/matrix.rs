@@ -263,7 +263,7 @@ impl Head {
                 return Err(format!("{key}= is there twice; leave one out"));
             }
             let value = value.parse();
-            *to = Some(value.map_err(|_| format!("{key}= is no such number; write {key}=1"))?);
+            *to = Some(value.map_err(|_| format!("{key}= is not a count; write {key}=1"))?);
             Ok(())
         }
         let given = (key.trim(), value.trim());
@@ -392,7 +392,7 @@ mod tests {
             ("interval_s", "seconds", "# interval_s= is missing"),
             ("ranks=4", "ranks=0", "give 1 to 262144"),
             ("ranks=4", "ranks=4000000", "give 1 to 262144"),
-            ("ranks=4", "ranks=-4", "m.csv:1: ranks= is no such number"),
+            ("ranks=4", "ranks=-4", "m.csv:1: ranks= is not a count"),
             ("ranks=4", "ranks=4\n# ranks=4", "m.csv:2: ranks= is there twice"),
             ("=0.5", "=NaN", "interval_s=NaN: give seconds above 0"),
             ("=0.5", "=inf", "give seconds above 0"),

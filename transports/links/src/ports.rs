@@ -50,8 +50,8 @@ impl CallMemory {
     ///
     /// Until the last fold of the call: `input`, `output` and `scratch` are valid for all bytes
     /// that the bound program touches (reads of input and output, writes of output and scratch),
-    /// input and output are the same range exactly as the in-place form says or disjoint, and
-    /// nobody else writes them or reads what is written.
+    /// input and output are disjoint or overlap exactly as the in-place form says, and nobody else
+    /// writes them or reads what is written.
     #[must_use]
     pub unsafe fn new(
         input: *const u8,
@@ -76,7 +76,7 @@ impl CallMemory {
     }
 
     /// Returns the tag of a message of this call: the call's tag, with a hash of the op's whole
-    /// length XORed into its lower half. Sides that agree only on the first chunks notice. 0
+    /// length XORed into its lower half. It exposes agreement on the first chunks alone. 0
     /// compares nothing.
     #[inline]
     fn tag_of(&self, message: Message) -> u64 {
@@ -138,8 +138,8 @@ pub struct CpuPorts {
     owner: Arc<()>,
 }
 
-// SAFETY: the pointers in `terms` and `targets` are dead between folds; those of the call are
-// addresses whose constructor's contract holds on whatever thread drives it, one at a time.
+// SAFETY: the pointers in `terms` and `targets` are dead between folds. Those of the call are
+// addresses, and the contract of `CallMemory::new` holds on any thread, one at a time.
 unsafe impl Send for CpuPorts {}
 
 impl CpuPorts {

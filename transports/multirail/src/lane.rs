@@ -353,7 +353,7 @@ impl RailsLane {
         tracing::warn!(rail = at, device = self.with.names[lane], reason, "a rail has failed");
         let is_clear = rail.fail(at, reason);
         link.forget_rail(at);
-        let (is_last, untold) = (!link.is_connected(), link.undelivered_notes());
+        let (is_last, undelivered) = (!link.is_connected(), link.undelivered_notes());
         let reasons = link.reasons();
         self.lanes[lane].abort(endpoint);
         self.route(lane, endpoint, None);
@@ -363,7 +363,7 @@ impl RailsLane {
             let reason = format!("of two puts alike one may be lost; {reasons}");
             self.ends.push((number, reason));
         } else {
-            self.send_notes(number, &untold);
+            self.send_notes(number, &undelivered);
         }
     }
 
@@ -485,7 +485,7 @@ impl RailsLane {
             if link.dial.is_some() {
                 self.dial(number, now);
             } else {
-                self.open_doors(number, now);
+                self.accept_rails(number, now);
             }
         }
     }
@@ -544,7 +544,7 @@ impl RailsLane {
     }
 
     /// Takes in rails that come back.
-    fn open_doors(&mut self, number: usize, now: Instant) {
+    fn accept_rails(&mut self, number: usize, now: Instant) {
         let Some(Some(link)) = self.links.get(number) else { return };
         let Some(device_listeners) = &link.device_listeners else { return };
         let mut device_listeners = lock(device_listeners);

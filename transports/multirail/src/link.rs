@@ -152,16 +152,16 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn new(id: LinkId, rails: Vec<Rail>, from: LinkOrigin, turn: usize) -> Link {
-        let (dial, device_listeners, untold) = match from {
+        let (dial, device_listeners, unknown) = match from {
             // A link with one rail ends with that rail.
             _ if rails.len() == 1 => (None, None, Vec::new()),
             LinkOrigin::Dialled(dial) => (Some(dial), None, Vec::new()),
-            LinkOrigin::Listened(device_listeners, untold) => {
-                (None, Some(device_listeners), untold)
+            LinkOrigin::Listened(device_listeners, unknown) => {
+                (None, Some(device_listeners), unknown)
             }
         };
         let note = |(device, address)| Note::Address { device, address };
-        let addresses = untold.into_iter().map(note).collect();
+        let addresses = unknown.into_iter().map(note).collect();
         Link {
             id,
             turn,

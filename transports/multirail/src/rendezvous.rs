@@ -304,8 +304,8 @@ impl Listener for RailsListener {
         else {
             return pumped.map(|()| None);
         };
-        let untold = (0..).zip(device_listeners.addresses().known).skip(known).collect();
-        let from = LinkOrigin::Listened(Arc::clone(&self.device_listeners), untold);
+        let unknown = (0..).zip(device_listeners.addresses().known).skip(known).collect();
+        let from = LinkOrigin::Listened(Arc::clone(&self.device_listeners), unknown);
         let inner = Gathered { with: Arc::clone(&self.with), id, rails, from };
         Ok(Some(Connected { hello: text, inner: Box::new(inner) }))
     }

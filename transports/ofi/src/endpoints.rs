@@ -17,37 +17,49 @@ pub(crate) struct Endpoints {
 
 /// Endpoints of a lane, by group: each group serves the same number of peers.
 #[derive(Debug, Default)]
-pub(crate) struct Groups(Vec<Option<Endpoints>>);
+pub(crate) struct Groups {
+    /// Endpoints in use, by the number of their group.
+    open: Vec<Option<Endpoints>>,
+    /// Endpoints whose completion queue has failed. They stay open as long as the lane: EFA's
+    /// provider waits for the completions of an endpoint that it closes.
+    failed: Vec<Endpoints>,
+}
 
 impl Groups {
-    /// Returns the endpoints of a group; none if they are closed.
+    /// Returns the endpoints of a group; none if they are closed or have failed.
     pub(crate) fn get(&self, group: usize) -> Option<&Endpoints> {
-        self.0.get(group)?.as_ref()
+        self.open.get(group)?.as_ref()
     }
 
-    /// Returns the number of groups so far, including those that are closed.
+    /// Returns the number of groups so far, in use or not.
     pub(crate) fn count(&self) -> usize {
-        self.0.len()
+        self.open.len()
     }
 
     /// Adds a group.
     pub(crate) fn push(&mut self, endpoints: Endpoints) {
-        self.0.push(Some(endpoints));
+        self.open.push(Some(endpoints));
     }
 
     /// Closes the endpoints of a group.
     pub(crate) fn close(&mut self, group: usize) {
-        self.0.get_mut(group).and_then(Option::take);
+        self.open.get_mut(group).and_then(Option::take);
     }
 
-    /// Closes the endpoints of all groups.
+    /// Takes the endpoints of a group out of use.
+    pub(crate) fn fail(&mut self, group: usize) {
+        self.failed.extend(self.open.get_mut(group).and_then(Option::take));
+    }
+
+    /// Closes all endpoints.
     pub(crate) fn clear(&mut self) {
-        self.0.clear();
+        self.open.clear();
+        self.failed.clear();
     }
 
-    /// Returns all endpoints, each with the number of its group.
+    /// Returns the endpoints in use, each with the number of its group.
     pub(crate) fn all(&self) -> impl Iterator<Item = (usize, &Endpoint)> {
-        let groups = self.0.iter().enumerate();
+        let groups = self.open.iter().enumerate();
         let open = groups.filter_map(|(group, own)| Some((group, own.as_ref()?)));
         open.flat_map(|(group, own)| own.all().map(move |endpoint| (group, endpoint)))
     }

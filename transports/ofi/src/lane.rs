@@ -244,6 +244,7 @@ impl OfiLane {
     fn drain(&mut self, events: &mut Vec<Event>) {
         let posted = Arc::clone(&self.posted);
         let Posted { endpoints, requests, is_withdrawn, .. } = &mut *lock(&posted);
+        let mut failed = Vec::new();
         for (group, endpoint) in endpoints.all() {
             let mut all = [Completion::NONE; COMPLETIONS_MAX];
             for _ in 0..TURNS_MAX {
@@ -251,6 +252,7 @@ impl OfiLane {
                     Ok(taken) => taken,
                     Err((Failed::Queue, error)) => {
                         self.lose_group(group, &error);
+                        failed.push(group);
                         break;
                     }
                     Err((Failed::Request(context), error)) => {
@@ -270,6 +272,10 @@ impl OfiLane {
                 }
             }
         }
+        // A lane whose puts are messages has one endpoint for all peers, and keeps its error.
+        if self.inbox.is_none() {
+            failed.into_iter().for_each(|group| endpoints.fail(group));
+        }
         if *is_withdrawn {
             self.peers
                 .iter_mut()
@@ -284,7 +290,7 @@ impl OfiLane {
         }
     }
 
-    /// Handles a completion of endpoint `number`.
+    /// Handles a completion of an endpoint of the group.
     fn completed(
         &mut self,
         group: usize,
@@ -366,7 +372,8 @@ impl OfiLane {
         }
     }
 
-    /// Loses the peers of a group whose completion queue has failed. No peer joins them any more.
+    /// Loses the peers of a group whose completion queue has failed. Where puts are writes, the next
+    /// peer gets another group.
     fn lose_group(&mut self, group: usize, error: &OfiError) {
         let first = group.saturating_mul(self.peers_max);
         let end = first.saturating_add(self.peers_max);
@@ -394,6 +401,7 @@ impl OfiLane {
     /// Handles the peers' messages on TCP connections, and notices lost peers.
     fn check(&mut self, now: Instant, events: &mut Vec<Event>) {
         self.checked = now;
+        self.close_groups();
         let mut notes = Vec::new();
         let Posted { endpoints, .. } = &*lock(&self.posted);
         // The requests behind these errors fail or end by themselves: the TCP connection shows that
@@ -452,7 +460,6 @@ impl OfiLane {
             && self.process == rustix::process::getpid()
         {
             peer.side.close();
-            self.close_groups();
         }
     }
 

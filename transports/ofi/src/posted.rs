@@ -42,11 +42,12 @@ impl Posted {
         Ok(())
     }
 
-    /// Closes the endpoints of a group of `peers` peers, which have all been detached, and ends
-    /// their requests.
+    /// Closes the endpoints of a group of `peers` peers, unless the provider still has requests to
+    /// one of them: EFA's waits for these when it closes an endpoint.
     pub(crate) fn close_group(&mut self, group: usize, peers: usize) {
-        self.endpoints.close(group);
-        self.requests.end_all(|endpoint| endpoint.0 as usize / peers == group);
+        if !self.requests.any_to(|endpoint| endpoint.0 as usize / peers == group) {
+            self.endpoints.close(group);
+        }
     }
 
     /// Closes all endpoints: the provider reads and writes nothing more.

@@ -86,7 +86,7 @@ pub(crate) struct Requests {
     free: Vec<NonNull<Slot>>,
 }
 
-// SAFETY: contexts hold what the provider writes there, which any thread may.
+// SAFETY: the provider may write to contexts from any thread.
 unsafe impl Send for Requests {}
 
 impl Requests {
@@ -148,20 +148,14 @@ impl Requests {
         self.slots.values().filter_map(|slot| unsafe { &*slot.as_ptr() }.request.as_ref())
     }
 
+    /// Returns whether any request goes to one of these endpoints' peers.
+    pub(crate) fn any_to(&self, is_one: impl Fn(EndpointId) -> bool) -> bool {
+        self.requests().any(|request| is_one(request.endpoint))
+    }
+
     /// Returns whether any request reads this memory.
     pub(crate) fn any_of(&self, memory: &Arc<Registered>) -> bool {
         self.requests().any(|request| request.reads(memory))
-    }
-
-    /// Ends the requests to some endpoints' peers, after the provider's endpoints are closed.
-    pub(crate) fn end_all(&mut self, is_over: impl Fn(EndpointId) -> bool) {
-        for slot in self.slots.values() {
-            // SAFETY: the slots live until the end, and the provider touches only the contexts.
-            let request = unsafe { &mut (*slot.as_ptr()).request };
-            if request.take_if(|request| is_over(request.endpoint)).is_some() {
-                self.free.push(*slot);
-            }
-        }
     }
 
     /// Forgets all requests; their endpoints must be closed already.

@@ -124,10 +124,10 @@ impl Gate {
     /// Returns the oldest connection that has not named the gate's token yet, which only peers
     /// know.
     fn oldest_stranger(&self) -> Option<(usize, Instant)> {
-        let untold = |(at, (until, shake)): (usize, &(Instant, SocketHandshake))| {
+        let unchallenged = |(at, (until, shake)): (usize, &(Instant, SocketHandshake))| {
             shake.hello().is_none().then_some((at, *until))
         };
-        self.half_open.iter().enumerate().filter_map(untold).min_by_key(|(_, until)| *until)
+        self.half_open.iter().enumerate().filter_map(unchallenged).min_by_key(|(_, until)| *until)
     }
 
     fn has_yielding(&self, now: Instant) -> bool {

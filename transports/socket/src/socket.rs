@@ -107,8 +107,7 @@ pub(crate) fn accept(listener: &OwnedFd) -> Result<Option<OwnedFd>, TransportErr
 
 /// Idle time before a keepalive probe; the shortest that Linux has.
 pub(crate) const KEEPALIVE: Duration = Duration::from_secs(1);
-/// Interval of unanswered probes, and the number of them after which a connection breaks: 20
-/// minutes.
+/// Interval of unanswered probes. A connection breaks after `KEEPALIVES_MAX` of them: 20 minutes.
 const KEEPALIVE_AGAIN: Duration = Duration::from_secs(10);
 const KEEPALIVES_MAX: u32 = 120;
 
@@ -165,10 +164,10 @@ pub fn round_trip(socket: impl AsFd) -> Option<Duration> {
     is_known.then(|| Duration::from_micros(microseconds.into()))
 }
 
-/// Returns the congestion control to set: `asked` if it names one; else none, unless the kernel's
-/// choice is bbr, which `reno` replaces. BBR paces packets by a model of the path, which the pauses
-/// of collectives mislead: messages wait in an idle network for a millisecond. Credits and CTS
-/// bound the bytes in flight, so the simplest control is enough.
+/// Returns the congestion control to set: `asked` if it names one, else `reno` if the kernel's
+/// choice is bbr, else none. BBR paces packets by a model of the path, which the pauses of
+/// collectives mislead: messages wait in an idle network for a millisecond. Credits and CTS bound
+/// the bytes in flight, so the simplest control is enough.
 ///
 /// # Errors
 ///

@@ -240,11 +240,11 @@ impl Endpoint {
             let received = stripe.incoming.received();
             let waiting =
                 stripe.unacknowledged_since.map_or(Duration::ZERO, |since| now.since(since));
-            let untold = received.wrapping_sub(stripe.acknowledged_frames);
-            let untold_bytes = stripe.incoming.received_bytes() - stripe.acknowledged_bytes;
-            let many = untold >= ACK_AFTER_FRAMES
-                || (untold_bytes >= ACK_AFTER_BYTES && !self.done_when_written);
-            if many || (untold > 0 && waiting >= ACK_DELAY_MAX) {
+            let unacknowledged = received.wrapping_sub(stripe.acknowledged_frames);
+            let unacknowledged_bytes = stripe.incoming.received_bytes() - stripe.acknowledged_bytes;
+            let many = unacknowledged >= ACK_AFTER_FRAMES
+                || (unacknowledged_bytes >= ACK_AFTER_BYTES && !self.done_when_written);
+            if many || (unacknowledged > 0 && waiting >= ACK_DELAY_MAX) {
                 stripe.mark_acknowledged();
                 stripe.outgoing.push_bare_header(Kind::Acknowledge, received);
             }

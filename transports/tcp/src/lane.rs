@@ -440,9 +440,9 @@ impl Lane for TcpLane {
         if self.done_when_written && stripes.clone().any(|stripe| stripe.outgoing.has_written()) {
             return Some(Instant::ZERO);
         }
-        let untold = stripes.filter_map(|stripe| stripe.unacknowledged_since).min();
+        let unacknowledged = stripes.filter_map(|stripe| stripe.unacknowledged_since).min();
         let check = (self.sockets > 0).then(|| self.checked + CHECK_EVERY);
-        untold.map(|since| since + ACK_DELAY_MAX).into_iter().chain(check).min()
+        unacknowledged.map(|since| since + ACK_DELAY_MAX).into_iter().chain(check).min()
     }
 
     fn is_drained(&self) -> bool {
@@ -471,8 +471,8 @@ impl Lane for TcpLane {
         let longest = if self.troubled { longest.min(Duration::from_millis(1)) } else { longest };
         // Received frames are acknowledged soon, even if nothing else arrives.
         let mut stripes = self.endpoints.iter().flatten().flat_map(|endpoint| &endpoint.stripes);
-        let is_untold = stripes.any(|stripe| stripe.unacknowledged_since.is_some());
-        let longest = if is_untold { longest.min(ACK_DELAY_MAX) } else { longest };
+        let is_unacknowledged = stripes.any(|stripe| stripe.unacknowledged_since.is_some());
+        let longest = if is_unacknowledged { longest.min(ACK_DELAY_MAX) } else { longest };
         self.await_ready(longest);
     }
 }

@@ -340,7 +340,7 @@ impl VerbsLane {
         Ok(self.stashed > 0)
     }
 
-    /// Waits, for a bounded time, until the peers of some endpoints have all posted puts.
+    /// Waits, for a bounded time, until some endpoints' posted puts are delivered.
     fn wait_for_shutdown(&mut self, only: Option<EndpointId>) {
         while !self.poll_shutdown(only) {
             std::thread::sleep(FAREWELL_PAUSE);

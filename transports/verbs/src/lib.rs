@@ -92,7 +92,7 @@ pub struct Options {
     pub completions: u32,
     /// Length of the longest put that is handed to the device with its bytes.
     pub inline_bytes: u32,
-    /// True if even a put that is handed over with its bytes is done only when the peer has it
+    /// True if every put, also an inline one, is done only when the peer has it
     /// ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)).
     pub acknowledged: bool,
     /// Traffic class (DSCP and ECN) of data.
@@ -146,7 +146,7 @@ impl Default for Options {
     }
 }
 
-/// Reads the tunables of RDMA alone.
+/// Reads RDMA's own tunables.
 fn own(config: &Config) -> Result<RdmaTunables, TransportError> {
     Ok(config.transport_settings.read()?)
 }

@@ -40,8 +40,8 @@ const BAD_INPUT: [&str; 16] = [
     "grouped_receives",
 ];
 
-/// Tests that cannot run under AddressSanitizer. It reserves terabytes, too much for ranks with
-/// little address space. The programs that the other tests start are built without it.
+/// Tests that do not run under AddressSanitizer: it reserves terabytes, too much for ranks with
+/// little address space, and the programs that the rest start are built without it.
 const NOT_UNDER_ASAN: [&str; 12] = [
     "perf::",
     "launch::",

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const REPEAT: Duration = Duration::from_millis(150);
 /// Time between two checks after which a rank counts as not having run.
 const SLEPT: Duration = Duration::from_millis(300);
-/// Time that another asker's verdict is awaited before this rank asks itself.
+/// Time that this rank waits for another asker's verdict before it asks, too.
 const DEFERENCE: Duration = Duration::from_millis(650);
 
 /// Question of this rank, and the notes that it got.

@@ -240,10 +240,10 @@ fn who_is_about_to_introduce_itself_hears_why_it_failed() {
     everyone_hears(&star, &[1, 2], &failure);
     assert!(!star.root.has_half_open());
     // Rank 1 has not connected yet.
-    assert!(star.root.has_untold());
+    assert!(star.root.has_unsent_answers());
     star.connect(3, secret(), hello(1, 4));
     everyone_hears(&star, &[3], &failure);
-    assert!(!star.root.has_untold());
+    assert!(!star.root.has_unsent_answers());
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn at_the_deadline_everybody_who_joined_hears_who_is_missing() {
     let missing = JoinFailure::Missing { ranks: vec![2, 3], count: 2, waited_ms: 2_000 };
     everyone_hears(&star, &[1, 2], &missing);
     // The missing ranks had until the deadline.
-    assert!(!star.root.has_untold());
+    assert!(!star.root.has_unsent_answers());
 }
 
 #[test]

@@ -50,7 +50,7 @@ enum Input {
 #[derive(Clone, Debug)]
 enum Event {
     To(Rank, Input),
-    /// Bytes on this wire, to this of its ends; `None` closes the wire.
+    /// A wire, its receiving end, and bytes; `None` closes the wire.
     Wire(usize, usize, Option<Vec<u8>>),
     /// A connection attempt of a rank arrives at another.
     GateVerdict(Rank, ConnectionId, Rank),
@@ -355,7 +355,7 @@ impl Net {
         }
     }
 
-    /// Records a new verdict of a rank: a rank acts on a verdict once what it had to send is sent.
+    /// Records a rank's new verdict, after sending: a rank acts on it once its output is sent.
     fn remember(&mut self, index: usize) {
         let Some(verdict) = self.nodes[index].control.last_verdict().cloned() else { return };
         let known = self.nodes[index].verdicts.last();

@@ -26,9 +26,9 @@ const OTHER_ID: u64 = GROUPS as u64;
 const KNOWN: usize = 64;
 /// Time without events after which withheld CTS are sent: the message may be longer than its
 /// buffer, and wait for a CTS.
-const TELL_AFTER: Duration = Duration::from_millis(1);
+const CTS_AFTER: Duration = Duration::from_millis(1);
 /// Time after which withheld CTS are sent even while messages arrive.
-const TELL_AT_LAST: Duration = Duration::from_millis(10);
+const CTS_AT_LAST: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Default)]
 struct Entry {
@@ -93,9 +93,9 @@ pub(crate) struct Receiver {
     withheld: u64,
     telling: u64,
     /// Time since which some CTS has been withheld and no event has occurred.
-    untold_since: Instant,
+    withheld_since: Instant,
     /// Time since which some CTS has been withheld, regardless of events.
-    untold_first: Instant,
+    first_withheld: Instant,
     /// Sets of slots, as bits: `held` have chunks without a known buffer, `freed` are free but not
     /// yet announced to the peer.
     held: u32,
@@ -159,8 +159,8 @@ impl Receiver {
             waiting: 0,
             withheld: 0,
             telling: 0,
-            untold_since: now,
-            untold_first: now,
+            withheld_since: now,
+            first_withheld: now,
             held: 0,
             freed: 0,
             freed_turn: 0,
@@ -237,7 +237,7 @@ impl Receiver {
         self.next = self.next.wrapping_add(1);
         self.waiting |= bit;
         if self.withheld == 0 {
-            (self.untold_since, self.untold_first) = (now, now);
+            (self.withheld_since, self.first_withheld) = (now, now);
         }
         self.withheld |= bit;
         self.unexpected |= bit;
@@ -317,15 +317,15 @@ impl Receiver {
             }
         }
         if !events.is_empty() {
-            self.untold_since = now;
+            self.withheld_since = now;
             result = result.and_then(|()| self.settle());
         } else if self.has_freed(4) {
             // The connection is idle.
             self.send_credits();
         }
         self.connection.give_back(events);
-        let is_late = now.since(self.untold_since) >= TELL_AFTER
-            || now.since(self.untold_first) >= TELL_AT_LAST;
+        let is_late = now.since(self.withheld_since) >= CTS_AFTER
+            || now.since(self.first_withheld) >= CTS_AT_LAST;
         if self.withheld != 0 && is_late {
             result = result.and_then(|()| self.send_withheld_cts());
         }

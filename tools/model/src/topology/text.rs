@@ -581,7 +581,7 @@ mod tests {
             ),
             (
                 part("{ name = \"g\", kind = \"gpu\", under = \"n\", bandwidth = \"4 parsec\" }"),
-                "it.toml:7: \"4 parsec\" is no such number",
+                "it.toml:7: \"4 parsec\" is not such a quantity",
             ),
             (
                 part("{ name = \"g\", kind = \"gpu\", under = \"n\", latency = \"-3ns\" }"),

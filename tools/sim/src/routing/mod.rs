@@ -32,7 +32,7 @@ pub struct Key {
     pub pair: u32,
 }
 
-/// Time of a message, and the time since when its queue pair was idle.
+/// Time of a message, and the start of its queue pair's idle time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moment {
     /// Current time, in seconds.
@@ -196,12 +196,11 @@ impl Way<'_> {
         (0..=turn).map(|tier| (tier, true)).chain((0..=turn).rev().map(|tier| (tier, false)))
     }
 
-    /// Returns the step of the switch or NIC `number`, the far end of the previous link, that
+    /// Returns the step in which `number`, the switch or NIC at the end of the previous link,
     /// chooses the next link.
     pub(crate) fn step(&self, (tier, up): (usize, bool), number: u32) -> Step {
         let host = if up { self.key.from.host } else { self.key.to.host };
-        // On the way up, the child with the cables identifies the switch; on the way down, the
-        // group.
+        // Upwards, the switch is in the child below the cables; downwards, in the group above.
         let group = self.network.child(if up { tier } else { tier + 1 }, host);
         Step { tier, up, at: (group, number) }
     }

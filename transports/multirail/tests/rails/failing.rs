@@ -288,7 +288,7 @@ fn a_rail_comes_back_when_something_passes_there_and_is_used_again() {
     let house = House::new([2, 2], conditions(), 3);
     let (world, mut random) = (&house.world, Random::new(3));
     let mut ends = ends(&house, 3000, 0);
-    // The rail is tried again after two seconds: its ends connect beside it, despite the cut.
+    // The rail is tried again after two seconds: in the simulator, connecting ignores a cut.
     let cut_until = world.now() + Duration::from_millis(4500);
     cut(world, &[1], Duration::from_millis(4500));
     let until = world.now() + PATIENCE;

@@ -53,7 +53,7 @@ pub fn system() -> Result<&'static Functions, &'static LoadError> {
 }
 
 fn load() -> Result<Functions, LoadError> {
-    // SAFETY: its initialisers are those of a library that everybody loads at start otherwise.
+    // SAFETY: programs that link this library run the same initialisers when they start.
     let library = keep_signal_handlers(|| unsafe { Library::new(LIBRARY) });
     let library = library.map_err(|error| LoadError::Library(reason(&error)))?;
     let functions = Functions::of(&library);

@@ -9,8 +9,8 @@ use crate::{ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_wc};
 ///
 /// # Safety
 ///
-/// The queue pair is alive, the list and what it names are valid, and no other thread posts to it
-/// from outside the library's own locks.
+/// The queue pair is alive, the list and what it names are valid, and other threads post to it only
+/// under the library's own locks.
 #[inline]
 pub unsafe fn ibv_post_send(
     qp: *mut ibv_qp,
