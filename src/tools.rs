@@ -6,7 +6,7 @@ pub use crate::bootstrap::resolve::resolve;
 pub use crate::bootstrap::socket::Deadline;
 pub use crate::communicator::devices::affinity::{node_of, processors};
 pub use crate::communicator::expected::{Asked, predicted};
-pub use crate::communicator::network::Seen;
+pub use crate::communicator::network::Measurement;
 pub use crate::communicator::setting;
 pub use crate::communicator::tuning::processor;
 

@@ -23,7 +23,7 @@ static LONGEST_US: AtomicU64 = AtomicU64::new(0);
 struct Counting;
 
 impl Faults for Counting {
-    fn glanced(&mut self) {
+    fn peeked(&mut self) {
         GLANCES.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -117,7 +117,7 @@ fn attempt(join: &Join, address: SocketAddr, deadline: Deadline) -> Result<Joine
             let addresses = contact::addresses(&roster, address);
             Ok(Joined { roster, listener: Some(listener), addresses })
         }
-        Some(Ok(Reply::Told(_))) => Err(Setback::Passing("rank 0 spoke out of turn".to_owned())),
+        Some(Ok(Reply::Members(_))) => Err(Setback::Passing("rank 0 spoke out of turn".to_owned())),
         Some(Err(error)) if error.is_passing() => Err(Setback::Passing(error.to_string())),
         Some(Err(error)) => {
             let is_final = matches!(error, MemberJoinError::Refused(_));
@@ -174,7 +174,7 @@ fn ask(
     let secret = join.control_secret(&referral.session);
     let mut machine = MemberJoin::fetch(secret, join.ranks, nonce);
     match converse(&mut machine, &stream, deadline, join)? {
-        Some(Ok(Reply::Told(members))) => Ok(members),
+        Some(Ok(Reply::Members(members))) => Ok(members),
         Some(Ok(Reply::Referred(_))) => Err(Setback::Passing("it spoke out of turn".to_owned())),
         Some(Err(error)) => Err(Setback::Passing(error.to_string())),
         None => Err(Setback::Passing("it did not answer in time".to_owned())),

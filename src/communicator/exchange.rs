@@ -56,9 +56,9 @@ pub(super) fn exchange<T: Serialize + DeserializeOwned>(
     timeout: Duration,
 ) -> Result<Vec<T>, Error> {
     let blob = encode(&(topic as u8, own));
-    control.recorder().aside(topic.step());
+    control.recorder().set_step(topic.step());
     let blobs = control.all_gather(blob, timeout);
-    control.recorder().aside("");
+    control.recorder().set_step("");
     let blobs = blobs?;
     let mut parts = Vec::with_capacity(blobs.len());
     for (peer, blob) in (0..).zip(blobs) {

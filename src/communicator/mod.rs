@@ -40,7 +40,7 @@ use crate::transports::{self, Choice};
 use agree::FAILURE_WITHIN;
 use call::Buffers;
 use devices::Devices;
-use engine::{Driven, Engine};
+use engine::{Engine, UnbindGuard};
 use group::Messages;
 use network::Measured;
 use request::Requests;
@@ -394,7 +394,7 @@ impl Communicator {
     fn drive(&mut self, running: &engine::Running) -> Result<(), Error> {
         let timeout = self.engine.config.timeout;
         let result = {
-            let driven = Driven::new(&mut self.engine);
+            let driven = UnbindGuard::new(&mut self.engine);
             let started = driven.engine.start(running);
             let finished = started.and_then(|()| driven.engine.finish(running, timeout));
             finished.inspect_err(|error| driven.engine.blame(error))

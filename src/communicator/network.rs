@@ -29,7 +29,7 @@ const WORTH: f64 = 1.1;
 
 /// Results of measuring the network, the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Seen {
+pub struct Measurement {
     /// Pairs of hosts.
     pub pairs: u32,
     /// Round trip of a few bytes between two hosts, in microseconds.
@@ -40,22 +40,22 @@ pub struct Seen {
     pub together: f64,
 }
 
-impl Seen {
+impl Measurement {
     /// Returns the fraction of the rate that is left when all pairs send at once.
     fn left(&self) -> f64 {
         self.together / self.alone
     }
 
     /// Returns whether less of the rate is left than the defaults assume.
-    pub fn is_crowded(&self) -> bool {
+    pub fn is_oversubscribed(&self) -> bool {
         self.pairs > 1 && self.left() < LEFT
     }
 }
 
 /// Writes one sentence, without a full stop.
-impl fmt::Display for Seen {
+impl fmt::Display for Measurement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Seen { pairs, round_trip_us, alone, together } = *self;
+        let Measurement { pairs, round_trip_us, alone, together } = *self;
         write!(
             f,
             "between hosts: a round trip of {round_trip_us:.1} us, {:.3} GB/s each way with one \
@@ -67,7 +67,7 @@ impl fmt::Display for Seen {
             let gb_per_s = together / 1e9;
             write!(f, " and {gb_per_s:.3} GB/s with all {pairs} at once ({percent:.0} %)")?;
         }
-        if self.is_crowded() {
+        if self.is_oversubscribed() {
             let ratio = 1.0 / self.left();
             write!(f, ": it is oversubscribed 1:{ratio:.1}, or puts several flows on one path")?;
         }
@@ -88,7 +88,7 @@ impl Communicator {
     /// Measures the network, at most in `rounds` rounds; returns none for a single host. All ranks
     /// call it, and all get the same result.
     #[doc(hidden)]
-    pub fn look_at_network(&mut self, rounds: u32) -> Result<Option<Seen>, Error> {
+    pub fn measure_network(&mut self, rounds: u32) -> Result<Option<Measurement>, Error> {
         let hosts = self.hosts().clone();
         if hosts.count() < 2 {
             return Ok(None);
@@ -109,7 +109,7 @@ impl Communicator {
             }
         }
         let bytes = (MESSAGE_BYTES * MESSAGES) as f64;
-        Ok(Some(Seen {
+        Ok(Some(Measurement {
             pairs: hosts.count() / 2,
             round_trip_us,
             alone: bytes / median(alone),
@@ -125,15 +125,15 @@ impl Communicator {
         if !is_asked || self.measured.is_some() {
             return Ok(self);
         }
-        let Some(seen) = self.look_at_network(ROUNDS)? else { return Ok(self) };
+        let Some(seen) = self.measure_network(ROUNDS)? else { return Ok(self) };
         let mut said = seen.to_string();
         let holds = self.engine.wiring.as_ref().map(|wiring| &wiring.config);
         let more = holds.and_then(|holds| assumptions::more_flows(self.config(), holds));
         let mut more_flows = false;
-        if let Some(more) = more.filter(|_| seen.is_crowded()) {
+        if let Some(more) = more.filter(|_| seen.is_oversubscribed()) {
             self.measured = Some(Measured { more_flows: true, note: None });
             let mut other = self.split_whole()?;
-            let Some(then) = other.look_at_network(ROUNDS)? else { return Ok(self) };
+            let Some(then) = other.measure_network(ROUNDS)? else { return Ok(self) };
             let times = then.together / seen.together;
             more_flows = times > WORTH;
             let outcome = if more_flows { "so they stay" } else { "so it stays as it was" };
@@ -143,7 +143,7 @@ impl Communicator {
             }
         }
         tracing::info!("{said}");
-        let note = seen.is_crowded().then_some(said);
+        let note = seen.is_oversubscribed().then_some(said);
         self.measured = Some(Measured { more_flows, note });
         Ok(self)
     }
@@ -291,12 +291,12 @@ mod tests {
 
     #[test]
     fn what_gets_slower_in_company_is_said() {
-        let seen = Seen { pairs: 4, round_trip_us: 12.0, alone: 10e9, together: 2.5e9 };
+        let seen = Measurement { pairs: 4, round_trip_us: 12.0, alone: 10e9, together: 2.5e9 };
         let said = seen.to_string();
         assert!(said.contains("2.500 GB/s with all 4 at once (25 %): it is oversubscribed 1:4.0"));
-        assert!(seen.is_crowded());
-        for quiet in [Seen { together: 9e9, ..seen }, Seen { pairs: 1, ..seen }] {
-            assert!(!quiet.is_crowded() && !quiet.to_string().contains("oversubscribed"));
+        assert!(seen.is_oversubscribed());
+        for quiet in [Measurement { together: 9e9, ..seen }, Measurement { pairs: 1, ..seen }] {
+            assert!(!quiet.is_oversubscribed() && !quiet.to_string().contains("oversubscribed"));
         }
     }
 }

@@ -15,7 +15,7 @@ use ccl_core::types::{Collective, DataType};
 
 use super::call::{Buffers, Call};
 use super::element::{Element, Reduction};
-use super::engine::{Driven, Running};
+use super::engine::{Running, UnbindGuard};
 use super::{CallError, Communicator, Error};
 
 /// A started call whose buffers come back with [`Communicator::wait`].
@@ -257,7 +257,7 @@ impl Communicator {
     fn advance_requests(&mut self) -> Result<(), Error> {
         while let Some(at) = self.first_open() {
             let running = self.start_pending(at)?;
-            let driven = Driven::new(&mut self.engine);
+            let driven = UnbindGuard::new(&mut self.engine);
             let polled = driven.engine.poll(&running);
             // The guard unbinds only after a panic.
             std::mem::forget(driven);
@@ -281,7 +281,7 @@ impl Communicator {
     fn finish_front(&mut self, timeout: Duration) -> Result<(), Error> {
         let Some(at) = self.first_open() else { return Ok(()) };
         let running = self.start_pending(at)?;
-        let finished = Driven::new(&mut self.engine).engine.finish(&running, timeout);
+        let finished = UnbindGuard::new(&mut self.engine).engine.finish(&running, timeout);
         match finished.and_then(|()| self.check_may_end(&running)) {
             Ok(()) => {
                 self.end(at, Some(&running), Ok(()));

@@ -14,12 +14,12 @@ use ccl_memory::doorbell::Doorbell;
 /// The shortest spin.
 const SPIN_MIN: Duration = Duration::from_micros(1);
 
-/// Least number of glances at a device that take as long as a look for progress.
+/// Least number of peeks at a device that take as long as a look for progress.
 const LOOK: u32 = 4;
 
 /// The kind of work that one look for progress takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum PollCost {
     /// Reads of memory that peers write.
     Memory,
     /// Polls of a device as well, which take longer.
@@ -28,13 +28,13 @@ pub(super) enum Look {
     Calls,
 }
 
-impl Look {
+impl PollCost {
     /// Returns the number of empty looks between two readings of the clock; small for looks with
     /// system calls, which take longer than a reading.
     fn per_tick(self) -> u32 {
         match self {
-            Look::Memory | Look::Device => 64,
-            Look::Calls => 2,
+            PollCost::Memory | PollCost::Device => 64,
+            PollCost::Calls => 2,
         }
     }
 }
@@ -46,7 +46,7 @@ pub(super) struct WaitPolicy {
     spin: Duration,
     spin_max: Duration,
     park_after: Duration,
-    look: Look,
+    poll_cost: PollCost,
     /// Doorbell that the peers on this host ring.
     pub(super) doorbell: Option<Doorbell>,
 }
@@ -56,17 +56,17 @@ impl WaitPolicy {
     pub(super) fn new(
         config: &Config,
         local_ranks: usize,
-        look: Look,
+        poll_cost: PollCost,
         doorbell: Option<Doorbell>,
     ) -> WaitPolicy {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let spin_max = if local_ranks > cores { Duration::ZERO } else { config.spin };
         let (park_after, spin) = (config.park_after, spin_max);
-        WaitPolicy { spin, spin_max, park_after, look, doorbell }
+        WaitPolicy { spin, spin_max, park_after, poll_cost, doorbell }
     }
 
     /// Adapts the spin after a wait that ended with an answer, with or without yielding.
-    fn learn(&mut self, yielded: bool) {
+    fn adapt_spin(&mut self, yielded: bool) {
         let spin = if yielded { self.spin / 2 } else { self.spin * 2 };
         self.spin = spin.clamp(SPIN_MIN.min(self.spin_max), self.spin_max);
     }
@@ -75,9 +75,9 @@ impl WaitPolicy {
 /// One wait, from the last progress on.
 #[derive(Debug, Default)]
 pub(super) struct Wait {
-    /// Glances since the last reading of the clock, or since the wait began; a look counts as
+    /// Peeks since the last reading of the clock, or since the wait began; a look counts as
     /// [`LOOK`] of them.
-    glances: u32,
+    peeks: u32,
     since: Option<Instant>,
     yielded: bool,
 }
@@ -87,7 +87,7 @@ impl Wait {
     #[inline]
     pub(super) fn over(&mut self, wait_policy: &mut WaitPolicy) {
         if self.since.is_some() {
-            wait_policy.learn(self.yielded);
+            wait_policy.adapt_spin(self.yielded);
             *self = Wait::default();
         }
     }
@@ -95,13 +95,13 @@ impl Wait {
     /// Spins or yields after a look without progress. Returns the next step of the wait.
     #[inline]
     pub(super) fn pause(&mut self, wait_policy: &WaitPolicy) -> Pause {
-        self.glances += LOOK;
-        if self.glances < LOOK * wait_policy.look.per_tick()
+        self.peeks += LOOK;
+        if self.peeks < LOOK * wait_policy.poll_cost.per_tick()
             && !self.yielded
             && !wait_policy.spin_max.is_zero()
         {
             // Other looks take longer than the pause of the hint.
-            if wait_policy.look == Look::Memory {
+            if wait_policy.poll_cost == PollCost::Memory {
                 std::hint::spin_loop();
             }
             return Pause::Over;
@@ -109,15 +109,15 @@ impl Wait {
         self.tick(wait_policy)
     }
 
-    /// Counts a glance that found nothing.
+    /// Counts a peek that found nothing.
     #[inline]
-    pub(super) fn glanced(&mut self) {
-        self.glances += 1;
+    pub(super) fn peeked(&mut self) {
+        self.peeks += 1;
     }
 
     #[cold]
     fn tick(&mut self, wait_policy: &WaitPolicy) -> Pause {
-        self.glances = 0;
+        self.peeks = 0;
         let now = Instant::now();
         let waited = now - *self.since.get_or_insert(now);
         self.yielded |= waited >= wait_policy.spin;
@@ -127,7 +127,7 @@ impl Wait {
         if self.yielded {
             std::thread::yield_now();
         }
-        Pause::Look(waited)
+        Pause::Check(waited)
     }
 }
 
@@ -137,7 +137,7 @@ pub(super) enum Pause {
     /// Another look for progress.
     Over,
     /// Check for failures.
-    Look(Duration),
+    Check(Duration),
     /// Sleep, and check for failures.
     Sleep(Duration),
 }

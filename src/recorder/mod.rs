@@ -151,7 +151,7 @@ impl Recorder {
             settings,
         };
         if !recorder.settings.is_on {
-            recorder.aside("calls that it does not record");
+            recorder.set_step("calls that it does not record");
         }
         if recorder.settings.signal && subject.ranks > 1 {
             signal::install();
@@ -181,7 +181,7 @@ impl Recorder {
 
     /// Records the step that the rank is in outside of operations, such as a split. An empty name
     /// ends the step.
-    pub(crate) fn aside(&self, step: &str) {
+    pub(crate) fn set_step(&self, step: &str) {
         let number = words::step_number(if self.settings.is_on {
             step
         } else {
@@ -212,7 +212,7 @@ impl Recorder {
     /// Returns two copies of the recording, made one after the other.
     fn copies(&self) -> Box<[[u8; BYTES]; 2]> {
         let mut copies = Box::new([[0; BYTES]; 2]);
-        steady(|| {
+        retry_until_consistent(|| {
             for copy in &mut *copies {
                 // Acquire: the second copy is read after the first.
                 std::sync::atomic::fence(Ordering::Acquire);
@@ -244,7 +244,7 @@ impl Recorder {
     }
 
     /// Dumps the recording if a signal has asked for it since the last time.
-    pub(crate) fn heed_signal(&self) {
+    pub(crate) fn dump_on_signal(&self) {
         let count = signal::count();
         if self.signals.swap(count, Ordering::Relaxed) != count {
             self.dump();
@@ -289,7 +289,7 @@ pub fn fuzzed(data: &[u8]) {
 
 /// Calls `look` until it returns true, at most [`LOOKS`] times: a writer may have lost its core in
 /// the middle of a change.
-fn steady(mut look: impl FnMut() -> bool) {
+fn retry_until_consistent(mut look: impl FnMut() -> bool) {
     for _ in 0..LOOKS {
         if look() {
             return;

@@ -9,7 +9,7 @@
 //! 1536  reason why the communicator ended
 //! ```
 
-use ccl_bootstrap::{AWAITED_MAX, Awaited, Doing, Note};
+use ccl_bootstrap::{AWAITED_MAX, Activity, Awaited, Note};
 use ccl_core::algorithm;
 use ccl_core::types::Rank;
 
@@ -202,7 +202,7 @@ impl<'a> Page<'a> {
             |index: usize| self.sampled(SAMPLED_AT).saturating_sub(self.sampled(index)) / 1_000_000;
         let aside = word(self.second, LIVE + 8 * ASIDE);
         let mut note = Note {
-            doing: Doing::Outside,
+            activity: Activity::Outside,
             sequence: 0,
             call: 0,
             what: String::new(),
@@ -219,18 +219,18 @@ impl<'a> Page<'a> {
                 let stands = self.head(HEARTBEAT).saturating_add(SLACK_MS);
                 let is_looking = stood(LOOKED_AT) < stands;
                 let has_stood = stood(CHANGED_AT) >= stands;
-                note.doing = match &awaited {
-                    _ if !is_looking && has_stood => Doing::Undriven,
-                    None if !has_stood => Doing::Moving,
-                    _ => Doing::Waiting,
+                note.activity = match &awaited {
+                    _ if !is_looking && has_stood => Activity::Undriven,
+                    None if !has_stood => Activity::Moving,
+                    _ => Activity::Waiting,
                 };
                 let (folds, _, awaited) = awaited.unwrap_or_default();
                 note.steps = (entry.progress, folds);
                 note.awaited = awaited;
             }
         }
-        if aside != 0 && !note.doing.is_inside() {
-            note.doing = Doing::Aside;
+        if aside != 0 && !note.activity.is_inside() {
+            note.activity = Activity::Aside;
             words::step(aside).clone_into(&mut note.what);
         }
         note

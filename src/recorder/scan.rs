@@ -8,12 +8,12 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use ccl_bootstrap::{Note, Sight, judge};
+use ccl_bootstrap::{Note, Observed, find_stuck};
 use serde::Serialize;
 
 use super::page::{self, BYTES, Page};
 use super::snapshot::Snapshot;
-use super::{NAME, now_ns, steady};
+use super::{NAME, now_ns, retry_until_consistent};
 
 /// Shortest wait that is a reason to blame a rank, in milliseconds.
 const WORTH_A_VERDICT_MS: u32 = 1_000;
@@ -123,7 +123,7 @@ fn member(pid: u32, path: &Path) -> io::Result<((u64, u64), Member)> {
     let copy = |file: &File, copy: &mut [u8; BYTES]| file.read_exact_at(&mut copy[..], 0);
     let (mut first, mut second) = (Box::new([0; BYTES]), Box::new([0; BYTES]));
     let mut read = Ok(());
-    steady(|| {
+    retry_until_consistent(|| {
         read = copy(&file, &mut first).and_then(|()| copy(&file, &mut second));
         Page::new(&first, &second).is_none_or(|page| !page.is_changing())
     });
@@ -158,19 +158,19 @@ fn verdict(members: &[Member]) -> Option<String> {
         return Some(failure);
     }
     let waits = |member: &Member| {
-        let is_waiting = member.note.doing == ccl_bootstrap::Doing::Waiting;
+        let is_waiting = member.note.activity == ccl_bootstrap::Activity::Waiting;
         is_waiting && !member.stopped && member.note.unchanged_ms >= WORTH_A_VERDICT_MS
     };
     members.iter().find(|member| waits(member))?;
     let sight = |member: &Member| {
         let silent_ms = (member.snapshot.sampled_s_ago * 1000.0) as u32;
         match member.stopped {
-            true => Sight::Silent { silent_ms },
-            false => Sight::Noted(member.note.clone()),
+            true => Observed::Silent { silent_ms },
+            false => Observed::Noted(member.note.clone()),
         }
     };
     let seen = members.iter().map(|member| (member.snapshot.rank, sight(member))).collect();
-    judge(&seen).map(|stuck| stuck.to_string())
+    find_stuck(&seen).map(|stuck| stuck.to_string())
 }
 
 impl fmt::Display for Status {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ccl_bootstrap::{Awaited, Doing, Note};
+use ccl_bootstrap::{Activity, Awaited, Note};
 use serde::Serialize;
 
 use super::call::{self, CallRecord};
@@ -119,7 +119,7 @@ impl Snapshot {
             ranks: page.head(page::RANKS) as u32,
             process: page.head(page::PROCESS) as u32,
             host: page.host(),
-            state: state(note.doing),
+            state: state(note.activity),
             unchanged_s: rounded(age(page::CHANGED_AT)),
             sampled_s_ago: rounded(age(page::SAMPLED_AT)),
             waits_for: note.awaited.iter().map(waits_for).collect(),
@@ -141,12 +141,12 @@ fn rounded(seconds: f64) -> f64 {
     (seconds * 1000.0).round() / 1000.0
 }
 
-fn state(doing: Doing) -> &'static str {
-    match doing {
-        Doing::Outside => "computing",
-        Doing::Waiting => "waiting",
-        Doing::Moving => "moving",
-        Doing::Undriven => "undriven",
+fn state(activity: Activity) -> &'static str {
+    match activity {
+        Activity::Outside => "computing",
+        Activity::Waiting => "waiting",
+        Activity::Moving => "moving",
+        Activity::Undriven => "undriven",
         _ => "aside",
     }
 }

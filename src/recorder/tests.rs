@@ -1,6 +1,6 @@
 //! Tests of the recorder from both sides.
 
-use ccl_bootstrap::Doing;
+use ccl_bootstrap::Activity;
 
 use super::*;
 
@@ -45,22 +45,22 @@ fn the_last_operations_are_read_with_how_far_they_are() {
 #[test]
 fn what_a_rank_is_doing_follows_from_its_counters() {
     let recorder = recorder();
-    let doing = |ms: u64| {
+    let activity = |ms: u64| {
         std::thread::sleep(std::time::Duration::from_millis(ms));
-        recorder.note().unwrap().doing
+        recorder.note().unwrap().activity
     };
     let mut writer = recorder.writer().unwrap();
-    assert_eq!(doing(0), Doing::Outside);
+    assert_eq!(activity(0), Activity::Outside);
     writer.begin([MESSAGES, 1, 1, 0]);
-    assert_eq!(doing(0), Doing::Moving);
-    assert_eq!(doing(300), Doing::Undriven, "nobody looks");
+    assert_eq!(activity(0), Activity::Moving);
+    assert_eq!(activity(300), Activity::Undriven, "nobody looks");
     writer.waits(1, &[]);
     writer.look();
-    assert_eq!(doing(0), Doing::Waiting);
+    assert_eq!(activity(0), Activity::Waiting);
     writer.end();
-    assert_eq!(doing(0), Doing::Outside);
-    recorder.aside("split");
-    assert_eq!(doing(0), Doing::Aside);
+    assert_eq!(activity(0), Activity::Outside);
+    recorder.set_step("split");
+    assert_eq!(activity(0), Activity::Aside);
     assert_eq!(recorder.note().unwrap().what, "split");
 }
 
@@ -93,7 +93,7 @@ fn what_is_being_written_is_looked_at_again() {
     assert_eq!(recorder.snapshot().unwrap().waits_in_words(), "message of 3");
     let looks = |enough: u32| {
         let mut looks = 0;
-        steady(|| {
+        retry_until_consistent(|| {
             looks += 1;
             looks == enough
         });

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// Action for the control plane: a message to send or a fact to learn. Actions come in order.
 #[derive(Debug)]
-pub(super) enum Out {
+pub(super) enum Action {
     /// Message to all neighbours but one.
     Flood(Message, Option<ConnectionId>),
     /// Message to one neighbour.
@@ -35,7 +35,7 @@ type Promises = BTreeMap<Rank, (u64, Option<(Rank, Verdict)>)>;
 
 #[derive(Debug)]
 enum Phase {
-    Collecting { promises: Promises },
+    Preparing { promises: Promises },
     Accepting { verdict: Verdict, accepted: BTreeSet<Rank> },
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Agreement {
     /// Rank that should coordinate, and since when nothing has come from it.
     awaited: (Rank, Instant),
     pub(super) rendezvous_port: Option<u16>,
-    out: VecDeque<Out>,
+    actions: VecDeque<Action>,
     #[cfg(test)]
     pub(super) fault: Option<Fault>,
 }
@@ -89,7 +89,7 @@ impl Agreement {
             lead: None,
             awaited: (rank, Instant::ZERO),
             rendezvous_port: None,
-            out: VecDeque::new(),
+            actions: VecDeque::new(),
             #[cfg(test)]
             fault: None,
         }
@@ -100,8 +100,8 @@ impl Agreement {
         self.fault == Some(fault)
     }
 
-    pub(super) fn next_out(&mut self) -> Option<Out> {
-        self.out.pop_front()
+    pub(super) fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
     }
 
     /// Returns whether this rank coordinates and lacks a rendezvous port for the survivors.
@@ -112,13 +112,13 @@ impl Agreement {
     /// Returns the living ranks that this rank has awaited for longer than `patience`: this rank
     /// must find out by itself whether they are alive. A coordinator awaits answers; every other
     /// rank awaits the coordinator's question, which is repeated.
-    pub(super) fn owing(&self, facts: &Facts, patience: Duration, now: Instant) -> Vec<Rank> {
+    pub(super) fn late_ranks(&self, facts: &Facts, patience: Duration, now: Instant) -> Vec<Rank> {
         let (coordinator, since) = self.awaited;
         match &self.lead {
             Some(lead) if now.since(lead.since) >= patience => {
                 facts.living().filter(|rank| !lead.has(*rank)).collect()
             }
-            None if self.is_lacking(facts)
+            None if self.needs_verdict(facts)
                 && now.since(since) >= patience
                 && facts.living().next() == Some(coordinator) =>
             {
@@ -129,13 +129,13 @@ impl Agreement {
     }
 
     /// Returns whether there is something to agree on.
-    fn is_lacking(&self, facts: &Facts) -> bool {
+    fn needs_verdict(&self, facts: &Facts) -> bool {
         facts.first.is_some() && facts.condemned.is_none() && is_due(facts, true)
     }
 
     /// Checks whether this rank must coordinate, and continues as coordinator where it can. With
     /// `regular` it repeats its question: answers get lost if a rank that forwards them dies.
-    pub(super) fn consider(
+    pub(super) fn drive(
         &mut self,
         facts: &Facts,
         completed: &Completed,
@@ -143,10 +143,10 @@ impl Agreement {
         now: Instant,
     ) {
         let lowest = facts.living().next().unwrap_or(self.rank);
-        if self.awaited.0 != lowest || !self.is_lacking(facts) {
+        if self.awaited.0 != lowest || !self.needs_verdict(facts) {
             self.awaited = (lowest, now);
         }
-        if !self.is_lacking(facts) {
+        if !self.needs_verdict(facts) {
             self.lead = None;
             return;
         }
@@ -159,7 +159,7 @@ impl Agreement {
         }
         let is_heeded = self.promised.is_none_or(|promised| promised <= self.rank);
         if lowest == self.rank && is_heeded && is_due(facts, regular) {
-            let phase = Phase::Collecting { promises: BTreeMap::new() };
+            let phase = Phase::Preparing { promises: BTreeMap::new() };
             self.lead = Some(Lead { phase, attempt: 0, since: now });
             self.ask(facts, completed);
             self.advance(facts, completed, now);
@@ -170,7 +170,7 @@ impl Agreement {
         let Some(lead) = &mut self.lead else { return };
         lead.attempt += 1;
         let question = match &lead.phase {
-            Phase::Collecting { .. } => Question::Collect,
+            Phase::Preparing { .. } => Question::Prepare,
             Phase::Accepting { verdict, .. } => Question::Accept(verdict.clone()),
         };
         let ask = Ask {
@@ -183,7 +183,7 @@ impl Agreement {
         self.seen = (ask.epoch, ask.coordinator, ask.attempt);
         let own = self.vote(&ask, completed);
         self.count(own);
-        self.out.push_back(Out::Flood(Message::Ask(ask), None));
+        self.actions.push_back(Action::Flood(Message::Ask(ask), None));
     }
 
     /// Takes in a coordinator's question.
@@ -197,13 +197,13 @@ impl Agreement {
     ) {
         if ask.epoch < self.epoch {
             let known =
-                facts.verdict.clone().map(|verdict| Out::Send(from, Message::Decided(verdict)));
-            return self.out.extend(known);
+                facts.verdict.clone().map(|verdict| Action::Send(from, Message::Decided(verdict)));
+            return self.actions.extend(known);
         }
         if ask.epoch > self.epoch {
             let Some(previous) = ask.previous.clone() else { return };
             self.decided(&previous);
-            self.out.push_back(Out::Learn(previous, Some(from)));
+            self.actions.push_back(Action::Learn(previous, Some(from)));
         }
         let key = (ask.epoch, ask.coordinator, ask.attempt);
         let is_promised = self.promised.is_some_and(|promised| promised > ask.coordinator);
@@ -219,14 +219,14 @@ impl Agreement {
         self.awaited = (ask.coordinator, now);
         self.lead = None;
         let answer = self.vote(&ask, completed);
-        self.out.push_back(Out::Flood(Message::Ask(ask), Some(from)));
-        self.out.push_back(Out::Send(from, Message::Answer(answer)));
+        self.actions.push_back(Action::Flood(Message::Ask(ask), Some(from)));
+        self.actions.push_back(Action::Send(from, Message::Answer(answer)));
     }
 
     fn vote(&mut self, ask: &Ask, completed: &Completed) -> Answer {
         self.promised = Some(ask.coordinator);
         let vote = match &ask.question {
-            Question::Collect => {
+            Question::Prepare => {
                 #[cfg(test)]
                 let completed = if self.is_planted(Fault::NeverFreeze) {
                     completed.number()
@@ -255,13 +255,13 @@ impl Agreement {
         } else if answer.coordinator == self.seen.1
             && let Some(route) = self.route
         {
-            self.out.push_back(Out::Send(route, Message::Answer(answer)));
+            self.actions.push_back(Action::Send(route, Message::Answer(answer)));
         }
     }
 
     fn count(&mut self, answer: Answer) {
         match (self.lead.as_mut().map(|lead| &mut lead.phase), answer.vote) {
-            (Some(Phase::Collecting { promises }), Vote::Promised { completed, accepted }) => {
+            (Some(Phase::Preparing { promises }), Vote::Promised { completed, accepted }) => {
                 promises.insert(answer.rank, (completed, accepted));
             }
             (Some(Phase::Accepting { accepted, .. }), Vote::Accepted) => {
@@ -276,7 +276,7 @@ impl Agreement {
         let lacking = facts.living().filter(|rank| !lead.has(*rank)).count();
         #[cfg(test)]
         let lacking = match (&lead.phase, self.fault) {
-            (Phase::Collecting { .. }, Some(Fault::ForgetVote))
+            (Phase::Preparing { .. }, Some(Fault::ForgetVote))
             | (Phase::Accepting { .. }, Some(Fault::DecideUnaccepted)) => 0,
             _ => lacking,
         };
@@ -289,7 +289,7 @@ impl Agreement {
             return;
         }
         match &lead.phase {
-            Phase::Collecting { promises } => {
+            Phase::Preparing { promises } => {
                 let taken_up = promises.values().filter_map(|(_, accepted)| accepted.as_ref());
                 let taken_up = taken_up.max_by_key(|(from, _)| *from).map(|(_, v)| v.clone());
                 #[cfg(test)]
@@ -305,7 +305,7 @@ impl Agreement {
             Phase::Accepting { verdict, .. } => {
                 let verdict = verdict.clone();
                 self.decided(&verdict);
-                self.out.push_back(Out::Learn(verdict, None));
+                self.actions.push_back(Action::Learn(verdict, None));
             }
         }
     }
@@ -344,7 +344,7 @@ impl Agreement {
 impl Lead {
     fn has(&self, rank: Rank) -> bool {
         match &self.phase {
-            Phase::Collecting { promises } => promises.contains_key(&rank),
+            Phase::Preparing { promises } => promises.contains_key(&rank),
             Phase::Accepting { accepted, .. } => accepted.contains(&rank),
         }
     }

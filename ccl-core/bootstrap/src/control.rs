@@ -5,7 +5,7 @@
 mod inquiry;
 mod linking;
 
-use super::agreement::{Agreement, Out};
+use super::agreement::{Action, Agreement};
 use super::breach::Breach;
 use super::completed::Completed;
 use super::exchange::{Exchange, Passed};
@@ -109,12 +109,12 @@ pub struct Control {
     /// Roster as frames, for ranks that ask for it.
     roster: Vec<u8>,
     /// Initial neighbours that have been connected.
-    met: BTreeSet<Rank>,
+    linked: BTreeSet<Rank>,
     /// Parts for neighbours that have not connected yet: other ranks may have all their neighbours
     /// and start an exchange.
     early: BTreeMap<Rank, Vec<u8>>,
     /// Ranks that could not be reached, and until when this rank does not try them again.
-    shunned: BTreeMap<Rank, Instant>,
+    dial_backoff: BTreeMap<Rank, Instant>,
     heartbeat_next: Instant,
     ticked: Instant,
     leaving: bool,
@@ -147,14 +147,14 @@ impl Control {
             inquiry: Inquiry::new(rank),
             completed,
             roster: Vec::new(),
-            met: BTreeSet::new(),
+            linked: BTreeSet::new(),
             early: BTreeMap::new(),
-            shunned: BTreeMap::new(),
+            dial_backoff: BTreeMap::new(),
             heartbeat_next: now + timing.heartbeat,
             ticked: now,
             leaving: false,
         };
-        control.heal(now);
+        control.repair_overlay(now);
         control
     }
 
@@ -186,7 +186,7 @@ impl Control {
     /// when there are none.
     #[must_use]
     pub fn unlinked(&self) -> Vec<Rank> {
-        let missing = |rank: &Rank| !self.met.contains(rank) && !self.has_left(*rank);
+        let missing = |rank: &Rank| !self.linked.contains(rank) && !self.has_left(*rank);
         overlay::neighbours(self.rank, self.ranks).into_iter().filter(missing).collect()
     }
 
@@ -222,7 +222,7 @@ impl Control {
         if self.verdict()?.is_some_and(|verdict| verdict.survivors.iter().any(has_left)) {
             let leads = self.facts.living().next() == Some(self.rank);
             self.facts.reconvenes = leads;
-            self.consider(false, now);
+            self.drive_agreement(false, now);
             return Ok(None);
         }
         self.verdict()
@@ -244,7 +244,7 @@ impl Control {
     /// Sets the port of this rank where the survivors can meet (zero: nowhere).
     pub fn set_rendezvous_port(&mut self, port: u16, now: Instant) {
         self.agreement.rendezvous_port = Some(port);
-        self.consider(false, now);
+        self.drive_agreement(false, now);
     }
 
     /// Records that this rank's operation has stalled for so long that it ends. The ranks then
@@ -252,7 +252,7 @@ impl Control {
     pub fn overdue(&mut self, stalled: Duration, now: Instant) {
         let stalled_ms = u32::try_from(stalled.as_millis()).unwrap_or(u32::MAX);
         self.inquiry.overdue(stalled_ms, now);
-        self.speak(now);
+        self.flush_inquiry(now);
     }
 
     /// Returns whether this rank must say what it is doing.
@@ -264,7 +264,7 @@ impl Control {
     /// Takes this rank's note of what it is doing.
     pub fn note(&mut self, note: Note, now: Instant) {
         self.inquiry.note(note);
-        self.speak(now);
+        self.flush_inquiry(now);
     }
 
     /// Takes the next rank to connect to, and the number of the connection.
@@ -323,7 +323,7 @@ impl Control {
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         let up = self.links.values().filter(|link| link.neighbour().is_some());
-        let silent = up.map(|link| link.heard + self.timing.silence).min();
+        let silent = up.map(|link| link.last_received + self.timing.silence).min();
         let due = silent.into_iter().chain(self.gate.poll_timeout());
         let due = due.chain(self.inquiry.poll_timeout()).min();
         due.map_or(self.heartbeat_next, |due| due.min(self.heartbeat_next))
@@ -339,14 +339,14 @@ impl Control {
             if link.is_closing() {
                 return;
             }
-            link.heard = now;
+            link.last_received = now;
             let message = match link.decoder.feed(&mut bytes) {
                 Ok(None) => return,
                 Ok(Some(frame)) => Message::decode(&frame).map_err(Breach::from),
                 Err(error) => Err(error.into()),
             };
-            if let Err(breach) = message.and_then(|message| self.hear(connection, message, now)) {
-                self.object(connection, &breach, now);
+            if let Err(breach) = message.and_then(|message| self.handle(connection, message, now)) {
+                self.fail_peer(connection, &breach, now);
             }
         }
     }
@@ -375,7 +375,7 @@ impl Control {
     pub fn tick(&mut self, now: Instant) {
         // A rank that did not run cannot judge which peers were silent: perhaps all were stopped.
         if now.since(self.ticked) > self.timing.silence / 2 + self.timing.heartbeat {
-            self.links.values_mut().for_each(|link| link.heard = now);
+            self.links.values_mut().for_each(|link| link.last_received = now);
         }
         self.ticked = now;
         self.expire(now);
@@ -386,9 +386,9 @@ impl Control {
         self.heartbeat_next = now + self.timing.heartbeat;
         if !self.leaving {
             self.flood(&Message::Heartbeat, None);
-            self.shunned.retain(|_, until| now < *until);
-            self.consider(true, now);
-            self.heal(now);
+            self.dial_backoff.retain(|_, until| now < *until);
+            self.drive_agreement(true, now);
+            self.repair_overlay(now);
         }
     }
 
@@ -401,8 +401,8 @@ impl Control {
             FailureReason::Reported { by: self.rank, text }
         };
         if self.facts.first.is_none() {
-            self.learn(Message::Failed(Failure { rank, reason }), None, now);
-            self.consider(false, now);
+            self.record_fact(Message::Failed(Failure { rank, reason }), None, now);
+            self.drive_agreement(false, now);
         }
     }
 
@@ -414,7 +414,7 @@ impl Control {
             return self.report(rank, text, now);
         }
         let reason = FailureReason::Withdrew { text };
-        self.learn(Message::Failed(Failure { rank, reason }), None, now);
+        self.record_fact(Message::Failed(Failure { rank, reason }), None, now);
     }
 
     /// Returns the failure of a rank that gave up after the first failure.
@@ -505,7 +505,7 @@ impl Control {
         }
     }
 
-    fn heed(
+    fn handle_from_neighbour(
         &mut self,
         connection: ConnectionId,
         peer: Rank,
@@ -523,7 +523,7 @@ impl Control {
                 return Ok(());
             }
             Message::Left { rank, exchanges } => {
-                self.learn(Message::Left { rank, exchanges }, Some(connection), now);
+                self.record_fact(Message::Left { rank, exchanges }, Some(connection), now);
                 if rank == peer
                     && let Some(link) = self.links.get_mut(&connection)
                 {
@@ -531,7 +531,7 @@ impl Control {
                 }
             }
             fact @ (Message::Dead(_) | Message::Failed(_)) => {
-                self.learn(fact, Some(connection), now);
+                self.record_fact(fact, Some(connection), now);
             }
             Message::Decided(verdict) => self.judge(verdict, Some(connection), now),
             Message::Ask(ask) if !self.leaving => {
@@ -542,15 +542,15 @@ impl Control {
             Message::Ask(_) | Message::Inquire { .. } if self.leaving => {}
             Message::Inquire { asker, attempt } => {
                 self.inquiry.asked((asker, attempt), connection, &self.facts, now);
-                self.speak(now);
+                self.flush_inquiry(now);
             }
             Message::Noted(noted) => {
                 self.inquiry.answered(noted);
-                self.speak(now);
+                self.flush_inquiry(now);
             }
             _ => return Err(Breach::NoNeighbours),
         }
-        self.consider(false, now);
+        self.drive_agreement(false, now);
         Ok(())
     }
 
@@ -565,25 +565,25 @@ impl Control {
         if self.has_left(rank) {
             return;
         }
-        self.learn(Message::Dead(Failure { rank, reason }), source, now);
-        self.consider(false, now);
+        self.record_fact(Message::Dead(Failure { rank, reason }), source, now);
+        self.drive_agreement(false, now);
     }
 
     /// Takes in a fact and, if it is news, passes it on.
-    fn learn(&mut self, fact: Message, source: Option<ConnectionId>, now: Instant) {
-        if !self.facts.learn(&fact) {
+    fn record_fact(&mut self, fact: Message, source: Option<ConnectionId>, now: Instant) {
+        if !self.facts.insert(&fact) {
             return;
         }
         self.flood(&fact, source);
         if matches!(fact, Message::Dead(_) | Message::Decided(_)) {
-            self.cut();
-            self.heal(now);
+            self.close_dead_links();
+            self.repair_overlay(now);
         }
     }
 
     fn judge(&mut self, verdict: Verdict, source: Option<ConnectionId>, now: Instant) {
         self.agreement.decided(&verdict);
-        self.learn(Message::Decided(verdict), source, now);
+        self.record_fact(Message::Decided(verdict), source, now);
     }
 
     fn flood(&mut self, message: &Message, except: Option<ConnectionId>) {
@@ -595,27 +595,27 @@ impl Control {
         }
     }
 
-    fn pass(&mut self, (part, heirs): Passed) {
-        if heirs.is_empty() {
+    fn pass(&mut self, (part, next_hops): Passed) {
+        if next_hops.is_empty() {
             return;
         }
         let body = part.encode();
-        for successor in heirs {
+        for successor in next_hops {
             let link = self.links.values_mut().find(|link| link.neighbour() == Some(successor));
             if let Some(link) = link {
                 append_frame(&mut link.outbox, &body);
-            } else if !self.met.contains(&successor) {
+            } else if !self.linked.contains(&successor) {
                 append_frame(self.early.entry(successor).or_default(), &body);
             }
         }
     }
 
-    fn consider(&mut self, regular: bool, now: Instant) {
+    fn drive_agreement(&mut self, regular: bool, now: Instant) {
         if self.leaving {
             return;
         }
-        self.agreement.consider(&self.facts, &self.completed, regular, now);
-        while let Some(out) = self.agreement.next_out() {
+        self.agreement.drive(&self.facts, &self.completed, regular, now);
+        while let Some(out) = self.agreement.next_action() {
             self.carry_out(out, now);
         }
     }
@@ -626,34 +626,34 @@ impl Control {
             return;
         }
         let links = &self.links;
-        let heard = |rank: Rank| {
+        let silent = |rank: Rank| {
             let link = links.values().find(|link| link.neighbour() == Some(rank))?;
-            Some(now.since(link.heard))
+            Some(now.since(link.last_received))
         };
-        self.inquiry.consider(&self.facts, &heard, now);
-        self.speak(now);
+        self.inquiry.drive(&self.facts, &silent, now);
+        self.flush_inquiry(now);
     }
 
-    fn speak(&mut self, now: Instant) {
-        while let Some(out) = self.inquiry.next_out() {
+    fn flush_inquiry(&mut self, now: Instant) {
+        while let Some(out) = self.inquiry.next_action() {
             self.carry_out(out, now);
         }
     }
 
-    fn carry_out(&mut self, out: Out, now: Instant) {
+    fn carry_out(&mut self, out: Action, now: Instant) {
         match out {
-            Out::Flood(message, except) => self.flood(&message, except),
-            Out::Send(connection, message) => {
+            Action::Flood(message, except) => self.flood(&message, except),
+            Action::Send(connection, message) => {
                 if let Some(link) = self.links.get_mut(&connection)
                     && link.neighbour().is_some()
                 {
                     link.send(&message);
                 }
             }
-            Out::Learn(verdict, source) => self.judge(verdict, source, now),
-            Out::Fail(failure) => {
-                self.learn(Message::Failed(failure), None, now);
-                self.consider(false, now);
+            Action::Learn(verdict, source) => self.judge(verdict, source, now),
+            Action::Fail(failure) => {
+                self.record_fact(Message::Failed(failure), None, now);
+                self.drive_agreement(false, now);
             }
         }
     }

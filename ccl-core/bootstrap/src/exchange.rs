@@ -63,9 +63,9 @@ impl Exchange {
     }
 
     fn pass_on(&self, sequence: u64, origin: Rank, blob: &[u8]) -> Passed {
-        let heirs: Vec<_> = overlay::heirs(self.rank, self.ranks, origin).collect();
-        let blob = if heirs.is_empty() { Vec::new() } else { blob.to_vec() };
-        (Message::Part { sequence, rank: origin, blob }, heirs)
+        let next_hops: Vec<_> = overlay::next_hops(self.rank, self.ranks, origin).collect();
+        let blob = if next_hops.is_empty() { Vec::new() } else { blob.to_vec() };
+        (Message::Part { sequence, rank: origin, blob }, next_hops)
     }
 
     fn store(&mut self, sequence: u64, origin: Rank, blob: Vec<u8>) {

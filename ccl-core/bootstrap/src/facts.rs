@@ -68,9 +68,9 @@ impl Facts {
     }
 
     /// Takes in a message that is a fact. Returns whether the fact was news.
-    pub(super) fn learn(&mut self, message: &Message) -> bool {
+    pub(super) fn insert(&mut self, message: &Message) -> bool {
         let news = match message {
-            Message::Dead(failure) => self.learn_death(failure),
+            Message::Dead(failure) => self.insert_death(failure),
             Message::Failed(failure) => {
                 self.first.get_or_insert_with(|| failure.clone());
                 match failure.reason {
@@ -80,8 +80,8 @@ impl Facts {
                     _ => self.blamed.insert(failure.rank),
                 }
             }
-            Message::Left { rank, exchanges } => self.learn_leave(*rank, *exchanges),
-            Message::Decided(verdict) => self.learn_verdict(verdict),
+            Message::Left { rank, exchanges } => self.insert_leave(*rank, *exchanges),
+            Message::Decided(verdict) => self.insert_verdict(verdict),
             _ => false,
         };
         if news {
@@ -92,7 +92,7 @@ impl Facts {
 
     /// Takes in a death, which outweighs leaving: a rank that was killed while it said goodbye has
     /// not told every rank, and all ranks must come to the same view of it.
-    fn learn_death(&mut self, failure: &Failure) -> bool {
+    fn insert_death(&mut self, failure: &Failure) -> bool {
         if self.dead.contains_key(&failure.rank) {
             return false;
         }
@@ -105,7 +105,7 @@ impl Facts {
         true
     }
 
-    fn learn_leave(&mut self, rank: Rank, exchanges: u64) -> bool {
+    fn insert_leave(&mut self, rank: Rank, exchanges: u64) -> bool {
         if self.is_gone(rank) {
             return false;
         }
@@ -113,13 +113,13 @@ impl Facts {
         true
     }
 
-    fn learn_verdict(&mut self, verdict: &Verdict) -> bool {
+    fn insert_verdict(&mut self, verdict: &Verdict) -> bool {
         if self.verdict.as_ref().is_some_and(|known| known.epoch >= verdict.epoch) {
             return false;
         }
         self.first.get_or_insert_with(|| verdict.cause.clone());
         for rank in &verdict.dead {
-            self.learn_death(&Failure { rank: *rank, reason: FailureReason::Agreed });
+            self.insert_death(&Failure { rank: *rank, reason: FailureReason::Agreed });
         }
         self.verdict = Some(verdict.clone());
         self.reconvenes = false;
@@ -140,7 +140,7 @@ impl Facts {
                 use super::verdict::Question;
                 let accept = match &ask.question {
                     Question::Accept(verdict) => all_ranks(verdict),
-                    Question::Collect => true,
+                    Question::Prepare => true,
                 };
                 is_rank(&ask.coordinator) && accept && ask.previous.iter().all(all_ranks)
             }

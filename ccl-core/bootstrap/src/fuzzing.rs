@@ -2,8 +2,8 @@
 //! behind them.
 
 use crate::{
-    Awaited, Contact, Control, ControlTiming, Decoder, Doing, FRAME_BYTES_MAX, Hello, JoinLimits,
-    Member, MemberJoin, Message, Note, Reply, RootAction, RootJoin, Secret, UniqueId,
+    Activity, Awaited, Contact, Control, ControlTiming, Decoder, FRAME_BYTES_MAX, Hello,
+    JoinLimits, Member, MemberJoin, Message, Note, Reply, RootAction, RootJoin, Secret, UniqueId,
 };
 use ccl_core::time::Instant;
 use std::collections::BTreeMap;
@@ -164,7 +164,7 @@ pub fn join_member(data: &[u8]) {
         let _ = (member.take_outbox(), member.missing(), member.is_introduced());
     }
     match ended {
-        Some(Ok(Reply::Told(members))) => {
+        Some(Ok(Reply::Members(members))) => {
             assert!(fetches && members.len() == RANKS as usize);
         }
         Some(Ok(Reply::Referred(_))) => assert!(!fetches),
@@ -218,7 +218,7 @@ pub fn control(data: &[u8]) {
 
 fn note() -> Note {
     Note {
-        doing: Doing::Waiting,
+        activity: Activity::Waiting,
         sequence: 5,
         call: 6,
         what: "barrier #5".to_owned(),

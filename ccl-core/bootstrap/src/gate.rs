@@ -107,7 +107,7 @@ impl Gate {
 
     /// Adds a connection to the gate, which must have room. Returns the connection that was evicted
     /// for it and must be closed, if there is one.
-    pub(super) fn stand(
+    pub(super) fn add_half_open(
         &mut self,
         connection: ConnectionId,
         nonce: Nonce,

@@ -25,7 +25,7 @@ pub enum Reply {
     /// Rank 0 let this rank in and names ranks that know the members.
     Referred(Referral),
     /// All members, in order of rank.
-    Told(Vec<Member>),
+    Members(Vec<Member>),
 }
 
 /// The state of one attempt to join.
@@ -155,7 +155,7 @@ impl MemberJoin {
         }
         self.members.extend(members);
         if total == ranks as usize {
-            self.outcome = Some(Ok(Reply::Told(std::mem::take(&mut self.members))));
+            self.outcome = Some(Ok(Reply::Members(std::mem::take(&mut self.members))));
         }
     }
 

@@ -158,7 +158,7 @@ impl RootJoin {
             self.actions.push_back(RootAction::Close(connection));
             return;
         }
-        let evicted = self.gate.stand(connection, nonce, now);
+        let evicted = self.gate.add_half_open(connection, nonce, now);
         self.actions.extend(evicted.map(RootAction::Close));
     }
 

@@ -67,7 +67,7 @@ pub use join_root::{JoinLimits, RootAction, RootJoin};
 pub use message::{
     Contact, Hello, JoinFailure, MISSING_NAMED_MAX, Member, Message, Referral, Roster,
 };
-pub use notes::{AWAITED_MAX, Awaited, Doing, Note, Noted, Sight, Stuck, judge};
+pub use notes::{AWAITED_MAX, Activity, Awaited, Note, Noted, Observed, Stuck, find_stuck};
 pub use verdict::{Answer, Ask, Question, Verdict, Vote};
 
 /// Most bytes of the text of a reason.

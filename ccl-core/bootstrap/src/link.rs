@@ -31,13 +31,13 @@ pub(super) struct Link {
     pub(super) decoder: Decoder,
     pub(super) outbox: Vec<u8>,
     /// Time of the last sign of the peer, or of the connection's start.
-    pub(super) heard: Instant,
+    pub(super) last_received: Instant,
 }
 
 impl Link {
     pub(super) fn new(stage: Stage, now: Instant) -> Link {
         let decoder = Decoder::new(STRANGER_FRAME_BYTES_MAX);
-        Link { stage, decoder, outbox: Vec::new(), heard: now }
+        Link { stage, decoder, outbox: Vec::new(), last_received: now }
     }
 
     pub(super) fn send(&mut self, message: &Message) {
@@ -45,7 +45,7 @@ impl Link {
     }
 
     /// Moves to a stage after both sides have proved the secret, and admits long frames.
-    pub(super) fn trust(&mut self, stage: Stage) {
+    pub(super) fn set_authenticated(&mut self, stage: Stage) {
         self.stage = stage;
         self.decoder.set_length_max(FRAME_BYTES_MAX);
     }
@@ -59,7 +59,7 @@ impl Link {
     }
 
     /// Returns the rank that the connection leads to, or is to lead to.
-    pub(super) fn towards(&self) -> Option<Rank> {
+    pub(super) fn peer_rank(&self) -> Option<Rank> {
         match self.stage {
             Stage::Dialing(rank)
             | Stage::Calling(rank, _)

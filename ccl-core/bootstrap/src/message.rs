@@ -210,12 +210,12 @@ pub enum JoinFailure {
     },
 }
 
-/// `#[serde(with = "Marked")]`: a value behind the magic bytes of a ferroccl process.
-struct Marked;
+/// `#[serde(with = "WithMagic")]`: a value behind the magic bytes of a ferroccl process.
+struct WithMagic;
 
 const MAGIC: [u8; 4] = *b"FCCL";
 
-impl Marked {
+impl WithMagic {
     fn serialize<T: Serialize, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
         (MAGIC, value).serialize(to)
     }
@@ -242,13 +242,13 @@ pub enum Message {
     /// First message of the connector: its version of the protocol, and its nonce, which is read as
     /// zero if the version is not this one's.
     Open {
-        #[serde(with = "Marked")]
+        #[serde(with = "WithMagic")]
         protocol: u16,
         nonce: Nonce,
     },
     /// Challenge to the connector, which must prove that it knows the secret.
     Challenge {
-        #[serde(with = "Marked")]
+        #[serde(with = "WithMagic")]
         nonce: Nonce,
     },
     /// Proof of the connector.
@@ -325,7 +325,7 @@ mod tests {
     use super::*;
     use crate::TEXT_BYTES_MAX;
     use crate::failure::FailureReason;
-    use crate::notes::{AWAITED_MAX, Awaited, Doing, Note};
+    use crate::notes::{AWAITED_MAX, Activity, Awaited, Note};
     use crate::verdict::{Question, Vote};
     use crate::{FRAME_BYTES_MAX, STRANGER_FRAME_BYTES_MAX};
     use proptest::prelude::*;
@@ -395,7 +395,7 @@ mod tests {
         };
         let answer = |vote| Message::Answer(Answer { epoch: 2, coordinator: 1, rank: 17, vote });
         vec![
-            ask(Question::Collect, None),
+            ask(Question::Prepare, None),
             ask(Question::Accept(verdict.clone()), Some(empty.clone())),
             answer(Vote::Accepted),
             answer(Vote::Promised { completed: 6, accepted: None }),
@@ -406,8 +406,8 @@ mod tests {
     }
 
     fn comparing() -> Vec<Message> {
-        let note = |doing, awaited| Note {
-            doing,
+        let note = |activity, awaited| Note {
+            activity,
             sequence: 5,
             call: 6,
             what: "all_reduce #5".to_owned(),
@@ -419,9 +419,9 @@ mod tests {
         let both = [true, false].map(|receives| Awaited { peer: 9, receives });
         vec![
             Message::Inquire { asker: 1, attempt: 2 },
-            noted(note(Doing::Outside, vec![])),
-            noted(note(Doing::Waiting, both.to_vec())),
-            noted(note(Doing::Aside, both.repeat(AWAITED_MAX / 2))),
+            noted(note(Activity::Outside, vec![])),
+            noted(note(Activity::Waiting, both.to_vec())),
+            noted(note(Activity::Aside, both.repeat(AWAITED_MAX / 2))),
         ]
     }
 

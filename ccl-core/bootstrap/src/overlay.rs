@@ -45,7 +45,7 @@ pub(super) fn targets(rank: Rank, ranks: u32, can_be_had: impl Fn(Rank) -> bool)
 /// Returns the ranks to which `rank` passes the part of `origin`, so that every rank gets the part
 /// exactly once. A rank that is `o` ranks behind the origin passes the part to the ranks `d` behind
 /// itself, for all distances `d` greater than `o`.
-pub(super) fn heirs(rank: Rank, ranks: u32, origin: Rank) -> impl Iterator<Item = Rank> {
+pub(super) fn next_hops(rank: Rank, ranks: u32, origin: Rank) -> impl Iterator<Item = Rank> {
     let ahead = before(origin, rank, ranks);
     distances(ranks)
         .filter(move |by| *by > ahead && ahead + by < ranks)
@@ -64,7 +64,7 @@ mod tests {
                 let mut open = vec![origin];
                 while let Some(rank) = open.pop() {
                     got[rank as usize] += 1;
-                    for successor in heirs(rank, ranks, origin) {
+                    for successor in next_hops(rank, ranks, origin) {
                         assert!(neighbours(rank, ranks).contains(&successor));
                         open.push(successor);
                     }

@@ -32,7 +32,7 @@ pub struct Verdict {
 pub enum Question {
     /// Request to promise to heed no lower coordinator, to stop completing operations, and to
     /// report how far the rank is.
-    Collect,
+    Prepare,
     /// Request to accept this verdict.
     Accept(Verdict),
 }
@@ -69,7 +69,7 @@ pub struct Answer {
 /// Content of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Vote {
-    /// Answer to [`Question::Collect`].
+    /// Answer to [`Question::Prepare`].
     Promised {
         /// Number of the last operation that ended well on this rank; it stays that number.
         completed: u64,

@@ -58,8 +58,8 @@ pub trait Faults: Send + fmt::Debug {
         Some(into)
     }
 
-    /// Records a call of [`Lane::glance`].
-    fn glanced(&mut self) {}
+    /// Records a call of [`Lane::peek`].
+    fn peeked(&mut self) {}
 
     /// Records a call of [`Lane::sleep`].
     fn sleeps(&mut self, longest: Duration) {
@@ -174,10 +174,10 @@ impl<F: Faults> Lane for FaultInjector<F> {
         Ok(taken)
     }
 
-    fn glance(&mut self) -> Option<bool> {
-        self.faults.glanced();
+    fn peek(&mut self) -> Option<bool> {
+        self.faults.peeked();
         let is_quiet = self.pending.is_empty() && self.events.is_empty();
-        if is_quiet { self.lane.glance() } else { Some(true) }
+        if is_quiet { self.lane.peek() } else { Some(true) }
     }
 
     fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {

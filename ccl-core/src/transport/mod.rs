@@ -460,7 +460,7 @@ pub trait Lane: Send + fmt::Debug {
     /// Returns whether [`Lane::poll`] has events or work; none if only a poll can tell. Threads
     /// that wait call this: it is cheaper than a poll, and reads no clock. Poll the lane now and
     /// then, regardless of the result.
-    fn glance(&mut self) -> Option<bool> {
+    fn peek(&mut self) -> Option<bool> {
         None
     }
 

@@ -326,9 +326,9 @@ impl Plugin {
     }
 
     fn device_of(&self, comm: Id) -> Result<Arc<dyn Device>, NetError> {
-        let sender = self.senders.with(comm, |sender| Arc::clone(&sender.connection().home));
+        let sender = self.senders.with(comm, |sender| Arc::clone(&sender.connection().mr_device));
         let device = sender.or_else(|| {
-            self.receivers.with(comm, |receiver| Arc::clone(&receiver.connection().home))
+            self.receivers.with(comm, |receiver| Arc::clone(&receiver.connection().mr_device))
         });
         device.ok_or_else(|| gone("a communicator"))
     }
@@ -366,7 +366,7 @@ impl Plugin {
         }
         let (mr, offset) = self.locate(mr, address, bytes)?;
         let sent = self.senders.with(comm, |sender| {
-            check_device(mr.as_ref(), &sender.connection().home)?;
+            check_device(mr.as_ref(), &sender.connection().mr_device)?;
             sender.isend(now(), mr.map(|(_, mr)| mr), offset, bytes, tag)
         });
         let sent = sent.ok_or_else(|| gone("a sending communicator"))?;
@@ -392,7 +392,7 @@ impl Plugin {
             *buffer = Buffer { mr, offset, bytes: *bytes, tag: *tag };
         }
         let received = self.receivers.with(comm, |receiver| {
-            let device = Arc::clone(&receiver.connection().home);
+            let device = Arc::clone(&receiver.connection().mr_device);
             buffers.iter().try_for_each(|buffer| check_device(buffer.mr.as_ref(), &device))?;
             receiver.irecv(now(), &buffers[..receives.len()])
         });

@@ -60,12 +60,12 @@ impl ConnectOptions {
     fn connection_settings(
         &self,
         device: &Arc<dyn Device>,
-        home: &Arc<dyn Device>,
+        mr_device: &Arc<dyn Device>,
         context: &Context,
     ) -> ConnectionSettings {
         let connection_settings = ConnectionSettings {
             device: Arc::clone(device),
-            home: Arc::clone(home),
+            mr_device: Arc::clone(mr_device),
             traffic_class: None,
         };
         let is_set = self.has_class && connection_settings.has_queue_pairs();

@@ -65,7 +65,7 @@ impl Driver {
             shared.changed.notify_all();
             drop(control);
             shared.recorder.sample();
-            shared.recorder.heed_signal();
+            shared.recorder.dump_on_signal();
             if shared.failure.get().is_some() {
                 shared.recorder.dump_end();
             }

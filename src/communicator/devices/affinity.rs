@@ -21,7 +21,7 @@ const REASON_CHARS_MAX: usize = 160;
 
 /// A rank's report on its RDMA devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Surveyed {
+pub(super) enum DeviceReport {
     /// The rank has devices. `nearest` has a bit for each device of the host, set for the nearest
     /// ones. `is_infiniband` is true if all devices are InfiniBand's.
     Has { nearest: u64, is_infiniband: bool },
@@ -29,34 +29,34 @@ pub(super) enum Surveyed {
     Lacks(String),
 }
 
-impl Surveyed {
+impl DeviceReport {
     /// Returns a report of no devices, with a reason that is fit to be shown on another host.
-    fn lacks(reason: &str) -> Surveyed {
+    fn lacks(reason: &str) -> DeviceReport {
         let reason = reason.chars().take(REASON_CHARS_MAX);
-        Surveyed::Lacks(reason.map(|c| if c.is_control() { ' ' } else { c }).collect())
+        DeviceReport::Lacks(reason.map(|c| if c.is_control() { ' ' } else { c }).collect())
     }
 }
 
 /// The reports of all ranks, by rank; empty if the transport needs none.
 #[derive(Debug, Default)]
-pub(crate) struct Survey {
-    pub(super) ranks: Vec<Surveyed>,
+pub(crate) struct DeviceReports {
+    pub(super) ranks: Vec<DeviceReport>,
 }
 
-impl Survey {
+impl DeviceReports {
     /// Iterates over the ranks: each rank's nearest devices, as a bit set.
     pub(super) fn nearest(&self) -> impl Iterator<Item = u64> {
         self.ranks.iter().map(|own| match own {
-            Surveyed::Has { nearest, .. } => *nearest,
-            Surveyed::Lacks(_) => 0,
+            DeviceReport::Has { nearest, .. } => *nearest,
+            DeviceReport::Lacks(_) => 0,
         })
     }
 
     /// Iterates over the ranks that have devices: true if all devices of the rank are InfiniBand's.
     pub(super) fn layers(&self) -> impl Iterator<Item = bool> {
         self.ranks.iter().filter_map(|own| match own {
-            Surveyed::Has { is_infiniband, .. } => Some(*is_infiniband),
-            Surveyed::Lacks(_) => None,
+            DeviceReport::Has { is_infiniband, .. } => Some(*is_infiniband),
+            DeviceReport::Lacks(_) => None,
         })
     }
 
@@ -68,8 +68,8 @@ impl Survey {
     /// Returns why the ranks cannot all use their devices together, if they cannot.
     pub(super) fn lacks(&self) -> Option<String> {
         let lacking = self.ranks.iter().enumerate().find_map(|(rank, own)| match own {
-            Surveyed::Lacks(why) => Some((rank, why)),
-            Surveyed::Has { .. } => None,
+            DeviceReport::Lacks(why) => Some((rank, why)),
+            DeviceReport::Has { .. } => None,
         });
         if let Some((rank, why)) = lacking {
             return Some(format!("rank {rank} has no adapter that auto takes: {why}"));
@@ -91,10 +91,10 @@ pub(in crate::communicator) fn survey(
     let is = |device: &DeviceInfo| device.fabric.layer == Some(LinkLayer::InfiniBand);
     for Candidate { devices, lacks, survey, .. } in candidates {
         let own = match &devices[..] {
-            [] => Surveyed::lacks(lacks),
+            [] => DeviceReport::lacks(lacks),
             devices => {
                 let nearest = nearest(&locality(&config.near_pci)?, devices);
-                Surveyed::Has { nearest, is_infiniband: devices.iter().all(is) }
+                DeviceReport::Has { nearest, is_infiniband: devices.iter().all(is) }
             }
         };
         survey.ranks = exchange(control, Topic::Devices, &own, config.join_timeout)?;
@@ -162,7 +162,9 @@ mod tests {
 
     #[test]
     fn a_reason_is_told_short_and_without_control_characters() {
-        let Surveyed::Lacks(reason) = Surveyed::lacks(&"a\x1b[1m".repeat(500)) else { panic!() };
+        let DeviceReport::Lacks(reason) = DeviceReport::lacks(&"a\x1b[1m".repeat(500)) else {
+            panic!()
+        };
         assert_eq!(reason.len(), REASON_CHARS_MAX);
         assert!(reason.starts_with("a [1m"), "{reason}");
     }

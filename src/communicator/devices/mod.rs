@@ -16,7 +16,7 @@ use ccl_transport_multirail::{RAILS_MAX, RailsDevice};
 
 use super::error::{Error, SetupError};
 use crate::transports::{self, Choice};
-use affinity::Survey;
+use affinity::DeviceReports;
 
 /// Longest time that the link of one of several devices may be down before others take over.
 const LINK_WITHIN: Duration = Duration::from_millis(500);
@@ -30,7 +30,7 @@ pub(super) struct Candidate {
     /// The reason why the host has no such devices.
     pub(super) lacks: String,
     /// The reports of all ranks, once they are exchanged.
-    pub(super) survey: Survey,
+    pub(super) survey: DeviceReports,
 }
 
 /// The devices of one rank. Both ends of a pair choose alike, from the configuration and the
@@ -117,7 +117,7 @@ fn candidate(
     config: &Config,
     is_auto: bool,
 ) -> Result<Candidate, Error> {
-    let of = |devices, lacks| Candidate { kind, devices, lacks, survey: Survey::default() };
+    let of = |devices, lacks| Candidate { kind, devices, lacks, survey: DeviceReports::default() };
     let transport = match make(kind, config, config.dead_after) {
         Ok(transport) => transport,
         Err(error) if is_auto => return Ok(of(Vec::new(), error.to_string())),
@@ -222,7 +222,7 @@ impl Sharing {
     fn new(
         config: &Config,
         roster: &Roster,
-        survey: &Survey,
+        survey: &DeviceReports,
         (rank, index): (Rank, usize),
     ) -> Result<Sharing, Error> {
         let most = rails_max(config)?;
@@ -330,22 +330,22 @@ mod tests {
     use ccl_core::registry::{Make, NO_TUNABLES};
     use ccl_core::transport::{DeviceId, Fabric, TransportError};
 
-    use super::affinity::Surveyed;
+    use super::affinity::DeviceReport;
     use super::*;
 
     /// Returns a candidate whose transport needs adapters, with these reports of all ranks.
-    fn surveyed(ranks: Vec<Surveyed>) -> [Candidate; 1] {
+    fn surveyed(ranks: Vec<DeviceReport>) -> [Candidate; 1] {
         let kinds = transports::of_reach(Reach::Network);
         let kind = kinds.into_iter().find(|kind| kind.adapters).unwrap();
-        let (devices, lacks, survey) = (Vec::new(), String::new(), Survey { ranks });
+        let (devices, lacks, survey) = (Vec::new(), String::new(), DeviceReports { ranks });
         [Candidate { kind, devices, lacks, survey }]
     }
 
     #[test]
     fn auto_takes_the_best_that_all_ranks_have_and_says_why() {
         let auto = Config::default();
-        let has = |is_infiniband| Surveyed::Has { nearest: 1, is_infiniband };
-        let lacks = || Surveyed::Lacks("there is no library".to_owned());
+        let has = |is_infiniband| DeviceReport::Has { nearest: 1, is_infiniband };
+        let lacks = || DeviceReport::Lacks("there is no library".to_owned());
         let fallback = Choice::of(&auto).name();
         let best = surveyed(Vec::new())[0].kind.name;
         let settle = |ranks| settle(&auto, &surveyed(ranks)).unwrap();

@@ -29,7 +29,7 @@ use super::error::{CallError, Error};
 use super::group::Messages;
 use super::prediction_cache::PredictionCache;
 use super::segment::Segment;
-use super::wait::{Look, Pause, Wait, WaitPolicy};
+use super::wait::{Pause, PollCost, Wait, WaitPolicy};
 use super::wiring::Wiring;
 use crate::bootstrap::ControlPlane;
 use crate::clock;
@@ -44,8 +44,8 @@ const PLANS_MAX: usize = 64;
 const SLEEP_MAX: Duration = Duration::from_millis(5);
 /// Longest sleep where peers on this host cannot end the sleep.
 const SLEEP_MIXED: Duration = Duration::from_micros(200);
-/// Largest number of glances at the links after an empty look.
-const GLANCES: u32 = 16;
+/// Largest number of peeks at the links after an empty look.
+const PEEKS_MAX: u32 = 16;
 /// Tag of point-to-point messages, which belong to no numbered call.
 pub(super) const MESSAGE_TAG: u64 = u64::MAX;
 
@@ -171,20 +171,20 @@ impl Drop for Engine {
 
 /// Guard that unbinds the call's buffers on every exit path, panics included. A panic may come from
 /// the program's own tracing subscriber.
-pub(super) struct Driven<'e> {
+pub(super) struct UnbindGuard<'e> {
     pub(super) engine: &'e mut Engine,
     /// True if the thread was unwinding before the call, which is allowed.
     unwinding: bool,
 }
 
-impl<'e> Driven<'e> {
+impl<'e> UnbindGuard<'e> {
     #[inline]
-    pub(super) fn new(engine: &'e mut Engine) -> Driven<'e> {
-        Driven { engine, unwinding: std::thread::panicking() }
+    pub(super) fn new(engine: &'e mut Engine) -> UnbindGuard<'e> {
+        UnbindGuard { engine, unwinding: std::thread::panicking() }
     }
 }
 
-impl Drop for Driven<'_> {
+impl Drop for UnbindGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if std::thread::panicking() && !self.unwinding {
@@ -281,7 +281,7 @@ impl Engine {
     /// Makes an engine of one rank, which has no links.
     pub(super) fn alone(control: Arc<ControlPlane>, config: Config) -> Engine {
         let segment = Segment::of_one_host(1, &config);
-        let wait_policy = WaitPolicy::new(&config, 1, Look::Memory, None);
+        let wait_policy = WaitPolicy::new(&config, 1, PollCost::Memory, None);
         Engine::new(control, config, Hosts::one(1), segment, Links::default(), wait_policy)
     }
 
@@ -498,13 +498,13 @@ impl Engine {
                 Progress::Blocked => {
                     let stalled = match wait.pause(&self.wait_policy) {
                         Pause::Over => {
-                            if self.glance(&mut wait)? == Progress::Moved {
+                            if self.peek(&mut wait)? == Progress::Moved {
                                 self.record_moved(running);
                                 wait.over(&mut self.wait_policy);
                             }
                             continue;
                         }
-                        Pause::Look(stalled) => stalled,
+                        Pause::Check(stalled) => stalled,
                         Pause::Sleep(stalled) => {
                             self.sleep(running.plan);
                             stalled
@@ -562,15 +562,15 @@ impl Engine {
         }
     }
 
-    /// Glances at the links until something has happened, up to [`GLANCES`] times. A glance costs
+    /// Peeks at the links until something has happened, up to [`PEEKS_MAX`] times. A peek costs
     /// less than a look for progress, so the rank sees an arrival sooner. Returns whether the event
     /// was progress.
     #[inline]
-    fn glance(&mut self, wait: &mut Wait) -> Result<Progress, Error> {
-        for _ in 0..GLANCES {
-            match self.ports.links().glance() {
+    fn peek(&mut self, wait: &mut Wait) -> Result<Progress, Error> {
+        for _ in 0..PEEKS_MAX {
+            match self.ports.links().peek() {
                 None => break,
-                Some(false) => wait.glanced(),
+                Some(false) => wait.peeked(),
                 Some(true) => {
                     let messages = self.ports.links().messages();
                     return messages.map_or(Ok(Progress::Blocked), |messages| {
@@ -928,7 +928,7 @@ mod tests {
                 let mut c = Communicator::join_with(how, Config::default()).unwrap();
                 if rank == 1 {
                     let panic = AssertUnwindSafe(|| {
-                        let _driven = Driven::new(&mut c.engine);
+                        let _driven = UnbindGuard::new(&mut c.engine);
                         panic!("as a subscriber might");
                     });
                     catch_unwind(panic).unwrap_err();

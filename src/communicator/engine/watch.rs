@@ -17,7 +17,7 @@ use crate::recorder::{CallRecord, Writer};
 const PATIENCE: Duration = Duration::from_millis(10);
 /// Time after the end of a connection before its rank counts as gone. A leaving rank sends a
 /// farewell and hangs up; the farewell may be read a little after the hang-up is seen.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+const FAREWELL_GRACE: Duration = Duration::from_millis(100);
 /// Largest number of links that a message about a deadline names.
 const NAMED_MAX: usize = 4;
 /// Time without progress after which the recording shows the awaited ranks.
@@ -68,7 +68,7 @@ impl Engine {
                 self.show_awaited(running);
             }
             self.compare_calls(running)?;
-            self.look_for_the_gone(running)?;
+            self.check_awaited_peers(running)?;
         }
         Ok(())
     }
@@ -95,7 +95,7 @@ impl Engine {
         fence(Ordering::SeqCst);
         for peer in 0..self.ranks {
             for channel in 0..self.segment.channels {
-                self.no_stray(own, Link { peer, channel })?;
+                self.check_next_message(own, Link { peer, channel })?;
             }
         }
         if self.ranks > 2 {
@@ -108,7 +108,7 @@ impl Engine {
 
     /// Checks that the next message on a link, if there is one, belongs to a later call.
     #[inline]
-    fn no_stray(&mut self, own: CallRecord, link: Link) -> Result<(), Error> {
+    fn check_next_message(&mut self, own: CallRecord, link: Link) -> Result<(), Error> {
         let links = self.ports.links();
         // Asking would connect the peer.
         if !links.is_connected(link) || !links.readable(link) {
@@ -166,7 +166,7 @@ impl Engine {
     }
 
     /// Checks that no awaited rank has left and that none has lost its connection.
-    fn look_for_the_gone(&mut self, running: &Running) -> Result<(), Error> {
+    fn check_awaited_peers(&mut self, running: &Running) -> Result<(), Error> {
         self.poll_connections()?;
         if self.gone(running).is_none() {
             return Ok(());
@@ -210,7 +210,7 @@ impl Engine {
                 return left.or(end).map(|reason| (peer, reason));
             }
             let lost = lost.iter().find(|lost| lost.peer == peer);
-            let lost = lost.filter(|lost| lost.since.elapsed() > LAST_WORDS);
+            let lost = lost.filter(|lost| lost.since.elapsed() > FAREWELL_GRACE);
             left.or_else(|| lost.map(|lost| lost.reason.clone())).map(|reason| (peer, reason))
         })
     }

@@ -12,7 +12,7 @@ use ccl_memory::slots::{Receiver, Sender};
 use super::super::error::{Error, SetupError};
 use super::super::exchange::{Topic, exchange};
 use super::super::segment::Segment;
-use super::super::wait::{Look, WaitPolicy};
+use super::super::wait::{PollCost, WaitPolicy};
 use super::super::wiring::Wiring;
 use super::Engine;
 
@@ -66,9 +66,9 @@ impl Engine {
         let own_doorbell = own_doorbell.filter(|_| duplexes.iter().any(Option::is_some));
         let own_record = records[rank as usize].take();
         let look = match &wiring.messages {
-            None => Look::Memory,
-            Some(messages) if messages.needs_system_calls() => Look::Calls,
-            Some(_) => Look::Device,
+            None => PollCost::Memory,
+            Some(messages) if messages.needs_system_calls() => PollCost::Calls,
+            Some(_) => PollCost::Device,
         };
         let wait_policy = WaitPolicy::new(&config, wiring.locals.len(), look, own_doorbell);
         let mapped = MappedLinks::new(segment.channels, duplexes, doorbells);

@@ -121,7 +121,10 @@ fn relocated(fixture: &dyn Fixture) -> Outcome {
         from.done().len() == taken && seen == taken
     })?;
     let inbox = bytes_of(&pair.ends[1].inbox)?;
-    ensure!(inbox[HEAD..HEAD + BYTES] == sent, "the peer got other bytes than those of the new place");
+    ensure!(
+        inbox[HEAD..HEAD + BYTES] == sent,
+        "the peer got other bytes than those of the new place"
+    );
     let late = pair.ends[0].lane.relocate(own, 0, source(&pair.ends[0], 0, BYTES));
     ensure!(late.is_ok(), "relocating a put that is done should do nothing, but: {late:?}");
     let unknown = pair.ends[0].lane.relocate(own, 0, source(&pair.ends[0], room, 1));
@@ -206,7 +209,10 @@ fn taken_back(fixture: &dyn Fixture) -> Outcome {
         arrives(fixture, &mut pair, polls, HEAD + bytes)?;
         let (there, here) = (bytes_of(&pair.ends[1].source)?, bytes_of(&pair.ends[1].inbox)?);
         ensure!(there == clean, "after {polls} polls: written to memory whose redirect was undone");
-        ensure!(here == text, "after {polls} polls: the bytes are not in the memory that the put names");
+        ensure!(
+            here == text,
+            "after {polls} polls: the bytes are not in the memory that the put names"
+        );
     }
     PASSED
 }

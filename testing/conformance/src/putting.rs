@@ -46,7 +46,7 @@ fn glances(fixture: &dyn Fixture) -> Outcome {
             ensure!(fixture.now() < end, "no glance sees put {round} of {rounds}");
             let [sender, receiver] = &mut pair.ends;
             sender.lane.poll(fixture.now(), &mut sender.events).map_err(failed("polling"))?;
-            if receiver.lane.glance() != Some(false) {
+            if receiver.lane.peek() != Some(false) {
                 let polled = receiver.lane.poll(fixture.now(), &mut receiver.events);
                 polled.map_err(failed("polling"))?;
             }

@@ -56,14 +56,14 @@ impl Entry {
 enum Target {
     Entry(Entry),
     /// Copy of a message that no receive has been posted for yet.
-    Aside(Vec<u8>),
+    Unexpected(Vec<u8>),
 }
 
 impl Target {
     fn room(&self) -> usize {
         match self {
             Target::Entry(entry) => entry.room(),
-            Target::Aside(copy) => copy.len(),
+            Target::Unexpected(copy) => copy.len(),
         }
     }
 
@@ -74,7 +74,7 @@ impl Target {
             Target::Entry(entry) => {
                 entry.span.as_mut().map_or(&mut [][..], |span| span.writable(part))
             }
-            Target::Aside(copy) => copy.get_mut(part).unwrap_or(&mut []),
+            Target::Unexpected(copy) => copy.get_mut(part).unwrap_or(&mut []),
         }
     }
 }
@@ -106,7 +106,7 @@ pub(crate) struct Receiver {
     /// Buffers without a message so far, in the order in which they were posted.
     posted: VecDeque<Entry>,
     /// Complete messages that no receive has been posted for yet.
-    aside: VecDeque<(i32, Vec<u8>)>,
+    unexpected: VecDeque<(i32, Vec<u8>)>,
     frame: Frame,
     reading: Reading,
     broken: Option<NcclResult>,
@@ -121,7 +121,7 @@ impl Receiver {
             socket,
             requests: Slots::new(room),
             posted: VecDeque::new(),
-            aside: VecDeque::new(),
+            unexpected: VecDeque::new(),
             frame: [0; FRAME_BYTES],
             reading: Reading::Frame(0),
             broken: None,
@@ -131,7 +131,7 @@ impl Receiver {
 
     /// Posts a group of buffers with their tags; returns `None` if there are too many requests.
     pub(crate) fn post(&mut self, pieces: Vec<(Span, i32)>) -> Outcome<Option<Ticket>> {
-        self.broken.filter(|_| self.aside.is_empty()).map_or(Ok(()), Err)?;
+        self.broken.filter(|_| self.unexpected.is_empty()).map_or(Ok(()), Err)?;
         let parts = pieces.len();
         let group = Group { parts, missing: parts, sizes: [0; GROUP_MAX], is_cancelled: false };
         let Some(ticket) = self.requests.insert(group) else {
@@ -140,9 +140,9 @@ impl Receiver {
         };
         for (part, (span, tag)) in pieces.into_iter().enumerate() {
             let entry = Entry { ticket, part, tag, span: Some(span) };
-            match self.aside.iter().position(|(other, _)| *other == tag) {
+            match self.unexpected.iter().position(|(other, _)| *other == tag) {
                 Some(at) => {
-                    let message = self.aside.remove(at).map(|(_, bytes)| bytes);
+                    let message = self.unexpected.remove(at).map(|(_, bytes)| bytes);
                     self.deliver(entry, &message.unwrap_or_default());
                 }
                 None => self.posted.push_back(entry),
@@ -225,7 +225,7 @@ impl Receiver {
         let (tag, bytes, inline) = frame::decode(&self.frame).ok_or(NcclResult::REMOTE_ERROR)?;
         let mut target = match self.wanted(tag) {
             Some(at) => self.posted.remove(at).map(Target::Entry),
-            None => aside(bytes).map(Target::Aside),
+            None => unexpected(bytes).map(Target::Unexpected),
         }
         .ok_or(NcclResult::SYSTEM_ERROR)?;
         if bytes > target.room() && self.fault == Some(Fault::NoTruncation) {
@@ -250,13 +250,13 @@ impl Receiver {
         match message.target {
             Target::Entry(entry) => self.complete(entry, message.bytes),
             // A receive may have been posted meanwhile.
-            Target::Aside(copy) => match self.wanted(message.tag) {
+            Target::Unexpected(copy) => match self.wanted(message.tag) {
                 Some(at) => {
                     if let Some(entry) = self.posted.remove(at) {
                         self.deliver(entry, &copy);
                     }
                 }
-                None => self.aside.push_back((message.tag, copy)),
+                None => self.unexpected.push_back((message.tag, copy)),
             },
         }
     }
@@ -372,7 +372,7 @@ fn read(mut socket: &TcpStream, into: &mut [u8]) -> Outcome<Option<usize>> {
 }
 
 /// Returns room for a message without a receive; `None` if memory is short.
-fn aside(bytes: usize) -> Option<Vec<u8>> {
+fn unexpected(bytes: usize) -> Option<Vec<u8>> {
     let mut room = Vec::new();
     room.try_reserve_exact(bytes).ok()?;
     room.resize(bytes, 0);

@@ -8,7 +8,7 @@ use ccl_core::transport::{
     Address, Connected, Connecting, HELLO_BYTES_MAX, Inner, Listener, Secret, TransportError,
 };
 
-use crate::state::{Attempt, Connection, Happening, ListenerState, Request, Side, State};
+use crate::state::{Attempt, Connection, ListenerState, Request, Side, SimEvent, State};
 use crate::world::World;
 
 const PREFIX: &[u8] = b"sim:";
@@ -58,13 +58,13 @@ impl Listener for SimListener {
                 self.rejected += 1;
                 let reason = "the two sides have different secrets";
                 let answer = Attempt::Refused { reason };
-                state.schedule(back, Happening::Answer { attempt, answer });
+                state.schedule(back, SimEvent::Answer { attempt, answer });
                 continue;
             }
             let link = state.links.len();
             let sides = [from, self.rank].map(Side::new);
             state.links.push(Connection { sides, open: true });
-            state.schedule(back, Happening::Answer { attempt, answer: Attempt::Accepted { link } });
+            state.schedule(back, SimEvent::Answer { attempt, answer: Attempt::Accepted { link } });
             drop(state);
             let inner = SimInner::new(&self.world, link, 1);
             return Ok(Some(Connected { hello: request.hello, inner }));
@@ -122,7 +122,7 @@ impl State {
                 if let Some((attempt, ..)) = request.from {
                     let answer = Attempt::Refused { reason: "nobody listens there" };
                     let at = self.now + self.conditions.latency;
-                    self.schedule(at, Happening::Answer { attempt, answer });
+                    self.schedule(at, SimEvent::Answer { attempt, answer });
                 }
             }
         }
@@ -132,7 +132,7 @@ impl State {
         if let Some(listener) = listener_of(address) {
             let request = Box::new(Request { from: None, hello: bytes.to_vec() });
             let at = self.now + self.conditions.latency;
-            self.schedule(at, Happening::Ask { listener, request });
+            self.schedule(at, SimEvent::Ask { listener, request });
         }
     }
 }
@@ -169,7 +169,7 @@ pub(crate) fn connect(
     let from = Some((attempt, rank, secret.clone()));
     let request = Box::new(Request { from, hello: hello.to_vec() });
     let (started, at) = (state.now, state.now + state.conditions.latency);
-    state.schedule(at, Happening::Ask { listener, request });
+    state.schedule(at, SimEvent::Ask { listener, request });
     drop(state);
     let world = world.clone();
     Ok(Box::new(SimConnecting { world, attempt, started, deadline, listener }))

@@ -12,7 +12,7 @@ use ccl_memory::Region;
 
 use crate::connect::SimInner;
 use crate::flight::Flight;
-use crate::state::{Happening, LaneState, Share, State};
+use crate::state::{LaneState, Share, SimEvent, State};
 use crate::world::World;
 
 const PREFIX: &[u8] = b"simkey:";
@@ -170,7 +170,7 @@ impl State {
         }
         let other = &self.links[link].sides[1 - side];
         let late = self.latency(rank, other.rank);
-        self.schedule(self.now + late, Happening::Closed { link, side: 1 - side });
+        self.schedule(self.now + late, SimEvent::Closed { link, side: 1 - side });
     }
 
     /// Sends a note; it always arrives, unless one end is gone.
@@ -185,7 +185,7 @@ impl State {
             let arrives = arrives.max(self.links[link].sides[side].last_note);
             self.links[link].sides[side].last_note = arrives;
             let bytes = bytes.to_vec();
-            self.schedule(arrives, Happening::Note { link, side: 1 - side, bytes });
+            self.schedule(arrives, SimEvent::Note { link, side: 1 - side, bytes });
         }
         Ok(())
     }
@@ -200,7 +200,7 @@ impl State {
             Some((lane, endpoint)) => self.tell(lane, Event::Note { endpoint, bytes }),
             None => {
                 let later = self.now + Duration::from_micros(1);
-                self.schedule(later, Happening::Note { link, side, bytes });
+                self.schedule(later, SimEvent::Note { link, side, bytes });
             }
         }
     }

@@ -110,7 +110,7 @@ pub(crate) enum Attempt {
 
 /// Future event.
 #[derive(Debug)]
-pub(crate) enum Happening {
+pub(crate) enum SimEvent {
     /// The bytes of a put are written.
     Deliver(u64),
     /// The receiver learns of a put.
@@ -137,7 +137,7 @@ pub(crate) enum Happening {
 struct Entry {
     at: Instant,
     number: u64,
-    happening: Happening,
+    happening: SimEvent,
 }
 
 impl PartialEq for Entry {
@@ -210,7 +210,7 @@ impl State {
         self.number
     }
 
-    pub(crate) fn schedule(&mut self, at: Instant, happening: Happening) {
+    pub(crate) fn schedule(&mut self, at: Instant, happening: SimEvent) {
         let number = self.fresh();
         self.queue.push(Reverse(Entry { at: at.max(self.now), number, happening }));
     }
@@ -230,22 +230,22 @@ impl State {
         self.now = self.now.max(to);
     }
 
-    fn happen(&mut self, happening: Happening) {
+    fn happen(&mut self, happening: SimEvent) {
         match happening {
-            Happening::Deliver(flight) => self.deliver(flight),
-            Happening::Arrive { flight } => self.arrive(&flight),
-            Happening::Acknowledge { flight, digest } => self.acknowledge(&flight, digest),
-            Happening::Duplicate(flight) => {
+            SimEvent::Deliver(flight) => self.deliver(flight),
+            SimEvent::Arrive { flight } => self.arrive(&flight),
+            SimEvent::Acknowledge { flight, digest } => self.acknowledge(&flight, digest),
+            SimEvent::Duplicate(flight) => {
                 // Flights are identified by number, so that none is delivered twice.
                 debug_assert!(!self.flights.contains_key(&flight));
                 self.stats.duplicates += 1;
             }
-            Happening::Fail { link, reason } => self.fail(link, reason),
-            Happening::Closed { link, side } => self.closed(link, side),
-            Happening::Note { link, side, bytes } => self.noted(link, side, bytes),
-            Happening::Crash { rank } => self.crash(rank),
-            Happening::Ask { listener, request } => self.ask(listener, *request),
-            Happening::Answer { attempt, answer } => {
+            SimEvent::Fail { link, reason } => self.fail(link, reason),
+            SimEvent::Closed { link, side } => self.closed(link, side),
+            SimEvent::Note { link, side, bytes } => self.noted(link, side, bytes),
+            SimEvent::Crash { rank } => self.crash(rank),
+            SimEvent::Ask { listener, request } => self.ask(listener, *request),
+            SimEvent::Answer { attempt, answer } => {
                 if let Some(state) = self.attempts.get_mut(&attempt) {
                     *state = answer;
                 }
@@ -295,7 +295,7 @@ impl State {
         for link in links {
             let late = self.jitter();
             let at = now + self.conditions.keepalive.saturating_add(late);
-            self.schedule(at, Happening::Fail { link, reason: "it no longer answers" });
+            self.schedule(at, SimEvent::Fail { link, reason: "it no longer answers" });
         }
     }
 
@@ -324,7 +324,7 @@ impl State {
             };
             if std::mem::replace(open, false) {
                 self.closed(link, side);
-                self.schedule(at, Happening::Closed { link, side: 1 - side });
+                self.schedule(at, SimEvent::Closed { link, side: 1 - side });
             }
         }
     }

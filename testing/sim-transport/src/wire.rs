@@ -6,7 +6,7 @@ use ccl_core::time::Instant;
 use ccl_core::transport::{Event, LocalSlice, TransportError};
 
 use crate::flight::Flight;
-use crate::state::{Happening, State};
+use crate::state::{SimEvent, State};
 
 impl State {
     /// Returns a random time of at most the jitter.
@@ -51,13 +51,13 @@ impl State {
         let duplicate = self.random.chance(self.conditions.duplication);
         self.flights.insert(number, flight);
         if !reached {
-            self.schedule(departs, Happening::Fail { link, reason: "it does not acknowledge" });
+            self.schedule(departs, SimEvent::Fail { link, reason: "it does not acknowledge" });
             return;
         }
-        self.schedule(arrives, Happening::Deliver(number));
+        self.schedule(arrives, SimEvent::Deliver(number));
         if duplicate {
             let late = self.jitter();
-            self.schedule(arrives + late, Happening::Duplicate(number));
+            self.schedule(arrives + late, SimEvent::Duplicate(number));
         }
     }
 
@@ -121,7 +121,7 @@ impl State {
         // The acknowledgement comes after the arrival at the receiver.
         let back = self.now + late + self.latency(from, to) + self.hold();
         let (acknowledged, digest) = (Box::new(flight.clone()), digest(&self.buffer));
-        self.schedule(back, Happening::Acknowledge { flight: acknowledged, digest });
+        self.schedule(back, SimEvent::Acknowledge { flight: acknowledged, digest });
         if flight.immediate.is_none() {
             return;
         }
@@ -129,7 +129,7 @@ impl State {
             self.arrive(&flight);
         } else {
             let flight = Box::new(flight);
-            self.schedule(self.now + late, Happening::Arrive { flight });
+            self.schedule(self.now + late, SimEvent::Arrive { flight });
         }
     }
 
@@ -168,7 +168,7 @@ impl State {
         if !self.conditions.silent_crashes {
             let doublings = (1u32 << self.conditions.retransmissions_max.min(16)) - 1;
             let at = self.now + self.conditions.retransmit_after.saturating_mul(doublings);
-            self.schedule(at, Happening::Fail { link, reason: "it does not acknowledge" });
+            self.schedule(at, SimEvent::Fail { link, reason: "it does not acknowledge" });
         }
     }
 

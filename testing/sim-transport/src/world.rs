@@ -7,7 +7,7 @@ use ccl_core::time::Instant;
 use ccl_core::transport::Address;
 
 use crate::conditions::Conditions;
-use crate::state::{Happening, State, Stats};
+use crate::state::{SimEvent, State, Stats};
 
 /// Ranks and the wires between them. Clones refer to the same world.
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ impl World {
 
     /// Crashes a rank at that time.
     pub fn crash_at(&self, rank: u32, at: Instant) {
-        self.state().schedule(at, Happening::Crash { rank });
+        self.state().schedule(at, SimEvent::Crash { rank });
     }
 
     /// Crashes a rank after `things` more posts and events of the rank, at least one.

@@ -18,7 +18,7 @@ pub(crate) const POINT: Point = Point {
     demand: "Messages of all sizes arrive, in both directions.",
     kind: Kind::Contract,
     patience: 10,
-    rests_on: Some(ONE_MESSAGE),
+    depends_on: Some(ONE_MESSAGE),
     act: Act::Pair { receive: measure, send: measure },
 };
 

@@ -63,14 +63,14 @@ impl Line {
 
     /// Finds a point that did not pass and that this one rests on, directly or indirectly.
     pub(crate) fn missing<'a>(point: &Point, lines: &'a [Line]) -> Option<&'a Line> {
-        let mut base = point.rests_on;
+        let mut base = point.depends_on;
         while let Some(name) = base {
             let is_missing =
                 |line: &&Line| line.point == name && matches!(line.outcome, "failed" | "skipped");
             if let Some(line) = lines.iter().find(is_missing) {
                 return Some(line);
             }
-            base = points::ALL.iter().find(|point| point.name == name)?.rests_on;
+            base = points::ALL.iter().find(|point| point.name == name)?.depends_on;
         }
         None
     }

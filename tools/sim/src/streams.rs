@@ -27,7 +27,7 @@ pub struct Stream {
 
 /// Parameters of a run: how streams are cut into messages, and how messages use queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Manner {
+pub struct RunParams {
     /// Queue pairs of each stream.
     pub pairs: u32,
     /// Order in which messages take queue pairs.
@@ -45,11 +45,11 @@ pub struct Manner {
     pub settle_s: f64,
 }
 
-impl Manner {
+impl RunParams {
     /// Returns parameters with `pairs` queue pairs, each of which sends its share as one message.
     #[must_use]
-    pub fn at_once(pairs: u32) -> Manner {
-        Manner {
+    pub fn at_once(pairs: u32) -> RunParams {
+        RunParams {
             pairs,
             order: Order::RoundRobin,
             message_bytes: f64::INFINITY,
@@ -97,7 +97,7 @@ struct Run<'a> {
     network: &'a Network,
     router: &'a mut Router,
     streams: &'a [Stream],
-    manner: Manner,
+    params: RunParams,
     states: Vec<State>,
     flows: Flows,
     path: Path,
@@ -119,15 +119,15 @@ pub fn run(
     network: &Network,
     router: &mut Router,
     streams: &[Stream],
-    manner: Manner,
+    params: RunParams,
 ) -> Result<Outcome, SimError> {
-    check_memory(network, router, streams, &manner)?;
-    check_work(network, router, streams, &manner)?;
-    let pairs = manner.pairs.max(1);
+    check_memory(network, router, streams, &params)?;
+    check_work(network, router, streams, &params)?;
+    let pairs = params.pairs.max(1);
     let state = |stream: &Stream| {
         let most = stream.bytes / f64::from(pairs);
-        let message_bytes = if manner.message_bytes.is_finite() {
-            manner.message_bytes.min(stream.bytes)
+        let message_bytes = if params.message_bytes.is_finite() {
+            params.message_bytes.min(stream.bytes)
         } else {
             most
         };
@@ -144,9 +144,9 @@ pub fn run(
         network,
         router,
         streams,
-        manner: Manner { pairs, in_flight: manner.in_flight.max(1), ..manner },
+        params: RunParams { pairs, in_flight: params.in_flight.max(1), ..params },
         states: streams.iter().map(state).collect(),
-        flows: Flows::new(network, manner.settle_s),
+        flows: Flows::new(network, params.settle_s),
         path: Path::default(),
         outcome: Outcome {
             ends_s: vec![0.0; streams.len()],
@@ -163,7 +163,7 @@ pub fn run(
     let senders: Vec<Port> = run.waiting.keys().copied().collect();
     for sender in senders {
         let own = run.waiting.get(&sender).map_or(0, Vec::len) as u32;
-        for _ in 0..manner.peers.clamp(1, own.max(1)) {
+        for _ in 0..params.peers.clamp(1, own.max(1)) {
             run.next_of(sender)?;
         }
     }
@@ -184,7 +184,7 @@ impl Run<'_> {
 
     /// Begins messages of a stream, as many as may be in flight.
     fn fill(&mut self, index: usize) -> Result<(), SimError> {
-        while self.states[index].under_way < self.manner.in_flight
+        while self.states[index].under_way < self.params.in_flight
             && self.states[index].begun < self.states[index].messages
         {
             let (stream, state) = (&self.streams[index], &mut self.states[index]);
@@ -193,8 +193,8 @@ impl Run<'_> {
             let bytes = state.message_bytes.min(stream.bytes - before);
             state.begun += 1;
             state.under_way += 1;
-            if self.manner.order == Order::Split {
-                let pairs = self.manner.pairs;
+            if self.params.order == Order::Split {
+                let pairs = self.params.pairs;
                 state.parts.push((number, pairs));
                 for pair in 0..pairs {
                     self.send(index, number, pair, bytes / f64::from(pairs))?;
@@ -210,12 +210,12 @@ impl Run<'_> {
 
     /// Returns the queue pair of a whole message.
     fn pair(&self, index: usize, number: u64) -> u32 {
-        let in_turn = (number % u64::from(self.manner.pairs)) as u32;
-        if self.manner.order != Order::LoadAware {
+        let in_turn = (number % u64::from(self.params.pairs)) as u32;
+        if self.params.order != Order::LoadAware {
             return in_turn;
         }
         let busy = |pair: &u32| self.states[index].pair_bytes[*pair as usize];
-        let order = (0..self.manner.pairs).map(|step| (in_turn + step) % self.manner.pairs);
+        let order = (0..self.params.pairs).map(|step| (in_turn + step) % self.params.pairs);
         order.min_by(|one, other| busy(one).total_cmp(&busy(other))).unwrap_or(in_turn)
     }
 
@@ -243,7 +243,7 @@ impl Run<'_> {
             self.parts.len() as u32 - 1
         });
         self.parts[tag as usize] = (index as u32, number, pair, bytes);
-        let bytes = bytes + self.manner.request_bytes;
+        let bytes = bytes + self.params.request_bytes;
         self.flows.begin(&self.path, bytes, f64::INFINITY, u64::from(tag));
         Ok(())
     }
@@ -302,9 +302,9 @@ fn check_memory(
     network: &Network,
     router: &Router,
     streams: &[Stream],
-    manner: &Manner,
+    params: &RunParams,
 ) -> Result<(), SimError> {
-    let Manner { pairs, order, in_flight, peers, .. } = *manner;
+    let RunParams { pairs, order, in_flight, peers, .. } = *params;
     let (mut under_way, mut own) = (0.0, 0);
     // Assumes that streams of a sender are adjacent; otherwise the estimate is too high.
     for (at, stream) in streams.iter().enumerate() {
@@ -327,13 +327,13 @@ fn check_work(
     network: &Network,
     router: &Router,
     streams: &[Stream],
-    manner: &Manner,
+    params: &RunParams,
 ) -> Result<(), SimError> {
-    let pairs = f64::from(manner.pairs.max(1));
+    let pairs = f64::from(params.pairs.max(1));
     let messages = |stream: &Stream| {
-        let whole = (stream.bytes / manner.message_bytes.max(1.0)).ceil().max(1.0);
-        match manner.order {
-            _ if !manner.message_bytes.is_finite() => pairs,
+        let whole = (stream.bytes / params.message_bytes.max(1.0)).ceil().max(1.0);
+        match params.order {
+            _ if !params.message_bytes.is_finite() => pairs,
             Order::Split => whole * pairs,
             _ => whole,
         }
@@ -432,8 +432,8 @@ mod tests {
         let (from, to) = network.ports(0, 16, 0);
         let stream = Stream { from, to, bytes: 200e6, channel: 0, group: 0 };
         let mut router = Router::new(Scheme::Flowlet { gap_s: 5e-6 }, 1);
-        let manner = Manner { message_bytes: 1e6, in_flight: 5, ..Manner::at_once(2) };
-        let outcome = run(&network, &mut router, &[stream], manner).unwrap();
+        let params = RunParams { message_bytes: 1e6, in_flight: 5, ..RunParams::at_once(2) };
+        let outcome = run(&network, &mut router, &[stream], params).unwrap();
         let carries = |link: &Link| outcome.carried_bytes[*link as usize] > 0.0;
         // Both queue pairs are always busy, so they keep their paths.
         assert_eq!(network.uplinks(1, 0, 0).filter(carries).count(), 2);

@@ -120,8 +120,8 @@ impl Links {
     /// Returns whether something has happened on any link; none if only checking each link and
     /// [`MessageLinks::poll`] can tell.
     #[inline]
-    pub fn glance(&mut self) -> Option<bool> {
-        if self.has_mapped { None } else { self.messages()?.glance() }
+    pub fn peek(&mut self) -> Option<bool> {
+        if self.has_mapped { None } else { self.messages()?.peek() }
     }
 
     /// Returns the message links, if there are any.

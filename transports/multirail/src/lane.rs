@@ -290,7 +290,7 @@ impl RailsLane {
                 self.news.extend(notes);
                 self.send_notes(number, &[heard]);
             }
-            Note::Heard { below } => link.acknowledge(below),
+            Note::Acknowledged { below } => link.acknowledge(below),
             Note::RailFailure(down) => self.rail_failures.push((number, down)),
             Note::ArrivalReport(fate) => self.settle(number, &fate, now),
             Note::Keys(keys) => {
@@ -307,10 +307,10 @@ impl RailsLane {
             }
             Note::Ready => {
                 // The peer may have missed the keys that were sent since this side's end came back.
-                self.tell_keys(number, over, Note::Told);
+                self.send_keys(number, over, Note::KeysSent);
                 self.prove(number, over, now);
             }
-            Note::Told => link.rails[over].informed(),
+            Note::KeysSent => link.rails[over].informed(),
             Note::Address { device, address } => self.learn(number, device, address, now),
         }
     }
@@ -587,11 +587,11 @@ impl RailsLane {
         let what = if link.rails[at].failures == 0 { "has come" } else { "is back" };
         tracing::info!(rail = at, device = with.names[index], "a rail {what}");
         self.route(index, endpoint, Some((number, at)));
-        self.tell_keys(number, at, Note::Ready);
+        self.send_keys(number, at, Note::Ready);
     }
 
     /// Sends the keys of shared memory over the rail that they are for, and then the note `then`.
-    fn tell_keys(&mut self, number: usize, at: usize, then: Note) {
+    fn send_keys(&mut self, number: usize, at: usize, then: Note) {
         let RailsLane { links, lanes, with, .. } = self;
         let Some(Some(link)) = links.get(number) else { return };
         let rail = &link.rails[at];
@@ -843,7 +843,7 @@ impl Lane for RailsLane {
         check_note(bytes)?;
         let link = self.link(endpoint)?;
         if !link.lost {
-            let notes = link.notes.say(bytes);
+            let notes = link.notes.enqueue(bytes);
             self.send_notes(endpoint.0 as usize, &notes);
         }
         Ok(())
@@ -896,9 +896,9 @@ impl Lane for RailsLane {
         }
     }
 
-    fn glance(&mut self) -> Option<bool> {
+    fn peek(&mut self) -> Option<bool> {
         let known = self.waits || !self.news.is_empty();
-        self.lanes.iter_mut().try_fold(known, |any, lane| Some(any || lane.glance()?))
+        self.lanes.iter_mut().try_fold(known, |any, lane| Some(any || lane.peek()?))
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -29,7 +29,7 @@ struct Import {
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     /// Fragments that the peer has not acknowledged; `first` is the number of the first one.
-    said: VecDeque<(bool, Vec<u8>)>,
+    unacknowledged: VecDeque<(bool, Vec<u8>)>,
     first: u32,
     /// Number below which all fragments have come.
     heard: u32,
@@ -40,21 +40,21 @@ pub(crate) struct Notes {
 
 impl Notes {
     /// Returns the fragments of a note to be sent.
-    pub(crate) fn say(&mut self, bytes: &[u8]) -> Vec<Note> {
+    pub(crate) fn enqueue(&mut self, bytes: &[u8]) -> Vec<Note> {
         let mut fragments: Vec<&[u8]> = bytes.chunks(FRAGMENT_BYTES).collect();
         if fragments.is_empty() {
             fragments.push(&[]);
         }
         let last = fragments.len() - 1;
-        let from = self.said.len();
-        self.said.extend(
+        let from = self.unacknowledged.len();
+        self.unacknowledged.extend(
             fragments.iter().enumerate().map(|(at, fragment)| (at == last, fragment.to_vec())),
         );
-        self.unheard(from)
+        self.unacknowledged_from(from)
     }
 
-    fn unheard(&self, from: usize) -> Vec<Note> {
-        let fragments = self.said.iter().enumerate().skip(from);
+    fn unacknowledged_from(&self, from: usize) -> Vec<Note> {
+        let fragments = self.unacknowledged.iter().enumerate().skip(from);
         let fragment = |(at, (is_last, bytes)): (usize, &(bool, Vec<u8>))| Note::Fragment {
             number: self.first.wrapping_add(at as u32),
             is_last: *is_last,
@@ -65,8 +65,8 @@ impl Notes {
 
     fn acknowledge(&mut self, below: u32) {
         let count = below.wrapping_sub(self.first) as usize;
-        if count <= self.said.len() {
-            self.said.drain(..count);
+        if count <= self.unacknowledged.len() {
+            self.unacknowledged.drain(..count);
             self.first = below;
         }
     }
@@ -103,7 +103,7 @@ impl Notes {
     }
 
     pub(crate) fn heard(&self) -> Note {
-        Note::Heard { below: self.heard }
+        Note::Acknowledged { below: self.heard }
     }
 }
 
@@ -342,7 +342,7 @@ impl Link {
     /// Returns the notes that may not have reached the peer because their rail has failed.
     pub(crate) fn undelivered_notes(&self) -> Vec<Note> {
         let mut notes = self.addresses();
-        notes.extend(self.notes.unheard(0));
+        notes.extend(self.notes.unacknowledged_from(0));
         notes.extend(self.rails.iter().filter_map(|rail| match &rail.stage {
             Stage::Asking(down) => Some(Note::RailFailure(down.clone())),
             _ => None,
@@ -373,18 +373,18 @@ mod tests {
     fn notes_are_heard_once_and_in_order_however_often_they_are_said() {
         let (mut one, mut other) = (Notes::default(), Notes::default());
         let texts = [vec![1; 3], Vec::new(), vec![2; NOTE_BYTES_MAX], vec![3; FRAGMENT_BYTES]];
-        let mut notes: Vec<Note> = texts.iter().flat_map(|text| one.say(text)).collect();
+        let mut notes: Vec<Note> = texts.iter().flat_map(|text| one.enqueue(text)).collect();
         notes.reverse();
-        notes.extend(one.unheard(0));
+        notes.extend(one.unacknowledged_from(0));
         let mut whole = Vec::new();
         for note in notes {
             let Note::Fragment { number, is_last, bytes } = note else { panic!("{note:?}") };
             assert!(other.receive_fragment(number, is_last, bytes, &mut whole));
         }
         assert_eq!(whole, texts);
-        let Note::Heard { below } = other.heard() else { panic!("something else") };
+        let Note::Acknowledged { below } = other.heard() else { panic!("something else") };
         one.acknowledge(below);
-        assert!(one.unheard(0).is_empty());
+        assert!(one.unacknowledged_from(0).is_empty());
         assert!(
             !other.receive_fragment(u32::MAX / 3, true, Vec::new(), &mut whole),
             "too far ahead"

@@ -49,7 +49,7 @@ pub(crate) enum Note {
         bytes: Vec<u8>,
     },
     /// Acknowledgement of all fragments below this number.
-    Heard {
+    Acknowledged {
         below: u32,
     },
     RailFailure(RailFailure),
@@ -60,7 +60,7 @@ pub(crate) enum Note {
     Ready,
     /// Answer to [`Note::Ready`]: the keys that the peer may have missed were sent before this
     /// note.
-    Told,
+    KeysSent,
     /// Address of a device of this side.
     Address {
         device: u8,
@@ -120,11 +120,11 @@ mod tests {
         notes.extend([
             Note::Fragment { number: 9, is_last: true, bytes: vec![5; FRAGMENT_BYTES] },
             Note::Fragment { number: 0, is_last: false, bytes: Vec::new() },
-            Note::Heard { below: u32::MAX },
+            Note::Acknowledged { below: u32::MAX },
             Note::RailFailure(RailFailure { rail: 3, epoch: 77, done: 1 << 50, open }),
             Note::ArrivalReport(ArrivalReport { rail: 3, epoch: 77, missing: 0, arrived }),
             Note::Ready,
-            Note::Told,
+            Note::KeysSent,
             Note::Address { device: 3, address: Address(vec![1; 2000]) },
         ]);
         for note in notes {

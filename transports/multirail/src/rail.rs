@@ -98,15 +98,15 @@ struct Posted {
 
 /// Arrivals over the rail, since it was connected last.
 #[derive(Clone, Debug)]
-struct Heard {
+struct Arrivals {
     count: u64,
     /// Immediates of the last arrivals.
     immediates: VecDeque<u32>,
 }
 
-impl Heard {
-    fn new() -> Heard {
-        Heard { count: 0, immediates: VecDeque::with_capacity(HEARD) }
+impl Arrivals {
+    fn new() -> Arrivals {
+        Arrivals { count: 0, immediates: VecDeque::with_capacity(HEARD) }
     }
 }
 
@@ -153,9 +153,9 @@ pub(crate) struct Rail {
     /// Load of the rail's device, shared by all links: links with one put each under way choose
     /// different devices.
     load: Arc<Load>,
-    heard: Heard,
+    arrivals: Arrivals,
     /// Arrivals before the rail came back, kept until the peer no longer needs them.
-    before: Option<Heard>,
+    before: Option<Arrivals>,
     rate: Rate,
     /// True if something has passed over a joining rail; `informed` is true if the keys of all
     /// memory that the peer shares have arrived.
@@ -219,7 +219,7 @@ impl Rail {
             open_control: 0,
             bytes: 0,
             load: Arc::clone(load),
-            heard: Heard::new(),
+            arrivals: Arrivals::new(),
             before: None,
             rate: Rate { bytes_per_s, measured: Instant::ZERO, since: None, bytes: 0 },
             proved: false,
@@ -370,7 +370,7 @@ impl Rail {
 
     /// Counts an arrived put of the peer.
     pub(crate) fn count_arrival(&mut self, name: u32) {
-        let Heard { count, immediates } = &mut self.heard;
+        let Arrivals { count, immediates } = &mut self.arrivals;
         *count += 1;
         if immediates.len() == HEARD {
             immediates.pop_front();
@@ -393,16 +393,16 @@ impl Rail {
 
     /// Returns the fate of the peer's puts.
     pub(crate) fn answer(&self, down: &RailFailure) -> ArrivalReport {
-        let nothing = Heard { count: 0, immediates: VecDeque::new() };
-        let heard = match &self.before {
-            _ if down.epoch == self.epoch => &self.heard,
+        let nothing = Arrivals { count: 0, immediates: VecDeque::new() };
+        let arrivals = match &self.before {
+            _ if down.epoch == self.epoch => &self.arrivals,
             Some(before) if down.epoch.wrapping_add(1) == self.epoch => before,
             _ => &nothing,
         };
         let arrived: Vec<bool> =
-            down.open.iter().map(|name| heard.immediates.contains(name)).collect();
+            down.open.iter().map(|name| arrivals.immediates.contains(name)).collect();
         let came = arrived.iter().filter(|arrived| **arrived).count() as u64;
-        let missing = down.done.abs_diff(heard.count.saturating_sub(came));
+        let missing = down.done.abs_diff(arrivals.count.saturating_sub(came));
         ArrivalReport { rail: down.rail, epoch: down.epoch, missing, arrived }
     }
 
@@ -447,7 +447,7 @@ impl Rail {
 
     /// Takes in a new connection of the rail.
     pub(crate) fn reconnect(&mut self, epoch: u32, endpoint: EndpointId) {
-        self.before = Some(std::mem::replace(&mut self.heard, Heard::new()));
+        self.before = Some(std::mem::replace(&mut self.arrivals, Arrivals::new()));
         self.immediates.clear();
         (self.epoch, self.done) = (epoch, 0);
         (self.proved, self.informed, self.owes_proof) = (false, false, false);

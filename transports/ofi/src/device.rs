@@ -16,7 +16,7 @@ use crate::lane::OfiLane;
 use crate::memory::Registered;
 use crate::messages::DEPTH_MAX;
 use crate::native::{Domain, Endpoint, Info, transport_error};
-use crate::peer::{Mode, Patience};
+use crate::peer::{Mode, PeerTimeouts};
 use crate::posted::{Posted, lock};
 use crate::provider::{DATA_BYTES, is_limited};
 use crate::tag::Layout;
@@ -186,7 +186,7 @@ impl Device for OfiDevice {
     fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {
         let (registry, fence) = (Arc::clone(&self.registry), Arc::clone(&self.fence));
         let Options { link_within, join_within, .. } = self.options;
-        let patience = Patience { broken: link_within, joined: join_within };
+        let patience = PeerTimeouts { broken: link_within, joined: join_within };
         let (info, options) = (self.domain.info(), &self.options);
         let (caps, layout) = (self.caps.clone(), layout(info, options));
         let (provider, (major, _)) = (info.provider(), info.version());

@@ -22,7 +22,7 @@ use crate::messages::{DEPTH_MAX, HEAD_BYTES, Head, Inbox, PART_BYTES, TOKEN_BYTE
 use crate::native::{
     Bell, COMPLETIONS_MAX, Completion, Domain, Endpoint, Failed, OfiError, transport_error,
 };
-use crate::peer::{Destination, Mode, Offer, Patience, Peer};
+use crate::peer::{Destination, Mode, Offer, Peer, PeerTimeouts};
 use crate::posted::{Posted, lock};
 use crate::requests::{Request, Requests, Write};
 use crate::tag::Layout;
@@ -65,7 +65,7 @@ pub(crate) struct OfiLane {
     /// True if the provider may be done with a put before the peer's provider has it. Such a put
     /// can be lost with an endpoint or a connection.
     is_done_early: bool,
-    patience: Patience,
+    patience: PeerTimeouts,
     mode: Mode,
     /// Receives, where puts are messages; none where they are writes.
     inbox: Option<Inbox>,
@@ -87,7 +87,7 @@ impl OfiLane {
         fence: Arc<RwLock<()>>,
         caps: Caps,
         (mode, layout): (Mode, Layout),
-        patience: Patience,
+        patience: PeerTimeouts,
     ) -> Result<OfiLane, TransportError> {
         let inbox = if mode.writes { None } else { Some(Inbox::new(domain)?) };
         // The heads of messages have room for any number.
@@ -372,7 +372,7 @@ impl OfiLane {
         }
     }
 
-    /// Loses the peers of a group whose completion queue has failed. Where puts are writes, the next
+    /// Loses the peers of a group whose completion queue has failed. If puts are writes, the next
     /// peer gets another group.
     fn lose_group(&mut self, group: usize, error: &OfiError) {
         let first = group.saturating_mul(self.peers_max);
@@ -414,7 +414,7 @@ impl OfiLane {
             if let Some(own) = endpoints.get(number / self.peers_max) {
                 peer.receive_messages(now, &self.patience, (own, self.peers_max), &mut notes);
                 if self.is_done_early {
-                    peer.tell_sent(now);
+                    peer.report_sent(now);
                     peer.miss(now);
                 }
             }

@@ -18,7 +18,7 @@ use crate::staging::Staging;
 /// Longest time that a peer's last writes may take after its connection has ended.
 const LAST_WRITES: Duration = Duration::from_secs(1);
 /// Longest wait for a peer's farewell after a put to it has failed.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+const FAREWELL_GRACE: Duration = Duration::from_millis(100);
 
 /// Longest reason that is sent to the peer, in characters.
 const REASON_CHARS_MAX: usize = 200;
@@ -34,7 +34,7 @@ const MISSING_TELLS: u32 = 10;
 
 /// Longest waits for a peer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct PeerTimeouts {
     /// Longest time that a connection beside may be broken.
     pub(crate) broken: Duration,
     /// Longest time that the peer's offer may take.
@@ -43,7 +43,7 @@ pub(crate) struct Patience {
 
 /// Number of immediates that one side repeatedly reports to the other.
 #[derive(Clone, Copy, Debug)]
-struct Tells {
+struct CountReport {
     count: u64,
     /// Number of reports.
     times: u32,
@@ -51,8 +51,8 @@ struct Tells {
     at: Instant,
 }
 
-impl Tells {
-    const NONE: Tells = Tells { count: 0, times: 0, at: Instant::ZERO };
+impl CountReport {
+    const NONE: CountReport = CountReport { count: 0, times: 0, at: Instant::ZERO };
 }
 
 /// First message of a side to its peer.
@@ -173,11 +173,11 @@ pub(crate) struct Peer {
     /// Number of immediates that the peer has sent, by its last report.
     claimed: u64,
     /// True if the peer has reported since the last check.
-    is_told: bool,
+    has_new_report: bool,
     /// This side's reports of the immediates that it has sent.
-    told: Tells,
+    sent_report: CountReport,
     /// Number of immediates that have arrived, while the peer reports more.
-    missing: Tells,
+    missing: CountReport,
     /// Start of the wait for the peer's offer.
     joining_since: Option<Instant>,
     /// Time and reason of the end of the TCP connection.
@@ -220,9 +220,9 @@ impl Peer {
             arrived: 0,
             leaves: None,
             claimed: 0,
-            is_told: false,
-            told: Tells::NONE,
-            missing: Tells::NONE,
+            has_new_report: false,
+            sent_report: CountReport::NONE,
+            missing: CountReport::NONE,
             staging: Staging::default(),
             joining_since: None,
             ended: None,
@@ -240,7 +240,7 @@ impl Peer {
     pub(crate) fn receive_messages(
         &mut self,
         now: Instant,
-        patience: &Patience,
+        patience: &PeerTimeouts,
         (endpoints, peers_max): (&Endpoints, usize),
         notes: &mut Vec<Vec<u8>>,
     ) {
@@ -259,7 +259,7 @@ impl Peer {
                 SideMessage::Note(bytes) => notes.push(bytes),
                 SideMessage::Leaving(count) => self.leaves = Some(count),
                 SideMessage::Received => self.is_received = true,
-                SideMessage::Sent(count) => (self.claimed, self.is_told) = (count, true),
+                SideMessage::Sent(count) => (self.claimed, self.has_new_report) = (count, true),
                 SideMessage::Failed(reason) => return self.lose(format!("it says: {reason}")),
                 SideMessage::Offer(bytes) if self.to.is_none() => {
                     let offer = encoding::decode::<Offer>(&bytes).ok();
@@ -315,25 +315,25 @@ impl Peer {
 
     /// Reports to the peer how much was sent, at intervals while all of it is done: a provider may
     /// be done with a put, and still lose it when a connection of its own breaks.
-    pub(crate) fn tell_sent(&mut self, now: Instant) {
-        let Tells { count, times, at } = self.told;
+    pub(crate) fn report_sent(&mut self, now: Instant) {
+        let CountReport { count, times, at } = self.sent_report;
         let times = if count == self.sent { times } else { 0 };
         let may_tell = self.is_done() && self.sent > 0 && times < TELLS_MAX;
         if may_tell && !self.has_left && self.lost.is_none() && now.since(at) >= TELL_EVERY {
-            self.told = Tells { count: self.sent, times: times + 1, at: now };
+            self.sent_report = CountReport { count: self.sent, times: times + 1, at: now };
             self.side.send(&SideMessage::Sent(self.sent));
         }
     }
 
     /// Loses a peer that repeatedly reports puts that do not arrive.
     pub(crate) fn miss(&mut self, now: Instant) {
-        let is_told = std::mem::take(&mut self.is_told);
-        if !is_told || self.arrived >= self.claimed {
+        let has_new_report = std::mem::take(&mut self.has_new_report);
+        if !has_new_report || self.arrived >= self.claimed {
             return;
         }
         let missing = &mut self.missing;
         if missing.times == 0 || missing.count != self.arrived {
-            *missing = Tells { count: self.arrived, times: 1, at: now };
+            *missing = CountReport { count: self.arrived, times: 1, at: now };
         } else if now.since(missing.at) >= TELL_EVERY / 2 {
             // Reports that came while this side did not poll are read together, and count once.
             (missing.times, missing.at) = (missing.times + 1, now);
@@ -373,7 +373,7 @@ impl Peer {
         let is_over = match (self.leaves, &self.ended) {
             (Some(_), _) => self.has_all() || waited >= LAST_WRITES,
             (None, Some(_)) => true,
-            (None, None) => waited >= LAST_WORDS,
+            (None, None) => waited >= FAREWELL_GRACE,
         };
         is_over.then(|| reason.clone())
     }

@@ -37,7 +37,7 @@ pub struct Dialler {
     failures: Vec<String>,
     /// True if a later attempt may succeed: some address has failed otherwise than by a refused
     /// connection.
-    hope: bool,
+    is_retryable: bool,
 }
 
 impl Dialler {
@@ -58,7 +58,7 @@ impl Dialler {
             shakes: Vec::new(),
             answering: false,
             failures: Vec::new(),
-            hope: false,
+            is_retryable: false,
         }
     }
 
@@ -82,7 +82,7 @@ impl Dialler {
                 // The right listener refuses this process: no other address leads to a better one.
                 Err(error @ TransportError::Refused { .. }) => return Err(error),
                 Err(error) => {
-                    self.hope = true;
+                    self.is_retryable = true;
                     self.answering = false;
                     self.shakes.swap_remove(0);
                     self.fail(address, &error.to_string());
@@ -97,7 +97,7 @@ impl Dialler {
     /// Returns the first connection that has answered to its hello, and moves it to the front.
     fn answer(&mut self) -> Option<(SocketAddr, &mut SocketHandshake)> {
         if !self.answering {
-            let found = self.shakes.iter().position(|(_, shake)| shake.hears())?;
+            let found = self.shakes.iter().position(|(_, shake)| shake.has_input())?;
             self.shakes.swap(0, found);
             self.answering = true;
         }
@@ -146,12 +146,12 @@ impl Dialler {
     /// Returns whether a later attempt may succeed: somebody answered, or the path to the host is
     /// broken.
     #[must_use]
-    pub fn has_hope(&self) -> bool {
-        self.hope
+    pub fn is_retryable(&self) -> bool {
+        self.is_retryable
     }
 
     fn fail_to_dial(&mut self, address: SocketAddr, error: Errno) {
-        self.hope |= error != Errno::CONNREFUSED;
+        self.is_retryable |= error != Errno::CONNREFUSED;
         self.fail(address, &crate::text(error));
     }
 

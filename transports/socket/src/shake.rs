@@ -110,7 +110,7 @@ impl SocketHandshake {
         token: Option<Token>,
     ) -> Result<SocketHandshake, TransportError> {
         let peer = socket::peer(&socket);
-        socket::hurry(&socket).map_err(|error| os("TCP_NODELAY", error, "try again"))?;
+        socket::set_nodelay(&socket).map_err(|error| os("TCP_NODELAY", error, "try again"))?;
         socket::keep_alive(&socket).map_err(|error| os("SO_KEEPALIVE", error, "try again"))?;
         if let Some(name) = &setup.congestion {
             socket::congest(&socket, name)
@@ -249,7 +249,7 @@ impl SocketHandshake {
     }
 
     /// Returns whether the peer has sent something, or hung up.
-    pub(crate) fn hears(&self) -> bool {
+    pub(crate) fn has_input(&self) -> bool {
         !self.incoming.is_empty() || socket::is_readable(self.connection.socket())
     }
 

@@ -112,7 +112,7 @@ const KEEPALIVE_AGAIN: Duration = Duration::from_secs(10);
 const KEEPALIVES_MAX: u32 = 120;
 
 /// Turns off Nagle's algorithm: small messages leave at once.
-pub(crate) fn hurry(socket: &OwnedFd) -> Result<(), Errno> {
+pub(crate) fn set_nodelay(socket: &OwnedFd) -> Result<(), Errno> {
     sockopt::set_tcp_nodelay(socket, true)
 }
 

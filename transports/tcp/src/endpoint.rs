@@ -69,7 +69,7 @@ pub(crate) struct Endpoint {
     pub(crate) lost: Option<String>,
     pub(crate) reported: bool,
     /// True while the farewell to the peer is being sent.
-    pub(crate) leaves: bool,
+    pub(crate) is_leaving: bool,
     arrivals: Vec<Arrival>,
     done: Vec<u64>,
 }
@@ -89,7 +89,7 @@ impl Endpoint {
             done_when_written,
             lost: None,
             reported: false,
-            leaves: false,
+            is_leaving: false,
             arrivals: Vec::with_capacity(AT_ONCE),
             done: Vec::with_capacity(AT_ONCE),
         }

@@ -293,13 +293,13 @@ impl Lane for TcpLane {
         for (number, endpoint) in self.endpoints.iter_mut().enumerate() {
             let Some(endpoint) = endpoint else { continue };
             let is_meant = only.is_none_or(|only| only.0 as usize == number);
-            let begins = is_meant && !endpoint.leaves;
-            endpoint.leaves |= is_meant;
+            let begins = is_meant && !endpoint.is_leaving;
+            endpoint.is_leaving |= is_meant;
             for stripe in endpoint.stripes.iter_mut().filter(|stripe| stripe.connection.is_some()) {
                 if begins {
                     stripe.outgoing.push_bare_header(Kind::Farewell, stripe.incoming.received());
                 }
-                if endpoint.leaves && stripe.write().is_ok() && has_more_to_give(stripe) {
+                if endpoint.is_leaving && stripe.write().is_ok() && has_more_to_give(stripe) {
                     waiting.push(number);
                 }
             }

@@ -95,7 +95,7 @@ pub(crate) struct Endpoint {
     pub(crate) lost: Option<String>,
     pub(crate) reported: bool,
     /// True once the endpoint's farewell has begun.
-    pub(crate) leaves: bool,
+    pub(crate) is_leaving: bool,
 }
 
 /// Fields of a completion's work request id.
@@ -195,7 +195,7 @@ impl Endpoint {
             failed: None,
             lost: None,
             reported: false,
-            leaves: false,
+            is_leaving: false,
         })
     }
 

@@ -425,8 +425,8 @@ impl Lane for VerbsLane {
         for (number, endpoint) in self.endpoints.iter_mut().enumerate() {
             let Some(endpoint) = endpoint else { continue };
             let is_meant = only.is_none_or(|only| only.0 as usize == number);
-            endpoint.leaves |= is_meant;
-            if endpoint.leaves {
+            endpoint.is_leaving |= is_meant;
+            if endpoint.is_leaving {
                 endpoint.flush();
                 // An endpoint that is not connected yet has posted no writes.
                 let undelivered = endpoint.is_live() && !endpoint.is_delivered();
@@ -537,7 +537,7 @@ impl Lane for VerbsLane {
         Ok(())
     }
 
-    fn glance(&mut self) -> Option<bool> {
+    fn peek(&mut self) -> Option<bool> {
         let is_settled = !self.unsettled && self.active.is_empty() && !self.has_events();
         // The next poll reports errors of the queue.
         Some(!is_settled || self.stash().unwrap_or(true))

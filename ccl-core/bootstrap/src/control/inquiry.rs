@@ -6,12 +6,12 @@
 //! that rank's answer. There can be two verdicts only if ranks did not answer in time; the
 //! agreement after the failure then takes one of the two.
 
-use crate::agreement::Out;
+use crate::agreement::Action;
 use crate::facts::Facts;
 use crate::failure::{Failure, FailureReason};
 use crate::gate::ConnectionId;
 use crate::message::Message;
-use crate::notes::{Doing, Note, Noted, Sight, judge};
+use crate::notes::{Activity, Note, Noted, Observed, find_stuck};
 use ccl_core::time::Instant;
 use ccl_core::types::Rank;
 use std::collections::{BTreeMap, VecDeque};
@@ -45,7 +45,7 @@ pub(super) struct Inquiry {
     stalled_ms: Option<u32>,
     lead: Option<Lead>,
     /// Lower asker that this rank defers to, and since when.
-    heeded: Option<(Rank, Instant)>,
+    defers_to: Option<(Rank, Instant)>,
     /// Per asker: its newest question, and the connection that brought it.
     routes: BTreeMap<Rank, (u32, ConnectionId)>,
     /// Questions that this rank has still to answer.
@@ -55,7 +55,7 @@ pub(super) struct Inquiry {
     /// come since then.
     looked: Instant,
     has_news: bool,
-    out: VecDeque<Out>,
+    actions: VecDeque<Action>,
 }
 
 impl Inquiry {
@@ -64,18 +64,18 @@ impl Inquiry {
             rank,
             stalled_ms: None,
             lead: None,
-            heeded: None,
+            defers_to: None,
             routes: BTreeMap::new(),
             owed: Vec::new(),
             attempt: 0,
             looked: Instant::ZERO,
             has_news: false,
-            out: VecDeque::new(),
+            actions: VecDeque::new(),
         }
     }
 
-    pub(super) fn next_out(&mut self) -> Option<Out> {
-        self.out.pop_front()
+    pub(super) fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
     }
 
     /// Returns whether this rank must say what it is doing.
@@ -89,7 +89,7 @@ impl Inquiry {
     pub(super) fn overdue(&mut self, stalled_ms: u32, now: Instant) {
         self.stalled_ms.get_or_insert(stalled_ms);
         self.looked = now;
-        if self.lead.is_none() && self.heeded.is_none() {
+        if self.lead.is_none() && self.defers_to.is_none() {
             self.ask(now, now);
         }
     }
@@ -99,19 +99,19 @@ impl Inquiry {
         let seen = self.lead.take().map_or_else(BTreeMap::new, |lead| lead.seen);
         self.lead = Some(Lead { since, asked: now, seen });
         let ask = Message::Inquire { asker: self.rank, attempt: self.attempt };
-        self.out.push_back(Out::Flood(ask, None));
+        self.actions.push_back(Action::Flood(ask, None));
     }
 
     /// Takes this rank's note, and sends it to all ranks that have asked.
     pub(super) fn note(&mut self, mut note: Note) {
         if self.stalled_ms.is_some() {
             // This rank only waits for the verdict now.
-            note.doing = Doing::Waiting;
+            note.activity = Activity::Waiting;
         }
         for (asker, attempt) in std::mem::take(&mut self.owed) {
             if let Some((_, route)) = self.routes.get(&asker) {
                 let noted = Noted { asker, attempt, rank: self.rank, note: note.clone() };
-                self.out.push_back(Out::Send(*route, Message::Noted(noted)));
+                self.actions.push_back(Action::Send(*route, Message::Noted(noted)));
             }
         }
         if let Some(lead) = &mut self.lead {
@@ -133,12 +133,12 @@ impl Inquiry {
             return;
         }
         self.routes.insert(asker, (attempt, from));
-        self.out.push_back(Out::Flood(Message::Inquire { asker, attempt }, Some(from)));
+        self.actions.push_back(Action::Flood(Message::Inquire { asker, attempt }, Some(from)));
         self.owed.retain(|(other, _)| *other != asker);
         self.owed.push((asker, attempt));
-        if asker < self.rank && self.heeded.is_none_or(|(heeded, _)| asker <= heeded) {
-            let since = self.heeded.filter(|(heeded, _)| *heeded == asker);
-            self.heeded = Some((asker, since.map_or(now, |(_, since)| since)));
+        if asker < self.rank && self.defers_to.is_none_or(|(defers_to, _)| asker <= defers_to) {
+            let since = self.defers_to.filter(|(defers_to, _)| *defers_to == asker);
+            self.defers_to = Some((asker, since.map_or(now, |(_, since)| since)));
             self.lead = None;
         }
     }
@@ -147,7 +147,7 @@ impl Inquiry {
     pub(super) fn answered(&mut self, noted: Noted) {
         if noted.asker != self.rank {
             if let Some((_, route)) = self.routes.get(&noted.asker) {
-                self.out.push_back(Out::Send(*route, Message::Noted(noted)));
+                self.actions.push_back(Action::Send(*route, Message::Noted(noted)));
             }
         } else if let Some(lead) = &mut self.lead {
             self.has_news = true;
@@ -155,26 +155,26 @@ impl Inquiry {
         }
     }
 
-    /// Returns the time when [`Inquiry::consider`] is due, if it is.
+    /// Returns the time when [`Inquiry::drive`] is due, if it is.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let heeds = self.heeded.is_some() && self.stalled_ms.is_some();
+        let heeds = self.defers_to.is_some() && self.stalled_ms.is_some();
         let pause = if self.has_news { Duration::ZERO } else { LOOK };
         (self.lead.is_some() || heeds).then(|| self.looked + pause)
     }
 
     /// Continues the comparison if possible. Before this, take in all messages that have arrived,
-    /// because the verdict may be among them. `heard` returns how long a rank has been silent, if
+    /// because the verdict may be among them. `silent` returns how long a rank has been silent, if
     /// known.
-    pub(super) fn consider(
+    pub(super) fn drive(
         &mut self,
         facts: &Facts,
-        heard: &dyn Fn(Rank) -> Option<Duration>,
+        silent: &dyn Fn(Rank) -> Option<Duration>,
         now: Instant,
     ) {
         if facts.first.is_some() {
             // There is a verdict, or another failure.
             self.lead = None;
-            self.heeded = None;
+            self.defers_to = None;
             self.owed.clear();
             return;
         }
@@ -183,8 +183,8 @@ impl Inquiry {
             return;
         }
         let is_late = |since: Instant| now.since(since) >= DEFERENCE;
-        if self.heeded.is_some_and(|(_, since)| is_late(since)) {
-            self.heeded = None;
+        if self.defers_to.is_some_and(|(_, since)| is_late(since)) {
+            self.defers_to = None;
             if self.stalled_ms.is_some() {
                 self.ask(now, now);
             }
@@ -192,7 +192,7 @@ impl Inquiry {
         let Some(lead) = &self.lead else { return };
         let lacking = facts.living().any(|rank| !lead.seen.contains_key(&rank));
         if !lacking || (now.since(lead.since) >= PATIENCE && lead.seen.contains_key(&self.rank)) {
-            return self.conclude(facts, heard, now);
+            return self.conclude(facts, silent, now);
         }
         if now.since(lead.asked) >= REPEAT {
             let since = lead.since;
@@ -209,28 +209,28 @@ impl Inquiry {
         if let (true, Some(lead)) = (slept, &mut self.lead) {
             lead.since = now;
         }
-        if let (true, Some((_, since))) = (slept, &mut self.heeded) {
+        if let (true, Some((_, since))) = (slept, &mut self.defers_to) {
             *since = now;
         }
         slept
     }
 
-    fn conclude(&mut self, facts: &Facts, heard: &dyn Fn(Rank) -> Option<Duration>, now: Instant) {
+    fn conclude(&mut self, facts: &Facts, silent: &dyn Fn(Rank) -> Option<Duration>, now: Instant) {
         let (Some(mut lead), Some(stalled_ms)) = (self.lead.take(), self.stalled_ms) else {
             return;
         };
         let asked_for = now.since(lead.since);
         let seen = facts.living().map(|rank| match lead.seen.remove(&rank) {
-            Some(note) => (rank, Sight::Noted(note)),
+            Some(note) => (rank, Observed::Noted(note)),
             None => {
-                let silence = heard(rank).map_or(asked_for, |heard| heard.max(asked_for));
+                let silence = silent(rank).map_or(asked_for, |silent| silent.max(asked_for));
                 let silent_ms = u32::try_from(silence.as_millis()).unwrap_or(u32::MAX);
-                (rank, Sight::Silent { silent_ms })
+                (rank, Observed::Silent { silent_ms })
             }
         });
-        // This rank waits, so `judge` finds a verdict.
-        let Some(stuck) = judge(&seen.collect()) else { return };
+        // This rank waits, so `find_stuck` finds a verdict.
+        let Some(stuck) = find_stuck(&seen.collect()) else { return };
         let reason = FailureReason::Stuck { stalled_ms, text: stuck.text };
-        self.out.push_back(Out::Fail(Failure { rank: stuck.rank, reason }));
+        self.actions.push_back(Action::Fail(Failure { rank: stuck.rank, reason }));
     }
 }

@@ -27,7 +27,7 @@ impl Control {
     /// Returns the number of the connection.
     pub fn accepted(&mut self, nonce: Nonce, now: Instant) -> ConnectionId {
         let connection = self.enlist(Stage::AtGate, now);
-        if let Some(evicted) = self.gate.stand(connection, nonce, now) {
+        if let Some(evicted) = self.gate.add_half_open(connection, nonce, now) {
             self.links.remove(&evicted);
         }
         connection
@@ -39,26 +39,26 @@ impl Control {
         let Stage::Dialing(rank) = link.stage else { return };
         let caller = Caller::new(self.secret.clone(), nonce);
         link.send(&caller.open());
-        link.heard = now;
+        link.last_received = now;
         link.stage = Stage::Calling(rank, caller);
     }
 
     /// Handles a requested connection that failed: it was `refused`, or nobody answered.
     pub fn dial_failed(&mut self, connection: ConnectionId, refused: bool, now: Instant) {
         let Some(link) = self.links.remove(&connection) else { return };
-        let Some(rank) = link.towards() else { return };
+        let Some(rank) = link.peer_rank() else { return };
         // A live rank listens. A rank that does not listen may have left in good order without our
         // knowledge, but not before it was connected, and a coordinator cannot wait for it.
-        let owed = self.agreement.owing(&self.facts, self.timing.heartbeat * 3, now);
+        let owed = self.agreement.late_ranks(&self.facts, self.timing.heartbeat * 3, now);
         let owed = owed.contains(&rank);
         if refused && (owed || !self.unlinked().is_empty()) {
             self.declare_dead(rank, FailureReason::Refused, None, now);
-        } else if owed && now.since(link.heard) >= self.timing.silence {
-            self.declare_dead(rank, silent_for(now.since(link.heard)), None, now);
+        } else if owed && now.since(link.last_received) >= self.timing.silence {
+            self.declare_dead(rank, silent_for(now.since(link.last_received)), None, now);
         } else {
-            let pause = if self.met.contains(&rank) { 2 } else { 1 };
-            self.shunned.insert(rank, now + self.timing.heartbeat * pause);
-            self.heal(now);
+            let pause = if self.linked.contains(&rank) { 2 } else { 1 };
+            self.dial_backoff.insert(rank, now + self.timing.heartbeat * pause);
+            self.repair_overlay(now);
         }
     }
 
@@ -67,14 +67,14 @@ impl Control {
             self.links.remove(&stranger);
         }
         let silence = self.timing.silence;
-        let late = |link: &Link| now.since(link.heard) >= silence && !link.is_at_gate();
+        let late = |link: &Link| now.since(link.last_received) >= silence && !link.is_at_gate();
         let late: Vec<_> =
             self.links.iter().filter(|(_, link)| late(link)).map(|(id, _)| *id).collect();
         for connection in late {
             let Some(link) = self.links.get(&connection) else { continue };
             match link.neighbour() {
                 Some(rank) if !self.leaving => {
-                    let reason = silent_for(now.since(link.heard));
+                    let reason = silent_for(now.since(link.last_received));
                     self.declare_dead(rank, reason, None, now);
                     // A rank that has left is not declared dead, but its connection ends too.
                     if self.links.get(&connection).is_some_and(|link| !link.is_closing()) {
@@ -97,7 +97,7 @@ impl Control {
     /// Handles a message from a connection at the gate.
     pub(super) fn attend(&mut self, connection: ConnectionId, verdict: GateVerdict, now: Instant) {
         let Some(link) = self.links.get_mut(&connection) else { return };
-        link.heard = now;
+        link.last_received = now;
         match verdict {
             GateVerdict::Answer(message) => return link.send(&message),
             GateVerdict::Enter(Message::Link { from, to }, _)
@@ -127,26 +127,26 @@ impl Control {
             None => None,
         };
         if let Some(refusal) = refusal {
-            self.met.insert(from);
+            self.linked.insert(from);
             link.send(&refusal);
             link.stage = Stage::Closing;
             return;
         }
-        link.trust(Stage::Up(from));
+        link.set_authenticated(Stage::Up(from));
         link.send(&Message::Welcome);
-        self.greet(connection, from);
+        self.send_backlog(connection, from);
     }
 
     /// Sends a new neighbour the facts and parts that it may have missed.
-    fn greet(&mut self, connection: ConnectionId, rank: Rank) {
-        self.met.insert(rank);
+    fn send_backlog(&mut self, connection: ConnectionId, rank: Rank) {
+        self.linked.insert(rank);
         if let Some(link) = self.links.get_mut(&connection) {
             self.facts.log().iter().for_each(|fact| link.send(fact));
             link.outbox.extend(self.early.remove(&rank).unwrap_or_default());
         }
     }
 
-    pub(super) fn hear(
+    pub(super) fn handle(
         &mut self,
         connection: ConnectionId,
         message: Message,
@@ -159,14 +159,14 @@ impl Control {
                 if let Some(answer) = caller.step(&message)? {
                     link.send(&answer);
                 } else {
-                    link.trust(Stage::Introduced(rank));
+                    link.set_authenticated(Stage::Introduced(rank));
                     link.send(&Message::Link { from: self.rank, to: rank });
                 }
             }
             (Stage::Introduced(rank), Message::Welcome) => {
                 let rank = *rank;
                 link.stage = Stage::Up(rank);
-                self.greet(connection, rank);
+                self.send_backlog(connection, rank);
             }
             (
                 Stage::Introduced(_),
@@ -181,14 +181,14 @@ impl Control {
                     link.stage = Stage::Closing;
                 }
                 if self.facts.are_ranks(&fact) {
-                    self.learn(fact, None, now);
-                    self.consider(false, now);
-                    self.heal(now);
+                    self.record_fact(fact, None, now);
+                    self.drive_agreement(false, now);
+                    self.repair_overlay(now);
                 }
             }
             (Stage::Up(rank), message) => {
                 let rank = *rank;
-                return self.heed(connection, rank, message, now);
+                return self.handle_from_neighbour(connection, rank, message, now);
             }
             _ => return Err(Breach::OutOfTurn),
         }
@@ -196,7 +196,7 @@ impl Control {
     }
 
     /// Handles a peer that broke the protocol.
-    pub(super) fn object(&mut self, connection: ConnectionId, breach: &Breach, now: Instant) {
+    pub(super) fn fail_peer(&mut self, connection: ConnectionId, breach: &Breach, now: Instant) {
         let neighbour = self.links.get(&connection).and_then(Link::neighbour);
         match neighbour {
             Some(rank) => {
@@ -210,11 +210,11 @@ impl Control {
 
     /// Ends the connections with dead ranks, or all if this rank counts as dead. The reason has
     /// been sent to these ranks: one that is alive after all learns why it is cut off.
-    pub(super) fn cut(&mut self) {
+    pub(super) fn close_dead_links(&mut self) {
         let condemned = self.facts.condemned.is_some();
         let facts = &self.facts;
         self.links.retain(|_, link| {
-            let Some(rank) = link.towards() else { return true };
+            let Some(rank) = link.peer_rank() else { return true };
             if !condemned && !facts.dead.contains_key(&rank) {
                 return true;
             }
@@ -227,24 +227,24 @@ impl Control {
     /// Connects to the ranks that this rank needs and has no connection with: its initial
     /// neighbours, later the next ranks after those that are gone, and ranks whose answer or
     /// question in the agreement is overdue.
-    pub(super) fn heal(&mut self, now: Instant) {
+    pub(super) fn repair_overlay(&mut self, now: Instant) {
         if self.leaving || self.facts.condemned.is_some() {
             return;
         }
-        let (facts, shunned) = (&self.facts, &self.shunned);
-        let can_be_had = |rank| !facts.is_gone(rank) && !shunned.contains_key(&rank);
+        let (facts, dial_backoff) = (&self.facts, &self.dial_backoff);
+        let can_be_had = |rank| !facts.is_gone(rank) && !dial_backoff.contains_key(&rank);
         let mut peers = overlay::targets(self.rank, self.ranks, can_be_had);
-        let met = &self.met;
+        let linked = &self.linked;
         // Of two initial neighbours, the lower one connects.
         let comes_by_itself = |peer: Rank| {
             let by = overlay::before(self.rank, peer, self.ranks);
-            !met.contains(&peer) && by.is_power_of_two() && peer < self.rank
+            !linked.contains(&peer) && by.is_power_of_two() && peer < self.rank
         };
         peers.retain(|peer| !comes_by_itself(*peer));
-        let owing = self.agreement.owing(facts, self.timing.heartbeat * 3, now);
-        peers.extend(owing.into_iter().filter(|rank| can_be_had(*rank)).take(LOOKED_FOR_MAX));
+        let late_ranks = self.agreement.late_ranks(facts, self.timing.heartbeat * 3, now);
+        peers.extend(late_ranks.into_iter().filter(|rank| can_be_had(*rank)).take(LOOKED_FOR_MAX));
         for rank in peers {
-            if rank != self.rank && !self.links.values().any(|l| l.towards() == Some(rank)) {
+            if rank != self.rank && !self.links.values().any(|l| l.peer_rank() == Some(rank)) {
                 let connection = self.enlist(Stage::Dialing(rank), now);
                 self.dials.push_back((connection, rank));
             }

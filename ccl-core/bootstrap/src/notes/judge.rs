@@ -4,7 +4,7 @@
 //! not wait itself holds up the rest; of several such ranks, the one that is furthest behind does.
 //! If all ranks wait, they wait in a circle. Ranks that make different calls are looked for first.
 
-use super::{Awaited, Doing, Note};
+use super::{Activity, Awaited, Note};
 use crate::ranks::in_words;
 use ccl_core::types::Rank;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ const NAMED_MAX: usize = 4;
 /// State of a rank, as known to the asker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Sight {
+pub enum Observed {
     /// Note that the rank sent.
     Noted(Note),
     /// The rank lives, but does not answer.
@@ -44,7 +44,7 @@ impl std::fmt::Display for Stuck {
 /// Returns the verdict on these ranks; none if none of them waits. Nothing is known of ranks that
 /// `seen` leaves out.
 #[must_use]
-pub fn judge(seen: &BTreeMap<Rank, Sight>) -> Option<Stuck> {
+pub fn find_stuck(seen: &BTreeMap<Rank, Observed>) -> Option<Stuck> {
     let case = Case { seen };
     case.waiting().next()?;
     let mut stuck = case.disagreement().or_else(|| case.holder()).or_else(|| case.circle())?;
@@ -53,25 +53,25 @@ pub fn judge(seen: &BTreeMap<Rank, Sight>) -> Option<Stuck> {
 }
 
 struct Case<'a> {
-    seen: &'a BTreeMap<Rank, Sight>,
+    seen: &'a BTreeMap<Rank, Observed>,
 }
 
 impl<'a> Case<'a> {
     fn notes(&self) -> impl Iterator<Item = (Rank, &'a Note)> {
         self.seen.iter().filter_map(|(rank, sight)| match sight {
-            Sight::Noted(note) => Some((*rank, note)),
-            Sight::Silent { .. } => None,
+            Observed::Noted(note) => Some((*rank, note)),
+            Observed::Silent { .. } => None,
         })
     }
 
     fn waiting(&self) -> impl Iterator<Item = (Rank, &'a Note)> {
-        self.notes().filter(|(_, note)| note.doing == Doing::Waiting)
+        self.notes().filter(|(_, note)| note.activity == Activity::Waiting)
     }
 
     fn note(&self, rank: Rank) -> Option<&'a Note> {
         match self.seen.get(&rank)? {
-            Sight::Noted(note) => Some(note),
-            Sight::Silent { .. } => None,
+            Observed::Noted(note) => Some(note),
+            Observed::Silent { .. } => None,
         }
     }
 
@@ -83,14 +83,14 @@ impl<'a> Case<'a> {
 
     fn has_passed(&self, peer: Rank, note: &Note) -> bool {
         let Some(theirs) = self.note(peer) else { return false };
-        let ended = theirs.sequence == note.sequence && theirs.doing == Doing::Outside;
+        let ended = theirs.sequence == note.sequence && theirs.activity == Activity::Outside;
         note.call != 0 && (theirs.sequence > note.sequence || (ended && theirs.call == note.call))
     }
 
     /// Finds ranks that make different calls with the same number. The smaller group is to blame;
     /// of groups of equal size, the one that does not agree with the lowest rank.
     fn disagreement(&self) -> Option<Stuck> {
-        let open = self.notes().filter(|(_, note)| note.doing.is_inside() && note.call != 0);
+        let open = self.notes().filter(|(_, note)| note.activity.is_inside() && note.call != 0);
         let mut numbers: Vec<u64> = open.map(|(_, note)| note.sequence).collect();
         numbers.sort_unstable();
         numbers.dedup();
@@ -131,8 +131,8 @@ impl<'a> Case<'a> {
 
     fn is_holder(&self, rank: Rank) -> bool {
         match self.seen.get(&rank) {
-            None | Some(Sight::Silent { .. }) => true,
-            Some(Sight::Noted(note)) => note.doing != Doing::Waiting,
+            None | Some(Observed::Silent { .. }) => true,
+            Some(Observed::Noted(note)) => note.activity != Activity::Waiting,
         }
     }
 
@@ -144,7 +144,7 @@ impl<'a> Case<'a> {
             None => u64::MAX,
             // A rank between two collectives is behind the second and ahead of the first.
             Some(note) => {
-                let inside = note.doing.is_inside() && note.call != 0;
+                let inside = note.activity.is_inside() && note.call != 0;
                 1 + 2 * note.sequence + u64::from(!inside)
             }
         }
@@ -152,8 +152,8 @@ impl<'a> Case<'a> {
 
     fn state(&self, rank: Rank) -> String {
         let note = match self.seen.get(&rank) {
-            Some(Sight::Noted(note)) => note,
-            Some(Sight::Silent { silent_ms }) => {
+            Some(Observed::Noted(note)) => note,
+            Some(Observed::Silent { silent_ms }) => {
                 let silence = seconds(*silent_ms);
                 return format!(
                     "does not answer: it is stopped, overloaded or cut off, silent for {silence}"
@@ -163,21 +163,21 @@ impl<'a> Case<'a> {
         };
         let (what, step) = (&note.what, steps(note.steps));
         let since = seconds(note.unchanged_ms);
-        match note.doing {
-            Doing::Outside if what.is_empty() => {
+        match note.activity {
+            Activity::Outside if what.is_empty() => {
                 format!("is behind: it has made no call, for {since} since it joined")
             }
-            Doing::Outside => {
+            Activity::Outside => {
                 format!("is behind: it has been computing for {since}, since it ended {what}")
             }
-            Doing::Aside => format!("is behind: it has been in {what} for {since}"),
-            Doing::Undriven => format!(
+            Activity::Aside => format!("is behind: it has been in {what} for {since}"),
+            Activity::Undriven => format!(
                 "is behind: it began {what} and has not come back to it for {since} ({step})"
             ),
-            Doing::Moving => {
+            Activity::Moving => {
                 format!("is behind: it is in {what}, at {step}, and last moved {since} ago")
             }
-            Doing::Waiting => match note.awaited.first() {
+            Activity::Waiting => match note.awaited.first() {
                 None => format!(
                     "is behind: it has been in {what} for {since}, at {step}, and \
                      waits for what it sent to leave"
@@ -253,7 +253,7 @@ impl<'a> Case<'a> {
 
     /// Appends the other ranks that do not answer.
     fn tell_silent(&self, stuck: &mut Stuck) {
-        let silent = self.seen.iter().filter(|(_, sight)| matches!(sight, Sight::Silent { .. }));
+        let silent = self.seen.iter().filter(|(_, sight)| matches!(sight, Observed::Silent { .. }));
         let silent: Vec<Rank> =
             silent.map(|(rank, _)| *rank).filter(|rank| *rank != stuck.rank).collect();
         if !silent.is_empty() {

@@ -1,14 +1,14 @@
 //! Notes of each rank on its own progress. Ranks compare them when a deadline has passed, to find
 //! the stuck rank.
 //!
-//! [`judge()`] names the rank that holds up the others. The inquiry that collects the notes
+//! [`find_stuck()`] names the rank that holds up the others. The inquiry that collects the notes
 //! (`control/inquiry.rs`) runs only after a deadline has passed.
 
 mod judge;
 #[cfg(test)]
 mod tests;
 
-pub use judge::{Sight, Stuck, judge};
+pub use judge::{Observed, Stuck, find_stuck};
 
 use ccl_core::encoding::{List, Text};
 use ccl_core::types::Rank;
@@ -22,7 +22,7 @@ pub const AWAITED_MAX: usize = 12;
 /// Activity of a rank, as its own control thread sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum Doing {
+pub enum Activity {
     /// The rank is in no operation: its program computes.
     Outside,
     /// The rank is in an operation and polls for messages or room.
@@ -36,11 +36,11 @@ pub enum Doing {
     Aside,
 }
 
-impl Doing {
+impl Activity {
     /// Returns whether an operation is open.
     #[must_use]
     pub fn is_inside(self) -> bool {
-        matches!(self, Doing::Waiting | Doing::Moving | Doing::Undriven)
+        matches!(self, Activity::Waiting | Activity::Moving | Activity::Undriven)
     }
 }
 
@@ -57,13 +57,13 @@ pub struct Awaited {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
     /// Activity of the rank.
-    pub doing: Doing,
+    pub activity: Activity,
     /// Number of the last collective that the rank began, 0 before the first.
     pub sequence: u64,
     /// Value that distinguishes the last operation from others of the same number; 0 for messages
     /// and before the first operation.
     pub call: u64,
-    /// Last operation in words (or the step, if the rank is [`Doing::Aside`]); empty before the
+    /// Last operation in words (or the step, if the rank is [`Activity::Aside`]); empty before the
     /// first operation.
     #[serde(with = "Text::<WHAT_BYTES_MAX>")]
     pub what: String,

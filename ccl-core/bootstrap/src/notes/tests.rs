@@ -7,11 +7,11 @@ fn what(sequence: u64) -> String {
     format!("all_reduce #{sequence}")
 }
 
-fn note(doing: Doing, sequence: u64, awaited: &[(Rank, bool)]) -> Note {
+fn note(activity: Activity, sequence: u64, awaited: &[(Rank, bool)]) -> Note {
     let awaited =
         awaited.iter().map(|(peer, receives)| Awaited { peer: *peer, receives: *receives });
     Note {
-        doing,
+        activity,
         sequence,
         call: 100 + sequence,
         what: what(sequence),
@@ -22,11 +22,11 @@ fn note(doing: Doing, sequence: u64, awaited: &[(Rank, bool)]) -> Note {
 }
 
 fn waits(sequence: u64, on: Rank) -> Note {
-    note(Doing::Waiting, sequence, &[(on, true)])
+    note(Activity::Waiting, sequence, &[(on, true)])
 }
 
 fn computes(sequence: u64) -> Note {
-    Note { unchanged_ms: 5_000, ..note(Doing::Outside, sequence, &[]) }
+    Note { unchanged_ms: 5_000, ..note(Activity::Outside, sequence, &[]) }
 }
 
 fn messages(on: Rank, what: &str) -> Note {
@@ -36,11 +36,11 @@ fn messages(on: Rank, what: &str) -> Note {
 /// Returns the verdict on notes by rank; a rank without a note does not answer.
 fn verdict(notes: &[Option<Note>]) -> String {
     let sight = |note: &Option<Note>| match note {
-        Some(note) => Sight::Noted(note.clone()),
-        None => Sight::Silent { silent_ms: 700 },
+        Some(note) => Observed::Noted(note.clone()),
+        None => Observed::Silent { silent_ms: 700 },
     };
-    let seen: BTreeMap<Rank, Sight> = (0..).zip(notes.iter().map(sight)).collect();
-    let stuck = judge(&seen).map(|stuck| stuck.to_string()).unwrap_or_default();
+    let seen: BTreeMap<Rank, Observed> = (0..).zip(notes.iter().map(sight)).collect();
+    let stuck = find_stuck(&seen).map(|stuck| stuck.to_string()).unwrap_or_default();
     assert!(stuck.len() <= crate::TEXT_BYTES_MAX, "{stuck}");
     stuck
 }
@@ -53,7 +53,7 @@ fn who_computes_is_behind_who_waits() {
         "rank 3 is behind: it has been computing for 5.0 s, since it ended all_reduce #4; rank 0 \
          has been waiting for a message from it in all_reduce #5 for 4.0 s"
     );
-    let all = |rank| Some(note(Doing::Waiting, 5, &[(rank, true), (2, false)]));
+    let all = |rank| Some(note(Activity::Waiting, 5, &[(rank, true), (2, false)]));
     let direct = [all(1), all(0), Some(computes(4)), all(0), all(0)];
     assert_eq!(
         verdict(&direct),
@@ -75,11 +75,11 @@ fn of_two_that_compute_the_one_further_behind_is_named() {
     assert!(verdict(&notes).starts_with("rank 3 is behind"));
     // A rank still in an operation is further behind than one that has ended it.
     let both = [(1, true), (2, true)];
-    let inside = Some(note(Doing::Moving, 4, &[]));
-    let notes = [Some(note(Doing::Waiting, 5, &both)), Some(computes(4)), inside];
+    let inside = Some(note(Activity::Moving, 4, &[]));
+    let notes = [Some(note(Activity::Waiting, 5, &both)), Some(computes(4)), inside];
     assert!(verdict(&notes).starts_with("rank 2 is behind: it is in all_reduce #4"));
     // Of two ranks with equal progress, the lower one is named.
-    let notes = [Some(note(Doing::Waiting, 5, &[(1, true), (2, true)])), Some(computes(4))];
+    let notes = [Some(note(Activity::Waiting, 5, &[(1, true), (2, true)])), Some(computes(4))];
     assert!(verdict(&[&notes[..], &[Some(computes(4))]].concat()).starts_with("rank 1 is behind"));
 }
 
@@ -141,14 +141,14 @@ fn different_calls_are_told_apart() {
          1; all ranks must make the same calls in the same order"
     );
     // Of two equal groups, the one without rank 0 is named, even if it has ended its call.
-    other.doing = Doing::Outside;
+    other.activity = Activity::Outside;
     let verdict = self::verdict(&[Some(waits(5, 1)), Some(other)]);
     assert!(verdict.starts_with("rank 1 makes another call"), "{verdict}");
 }
 
 #[test]
 fn a_request_that_nobody_drives_is_named() {
-    let verdict = verdict(&[Some(waits(5, 1)), Some(note(Doing::Undriven, 5, &[]))]);
+    let verdict = verdict(&[Some(waits(5, 1)), Some(note(Activity::Undriven, 5, &[]))]);
     assert!(verdict.contains("began all_reduce #5 and has not come back to it"), "{verdict}");
     assert!(verdict.contains("(step 3 of 12)"), "{verdict}");
 }
@@ -163,14 +163,14 @@ fn a_message_that_is_lost_points_at_its_path() {
 
 #[test]
 fn who_waits_for_nobody_waits_for_its_wires() {
-    let verdict = verdict(&[Some(waits(5, 1)), Some(note(Doing::Waiting, 5, &[]))]);
+    let verdict = verdict(&[Some(waits(5, 1)), Some(note(Activity::Waiting, 5, &[]))]);
     assert!(verdict.starts_with("rank 1 is behind: it has been in all_reduce #5"), "{verdict}");
     assert!(verdict.contains("waits for what it sent to leave"), "{verdict}");
 }
 
 #[test]
 fn where_nobody_waits_there_is_no_verdict() {
-    assert_eq!(verdict(&[Some(computes(4)), None, Some(note(Doing::Moving, 5, &[]))]), "");
+    assert_eq!(verdict(&[Some(computes(4)), None, Some(note(Activity::Moving, 5, &[]))]), "");
 }
 
 /// Any notes lead to a verdict as soon as one rank waits, and the verdict is about a rank that is
@@ -179,8 +179,8 @@ fn where_nobody_waits_there_is_no_verdict() {
 fn there_is_always_a_verdict_exhaustively() {
     let choices = |rank: Rank| -> Vec<Option<Note>> {
         let mut all = vec![None, Some(computes(4)), Some(computes(5))];
-        all.push(Some(note(Doing::Undriven, 5, &[])));
-        all.push(Some(note(Doing::Aside, 5, &[])));
+        all.push(Some(note(Activity::Undriven, 5, &[])));
+        all.push(Some(note(Activity::Aside, 5, &[])));
         for on in (0..4).filter(|on| *on != rank) {
             all.extend([Some(waits(5, on)), Some(waits(6, on)), Some(messages(on, "a send"))]);
         }

@@ -49,7 +49,7 @@ fn ask(elder: &mut Control, ranks: u32) -> (Option<Vec<Member>>, usize) {
         caller.closed();
     }
     match caller.outcome() {
-        Some(Ok(Reply::Told(members))) => (Some(members.clone()), told),
+        Some(Ok(Reply::Members(members))) => (Some(members.clone()), told),
         _ => (None, told),
     }
 }

@@ -12,13 +12,21 @@ const BOUND_MS: u64 = 1_000;
 pub(super) fn computing(sequence: u64) -> Note {
     let what = if sequence == 0 { String::new() } else { format!("barrier #{sequence}") };
     let (call, steps) = (7 * sequence, (4, 4));
-    Note { doing: Doing::Outside, sequence, call, what, steps, unchanged_ms: 2100, awaited: vec![] }
+    Note {
+        activity: Activity::Outside,
+        sequence,
+        call,
+        what,
+        steps,
+        unchanged_ms: 2100,
+        awaited: vec![],
+    }
 }
 
 /// Returns the note of a rank in its collective of this number that waits for messages from these.
 fn waiting(sequence: u64, peers: &[Rank]) -> Note {
     Note {
-        doing: Doing::Waiting,
+        activity: Activity::Waiting,
         steps: (1, 4),
         unchanged_ms: 2000,
         awaited: peers.iter().map(|peer| Awaited { peer: *peer, receives: true }).collect(),

@@ -590,8 +590,8 @@ impl MessageLinks {
     }
 
     /// Returns whether [`MessageLinks::poll`] would find an event; none if only a poll can tell.
-    pub fn glance(&mut self) -> Option<bool> {
-        if self.is_connecting() { None } else { self.lane.glance() }
+    pub fn peek(&mut self) -> Option<bool> {
+        if self.is_connecting() { None } else { self.lane.peek() }
     }
 
     /// Makes progress with requested connections. Returns whether anything has changed.

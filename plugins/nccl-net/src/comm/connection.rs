@@ -46,7 +46,7 @@ impl Drop for OwnedMemory {
 pub(crate) struct ConnectionSettings {
     pub(crate) device: Arc<dyn Device>,
     /// Device that the caller's memory is registered with.
-    pub(crate) home: Arc<dyn Device>,
+    pub(crate) mr_device: Arc<dyn Device>,
     /// Traffic class of packets; none for the device's.
     pub(crate) traffic_class: Option<u8>,
 }
@@ -68,7 +68,7 @@ pub(crate) struct Connection {
     pub(crate) device: Arc<dyn Device>,
     /// Device that the caller's memory is registered with. It is `device`, unless both sides map
     /// memory of `device`: the caller's memory is never mapped.
-    pub(crate) home: Arc<dyn Device>,
+    pub(crate) mr_device: Arc<dyn Device>,
     outbox: Vec<WorkRequest>,
     events: Vec<Event>,
     /// Name of the other side, as it calls itself.
@@ -83,7 +83,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn new(
-        ConnectionSettings { device, home, traffic_class }: &ConnectionSettings,
+        ConnectionSettings { device, mr_device, traffic_class }: &ConnectionSettings,
         connected: Connected,
         now: Instant,
     ) -> Result<Connection, TransportError> {
@@ -96,7 +96,7 @@ impl Connection {
             lane,
             endpoint,
             device: Arc::clone(device),
-            home: Arc::clone(home),
+            mr_device: Arc::clone(mr_device),
             outbox: Vec::with_capacity(AT_ONCE),
             events: Vec::with_capacity(AT_ONCE),
             peer: "the peer".to_owned(),
@@ -125,8 +125,8 @@ impl Connection {
     }
 
     /// Returns whether the peer can write to the caller's memory.
-    pub(crate) fn reaches_home(&self) -> bool {
-        Arc::ptr_eq(&self.device, &self.home) && !self.device.caps().mapped
+    pub(crate) fn reaches_caller_memory(&self) -> bool {
+        Arc::ptr_eq(&self.device, &self.mr_device) && !self.device.caps().mapped
     }
 
     /// Returns whether the device can change the source and destination of puts under way.

@@ -81,7 +81,7 @@ pub(crate) struct Receiver {
     /// Ring of the peer, once it is known.
     ring: Option<RemoteMr>,
     /// True once the peer has said that it is ready.
-    is_met: bool,
+    is_peer_ready: bool,
     /// Groups by number, modulo their count.
     groups: Vec<Group>,
     /// Group of the buffer that was finished last, and the time: later groups have waited for it.
@@ -152,7 +152,7 @@ impl Receiver {
             slots,
             records,
             ring: None,
-            is_met: false,
+            is_peer_ready: false,
             groups: (0..GROUPS).map(group).collect(),
             finished: (0, now),
             next: 0,
@@ -178,7 +178,7 @@ impl Receiver {
 
     /// Returns whether messages can be received.
     pub(crate) fn is_ready(&self) -> bool {
-        self.ring.is_some() && self.is_met
+        self.ring.is_some() && self.is_peer_ready
     }
 
     /// Returns whether a receive waits, or anything posted needs another poll.
@@ -351,7 +351,7 @@ impl Receiver {
                     self.ring = Some(self.connection.import(&key)?);
                     self.connection.note(&Note::Ready)?;
                 }
-                Some(Note::Ready) => self.is_met = true,
+                Some(Note::Ready) => self.is_peer_ready = true,
                 Some(Note::Peer(name)) => self.connection.peer = name,
                 _ => return Err(nonsense()),
             },
@@ -663,7 +663,7 @@ impl Receiver {
         if let Some(known) = self.known.iter().find(|known| known.mr == id) {
             return known.number;
         }
-        if !self.connection.reaches_home() {
+        if !self.connection.reaches_caller_memory() {
             return THROUGH_SLOTS;
         }
         let number = self.numbers;

@@ -116,7 +116,7 @@ pub(crate) struct Sender {
     zero_copy: [Option<u8>; SLOTS_MAX],
     slots: Option<Slots>,
     /// True once the peer has said that it is ready.
-    is_met: bool,
+    is_peer_ready: bool,
     /// Number of chunks that were sent so far, modulo 2^32.
     chunks: u32,
     /// Memory of the peer, by the peer's numbers.
@@ -169,7 +169,7 @@ impl Sender {
             busy: 0,
             zero_copy: [None; SLOTS_MAX],
             slots: None,
-            is_met: false,
+            is_peer_ready: false,
             chunks: 0,
             memory: BTreeMap::new(),
             tags: Tags::default(),
@@ -186,7 +186,7 @@ impl Sender {
 
     /// Returns whether messages can be sent.
     pub(crate) fn is_ready(&self) -> bool {
-        self.slots.is_some() && self.is_met
+        self.slots.is_some() && self.is_peer_ready
     }
 
     /// Returns whether a request is open, or anything posted needs another poll.
@@ -471,7 +471,7 @@ impl Sender {
                 }
             }
             Note::Peer(name) => self.connection.peer = name,
-            Note::Ready => self.is_met = true,
+            Note::Ready => self.is_peer_ready = true,
             Note::Ring(_) => return Err(()),
         }
         Ok(())

@@ -74,7 +74,7 @@ impl House {
     fn over(world: World, rails: u32, devices: &[Arc<dyn Device>; 2], settings: Settings) -> House {
         let connection_settings = |side: usize| {
             let device = Arc::clone(&devices[side]);
-            ConnectionSettings { home: Arc::clone(&device), device, traffic_class: None }
+            ConnectionSettings { mr_device: Arc::clone(&device), device, traffic_class: None }
         };
         let mut listener = devices[0].listen(&SECRET).unwrap();
         let mut address = listener.address();
@@ -252,8 +252,8 @@ fn run(house: &mut House, messages: &[Message], random: &mut Random, fails: bool
     let (from, into) = (Region::private(bytes.max(1)), Region::private(bytes.max(1)));
     let pattern: Vec<u8> = (0..bytes).map(|at| (at * 31 + at / 251) as u8).collect();
     from.write(0, &pattern).unwrap();
-    let source = Arc::new(ok(Mr::new(&house.sender.connection().home, from)));
-    let sink = Arc::new(ok(Mr::new(&house.receiver.connection().home, into.clone())));
+    let source = Arc::new(ok(Mr::new(&house.sender.connection().mr_device, from)));
+    let sink = Arc::new(ok(Mr::new(&house.receiver.connection().mr_device, into.clone())));
     let number = house.numbers.add(Box::new(())).unwrap();
     let mut traffic = Traffic {
         messages,
@@ -328,7 +328,7 @@ fn what_nobody_wants_or_sends_is_given_up_with_a_sentence() {
         let mut house = House::new(1, 3, settings);
         let start = house.world.now();
         let bytes = Region::private(1 << 20);
-        let source = Arc::new(ok(Mr::new(&house.sender.connection().home, bytes)));
+        let source = Arc::new(ok(Mr::new(&house.sender.connection().mr_device, bytes)));
         let sent = ok(house.sender.isend(start, Some(source), 0, 70_000, 9)).unwrap();
         let nothing = Buffer { tag: 8, ..Buffer::default() };
         let posted = ok(house.receiver.irecv(start, &[nothing])).unwrap();
@@ -421,7 +421,7 @@ fn a_closed_receiver_discards_what_still_comes() {
     let world = World::new(2, Conditions { redirects: false, ..Conditions::default() }, 1);
     let devices = [0, 1].map(|side| device(&world, 1, side));
     let House { mut sender, receiver, .. } = House::over(world, 1, &devices, SETTINGS);
-    let source = Arc::new(ok(Mr::new(&sender.connection().home, Region::private(70_000))));
+    let source = Arc::new(ok(Mr::new(&sender.connection().mr_device, Region::private(70_000))));
     let progress = Progress::default();
     let closed = ccl_clock::now();
     progress.close_receiver(Box::new(receiver));

@@ -28,7 +28,7 @@ pub struct Group {
 
 /// Action of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum Action {
     /// A collective.
     Collective {
         /// Kind of collective.
@@ -69,7 +69,7 @@ pub struct Entry {
     /// Number of the node in the trace.
     pub node: u64,
     /// The action.
-    pub what: What,
+    pub what: Action,
     /// Time of the beginning, in microseconds; 0 if unknown.
     pub start_us: u64,
     /// Duration in microseconds; 0 if unknown.
@@ -173,7 +173,7 @@ fn brings_a_block(collective: Collective) -> bool {
 impl Entry {
     /// Returns whether both entries are messages of one group call: they have the same times.
     fn is_beside(&self, other: &Entry) -> bool {
-        let is_message = |entry: &Entry| !matches!(entry.what, What::Collective { .. });
+        let is_message = |entry: &Entry| !matches!(entry.what, Action::Collective { .. });
         let times = |entry: &Entry| (entry.start_us, entry.duration_us);
         is_message(self) && is_message(other) && self.start_us > 0 && times(self) == times(other)
     }
@@ -208,9 +208,9 @@ impl Job {
 
     fn node(&self, rank: Rank, entry: &Entry, before: &[u64]) -> Node {
         let mut node = match entry.what {
-            What::Send { to, bytes, tag } => message_node(true, rank, to, bytes, tag),
-            What::Recv { from, bytes, tag } => message_node(false, from, rank, bytes, tag),
-            What::Collective { collective, group, bytes, root, is_uneven } => {
+            Action::Send { to, bytes, tag } => message_node(true, rank, to, bytes, tag),
+            Action::Recv { from, bytes, tag } => message_node(false, from, rank, bytes, tag),
+            Action::Collective { collective, group, bytes, root, is_uneven } => {
                 let comm_type = comm_type(collective).map_or(0, |kind| kind as i64);
                 let members = self.groups.get(group).map_or(1, |group| group.members.len().max(1));
                 let share = if brings_a_block(collective) { members as u64 } else { 1 };
@@ -315,9 +315,11 @@ impl Job {
     fn calls(&self, index: usize, group: &Group, calls: &mut Vec<Call>) -> Result<(), String> {
         let of = |rank: Rank| {
             let list = self.lists.get(rank as usize).map_or(&[][..], Vec::as_slice);
-            list.iter().filter(
-                move |entry| matches!(entry.what, What::Collective { group, .. } if group == index),
-            )
+            let is_member = move |action: &Action| match action {
+                Action::Collective { group, .. } => *group == index,
+                _ => false,
+            };
+            list.iter().filter(move |entry| is_member(&entry.what))
         };
         let Some((&first, others)) = group.members.split_first() else { return Ok(()) };
         let mut others: Vec<_> = others.iter().map(|rank| (*rank, of(*rank))).collect();
@@ -374,7 +376,7 @@ impl Job {
         let mut received: BTreeMap<_, Vec<(u64, Rank, &Entry)>> = BTreeMap::new();
         for (rank, list) in (0..).zip(&self.lists) {
             for entry in list {
-                if let What::Recv { from, bytes, tag } = entry.what {
+                if let Action::Recv { from, bytes, tag } = entry.what {
                     received.entry((from, rank, tag)).or_default().push((bytes, rank, entry));
                 }
             }
@@ -383,7 +385,7 @@ impl Job {
         let mut sent = Vec::new();
         for (rank, list) in (0..).zip(&self.lists) {
             for entry in list {
-                let What::Send { to, bytes, tag } = entry.what else { continue };
+                let Action::Send { to, bytes, tag } = entry.what else { continue };
                 let place = self.place(rank, entry);
                 let matching = received.get_mut(&(rank, to, tag)).and_then(Vec::pop);
                 match matching {
@@ -422,16 +424,16 @@ fn named(group: &Group) -> String {
 
 fn bytes_of(entry: &Entry) -> u64 {
     match entry.what {
-        What::Collective { bytes, .. } | What::Send { bytes, .. } | What::Recv { bytes, .. } => {
-            bytes
-        }
+        Action::Collective { bytes, .. }
+        | Action::Send { bytes, .. }
+        | Action::Recv { bytes, .. } => bytes,
     }
 }
 
 fn call_of(entry: &Entry) -> Call {
     let Entry { what, start_us, duration_us, .. } = *entry;
     let (collective, group, bytes, root, is_uneven) = match what {
-        What::Collective { collective, group, bytes, root, is_uneven } => {
+        Action::Collective { collective, group, bytes, root, is_uneven } => {
             (collective, group, bytes, root, is_uneven)
         }
         _ => (Collective::SendRecv, 0, bytes_of(entry), 0, true),
@@ -439,9 +441,9 @@ fn call_of(entry: &Entry) -> Call {
     Call { collective, group, bytes, root, is_uneven, start_us, duration_us }
 }
 
-fn is_same(one: &What, other: &What) -> bool {
-    let key = |what: &What| match *what {
-        What::Collective { collective, group, bytes, root, is_uneven } => {
+fn is_same(one: &Action, other: &Action) -> bool {
+    let key = |what: &Action| match *what {
+        Action::Collective { collective, group, bytes, root, is_uneven } => {
             let bytes = if is_uneven { 0 } else { bytes };
             Some((collective, group, bytes, root, is_uneven))
         }
@@ -450,14 +452,14 @@ fn is_same(one: &What, other: &What) -> bool {
     key(one) == key(other)
 }
 
-fn in_words(what: &What) -> String {
+fn in_words(what: &Action) -> String {
     match *what {
-        What::Collective { collective, bytes, root, .. } if collective.has_root() => {
+        Action::Collective { collective, bytes, root, .. } if collective.has_root() => {
             format!("{collective} of {bytes} bytes, root {root}")
         }
-        What::Collective { collective, bytes, .. } => format!("{collective} of {bytes} bytes"),
-        What::Send { to, bytes, .. } => format!("a send of {bytes} bytes to {to}"),
-        What::Recv { from, bytes, .. } => format!("a receive of {bytes} bytes from {from}"),
+        Action::Collective { collective, bytes, .. } => format!("{collective} of {bytes} bytes"),
+        Action::Send { to, bytes, .. } => format!("a send of {bytes} bytes to {to}"),
+        Action::Recv { from, bytes, .. } => format!("a receive of {bytes} bytes from {from}"),
     }
 }
 
@@ -719,7 +721,7 @@ fn list(path: &str, trace: &Trace, rank: Rank, groups: &[Group]) -> Result<Vec<E
     Ok(list)
 }
 
-fn what(node: &Node, rank: Rank, groups: &[Group]) -> Result<Option<What>, String> {
+fn what(node: &Node, rank: Rank, groups: &[Group]) -> Result<Option<Action>, String> {
     let kind = NodeType::try_from(node.r#type).ok().filter(|kind| *kind != NodeType::Invalid);
     match kind {
         None => Err(format!(
@@ -737,7 +739,7 @@ fn wanted(node: &Node, name: &str) -> Result<u64, String> {
     found.ok_or_else(|| format!("{} has no {name}; write it as an attribute", node.name))
 }
 
-fn collective(node: &Node, rank: Rank, groups: &[Group]) -> Result<What, String> {
+fn collective(node: &Node, rank: Rank, groups: &[Group]) -> Result<Action, String> {
     let kind = wanted(node, "comm_type")?;
     let known = i32::try_from(kind).ok().and_then(|kind| CommType::try_from(kind).ok());
     let known = known.ok_or_else(|| format!("comm_type {kind} is none of Chakra's, 0 to 9"))?;
@@ -766,10 +768,10 @@ fn collective(node: &Node, rank: Rank, groups: &[Group]) -> Result<What, String>
     let root = Rank::try_from(root).ok().filter(|root| (*root as usize) < members.len());
     let root = root.ok_or_else(|| format!("its root is none of {} ranks", members.len()))?;
     let is_uneven = number(&node.attr, "uneven")? == Some(1);
-    Ok(What::Collective { collective, group, bytes, root, is_uneven })
+    Ok(Action::Collective { collective, group, bytes, root, is_uneven })
 }
 
-fn message(node: &Node, rank: Rank, groups: &[Group]) -> Result<What, String> {
+fn message(node: &Node, rank: Rank, groups: &[Group]) -> Result<Action, String> {
     let ranks = groups.first().map_or(0, |all| all.members.len());
     let peer = |name: &str| {
         let peer = wanted(node, name)?;
@@ -791,8 +793,8 @@ fn message(node: &Node, rank: Rank, groups: &[Group]) -> Result<What, String> {
         return Err("it is a message to itself; leave it out".to_owned());
     }
     Ok(match sends {
-        true => What::Send { to: peer, bytes, tag },
-        false => What::Recv { from: peer, bytes, tag },
+        true => Action::Send { to: peer, bytes, tag },
+        false => Action::Recv { from: peer, bytes, tag },
     })
 }
 

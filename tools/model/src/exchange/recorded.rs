@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use ccl_core::types::{Collective, DataType, Rank};
 use serde::Deserialize;
 
-use super::job::{Entry, Group, Job, What};
+use super::job::{Action, Entry, Group, Job};
 use ccl_traffic::matrix::RANKS_MAX;
 
 /// Most bytes of all files together.
@@ -183,7 +183,7 @@ fn of(found: BTreeMap<String, Communicator>, prefix: &str) -> Result<Recorded, S
         messages: 0,
         is_cut: false,
     };
-    let mut lists: Vec<Vec<(Operation, What)>> = Vec::new();
+    let mut lists: Vec<Vec<(Operation, Action)>> = Vec::new();
     lists.resize_with(most as usize, Vec::new);
     let several = found.len() > 1;
     for (name, communicator) in &found {
@@ -270,7 +270,7 @@ fn messages(
     operation: &Operation,
     (group, members): (usize, &[Rank]),
     own: Rank,
-) -> Result<Vec<What>, String> {
+) -> Result<Vec<Action>, String> {
     let Operation { number, what, sends, recvs, .. } = operation;
     let tag = group as u64;
     let other = |(peer, bytes): &(Rank, u64)| {
@@ -281,16 +281,16 @@ fn messages(
         Ok::<_, String>((peer.ok_or_else(wrong)?, *bytes))
     };
     let (sends, recvs) = (sends.iter().map(other), recvs.iter().map(other));
-    let sends = sends.map(|sent| sent.map(|(to, bytes)| (to, What::Send { to, bytes, tag })));
-    let recvs = recvs.map(|got| got.map(|(from, bytes)| (from, What::Recv { from, bytes, tag })));
+    let sends = sends.map(|sent| sent.map(|(to, bytes)| (to, Action::Send { to, bytes, tag })));
+    let recvs = recvs.map(|got| got.map(|(from, bytes)| (from, Action::Recv { from, bytes, tag })));
     let all = sends.chain(recvs).collect::<Result<Vec<_>, _>>()?;
     Ok(all.into_iter().filter(|(peer, _)| *peer != own).map(|(_, done)| done).collect())
 }
 
 /// Sorts operations by their beginnings; without times they keep their order.
-fn entries(mut list: Vec<(Operation, What)>) -> Vec<Entry> {
+fn entries(mut list: Vec<(Operation, Action)>) -> Vec<Entry> {
     list.sort_by_key(|(operation, _)| operation.start_us);
-    let entry = |(node, (operation, what)): (u64, (Operation, What))| {
+    let entry = |(node, (operation, what)): (u64, (Operation, Action))| {
         let Operation { start_us, duration_us, .. } = operation;
         Entry { node, what, start_us, duration_us }
     };
@@ -331,7 +331,7 @@ fn threads(name: &str) -> String {
     )
 }
 
-fn what(operation: &Operation, group: usize, ranks: u32) -> Result<Option<What>, String> {
+fn what(operation: &Operation, group: usize, ranks: u32) -> Result<Option<Action>, String> {
     let Some(name) = &operation.collective else { return Ok(None) };
     let collective: Collective = name.parse().map_err(|error| {
         format!("operation {}: {error}; was it recorded by a newer version?", operation.number)
@@ -358,7 +358,7 @@ fn what(operation: &Operation, group: usize, ranks: u32) -> Result<Option<What>,
     };
     let bytes = bytes.filter(|bytes| i64::try_from(*bytes).is_ok());
     let bytes = bytes.ok_or_else(|| wrong("it has more than 2^63 bytes".to_owned()))?;
-    Ok(Some(What::Collective { collective, group, bytes, root, is_uneven }))
+    Ok(Some(Action::Collective { collective, group, bytes, root, is_uneven }))
 }
 
 /// Fuzz target: any recording becomes a job or is refused.

@@ -383,7 +383,7 @@ impl fmt::Display for Comparison {
 mod tests {
     use crate::topology::presets;
 
-    use super::super::job::{self, Group, What};
+    use super::super::job::{self, Action, Group};
     use super::*;
 
     /// Returns a job of sixteen ranks: two calls of all, one of every other rank, at these times.
@@ -395,7 +395,7 @@ mod tests {
         ];
         let entry = |node: usize, collective, group, bytes| job::Entry {
             node: node as u64,
-            what: What::Collective { collective, group, bytes, root: 0, is_uneven: false },
+            what: Action::Collective { collective, group, bytes, root: 0, is_uneven: false },
             start_us: times[node],
             duration_us: if times[node] > 0 { 500 } else { 0 },
         };

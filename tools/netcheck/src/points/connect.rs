@@ -34,7 +34,7 @@ pub(super) const HANDLE_IS_128_BYTES: Point = Point::pair(
         side.barrier()
     },
 )
-.resting_on(Some(LOADS));
+.depending_on(Some(LOADS));
 
 pub(super) const CONNECTS: Point = Point::pair(
     super::CONNECTS,
@@ -42,7 +42,7 @@ pub(super) const CONNECTS: Point = Point::pair(
     connects,
     connects,
 )
-.resting_on(Some(HANDLE));
+.depending_on(Some(HANDLE));
 
 fn connects(side: &Side) -> Outcome {
     let net = side.net()?;
@@ -56,7 +56,7 @@ pub(super) const ONE_MESSAGE: Point = Point::pair(
     one_message,
     one_message,
 )
-.resting_on(Some(super::CONNECTS));
+.depending_on(Some(super::CONNECTS));
 
 fn one_message(side: &Side) -> Outcome {
     let net = side.net()?;
@@ -146,7 +146,7 @@ pub(super) const GIVES_UP: Point = Point::pair(
         side.barrier()
     },
 )
-.resting_on(Some(HANDLE));
+.depending_on(Some(HANDLE));
 
 /// Number of connections from one listener.
 const CONNECTIONS: usize = 10;

@@ -29,7 +29,7 @@ pub(crate) struct Point {
     /// Multiple of the usual time that the point may take.
     pub(crate) patience: u32,
     /// Name of the point without which this one cannot pass.
-    pub(crate) rests_on: Option<&'static str>,
+    pub(crate) depends_on: Option<&'static str>,
     /// Test of the point.
     pub(crate) act: Act,
 }
@@ -85,8 +85,8 @@ pub(crate) const ONE_MESSAGE: &str = "one_message";
 impl Point {
     /// Makes a point of the contract that runs in one process and rests on [`LOADS`].
     const fn alone(name: &'static str, demand: &'static str, act: fn(&Side) -> Outcome) -> Point {
-        let (act, rests_on) = (Act::Alone(act), Some(LOADS));
-        Point { name, demand, kind: Kind::Contract, patience: 1, rests_on, act }
+        let (act, depends_on) = (Act::Alone(act), Some(LOADS));
+        Point { name, demand, kind: Kind::Contract, patience: 1, depends_on, act }
     }
 
     /// Makes a point of the contract that runs in two processes and rests on [`ONE_MESSAGE`].
@@ -96,13 +96,13 @@ impl Point {
         receive: fn(&Side) -> Outcome,
         send: fn(&Side) -> Outcome,
     ) -> Point {
-        let (act, rests_on) = (Act::Pair { receive, send }, Some(ONE_MESSAGE));
-        Point { name, demand, kind: Kind::Contract, patience: 1, rests_on, act }
+        let (act, depends_on) = (Act::Pair { receive, send }, Some(ONE_MESSAGE));
+        Point { name, demand, kind: Kind::Contract, patience: 1, depends_on, act }
     }
 
     /// Sets the point that this one rests on, if any.
-    const fn resting_on(self, rests_on: Option<&'static str>) -> Point {
-        Point { rests_on, ..self }
+    const fn depending_on(self, depends_on: Option<&'static str>) -> Point {
+        Point { depends_on, ..self }
     }
 
     /// Marks the point as something that NCCL itself never does.
@@ -207,7 +207,7 @@ mod tests {
     fn every_point_but_the_first_rests_on_an_earlier_one() {
         for (at, point) in ALL.iter().enumerate() {
             let is_earlier = |name| ALL[..at].iter().any(|other| other.name == name);
-            assert!(point.rests_on.map_or(at == 0, is_earlier), "{}", point.name);
+            assert!(point.depends_on.map_or(at == 0, is_earlier), "{}", point.name);
         }
     }
 }

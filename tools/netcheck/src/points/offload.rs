@@ -17,7 +17,7 @@ pub(super) const DEVICE_HANDLES: Point = Point::pair(
     device_handles,
     device_handles,
 )
-.resting_on(Some(CONNECTS));
+.depending_on(Some(CONNECTS));
 
 fn device_handles(side: &Side) -> Outcome {
     let net = side.net()?;

@@ -19,7 +19,7 @@ pub(super) const LOADS_AND_NAMES: Point = Point::alone(
      succeeds. Without a device, as devices may say, nothing more is tried.",
     loads_and_names,
 )
-.resting_on(None);
+.depending_on(None);
 
 fn loads_and_names(side: &Side) -> Outcome {
     let plugin = side.plugin()?;

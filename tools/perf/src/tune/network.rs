@@ -6,7 +6,7 @@ use std::io::Write;
 use super::Tried;
 use crate::subject::SubjectError;
 use ferroccl::communicator::Communicator;
-use ferroccl::tools::Seen;
+use ferroccl::tools::Measurement;
 use ferroccl::transports::Choice;
 
 const ROUNDS: u32 = 7;
@@ -17,7 +17,7 @@ pub(super) fn look(
     communicator: &mut Communicator,
     out: &mut dyn Write,
 ) -> Result<Vec<Tried>, SubjectError> {
-    let Some(seen) = communicator.look_at_network(ROUNDS)? else { return Ok(Vec::new()) };
+    let Some(seen) = communicator.measure_network(ROUNDS)? else { return Ok(Vec::new()) };
     let tried = worth(&seen, communicator.transport());
     if communicator.rank() == 0 {
         writeln!(out, "{}", said(&seen, &tried))?;
@@ -26,7 +26,7 @@ pub(super) fn look(
 }
 
 /// Describes the result, and the settings that are tried because of it.
-fn said(seen: &Seen, tried: &[Tried]) -> String {
+fn said(seen: &Measurement, tried: &[Tried]) -> String {
     let names: Vec<&str> = tried.iter().map(|tried| tried.variable).collect();
     match names.is_empty() {
         true => seen.to_string(),
@@ -36,8 +36,8 @@ fn said(seen: &Seen, tried: &[Tried]) -> String {
 
 /// Returns settings with more flows, if the present flows get less bandwidth together than one pair
 /// alone.
-fn worth(seen: &Seen, transport: &str) -> Vec<Tried> {
-    if !seen.is_crowded() {
+fn worth(seen: &Measurement, transport: &str) -> Vec<Tried> {
+    if !seen.is_oversubscribed() {
         return Vec::new();
     }
     let network = Choice::named(transport).ok().and_then(|choice| choice.network);
@@ -54,13 +54,13 @@ mod tests {
 
     #[test]
     fn what_gets_slower_in_company_is_tried() {
-        let seen = Seen { pairs: 4, round_trip_us: 12.0, alone: 10e9, together: 2.5e9 };
+        let seen = Measurement { pairs: 4, round_trip_us: 12.0, alone: 10e9, together: 2.5e9 };
         let tried = worth(&seen, "shm+tcp");
         assert_eq!(tried[0].variable, "FERROCCL_SOCKETS");
         let text = said(&seen, &tried);
         assert!(text.ends_with("on one path; FERROCCL_SOCKETS tried for that"), "{text}");
         assert_eq!(worth(&seen, "shm+verbs")[0].variable, "FERROCCL_IB_POLICY");
-        let quiet = Seen { together: 9e9, ..seen };
+        let quiet = Measurement { together: 9e9, ..seen };
         assert_eq!(worth(&quiet, "tcp"), []);
         assert_eq!(said(&quiet, &[]), quiet.to_string());
     }

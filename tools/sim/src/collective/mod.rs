@@ -38,7 +38,7 @@ pub const REAL_RANKS_MAX: u32 = 1_024;
 
 /// Parameters of a run.
 #[derive(Clone, Debug)]
-pub struct Manner {
+pub struct RunParams {
     /// Channels, slots and budget of every rank.
     pub links: admission::Config,
     /// Striping of messages over queue pairs, and most bytes and messages in flight of a NIC.
@@ -54,10 +54,10 @@ pub struct Manner {
     pub lean: bool,
 }
 
-impl Default for Manner {
+impl Default for RunParams {
     /// Returns two channels of eight slots of 128 KiB, one queue pair, 2 MiB in flight from a NIC.
-    fn default() -> Manner {
-        Manner {
+    fn default() -> RunParams {
+        RunParams {
             links: admission::Config {
                 channels: 2,
                 slots: 8,
@@ -110,23 +110,23 @@ pub fn run(
     router: &mut Router,
     call: &Call,
     fold: Fold,
-    manner: &Manner,
+    params: &RunParams,
 ) -> Result<Outcome, SimError> {
     let hosts = Job::first(network.plan().hosts).layout(network.plan().ranks_per_host);
-    if fold.stride < fold.ranks && manner.late.iter().any(|(_, late_s)| *late_s > 0.0) {
+    if fold.stride < fold.ranks && params.late.iter().any(|(_, late_s)| *late_s > 0.0) {
         let reason = "one of them is late; simulate at most 1,024 ranks, each for itself";
         return Err(SimError::NotAlike { reason: reason.to_owned() });
     }
-    if u32::try_from(manner.links.slot_bytes).is_err() {
+    if u32::try_from(params.links.slot_bytes).is_err() {
         let remedy = "give less than 4 GiB";
-        return Err(SimError::number("the bytes of a slot", manner.links.slot_bytes, remedy));
+        return Err(SimError::number("the bytes of a slot", params.links.slot_bytes, remedy));
     }
-    let lean = manner.lean || fold.ranks > REAL_RANKS_MAX;
-    if lean && manner.links.slots > 32 {
+    let lean = params.lean || fold.ranks > REAL_RANKS_MAX;
+    if lean && params.links.slots > 32 {
         let remedy = "give at most 32 where there are more than 1,024 ranks";
-        return Err(SimError::number("the number of slots", manner.links.slots, remedy));
+        return Err(SimError::number("the number of slots", params.links.slots, remedy));
     }
-    let setup = Setup { network, call, hosts: &hosts, fold, manner };
+    let setup = Setup { network, call, hosts: &hosts, fold, params };
     if lean { setup.run::<Walk, Counted>(router) } else { setup.run::<Execution, Admitted>(router) }
 }
 
@@ -140,11 +140,11 @@ pub(crate) fn steps(
     network: &Network,
     scheme: Scheme,
     call: &Call,
-    manner: &Manner,
+    params: &RunParams,
 ) -> Result<f64, SimError> {
     let hosts = Job::first(network.plan().hosts).layout(network.plan().ranks_per_host);
     let fold = Fold::none(network.ranks());
-    let setup = Setup { network, call, hosts: &hosts, fold, manner };
+    let setup = Setup { network, call, hosts: &hosts, fold, params };
     setup.steps(&setup.program(0), scheme)
 }
 
@@ -154,7 +154,7 @@ struct Setup<'a> {
     call: &'a Call,
     hosts: &'a Hosts,
     fold: Fold,
-    manner: &'a Manner,
+    params: &'a RunParams,
 }
 
 impl Setup<'_> {
@@ -177,8 +177,8 @@ impl Setup<'_> {
         }
         let slots = programs.iter().map(|program| self.slots(program)).min().unwrap_or(1);
         let mut world: World<'_, E> =
-            World::new(self.network, router, self.fold, self.manner, &programs, slots);
-        let channels = self.manner.links.channels.max(1);
+            World::new(self.network, router, self.fold, self.params, &programs, slots);
+        let channels = self.params.links.channels.max(1);
         let mut machines = Vec::with_capacity(stride as usize);
         for program in &programs {
             machines.push(M::new(program, channels, &self.numbers(program)?));
@@ -205,12 +205,12 @@ impl Setup<'_> {
 
     fn program(&self, rank: Rank) -> Program {
         let schedule = self.call.schedule(rank, self.hosts);
-        lower_for_slots(&schedule, Alias::APART, self.manner.links.slots.min(2))
+        lower_for_slots(&schedule, Alias::APART, self.params.links.slots.min(2))
     }
 
     /// Returns the slots of each link: a receiver's budget divided among its peers.
     fn slots(&self, program: &Program) -> u32 {
-        self.manner.links.equal_slots(program.recv_peers.len())
+        self.params.links.equal_slots(program.recv_peers.len())
     }
 
     fn numbers(&self, program: &Program) -> Result<CallParams, SimError> {
@@ -222,15 +222,15 @@ impl Setup<'_> {
         let (input, output) = layouts.map_err(|error| {
             SimError::number("the collective", error, "choose one whose blocks are equally long")
         })?;
-        let slot_bytes = self.manner.links.slot_bytes;
+        let slot_bytes = self.params.links.slot_bytes;
         Ok(CallParams { input, output, element_bytes: ELEMENT_BYTES, slot_bytes })
     }
 
     /// Refuses a run whose memory, by an estimate of its links and unrolled steps, is too large.
     fn check_memory(&self, program: &Program) -> Result<(), SimError> {
         let peers = program.send_peers.len() as u64;
-        let links = peers * u64::from(self.manner.links.channels.max(1));
-        let lean = self.manner.lean || self.fold.ranks > REAL_RANKS_MAX;
+        let links = peers * u64::from(self.params.links.channels.max(1));
+        let lean = self.params.lean || self.fold.ranks > REAL_RANKS_MAX;
         let each = if lean { 24 * links + 16 * peers } else { 500 * links + 300 * peers };
         let bytes = (each + 4096) as f64 * f64::from(self.fold.stride);
         let what = format!("the links of {} ranks", self.fold.stride);

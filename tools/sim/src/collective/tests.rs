@@ -11,8 +11,14 @@ fn call(collective: Collective, algorithm: &str, bytes: u64) -> Call {
     Call::new(collective, algorithm, bytes).unwrap()
 }
 
-fn outcome(network: &Network, scheme: Scheme, call: &Call, fold: Fold, manner: &Manner) -> Outcome {
-    run(network, &mut Router::new(scheme, 7), call, fold, manner).unwrap()
+fn outcome(
+    network: &Network,
+    scheme: Scheme,
+    call: &Call,
+    fold: Fold,
+    params: &RunParams,
+) -> Outcome {
+    run(network, &mut Router::new(scheme, 7), call, fold, params).unwrap()
 }
 
 const CASES: [(Collective, &str); 8] = [
@@ -35,9 +41,9 @@ fn work_is_estimated_by_messages() {
     for (collective, algorithm) in CASES {
         for (bytes, lean) in [(1 << 20, false), (24 << 20, true)] {
             let call = call(collective, algorithm, bytes);
-            let manner = Manner { lean, settle_s: 1e-6, ..Manner::default() };
-            let found = outcome(&network, Scheme::HashedPairs, &call, fold, &manner);
-            let steps = steps(&network, Scheme::HashedPairs, &call, &manner).unwrap();
+            let params = RunParams { lean, settle_s: 1e-6, ..RunParams::default() };
+            let found = outcome(&network, Scheme::HashedPairs, &call, fold, &params);
+            let steps = steps(&network, Scheme::HashedPairs, &call, &params).unwrap();
             let over = steps / 4.0 / found.messages as f64;
             assert!((0.5..=2.0).contains(&over), "{algorithm} of {collective}: {over}");
         }
@@ -46,7 +52,7 @@ fn work_is_estimated_by_messages() {
     let network = Network::new(plan).unwrap();
     let call = call(Collective::AllReduce, "ring", 1 << 20);
     let mut router = Router::new(Scheme::Spray, 7);
-    let error = run(&network, &mut router, &call, fold, &Manner::default()).unwrap_err();
+    let error = run(&network, &mut router, &call, fold, &RunParams::default()).unwrap_err();
     assert!(matches!(error, SimError::Work { limit_millions: 0, .. }), "{error}");
 }
 
@@ -60,8 +66,8 @@ fn all_bytes_are_carried_and_none_without_a_credit() {
     for (collective, algorithm) in CASES {
         let call = call(collective, algorithm, 3 << 20);
         for scheme in [Scheme::HashedPairs, Scheme::Spray] {
-            let manner = Manner { fold_bytes_per_s: 1e12, ..Manner::default() };
-            let found = outcome(&network, scheme, &call, Fold::none(ranks), &manner);
+            let params = RunParams { fold_bytes_per_s: 1e12, ..RunParams::default() };
+            let found = outcome(&network, scheme, &call, Fold::none(ranks), &params);
             let mut sent = 0.0;
             for rank in 0..ranks {
                 for (peer, bytes) in call.sends(rank, &hosts) {
@@ -84,11 +90,11 @@ fn lean_ranks_do_what_real_ones_do() {
     assert_eq!(network.ranks(), 256);
     for (collective, algorithm) in CASES {
         let call = call(collective, algorithm, 1 << 20);
-        let real = Manner { settle_s: 1e-5, ..Manner::default() };
-        let lean = Manner { lean: true, ..real.clone() };
+        let real = RunParams { settle_s: 1e-5, ..RunParams::default() };
+        let lean = RunParams { lean: true, ..real.clone() };
         let fold = Fold::none(network.ranks());
         let [real, lean] =
-            [real, lean].map(|manner| outcome(&network, Scheme::HashedPairs, &call, fold, &manner));
+            [real, lean].map(|params| outcome(&network, Scheme::HashedPairs, &call, fold, &params));
         assert_eq!(real.ends_s, lean.ends_s, "{algorithm}");
         assert_eq!(real.messages, lean.messages);
         assert_eq!(real.carried_bytes, lean.carried_bytes);
@@ -110,11 +116,11 @@ fn folded_ranks_do_what_all_do() {
             (Collective::AllToAll, "direct"),
         ] {
             let call = call(collective, algorithm, 3 << 20);
-            let manner = Manner::default();
+            let params = RunParams::default();
             let fold = Fold::closest(&network, Scheme::Spray, &call).unwrap();
             assert!(fold.stride < ranks);
-            let all = outcome(&network, Scheme::Spray, &call, Fold::none(ranks), &manner);
-            let folded = outcome(&network, Scheme::Spray, &call, fold, &manner);
+            let all = outcome(&network, Scheme::Spray, &call, Fold::none(ranks), &params);
+            let folded = outcome(&network, Scheme::Spray, &call, fold, &params);
             let times = all.ends_s.iter().zip(0..);
             for (time_s, rank) in times {
                 let of = folded.ends_s[fold.of(rank) as usize];
@@ -150,7 +156,7 @@ fn cables_may_be_taken_together_where_all_is_sprayed() {
     let time_s = |plan| {
         let network = Network::new(plan).unwrap();
         let fold = Fold::none(network.ranks());
-        outcome(&network, Scheme::Spray, &call, fold, &Manner::default()).time_s
+        outcome(&network, Scheme::Spray, &call, fold, &RunParams::default()).time_s
     };
     let (many, one) = (time_s(plan.clone()), time_s(plan.collapsed()));
     assert!((many / one - 1.0).abs() < 1e-6, "{many} {one}");
@@ -161,11 +167,11 @@ fn a_ring_takes_about_its_roofline_and_a_late_rank_holds_up_all() {
     let network = Network::new(zone(4).plan().unwrap()).unwrap();
     let call = call(Collective::AllReduce, "hierarchical", 64 << 20);
     let fold = Fold::none(network.ranks());
-    let found = outcome(&network, Scheme::Spray, &call, fold, &Manner::default());
+    let found = outcome(&network, Scheme::Spray, &call, fold, &RunParams::default());
     let streams = Job::first(8).streams(&network, &call, 1, 0).unwrap();
     let over = found.time_s / roofline_s(&network, &streams);
     assert!((1.0..2.0).contains(&over), "{over}");
-    let late = Manner { late: vec![(5, 1e-3)], ..Manner::default() };
+    let late = RunParams { late: vec![(5, 1e-3)], ..RunParams::default() };
     let held_up = outcome(&network, Scheme::Spray, &call, fold, &late);
     assert!(held_up.ends_s.iter().all(|end_s| *end_s > 1e-3));
 }
@@ -178,6 +184,6 @@ fn more_than_memory_is_refused() {
     let call = call(Collective::AllToAll, "direct", 1 << 20);
     let fold = Fold::none(network.ranks());
     let mut router = Router::new(Scheme::Spray, 0);
-    let error = run(&network, &mut router, &call, fold, &Manner::default()).unwrap_err();
+    let error = run(&network, &mut router, &call, fold, &RunParams::default()).unwrap_err();
     assert!(error.to_string().contains("fold ranks that are alike"), "{error}");
 }

@@ -12,7 +12,7 @@ use ccl_core::types::Rank;
 
 use super::ends::Ends;
 use super::fold::Fold;
-use super::{Manner, Outcome};
+use super::{Outcome, RunParams};
 use crate::SimError;
 use crate::flows::{Ended, Flows, rounded_s};
 use crate::network::{Network, Path};
@@ -69,7 +69,7 @@ pub(super) struct World<'a, E> {
     network: &'a Network,
     router: &'a mut Router,
     fold: Fold,
-    manner: &'a Manner,
+    params: &'a RunParams,
     ranks_per_host: u32,
     /// Per simulated rank: index of its first entry in `distances`, which has the ascending
     /// distances to the ranks it sends to. One more entry marks the end.
@@ -159,7 +159,7 @@ impl<'a, E: Ends> World<'a, E> {
         network: &'a Network,
         router: &'a mut Router,
         fold: Fold,
-        manner: &'a Manner,
+        params: &'a RunParams,
         programs: &[Arc<Program>],
         slots: u32,
     ) -> World<'a, E> {
@@ -172,20 +172,20 @@ impl<'a, E: Ends> World<'a, E> {
             distances[from..].sort_unstable();
             first.push(distances.len() as u32);
         }
-        let channels = manner.links.channels.max(1) as usize;
+        let channels = params.links.channels.max(1) as usize;
         let pipes = (0..distances.len() * channels).map(|_| E::new(slots)).collect();
         let peers = programs.iter().map(|program| program.recv_peers.len()).max().unwrap_or(0);
-        let credits = peers * channels * slots as usize * manner.links.slot_bytes;
+        let credits = peers * channels * slots as usize * params.links.slot_bytes;
         let mut world = World {
             network,
             router,
             fold,
-            manner,
+            params,
             ranks_per_host: network.plan().ranks_per_host,
             first,
             distances,
             pipes,
-            flows: Flows::new(network, manner.settle_s),
+            flows: Flows::new(network, params.settle_s),
             events: BinaryHeap::new(),
             sequence: 0,
             now_s: 0.0,
@@ -210,7 +210,7 @@ impl<'a, E: Ends> World<'a, E> {
             },
         };
         for rank in 0..ranks as Rank {
-            let late = manner.late.iter().find(|(late, _)| *late == rank);
+            let late = params.late.iter().find(|(late, _)| *late == rank);
             world.after(late.map_or(0.0, |(_, by_s)| *by_s), Event::Begin(rank));
         }
         world
@@ -228,7 +228,7 @@ impl<'a, E: Ends> World<'a, E> {
     }
 
     /// Records that a link of a rank became ready, and wakes the rank.
-    fn hear(&mut self, rank: Rank, peer: Rank, channel: u32, receives: bool) {
+    fn link_ready(&mut self, rank: Rank, peer: Rank, channel: u32, receives: bool) {
         self.heard[rank as usize].push((Link { peer, channel }, receives));
         self.wake(rank);
     }
@@ -249,7 +249,7 @@ impl<'a, E: Ends> World<'a, E> {
         let own = self.first[sender] as usize..self.first[sender + 1] as usize;
         let distance = self.fold.distance(from, to);
         (own.start + position(&self.distances[own.clone()], distance))
-            * self.manner.links.channels.max(1) as usize
+            * self.params.links.channels.max(1) as usize
             + channel as usize
     }
 
@@ -265,10 +265,10 @@ impl<'a, E: Ends> World<'a, E> {
     /// Adds the time of combining `bytes` bytes to a rank: its sends of the result leave when this
     /// is done.
     pub(super) fn fold(&mut self, rank: Rank, bytes: usize) {
-        if self.manner.fold_bytes_per_s.is_finite() {
+        if self.params.fold_bytes_per_s.is_finite() {
             let inside = &mut self.inside[rank as usize];
             let begins_s = inside.folds_s.max(self.now_s);
-            inside.folds_s = begins_s + bytes as f64 / self.manner.fold_bytes_per_s;
+            inside.folds_s = begins_s + bytes as f64 / self.params.fold_bytes_per_s;
         }
     }
 
@@ -343,7 +343,7 @@ impl<'a, E: Ends> World<'a, E> {
 
     /// Starts the flows of waiting messages of a NIC, within the limits of the NIC.
     fn send(&mut self, rank: Rank) {
-        let spread = self.manner.spread;
+        let spread = self.params.spread;
         loop {
             let nic = &self.nics[rank as usize];
             let Some(index) = nic.waiting.front().copied() else { return };
@@ -456,10 +456,10 @@ impl<'a, E: Ends> World<'a, E> {
             Event::Leave(index) => self.leave(index),
             Event::Credit(pipe, sender, below) => {
                 self.pipes[pipe as usize].credit(below);
-                let channels = self.manner.links.channels.max(1);
+                let channels = self.params.links.channels.max(1);
                 let distance = self.distances[(pipe / channels) as usize];
                 let peer = (sender + distance) % self.fold.ranks;
-                self.hear(sender, peer, pipe % channels, false);
+                self.link_ready(sender, peer, pipe % channels, false);
             }
             Event::Arrive(index) => {
                 let message = self.messages[index as usize];
@@ -471,8 +471,8 @@ impl<'a, E: Ends> World<'a, E> {
                 // For the rank that stands for the receiver, the sender is at the same distance.
                 let ranks = self.fold.ranks;
                 let peer = (receiver + ranks - self.fold.distance(from, to)) % ranks;
-                self.hear(receiver, peer, channel, true);
-                self.hear(from, to, channel, false);
+                self.link_ready(receiver, peer, channel, true);
+                self.link_ready(from, to, channel, false);
             }
         }
     }

@@ -53,7 +53,7 @@ pub enum Transport {
 
 /// Parameters of a run.
 #[derive(Clone, Debug)]
-pub struct Manner {
+pub struct RunParams {
     /// Length of a step in seconds; a byte takes one step per hop.
     pub step_s: f64,
     /// Buffers of the switches of each tier.
@@ -113,7 +113,7 @@ const POINTS: usize = 400;
 struct Run<'a> {
     network: &'a Network,
     flows: &'a [Flow],
-    manner: &'a Manner,
+    params: &'a RunParams,
     /// Index of the first hop of each flow; one more entry marks the end.
     first: Vec<usize>,
     /// Per hop: its link, and the flow's bytes queued before it. The entry of the first hop is no
@@ -148,8 +148,8 @@ struct Run<'a> {
 ///
 /// If the flows take longer than `limit_s`; if a number is invalid; if they need more memory or
 /// work than the plan allows.
-pub fn run(network: &Network, flows: &[Flow], manner: &Manner) -> Result<Outcome, SimError> {
-    run_again(network, flows, manner, &mut Senders::default())
+pub fn run(network: &Network, flows: &[Flow], params: &RunParams) -> Result<Outcome, SimError> {
+    run_again(network, flows, params, &mut Senders::default())
 }
 
 /// Runs flows to their end, with senders in the state after an earlier run of as many flows. Only
@@ -161,24 +161,24 @@ pub fn run(network: &Network, flows: &[Flow], manner: &Manner) -> Result<Outcome
 pub fn run_again(
     network: &Network,
     flows: &[Flow],
-    manner: &Manner,
+    params: &RunParams,
     senders: &mut Senders,
 ) -> Result<Outcome, SimError> {
-    if !(manner.step_s > 0.0 && manner.step_s.is_finite()) {
+    if !(params.step_s > 0.0 && params.step_s.is_finite()) {
         let remedy = "give a part of a microsecond";
-        return Err(SimError::number("the step of queues, in seconds,", manner.step_s, remedy));
+        return Err(SimError::number("the step of queues, in seconds,", params.step_s, remedy));
     }
-    check_memory(network, flows, manner)?;
-    check_work(network, flows, manner)?;
-    let mut run = Run::new(network, flows, manner);
+    check_memory(network, flows, params)?;
+    check_work(network, flows, params)?;
+    let mut run = Run::new(network, flows, params);
     if senders.rates.len() == flows.len() {
         run.rates = std::mem::take(&mut senders.rates);
     }
     let mut open: Vec<usize> = (0..flows.len()).collect();
     let (mut step, mut every) = (0usize, 1);
     while !open.is_empty() {
-        let now_s = step as f64 * manner.step_s;
-        if now_s > manner.limit_s {
+        let now_s = step as f64 * params.step_s;
+        if now_s > params.limit_s {
             return Err(SimError::Stuck {
                 after_s: now_s,
                 open: open.len(),
@@ -192,7 +192,7 @@ pub fn run_again(
             let done = run.arrived[flow]
                 >= flows[flow].bytes - PACKET_BYTES.min(flows[flow].bytes / 100.0);
             if done {
-                run.outcome.ends_s[flow] = now_s + manner.step_s;
+                run.outcome.ends_s[flow] = now_s + params.step_s;
             }
             !done
         });
@@ -208,10 +208,10 @@ pub fn run_again(
 
 /// Refuses flows that need too much memory, by an estimate from the flows, their hops, and credits
 /// in flight.
-fn check_memory(network: &Network, flows: &[Flow], manner: &Manner) -> Result<(), SimError> {
+fn check_memory(network: &Network, flows: &[Flow], params: &RunParams) -> Result<(), SimError> {
     let hops: usize = flows.iter().map(|flow| flow.links.len()).sum();
-    let late = match manner.transport {
-        Transport::Admission { credit_s, .. } => (credit_s / manner.step_s).ceil().max(0.0),
+    let late = match params.transport {
+        Transport::Admission { credit_s, .. } => (credit_s / params.step_s).ceil().max(0.0),
         _ => 0.0,
     };
     let bytes = flows.len() as f64 * (150.0 + 8.0 * late) + hops as f64 * 32.0;
@@ -221,7 +221,7 @@ fn check_memory(network: &Network, flows: &[Flow], manner: &Manner) -> Result<()
 
 /// Refuses flows that need too much work. The estimate is, per step, the hops of the open flows
 /// (half of all flows on average), for as long as the busiest link is busy.
-fn check_work(network: &Network, flows: &[Flow], manner: &Manner) -> Result<(), SimError> {
+fn check_work(network: &Network, flows: &[Flow], params: &RunParams) -> Result<(), SimError> {
     let mut bytes = vec![0.0; network.links() as usize];
     let mut hops = 0;
     for flow in flows {
@@ -230,13 +230,13 @@ fn check_work(network: &Network, flows: &[Flow], manner: &Manner) -> Result<(), 
     }
     let busy = bytes.iter().zip(network.capacity()).filter(|(bytes, _)| **bytes > 0.0);
     let busiest_s = busy.map(|(bytes, capacity)| bytes / capacity).fold(0.0, f64::max);
-    let times = 0.5 * hops as f64 * busiest_s.min(manner.limit_s) / manner.step_s;
+    let times = 0.5 * hops as f64 * busiest_s.min(params.limit_s) / params.step_s;
     let what = format!("the queues of {} flows", flows.len());
     SimError::if_long(what, times, network.plan().work_millions)
 }
 
 impl<'a> Run<'a> {
-    fn new(network: &'a Network, flows: &'a [Flow], manner: &'a Manner) -> Run<'a> {
+    fn new(network: &'a Network, flows: &'a [Flow], params: &'a RunParams) -> Run<'a> {
         let links = network.links() as usize;
         let mut first = vec![0];
         for flow in flows {
@@ -244,28 +244,28 @@ impl<'a> Run<'a> {
         }
         let line_rate =
             |flow: &Flow| flow.links.first().map_or(0.0, |link| network.capacity()[*link as usize]);
-        let alpha = match manner.transport {
+        let alpha = match params.transport {
             Transport::Dcqcn(Dcqcn { alpha, .. }) => alpha,
             _ => 1.0,
         };
-        let delay = match manner.transport {
-            Transport::Admission { credit_s, .. } => (credit_s / manner.step_s).ceil() as usize,
+        let delay = match params.transport {
+            Transport::Admission { credit_s, .. } => (credit_s / params.step_s).ceil() as usize,
             _ => 0,
         };
         Run {
             network,
             flows,
-            manner,
+            params,
             links: flows.iter().flat_map(|flow| flow.links.iter().copied()).collect(),
             queued: vec![0.0; first[first.len() - 1]],
-            marked: match manner.transport {
+            marked: match params.transport {
                 Transport::Dcqcn(_) => vec![0.0; first[first.len() - 1]],
                 _ => Vec::new(),
             },
             first,
             sent: vec![0.0; flows.len()],
             arrived: vec![0.0; flows.len()],
-            window: windows(flows, &manner.transport),
+            window: windows(flows, &params.transport),
             uncredited: vec![0.0; flows.len()],
             late: vec![vec![0.0; flows.len()]; delay],
             rates: flows.iter().map(|flow| dcqcn::Rate::new(line_rate(flow), alpha)).collect(),
@@ -275,7 +275,7 @@ impl<'a> Run<'a> {
             under_way: vec![0.0; links],
             moved: vec![0.0; links],
             paused: vec![false; links],
-            random: Random::new(manner.seed),
+            random: Random::new(params.seed),
             outcome: Outcome {
                 ends_s: vec![0.0; flows.len()],
                 queue_bytes_max: vec![0.0; links],
@@ -283,7 +283,7 @@ impl<'a> Run<'a> {
                 used_max: vec![0.0; links],
                 pauses: vec![0; links],
                 paused_s: vec![0.0; links],
-                watched: vec![Vec::new(); manner.watched.len()],
+                watched: vec![Vec::new(); params.watched.len()],
                 ..Outcome::default()
             },
         }
@@ -301,12 +301,12 @@ impl<'a> Run<'a> {
         }
         let under_way = self.sent[flow] - self.arrived[flow] + self.uncredited[flow];
         let room = (self.window[flow] - under_way).max(0.0);
-        let rate = self.rates[flow].bytes_per_s() * self.manner.step_s;
+        let rate = self.rates[flow].bytes_per_s() * self.params.step_s;
         rate.min(of.bytes - self.sent[flow]).min(room).max(0.0)
     }
 
     fn step(&mut self, step: usize, open: &[usize]) {
-        let now_s = step as f64 * self.manner.step_s;
+        let now_s = step as f64 * self.params.step_s;
         self.total.fill(0.0);
         for &flow in open {
             let first = self.first[flow];
@@ -322,14 +322,14 @@ impl<'a> Run<'a> {
     /// Returns the part of a link's queue that the link carries in a step.
     fn part(&self, link: Link) -> f64 {
         let link = link as usize;
-        let carries = self.network.capacity()[link] * self.manner.step_s;
+        let carries = self.network.capacity()[link] * self.params.step_s;
         if self.paused[link] { 0.0 } else { (carries / self.total[link]).min(1.0) }
     }
 
     /// Moves the bytes that links carry in a step.
     fn serve(&mut self, step: usize, open: &[usize]) {
         let delay = self.late.len();
-        let now_s = step as f64 * self.manner.step_s;
+        let now_s = step as f64 * self.params.step_s;
         for &flow in open {
             let hops = self.first[flow]..self.first[flow + 1];
             let (mut came, mut came_marked) = (0.0, 0.0);
@@ -355,7 +355,7 @@ impl<'a> Run<'a> {
                 }
             }
             self.arrived[flow] += came;
-            if let Transport::Dcqcn(dcqcn) = &self.manner.transport {
+            if let Transport::Dcqcn(dcqcn) = &self.params.transport {
                 self.tell(dcqcn, flow, now_s, (came, came_marked));
             }
             if delay > 0 {
@@ -383,7 +383,7 @@ impl<'a> Run<'a> {
         self.outcome.in_flight_bytes_max = self.outcome.in_flight_bytes_max.max(most);
         for link in 0..self.held.len() {
             let carried = std::mem::take(&mut self.moved[link]);
-            let used = carried / (self.network.capacity()[link] * self.manner.step_s);
+            let used = carried / (self.network.capacity()[link] * self.params.step_s);
             self.outcome.carried_bytes[link] += carried;
             self.outcome.used_max[link] = self.outcome.used_max[link].max(used);
             let most = &mut self.outcome.queue_bytes_max[link];
@@ -397,7 +397,7 @@ impl<'a> Run<'a> {
                 self.paused[link] = false;
             }
             if self.paused[link] {
-                self.outcome.paused_s[link] += self.manner.step_s;
+                self.outcome.paused_s[link] += self.params.step_s;
             }
         }
     }
@@ -406,13 +406,13 @@ impl<'a> Run<'a> {
     fn buffer(&self, link: Link) -> Option<Buffer> {
         let (tier, ..) = self.network.place(link)?;
         let tier = if self.network.is_up(link) { Some(tier) } else { tier.checked_sub(1) };
-        self.manner.buffers.get(tier?).copied()
+        self.params.buffers.get(tier?).copied()
     }
 
     /// Returns the marked bytes among those that leave a hop's queue: bytes that were marked
     /// before, and bytes that the switch marks now, by the length of its queue.
     fn mark(&mut self, hop: usize, moved: f64, is_sender: bool) -> f64 {
-        let Transport::Dcqcn(dcqcn) = &self.manner.transport else { return 0.0 };
+        let Transport::Dcqcn(dcqcn) = &self.params.transport else { return 0.0 };
         if moved <= 0.0 || is_sender {
             return 0.0;
         }
@@ -428,14 +428,14 @@ impl<'a> Run<'a> {
         let packets = (came / PACKET_BYTES, if came > 0.0 { marked / came } else { 0.0 });
         if self.notices[flow].arrive(dcqcn, now_s, packets, &mut self.random) {
             let hops = self.first[flow + 1] - self.first[flow];
-            self.rates[flow].will_hear(now_s + hops as f64 * self.manner.step_s);
+            self.rates[flow].will_hear(now_s + hops as f64 * self.params.step_s);
         }
         self.rates[flow].react(dcqcn, now_s);
     }
 
     /// Records watched queues; drops every other point when there are too many.
     fn watch(&mut self, now_s: f64, every: usize) -> usize {
-        for (link, points) in self.manner.watched.iter().zip(&mut self.outcome.watched) {
+        for (link, points) in self.params.watched.iter().zip(&mut self.outcome.watched) {
             points.push((now_s, self.total[*link as usize]));
         }
         if self.outcome.watched.first().is_none_or(|points| points.len() < POINTS) {
@@ -495,8 +495,8 @@ mod tests {
         Flow { links, bytes, begins_s: 0.0, after: None }
     }
 
-    fn manner(transport: Transport) -> Manner {
-        Manner {
+    fn params(transport: Transport) -> RunParams {
+        RunParams {
             step_s: 0.5e-6,
             buffers: vec![Buffer::of(500e3), Buffer::of(4e6)],
             transport,
@@ -523,7 +523,7 @@ mod tests {
     fn a_lone_flow_goes_at_line_rate_and_nothing_queues() {
         let network = network();
         let flows = [flow(&network, 0, 16, 10e6)];
-        let outcome = run(&network, &flows, &manner(Transport::PauseOnly)).unwrap();
+        let outcome = run(&network, &flows, &params(Transport::PauseOnly)).unwrap();
         assert!((outcome.time_s / (10e6 / 50e9) - 1.0).abs() < 0.02, "{}", outcome.time_s);
         assert!(outcome.pauses.iter().all(|pauses| *pauses == 0));
         // The longest queue is one step's bytes.
@@ -538,9 +538,9 @@ mod tests {
         let network = Network::new(plan).unwrap();
         // Four links for 0.2 ms in steps of half a microsecond, and for a thousand times as long.
         let small = flow(&network, 0, 16, 10e6);
-        run(&network, &[small], &manner(Transport::PauseOnly)).unwrap();
+        run(&network, &[small], &params(Transport::PauseOnly)).unwrap();
         let large = flow(&network, 0, 16, 30e9);
-        let error = run(&network, &[large], &manner(Transport::PauseOnly)).unwrap_err();
+        let error = run(&network, &[large], &params(Transport::PauseOnly)).unwrap_err();
         assert!(matches!(error, SimError::Work { needed_millions: 3, .. }), "{error}");
     }
 
@@ -549,14 +549,14 @@ mod tests {
         let network = network();
         let flows: Vec<Flow> = (0..4).map(|from| flow(&network, from, 16, 20e6)).collect();
         let dcqcn = Dcqcn::default();
-        let manner = manner(Transport::Dcqcn(dcqcn));
+        let params = params(Transport::Dcqcn(dcqcn));
         let mut senders = Senders::default();
-        let first = run_again(&network, &flows, &manner, &mut senders).unwrap();
+        let first = run_again(&network, &flows, &params, &mut senders).unwrap();
         assert!(senders.alpha() > 0.5, "{}", senders.alpha());
-        let at_once = run_again(&network, &flows, &manner, &mut senders.clone()).unwrap();
+        let at_once = run_again(&network, &flows, &params, &mut senders.clone()).unwrap();
         senders.rest(&dcqcn, 100e-3);
         assert!(senders.alpha() < 1e-3, "{}", senders.alpha());
-        let rested = run_again(&network, &flows, &manner, &mut senders).unwrap();
+        let rested = run_again(&network, &flows, &params, &mut senders).unwrap();
         assert!(rested.time_s < first.time_s, "{} {}", rested.time_s, first.time_s);
         assert!(first.time_s < at_once.time_s, "{} {}", first.time_s, at_once.time_s);
     }
@@ -566,8 +566,8 @@ mod tests {
         let network = network();
         let flows: Vec<Flow> = (0..12).map(|from| flow(&network, from, 16, 4e6)).collect();
         let ideal_s = 12.0 * 4e6 / 50e9;
-        let free = run(&network, &flows, &manner(Transport::PauseOnly)).unwrap();
-        let admitted = run(&network, &flows, &manner(admission(8, 1 << 20))).unwrap();
+        let free = run(&network, &flows, &params(Transport::PauseOnly)).unwrap();
+        let admitted = run(&network, &flows, &params(admission(8, 1 << 20))).unwrap();
         for outcome in [&free, &admitted] {
             assert!((outcome.time_s / ideal_s - 1.0).abs() < 0.1, "{}", outcome.time_s / ideal_s);
         }
@@ -604,7 +604,7 @@ mod tests {
                 1 => Transport::Dcqcn(Dcqcn::default()),
                 _ => admission(4, 2 << 20),
             };
-            let outcome = run(&network, &flows, &manner(transport)).unwrap();
+            let outcome = run(&network, &flows, &params(transport)).unwrap();
             prop_assert!(outcome.used_max.iter().all(|used| *used <= 1.0 + 1e-9));
             for (link, carried) in (0..).zip(&outcome.carried_bytes) {
                 let on = flows.iter().filter(|flow| flow.links.contains(&link));
@@ -623,7 +623,7 @@ mod tests {
         let time_s = |slots, credit_s| {
             let Transport::Admission { slots, .. } = admission(slots, 1 << 30) else { return 0.0 };
             let transport = Transport::Admission { slots, credit_s };
-            run(&network, &flows, &manner(transport)).unwrap().time_s
+            run(&network, &flows, &params(transport)).unwrap().time_s
         };
         let line_s = 20e6 / 50e9;
         assert!(time_s(8, 4e-6) < 1.05 * line_s);
@@ -638,8 +638,8 @@ mod tests {
         let network = network();
         let flows: Vec<Flow> = (0..4).map(|from| flow(&network, from, 16, 20e6)).collect();
         let dcqcn = Transport::Dcqcn(Dcqcn::default());
-        let marked = run(&network, &flows, &manner(dcqcn)).unwrap();
-        let free = run(&network, &flows, &manner(Transport::PauseOnly)).unwrap();
+        let marked = run(&network, &flows, &params(dcqcn)).unwrap();
+        let free = run(&network, &flows, &params(Transport::PauseOnly)).unwrap();
         let paused = |outcome: &Outcome| outcome.paused_s.iter().sum::<f64>();
         assert!(paused(&marked) < 0.7 * paused(&free), "{} {}", paused(&marked), paused(&free));
         assert!(marked.time_s >= free.time_s * 0.99);

@@ -2,7 +2,7 @@
 //! switches that exchange their load. Paths are tried in an order that differs from flow to flow,
 //! so that flows do not all take the first of several equal paths.
 
-use super::{Way, ecmp};
+use super::{FlowPath, ecmp};
 use crate::flows::Load;
 use crate::network::{Link, Path};
 
@@ -11,7 +11,7 @@ const WAYS: usize = 256;
 
 /// Sets `path` to the least busy path.
 pub(super) fn route(
-    way: &Way<'_>,
+    way: &FlowPath<'_>,
     seed: u64,
     load: &Load<'_>,
     found: &mut Vec<Link>,

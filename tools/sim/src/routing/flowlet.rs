@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Moment, Way, ecmp};
+use super::{FlowPath, Moment, ecmp};
 use crate::flows::Load;
 use crate::network::{Link, Path, Port};
 
@@ -16,7 +16,7 @@ impl Table {
     /// Sets `path` to the path of the next message of a flow.
     pub(super) fn route(
         &mut self,
-        way: &Way<'_>,
+        way: &FlowPath<'_>,
         (seed, gap_s): (u64, f64),
         moment: Moment,
         load: &Load<'_>,

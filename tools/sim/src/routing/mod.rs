@@ -158,7 +158,7 @@ impl Router {
         path: &mut Path,
     ) -> Result<(), SimError> {
         let turn = network.meeting(key.from, key.to)?;
-        let way = Way { network, key, turn };
+        let way = FlowPath { network, key, turn };
         let Router { scheme, seed, te, flowlets, found } = self;
         match *scheme {
             Scheme::Ecmp => way.walk(found, path, ecmp::chooser(key, *seed, false)),
@@ -182,14 +182,14 @@ impl Router {
 
 /// A flow and the tier where its path turns.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way<'a> {
+pub(crate) struct FlowPath<'a> {
     pub(crate) network: &'a Network,
     pub(crate) key: &'a Key,
     /// Tier where the path turns down.
     pub(crate) turn: usize,
 }
 
-impl Way<'_> {
+impl FlowPath<'_> {
     /// Returns the tiers of the path with their directions, up and down again.
     pub(crate) fn levels(&self) -> impl Iterator<Item = (usize, bool)> + use<> {
         let turn = self.turn;

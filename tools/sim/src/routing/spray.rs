@@ -1,11 +1,11 @@
 //! Packet spraying: each NIC and switch divides a flow equally among all its links towards the
 //! destination.
 
-use super::Way;
+use super::FlowPath;
 use crate::network::{Link, Path};
 
 /// Sets `path` to the paths of all packets: each link with the part of the flow that takes it.
-pub(super) fn route(way: &Way<'_>, found: &mut Vec<Link>, path: &mut Path) {
+pub(super) fn route(way: &FlowPath<'_>, found: &mut Vec<Link>, path: &mut Path) {
     path.clear();
     // NICs or switches reached at this level, by number, each with its part of the flow.
     let mut here = vec![(way.key.from.nic, 1.0)];

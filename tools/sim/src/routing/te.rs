@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Key, Way};
+use super::{FlowPath, Key};
 use crate::network::{Link, Network, Path, Port};
 
 /// Traffic from one NIC to another.
@@ -199,7 +199,7 @@ impl<'a> Engine<'a> {
     fn widest(&mut self, index: usize, spine: Option<u32>) -> Option<(f64, Vec<Link>)> {
         let demand = self.demands[index];
         let key = Key { from: demand.from, to: demand.to, channel: 0, pair: 0 };
-        let way = Way { network: self.network, key: &key, turn: self.turns[index] };
+        let way = FlowPath { network: self.network, key: &key, turn: self.turns[index] };
         let capacity = self.network.capacity();
         let mut found = std::mem::take(&mut self.found);
         // Per level, the reachable NICs or switches by number: capacity left on the path, its last

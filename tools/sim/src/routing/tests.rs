@@ -22,7 +22,7 @@ fn plans() -> Vec<Plan> {
 /// end.
 fn check(network: &Network, key: &Key, path: &Path) {
     let turn = network.meeting(key.from, key.to).unwrap();
-    let way = Way { network, key, turn };
+    let way = FlowPath { network, key, turn };
     // Part of the flow at each NIC or switch of the current level, by number.
     let mut here = std::collections::BTreeMap::from([(key.from.nic, 1.0)]);
     let mut links = path.links.iter().peekable();

@@ -8,7 +8,7 @@ use crate::measure::{mean, spread};
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;
-use crate::streams::Manner;
+use crate::streams::RunParams;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f2",
@@ -39,8 +39,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     for &(pairs, recomputed) in &cases {
         let mut ratios = Vec::new();
         for seed in setting.trials() {
-            let manner = Manner::at_once(pairs);
-            let outcome = run_streams(&network, Scheme::HashedPairs, &streams, manner, seed)?;
+            let params = RunParams::at_once(pairs);
+            let outcome = run_streams(&network, Scheme::HashedPairs, &streams, params, seed)?;
             ratios.push(spread(&network, 1, &outcome.flows).max_to_mean);
         }
         let what = format!("mean MMR with {pairs} queue pairs (E-ECMP)");
@@ -52,12 +52,12 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         }
         means.push(mean(&ratios));
     }
-    let single = Manner::at_once(1);
+    let single = RunParams::at_once(1);
     let mut alone = Vec::new();
     // More queue pairs change nothing if the hash leaves them out.
     let mut ratios = Vec::new();
     for seed in setting.trials() {
-        let outcome = run_streams(&network, Scheme::Ecmp, &streams, Manner::at_once(16), seed)?;
+        let outcome = run_streams(&network, Scheme::Ecmp, &streams, RunParams::at_once(16), seed)?;
         ratios.push(spread(&network, 1, &outcome.flows).max_to_mean);
         let outcome = run_streams(&network, Scheme::HashedPairs, &streams, single, seed)?;
         alone.push(spread(&network, 1, &outcome.flows).max_to_mean);

@@ -8,7 +8,7 @@ use crate::measure::mean;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;
-use crate::streams::{Manner, roofline_s};
+use crate::streams::{RunParams, roofline_s};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f3",
@@ -40,8 +40,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     for &(pairs, expected) in &cases {
         let mut ratios = Vec::new();
         for seed in setting.trials() {
-            let manner = Manner::at_once(pairs);
-            let outcome = run_streams(&network, Scheme::HashedPairs, &streams, manner, seed)?;
+            let params = RunParams::at_once(pairs);
+            let outcome = run_streams(&network, Scheme::HashedPairs, &streams, params, seed)?;
             ratios.push(outcome.time_s / roofline_s);
         }
         let what = format!("time over roofline with {pairs} queue pairs");

@@ -11,7 +11,7 @@ use crate::network::Network;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;
-use crate::streams::{Manner, Stream, roofline_s};
+use crate::streams::{RunParams, Stream, roofline_s};
 use crate::workload::{Call, Job};
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -61,8 +61,8 @@ fn of_roofline(
     for seed in setting.trials() {
         let streams = scattered(network, seed)?;
         let settle_s = roofline_s(network, &streams) / 100.0;
-        let manner = Manner { settle_s, ..Manner::at_once(pairs) };
-        let outcome = run_streams(network, Scheme::HashedPairs, &streams, manner, seed)?;
+        let params = RunParams { settle_s, ..RunParams::at_once(pairs) };
+        let outcome = run_streams(network, Scheme::HashedPairs, &streams, params, seed)?;
         let part = |(group, end_s): (u32, f64)| {
             let own: Vec<Stream> =
                 streams.iter().filter(|stream| stream.group == group).copied().collect();

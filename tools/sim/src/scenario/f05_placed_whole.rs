@@ -7,7 +7,7 @@ use crate::measure::mean;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::{Router, Te};
-use crate::streams::{self, Manner, roofline_s};
+use crate::streams::{self, RunParams, roofline_s};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f5",
@@ -34,8 +34,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         let te = Te::place(&network, &demands(&network, &streams))?;
         shares.push(te.placed().share());
         let mut router = Router::with_te(seed, te);
-        let manner = Manner::at_once(4);
-        let outcome = streams::run(&network, &mut router, &streams, manner)?;
+        let params = RunParams::at_once(4);
+        let outcome = streams::run(&network, &mut router, &streams, params)?;
         times.push(outcome.time_s / roofline_s(&network, &streams));
     }
     let mut findings = Findings::default();

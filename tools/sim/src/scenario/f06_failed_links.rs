@@ -8,7 +8,7 @@ use crate::measure::mean;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::{Router, Scheme, Te};
-use crate::streams::{self, Manner, roofline_s};
+use crate::streams::{self, RunParams, roofline_s};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f6",
@@ -46,8 +46,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
             let crowded = Router::with_te(seed, all.clone());
             let routers = [hashed, placed, backed, crowded];
             for (mut router, times) in routers.into_iter().zip(&mut times) {
-                let manner = Manner::at_once(pairs);
-                let outcome = streams::run(&network, &mut router, &streams, manner)?;
+                let params = RunParams::at_once(pairs);
+                let outcome = streams::run(&network, &mut router, &streams, params)?;
                 times.push(outcome.time_s / roofline_s);
             }
         }

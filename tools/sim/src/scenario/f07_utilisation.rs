@@ -8,7 +8,7 @@ use crate::measure::{Striping, mean, spread, utilisation};
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;
-use crate::streams::{Manner, Stream, roofline_s};
+use crate::streams::{RunParams, Stream, roofline_s};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f7",
@@ -44,10 +44,10 @@ fn used(
     let to_next = |rack| rack_to_rack(&zone, rack, (rack + 1) % racks, 1e9);
     let streams: Vec<Stream> = (0..racks).flat_map(to_next).collect();
     let idle_s = setting.number("idle") * roofline_s(&network, &streams);
-    let manner = Manner::at_once(pairs);
+    let params = RunParams::at_once(pairs);
     let mut ends = [Vec::new(), Vec::new(), Vec::new()];
     for seed in setting.trials() {
-        let outcome = run_streams(&network, scheme, &streams, manner, seed)?;
+        let outcome = run_streams(&network, scheme, &streams, params, seed)?;
         let used = utilisation(&network, &outcome.carried_bytes, outcome.time_s + idle_s);
         let Striping { least, mean, most, .. } = spread(&network, 1, &used);
         ends.iter_mut().zip([least, mean, most]).for_each(|(ends, value)| ends.push(value));

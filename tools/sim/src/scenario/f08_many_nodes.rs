@@ -10,7 +10,7 @@ use crate::network::Network;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;
-use crate::streams::{Manner, Stream, roofline_s};
+use crate::streams::{RunParams, Stream, roofline_s};
 use crate::workload::{Call, Job};
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -54,14 +54,14 @@ fn gains(setting: &Setting, uplinks: u32) -> Result<[f64; 2], SimError> {
     for (gain, (streams, pairs)) in gains.iter_mut().zip(&cases) {
         let roofline_s = roofline_s(&network, streams);
         let (peers, settle_s) = (setting.count("peers"), roofline_s / 64.0);
-        let manner = Manner { peers, settle_s, ..Manner::at_once(setting.count(pairs)) };
+        let params = RunParams { peers, settle_s, ..RunParams::at_once(setting.count(pairs)) };
         let inside_s = setting.number("inside") * roofline_s;
         let mut ratios = Vec::new();
         // Rings have few flows: the results of their hashes vary more, and trials are cheap.
         let trials = if *pairs == "ring_pairs" { "ring_trials" } else { "trials" };
         for seed in setting.seeds(trials) {
             let time_s = |scheme| {
-                let outcome = run_streams(&network, scheme, streams, manner, seed)?;
+                let outcome = run_streams(&network, scheme, streams, params, seed)?;
                 Ok::<f64, SimError>(outcome.time_s + inside_s)
             };
             ratios.push(time_s(Scheme::HashedPairs)? / time_s(Scheme::Te)? - 1.0);

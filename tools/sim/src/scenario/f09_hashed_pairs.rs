@@ -10,7 +10,7 @@ use crate::network::Network;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;
-use crate::streams::{Manner, Stream};
+use crate::streams::{RunParams, Stream};
 use crate::workload::{Call, Job};
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -65,7 +65,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let cases = [(Scheme::Ecmp, 1), (Scheme::Ecmp, pairs), (Scheme::HashedPairs, pairs)];
     for seed in setting.trials() {
         for ((scheme, pairs), times) in cases.into_iter().zip(&mut times) {
-            let outcome = run_streams(&network, scheme, &streams, Manner::at_once(pairs), seed)?;
+            let outcome = run_streams(&network, scheme, &streams, RunParams::at_once(pairs), seed)?;
             times.push(outcome.time_s);
         }
     }

@@ -12,7 +12,7 @@ use crate::network::Network;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;
-use crate::streams::{Manner, Stream, roofline_s};
+use crate::streams::{RunParams, Stream, roofline_s};
 use crate::workload::{Call, Job};
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -88,7 +88,7 @@ fn of_roofline(
     }
     let rings = network.plan().ranks_per_host;
     let streams = of_all(network, &jobs, &call, rings)?;
-    let outcome = run_streams(network, Scheme::Pinned, &streams, Manner::at_once(1), seed)?;
+    let outcome = run_streams(network, Scheme::Pinned, &streams, RunParams::at_once(1), seed)?;
     let of = |(group, end_s): (u32, f64)| {
         let own: Vec<Stream> =
             streams.iter().filter(|stream| stream.group == group).copied().collect();

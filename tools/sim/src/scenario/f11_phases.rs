@@ -10,7 +10,7 @@ use crate::network::Network;
 use crate::presets::{GBPS_400, Zone};
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;
-use crate::streams::{Manner, Stream, roofline_s};
+use crate::streams::{RunParams, Stream, roofline_s};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f11",
@@ -68,7 +68,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
 /// Returns the part of its roofline that each job reaches.
 fn parts_of_roofline(network: &Network, scheme: Scheme, seed: u64) -> Result<Vec<f64>, SimError> {
     let streams = scattered(network, seed)?;
-    let outcome = run_streams(network, scheme, &streams, Manner::at_once(1), seed)?;
+    let outcome = run_streams(network, scheme, &streams, RunParams::at_once(1), seed)?;
     let part = |(group, end_s): (u32, f64)| {
         let own: Vec<Stream> =
             streams.iter().filter(|stream| stream.group == group).copied().collect();

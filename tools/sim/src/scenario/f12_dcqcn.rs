@@ -7,7 +7,7 @@ use crate::SimError;
 use crate::measure::mean;
 use crate::network::Network;
 use crate::presets::{GBPS_400, Zone};
-use crate::queues::{self, Buffer, Dcqcn, Flow, Manner, Marking, Senders, Transport};
+use crate::queues::{self, Buffer, Dcqcn, Flow, Marking, RunParams, Senders, Transport};
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;
 use crate::streams::{Stream, roofline_s};
@@ -80,7 +80,7 @@ fn of_calls(
             let seed = seed.wrapping_add(call);
             let mut flows: Vec<Flow> = flows.clone();
             in_turn(&mut flows, setting.count("at_a_time"), seed);
-            let manner = Manner {
+            let params = RunParams {
                 step_s: 1e-6,
                 buffers: vec![Buffer::of(500e3), Buffer::of(20e6)],
                 transport,
@@ -91,7 +91,7 @@ fn of_calls(
             if call >= calls / 2 {
                 alphas.push(senders.alpha());
             }
-            let outcome = queues::run_again(network, &flows, &manner, &mut senders)?;
+            let outcome = queues::run_again(network, &flows, &params, &mut senders)?;
             if let Transport::Dcqcn(dcqcn) = &transport {
                 senders.rest(dcqcn, idle_s);
             }

@@ -8,7 +8,7 @@ use super::{Parameter, Scenario, Setting, in_turn, queued};
 use crate::SimError;
 use crate::network::Network;
 use crate::presets::Zone;
-use crate::queues::{Buffer, Manner, Outcome, Transport};
+use crate::queues::{Buffer, Outcome, RunParams, Transport};
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;
 use crate::streams::roofline_s;
@@ -102,7 +102,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     for (name, transport) in cases {
         let buffers =
             ["rack_kb", "spine_kb"].map(|name| Buffer::of(setting.number(name) * 1e3)).to_vec();
-        let manner = Manner {
+        let params = RunParams {
             step_s: 1e-6,
             buffers,
             transport,
@@ -110,7 +110,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
             seed: setting.seed,
             watched: watched.clone(),
         };
-        let outcome = crate::queues::run(&network, &flows, &manner)?;
+        let outcome = crate::queues::run(&network, &flows, &params)?;
         let time = outcome.time_s / roofline_s;
         findings.note(format!("{name}: time over roofline"), Unit::Ratio, time);
         let credit_bytes = matches!(transport, Transport::Admission { .. })

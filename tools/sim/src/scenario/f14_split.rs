@@ -9,7 +9,7 @@ use crate::measure::mean;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;
-use crate::streams::Manner;
+use crate::streams::RunParams;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f14",
@@ -43,7 +43,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         let (mut times, mut requests) = ([Vec::new(), Vec::new()], [0, 0]);
         for seed in setting.trials() {
             for (at, order) in [Order::RoundRobin, Order::Split].into_iter().enumerate() {
-                let manner = Manner {
+                let params = RunParams {
                     pairs,
                     order,
                     message_bytes,
@@ -52,7 +52,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
                     request_bytes: setting.number("request"),
                     settle_s: message_bytes / zone.nic_bytes_per_s / 10.0,
                 };
-                let outcome = run_streams(&network, Scheme::HashedPairs, &streams, manner, seed)?;
+                let outcome = run_streams(&network, Scheme::HashedPairs, &streams, params, seed)?;
                 times[at].push(outcome.time_s);
                 requests[at] += outcome.requests;
             }

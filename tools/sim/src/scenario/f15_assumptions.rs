@@ -7,7 +7,7 @@ use super::{Parameter, Scenario, Setting, TRIALS, queued, rack_to_rack};
 use crate::SimError;
 use crate::measure::mean;
 use crate::presets::Zone;
-use crate::queues::{Buffer, Manner, Transport};
+use crate::queues::{Buffer, RunParams, Transport};
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;
 use crate::streams::roofline_s;
@@ -82,7 +82,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
                 registered_bytes_max: 0,
             };
             let credit_s = (round_trip_s - hops_s).max(STEP_S);
-            let manner = Manner {
+            let params = RunParams {
                 step_s: STEP_S,
                 buffers: vec![Buffer::of(1e6), Buffer::of(20e6)],
                 transport: Transport::Admission { slots, credit_s },
@@ -90,7 +90,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
                 seed,
                 watched: Vec::new(),
             };
-            own.push(crate::queues::run(&network, &flows, &manner)?.time_s / roofline_s);
+            own.push(crate::queues::run(&network, &flows, &params)?.time_s / roofline_s);
         }
         let what = format!("{name}: time over roofline");
         match name {

@@ -9,7 +9,7 @@ use crate::network::Network;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;
-use crate::streams::{Manner, Stream, roofline_s};
+use crate::streams::{RunParams, Stream, roofline_s};
 use crate::workload::{Call, Job};
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -73,8 +73,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let (mut speeds, mut across) = (Vec::new(), Vec::new());
     for (name, streams) in &cases {
         let settle_s = roofline_s(&network, streams) / 50.0;
-        let manner = Manner { settle_s, ..Manner::at_once(1) };
-        let outcome = run_streams(&network, Scheme::Spray, streams, manner, setting.seed)?;
+        let params = RunParams { settle_s, ..RunParams::at_once(1) };
+        let outcome = run_streams(&network, Scheme::Spray, streams, params, setting.seed)?;
         let (crosses, leaves) = crossing(&network, streams);
         findings.note(format!("{name}: time"), Unit::Seconds, outcome.time_s);
         findings.note(format!("{name}: bytes from zone to zone"), Unit::Bytes, crosses);

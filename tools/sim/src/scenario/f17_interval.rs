@@ -7,7 +7,7 @@ use crate::SimError;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::{Interval, Router, Te};
-use crate::streams::{self, Manner, roofline_s};
+use crate::streams::{self, RunParams, roofline_s};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f17",
@@ -30,7 +30,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     // The link that the first NIC's traffic takes.
     let mut cut = whole.clone();
     let mut router = Router::with_te(setting.seed, before.clone());
-    let outcome = streams::run(&whole, &mut router, &streams[..1], Manner::at_once(1))?;
+    let outcome = streams::run(&whole, &mut router, &streams[..1], RunParams::at_once(1))?;
     let taken = |link: &u32| outcome.flows[*link as usize] > 0.0;
     if let Some(link) = whole.uplinks(1, 0, 0).find(taken) {
         cut.fail(link);
@@ -40,7 +40,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let known_s = interval.known_at_s(fails_s);
     let speed = |network, te: &Te| {
         let mut router = Router::with_te(setting.seed, te.clone());
-        let outcome = streams::run(network, &mut router, &streams, Manner::at_once(1))?;
+        let outcome = streams::run(network, &mut router, &streams, RunParams::at_once(1))?;
         Ok::<f64, SimError>(roofline_s(&whole, &streams) / outcome.time_s)
     };
     let good = speed(&whole, &before)?;

@@ -7,7 +7,7 @@ use super::{Parameter, Scenario, Setting, queued};
 use crate::SimError;
 use crate::network::{Network, Plan};
 use crate::presets::{GBPS_400, Zone};
-use crate::queues::{Buffer, Dcqcn, Manner, Transport};
+use crate::queues::{Buffer, Dcqcn, RunParams, Transport};
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;
 use crate::streams::Stream;
@@ -80,7 +80,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let (mut late, mut paused) = (Vec::new(), Vec::new());
     for (name, transport) in cases {
         let flows = queued(&network, Scheme::Pinned, &streams, 1, setting.seed)?;
-        let manner = Manner {
+        let params = RunParams {
             step_s: 0.5e-6,
             buffers: vec![Buffer::of(1.5e6), Buffer::of(4e6)],
             transport,
@@ -88,7 +88,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
             seed: setting.seed,
             watched: watched.clone(),
         };
-        let outcome = crate::queues::run(&network, &flows, &manner)?;
+        let outcome = crate::queues::run(&network, &flows, &params)?;
         let bystander = outcome.ends_s.last().copied().unwrap_or(0.0) / ideal_s;
         findings.note(format!("{name}: time of all"), Unit::Seconds, outcome.time_s);
         findings.note(format!("{name}: bystander over alone"), Unit::Ratio, bystander);

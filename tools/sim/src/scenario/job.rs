@@ -4,7 +4,7 @@ use ccl_core::types::Collective;
 
 use super::{Parameter, Scenario, Setting, demands, tell_links};
 use crate::SimError;
-use crate::collective::{self, Fold, Manner};
+use crate::collective::{self, Fold, RunParams};
 use crate::network::Network;
 use crate::presets::Zone;
 use crate::report::{Findings, Unit};
@@ -79,21 +79,21 @@ fn fail(network: &mut Network, failed: u32) -> Result<(), SimError> {
     Ok(())
 }
 
-fn manner(setting: &Setting, network: &Network) -> Manner {
-    let mut manner = Manner::default();
-    manner.links.channels = setting.count("channels");
-    manner.links.slots = setting.count("slots");
-    manner.links.slot_bytes = setting.count("slot_kib") as usize * 1024;
-    manner.links.budget_bytes = setting.count("budget_mib") as usize * (1 << 20);
-    manner.spread.pairs = setting.count("pairs");
+fn params(setting: &Setting, network: &Network) -> RunParams {
+    let mut params = RunParams::default();
+    params.links.channels = setting.count("channels");
+    params.links.slots = setting.count("slots");
+    params.links.slot_bytes = setting.count("slot_kib") as usize * 1024;
+    params.links.budget_bytes = setting.count("budget_mib") as usize * (1 << 20);
+    params.spread.pairs = setting.count("pairs");
     let nics = network.rails() as usize;
-    manner.spread.budget_bytes = setting.count("nic_kib") as usize * 1024 * nics;
-    manner.late = vec![(0, setting.number("late_us") * 1e-6)];
+    params.spread.budget_bytes = setting.count("nic_kib") as usize * 1024 * nics;
+    params.late = vec![(0, setting.number("late_us") * 1e-6)];
     if setting.number("exact") == 0.0 {
         let nic_bytes_per_s = network.plan().nic_bytes_per_s();
-        manner.settle_s = 0.1 * manner.links.slot_bytes as f64 / nic_bytes_per_s;
+        params.settle_s = 0.1 * params.links.slot_bytes as f64 / nic_bytes_per_s;
     }
-    manner
+    params
 }
 
 fn run(setting: &Setting) -> Result<Findings, SimError> {
@@ -128,8 +128,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         }
         _ => Router::new(scheme, setting.seed),
     };
-    let manner = manner(setting, &network);
-    let outcome = collective::run(&network, &mut router, &call, fold, &manner)?;
+    let params = params(setting, &network);
+    let outcome = collective::run(&network, &mut router, &call, fold, &params)?;
     let mut findings = Findings::default();
     findings.say(format!("{of} by {algorithm}, routed by {routing}."));
     findings.note("time", Unit::Seconds, outcome.time_s);

@@ -37,7 +37,7 @@ use crate::network::{Network, Path, Plan, Port};
 use crate::presets::Zone;
 use crate::report::{Findings, Report, Unit};
 use crate::routing::{Demand, Key, Moment, Router, Scheme, Te};
-use crate::streams::{self, Manner, Outcome, Stream};
+use crate::streams::{self, Outcome, RunParams, Stream};
 use crate::{SimError, queues};
 
 pub use replay::{PARAMETERS as REPLAY_PARAMETERS, replay};
@@ -379,11 +379,11 @@ fn run(
     network: &Network,
     scheme: Scheme,
     streams: &[Stream],
-    manner: Manner,
+    params: RunParams,
     seed: u64,
 ) -> Result<Outcome, SimError> {
     let mut router = router(network, scheme, streams, seed)?;
-    streams::run(network, &mut router, streams, manner)
+    streams::run(network, &mut router, streams, params)
 }
 
 /// Converts streams to flows through queues, one for each queue pair.

@@ -12,7 +12,7 @@ use crate::measure::{mean, spread};
 use crate::network::Network;
 use crate::report::{Findings, Report, Unit};
 use crate::routing::{Interval, Router, Scheme, Te};
-use crate::streams::{self, Manner, Stream, ports_s, roofline_s};
+use crate::streams::{self, RunParams, Stream, ports_s, roofline_s};
 use crate::workload::of_pair;
 
 /// Parameters of a replay.
@@ -165,8 +165,8 @@ impl<'a> Replaying<'a> {
         let ports_s = ports_s(network, &streams).max(inside_s);
         if !streams.is_empty() {
             let roofline_s = roofline_s(network, &streams);
-            let manner = self.manner(roofline_s, &streams)?;
-            let outcome = streams::run(network, &mut self.router, &streams, manner)?;
+            let params = self.params(roofline_s, &streams)?;
+            let outcome = streams::run(network, &mut self.router, &streams, params)?;
             takes_s = takes_s.max(outcome.time_s);
             self.crossing_s += outcome.time_s;
             self.roofline_s += roofline_s;
@@ -214,11 +214,11 @@ impl<'a> Replaying<'a> {
         Ok(())
     }
 
-    fn manner(&self, roofline_s: f64, streams: &[Stream]) -> Result<Manner, SimError> {
+    fn params(&self, roofline_s: f64, streams: &[Stream]) -> Result<RunParams, SimError> {
         let pairs = self.setting.count("pairs");
-        let manner = Manner { settle_s: roofline_s / 200.0, ..Manner::at_once(pairs) };
+        let params = RunParams { settle_s: roofline_s / 200.0, ..RunParams::at_once(pairs) };
         if !matches!(self.router.scheme(), Scheme::Flowlet { .. } | Scheme::Adaptive) {
-            return Ok(manner);
+            return Ok(params);
         }
         let message_bytes = f64::from(self.setting.count("message_kib")) * 1024.0;
         let messages: f64 =
@@ -232,7 +232,7 @@ impl<'a> Replaying<'a> {
             ));
         }
         // Some queue pairs wait, so that flows have pauses.
-        Ok(Manner { message_bytes, in_flight: pairs.div_ceil(2), ..manner })
+        Ok(RunParams { message_bytes, in_flight: pairs.div_ceil(2), ..params })
     }
 
     /// Adds up the bytes inside hosts, and returns their time: that of the busiest rank and

@@ -4,7 +4,7 @@ use ccl_core::types::Collective;
 
 use super::{Parameter, Scenario, Setting};
 use crate::SimError;
-use crate::collective::{self, Fold, Manner, REAL_RANKS_MAX};
+use crate::collective::{self, Fold, REAL_RANKS_MAX, RunParams};
 use crate::network::Network;
 use crate::presets::Zone;
 use crate::report::{Findings, Unit};
@@ -59,15 +59,15 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     } else {
         Fold::none(network.ranks())
     };
-    let mut manner = Manner { lean: network.ranks() > REAL_RANKS_MAX, ..Manner::default() };
-    manner.links.channels = setting.count("channels");
-    manner.links.slot_bytes = setting.count("slot_kib") as usize * 1024;
-    manner.links.slots = 2;
-    let chunk = manner.links.slot_bytes.min(each_bytes as usize);
-    manner.spread.budget_bytes = setting.count("under_way") as usize * chunk * nics;
-    manner.settle_s = setting.number("settle") * chunk as f64 / network.plan().nic_bytes_per_s();
+    let mut params = RunParams { lean: network.ranks() > REAL_RANKS_MAX, ..RunParams::default() };
+    params.links.channels = setting.count("channels");
+    params.links.slot_bytes = setting.count("slot_kib") as usize * 1024;
+    params.links.slots = 2;
+    let chunk = params.links.slot_bytes.min(each_bytes as usize);
+    params.spread.budget_bytes = setting.count("under_way") as usize * chunk * nics;
+    params.settle_s = setting.number("settle") * chunk as f64 / network.plan().nic_bytes_per_s();
     let mut router = Router::new(Scheme::Spray, setting.seed);
-    let outcome = collective::run(&network, &mut router, &call, fold, &manner)?;
+    let outcome = collective::run(&network, &mut router, &call, fold, &params)?;
     let mut findings = Findings::default();
     findings.note("ranks", Unit::Count, f64::from(network.ranks()));
     findings.note("ranks that were simulated", Unit::Count, f64::from(outcome.simulated));

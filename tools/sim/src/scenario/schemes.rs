@@ -10,7 +10,7 @@ use crate::network::Network;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::{SCHEMES, Scheme};
-use crate::streams::{Manner, Stream, roofline_s};
+use crate::streams::{RunParams, Stream, roofline_s};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "schemes",
@@ -41,13 +41,13 @@ fn reached(
         let settle_s = roofline_s(network, &streams) / 200.0;
         // Many messages in turn: schemes that choose by pauses or by message need several per
         // stream.
-        let manner = Manner {
+        let params = RunParams {
             message_bytes: bytes / 64.0,
             in_flight: setting.count("pairs").div_ceil(2),
             settle_s,
-            ..Manner::at_once(setting.count("pairs"))
+            ..RunParams::at_once(setting.count("pairs"))
         };
-        let outcome = run_streams(network, scheme, &streams, manner, seed)?;
+        let outcome = run_streams(network, scheme, &streams, params, seed)?;
         for (group, end_s) in group_ends_s(&streams, &outcome) {
             let own: Vec<Stream> =
                 streams.iter().filter(|stream| stream.group == group).copied().collect();

@@ -5,7 +5,7 @@ use ccl_plot::Figure;
 
 use super::{Parameter, Scenario, Setting};
 use crate::SimError;
-use crate::collective::{self, Fold, Manner};
+use crate::collective::{self, Fold, RunParams};
 use crate::network::Network;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
@@ -32,7 +32,7 @@ fn check_work(network: &Network, bytes: u64) -> Result<(), SimError> {
     let (mut steps, each) = (0.0, 3.0);
     for algorithm in ALGORITHMS {
         let call = Call::new(Collective::AllReduce, algorithm, bytes)?;
-        steps += each * collective::steps(network, Scheme::Spray, &call, &Manner::default())?;
+        steps += each * collective::steps(network, Scheme::Spray, &call, &RunParams::default())?;
     }
     let what = format!("6 runs of {} ranks", network.ranks());
     SimError::if_long(what, steps, network.plan().work_millions)
@@ -63,12 +63,12 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     for algorithm in ALGORITHMS {
         let call = Call::new(Collective::AllReduce, algorithm, bytes)?;
         let time_s = |network: &Network, late: Vec<(u32, f64)>| {
-            let mut manner = Manner { late, ..Manner::default() };
-            manner.settle_s =
-                0.1 * manner.links.slot_bytes as f64 / network.plan().nic_bytes_per_s();
+            let mut params = RunParams { late, ..RunParams::default() };
+            params.settle_s =
+                0.1 * params.links.slot_bytes as f64 / network.plan().nic_bytes_per_s();
             let mut router = Router::new(Scheme::Spray, setting.seed);
             let fold = Fold::none(network.ranks());
-            let outcome = collective::run(network, &mut router, &call, fold, &manner)?;
+            let outcome = collective::run(network, &mut router, &call, fold, &params)?;
             Ok::<f64, SimError>(outcome.time_s)
         };
         let times = [

@@ -51,7 +51,7 @@ impl Break {
         match dialler.poll(now) {
             Ok(connection) => Ok(connection.map(|(_, connection)| connection)),
             Err(error @ TransportError::Refused { .. }) => Err(ReconnectError::Refused(error)),
-            Err(_) if dialler.has_hope() => {
+            Err(_) if dialler.is_retryable() => {
                 (self.dialler, self.redial_at) = (None, now + REDIAL_PAUSE);
                 Ok(None)
             }

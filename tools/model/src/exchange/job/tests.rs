@@ -24,8 +24,8 @@ impl Drop for Dir {
     }
 }
 
-fn collective(collective: Collective, group: usize, bytes: u64) -> What {
-    What::Collective { collective, group, bytes, root: 0, is_uneven: false }
+fn collective(collective: Collective, group: usize, bytes: u64) -> Action {
+    Action::Collective { collective, group, bytes, root: 0, is_uneven: false }
 }
 
 /// Returns a job of four ranks: a call of all, two groups of two, a message.
@@ -37,14 +37,14 @@ fn job(prefix: &str) -> Job {
         let mut whats = vec![
             collective(Collective::AllReduce, 0, 4096),
             collective(Collective::AllGather, if rank.is_multiple_of(2) { 1 } else { 2 }, 512),
-            What::Collective {
+            Action::Collective {
                 collective: Collective::Broadcast,
                 group: 0,
                 bytes: 100,
                 root: 3,
                 is_uneven: false,
             },
-            What::Collective {
+            Action::Collective {
                 collective: Collective::AllToAll,
                 group: 0,
                 bytes: 1000 + u64::from(rank) * 100,
@@ -54,11 +54,11 @@ fn job(prefix: &str) -> Job {
             collective(Collective::Barrier, 0, 0),
         ];
         match rank {
-            1 => whats.push(What::Send { to: 2, bytes: 77, tag: 5 }),
-            2 => whats.push(What::Recv { from: 1, bytes: 77, tag: 5 }),
+            1 => whats.push(Action::Send { to: 2, bytes: 77, tag: 5 }),
+            2 => whats.push(Action::Recv { from: 1, bytes: 77, tag: 5 }),
             _ => {}
         }
-        let entry = |(node, what): (u64, What)| Entry {
+        let entry = |(node, what): (u64, Action)| Entry {
             node,
             what,
             start_us: 1_000 * node + u64::from(rank),
@@ -126,7 +126,7 @@ fn ranks_that_disagree_are_named_with_their_nodes() {
     let first = refused(|job| cut(job, 0));
     assert!(first.contains("t.0.et has 3 calls, but t.1.et, node 4 is one more"), "{first}");
     let root = refused(|job| {
-        let What::Collective { root, .. } = &mut job.lists[3][2].what else { panic!() };
+        let Action::Collective { root, .. } = &mut job.lists[3][2].what else { panic!() };
         *root = 0;
     });
     assert!(root.contains("root 3") && root.contains("root 0"), "{root}");
@@ -135,7 +135,7 @@ fn ranks_that_disagree_are_named_with_their_nodes() {
     let unsent = refused(|job| cut(job, 1));
     assert!(unsent.contains("t.2.et, node 5 receives 77 bytes that nobody sends"), "{unsent}");
     let length = refused(|job| {
-        job.lists[2][5].what = What::Recv { from: 1, bytes: 78, tag: 5 };
+        job.lists[2][5].what = Action::Recv { from: 1, bytes: 78, tag: 5 };
     });
     assert!(length.contains("sends 77 bytes to 2, which expects 78 (t.2.et, node 5)"), "{length}");
 }
