@@ -232,7 +232,7 @@ fn lanes_that_only_say_that_they_find_another_place_are_noticed() {
             into.map(Some)
         }
     }
-    is_noticed(&with!(Stubborn), "left where it was");
+    is_noticed(&with!(Stubborn), "a redirect can be undone");
 }
 
 #[test]
