@@ -320,7 +320,7 @@ fn a_rank_that_leaves_after_its_part_is_not_missed() {
     });
 }
 
-/// A deadline's error names the rank whose message is missing, among those that a rank waits for.
+/// A deadline's error names only a rank whose message is missing.
 #[test]
 fn a_deadline_names_nobody_whose_message_has_come() {
     let impatient = config_with(|config| config.timeout = Duration::from_millis(500));

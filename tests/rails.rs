@@ -25,7 +25,7 @@ use ccl_transport_verbs::{Options, VerbsTransport};
 const BYTES: usize = 512;
 /// Number of puts that the memory of each end holds.
 const PUTS: u32 = 2000;
-/// Most puts that are posted at a time.
+/// Largest number of puts that are posted at a time.
 const AT_ONCE: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest time that the link of a port may be down.

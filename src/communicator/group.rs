@@ -75,8 +75,7 @@ impl<'c, 'b> Group<'c, 'b> {
         Group { communicator, buffers: PhantomData }
     }
 
-    /// Adds a send to `peer`; this rank itself is allowed if the group also has a receive from
-    /// itself.
+    /// Adds a send to `peer`, which may be this rank if the group also has a receive from it.
     pub fn send<T: Element>(self, data: &'b [T], peer: Rank) -> Self {
         let address = data.as_ptr().expose_provenance();
         self.communicator.messages.sends.push(peer, address, size_of_val(data));

@@ -34,7 +34,7 @@ impl Decoder {
         Decoder { length_max, header: [0; HEADER_BYTES], header_filled: 0, body: Vec::new() }
     }
 
-    /// Changes the bound for the frames from now on, once the peer has proved who it is.
+    /// Changes the bound for later frames; used once the peer has proved who it is.
     pub fn set_length_max(&mut self, length_max: usize) {
         self.length_max = length_max;
     }

@@ -70,20 +70,20 @@ pub use message::{
 pub use notes::{AWAITED_MAX, Activity, Awaited, Note, Noted, Observed, Stuck, find_stuck};
 pub use verdict::{Answer, Ask, Question, Verdict, Vote};
 
-/// Most bytes of the text of a reason.
+/// Largest number of bytes of the text of a reason.
 pub const TEXT_BYTES_MAX: usize = 1024;
 /// Version of this crate's messages; a peer of another version is refused, and learns both
 /// versions.
 pub const PROTOCOL_VERSION: u16 = 5;
 
-/// Most bytes of a frame before its sender has proved that it knows the secret.
+/// Largest number of bytes of a frame before its sender has proved that it knows the secret.
 pub const STRANGER_FRAME_BYTES_MAX: usize = 512;
 
-/// Most bytes of any frame.
+/// Largest number of bytes of any frame.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
 
-/// Most bytes that one rank can contribute to one exchange.
+/// Largest number of bytes that one rank can contribute to one exchange.
 pub const BLOB_BYTES_MAX: usize = FRAME_BYTES_MAX - 64;
 
-/// Most ranks of a communicator; a larger number counts as mistyped.
+/// Largest number of ranks of a communicator; a larger number counts as mistyped.
 pub const RANKS_MAX: u32 = 1 << 20;

@@ -13,7 +13,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
-/// Most bytes of a library version.
+/// Largest number of bytes of a library version.
 const VERSION_BYTES_MAX: usize = 64;
 /// Most missing ranks that are named one by one; the others are only counted.
 pub const MISSING_NAMED_MAX: usize = 16;

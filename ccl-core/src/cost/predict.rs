@@ -16,7 +16,7 @@ use crate::schedule::shape::{Seat, ShapeError, Sizes};
 use crate::topology::Hosts;
 use crate::types::Rank;
 
-/// Most ranks and most chunks that are walked; larger calls are extrapolated.
+/// Largest number of ranks and most chunks that are walked; larger calls are extrapolated.
 const RANKS_MAX: u32 = 32;
 const CHUNKS_MAX: usize = 24;
 /// Ranks at either end of a host that are counted for the sum.

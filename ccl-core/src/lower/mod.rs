@@ -123,7 +123,7 @@ pub struct Program {
     pub scratch_parts: Vec<u32>,
     /// Copy of [`RankSchedule::whole_messages`].
     pub whole_messages: bool,
-    /// Most parts in one message.
+    /// Largest number of parts in one message.
     pub message_parts: u32,
     /// Peers that the rank sends to, ascending.
     pub send_peers: Vec<Rank>,

@@ -27,7 +27,7 @@ pub use text::PolicyError;
 
 /// Most queue pairs of one traffic class on a link.
 pub const PAIRS_MAX: u32 = 64;
-/// Most parts of one message.
+/// Largest number of parts of one message.
 pub const PARTS_MAX: u32 = 16;
 
 /// Order in which messages take queue pairs.
@@ -51,7 +51,7 @@ pub struct Striping {
     pub order: Order,
     /// Fewest bytes of a part, if messages are split.
     pub chunk_bytes: usize,
-    /// Most messages that a link has under way over each device.
+    /// Largest number of messages that a link has under way over each device.
     pub in_flight: u32,
     /// Most bytes under way from a port, over all its links; a message that would exceed this limit
     /// waits. Each communicator may always have its share of the budget under way, regardless of

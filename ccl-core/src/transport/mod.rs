@@ -149,13 +149,13 @@ pub struct RemoteMr(pub u64);
 /// The greatest immediate: a transport may need the other four bits to count the parts of a put.
 pub const IMMEDIATE_MAX: u32 = (1 << 28) - 1;
 
-/// Most bytes of a CTS.
+/// Largest number of bytes of a CTS.
 pub const CTS_BYTES_MAX: usize = 200;
 
-/// Most bytes of the hello that a connection is made with.
+/// Largest number of bytes of the hello that a connection is made with.
 pub const HELLO_BYTES_MAX: usize = 96;
 
-/// Most bytes of a note.
+/// Largest number of bytes of a note.
 pub const NOTE_BYTES_MAX: usize = 4096;
 
 /// Checks the length of a note, for implementations of [`Lane::note`].

@@ -152,7 +152,7 @@ pub struct Report {
     pub messages: u64,
     /// Payload of all messages, in bytes.
     pub message_bytes: u64,
-    /// Most bytes that were under way to one rank in this run.
+    /// Largest number of bytes that were under way to one rank in this run.
     pub in_flight_bytes_max: usize,
 }
 

@@ -48,7 +48,7 @@ pub(super) struct RankState {
     /// Thread of the latest task.
     thread: usize,
     in_flight_bytes: usize,
-    /// Most bytes that were sent to this rank and not yet released at any time.
+    /// Largest number of bytes that were sent to this rank and not yet released at any time.
     pub(super) in_flight_bytes_max: usize,
 }
 

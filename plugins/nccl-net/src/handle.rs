@@ -125,7 +125,7 @@ mod tests {
     use crate::device::shorten;
     use crate::table::{self, Table};
 
-    /// Most bytes of an address that fit.
+    /// Largest number of bytes of an address that fit.
     const ADDRESS_BYTES_MAX: usize = HANDLE_BYTES - ADDRESS;
 
     fn handle(address: usize) -> Handle {

@@ -34,8 +34,8 @@ pub(crate) struct ConnectOptions {
     pub(crate) settings: Settings,
     /// Policy by which messages are spread over queue pairs.
     pub(crate) policy: Arc<Policy>,
-    /// True if the environment sets a traffic class for RDMA, which overrides that of a
-    /// communicator for RDMA only.
+    /// True if the environment sets a traffic class for RDMA; RDMA then ignores the
+    /// communicator's class.
     pub(crate) has_class: bool,
     /// Longest time that joining may take.
     pub(crate) join_within: Duration,
@@ -103,7 +103,7 @@ impl Listening {
     /// # Errors
     ///
     /// A listener is broken, or no connection became ready within the time for joining, counted
-    /// from the first call and anew after each connection.
+    /// from the first call since the last connection.
     pub(crate) fn accept(&mut self, now: Instant) -> Result<Option<Box<Receiver>>, NetError> {
         let asked = *self.asked.get_or_insert(now);
         let accepted = self.accept_in_time(now)?;
@@ -183,7 +183,7 @@ impl Listening {
     }
 }
 
-/// A connection in the making. Dropping it waits for nobody: the progress thread does that.
+/// A connection in the making. The progress thread drops it, so dropping does not wait.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     candidates: Vec<(ConnectionSettings, String, Address)>,

@@ -111,7 +111,7 @@ pub enum TableError {
         name: String,
         /// Bytes of the file.
         bytes: u64,
-        /// Most bytes of a table.
+        /// Largest number of bytes of a table.
         most: u64,
     },
     /// A file that is no table.

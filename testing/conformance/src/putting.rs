@@ -24,7 +24,7 @@ pub(crate) const POINTS: &[Point] = &[
     Point { name: "what comes ends a sleep", check: sleeping },
 ];
 
-/// Most bytes of a tested put.
+/// Largest number of bytes of a tested put.
 const LARGE: usize = 4 << 20;
 
 /// Time in which a lane falls asleep.

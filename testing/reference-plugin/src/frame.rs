@@ -4,7 +4,7 @@
 use nccl_net_abi::TRANSFER_BYTES_MAX;
 
 const HEAD_BYTES: usize = 16;
-/// Most bytes of a message that its frame carries.
+/// Largest number of bytes of a message that its frame carries.
 pub(crate) const INLINE_BYTES: usize = 128;
 /// Length of a frame on the wire.
 pub(crate) const FRAME_BYTES: usize = HEAD_BYTES + INLINE_BYTES;

@@ -1,5 +1,5 @@
 //! Connections before they carry messages: listeners, which strangers cannot disturb, and
-//! connection attempts. Nothing here waits.
+//! connection attempts. Only faults wait.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -19,7 +19,7 @@ use crate::outcome::Outcome;
 const HELLO_DEADLINE: Duration = Duration::from_secs(5);
 /// Most accepted connections without a hello; the oldest are dropped first.
 const STRANGERS_MAX: usize = 256;
-/// Most connections that one call accepts.
+/// Largest number of connections that one call accepts.
 const TAKEN_MAX: usize = 64;
 
 /// Longest time that [`Fault::BlockingConnect`] and [`Fault::BlockingAccept`] block.

@@ -58,7 +58,7 @@ pub struct Conditions {
     pub redirects: bool,
     /// True if the puts of one endpoint arrive in order; sets the capability.
     pub ordered: bool,
-    /// Most bytes of one put.
+    /// Largest number of bytes of one put.
     pub message_bytes_max: usize,
     /// Most outstanding puts of data of one endpoint.
     pub depth_max: usize,

@@ -73,8 +73,8 @@ fn the_simulator_conforms() {
                 assert!(report.passed(), "seed {seed}, {conditions:?}\n{report}");
                 let skipped =
                     report.points.iter().filter(|(_, v)| matches!(v, Verdict::Skipped(_)));
-                // Skipped: farewells; order and four points on late changes if unordered, CTS if
-                // ordered.
+                // Farewells; with order also CTS, without it also order and four points on late
+                // changes.
                 assert_eq!(skipped.count(), if ordered { 2 } else { 6 }, "{report}");
             }
         }

@@ -40,9 +40,9 @@ pub struct Limits {
     pub version: u32,
     /// True if the provider offers the low-latency traffic class.
     pub low_latency: bool,
-    /// Most requests of an endpoint in each direction.
+    /// Largest number of requests of an endpoint in each direction.
     pub requests: usize,
-    /// Most bytes of a packet.
+    /// Largest number of bytes of a packet.
     pub packet_bytes: usize,
     /// True if a request may complete before the peer has anything of it, as in a socket's buffer,
     /// unless `FI_DELIVERY_COMPLETE` is asked for.

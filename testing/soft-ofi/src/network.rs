@@ -42,7 +42,7 @@ pub(crate) struct Completion {
     pub(crate) bytes: usize,
     pub(crate) data: u64,
     pub(crate) error: c_int,
-    /// Endpoint whose posted request ends here, if any.
+    /// Endpoint whose request this completes, if any.
     pub(crate) ends: Option<u32>,
 }
 

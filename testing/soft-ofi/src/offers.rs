@@ -10,7 +10,7 @@ use crate::Limits;
 use crate::network::{ADDRESS_BYTES, device_name, lock};
 use crate::objects::{hand_out, hand_out_zeros, take_back};
 
-/// Most bytes of one message or write.
+/// Largest number of bytes of one message or write.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
 /// Returns an empty offer with all its attribute structures, which are zeroed.

@@ -282,7 +282,7 @@ unsafe extern "C" fn reg_mr_iova2(
     if iova != addr.addr() as u64 {
         return refuse(EINVAL);
     }
-    // SAFETY: as with the other.
+    // SAFETY: as with `reg_mr`.
     unsafe { reg_mr(pd, addr, length, access as c_int & !IBV_ACCESS_RELAXED_ORDERING) }
 }
 
@@ -373,7 +373,7 @@ unsafe extern "C" fn ack_cq_events(_queue: *mut ibv_cq, _count: c_uint) {}
 unsafe extern "C" fn create_qp(domain: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: the caller has it.
     let pd = unsafe { &*domain };
-    // SAFETY: and has this to itself.
+    // SAFETY: it is only this call's.
     let init = unsafe { &mut *init };
     // SAFETY: the caller has it open.
     let (device, context) = unsafe { opened(pd.context) };
@@ -562,7 +562,7 @@ unsafe extern "C" fn post_send(
     while !next.is_null() {
         // SAFETY: the list is the caller's.
         let request = unsafe { &*next };
-        // SAFETY: it has so many places.
+        // SAFETY: its list is that long.
         let result = match unsafe { send(request) } {
             Some(send) => network.take(number, request.send_flags, send),
             None => EINVAL,

@@ -26,13 +26,13 @@ pub use rdma_sys as sys;
 pub struct Limits {
     /// Most queue pairs.
     pub pairs: usize,
-    /// Most bytes that may be registered.
+    /// Largest number of bytes that may be registered.
     pub memory_bytes: usize,
-    /// Most requests of a queue pair in each direction.
+    /// Largest number of requests of a queue pair in each direction.
     pub requests: u32,
-    /// Most bytes of an inline request.
+    /// Largest number of bytes of an inline request.
     pub inline_bytes: u32,
-    /// Most completions that a queue may hold.
+    /// Largest number of completions that a queue may hold.
     pub completions: u32,
     /// GID table, each entry with its type (`IBV_GID_TYPE_...`); `None` is a gap.
     pub gids: Vec<Option<([u8; 16], u32)>>,

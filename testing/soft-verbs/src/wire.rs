@@ -5,7 +5,7 @@ use rdma_sys::*;
 use crate::network::{Network, Pair, Payload, Send};
 use crate::objects;
 
-/// Most steps of progress for each poll of a queue.
+/// Largest number of steps of progress for each poll of a queue.
 const STEPS: usize = 8;
 /// Number of attempts for each retry if the receiver is not ready.
 const ASKS_PER_RETRY: u32 = 64;

@@ -27,13 +27,13 @@ pub(crate) struct Queue {
 }
 
 impl Drop for ToyInner {
-    /// Ends a connection that no lane has attached, for the peer as well.
+    /// Ends the connection for both sides.
     fn drop(&mut self) {
         self.0.iter().for_each(|queue| queue.closed.store(true, Ordering::Release));
     }
 }
 
-/// Connection that no lane has attached yet: the queues to the peer and from it.
+/// Connection: the queues to the peer and from it.
 #[derive(Debug)]
 pub(crate) struct ToyInner(pub(crate) [Arc<Queue>; 2]);
 

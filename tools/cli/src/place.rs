@@ -46,7 +46,7 @@ pub(crate) struct Place {
 #[derive(Clone, Debug)]
 struct HostList(Vec<u32>);
 
-/// Most hosts that a list can name.
+/// Largest number of hosts that a list can name.
 const HOSTS_MAX: usize = 1 << 16;
 
 fn hosts(text: &str) -> Result<HostList, String> {

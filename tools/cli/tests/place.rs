@@ -12,7 +12,7 @@ fn its_page_shows_what_it_says() {
     page_shows_what_it_says(include_str!("../../../docs/placement.md"), 2);
 }
 
-/// Pairs of ranks with traffic are placed together, though the order of the hosts parts them.
+/// Pairs of ranks with traffic are placed together, though the order of hosts separates them.
 #[test]
 fn what_was_counted_is_placed() {
     let name = std::env::temp_dir().join(format!("ferroccl-{}-place.csv", std::process::id()));

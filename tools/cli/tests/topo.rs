@@ -83,7 +83,7 @@ fn programs_get_json_and_pictures_are_whole() {
     }
     let svg = said("topo h100 --as svg");
     assert_eq!(svg.matches("<g>").count(), svg.matches("</g>").count());
-    // 18 links of each GPU, dealt over four switches.
+    // Each of 8 GPUs has a line to all 4 switches.
     assert_eq!(svg.matches("stroke=\"#2e8b3d\"").count(), 32);
 }
 

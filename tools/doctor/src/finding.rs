@@ -60,7 +60,7 @@ pub struct Finding {
     pub remedy: Option<String>,
 }
 
-/// Most characters of evidence: files of a planted tree may hold anything.
+/// Largest number of characters of evidence: a copied file may hold anything.
 const TEXT_MAX: usize = 2000;
 
 /// Returns the text as one line of at most `TEXT_MAX` characters.

@@ -11,10 +11,10 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Most bytes of a text file; the longest one read is a kernel's configuration.
+/// Largest number of bytes of a text file; the longest one read is a kernel's configuration.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 const NAMES_MAX: usize = 8192;
-/// Most links that are followed, as in Linux.
+/// Largest number of links that are followed, as in Linux.
 const LINKS_MAX: u32 = 40;
 
 /// Files of a machine.

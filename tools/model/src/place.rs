@@ -12,9 +12,9 @@ use serde::Serialize;
 
 use crate::quantity::{self, Unit};
 
-/// Most ranks for which an order is searched.
+/// Largest number of ranks for which an order is searched.
 const RANKS_MAX: usize = 1 << 14;
-/// Most pairs of ranks with traffic for which an order is searched.
+/// Largest number of pairs of ranks with traffic for which an order is searched.
 const PAIRS_MAX: usize = 1 << 22;
 
 /// Traffic between the ranks.

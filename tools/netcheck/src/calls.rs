@@ -23,7 +23,7 @@ use crate::properties::{Describe, Properties, text};
 /// A pointer that a plugin hands out, as a number.
 pub(crate) type Opaque = usize;
 
-/// Most parts of a group: NCCL's own limit of operations that share one.
+/// Largest number of parts of a group: NCCL's own limit of operations that share one.
 pub(crate) const GROUP_MAX: usize = 64;
 
 /// A handle, followed by as many bytes that the plugin must not change.

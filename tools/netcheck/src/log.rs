@@ -37,9 +37,9 @@ type Fixed = unsafe extern "C" fn(
 
 /// Returns the logger that is given to `init`.
 pub(crate) fn logger() -> Logger {
-    // SAFETY: where the arguments behind the format are integers and pointers, x86-64 and aarch64
-    // pass them in the same places whether there are dots or not. Those that were not passed are
-    // read as whatever is there, and only looked at if the format names them.
+    // SAFETY: x86-64 and aarch64 Linux pass integers and pointers to a variadic function as they
+    // pass them to one with fixed arguments. An argument that was not passed has any value, and is
+    // used only if the format names it.
     let logger = unsafe {
         std::mem::transmute::<
             Fixed,

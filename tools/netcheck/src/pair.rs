@@ -19,7 +19,7 @@ pub(crate) const GRACE: Duration = Duration::from_secs(1);
 /// Time that a process has, on most machines, to exit, and to report by itself that its deadline
 /// has passed.
 const EXIT: Duration = Duration::from_secs(3);
-/// Most lines of standard error that are shown of a process that died.
+/// Largest number of lines of standard error that are shown of a process that died.
 const LAST_WORDS: usize = 4;
 
 /// Result of a point.

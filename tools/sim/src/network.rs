@@ -132,7 +132,7 @@ pub struct Step {
     pub at: (u32, u32),
 }
 
-/// Most bytes that a simulation stores per link, for the estimate of memory.
+/// Largest number of bytes that a simulation stores per link, for the estimate of memory.
 const BYTES_PER_LINK: u64 = 64;
 /// Upper bound of NICs of a host: a table of all pairs of NICs is built.
 const NICS_MAX: u32 = 1_024;

@@ -22,13 +22,13 @@ use crate::{Bytes, Traffic};
 use ccl_core::types::Rank;
 use serde::{Deserialize, Serialize};
 
-/// Most bytes of a file.
+/// Largest number of bytes of a file.
 const FILE_BYTES_MAX: u64 = 1 << 30;
-/// Most ranks: as many as can be planned.
+/// Largest number of ranks: as many as can be planned.
 pub const RANKS_MAX: u32 = 1 << 18;
 /// Most intervals: memory has an entry for each up to the last, with or without lines.
 pub const INTERVALS_MAX: usize = 1 << 20;
-/// Most pairs of ranks that are written in one interval.
+/// Largest number of pairs of ranks that are written in one interval.
 pub const PAIRS_MAX: usize = 1 << 24;
 const COLUMNS: &str = "interval,source,destination,bytes";
 

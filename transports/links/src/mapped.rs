@@ -22,8 +22,8 @@ pub struct MappedLinks {
 }
 
 impl MappedLinks {
-    /// Makes the links of a rank. `links` has an entry per peer and channel, grouped by peer; an
-    /// entry is none without a connection, as for this rank itself. `doorbells` has an entry per
+    /// Makes the links of a rank. `links` has an entry per peer and channel, grouped by peer:
+    /// `None` if there is no connection, as to this rank itself. `doorbells` has an entry per
     /// peer.
     #[must_use]
     pub fn new(

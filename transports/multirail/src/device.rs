@@ -126,8 +126,8 @@ impl Device for RailsDevice {
     }
 
     /// Registers memory with all devices, or with none. Memory that only some devices reach is
-    /// unreachable when these fail; unregistered memory is copied, and its bytes can go over the
-    /// others.
+    /// unreachable when they fail; unregistered memory is copied, and the copy can go over any
+    /// device.
     fn register(&self, region: &Region) -> Result<MrKey, TransportError> {
         self.register_with(region, Vec::new(), |_| false)
     }

@@ -12,13 +12,13 @@ use libfabric_sys::fi_context2;
 
 use crate::native::{Domain, Endpoint, LOCAL, Memory, OfiError, transport_error};
 
-/// Most puts under way on one link.
+/// Largest number of puts under way on one link.
 pub(crate) const DEPTH_MAX: usize = 64;
 /// Bytes of a head.
 pub(crate) const HEAD_BYTES: usize = TOKEN_BYTES + 40;
 /// Bytes of the token that identifies a peer's messages.
 pub(crate) const TOKEN_BYTES: usize = 16;
-/// Most bytes of a put in one message.
+/// Largest number of bytes of a put in one message.
 pub(crate) const PART_BYTES: usize = 128 << 10;
 /// Number of receives that a lane has posted, each for one message. The provider fills them in
 /// turn, and the lane copies the bytes: the buffers of more receives would leave the processor's
@@ -105,7 +105,7 @@ pub(crate) struct Inbox {
     missing: BTreeMap<(EndpointId, u64), (u64, u64)>,
 }
 
-// SAFETY: contexts hold what the provider writes there, which any thread may.
+// SAFETY: contexts hold only what the provider writes, from any thread.
 unsafe impl Send for Inbox {}
 
 impl Inbox {

@@ -42,7 +42,7 @@ pub struct Provider {
     pub low_latency: bool,
     /// Largest message that can be injected, in bytes: its buffer is free at once.
     pub inject_bytes: usize,
-    /// Most bytes of a message.
+    /// Largest number of bytes of a message.
     pub message_bytes_max: usize,
     /// Demands on registered memory, by their names (`FI_MR_…`).
     pub registration: Vec<String>,

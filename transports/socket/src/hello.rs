@@ -4,7 +4,7 @@ use crate::address::Token;
 
 /// Longest text of a hello, in bytes.
 pub const TEXT_BYTES_MAX: usize = 128;
-/// Most bytes of a hello on the wire.
+/// Largest number of bytes of a hello on the wire.
 pub(crate) const HELLO_BYTES_MAX: usize = FIXED_BYTES + TEXT_BYTES_MAX;
 const FIXED_BYTES: usize = 16 + 1;
 

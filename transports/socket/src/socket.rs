@@ -231,7 +231,7 @@ pub fn read(socket: &OwnedFd, into: &mut [IoSliceMut<'_>]) -> Got {
     }
 }
 
-/// Most bytes for which one copy is cheaper than a call with several buffers.
+/// Largest number of bytes for which one copy is cheaper than a call with several buffers.
 const COPIED_BYTES: usize = 1024;
 
 /// Writes as many bytes as the socket takes.

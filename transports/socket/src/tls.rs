@@ -32,7 +32,7 @@ use rustls::{
 use crate::end::ConnectionEnd;
 use crate::socket::{self, Got};
 
-/// Most bytes of ciphertext read per system call: room for at least two records.
+/// Largest number of bytes of ciphertext read per system call: room for at least two records.
 const READ_BYTES: usize = 64 << 10;
 /// Bytes of ciphertext that may wait for the socket.
 const WRITE_BYTES: usize = 256 << 10;

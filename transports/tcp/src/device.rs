@@ -18,7 +18,7 @@ use crate::writers::Writers;
 /// Protocol of a stripe; its version changes whenever the format of the sent bytes changes.
 pub(crate) const PROTOCOL: Protocol = protocol("ferroccl-tcp", 5);
 
-/// Most connections per pair of ranks.
+/// Largest number of connections per pair of ranks.
 const SOCKETS_MAX: u32 = 64;
 
 /// Smallest region whose pages are allocated only at first touch, in bytes.

@@ -25,13 +25,13 @@ use crate::outgoing::Put;
 use crate::stripe::Stripe;
 use crate::writers::Writer;
 
-/// Most bytes of one put.
+/// Largest number of bytes of one put.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 31;
-/// Most puts outstanding on one endpoint.
+/// Largest number of puts outstanding on one endpoint.
 pub(crate) const DEPTH_MAX: usize = 1024;
-/// Most sockets that a lane reads without asking epoll which of them are ready.
+/// Largest number of sockets that a lane reads without asking epoll which of them are ready.
 const SOCKETS_TRIED: usize = 4;
-/// Most sockets that one epoll call finds ready; others have their turn at the next.
+/// Largest number of sockets that one epoll call finds ready; others have their turn at the next.
 const READY_MAX: usize = 64;
 /// Interval between checks for breaks that only the peer has noticed.
 const CHECK_EVERY: Duration = Duration::from_millis(50);

@@ -33,7 +33,7 @@ pub(crate) struct Stripe {
     pub(crate) closed: bool,
     /// True if epoll does not watch the socket yet.
     pub(crate) is_new: bool,
-    /// Traffic class of the packets; none leaves what the system sets.
+    /// Traffic class of the packets; none for the system's.
     traffic_class: Option<u8>,
 }
 

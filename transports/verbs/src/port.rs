@@ -23,7 +23,7 @@ pub(crate) struct Port {
     pub(crate) domain: Arc<Domain>,
     /// Number of the port, from 1.
     pub(crate) number: u8,
-    /// Attributes at opening, for those that do not change.
+    /// Attributes at opening; only constant ones are used.
     pub(crate) attr: ibv_port_attr,
     /// Properties that may change.
     located: Mutex<Located>,
@@ -41,8 +41,8 @@ pub(crate) struct Located {
     pub(crate) choice: Choice,
     /// Other rows that fit the rule, the best first.
     pub(crate) others: Vec<GidRow>,
-    /// True if the table may have better rows since its last full read: it was being filled then,
-    /// or has lost rows since.
+    /// True if another full read may find better rows: the table was being filled at the
+    /// last, or has lost rows since.
     is_partial: bool,
     pub(crate) lid: u16,
     pub(crate) mtu: ibv_mtu,

@@ -7,7 +7,7 @@ const HEADING: &str = "failures:";
 const RESULT: &str = "test result: ";
 /// Texts in lines in which a check, a sanitizer or a fuzzer reports an error.
 const COMPLAINTS: [&str; 4] = ["| FAILED: ", "==ERROR: ", "SUMMARY: ", "ERROR: libFuzzer"];
-/// Most lines with one of the [`COMPLAINTS`] that are kept.
+/// Largest number of lines with one of the [`COMPLAINTS`] that are kept.
 const COMPLAINTS_MAX: usize = 20;
 /// Most lines that are kept of one binary's report: the reason comes first, then a backtrace or a
 /// log.

@@ -16,7 +16,7 @@ use crate::process::{self, End};
 
 /// Start of the line that a test prints if it skips itself; the reason follows.
 pub(crate) const SKIPPED: &str = "SKIPPED: ";
-/// Most lines of a failed test's output that are shown: the first and the last ones.
+/// Largest number of lines of a failed test's output that are shown: the first and the last ones.
 const LINES_MAX: usize = 120;
 
 /// Test of a binary.

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use super::Finding;
 use super::source::Source;
 
-/// Most lines of a file.
+/// Largest number of lines of a file.
 pub(super) const FILE_LINES_MAX: usize = 1000;
-/// Most lines of a function, from `fn` to its closing brace.
+/// Largest number of lines of a function, from `fn` to its closing brace.
 pub(super) const FUNCTION_LINES_MAX: usize = 70;
 const COLUMNS_MAX: usize = 100;
 

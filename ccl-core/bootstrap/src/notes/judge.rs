@@ -10,7 +10,7 @@ use ccl_core::types::Rank;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Most ranks that a text names, of a circle or of a list.
+/// Largest number of ranks that a text names, of a circle or of a list.
 const NAMED_MAX: usize = 4;
 
 /// State of a rank, as known to the asker.
@@ -41,8 +41,8 @@ impl std::fmt::Display for Stuck {
     }
 }
 
-/// Returns the verdict on these ranks; none if none of them waits. Nothing is known of ranks that
-/// `seen` leaves out.
+/// Returns the verdict on these ranks if one of them waits. Nothing is known of ranks that `seen`
+/// leaves out.
 #[must_use]
 pub fn find_stuck(seen: &BTreeMap<Rank, Observed>) -> Option<Stuck> {
     let case = Case { seen };
@@ -136,8 +136,8 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Returns a number that is smaller the further a rank is behind, and 0 for a rank that does
-    /// not answer.
+    /// Returns how far a rank has come: 0 if it does not answer, the maximum if nothing is known
+    /// of it.
     fn progress(&self, rank: Rank) -> u64 {
         match self.note(rank) {
             None if self.seen.contains_key(&rank) => 0,

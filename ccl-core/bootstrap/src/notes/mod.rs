@@ -14,9 +14,9 @@ use ccl_core::encoding::{List, Text};
 use ccl_core::types::Rank;
 use serde::{Deserialize, Serialize};
 
-/// Most bytes of the text for an operation.
+/// Largest number of bytes of the text for an operation.
 const WHAT_BYTES_MAX: usize = 160;
-/// Most peers that a note names as awaited.
+/// Largest number of peers that a note names as awaited.
 pub const AWAITED_MAX: usize = 12;
 
 /// Activity of a rank, as its own control thread sees it.

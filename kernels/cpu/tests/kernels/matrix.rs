@@ -39,7 +39,7 @@ impl Buffer {
     }
 }
 
-/// Places of the destinations: the term that each equals, or none.
+/// Index of the term that each destination overwrites, or none.
 type Places = Vec<Option<usize>>;
 
 fn places(terms: usize) -> Vec<Places> {
@@ -240,7 +240,7 @@ fn copies_copy_from_any_address_to_any_address() {
             let mut dsts = [1, 2].map(|_| Buffer::new(&vec![0; bytes], to));
             let targets = dsts.each_mut().map(Buffer::data);
             let source = src.data();
-            // SAFETY: all are that long and apart, but for the source itself.
+            // SAFETY: all are that long; a target is apart or is the source.
             unsafe { copy(&[targets[0], source], source, bytes) };
             // SAFETY: both are that long and apart.
             unsafe { copy_streaming(targets[1], source, bytes) };

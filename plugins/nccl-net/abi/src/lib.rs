@@ -44,9 +44,9 @@ pub use calls::*;
 
 /// Bytes of a listener's handle, which NCCL carries from rank to rank.
 pub const HANDLE_BYTES: usize = 128;
-/// Most requests that NCCL has outstanding on one communicator.
+/// Largest number of requests that NCCL has outstanding on one communicator.
 pub const REQUESTS_MAX: usize = 32;
-/// Most bytes that a plugin may report as its transfer limit.
+/// Largest number of bytes that a plugin may report as its transfer limit.
 pub const TRANSFER_BYTES_MAX: usize = 1 << 40;
 /// Value that NCCL stores in the request pointer before `irecv` as a hint: the plugin need not
 /// report completion.
@@ -170,7 +170,7 @@ const _: () = assert!(size_of::<DeviceHandle>() == 32);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fan {
-    /// Most peers at once.
+    /// Largest number of peers at once.
     pub peers_max: i32,
     /// Least peers at once.
     pub peers_min: i32,

@@ -89,7 +89,7 @@ pub struct Properties {
     pub latency_us: f32,
     /// Most communicators.
     pub comms_max: c_int,
-    /// Most buffers in one `irecv`.
+    /// Largest number of buffers in one `irecv`.
     pub receives_max: c_int,
     /// Type of the device: [`DEVICE_HOST`](crate::DEVICE_HOST).
     pub device_type: c_int,
@@ -99,7 +99,7 @@ pub struct Properties {
     pub parts: Parts<8>,
     /// Most bytes of a transfer; at most [`TRANSFER_BYTES_MAX`](crate::TRANSFER_BYTES_MAX).
     pub transfer_bytes_max: usize,
-    /// Most bytes of a collective in the network.
+    /// Largest number of bytes of a collective in the network.
     pub collective_bytes_max: usize,
     /// Number of requests that may be joined to one.
     pub multi_requests_max: c_int,

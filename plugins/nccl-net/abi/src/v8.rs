@@ -80,7 +80,7 @@ pub struct Properties {
     pub latency_us: f32,
     /// Most communicators.
     pub comms_max: c_int,
-    /// Most buffers in one `irecv`.
+    /// Largest number of buffers in one `irecv`.
     pub receives_max: c_int,
     /// Type of the device: [`DEVICE_HOST`](crate::DEVICE_HOST).
     pub device_type: c_int,

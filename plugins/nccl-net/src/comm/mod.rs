@@ -45,7 +45,7 @@ pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 30;
 
 /// Factor by which slots are longer if they take no memory until a message arrives early.
 const LONG_SLOT: usize = 64;
-/// Most bytes of such a slot, unless `short_bytes` is larger.
+/// Largest number of bytes of such a slot, unless `short_bytes` is larger.
 const LONG_SLOT_BYTES_MAX: usize = 1 << 20;
 
 /// Settings of a communicator.
@@ -55,7 +55,7 @@ pub(crate) struct Settings {
     pub(crate) slots: usize,
     /// Payload bytes of a slot, and most bytes of a message that does not wait for a CTS.
     pub(crate) slot_bytes: usize,
-    /// Most bytes of a message that is copied instead of sent zero-copy.
+    /// Largest number of bytes of a message that is copied instead of sent zero-copy.
     pub(crate) short_bytes: usize,
     /// Time without progress after which a request fails.
     pub(crate) timeout: Duration,

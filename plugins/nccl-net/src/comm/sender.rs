@@ -21,7 +21,7 @@ use crate::error::NetError;
 use crate::memory::Mr;
 use crate::table::RequestId;
 
-/// Most requests of one communicator: NCCL's limit times the buffers of a group.
+/// Largest number of requests of one communicator: NCCL's limit times the buffers of a group.
 const REQUESTS: usize = 256;
 /// Most registrations of the peer that CTS may name at a time.
 const MEMORIES_MAX: usize = 1 << 16;

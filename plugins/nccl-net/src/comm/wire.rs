@@ -7,7 +7,7 @@ use ccl_core::transport::{CTS_BYTES_MAX, IMMEDIATE_MAX, RemoteKey};
 use ccl_transport_multirail::TURNS;
 use serde::{Deserialize, Serialize};
 
-/// Most buffers in one group.
+/// Largest number of buffers in one group.
 pub(crate) const GROUP_MAX: usize = 8;
 /// Most groups that a receiver may have outstanding.
 pub(crate) const GROUPS: usize = 64;
@@ -15,12 +15,12 @@ pub(crate) const GROUPS: usize = 64;
 pub(crate) const RECORD_BYTES: usize = CTS_BYTES_MAX;
 /// Bytes before a chunk's payload.
 pub(crate) const HEADER_BYTES: usize = 64;
-/// Most slots of a receiver.
+/// Largest number of slots of a receiver.
 pub(crate) const SLOTS_MAX: usize = 16;
 /// Memory number of a buffer that the peer cannot reach: its message comes through slots.
 pub(crate) const THROUGH_SLOTS: u32 = u32::MAX;
 
-/// Most characters of a peer's name that are shown.
+/// Largest number of characters of a peer's name that are shown.
 const PEER_CHARS_MAX: usize = 200;
 /// Bits of a group's number on the wire.
 const NUMBER_BITS: u32 = 26;

@@ -3,7 +3,7 @@
 use super::super::ethtool;
 use super::super::host::Host;
 
-/// Returns the pauses that an interface's driver has counted; none on a machine that is only files.
+/// Returns the pauses that an interface's driver has counted; none for a copied tree of files.
 pub(super) fn of(host: &Host, interface: &str) -> Vec<String> {
     match host.lives() && !interface.is_empty() {
         true => tell(&ethtool::counters(interface)),

@@ -14,7 +14,7 @@ use super::chakra::{Attribute, CommType, Node, NodeType, Trace, Value, number, w
 use crate::quantity::{self, Unit};
 use ccl_traffic::matrix::RANKS_MAX;
 
-/// Most bytes of a trace, and of the file of groups.
+/// Largest number of bytes of a trace, and of the file of groups.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// Ranks that call together.

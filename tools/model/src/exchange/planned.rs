@@ -14,7 +14,7 @@ use super::chakra::{Attribute, Node, NodeType, Trace, Value};
 use super::job::{head, message_node};
 use crate::plan::Sized;
 
-/// Most nodes of all ranks together.
+/// Largest number of nodes of all ranks together.
 const NODES_MAX: usize = 1 << 21;
 
 /// Returns the traces of all ranks, for a call of these sizes.

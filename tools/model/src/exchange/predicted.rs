@@ -14,7 +14,7 @@ use crate::plan::{Scene, Sized, Wanted};
 use crate::quantity::{self, Unit};
 use ccl_traffic::matrix::{INTERVALS_MAX, PAIRS_MAX};
 
-/// Most messages to simulate one by one, which takes about a minute.
+/// Largest number of messages to simulate one by one, which takes about a minute.
 const MESSAGES_MAX: u64 = 1 << 24;
 
 /// Predicted traffic of a collective, with its algorithm and protocol.

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::job::{Action, Entry, Group, Job};
 use ccl_traffic::matrix::RANKS_MAX;
 
-/// Most bytes of all files together.
+/// Largest number of bytes of all files together.
 const BYTES_MAX: u64 = 4 << 30;
 
 /// A line of a recording, or the fields of a dump that are used here.

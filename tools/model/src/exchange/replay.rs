@@ -78,7 +78,7 @@ pub struct Comparison {
     messages: usize,
 }
 
-/// Most pairs of ranks in the cache of the traffic of earlier calls.
+/// Largest number of pairs of ranks in the cache of the traffic of earlier calls.
 const KNOWN_PAIRS_MAX: usize = 1 << 22;
 
 impl<'a> Replay<'a> {

@@ -7,9 +7,9 @@ use super::placed;
 use super::whole::Topology;
 use ccl_core::topology::machine::{Kind, LinkSpeed, Machine};
 
-/// Most hosts of a topology: more than any cluster has.
+/// Largest number of hosts of a topology: more than any cluster has.
 const HOSTS_MAX: u64 = 16 << 20;
-/// Most parts of one machine, and the greatest depth of its tree of parts.
+/// Largest number of parts of one machine, and the greatest depth of its tree of parts.
 const PARTS_MAX: usize = 4096;
 const DEPTH_MAX: usize = 32;
 /// Most links of one pair; most cables between two joined ends; most switches of a group.

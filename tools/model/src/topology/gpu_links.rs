@@ -10,7 +10,7 @@ use nvml_wrapper::{Device, Nvml};
 
 use super::nccl::gpu_link_speed;
 
-/// Most links of a GPU.
+/// Largest number of links of a GPU.
 const LINKS_MAX: u32 = 36;
 
 /// Adds the links that are up. A machine without NVML, or without links, stays as it is.

@@ -39,7 +39,7 @@ pub use text::{parse, write};
 pub use tree::tree;
 pub use whole::{HostRun, Seat, Topology};
 
-/// Most bytes of a description.
+/// Largest number of bytes of a description.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Opens a preset by name, or a topology file: ferroccl's text form, NCCL's topology XML, or

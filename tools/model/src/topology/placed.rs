@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::fabric::Fabric;
 
-/// Most nodes above a host: more than any network has layers.
+/// Largest number of nodes above a host: more than any network has layers.
 const NODES_MAX: usize = 16;
 
 /// A host, and the nodes of the network above it.

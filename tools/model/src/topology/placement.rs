@@ -18,7 +18,7 @@ use ccl_traffic::Bytes;
 
 /// Number of rounds of swaps; each looks at all ranks.
 const ROUNDS: usize = 8;
-/// Most ranks for which swaps are tried: the time is quadratic in their number.
+/// Largest number of ranks for which swaps are tried: the time is quadratic in their number.
 const SWAPPED_RANKS_MAX: usize = 2048;
 
 /// Bytes between groups and between hosts.

@@ -161,7 +161,7 @@ fn in_order() -> Stream {
     Stream { sizes: (0..400).map(size).collect(), in_flight: 8, seed: 1000 }
 }
 
-/// Most messages that NCCL has in flight.
+/// Largest number of messages that NCCL has in flight.
 const UNTESTED: usize = nccl_net_abi::REQUESTS_MAX;
 
 pub(super) const ISEND_WITHOUT_TEST: Point = Point::pair(

@@ -53,9 +53,9 @@ impl Extra {
         self.rounds.unwrap_or(if kept { ROUNDS } else { 1 })
     }
 
-    /// Returns the baseline to compare with, if one is given. It checks that the rounds are enough
+    /// Returns the baseline to compare with, if one is given. Checks that the rounds are enough
     /// to detect slower paths and that the new baseline can be written. Only the rank that has the
-    /// files calls it.
+    /// files calls this.
     fn prepare(&self, setting: &Setting) -> Result<Option<Baseline>, Refused> {
         let refused = |error: &dyn std::fmt::Display| Refused(error.to_string());
         let rounds = self.rounds() as usize;

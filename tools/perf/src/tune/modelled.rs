@@ -14,7 +14,7 @@ use super::fit::{Sample, fit};
 use super::{Outcome, Seen};
 use crate::subject::SubjectError;
 
-/// Most ranks for which a model is fitted.
+/// Largest number of ranks for which a model is fitted.
 const MODELLED_RANKS_MAX: u32 = 8;
 /// Least number of sizes: fewer do not separate the time of a call from that of a byte.
 const SIZES_MIN: usize = 2;

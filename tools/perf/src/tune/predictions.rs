@@ -11,7 +11,7 @@ use super::settings::{MODELLED, WORTH, with};
 use super::{Tried, Wanted};
 use ferroccl::tools::{Asked, predicted};
 
-/// Most ranks for which a table is predicted: more take too long.
+/// Largest number of ranks for which a table is predicted: more take too long.
 const RANKS_MAX: u32 = 4096;
 
 /// Number of ranks and hosts for which calls are predicted.

@@ -33,7 +33,7 @@ pub use fold::Fold;
 use machine::{Machine, Walk};
 use world::World;
 
-/// Most ranks that run the real executions and the real admission.
+/// Largest number of ranks that run the real executions and the real admission.
 pub const REAL_RANKS_MAX: u32 = 1_024;
 
 /// Parameters of a run.
@@ -89,9 +89,9 @@ pub struct Outcome {
     pub message_bytes: u64,
     /// Bytes that passed each link; with folding those of the simulated links.
     pub carried_bytes: Vec<f64>,
-    /// Most bytes that were in flight to one rank.
+    /// Largest number of bytes that were in flight to one rank.
     pub in_flight_bytes_max: u64,
-    /// Most bytes that admission allows in flight to one rank.
+    /// Largest number of bytes that admission allows in flight to one rank.
     pub credit_bytes_max: u64,
     /// Number of times that rates were recomputed.
     pub settled: u64,

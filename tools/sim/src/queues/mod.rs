@@ -98,7 +98,7 @@ pub struct Outcome {
     pub pauses: Vec<u32>,
     /// Per link: seconds that it was paused.
     pub paused_s: Vec<f64>,
-    /// Most bytes that were in flight to one receiver.
+    /// Largest number of bytes that were in flight to one receiver.
     pub in_flight_bytes_max: f64,
     /// Per watched link: times in seconds, with the bytes queued before it.
     pub watched: Vec<Vec<(f64, f64)>>,
@@ -107,7 +107,7 @@ pub struct Outcome {
 /// Bytes of a packet. A flow is done when at most this many, and at most 1 % of its bytes, are
 /// missing.
 const PACKET_BYTES: f64 = 4096.0;
-/// Most points of a watched queue that are kept.
+/// Largest number of points of a watched queue that are kept.
 const POINTS: usize = 400;
 
 struct Run<'a> {
@@ -122,7 +122,7 @@ struct Run<'a> {
     queued: Vec<f64>,
     sent: Vec<f64>,
     arrived: Vec<f64>,
-    /// Most bytes in flight of each flow.
+    /// Largest number of bytes in flight of each flow.
     window: Vec<f64>,
     /// Bytes that have arrived, but whose credits have not returned yet.
     uncredited: Vec<f64>,

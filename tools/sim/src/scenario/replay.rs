@@ -26,9 +26,9 @@ pub const PARAMETERS: &[Parameter] = &[
 ];
 
 const TITLE: &str = "recorded traffic, replayed";
-/// Most points in a line of the figure.
+/// Largest number of points in a line of the figure.
 const POINTS: usize = 400;
-/// Most messages of an interval: so many take minutes to simulate.
+/// Largest number of messages of an interval: so many take minutes to simulate.
 const MESSAGES_MAX: f64 = 50e6;
 
 /// Replays traffic over the network of `ask`. Ranks fill hosts, and send by the NICs nearest to
@@ -116,7 +116,7 @@ struct Replaying<'a> {
     placed: Option<usize>,
 }
 
-/// Most links to visit, in all intervals together: more take hours.
+/// Largest number of links to visit, in all intervals together: more take hours.
 const LINKS_SEEN_MAX: f64 = 2e9;
 
 impl<'a> Replaying<'a> {

@@ -169,7 +169,7 @@ fn what_is_short_or_registered_is_so_with_all_devices() {
     device.deregister(key).unwrap();
 }
 
-/// A rail that is back is proved only by a put that the peer has.
+/// A rail counts as recovered once a put over it has arrived.
 #[test]
 fn a_rail_whose_proof_is_not_taken_carries_nothing() {
     let (house, knobs) = house();

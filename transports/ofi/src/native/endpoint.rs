@@ -56,7 +56,7 @@ pub(crate) enum Failed {
     Packet,
 }
 
-/// Most completions that are taken at once: each read costs a software provider system calls.
+/// Most completions that one read takes: a software provider makes system calls at each read.
 pub(crate) const COMPLETIONS_MAX: usize = 16;
 
 /// Bytes that are written, and the descriptor of their registration.
@@ -225,7 +225,7 @@ impl Endpoint {
         // SAFETY: the domain is open.
         let returned = unsafe { fi_av_open(opened, &raw mut vector, &raw mut made.vector) };
         check(functions, "fi_av_open", returned)?;
-        // SAFETY: the domain is open, by the same offer but perhaps for its traffic class.
+        // SAFETY: the domain is open; at most the traffic class of its offer differs.
         let returned = unsafe { fi_endpoint(opened, info, &raw mut made.raw) };
         check(functions, "fi_endpoint", returned)?;
         made.open_events()?;

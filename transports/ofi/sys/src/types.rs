@@ -584,7 +584,7 @@ pub struct fid_ep {
     pub rma: *mut fi_ops_rma,
 }
 
-/// Memory of a request for the provider, if the provider asks for it by the mode bit
+/// Memory of a request for the provider's use, if the provider sets the mode bit
 /// [`FI_CONTEXT2`](crate::FI_CONTEXT2) or [`FI_CONTEXT`](crate::FI_CONTEXT).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

@@ -37,7 +37,7 @@ pub fn system() -> Result<&'static Functions, &'static LoadError> {
 }
 
 fn load() -> Result<Functions, LoadError> {
-    // SAFETY: its initialisers are those of a library that everybody loads at start otherwise.
+    // SAFETY: its initialisers are safe to run: other programs run them at their start.
     let library = unsafe { Library::new(LIBRARY) };
     let library = library.map_err(|error| LoadError::Library(reason(&error)))?;
     let functions = Functions::of(&library);
@@ -91,8 +91,7 @@ functions! {
     /// that.
     required fork_init = "ibv_fork_init":
         unsafe extern "C" fn() -> c_int;
-    /// Returns all devices; null without any, and null with an error number without RDMA in the
-    /// kernel.
+    /// Returns all devices; null with an error number if the kernel has no RDMA.
     required get_device_list = "ibv_get_device_list":
         unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device;
     /// Frees the list of devices; opened devices stay open.

@@ -169,7 +169,7 @@ fn one_of_sixteen_queue_pairs_has_room_for_sixteen_writes() {
     let endpoint = ends[0].endpoint;
     ends[0].lane.set_striping(endpoint, &Striping { pairs: 1, ..Striping::default() });
     ends[0].lane.post(ccl_clock::now(), &puts).unwrap();
-    // Tests beside this one have some travel at any time.
+    // Parallel tests also poll, so that some puts travel.
     assert!(ends[0].soft.under_way() > 8 * 4096, "{}", ends[0].soft.under_way());
     await_all(&mut ends, puts.len());
 }
@@ -185,7 +185,7 @@ fn a_port_has_no_more_under_way_than_its_budget() {
         let puts: Vec<_> =
             (0..12).map(|at| ends[0].put(at * 4096, 4096, Some(at as u32))).collect();
         assert_eq!(ends[0].lane.post(ccl_clock::now(), &puts).unwrap(), 12);
-        // Tests beside this one have some travel at any time.
+        // Parallel tests also poll, so that some puts travel.
         let mut most = ends[0].soft.under_way();
         go_on(&mut ends, |[one, other]| {
             most = most.max(one.soft.under_way());
@@ -288,7 +288,7 @@ fn links_share_a_budget_fairly() {
         let (mut news, now) = (Vec::new(), ccl_clock::now());
         assert!(now < until, "{arrived:?}");
         sender.poll(now, &mut Vec::new()).unwrap();
-        // A new put on a link without waiting puts does not go first.
+        // On a link where no put waits, a new put does not go first.
         sender.post(now, &[put(0, more)]).unwrap();
         receiver.poll(now, &mut news).unwrap();
         for event in news {

@@ -158,7 +158,7 @@ struct Futex {
 #[derive(Default)]
 struct Bed {
     sleeps: bool,
-    /// True after the timeout, for a ring that found no sleeper.
+    /// True once the timeout has passed.
     over: bool,
 }
 
@@ -196,9 +196,9 @@ fn time_is_over() {
 const RINGS: usize = 4;
 const DATA: usize = 64;
 
-/// One message and its ring against an owner that sleeps, first over something else and then for
-/// the message. A sleep times out only if the ring found no sleeper, and never with `fenced`: a
-/// sleeper that nobody wakes is a deadlock, which the checker reports.
+/// Races a message and its ring against an owner that announces two sleeps: one that other data
+/// ends at once, and one for the message. Without `fenced`, a missed ring ends in a timeout; with
+/// `fenced`, in a deadlock, which the checker reports.
 fn ring_against_sleep(fenced: bool) {
     loom::model(move || {
         let region = Region::private(DATA + 64);
@@ -234,7 +234,7 @@ fn fenced() {
 #[test]
 fn a_ring_that_found_the_owner_asleep_wakes_it() {
     rung();
-    // The price of a ring without a fence, and why every sleep is bounded.
+    // Without a fence a ring may be missed, so every sleep is bounded.
     assert!(OVERSLEPT.load(Std::Relaxed) > 0, "some ring crosses the announcement");
 }
 
