@@ -117,4 +117,4 @@ fn os(call: &'static str, error: Errno, advice: &'static str) -> TransportError 
 }
 
 /// Advice for calls that make descriptors.
-const DESCRIPTORS: &str = "if it is the number of open files, raise it with `ulimit -n`";
+const DESCRIPTORS: &str = "if the limit of open files is reached, raise it with `ulimit -n`";

@@ -85,4 +85,4 @@ fn text(error: Errno) -> String {
 const CONGESTION: &str = "choose one of /proc/sys/net/ipv4/tcp_allowed_congestion_control with \
                           FERROCCL_CONGESTION, or leave it empty";
 /// Advice for calls that make descriptors.
-pub const DESCRIPTORS: &str = "if it is the number of open files, raise it with `ulimit -n`";
+pub const DESCRIPTORS: &str = "if the limit of open files is reached, raise it with `ulimit -n`";

@@ -180,7 +180,7 @@ impl<'a> Case<'a> {
             Activity::Waiting => match note.awaited.first() {
                 None => format!(
                     "is behind: it has been in {what} for {since}, at {step}, and \
-                     waits for what it sent to leave"
+                     waits until its messages are sent"
                 ),
                 Some(on) => format!(
                     "is behind: it has been waiting in {what} for {since} for {}, which has gone \

@@ -165,7 +165,7 @@ fn a_message_that_is_lost_points_at_its_path() {
 fn who_waits_for_nobody_waits_for_its_wires() {
     let verdict = verdict(&[Some(waits(5, 1)), Some(note(Activity::Waiting, 5, &[]))]);
     assert!(verdict.starts_with("rank 1 is behind: it has been in all_reduce #5"), "{verdict}");
-    assert!(verdict.contains("waits for what it sent to leave"), "{verdict}");
+    assert!(verdict.contains("waits until its messages are sent"), "{verdict}");
 }
 
 #[test]

@@ -107,8 +107,8 @@ impl Topology {
         let (told, hosts) = (self.placed.len(), self.hosts() as usize);
         if told != 0 && told != hosts {
             let problem = format!(
-                "it is told of {told} of {hosts} hosts where they are in the network; say it of \
-                 all or of none"
+                "it has the place in the network of {told} of {hosts} hosts; give it for all or \
+                 for none"
             );
             return wrong(At::Whole, problem);
         }
@@ -137,7 +137,10 @@ impl Topology {
             check_tier(number, tier)?;
             let idle = (0..fabric.below(number)).any(|below| fabric.uplinks(number, below) == 0);
             if idle {
-                return wrong(At::Tier(number), "not everything below it reaches a switch of it");
+                return wrong(
+                    At::Tier(number),
+                    "some switches or hosts below it reach no switch of it",
+                );
             }
         }
         let (room, hosts) = (fabric.hosts_in_group(fabric.tiers.len() - 1), self.hosts());
@@ -251,7 +254,7 @@ fn check_plug(at: At, machine: &Machine, part: usize) -> Result<(), Error> {
     if steps >= machine.parts.len() && top.is_some_and(|top| machine.parts[top].under.is_some()) {
         return wrong(
             at,
-            format!("\"{}\" is under itself: what it is under leads back to it", this.name),
+            format!("\"{}\" is under itself: the parts above it lead back to it", this.name),
         );
     }
     Ok(())
