@@ -193,7 +193,7 @@ fn torchrun(rank: usize, per_host: usize, ranks: usize, address: IpAddr, command
         .env("MASTER_PORT", PORT.to_string());
 }
 
-/// Sets the variables of mpirun, and the rendezvous address, because mpirun sets none.
+/// Sets the variables that mpirun sets, and the rendezvous address, which mpirun does not set.
 fn mpirun(rank: usize, per_host: usize, ranks: usize, address: IpAddr, command: &mut Command) {
     command
         .env("OMPI_COMM_WORLD_RANK", rank.to_string())

@@ -21,8 +21,6 @@ mod exchange;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
-mod glances;
-#[cfg(test)]
 mod hosts;
 #[cfg(test)]
 mod launch;
@@ -36,6 +34,8 @@ mod nccl_net;
 mod network;
 #[cfg(test)]
 mod ofi;
+#[cfg(test)]
+mod peeks;
 #[cfg(test)]
 mod perf;
 #[cfg(test)]

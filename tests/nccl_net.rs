@@ -49,7 +49,7 @@ pub(crate) fn keeps_the_contract(arguments: &[&str], variables: &[(&str, &str)],
 /// Points about device memory and device offload, neither of which this plugin supports.
 const HOST_ONLY: [&str; 3] = ["consumed_receives", "dma_buf_registration", "device_registration"];
 
-/// API versions older than the newest, which is the default. Each has the points that it lacks.
+/// API versions older than the newest, which is the default; each with the points that it lacks.
 const VERSIONS: [(&str, &[&str]); 4] = [
     (
         "v8",

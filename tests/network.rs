@@ -334,8 +334,8 @@ fn a_slow_reader_stops_who_writes_to_it() {
 }
 
 /// Ranks on a link with a long round trip allow more bytes in flight, unless the user has set a
-/// limit. Their plans show it, with a note. The test prints the effect on time but does not judge
-/// it.
+/// limit. Their plans show more slots, with a note. The test prints the effect on time but does not
+/// judge it.
 #[test]
 fn netns_netem_of_a_long_way_is_made_up_for() {
     let Some(network) = Network::back_to_back() else { return };

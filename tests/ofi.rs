@@ -114,9 +114,9 @@ fn a_hundred_seeds_run_over_software_providers() {
     }
 }
 
-/// Checks all points of the plugin in the deep tier, and else only [`SHORT`]. Over `ofi_rxm` it is
-/// always [`SHORT`]: each endpoint takes so much memory that the part that malloc keeps looks like
-/// a leak.
+/// Checks all points of the plugin in the deep tier, else only [`SHORT`]. Over `ofi_rxm`, always
+/// checks only [`SHORT`]: each endpoint takes so much memory that what malloc keeps of it looks
+/// like a leak.
 #[test]
 fn the_plugin_keeps_nccls_contract() {
     for name in present() {
@@ -128,7 +128,7 @@ fn the_plugin_keeps_nccls_contract() {
     }
 }
 
-/// A provider that is not there is named, with where to look.
+/// The error about a missing provider names it and says where to look.
 #[test]
 fn a_provider_that_is_not_there_is_an_error_with_advice() {
     let config = config_with(|config| {

@@ -231,7 +231,7 @@ fn newcomers_enter_and_work() {
     }
 }
 
-/// A job replaces its dead ranks in this way.
+/// Ranks shrink and grow again, as in a job that replaces its dead ranks.
 #[test]
 fn a_newcomer_takes_the_place_of_the_dead() {
     for (_, host) in PLACES {

@@ -29,7 +29,7 @@ const ENDED: Duration = Duration::from_secs(5);
 const ROLE: &str = "FERROCCL_TEST_ROLE";
 /// Variable with the number of elements of a call and the number of calls after the last failure.
 const WORK: &str = "FERROCCL_TEST_WORK";
-/// Variable with the number of failures after which the survivors shrink, one after the other.
+/// Variable with the number of failures; the survivors shrink after each.
 const ROUNDS: &str = "FERROCCL_TEST_ROUNDS";
 const SCRIBBLE: u8 = 0xee;
 
@@ -37,7 +37,7 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-/// Sums numbers that depend on rank, turn and index over all ranks, and checks every element.
+/// Sums over all ranks numbers that depend on rank, turn and index, and checks every element.
 fn turn(c: &mut Communicator, buffer: &mut [u64], turn: u64) -> Result<(), Error> {
     let ranks = u64::from(c.ranks());
     for (at, value) in buffer.iter_mut().enumerate() {

@@ -102,7 +102,7 @@ fn what_was_measured_is_loaded() {
     assert!(!text(&three.stdout).contains("FERROCCL_TUNING"));
 }
 
-/// Messages of parts of a slot are tried, too. The table keeps the model's parameters, which
+/// Messages shorter than a slot are tried, too. The table keeps the model's parameters, which
 /// predict a table for other numbers of ranks.
 #[test]
 fn shorter_messages_are_tried_and_other_ranks_foreseen() {

@@ -38,7 +38,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, MessageError> {
     }
 }
 
-/// Reads a record from the first of these bytes, and returns the others with it.
+/// Reads a record from the beginning of these bytes; returns the record and the remaining bytes.
 ///
 /// # Errors
 /// When the bytes do not begin with such a record.

@@ -13,8 +13,8 @@ pub fn offer(data: &[u8]) {
     fuzzed_record(data);
 }
 
-/// Tests values of tunables, as `number of the tunable, value` in each line: a configuration that
-/// is read must show values that can be read again.
+/// Tests values of tunables, as `number of the tunable, value` in each line: if a configuration can
+/// be read, the values that it shows must be readable, too.
 pub fn configuration(data: &[u8]) {
     let names: Vec<_> = Config::default().table().iter().map(|known| known.variable).collect();
     let mut given = BTreeMap::new();

@@ -23,7 +23,7 @@ pub struct Setup {
     /// ([`Caps::acknowledged`](crate::transport::Caps::acknowledged)).
     pub acknowledged: bool,
     /// True if a put is done as soon as it is written to the operating system, where there is a
-    /// choice. A connection that breaks is then lost.
+    /// choice. A break that loses some of the written bytes is then not mended.
     pub done_when_written: bool,
     /// True if each lane has one connection.
     pub one_connection: bool,
@@ -82,7 +82,7 @@ pub struct TransportKind {
     pub names_devices: fn(&Config) -> bool,
     /// Function that makes the transport.
     pub make: Make,
-    /// Function that returns a listener's address with one location fewer; none if it has no other.
+    /// Function that returns a listener's address with one location fewer; none for the last one.
     pub fewer_locations: fn(&Address) -> Option<Address>,
 }
 

@@ -134,8 +134,8 @@ impl Value for u32 {
     }
 }
 
-/// A number in base 10, or in base 16 such as `0x6a`; -1, which leaves the choice open in NCCL, is
-/// 0.
+/// A number in base 10, or in base 16 such as `0x6a`; -1, which leaves the choice open in NCCL,
+/// reads as 0.
 impl Value for u8 {
     const KIND: &'static str = "a number from 0 to 255";
 
@@ -168,7 +168,7 @@ impl Value for Option<u8> {
     }
 }
 
-/// Row of a table; an empty text or -1 leaves the choice open.
+/// Index in a table, from 0; an empty text or -1 leaves the choice open.
 impl Value for Option<u32> {
     const KIND: &'static str = "a number from 0 on, or -1";
 

@@ -324,8 +324,7 @@ pub(crate) fn meet(
         member::join(&join)?
     };
     tracing::debug!(rank, ranks, hosts = joined.roster.hosts(), "joined");
-    // The rank that came last may leave the others little time: this short step must not fail for
-    // that.
+    // The rank that came last may leave the others too little time for even this short step.
     let linking = Deadline::after(deadline.left().max(LINKING_MIN));
     ControlPlane::start(&join, joined, linking)
 }

@@ -97,8 +97,9 @@ impl Driver {
         while !end.is_past() {
             let unsent = self.connections.values().any(|c| !c.outbox.is_empty());
             let expected = failed && self.machine.has_half_open();
-            let untold = self.machine.has_unsent_answers() && join.give_up.check(join.rank).is_ok();
-            if !(unsent || expected || untold) {
+            let unsent_answers =
+                self.machine.has_unsent_answers() && join.give_up.check(join.rank).is_ok();
+            if !(unsent || expected || unsent_answers) {
                 break;
             }
             let ready = self.wait(end.left().min(join.give_up.every()), failed);
@@ -187,7 +188,7 @@ impl Driver {
                 }
             }
             self.act();
-            // What follows a referral belongs to what comes after joining.
+            // Bytes and hang-ups after a referral do not concern joining.
             if self.machine.outcome().is_some_and(Result::is_ok) {
                 return;
             }

@@ -24,7 +24,7 @@ const NEW_CALL: &str = "a new call";
 /// Cause of the end of a communicator.
 struct Cause {
     error: Error,
-    /// True if the error is this rank's own first one.
+    /// True if this rank's own first error is the cause.
     is_own: bool,
 }
 
@@ -44,8 +44,8 @@ impl Communicator {
         Ok(self.control.verdict(timeout)?)
     }
 
-    /// Checks that a finished operation may return `Ok`. None may after this rank has reported its
-    /// progress.
+    /// Checks that a finished operation may return `Ok`: no operation may once this rank has
+    /// reported its progress.
     #[inline]
     pub(super) fn check_may_end(&self, running: &Running) -> Result<(), Error> {
         let completed = self.control.completed();
@@ -58,7 +58,7 @@ impl Communicator {
 
     #[cold]
     fn too_late(&self, running: &Running) -> Error {
-        // A coordinator's question may arrive before the reason.
+        // A coordinator may ask before the failure is known here.
         let failure = self.control.await_failure(AGREEMENT);
         let rank = failure.as_ref().map_or(self.rank(), |failure| failure.rank);
         let reason = failure.map_or("a rank has failed".to_owned(), |f| f.reason.to_string());

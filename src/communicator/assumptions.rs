@@ -185,7 +185,7 @@ mod tests {
     fn more_is_under_way_where_round_trips_are_long() {
         assert_eq!(slots(&[0, 1], 30, |_| {}), (8, None));
         let (many, said) = slots(&[0, 1], 500, |_| {});
-        // 6.25 MB at 256 KiB.
+        // 6.25 MB in flight, in slots of 256 KiB.
         assert_eq!(many, 32);
         assert!(said.unwrap().contains("takes 500 us: 32 slots"));
         let (many, said) = slots(&[0, 1], 50_000, |_| {});

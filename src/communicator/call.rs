@@ -45,8 +45,8 @@ impl<'a> Call<'a> {
         Seat { collective: self.collective, rank, ranks, root: self.root }
     }
 
-    /// Compares the numbers of input and output blocks, as with two ranks. A single rank has one
-    /// block on either side, but its block may begin anywhere in the buffer that is larger with
+    /// Compares the numbers of input and output blocks that two ranks would have. A single rank has
+    /// one block in each buffer, but the block may begin anywhere in the buffer that is larger with
     /// more ranks.
     fn proportion(&self) -> Ordering {
         let (input, output) = self.seat(0, 2).blocks();

@@ -119,8 +119,8 @@ impl Communicator {
     /// its operations from 1. [`Communicator::agree`] returns the last operation that all survivors
     /// completed.
     ///
-    /// Waits for the agreement, which may first have to find silent ranks dead, at most twice
-    /// `FERROCCL_DEAD_AFTER` plus 1 s, then for the other survivors, at most
+    /// Waits for the agreement at most twice `FERROCCL_DEAD_AFTER` plus 1 s, since silent ranks may
+    /// first have to be found dead. Then waits for the other survivors at most
     /// `FERROCCL_JOIN_TIMEOUT`. If a survivor dies or leaves meanwhile, the remaining ranks begin
     /// another attempt.
     ///
@@ -167,7 +167,7 @@ impl Communicator {
         let obstacle = from.await_obstacle(&verdict.survivors, FAILURE_WITHIN);
         let has_lost = match control {
             None => from.has_lost(&verdict.survivors),
-            // Others may have completed it: this rank agrees with them next.
+            // Others may be in the new communicator: the next attempt starts there.
             Some(control) => {
                 self.control.set_successor(&Arc::downgrade(&control));
                 let all = Vec::from_iter(0..control.ranks());

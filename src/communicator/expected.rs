@@ -51,7 +51,7 @@ pub struct Asked<'a> {
 }
 
 /// Returns the durations of a call with equal blocks, the fastest first: by each algorithm, and by
-/// the fastest algorithm with divided slots. The prediction takes some milliseconds for 16 ranks;
+/// the fastest algorithm with slot fractions. The prediction takes some milliseconds for 16 ranks;
 /// for more ranks the list is empty.
 ///
 /// # Errors

@@ -72,7 +72,7 @@ pub use tuning::machine;
 
 /// Ranks that do collectives together. All ranks make the same calls in the same order.
 ///
-/// A communicator is used by one thread at a time. Dropping a communicator leaves in good order.
+/// A communicator is used by one thread at a time. A rank that drops one leaves in good order.
 #[derive(Debug)]
 pub struct Communicator {
     id: u64,
@@ -192,8 +192,8 @@ impl Communicator {
         let (told, rank) = (Arc::clone(&control), control.rank());
         let wired = Communicator::wire(control, secret, config, measured);
         wired.and_then(Communicator::suited).inspect_err(|error| {
-            // Without a report, the others see a rank that leaves in good order. The death of
-            // another rank reaches all ranks by itself, if a little later.
+            // Without a report, the others see a rank that leaves in good order. If another rank
+            // has died, all ranks learn of it without a report, but later.
             let (rank, reason, known) = match error {
                 Error::RankFailed { rank, reason, .. } => {
                     (*rank, reason.clone(), told.await_failure(FAILURE_WITHIN))

@@ -18,7 +18,7 @@ use super::{Communicator, assumptions};
 const MESSAGE_BYTES: usize = 1 << 20;
 const MESSAGES: usize = 8;
 const PINGS: u32 = 50;
-/// Least ratio of the rate with all pairs at once to the rate alone for the defaults to fit.
+/// Least share of a lone pair's rate that the defaults need when all pairs send at once.
 const LEFT: f64 = 0.8;
 /// Number of rounds that ranks measure when they join: few, so that users wait less.
 const ROUNDS: u32 = 3;
@@ -103,7 +103,7 @@ impl Communicator {
         for _ in 0..=rounds {
             alone.push(self.exchanged(first, &mut buffers)?);
             together.push(self.exchanged(own, &mut buffers)?);
-            // The same on all ranks, as the times are.
+            // All ranks agree: their times are equal.
             if alone.iter().chain(&together).sum::<f64>() > LONG_ENOUGH_S {
                 break;
             }

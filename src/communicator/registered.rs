@@ -64,7 +64,7 @@ impl Communicator {
         self.usable()?;
         let mut elements = elements;
         let bytes = size_of_val(&*elements);
-        // Calls name their buffers by exposed addresses, too.
+        // Exposed, as the addresses of buffers in calls are.
         let address = elements.as_mut_ptr().expose_provenance();
         let start = std::ptr::with_exposed_provenance_mut(address);
         let start = NonNull::new(start).unwrap_or(NonNull::dangling());

@@ -19,7 +19,7 @@ use crate::recorder::CallRecord;
 const HEAD: usize = doorbell::BYTES + CallRecord::SHARED_BYTES;
 /// Slot length below which links get fewer slots rather than shorter ones.
 const SLOT_BYTES_MIN: usize = 4 << 10;
-/// Slots in a link's equal share of a budget that is too small for the configured number, if links
+/// Slots that must fit a link's equal share of a small budget, shortened if need be, where links
 /// between hosts share credits: two that the link reserves, and two for the pool.
 const SLOTS_SHARED: u32 = 4;
 /// Most slots of a link between hosts per reserved slot, which bounds the memory of slots.

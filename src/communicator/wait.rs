@@ -14,7 +14,7 @@ use ccl_memory::doorbell::Doorbell;
 /// The shortest spin.
 const SPIN_MIN: Duration = Duration::from_micros(1);
 
-/// Least number of peeks at a device that take as long as a look for progress.
+/// Number of peeks that a look for progress counts as: a look takes at least as long.
 const LOOK: u32 = 4;
 
 /// The kind of work that one look for progress takes.
@@ -100,7 +100,7 @@ impl Wait {
             && !self.yielded
             && !wait_policy.spin_max.is_zero()
         {
-            // Other looks take longer than the pause of the hint.
+            // Other kinds of look take longer than the hint's pause.
             if wait_policy.poll_cost == PollCost::Memory {
                 std::hint::spin_loop();
             }

@@ -4,9 +4,9 @@
 //! All integers are little endian, as on every host that runs the store; strings and values have an
 //! eight-byte length in front. The stores of PyTorch 2.1 and later begin a connection with a
 //! validation and number their commands from there; older ones know no validation and count from
-//! `SET`. No message names the dialect. But an older store answers `GETNUMKEYS`. A recent one
-//! closes a connection that does not begin with the validation, or ignores it (its libuv server,
-//! whose agents set the variable behind `is_recent`).
+//! `SET`. No message names the dialect, but an older store answers `GETNUMKEYS`. A recent one
+//! closes a connection without a validation or, if it is a libuv server, ignores it. Agents with
+//! that server set the variable behind `is_recent`.
 
 use super::service::ServiceError;
 use super::stream::LauncherStream;
@@ -120,7 +120,7 @@ impl Store {
         if length > VALUE_BYTES_MAX {
             return Err(ServiceError::Foreign { key: key.to_owned(), bytes: length });
         }
-        // Bounded above, so that it fits any usize.
+        // The check above makes it fit any usize.
         let mut value = vec![0; length as usize];
         self.stream.read_exact(&mut value)?;
         Ok(value)

@@ -173,7 +173,7 @@ mod tests {
             let mut other = record();
             change(&mut other);
             assert_ne!(other.tag(true), record().tag(true), "{other}");
-            // Except for fields that the collective lacks.
+            // A kind leaves out fields that the collective lacks.
             let read = CallRecord::of(other.sequence, other.kind(), other.count).unwrap();
             assert_eq!(
                 (read.kind(), read.slot_fraction),

@@ -54,7 +54,7 @@ pub(super) const ENDED: u64 = u64::MAX;
 pub(super) const FAILURE: usize = RING + 8 * ENTRY_WORDS * ENTRIES;
 pub(super) const FAILURE_BYTES: usize = 1400;
 
-/// Time beyond a heartbeat without looks after which an operation counts as undriven.
+/// Time without looks, beyond a heartbeat, that makes an operation count as undriven.
 const SLACK_MS: u64 = 200;
 
 /// An operation of the ring.
@@ -85,7 +85,7 @@ impl Entry {
         words::operation(self.sequence, self.kind, self.count)
     }
 
-    /// Returns a number that differs between different calls of the same sequence.
+    /// Returns a number that tells calls of one sequence number apart.
     fn call(&self) -> u64 {
         let record = CallRecord::of(self.sequence, self.kind, self.count);
         record.filter(|_| self.kind != MESSAGES).map_or(0, |record| record.tag(true).max(1))

@@ -105,7 +105,7 @@ pub struct Operation {
     pub bytes_done: Option<u64>,
     /// Steps done, if the operation has not ended.
     pub step: Option<u64>,
-    /// Number of all steps; counted once the operation waits, none after its end.
+    /// Number of all steps; known only while the operation waits.
     pub steps: Option<u64>,
 }
 

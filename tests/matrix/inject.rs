@@ -24,10 +24,10 @@ const DEAD_AFTER_MS: u64 = 2000;
 pub(super) const MOMENT: Duration = Duration::from_millis(500);
 /// Sizes of socket buffers that fill quickly, as in `tcp_rmem`: minimum, default, maximum.
 const SMALL_BUFFERS: &str = "4096 16384 16384";
-/// Bytes at which a send queue with these buffers counts as full; their sizes include the kernel's
-/// overhead.
+/// Bytes at which a send queue counts as full with [`SMALL_BUFFERS`], whose sizes include the
+/// kernel's overhead.
 const FULL_QUEUE_BYTES: u64 = 4000;
-/// Bytes that only data connections reach, and connections of the control plane never do.
+/// Number of bytes that data connections reach and control-plane connections never do.
 const DATA_BYTES: u64 = 300_000;
 /// Pause of a slow rank before each call.
 const LATE_MS: u64 = 25;

@@ -140,7 +140,7 @@ impl Drop for Down {
 }
 
 /// Runs all_reduces until one fails or `end` returns true on rank 0. All ranks stop after the same
-/// one.
+/// call.
 pub(super) fn sums(communicator: &mut Communicator, end: impl Fn() -> bool) -> Result<u32, Error> {
     let mut turns = 0;
     loop {

@@ -197,7 +197,7 @@ fn large_messages_are_copied_at_neither_end() {
     assert!(placed > 0, "no message came past its slot");
 }
 
-/// Registered buffers need no registration in a call, so that shorter messages use zero copy.
+/// Registered buffers need no registration in a call, so shorter messages use zero copy, too.
 #[test]
 fn registered_buffers_lend_shorter_messages() {
     let Some((devices, _turn)) = devices() else {

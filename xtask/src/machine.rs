@@ -53,7 +53,7 @@ pub(crate) fn rdma_ports() -> Vec<String> {
     let mut names: Vec<String> =
         names.map(|entry| format!("{}:1", entry.file_name().to_string_lossy())).collect();
     names.sort();
-    // The guest has two links: the devices of the other one do not reach these two.
+    // The guest has two links, and the devices of one link do not reach those of the other.
     names.truncate(2);
     names
 }

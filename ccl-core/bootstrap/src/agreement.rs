@@ -335,7 +335,7 @@ impl Agreement {
             self.promised = None;
             self.accepted = None;
             self.lead = None;
-            // The survivors of this verdict may meet there; those of the next meet elsewhere.
+            // The survivors of this verdict may use the port; those of the next need another one.
             self.rendezvous_port = None;
         }
     }
@@ -351,8 +351,8 @@ impl Lead {
 }
 
 /// Returns whether a verdict is lacking: there is none, or one of its survivors has died since.
-/// Many ranks die after a verdict when programs end, so deaths count only at regular times. The
-/// departure of a survivor counts only if this rank wants to go on.
+/// Many ranks die after a verdict because their programs end, so deaths count only if `regular`.
+/// The departure of a survivor counts only if this rank wants to go on.
 fn is_due(facts: &Facts, regular: bool) -> bool {
     match &facts.verdict {
         None => true,

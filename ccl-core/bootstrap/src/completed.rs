@@ -33,7 +33,7 @@ impl Completed {
         self.number.load(Ordering::SeqCst)
     }
 
-    /// Lets no later operation end well, and returns the number of the last one that did.
+    /// Prevents later operations from ending well. Returns the number of the last one that did.
     pub fn freeze(&self) -> u64 {
         self.frozen.store(true, Ordering::SeqCst);
         self.number()

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Most strangers at a control port at once.
+/// Largest number of strangers at a control port at once.
 const STRANGERS_MAX: usize = 64;
 
 /// Timing of signs of life, and of giving up on a peer.
@@ -110,8 +110,8 @@ pub struct Control {
     roster: Vec<u8>,
     /// Initial neighbours that have been connected.
     linked: BTreeSet<Rank>,
-    /// Parts for neighbours that have not connected yet: other ranks may have all their neighbours
-    /// and start an exchange.
+    /// Parts for neighbours that have not connected yet: ranks that have all their neighbours may
+    /// already start an exchange.
     early: BTreeMap<Rank, Vec<u8>>,
     /// Ranks that could not be reached, and until when this rank does not try them again.
     dial_backoff: BTreeMap<Rank, Instant>,
@@ -561,7 +561,7 @@ impl Control {
         source: Option<ConnectionId>,
         now: Instant,
     ) {
-        // `rank` has said goodbye to this rank.
+        // This rank knows that `rank` left in good order.
         if self.has_left(rank) {
             return;
         }

@@ -55,7 +55,7 @@ impl Exchange {
             return Err(Breach::SecondPart { rank: origin, sequence });
         }
         let passed = self.pass_on(sequence, origin, &blob);
-        // If this rank has given up waiting and gone on, the others still need their parts.
+        // A part of an exchange that this rank has given up is passed on, but not stored.
         if sequence + 1 >= self.next {
             self.store(sequence, origin, blob);
         }

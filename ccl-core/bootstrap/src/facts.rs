@@ -21,8 +21,8 @@ pub(super) struct Facts {
     /// Failure that the other ranks report of this rank, which then takes part in nothing any more.
     pub(super) condemned: Option<Failure>,
     pub(super) verdict: Option<Verdict>,
-    /// True if a verdict counts as lacking also when a survivor of the last one has left: this rank
-    /// coordinates, and wants to go on with the ranks that are still here.
+    /// True if this rank coordinates, and wants to go on with the ranks that are still here. A new
+    /// verdict is then due also when a survivor of the last one has left.
     pub(super) reconvenes: bool,
     /// Ranks that gave up after the failure.
     pub(super) withdrawn: BTreeMap<Rank, Failure>,

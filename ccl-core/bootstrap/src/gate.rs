@@ -180,7 +180,7 @@ impl Gate {
         GateVerdict::Drop
     }
 
-    /// Forgets a connection that its peer closed. Returns whether it stood here.
+    /// Forgets a connection that its peer closed. Returns whether the connection was at the gate.
     pub(super) fn closed(&mut self, connection: ConnectionId) -> bool {
         let stood = self.half_open.remove(&connection).is_some();
         self.strays.malformed += u64::from(stood);

@@ -107,8 +107,8 @@ impl Secret {
     #[must_use]
     pub fn derive(&self, purpose: &[u8]) -> [u8; SECRET_BYTES] {
         let mut digest = Sha256::new();
-        // Fixed-length secret first, and a digest whose result is never extended: no keyed
-        // construction is needed to keep purposes apart.
+        // No keyed construction is needed to keep purposes apart: the secret comes first and has
+        // a fixed length, and the digest is never extended.
         digest.update(b"ferroccl derived key ");
         digest.update(self.0);
         digest.update(purpose);

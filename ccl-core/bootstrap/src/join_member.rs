@@ -1,5 +1,5 @@
 //! Joining from the side of every rank but 0: one connection, one attempt. Rank 0 lets the rank in
-//! first; then an elder rank sends it the list of members.
+//! first; then an *elder*, a rank that has the list of members, sends it the list.
 
 use super::caller::{Caller, MemberJoinError};
 use super::frame::{Decoder, append_frame};
@@ -79,7 +79,7 @@ impl MemberJoin {
         self.outcome.as_ref()
     }
 
-    /// Returns whether both sides have proved the secret, so that only other ranks are waited for.
+    /// Returns whether both sides have proved the secret: this rank then waits only for others.
     #[must_use]
     pub fn is_introduced(&self) -> bool {
         self.caller.is_proven()

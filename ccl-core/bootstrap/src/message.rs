@@ -15,9 +15,9 @@ use thiserror::Error;
 
 /// Largest number of bytes of a library version.
 const VERSION_BYTES_MAX: usize = 64;
-/// Most missing ranks that are named one by one; the others are only counted.
+/// Largest number of missing ranks that are named one by one; the others are only counted.
 pub const MISSING_NAMED_MAX: usize = 16;
-/// Most members in a part of a roster; such a part is far below the bound of a frame.
+/// Largest number of members in a part of a roster; such a part is far below a frame's bound.
 const PART_MEMBERS_MAX: usize = 4096;
 
 /// Introduction of a rank, sent once the rank has proved that it knows the secret.
@@ -232,7 +232,7 @@ impl WithMagic {
     }
 }
 
-/// Number of [`Message::Open`] among the messages, which is the first byte of its encoding.
+/// Index of the variant [`Message::Open`], which is the first byte of the message's encoding.
 const OPEN: u8 = 0;
 
 /// One message.
@@ -240,7 +240,7 @@ const OPEN: u8 = 0;
 #[allow(missing_docs, reason = "the fields say what they are; the variants say when they are sent")]
 pub enum Message {
     /// First message of the connector: its version of the protocol, and its nonce, which is read as
-    /// zero if the version is not this one's.
+    /// zero if the reader has another version.
     Open {
         #[serde(with = "WithMagic")]
         protocol: u16,

@@ -71,7 +71,7 @@ pub struct Answer {
 pub enum Vote {
     /// Answer to [`Question::Prepare`].
     Promised {
-        /// Number of the last operation that ended well on this rank; it stays that number.
+        /// Number of the last operation that ended well on this rank; the number is now frozen.
         completed: u64,
         /// Verdict that this rank has accepted before, and the coordinator that asked for it.
         accepted: Option<(Rank, Verdict)>,

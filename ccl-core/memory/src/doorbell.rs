@@ -75,8 +75,8 @@ impl Doorbell {
         };
         let before = rings.load(Ordering::Relaxed);
         sleeping.store(1, Ordering::Relaxed);
-        // SeqCst: the announcement comes before the owner's last look. The look sees all data of
-        // rings that `before` counts already, which cannot end the sleep.
+        // SeqCst: the announcement comes before the owner's last look. A ring that `before` counts
+        // already cannot end the sleep, but the look sees its data.
         fence(order::announce());
         if !arrived() {
             (self.parking.sleep)(rings, before, at_most);

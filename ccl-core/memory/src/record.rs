@@ -38,8 +38,8 @@ pub fn publish<const N: usize>(
 }
 
 /// Publishes a record as [`publish`] does, in the entry that begins at `first` in a ring; an index
-/// past the ring's end wraps around. The entry is not hidden while it changes. A reader finds
-/// the newest entry last: the entry after the newest one in the ring may be changing.
+/// past the ring's end wraps around. The entry is not hidden while it changes. A reader looks for
+/// the newest number last, and discards the entry after it in the ring, which may be changing.
 #[inline]
 pub fn publish_at<const N: usize, const W: usize>(
     to: &Words<W>,

@@ -162,7 +162,7 @@ impl Sender {
         self.fifo.payload(bytes)
     }
 
-    /// The longest payload.
+    /// Returns the length of the longest payload.
     #[must_use]
     pub fn slot_bytes(&self) -> usize {
         self.fifo.shape.slot_bytes

@@ -5,7 +5,7 @@
 //! receive request: before each message that is long enough, the sender checks the ring. A message
 //! that has a CTS is placed in that memory, without a header, and its immediate says so. A message
 //! that is sent before its CTS arrives, or has another length or tag, goes to its slot. No send
-//! waits for a CTS. A CTS is not a credit: the message still needs one, and uses its slot's turn.
+//! waits for a CTS. A CTS is not a credit: the message still needs one, and still takes its slot.
 //!
 //! A CTS holds for one message, by its number. The device may be writing a record while it is read,
 //! so each record has a checksum over its words; a torn record counts as absent.

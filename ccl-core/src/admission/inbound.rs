@@ -6,7 +6,7 @@ use super::immediate::ahead;
 /// The destination of the next message's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
-    /// Destination to be decided; the slot if it never is.
+    /// Destination that is not decided yet: the slot, unless another is decided.
     Undecided,
     /// Slot of the message.
     Slot,
@@ -132,7 +132,7 @@ impl Inbound {
         (self.granted > u64::from(self.reserved)).then_some(self.granted)
     }
 
-    /// Marks the credit as announced; returns it if it was not before.
+    /// Marks the credit as announced; returns the credit if it had not been announced.
     pub(super) fn unannounced(&mut self) -> Option<u64> {
         (std::mem::replace(&mut self.announced, self.granted) < self.granted)
             .then_some(self.granted)

@@ -89,7 +89,7 @@ impl CachedMemory {
 /// Ends a registration, under the lock of its state.
 fn withdraw(state: &mut State) {
     if let State::Registered(device, key) = state {
-        // A key that is unknown by now guards nothing any more.
+        // If the key is unknown, its registration has ended already.
         let _ = device.deregister(*key);
         *state = State::Idle;
     }
@@ -166,8 +166,7 @@ impl RegistrationCache {
         registered.filter(|entry| of(entry)).map(|entry| entry.cached.region.bytes()).sum()
     }
 
-    /// Evicts the least recently used registration. None if there is none that the current call
-    /// does not use.
+    /// Evicts the least recently used registration. None if the current call uses all of them.
     pub(super) fn evict_one(&mut self) -> Option<()> {
         let idle = |entry: &&Entry| entry.cached.is_registered() && entry.used < self.calls;
         self.entries.iter().filter(idle).min_by_key(|entry| entry.used)?.cached.rest();

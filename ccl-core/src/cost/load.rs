@@ -80,8 +80,8 @@ impl Counting<'_> {
         self.body(&outline.nodes, 0, &mut [0; DEPTH], 1.0);
     }
 
-    /// Adds the work of `nodes`, `times` times; 0 adds nothing. Returns how long the work stays the
-    /// same.
+    /// Adds the work of `nodes`, `times` times; 0 adds nothing. Returns for how many iterations the
+    /// work stays the same.
     fn body(&mut self, nodes: &[Lowered], depth: usize, at: &mut Counters, times: f64) -> Alike {
         let each = |node: &Lowered| match node {
             Lowered::Fold(fold) => self.fold(fold, at, times),
@@ -169,8 +169,8 @@ impl Counting<'_> {
         alike
     }
 
-    /// Returns the bytes, messages and tasks of a fold, and how long these stay the same. Without
-    /// `exactly`, neighbours that are joined count as several tasks.
+    /// Returns the bytes, messages and tasks of a fold, and for how many iterations these stay the
+    /// same. Without `exactly`, neighbouring parts that are joined count as several tasks.
     fn work(&self, fold: &Fold, at: &Counters, exactly: bool) -> (Work, Alike) {
         let Extent { buffer, parts } = fold.extent;
         let layout = self.layout(buffer);

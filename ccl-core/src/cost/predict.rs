@@ -85,8 +85,8 @@ pub struct Call<'a> {
     pub count: usize,
     /// Bytes of an element.
     pub element_bytes: usize,
-    /// Bytes of a rank's larger buffer; in a part that represents a whole call, those of the whole
-    /// call.
+    /// Bytes of a rank's larger buffer; in a smaller call that represents a larger one, those of
+    /// the larger call.
     pub buffer_bytes: usize,
     /// Parallel channels per pair of ranks.
     pub channels: u32,

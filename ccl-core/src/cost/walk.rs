@@ -116,7 +116,7 @@ const PICOSECONDS_MAX: Time = 1 << 54;
 const SLOTS_MAX: u32 = 1 << 12;
 
 fn picoseconds(ns: f64) -> Time {
-    // Bounded so that sums of any number of them stay in range.
+    // The bound leaves room for sums of such times; the sums saturate.
     ((ns * 1e3 + 0.5).max(0.0) as Time).min(PICOSECONDS_MAX)
 }
 

@@ -146,7 +146,7 @@ pub(super) struct Bound {
     pub(super) segments: Vec<Segment>,
     pub(super) operands: Vec<Operand>,
     pub(super) peers: Vec<Rank>,
-    /// The step of a program that has no other, in one chunk.
+    /// The only step of a one-step program, if the call has one chunk.
     pub(super) single: Option<Single>,
     scratch_starts: Vec<usize>,
 }

@@ -372,7 +372,7 @@ impl Execution {
         let mut chunk = state.turn * *channels as usize + channel as usize;
         while chunk < bound.chunks {
             if state.step == end {
-                // The last step is done for this chunk, and all before it.
+                // All steps are done for this chunk.
                 state.step = first;
                 state.turn += 1;
                 chunk += *channels as usize;

@@ -1,8 +1,8 @@
 //! Fusion of ops into folds: messages are combined in their slots instead of being copied out
 //! first.
 //!
-//! Two patterns cover all algorithms. *Deferring*: a run of receives into scratch that only the op
-//! right after the run reads becomes slot operands of that op. *Absorbing*: sends and copies of the
+//! Two patterns cover all algorithms. *Deferring*: receives into scratch become slot operands of
+//! the op right after them, if only that op reads the scratch. *Absorbing*: sends and copies of the
 //! result of an op become further targets of that op. Neither pattern moves a message past another
 //! one of the same link.
 
@@ -109,8 +109,8 @@ struct Deferred {
     source: Source,
 }
 
-/// Returns the longest run of receives at the head of `body` whose targets only the op right after
-/// the run reads; empty if there is none.
+/// Returns the receives at the head of `body`, if only the op right after them reads their targets;
+/// otherwise nothing.
 fn deferrable_run(body: &[Node], depth: usize, uses: &Uses) -> Vec<Deferred> {
     let mut run: Vec<Deferred> = Vec::new();
     for node in body {
@@ -264,8 +264,8 @@ fn source(slice: &Slice, repeat: u32, run: &[Deferred]) -> Source {
         .map_or(Source { location: memory(slice), repeat }, |deferred| deferred.source)
 }
 
-/// Turns sends and copies of a fold's result that follow the fold into targets of the fold. Drops
-/// the memory target if nothing else reads it. Returns the fold and the index of the next node.
+/// Absorbs the sends and copies of a fold's result right after it: they become targets of the fold.
+/// Drops the memory target if nothing else reads it. Returns the fold and the next node's index.
 fn absorb(
     mut fold: Fold,
     written: Option<Slice>,

@@ -89,7 +89,7 @@ pub enum Instr {
     Await {
         /// The unit.
         unit: u32,
-        /// Age of the chunk, in chunks.
+        /// Number of chunks by which the unit's chunk is earlier: 0 or 1.
         lag: u32,
     },
     /// Signals that `unit` of this chunk is done.
@@ -178,7 +178,8 @@ pub fn lower(schedule: &RankSchedule, alias: Alias) -> Program {
 ///
 /// A fold from one slot to another holds the first while it waits for the second. Around a ring of
 /// links with a single slot, all ranks would wait for each other in this way. With a single slot,
-/// an arriving message is therefore stored before it is sent on. The messages are the same.
+/// an arriving message is therefore stored before it is sent on. The messages are the same
+/// with any number of slots.
 #[must_use]
 pub fn lower_for_slots(schedule: &RankSchedule, alias: Alias, slots: u32) -> Program {
     let (mut nodes, scratch) = fuse::fuse(schedule, slots > 1);

@@ -92,14 +92,15 @@ fn cells(location: Location, at: &Counters, alias: Alias, into: &mut BTreeSet<Ce
     }
 }
 
-/// Marks the folds of one message whose memory nothing before them touches, in any iteration.
+/// Marks as early the folds whose only source is a slot, if nothing before them, in any iteration,
+/// touches the memory that they write.
 pub(super) fn mark_early(nodes: &mut [Lowered], alias: Alias) {
     nodes.iter_mut().for_each(begin);
     let mut touched = BTreeSet::new();
     nodes.iter_mut().for_each(|node| touch(node, 0, &mut [0; DEPTH], alias, &mut touched));
 }
 
-/// Marks every fold of one message as early, before anything is touched.
+/// Marks every fold whose only source is a slot as early; `touch` takes wrong marks back.
 fn begin(node: &mut Lowered) {
     match node {
         Lowered::Loop { body, .. } => body.iter_mut().for_each(begin),

@@ -25,8 +25,8 @@ pub struct Flow {
 const HASHES: u64 = 64;
 
 /// Returns how unevenly flows of the same size load equal links if the fabric hashes addresses and
-/// ports: the largest load of a link over the mean load, averaged over hashes. The result is 1 if
-/// the load is even, `links` if all flows share one link, and 0 if there are no flows or no links.
+/// ports: the largest load of a link divided by the mean load, on average over several hashes. The
+/// result is 1 for an even load, `links` if all flows share a link, and 0 without flows or links.
 ///
 /// The measure is that of [Meta, SIGCOMM 2024], section 5.2.
 ///
@@ -64,7 +64,7 @@ impl Flow {
     }
 }
 
-/// Returns the finalizer of SplitMix64: <https://prng.di.unimi.it/splitmix64.c>
+/// Returns the output of SplitMix64 for the state `word`: <https://prng.di.unimi.it/splitmix64.c>
 fn mixed(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -98,7 +98,7 @@ mod tests {
         assert!((found / expected - 1.0).abs() < 0.08, "{flows} on {links}: {found}");
     }
 
-    /// Compares the measure with balls thrown into bins, recomputed for the paper's cases.
+    /// Compares the measure with that of balls thrown into bins at random, for the paper's cases.
     #[test]
     fn more_flows_are_spread_more_evenly() {
         is_about(&flows(100, 10), 16, 1.229);

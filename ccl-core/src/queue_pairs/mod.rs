@@ -3,8 +3,8 @@
 //!
 //! An Ethernet fabric hashes flows onto its links, and a collective has few flows: several queue
 //! pairs per peer give the hash more to spread ([Meta, SIGCOMM 2024], section 5: 16 for rings and
-//! trees, 4 where a rank has many peers already; whole messages in turn, because parts of one
-//! message end with the slowest of them). A fabric that spreads the packets of one queue pair by
+//! trees, 4 where a rank has many peers already; whole messages in turn, because a message in parts
+//! is complete only with its slowest part). A fabric that spreads the packets of one queue pair by
 //! itself needs only one.
 //!
 //! Only the sender follows a rule. The receiver counts the parts that arrive, in any number. All
@@ -47,7 +47,7 @@ pub enum Order {
 pub struct Striping {
     /// Number of queue pairs.
     pub pairs: u32,
-    /// Order in which messages take them.
+    /// Order in which messages take queue pairs.
     pub order: Order,
     /// Fewest bytes of a part, if messages are split.
     pub chunk_bytes: usize,

@@ -3,7 +3,7 @@
 //! Rules are separated by `;`. The words before a rule's `:` are its conditions: names of
 //! collectives, separated by `,`, and `bytes>=`, `bytes<`, `fan_out>=`, `fan_out<`, `tier=`. The
 //! words after the `:`, or all words if there is none, are the settings: `qps=`, `order=`,
-//! `chunk=`, `in_flight=`, `budget=`, `tc=`. A number alone is `qps=` for everything.
+//! `chunk=`, `in_flight=`, `budget=`, `tc=`. A number alone, in place of settings, is `qps=`.
 
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -15,8 +15,8 @@ pub type Counters = [u32; DEPTH];
 
 /// `offset + (base + Σ steps[d] × counter[d]) mod modulus`; a modulus of 0 means none.
 ///
-/// Peers and block numbers are such expressions; a ring's "the block before the one before" is
-/// `Affine::constant(r).step(0, -1).modulo(n)`.
+/// Peers and block numbers are such expressions. A ring that begins with block r and goes back one
+/// block in each iteration uses `Affine::constant(r).step(0, -1).modulo(n)`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Affine {
     base: i64,

@@ -33,7 +33,7 @@ pub enum Buffer {
     Input,
     /// The caller's output.
     Output,
-    /// Scratch memory for chunks on their way, private to one operation, with its number.
+    /// Scratch memory with this number, for chunks on their way; private to one operation.
     Scratch(u8),
 }
 

@@ -30,7 +30,7 @@ pub struct Blocks<'a> {
 /// Numbers of elements that one rank must know for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizes<'a> {
-    /// Elements of every block. For the collectives without a v; the barrier ignores the number.
+    /// Elements of every block, for collectives with equal blocks; the barrier ignores the number.
     Even(usize),
     /// Count per rank: `all_gather_v`, `reduce_scatter_v`, and the root of `gather_v` and
     /// `scatter_v`.

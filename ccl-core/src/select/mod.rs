@@ -1,9 +1,9 @@
 //! Choice of the algorithm of a call: a function of facts that are equal on all ranks.
 //!
 //! A request of the call or of `FERROCCL_ALGO` decides. Without one, measurements on this machine
-//! decide, then the rules of the tuning table ([`tuning`]), then the library's own ([`rules`]):
-//! measured defaults on one host, and the fewest bytes between several hosts. A model, if one is
-//! given, can replace the variant of the library's own rules by one that it predicts to be faster.
+//! decide, then the rules of the tuning table ([`tuning`]), then the library's own ([`rules`]). On
+//! one host, these were measured; on several, they send few bytes between hosts. A model, if given,
+//! can replace the variant of the library's own rules by one that it predicts to be faster.
 
 pub mod line;
 pub mod rules;
@@ -26,7 +26,7 @@ pub struct Situation<'a> {
     pub bytes: usize,
     /// The ranks, and their placement on hosts.
     pub hosts: &'a Hosts,
-    /// True if the bits may depend on nothing but the data.
+    /// True if the bits of the result may depend only on the data.
     pub deterministic: bool,
     /// Largest number of bytes in one message.
     pub slot_bytes: usize,
@@ -46,7 +46,7 @@ pub struct Situation<'a> {
 pub struct Choice<'a> {
     /// The algorithm.
     pub algorithm: &'static Algorithm,
-    /// Divisor of slots.
+    /// Part of a slot that a message may fill.
     pub slot_fraction: SlotFraction,
     /// Reason in half a sentence, for `explain`.
     pub reason: &'a str,
@@ -172,8 +172,8 @@ fn by_rule<'a>(situation: &Situation<'a>) -> Result<Choice<'a>, ChoiceError> {
 ///
 /// # Errors
 ///
-/// When no collective has one, in which case the error lists the names; or when slots cannot be
-/// divided like that.
+/// When no collective has such an algorithm (the error lists the names), or when the text after a
+/// `/` is no divisor of slots.
 pub fn check_configured(text: &str) -> Result<(), ChoiceError> {
     let (name, _) = variant::split(text)?;
     let names = |algorithm: &Algorithm| [algorithm.name, family_name(algorithm.family)];
@@ -244,8 +244,8 @@ fn tuned<'a>(situation: &Situation<'a>) -> Option<Choice<'a>> {
     Some(Choice { algorithm, slot_fraction: fastest.slot_fraction, reason, rule: None })
 }
 
-/// Fraction of the rules' time that another variant must stay below to be chosen by a model: the
-/// errors of a model are larger than the differences between similar variants.
+/// Fraction of the predicted time of the rules' variant. A model chooses only a variant that takes
+/// less: the errors of a model are larger than the differences between similar variants.
 const WORTH: f64 = 0.9;
 
 /// Returns the variant that a model predicts to be faster than that of the rules.

@@ -15,10 +15,10 @@
 //! distance between the quartiles. A line with `predicted` has the times of a model. A call takes
 //! the fastest variant at the nearest size, from measurements if there are any; ranks and hosts
 //! must be equal. `set` gives tunables the values that were fastest, unless they are set elsewhere;
-//! in these values `|` stands for `;`. `model` has the parameters of the best-fitting model
-//! ([`crate::cost::figures`]), which decides if nothing was measured; parameters that are left out
-//! have defaults of the order of this library's links. `rule` lines ([`super::rules`]) decide if
-//! nothing was measured, before the library's own rules. An entry ends with the line or with `;`.
+//! in these values `|` stands for `;`. `rule` lines ([`super::rules`]) decide if nothing was
+//! measured, before the library's own rules. `model` has the parameters of the best-fitting model
+//! ([`crate::cost::figures`]), which decides if no `rule` line applies either; parameters that are
+//! left out have the defaults of this library's links. An entry ends with the line or with `;`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -57,7 +57,7 @@ pub struct Tuning {
     pub points: Vec<Point>,
 }
 
-/// The numbers of a table are parsed as numbers, so none is NaN.
+/// Reading checks the range of every number of a table, so none is NaN.
 impl Eq for Tuning {}
 
 /// Measurement or prediction of a collective at one size.
@@ -107,7 +107,7 @@ pub struct Change {
     pub old: Measured,
     /// Fastest variant of the newer table.
     pub new: Measured,
-    /// True if the newer time is slower by more than the allowed part plus both deviations.
+    /// True if the newer time exceeds the older by more than the allowed part plus both deviations.
     pub is_slower: bool,
 }
 

@@ -9,16 +9,16 @@ use std::fmt;
 use crate::algorithm::{self, Algorithm};
 use crate::types::Collective;
 
-/// Divisor of slots: a message is at most that fraction of a slot long.
+/// Part of a slot that a message may fill: the whole, a half, a quarter or an eighth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SlotFraction(u8);
 
-/// An algorithm of some collective, and the divisor of slots.
+/// An algorithm of some collective, and the part of a slot that its messages may fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
     /// The algorithm's name.
     pub algorithm: &'static str,
-    /// Divisor of slots.
+    /// Part of a slot that a message may fill.
     pub slot_fraction: SlotFraction,
 }
 

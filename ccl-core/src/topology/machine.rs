@@ -111,8 +111,8 @@ pub struct Machine {
     pub gpu_links: Vec<GpuLink>,
 }
 
-/// Connection between two parts, nearest first, by the legend of `nvidia-smi topo -m`, and two
-/// classes of this library.
+/// Class of the connection between two parts, nearest first: the classes of `nvidia-smi topo -m`,
+/// and two of this library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// X: no connection, both are the same part.

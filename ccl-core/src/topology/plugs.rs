@@ -21,10 +21,10 @@ impl Plugs {
     /// In a path, the component `pciDDDD:BB` is a root complex (the last one, if there are
     /// several). The components after it are PCI functions, and all of them but the last are
     /// bridges: a root port, and two for each switch, its own and that of one of its ports. The
-    /// host bridge of a root complex is put under `node`, if a node is given at the first path with
-    /// that root complex. Devices that share a bus behind a root port or a port of a switch are one
-    /// card, as are functions of one address on the bus of a root complex; such a device is plugged
-    /// into the first one of its card.
+    /// host bridge of a root complex is put under the `node` of the first path with that root
+    /// complex, if there is one. Devices that share a bus behind a root port or a port of a switch
+    /// are one card, as are functions of one address on the bus of a root complex; the other
+    /// devices of a card are plugged into its first one.
     ///
     /// `speed` returns the speed of the link of a PCI function, by its path.
     pub fn plug(
@@ -117,7 +117,7 @@ impl Locality {
 mod tests {
     use super::*;
 
-    /// Device below a switch, as accelerators are in servers for them.
+    /// Device below a switch, as in servers for accelerators.
     const ACCELERATOR: &str =
         "/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1b:00.0";
 

@@ -31,7 +31,7 @@ pub trait Faults: Send + fmt::Debug {
         true
     }
 
-    /// Returns whether a farewell may end once the lane below has ended it.
+    /// Returns whether [`Lane::poll_shutdown`] returns true once the lane below does.
     fn leaves(&mut self) -> bool {
         true
     }
@@ -52,8 +52,8 @@ pub trait Faults: Send + fmt::Debug {
         true
     }
 
-    /// Changes a redirection on its way down ([`Lane::redirect`]): returns the one to ask for
-    /// instead, or `None` to ask for none.
+    /// Changes a redirection on its way down ([`Lane::redirect`]): returns the `into` to pass on
+    /// instead, or `None` to pass nothing on and report success.
     fn redirects(&mut self, into: Option<LocalSlice>) -> Option<Option<LocalSlice>> {
         Some(into)
     }
@@ -264,7 +264,7 @@ const ANY_SECRET: Secret = Secret([0; 32]);
 
 /// Function that wraps a lane in another one.
 type Wrap = dyn Fn(Box<dyn Lane>) -> Box<dyn Lane> + Send + Sync;
-/// Function that refuses memory with its error.
+/// Function that refuses memory by returning an error.
 type Refuse = dyn Fn() -> Result<(), TransportError> + Send + Sync;
 
 /// A device that wraps another and injects faults. A new one has none.

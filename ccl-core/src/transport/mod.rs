@@ -75,8 +75,8 @@ pub struct DeviceInfo {
 pub struct Fabric {
     /// Number that all ports of one card share.
     pub card: Option<u64>,
-    /// Number of the rail, which is one of the networks that reach the same rank of every host, or
-    /// nearly.
+    /// Number of the rail: one of several networks, each of which reaches roughly the same rank of
+    /// every host.
     pub rail: Option<u16>,
     /// Number of the plane, which is one of the parallel networks within a rail.
     pub plane: Option<u16>,
@@ -302,7 +302,7 @@ pub trait Inner: Any + Send + fmt::Debug {
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
 
-/// Lane that moves bytes. One thread uses a lane at a time; nothing calls back.
+/// Lane that moves bytes. One thread uses a lane at a time; there are no callbacks.
 pub trait Lane: Send + fmt::Debug {
     /// Takes a connection over.
     ///
@@ -364,8 +364,8 @@ pub trait Lane: Send + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// When a request names memory, an endpoint or a range that does not exist. Requests that were
-    /// taken cause no error.
+    /// When the first request names memory, an endpoint or a range that does not exist. After an
+    /// error, no request was taken.
     fn post(&mut self, now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError>;
 
     /// Writes a note of at most [`NOTE_BYTES_MAX`] bytes to the endpoint's peer, which gets it as
@@ -474,13 +474,13 @@ pub trait Lane: Send + fmt::Debug {
         true
     }
 
-    /// Returns whether the peers have all posted puts, also puts that were [done](Event::Done)
-    /// before they arrived.
+    /// Returns whether all posted puts have reached the peers, including puts that were
+    /// [done](Event::Done) before they arrived.
     fn is_acknowledged(&self) -> bool {
         true
     }
 
-    /// Tells the lane that this side has all that it waited for, and may not poll again for long.
+    /// Tells the lane that this side has all that it waited for: the next poll may be much later.
     /// The lane acknowledges long puts at once, so that the peers get their [`Event::Done`].
     fn flush_acknowledgements(&mut self, now: Instant) {
         let _ = now;

@@ -68,7 +68,7 @@ pub struct ResolvedPut<'n, T, R> {
 }
 
 impl<T: Clone, R: Imported> MemoryTable<T, R> {
-    /// Returns the memory of a lane of the device with these registrations.
+    /// Returns an empty table for a lane of the device that has these registrations.
     #[must_use]
     pub fn new(registry: Arc<Registry<T>>, caps: Caps) -> MemoryTable<T, R> {
         MemoryTable {
@@ -89,7 +89,7 @@ impl<T: Clone, R: Imported> MemoryTable<T, R> {
     }
 
     /// Forgets all registrations if any has been withdrawn; returns whether one was. Call this
-    /// before the puts of a call, and before writing bytes that came for withdrawn memory.
+    /// before the puts of a call, and before writing received bytes: their memory may be withdrawn.
     pub fn refresh(&mut self) -> bool {
         let withdrawals = self.registry.withdrawals();
         let changed = withdrawals != self.withdrawals;

@@ -20,7 +20,7 @@ const NOBODY: Stamp = Stamp { thread: 0, epoch: 0 };
 struct Cell {
     value: Value,
     writer: Stamp,
-    /// The latest read of each strand since the beginning. A correct write is ordered after all of
+    /// The latest read of each strand since the last write. A correct write is ordered after all of
     /// them.
     readers: Vec<Stamp>,
 }

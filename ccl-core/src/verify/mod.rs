@@ -15,7 +15,7 @@
 //!   maximal run consists of the same steps: if this run ends, all runs do; if it gets stuck, all
 //!   runs do, at the same step.
 //! * **More slots never hurt**. Suppose that a run completes with one slot per link, and that
-//!   another run, with more slots granted in any way but one always kept for each link, is stuck.
+//!   another run is stuck, in which each link keeps one slot and gets more at arbitrary times.
 //!   Take the first step of the complete run that the stuck run did not do. The stuck run did all
 //!   steps before it, so the messages and units that the step needs are there. On each link that
 //!   the step sends on, all earlier messages were taken out and no later one was put in, because
@@ -178,7 +178,7 @@ pub fn check(case: &Case, schedules: &[RankSchedule]) -> Result<Report, Violatio
 }
 
 /// Returns the number of slots that every link of these programs is guaranteed within the case's
-/// budget. The result is 1 if the budget is too small even for that; [`check_programs`] then
+/// budget. The result is 1 even if the budget is too small for one slot; [`check_programs`] then
 /// refuses the case.
 #[must_use]
 pub fn sure_slots(case: &Case, programs: &[Arc<Program>]) -> u32 {

@@ -15,7 +15,7 @@ pub(super) const GARBAGE: Expr = 0;
 /// Content of one element of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Value {
-    /// Element of the initial contributions: block × the longest block + index.
+    /// Element of the initial contributions: block × length of the longest block + index.
     pub(super) element: u32,
     /// Ranks of the contributions, and the way they were combined.
     pub(super) expr: Expr,

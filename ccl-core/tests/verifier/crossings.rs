@@ -1,4 +1,4 @@
-//! Messages that cross between hosts, counted from the schedules: no other algorithm moves less.
+//! Messages between hosts, counted from the schedules: hierarchical algorithms move the least.
 
 use std::collections::BTreeMap;
 

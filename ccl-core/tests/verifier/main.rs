@@ -1,7 +1,7 @@
 //! The verifier over every algorithm, and the proof that it can fail.
 //!
 //! `cargo test --release -p ccl-core --test verifier -- --nocapture` prints what was covered.
-//! `FERROCCL_TEST_FULL=1` takes the full product instead of a covering, and more mutants.
+//! `FERROCCL_TEST_FULL=1` runs more ranks, lengths, trials and mutants.
 
 mod crossings;
 mod messages;

@@ -1,5 +1,5 @@
-//! Breaks correct algorithms at random and counts the mutants that the verifier rejects. An
-//! accepted mutant must be redundant: correct for every number of the suite.
+//! Breaks correct algorithms at random and counts the mutants that the verifier rejects. A mutant
+//! that passes every trial of the suite counts as redundant.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -74,7 +74,7 @@ fn places<'a>(
     }
 }
 
-/// Returns a body and the position in it of a fitting op; may descend into loops.
+/// Returns a body, and the position of a fitting op in that body; may descend into loops.
 fn place<'a>(
     body: &'a mut Vec<Node>,
     dice: &mut Dice,
@@ -301,8 +301,8 @@ fn broken_algorithms_are_rejected() {
     let tallies = tallies.into_inner().unwrap();
     print(&tallies);
     for (kind, tally) in &tallies {
-        // Implied waits, swaps of independent ops, and numbers of parts that do not exist are
-        // redundant; a missing or misdirected message never is.
+        // A dropped wait that others imply, a swap of independent ops, or a part that does not
+        // exist can be redundant; a missing or misdirected message never is.
         let least = match kind {
             Kind::DropRecv | Kind::DropSend | Kind::ChangePeer | Kind::DropSource => 100,
             Kind::DropTarget => 99,

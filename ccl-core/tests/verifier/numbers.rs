@@ -49,7 +49,7 @@ impl Group {
         Group { algorithm, ranks, root, share: 1, schedules, programs, senders }
     }
 
-    /// Checks the programs for the number of slots that links are guaranteed in this case.
+    /// Checks a trial, with the programs for as many slots as each link is guaranteed in its case.
     pub(crate) fn check(&self, trial: &Trial) -> Result<Report, Violation> {
         let Trial { case, apart } = trial;
         let slots = sure_slots(case, &self.programs[1][0]);
@@ -62,7 +62,7 @@ impl Group {
         let all = lengths.into_iter().flat_map(|length| ways().map(move |way| (length, way)));
         // Unoptimised builds run only a sample.
         let step = if cfg!(debug_assertions) { 11 } else { self.share };
-        // One more every 48 ways, so that each way meets each turn.
+        // The turn skips one after every 48 ways, so that a way meets other parameters next time.
         let trials =
             all.enumerate().map(|(turn, (length, way))| trial(self, length, way, turn + turn / 48));
         trials.step_by(step)
@@ -73,7 +73,7 @@ impl Group {
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
     pub(crate) case: Case,
-    /// Lowered for input and output that never coincide.
+    /// True if lowered for input and output that never coincide.
     pub(crate) apart: bool,
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn roots(collective: Collective, ranks: u32) -> Vec<u32> {
     }
 }
 
-/// No elements, one, primes, fewer than ranks, about as many, and more.
+/// Returns lengths: no elements, one, primes, fewer than ranks, about as many, and more.
 fn lengths(collective: Collective, ranks: u32) -> Vec<usize> {
     if collective == Collective::Barrier {
         return vec![1];

@@ -1,5 +1,5 @@
-//! Every algorithm, for 1 to 8 ranks, in the deep tier to 17 and more,
-//! all roots of interest, many lengths, few slots.
+//! Every algorithm, for 1 to 8 ranks (with `FERROCCL_TEST_FULL=1` for up to 33), with all roots of
+//! interest, many lengths and few slots.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -39,8 +39,8 @@ fn check_all(algorithm: &'static Algorithm, ranks: u32) -> Tally {
     let begin = Instant::now();
     let mut tally = Tally::default();
     let placements = hosts(algorithm, ranks);
-    // With this share, all placements together cost little more than one. The share divides no
-    // other period of the trials, so each placement meets everything.
+    // With this share, all placements together cost little more than one. The share has no common
+    // factor with the periods of the trials' settings, so each placement meets every setting.
     let share = if placements.len() > 1 && !full() { 5 } else { 1 };
     let roots = || roots(algorithm.collective, ranks);
     for (hosts, root) in

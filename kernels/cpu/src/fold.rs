@@ -225,7 +225,7 @@ pub(crate) unsafe fn many<U: Unit, O: Op>(
     }
 }
 
-/// Folds the units of one block, from a byte `offset` on; the count is in elements.
+/// Folds `elements` elements of one block, from the byte `offset` on.
 ///
 /// # Safety
 /// The requirements of [`crate::Kernel::fold`], and `room` holds that many units.

@@ -160,8 +160,8 @@ pub(crate) struct Narrow {
     mantissa_bits: u32,
     /// The magnitude of infinity, for types that have one.
     infinity: Option<u32>,
-    /// The magnitude that is stored for values that are too large. If it is infinity, its value on
-    /// the number line is the next power of two.
+    /// The magnitude that is stored for values that are too large. For infinity, [`Narrow::value`]
+    /// returns the next power of two.
     pub(crate) largest: u32,
     nan: u32,
 }

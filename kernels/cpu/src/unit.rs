@@ -159,10 +159,10 @@ fn encode<F: Format>(value: f32) -> u32 {
         rounded
     } else {
         let normal = rounded.wrapping_sub(rebias::<F>() >> shift) as i32;
-        // Signed: every vector unit has that comparison.
+        // Every vector unit has a signed comparison.
         let normal = Ord::min(normal, F::OVERFLOW as i32) as u32;
-        // The sum with this power of two has its last bit where the format's subnormals have
-        // theirs: the adder rounds.
+        // Adding this power of two puts the last bit where the format's subnormals have theirs, so
+        // the adder rounds.
         let ruler = rebias::<F>() + ((shift + 1) << 23);
         let subnormal =
             (f32::from_bits(bits) + f32::from_bits(ruler)).to_bits().wrapping_sub(ruler);

@@ -80,7 +80,7 @@ impl NetDevice {
         Ok(device)
     }
 
-    /// Opens the parts that can be opened now, at least one: a port may have no link.
+    /// Opens the parts that can be opened now (a port may have no link); fails if none can.
     fn open_parts(&self, ids: &[DeviceId]) -> Result<Vec<Named>, NetError> {
         let (mut opened, mut failed) = (Vec::new(), None);
         for id in ids {
@@ -208,7 +208,7 @@ fn several(parts: &[&Arc<NetDevice>], numbers: &[i32], with: &Arc<dyn Transport>
     let joined = |of: fn(&NetDevice) -> &str, between: &str| {
         parts.iter().map(|part| of(part)).collect::<Vec<_>>().join(between)
     };
-    // Different values give undefined.
+    // A value that differs between the parts becomes undefined.
     let alike = |of: fn(&NetDevice) -> i16| {
         let same = parts.iter().all(|part| of(part) == of(first));
         if same { of(first) } else { UNDEFINED as i16 }

@@ -6,8 +6,8 @@ use nccl_net_abi::HANDLE_BYTES;
 use crate::comm::wire::{HEADER_BYTES, Header, Immediate, Note, RECORD_BYTES, Record};
 use crate::handle::Handle;
 
-/// Checks, by the first byte, a record, a header, an immediate, a note or a handle: a decoded one
-/// is the same after encoding.
+/// Decodes a record, a header, an immediate, a note or a handle, as the first byte says, and checks
+/// that encoding loses nothing.
 pub fn nccl_net(data: &[u8]) {
     let Some((kind, data)) = data.split_first() else { return };
     match kind % 5 {

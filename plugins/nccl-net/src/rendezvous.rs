@@ -126,8 +126,8 @@ impl Listening {
                     tracing::warn!("a peer with another version was refused: use one everywhere");
                     continue;
                 }
-                // A peer that vanishes here or cannot be served is dropped: it tries another path,
-                // or reports the error itself.
+                // A peer whose connection fails here is dropped: it tries another path, or reports
+                // the error itself.
                 match Receiver::new(connection_settings, connected, self.options.settings, now) {
                     Ok(receiver) => {
                         let mut receiver = Box::new(receiver);
@@ -245,7 +245,7 @@ impl Attempt {
                     match connection_settings.device.connect(address, &self.secret, &HELLO, until) {
                         Ok(connecting) => self.connecting.insert(connecting),
                         Err(error) if self.candidates.len() == 1 => return Err(error),
-                        // Mostly, the address is from another host.
+                        // The usual reason: the address is from another host.
                         Err(_) => {
                             self.candidates.pop();
                             continue;

@@ -165,8 +165,8 @@ impl Shared {
 }
 
 /// The control plane of a communicator: membership, liveness, small exchanges between the ranks
-/// (never payload), and agreement among the survivors of a failure. Dropping the control plane
-/// leaves in good order, as [`ControlPlane::close`] does.
+/// (never payload), and agreement among the survivors of a failure. A rank that drops its control
+/// plane leaves in good order, as with [`ControlPlane::close`].
 pub struct ControlPlane {
     pub(super) rank: Rank,
     ranks: u32,
@@ -275,7 +275,7 @@ impl ControlPlane {
                 let address = self.addresses.get(peer as usize).copied();
                 let address = address.map_or_else(String::new, |address| address.to_string());
                 let waited_ms = deadline.waited_ms();
-                // Without a report, the others, which may be complete, take this for leaving.
+                // Without a report, ranks that are connected take the failure for leaving.
                 let text = format!("it has no control connection with rank {peer}");
                 self.report(self.rank, format!("{text}: {}", advice()));
                 let rank = self.rank;
@@ -596,7 +596,8 @@ mod tests {
         let joined = Joined { roster: Roster::default(), listener: None, addresses: vec![] };
         let deadline = Deadline::after(Duration::ZERO);
         let (mut plane, _) = ControlPlane::start(&join, joined, deadline).unwrap();
-        // As a child finds it: another process, and the lock held by a thread it does not have.
+        // The state in a forked child: another process id, and a lock that the parent's thread
+        // holds.
         plane.process = plane.process.wrapping_add(1);
         let shared = plane.shared.clone();
         let held = shared.lock();

@@ -87,7 +87,7 @@ fn worth_naming(hosts: &[String]) -> Vec<String> {
 }
 
 impl ControlPlane {
-    /// Opens a socket at which other ranks can meet this one, on the address that it listens at.
+    /// Opens a socket for other ranks to meet this one, on the address at which this rank listens.
     ///
     /// # Errors
     /// Binding fails.
@@ -144,7 +144,7 @@ impl ControlPlane {
         }
         let mut listener = None;
         if position == 0 && survivors.len() > 1 {
-            // Another attempt may need it again.
+            // Another attempt may need the socket.
             let rendezvous_listeners = self.shared.rendezvous_listeners();
             let known =
                 rendezvous_listeners.get(&port).and_then(|listener| listener.try_clone().ok());

@@ -298,8 +298,8 @@ fn share(nearest: &[u64], index: usize, most: usize) -> Vec<usize> {
     taken.filter_map(|at| candidates.get(at % candidates.len().max(1)).copied()).collect()
 }
 
-/// Returns the sum of each rank's shares of device budgets; ranks that take the same device share
-/// its budget.
+/// Returns for each rank the sum of its shares of device budgets; ranks that take the same device
+/// share its budget.
 fn budget_shares(taken: &[Vec<usize>]) -> Vec<f64> {
     let sharers = |device: &usize| taken.iter().filter(|own| own.contains(device)).count();
     let share = |own: &Vec<usize>| own.iter().map(|device| 1.0 / sharers(device) as f64).sum();

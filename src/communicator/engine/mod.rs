@@ -696,7 +696,8 @@ impl Engine {
         Ok(self.touch(at))
     }
 
-    /// Writes a call's numbers into its plan. Allocates only for more uneven counts than before.
+    /// Writes a call's numbers into its plan. Allocates only for a longer list of blocks than
+    /// before.
     fn bind(
         &mut self,
         plan: usize,

@@ -77,9 +77,9 @@ impl Engine {
     ///
     /// If data has a direction, a rank that only sends gets no answer. Two ranks that each name
     /// themselves root of a broadcast would both succeed without the other's data. So each rank
-    /// publishes its record, sends, and then checks for unexpected messages. Where more than one
-    /// rank could be late, it also checks the records of the ranks that it sent to. With the fence,
-    /// the later of two ranks that disagree sees the record or message of the earlier one.
+    /// publishes its record, sends, and then checks for unexpected messages. With more than two
+    /// ranks, it also checks the records of the ranks that it sent to. With the fence, the later of
+    /// two ranks that disagree sees the record or message of the earlier one.
     #[inline]
     pub(super) fn confirm(&mut self, running: &Running) -> Result<(), Error> {
         match running.what {
@@ -110,7 +110,7 @@ impl Engine {
     #[inline]
     fn check_next_message(&mut self, own: CallRecord, link: Link) -> Result<(), Error> {
         let links = self.ports.links();
-        // Asking would connect the peer.
+        // `readable` would connect the peer.
         if !links.is_connected(link) || !links.readable(link) {
             return Ok(());
         }

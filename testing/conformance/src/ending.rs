@@ -93,7 +93,7 @@ fn farewell(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// The side that leaves has not read the other's puts, and more of them come after it has left.
+/// A side leaves before it has read the other's puts, and more puts come after it has left.
 fn last_puts(fixture: &dyn Fixture) -> Outcome {
     const PUTS: u32 = 8;
     if !fixture.awaits_farewells() {

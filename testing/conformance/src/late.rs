@@ -186,7 +186,7 @@ fn taken_back(fixture: &dyn Fixture) -> Outcome {
     let bytes = BYTES.min(fixture.device(0).caps().message_bytes_max - HEAD);
     let (mut pair, text) = fresh(fixture, HEAD + bytes)?;
     let peer = pair.ends[1].endpoint;
-    // At every stage of the put: before it is sent, and after each number of polls.
+    // Takes the redirection back at every stage of the put: after 0 to 11 polls.
     for polls in 0..12u32 {
         let clean = vec![UNTOUCHED; HEAD + bytes];
         pair.ends[1].inbox.write(0, &clean).map_err(failed("writing"))?;

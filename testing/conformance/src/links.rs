@@ -97,7 +97,7 @@ fn early(fixture: &dyn Fixture) -> Outcome {
     ensure!(all[0].head(links[0]) == (5, 77), "it is {:?}", all[0].head(links[0]));
     all[0].release(links[0]);
     all[0].import(1, &second).map_err(failed("importing"))?;
-    // From here on the links behave as usual; the first side has one message less.
+    // From here on the links behave as usual: the first side has one credit per slot.
     let granted = CONFIG.slots as usize;
     let room = (0..granted).all(|_| {
         let writable = all[0].writable(links[0]);

@@ -20,7 +20,7 @@ pub(crate) const POINTS: &[Point] = &[
     Point { name: "good work before bad is not undone, bad is not done", check: good_and_bad },
     Point { name: "back-pressure passes, and nothing is lost or doubled", check: back_pressure },
     Point { name: "many endpoints on one lane are kept apart", check: many_endpoints },
-    Point { name: "a glance sees what has come, and takes none of it", check: glances },
+    Point { name: "a peek sees what has arrived, and takes none of it", check: peeks },
     Point { name: "what comes ends a sleep", check: sleeping },
 ];
 
@@ -33,7 +33,7 @@ const FALLS_ASLEEP: Duration = Duration::from_millis(20);
 /// Fill byte of memory where nothing has been put.
 const BLANK: u8 = 0x77;
 
-fn glances(fixture: &dyn Fixture) -> Outcome {
+fn peeks(fixture: &dyn Fixture) -> Outcome {
     let pair = &mut Pair::new(fixture, 64)?;
     pair.settle(fixture)?;
     let rounds = 100;
@@ -43,7 +43,7 @@ fn glances(fixture: &dyn Fixture) -> Outcome {
         let end = fixture.now() + fixture.patience();
         let arrived = |pair: &Pair| pair.ends[1].arrived(pair.ends[1].endpoint).len();
         while arrived(pair) <= round as usize {
-            ensure!(fixture.now() < end, "no glance sees put {round} of {rounds}");
+            ensure!(fixture.now() < end, "no peek sees put {round} of {rounds}");
             let [sender, receiver] = &mut pair.ends;
             sender.lane.poll(fixture.now(), &mut sender.events).map_err(failed("polling"))?;
             if receiver.lane.peek() != Some(false) {
@@ -211,7 +211,7 @@ fn mixed(fixture: &dyn Fixture) -> Outcome {
             expected.extend(ids);
             pair.post(fixture, 0, &work)?;
         }
-        // No polling after each post: requests without a completion must complete all the same.
+        // No polling after each post: a request without a completion of its own must be done, too.
         let all = |pair: &Pair| pair.ends[0].done().len() == expected.len();
         pair.until(fixture, "all are done", all)?;
     }

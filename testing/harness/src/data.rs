@@ -69,7 +69,7 @@ impl Seat<'_> {
     }
 
     fn pair(&self, from: usize, to: usize) -> usize {
-        // In place both directions of a pair are equally long.
+        // In place, the blocks of a pair have the same length in both directions.
         let kind = if self.case.in_place { from + to } else { 3 * from + 5 * to };
         self.case.count * (kind % 4) / 2
     }
@@ -157,7 +157,7 @@ fn element(case: &Case, rank: usize, block: usize, index: usize) -> [u8; 8] {
         // Powers of two whose products stay near one.
         ReduceOp::Prod => [2.0, 0.5, 1.0, 1.0][(rank + index) % 4],
         ReduceOp::Min | ReduceOp::Max => [0.5, 1.0, 2.0][bits as usize % 3],
-        // Few terms, so that every partial sum is a number of the type.
+        // Few terms that are not 0, so that the type can hold every partial sum.
         _ if narrow => f64::from(u8::from((rank + index).is_multiple_of(6))),
         _ if case.data_type == D::Bfloat16 => (bits % 5) as f64,
         _ if case.data_type == D::Float16 => (bits % 33) as f64,

@@ -1,9 +1,9 @@
 //! Test networks: hosts are network namespaces, joined by links that can be cut, counted and, in
 //! the guest, made lossy.
 //!
-//! A namespace has no name. A process that waits for the end of its input keeps the namespace
-//! alive, and the test holds the other end of that pipe. So the network is gone when the test ends,
-//! even if the test crashes.
+//! A namespace has no name. A process that reads from a pipe until its end keeps the namespace
+//! alive, and the test holds the pipe's other end. So the network is gone when the test ends, even
+//! if the test crashes.
 
 use super::skip;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -78,8 +78,8 @@ impl Namespace {
         format!("/proc/{}/ns/net", self.keeper.id())
     }
 
-    /// Returns the same command for this namespace; its process dies with the thread that starts
-    /// it. The caller sets standard input, output and error again.
+    /// Returns a command that runs `command` in this namespace; its process dies with the thread
+    /// that starts it. The caller sets standard input, output and error again.
     fn enter(&self, command: &Command) -> Command {
         let mut inside = Command::new("setpriv");
         inside.args(["--pdeathsig", "KILL", "--", "nsenter"]);
@@ -155,8 +155,8 @@ impl Host {
         fs::read_link(self.namespace.path()).unwrap().to_string_lossy().into_owned()
     }
 
-    /// Returns the same command for this host; its process dies with the thread that starts it. The
-    /// caller sets standard input, output and error again.
+    /// Returns a command that runs `command` on this host; its process dies with the thread that
+    /// starts it. The caller sets standard input, output and error again.
     pub fn enter(&self, command: &Command) -> Command {
         self.namespace.enter(command)
     }
@@ -206,7 +206,7 @@ impl Host {
     /// text ends the degradation. Returns an error if this kernel has no `netem`; the guest's
     /// kernel has it.
     pub fn netem(&self, how: &str) -> Result<(), String> {
-        // Otherwise 64 KiB at once would be one packet, lost as a whole.
+        // Without this, netem would lose up to 64 KiB at once, as one packet.
         self.ip(&format!("link set {INTERFACE} gso_max_segs 1"));
         let line = format!("tc qdisc replace dev {INTERFACE} root netem limit 100000 {how}");
         self.namespace.run(&line).map(|_| ())
@@ -331,7 +331,7 @@ impl Network {
         switch.ip("link set bridge2 up");
         switch.ip("link add up1 type veth peer name up2");
         for (end, bridge) in [("up1", "bridge"), ("up2", "bridge2")] {
-            // Otherwise 64 KiB at once would be one packet, longer than the bucket.
+            // Without this, a packet could have 64 KiB, more than the bucket holds.
             switch.ip(&format!("link set {end} gso_max_segs 1"));
             switch.ip(&format!("link set {end} master {bridge} up"));
             let how = format!("rate {mbit_per_s}mbit burst 64k latency 20ms");

@@ -1,5 +1,5 @@
 //! Connections before they carry messages: listeners, which strangers cannot disturb, and
-//! connection attempts. Only faults wait.
+//! connection attempts. Only planted faults block.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};

@@ -23,7 +23,7 @@ use crate::registry::Registry;
 use crate::sender::Sender;
 use crate::slots::Ticket;
 
-/// Time for which [`Fault::RegistrationRace`] finds no registration after each change.
+/// Time after each change in which no registration is found, under [`Fault::RegistrationRace`].
 const REBUILDING: Duration = Duration::from_millis(1);
 
 /// Interval at which the thread looks for work.
@@ -525,7 +525,7 @@ impl Plugin {
         }
     }
 
-    /// Makes progress for communicators that nobody calls for; returns whether any data moved.
+    /// Makes progress for communicators without recent calls; returns whether any data moved.
     fn drive(&self, looks_for_peers: bool) -> bool {
         let mut moved = false;
         if self.has(Fault::ProgressOnlyInTest) {

@@ -62,8 +62,8 @@ pub struct Conditions {
     pub message_bytes_max: usize,
     /// Most outstanding puts of data of one endpoint.
     pub depth_max: usize,
-    /// Slow ranks, each with its factor: a slow rank's links are slower by the factor, and it polls
-    /// its lanes (factor - 1) latencies later.
+    /// Slow ranks, each with its factor: a slow rank's links are slower by the factor, and the rank
+    /// polls its lanes later, by (factor - 1) times the latency.
     pub slow: Vec<(u32, u32)>,
     /// Cut between some ranks and the others, if any.
     pub cut: Option<Cut>,

@@ -25,7 +25,7 @@ struct Written {
     key: u64,
     offset: usize,
     bytes: usize,
-    /// First byte of the put that was redirected, and the memory it went to.
+    /// Offset in the put of the first redirected byte, and the memory that it went to.
     diverted: Option<(usize, LocalSlice)>,
 }
 
@@ -90,7 +90,7 @@ impl Late {
         self.tails.insert((link, side, id), tail);
     }
 
-    /// Redirects the bytes that a put will write to `from`; returns false if it is too late.
+    /// Redirects to `into` what a put will write to `from`; returns false if it is too late.
     pub(crate) fn redirect(
         &mut self,
         (link, side): (usize, usize),

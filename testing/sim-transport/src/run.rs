@@ -64,8 +64,8 @@ impl<P> std::fmt::Debug for Operation<P> {
 }
 
 impl<P: Ports> Operation<P> {
-    /// Creates a started execution over ports. `links` finds the ports' links; `mismatch` describes
-    /// a message that is not what the schedule expects.
+    /// Creates an operation of a started execution over ports. `links` finds the ports' links;
+    /// `mismatch` describes a message that is not what the schedule expects.
     #[must_use]
     pub fn new(
         execution: Execution,

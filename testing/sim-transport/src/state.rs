@@ -25,7 +25,7 @@ pub struct Stats {
     pub overtakings: u64,
     /// Puts that were dropped because an end was gone.
     pub void: u64,
-    /// Puts whose local bytes changed before they were done, which the contract forbids: a
+    /// Puts whose local bytes changed before the put was done, which the contract forbids: a
     /// retransmission after a lost acknowledgement would have sent other bytes.
     pub changed: u64,
 }

@@ -212,8 +212,8 @@ impl State {
         Ok(())
     }
 
-    /// Redirects the bytes that a put will write to `from`, or ends the redirection if `into` is
-    /// `None`. Returns false if it is too late to redirect them.
+    /// Redirects to `into` the bytes that a put will write to `from`. If `into` is `None`, ends the
+    /// redirection. Returns false if it is too late to redirect the bytes.
     pub(crate) fn redirect(
         &mut self,
         (link, side): (usize, usize),

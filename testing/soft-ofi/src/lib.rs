@@ -36,7 +36,7 @@ pub struct Limits {
     pub data_bytes: usize,
     /// True if EFA's option says that the provider emulates writes by messages.
     pub emulates_writes: bool,
-    /// Version of the provider: libfabric's, as 205 for 2.5.
+    /// Version of the provider, which is libfabric's: 205 stands for 2.5.
     pub version: u32,
     /// True if the provider offers the low-latency traffic class.
     pub low_latency: bool,
@@ -113,8 +113,8 @@ pub enum Condition {
     Busy,
     /// Only endpoints of the low-latency traffic class take requests.
     Congested,
-    /// Reading a completion queue fails with this error (positive), also later if it was read
-    /// meanwhile.
+    /// Reading a completion queue fails with this error (positive). A queue that is read in this
+    /// condition stays broken.
     Broken(c_int),
 }
 
@@ -154,8 +154,8 @@ impl SoftProvider {
     }
 
     /// Makes an internal packet of the provider fail at each endpoint, with a failed completion
-    /// without a context, as in older providers. Returns the number of endpoints with a queue for
-    /// the error: without one, EFA's provider ends the process.
+    /// without a context, as in older providers. Returns the number of endpoints with an event
+    /// queue: at an endpoint without one, EFA's provider ends the process.
     pub fn fail_packets(&self, error: c_int) -> usize {
         network::lock().fail_packets(self.id, error)
     }

@@ -86,7 +86,8 @@ impl SoftDevice {
         network::device_name(self.id)
     }
 
-    /// Takes the device's link down or up: requests under way wait. Open contexts get an event.
+    /// Takes the device's link down or up; requests wait while it is down. Open contexts get an
+    /// event.
     pub fn set_link(&self, up: bool) {
         network::lock().set_link(self.id, up);
     }

@@ -119,7 +119,7 @@ pub(crate) struct Pair {
     pub(crate) sends: VecDeque<Send>,
     /// Requests whose room is not free yet, including those of `sends`.
     pub(crate) taken: usize,
-    /// The done ones of `taken`: the next completion frees their room.
+    /// Requests of `taken` that are done: the next completion frees their room.
     pub(crate) done: usize,
     pub(crate) recvs: VecDeque<u64>,
     /// Number of times that the peer was not ready for the first of `sends`.

@@ -168,7 +168,7 @@ impl Lane for ToyLane {
         for number in 0..self.endpoints.len() {
             let Some(mut endpoint) = self.endpoints[number].take() else { continue };
             let id = EndpointId(number as u32);
-            // Read `closed` first: frames sent before the end are in the queue then.
+            // Reads `closed` first: then the queue holds all frames that were sent before the end.
             let closed = endpoint.connection.0[1].closed.load(Ordering::Acquire);
             let frames = std::mem::take(&mut *lock(&endpoint.connection.0[1].frames));
             let mut broken = None;

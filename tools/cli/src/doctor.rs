@@ -104,7 +104,7 @@ fn watched(mut command: Command, patience: Duration) -> io::Result<Option<(u8, S
     let (Some(mut out), Some(mut errors)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(io::Error::other("a process without the pipes that it was given"));
     };
-    // A process that does not end holds both pipes open: the waits for their ends have a limit.
+    // Both pipes stay open if the process does not end, so both waits below have a limit.
     let (copied, all) = channel::bounded(1);
     std::thread::spawn(move || copied.send(io::copy(&mut errors, &mut io::stderr())));
     let (sender, answer) = channel::bounded(1);

@@ -85,7 +85,7 @@ impl Arguments {
         time.mul_f64(self.slowness())
     }
 
-    /// Returns the factor by which this machine is slower than most, by the user's time limit; at
+    /// Returns how many times slower than most this machine is, as the user's time limit tells; at
     /// least 1.
     pub(crate) fn slowness(&self) -> f64 {
         let usual = USUAL_SECONDS.parse().unwrap_or(f64::INFINITY);

@@ -336,7 +336,7 @@ impl Calls {
         let mut registration = ptr::null_mut();
         let (comm, address, bytes) = (pointer(comm), memory.address(), memory.len());
         let place = &raw mut registration;
-        // SAFETY: the memory is never freed; what is no descriptor the plugin has to refuse.
+        // SAFETY: the memory is never freed; the plugin has to refuse an invalid descriptor.
         let result = unsafe { register(comm, address, bytes, kind, 0, descriptor, place) };
         Some((result, number(registration)))
     }
@@ -476,7 +476,7 @@ impl Calls {
         request: Opaque,
     ) -> Option<NcclResult> {
         let consumed = self.consumed?;
-        // SAFETY: what the plugin handed out, if only the request is done.
+        // SAFETY: what the plugin handed out, provided that the request is done.
         Some(unsafe { consumed(pointer(comm), parts as c_int, pointer(request)) })
     }
 

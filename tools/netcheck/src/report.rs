@@ -61,7 +61,7 @@ impl Line {
         }
     }
 
-    /// Finds a point that did not pass and that this one rests on, directly or indirectly.
+    /// Finds a point that did not pass and that this one depends on, directly or indirectly.
     pub(crate) fn missing<'a>(point: &Point, lines: &'a [Line]) -> Option<&'a Line> {
         let mut base = point.depends_on;
         while let Some(name) = base {

@@ -339,8 +339,8 @@ mod tests {
             plain += u32::from(all.iter().any(|p| *p <= level));
             corrected += u32::from(holm(&all).iter().any(|p| *p <= level));
         }
-        // The expected number is 1 %; chance adds up to four deviations. Uncorrected it is one in
-        // nine.
+        // 1 % of the families are expected to alarm; chance adds up to four deviations. Without the
+        // correction it is one family in nine.
         assert!((5..=30 + 22).contains(&corrected), "{corrected} of {families}");
         assert!(plain > 250, "{plain} of {families}");
     }

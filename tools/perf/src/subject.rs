@@ -134,8 +134,8 @@ pub enum Shape<'a> {
     },
 }
 
-/// Memory of one call: raw bytes of the element type. All ranks have buffers of the same shape as
-/// in nccl-tests, so a rank that is not the root also has an output (which stays untouched) and an
+/// Memory of one call: raw bytes of the element type. As in nccl-tests, all ranks have buffers of
+/// the same shape: a rank that is not the root also has an output (which stays untouched) and an
 /// input (which is not read).
 #[derive(Debug)]
 pub enum Buffers<'a> {

@@ -31,8 +31,8 @@ pub struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// Returns the flows on a link over its bytes per second: more is busier. The ideal way to
-    /// compare links of different speeds.
+    /// Returns the flows on a link, divided by its bytes per second: a busier link has more. It is
+    /// the ideal way to compare links of different speeds.
     #[must_use]
     pub fn of(&self, link: Link) -> f64 {
         let link = link as usize;
@@ -346,7 +346,7 @@ mod tests {
         while let Some(next) = flows.next_s() {
             flows.advance(next, &mut ended);
         }
-        // The second takes 2/3 of its link while the first has the rest twice.
+        // The second flow takes 2/3 of its link, and the first 1/3 of each of its two links.
         let expected = [Ended { tag: 8, at_s: 1.5 }, Ended { tag: 7, at_s: 1.5 + 3.5 + 0.25 }];
         for (found, expected) in ended.iter().zip(expected) {
             assert!(found.tag == expected.tag && (found.at_s - expected.at_s).abs() < 1e-9);
@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(ended, [Ended { tag: 0, at_s: 0.0 }, Ended { tag: 1, at_s: 4.0 }]);
     }
 
-    /// Checks that a flow on an idle link need not wait for the next computation of the rates,
+    /// Checks that a flow on an idle link gets its rate at once, although rates are recomputed only
     /// every 100 s.
     #[test]
     fn between_two_settlements_a_flow_takes_what_is_left() {

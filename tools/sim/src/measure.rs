@@ -51,8 +51,8 @@ pub fn spread(network: &Network, tier: usize, amounts: &[f64]) -> Striping {
     }
 }
 
-/// Returns the utilisation of each link: bytes carried over the bytes that it could carry in a
-/// time.
+/// Returns the utilisation of each link: the bytes that it carried, divided by those that it could
+/// carry in `time_s` seconds.
 #[must_use]
 pub fn utilisation(network: &Network, carried_bytes: &[f64], time_s: f64) -> Vec<f64> {
     let part = |(carried, capacity): (&f64, &f64)| {

@@ -28,8 +28,8 @@ pub struct Zone {
     pub uplink_bytes_per_s: f64,
     /// Zones; a third tier joins more than one.
     pub zones: u32,
-    /// Oversubscription of the third tier: bandwidth up to the spine switches over their bandwidth
-    /// upwards.
+    /// Oversubscription of the third tier: bandwidth into the spine switches from below, divided by
+    /// their bandwidth upwards.
     pub oversubscription: f64,
 }
 

@@ -329,7 +329,7 @@ mod tests {
         let several = found(0.08).with_others(&[found(0.10), found(0.15)]);
         assert_eq!((several.seeds, several.seeds_text()), (3, "3 to 5".to_owned()));
         let shown = markdown(&several);
-        // For 8, 10 and 15 the standard deviation is 3.6, divided by the root of 3.
+        // For 8, 10 and 15 the standard error is the deviation, 3.6, divided by the root of 3.
         assert!(shown.contains("| 11.0 % ± 2.1 % | +10.0 % |"), "{shown}");
         assert!(shown.contains("| share | – | 50.0 % | – |"), "{shown}");
         assert!(shown.contains("| time | – | 11.10 ms ± 0.21 ms | – |"), "{shown}");

@@ -68,7 +68,7 @@ impl Call {
     pub fn sends(&self, rank: Rank, hosts: &Hosts) -> BTreeMap<Rank, u64> {
         let (algorithm, count) = (self.algorithm, self.count(hosts.ranks()));
         let sent = Sent { algorithm, root: 0, count, element_bytes: ELEMENT_BYTES, hosts };
-        // All simulated collectives have even sizes; for others nothing is sent.
+        // All simulated collectives have blocks of equal length; for others nothing is sent.
         sent.by(rank).unwrap_or_default()
     }
 }

@@ -117,8 +117,8 @@ impl Links {
         }
     }
 
-    /// Returns whether something has happened on any link; none if that takes a check of each
-    /// link and [`MessageLinks::poll`].
+    /// Returns whether something has happened on any link; none if only a check of each link and
+    /// [`MessageLinks::poll`] can tell.
     #[inline]
     pub fn peek(&mut self) -> Option<bool> {
         if self.has_mapped { None } else { self.messages()?.peek() }

@@ -76,8 +76,8 @@ impl CallMemory {
     }
 
     /// Returns the tag of a message of this call: the call's tag, with a hash of the op's whole
-    /// length XORed into its lower half. It exposes agreement on the first chunks alone. 0
-    /// compares nothing.
+    /// length XORed into its lower half. The hash exposes lengths that differ although the first
+    /// chunks are alike. 0 compares nothing.
     #[inline]
     fn tag_of(&self, message: Message) -> u64 {
         if self.tag == 0 {
@@ -298,7 +298,7 @@ impl Ports for CpuPorts {
         false
     }
 
-    // Inlined at both call sites: a call costs a twentieth of a small message.
+    // Inlined at both call sites: a call would take a twentieth of the time of a small message.
     #[inline(always)]
     fn fold(&mut self, task: &Task<'_>) {
         let Some(call) = &self.call else { return };

@@ -169,7 +169,7 @@ impl RailsLane {
         None
     }
 
-    /// Hands the batches to the lanes below. Puts that a lane does not take wait.
+    /// Hands the batches to the lanes below. Queues the puts that a lane does not take.
     fn ring(&mut self, now: Instant) {
         for lane in 0..self.lanes.len() {
             while !self.batches[lane].is_empty() {
@@ -368,7 +368,7 @@ impl RailsLane {
     }
 
     /// Loses the links that have ended, after taking in all arrivals over their other rails: a peer
-    /// that leaves has waited for those.
+    /// waits for the delivery of its puts before it leaves.
     fn end_links(&mut self, now: Instant) {
         if self.ends.is_empty() {
             return;

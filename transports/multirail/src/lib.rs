@@ -7,7 +7,7 @@
 //! # Striping
 //!
 //! A put goes whole over the rail with the earliest expected completion, or over an idle rail that
-//! does it within a microsecond. The expectation follows from the bytes under way on the rail's
+//! takes at most a microsecond. The expectation follows from the bytes under way on the rail's
 //! device, from all links of the process, and from the rail's recently measured bandwidth.
 //!
 //! # A rail that fails

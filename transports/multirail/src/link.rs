@@ -123,7 +123,7 @@ pub(crate) struct PutPath {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) id: LinkId,
-    /// Number of the link among all. Among equal rails, each link begins with another one.
+    /// Number of the link among all: links begin their search among equal rails at different ones.
     turn: usize,
     pub(crate) rails: Vec<Rail>,
     /// Means to dial rails again, on the side that has dialled.
@@ -297,7 +297,7 @@ impl Link {
     fn forget(&mut self, number: u32) -> Vec<Option<RemoteMr>> {
         let found = self.imports.iter().position(|import| import.number == number);
         let mut rails = found.map_or_else(Vec::new, |at| self.imports.swap_remove(at).rails);
-        // A lane below has one handle for memory that was registered again, if the key is the same.
+        // A lane below has the same handle for memory that was registered again with the same key.
         for (rail, mr) in rails.iter_mut().enumerate() {
             let is_same = |import: &Import| mr.is_some() && import.rails.get(rail) == Some(mr);
             if self.imports.iter().any(is_same) {

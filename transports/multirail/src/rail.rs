@@ -18,12 +18,12 @@ pub(crate) const NUMBER: u64 = (1 << 36) - 1;
 /// Number of remembered arrivals: they include every put that the peer may take to be under way.
 const HEARD: usize = 2 * WINDOW;
 /// Number of the last puts among which an immediate must be unique. The peer can mistake a put for
-/// an earlier one with the same immediate only if the earlier one is among these: the puts before
-/// the last [`HEARD`] may have been overtaken by a window of others.
+/// an earlier one with the same immediate only if the earlier one is among these: the last
+/// [`HEARD`] arrivals may include an older put that a window of others has overtaken.
 const NAMES: usize = 4 * WINDOW;
 /// Number of variants that a reused immediate needs; the variants are used in turn. Puts to one
 /// peer with the same immediate must be told apart when their rail fails. With this many variants,
-/// a rail with its share of the puts carries enough others between two equal immediates.
+/// a rail with its share of the puts carries at least `NAMES` puts between two equal immediates.
 pub const TURNS: usize = 1 << 16;
 const _: () = assert!(RAILS_MAX * NAMES <= TURNS);
 /// Number of puts with preallocated room, so that calls need not allocate.
@@ -210,7 +210,7 @@ impl Rail {
             failures: 0,
             failure: None,
             carried: (0, 0),
-            // The numbers wrap soon after the start, not only after days.
+            // The first number is near the largest: numbers wrap soon, not only after days.
             first: NUMBER - 100,
             window: VecDeque::with_capacity(AT_ONCE),
             immediates: VecDeque::with_capacity(NAMES),

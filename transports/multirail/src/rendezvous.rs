@@ -82,7 +82,7 @@ impl Addresses {
 
 /// Shortens an address of rails by one step. Replaces the longest device address with the result of
 /// `shorter`; if that is none, leaves out the last device, whose address the peer sends later.
-/// Returns none if `address` is no address of rails, or is the shortest with at least `least`
+/// Returns none if `address` is no address of rails, or cannot be shorter with at least `least`
 /// devices.
 #[must_use]
 pub fn shorten(

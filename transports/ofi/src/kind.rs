@@ -31,8 +31,8 @@ ccl_core::tunables! {
 /// Variable that lets a rank fork on systems where EFA's provider would otherwise end the rank.
 const FORK_SAFE: (&str, &str) = ("FI_EFA_FORK_SAFE", "1");
 
-/// Software providers. `FI_PROVIDER` may name one for another program, such as MPI; that selects no
-/// adapter.
+/// Software providers. `FI_PROVIDER` selects no adapter if it names one of these, perhaps for
+/// another program such as MPI.
 const SOFTWARE: [&str; 6] = ["tcp", "net", "udp", "sockets", "shm", "sm2"];
 
 /// Returns the providers that a setting names, in its order. `FI_PROVIDER` may be a list, or a list

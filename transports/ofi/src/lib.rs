@@ -11,20 +11,21 @@
 //! Endpoints are not connected, so each peer has keys of its own, which end with its link.
 //!
 //! Software providers check the key of a write only at its beginning: the rest of a write arrives
-//! in memory that was deregistered meanwhile. So it is with EFA adapters that cannot write, for
-//! which the provider sends messages. Over verbs, registrations are cached, and completions may
-//! lack the length. Over all of these, a put is one or more messages. Each has a head with the
+//! in memory that was deregistered meanwhile. The same holds for EFA adapters that cannot write:
+//! their provider sends messages instead. Over verbs, registrations are cached, and completions may
+//! lack the length. In all these cases, a put is one or more messages. Each has a head with the
 //! token of the link and the destination of its bytes, and the receiver's lane copies them there
 //! (see `messages`).
 //!
-//! An authenticated TCP connection beside libfabric carries addresses and notes; its end is the end
-//! of the peer. The side that leaves sends the number of immediates that it has sent, and the other
-//! side counts them.
+//! An authenticated TCP connection beside libfabric carries addresses and notes; its end means that
+//! the peer has ended. A side that leaves reports how many immediates it has sent, and the other
+//! side counts those that arrive.
 //!
 //! # What is missing
 //!
-//! Over the provider `shm`, libfabric itself fails some points of the conformance suite: 1.17 when
-//! a dead peer is inserted, 2.5 when many messages go both ways within one process.
+//! Over the provider `shm`, libfabric itself fails some points of the conformance suite: version
+//! 1.17 when a dead peer is inserted, version 2.5 when many messages go both ways within one
+//! process.
 
 mod device;
 mod endpoints;

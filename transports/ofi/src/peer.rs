@@ -28,8 +28,8 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Most reports of the same number: several times [`MISSING_TELLS`], since reports that come while
 /// the peer does not poll count as one.
 const TELLS_MAX: u32 = 60;
-/// Number of a peer's reports of missing puts, while none arrives, until the peer is lost. A peer
-/// that reports is running, so its provider makes progress.
+/// Number of a peer's reports of missing puts, without an arrival in between, after which the peer
+/// is lost. A peer that reports is running, so its provider makes progress.
 const MISSING_TELLS: u32 = 10;
 
 /// Longest waits for a peer.
@@ -176,7 +176,7 @@ pub(crate) struct Peer {
     has_new_report: bool,
     /// This side's reports of the immediates that it has sent.
     sent_report: CountReport,
-    /// Number of immediates that have arrived, while the peer reports more.
+    /// Number of arrived immediates, and the peer's reports that more were sent.
     missing: CountReport,
     /// Start of the wait for the peer's offer.
     joining_since: Option<Instant>,

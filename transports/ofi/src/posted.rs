@@ -1,5 +1,5 @@
 //! The part of a lane that the provider uses: endpoints, and the requests posted to them. The
-//! device closes the endpoints when memory is deregistered that is still being sent from.
+//! device closes the endpoints when memory that is still being sent from is deregistered.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

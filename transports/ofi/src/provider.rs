@@ -19,8 +19,8 @@ pub(crate) const DATA_BYTES: usize = 4;
 pub(crate) const EAGER_LIMIT: (&str, &str) = ("FI_OFI_RXM_EAGER_LIMIT", "524288");
 /// Provider with that variable.
 const LIMITED: &str = "tcp;ofi_rxm";
-/// First major version of the provider that does not read the variable: that of libfabric 1.20,
-/// which does not need this provider.
+/// First major version of the provider that does not read the variable. It comes with libfabric
+/// 1.20, with which this provider is not needed.
 const LIMITED_BEFORE: u32 = 120;
 
 /// A provider with reliable datagram endpoints.

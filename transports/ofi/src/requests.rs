@@ -148,7 +148,7 @@ impl Requests {
         self.slots.values().filter_map(|slot| unsafe { &*slot.as_ptr() }.request.as_ref())
     }
 
-    /// Returns whether any request goes to one of these endpoints' peers.
+    /// Returns whether any request goes to the peer of an endpoint that `is_one` accepts.
     pub(crate) fn any_to(&self, is_one: impl Fn(EndpointId) -> bool) -> bool {
         self.requests().any(|request| is_one(request.endpoint))
     }

@@ -1,5 +1,5 @@
 //! Memory for writes whose bytes come from two places. The bytes are copied next to each other: a
-//! device does writes with data from one range only, and a provider would send others as messages.
+//! device writes with data from one range only, and a provider sends other writes as messages.
 
 use std::sync::Arc;
 

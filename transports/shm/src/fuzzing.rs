@@ -20,7 +20,7 @@ pub fn shm_key(data: &[u8]) {
 
 /// Checks that a decoded address of a listener is the same after encoding and decoding.
 pub fn shm_address(data: &[u8]) {
-    // Half of the inputs are of this very place.
+    // Some inputs of the corpus name this namespace.
     let here = Namespace { boot: [1; 16], network: 2 };
     if let Ok(name) = address::decode(&Address(data.to_vec()), here) {
         assert_eq!(address::decode(&address::encode(name, here), here), Ok(name));

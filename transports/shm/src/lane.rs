@@ -22,8 +22,8 @@ use crate::{DESCRIPTORS, os};
 
 /// Interval between checks of the peers' liveness and of their sockets.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
-/// Time after an endpoint's first poll during which every poll checks the peer: memory must be
-/// shared before the first put.
+/// Time after an endpoint's first poll during which every poll checks the peer: offers of memory
+/// must arrive before the first put.
 const FRESH: Duration = Duration::from_millis(50);
 
 /// Limit on a peer's offers of memory that are kept until they are mapped.
@@ -421,7 +421,7 @@ impl Lane for ShmLane {
                 continue;
             }
             let is_fresh = now.since(*endpoint.came.get_or_insert(now)) < FRESH;
-            // Check liveness before reading the ring: a dead peer's last puts are then in it.
+            // Check liveness before reading the ring: it then holds all puts of a dead peer.
             if (check || is_fresh) && endpoint.lost.is_none() {
                 endpoint.say();
                 endpoint.check_alive();

@@ -49,8 +49,8 @@ mod tests {
             while other.word32(0).unwrap().load(Ordering::Relaxed) == 0 {
                 std::thread::yield_now();
             }
-            // The sleeper may be between announcement and sleep: a ring changes the word, so
-            // that it does not sleep at all, or wakes it.
+            // The sleeper may be between announcement and sleep: a ring changes the word, which
+            // prevents the sleep, or ends it.
             ringer.ring();
         });
         assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());

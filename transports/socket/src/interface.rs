@@ -18,8 +18,8 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Reads names or prefixes of names, and networks such as `10.0.0.0/8`, separated by commas;
-    /// `=` before the first takes names as they are, `^` takes all others (both: `^=`).
+    /// Reads names or prefixes of names, and networks such as `10.0.0.0/8`, separated by commas. A
+    /// leading `=` matches whole names only, a leading `^` takes all others (both: `^=`).
     #[must_use]
     pub fn parse(text: &str) -> Filter {
         let text = text.trim();

@@ -323,7 +323,7 @@ impl SocketHandshake {
         let peer = self.peer.clone();
         let reason = match self.stage {
             Stage::Proof => match self.handshake.closed() {
-                // Sides that were connected before share the secret: this connection broke, too.
+                // Sides that resume share the secret: a hang-up is another break, not a refusal.
                 (reason, true) if !self.hello().is_some_and(|hello| hello.resumes) => {
                     return self.refused(reason.to_owned());
                 }

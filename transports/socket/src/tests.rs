@@ -127,7 +127,7 @@ fn little_waits_for_a_socket_that_takes_nothing_and_all_of_it_arrives() {
     assert!(seen == text && one.is_flushed());
 }
 
-/// Checks that keepalive is on, whose probes make a middlebox reset a connection it has forgotten.
+/// Checks that keepalive is on: its probes make a middlebox reset a connection it has forgotten.
 #[test]
 fn an_idle_connection_is_asked_over() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -96,9 +96,9 @@ impl Unfinished<'_> {
         self.header.memory == memory && inside
     }
 
-    /// Redirects the rest of the put, and copies bytes of that part that have arrived. Returns
-    /// false if the put's memory was withdrawn, the other memory is too small, or too many have
-    /// arrived.
+    /// Redirects the put's bytes from `redirect.offset` on, and copies those that have arrived.
+    /// Returns false if the put's memory was withdrawn, the other memory is too small, or too many
+    /// bytes have arrived.
     fn divert(&mut self, redirect: &Redirect) -> Result<bool, RegionError> {
         let start = redirect.offset - self.header.offset as usize;
         let bytes = self.header.bytes as usize - start;

@@ -132,7 +132,7 @@ impl Incoming {
         self.partial.as_ref().is_some_and(|partial| partial.left() <= SOON_BYTES)
     }
 
-    /// Reads once. Returns the outcome, and the room in bytes: less means an empty socket.
+    /// Reads once. Returns the outcome, and the room in bytes: a shorter read empties the socket.
     fn fill(&mut self, connection: &mut Connection) -> (Got, usize) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);

@@ -27,7 +27,7 @@ use crate::writers::Writer;
 
 /// Largest number of bytes of one put.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 31;
-/// Largest number of puts outstanding on one endpoint.
+/// Largest number of data puts outstanding on one endpoint.
 pub(crate) const DEPTH_MAX: usize = 1024;
 /// Largest number of sockets that a lane reads without asking epoll which of them are ready.
 const SOCKETS_TRIED: usize = 4;

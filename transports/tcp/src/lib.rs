@@ -65,9 +65,9 @@ pub const DEVICE: &str = "tcp0";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Interfaces whose addresses are offered to peers: names or prefixes of names, or networks
-    /// such as `10.0.0.0/8`, separated by commas; `=` before the first takes names as they are, `^`
-    /// takes all others (both as NCCL spells it: `^=`). Empty takes all, loopback only if there is
-    /// no other.
+    /// such as `10.0.0.0/8`, separated by commas. As in NCCL, a leading `=` matches whole names
+    /// only, a leading `^` takes all others (both: `^=`). Empty takes all, loopback only if there
+    /// is no other.
     pub interfaces: String,
     /// Connections per pair of ranks, at least 1.
     pub sockets: u32,

@@ -17,7 +17,7 @@ pub(crate) struct Stripe {
     pub(crate) incoming: Incoming,
     pub(crate) broken: Option<Break>,
     /// True if a write has failed. The stripe then writes no more, but still reads: bytes that a
-    /// closing peer sent before may be unread. The reads then reach the break.
+    /// closing peer sent may be unread. A read after these bytes reports the break.
     pub(crate) write_failed: bool,
     /// True after a break until the peer reports how many frames it has; no put is sent before.
     pub(crate) resuming: bool,

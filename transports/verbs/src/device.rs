@@ -97,7 +97,7 @@ impl Device for VerbsDevice {
         // A hint for peers: a port without an address now may have one when they connect.
         let located = self.port.locate(&self.options.gid).unwrap_or_else(|_| self.port.located());
         let own = gid::ip(located.choice.row.gid);
-        // What ends with the device should take no other way with it.
+        // Peers try the port's own address first: the side connection takes the path of the data.
         let setup = self.setup(secret);
         Ok(Box::new(LinkListener::new(device, interfaces, &setup, Some(own))?))
     }

@@ -21,7 +21,7 @@ use crate::port::{Located, Port};
 use crate::queue_pair::{Put, QueuePair};
 use crate::{Options, status};
 
-/// Largest number of puts outstanding on one endpoint.
+/// Largest number of data puts outstanding on one endpoint, and of control puts that wait.
 pub(crate) const DEPTH_MAX: usize = 1024;
 /// Shift of the bits of an immediate that hold the number of parts of its put, less one.
 const PARTS_SHIFT: u32 = IMMEDIATE_MAX.count_ones();

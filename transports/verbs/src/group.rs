@@ -7,9 +7,9 @@ use ccl_core::queue_pairs::{Order, PARTS_MAX, Striping};
 use crate::Options;
 use crate::queue_pair::QueuePair;
 
-/// Divisor for the smallest share of a link's room that a queue pair has: a rule that uses one
-/// queue pair of 16 must not be left with a sixteenth. The queue pair for credits, which are fewer
-/// than puts, has that share.
+/// Divisor for the smallest share of a link's room that a queue pair has: the share is never a
+/// sixteenth, since a rule may use one queue pair of 16. The queue pair for credits, which are
+/// fewer than puts, has the smallest share.
 const SHARES_MAX: u32 = 4;
 /// Alignment of the parts of a put, in bytes.
 const ALIGNMENT: usize = 64;

@@ -1,8 +1,8 @@
 //! Filter for devices and ports, in NCCL's syntax.
 
 /// Names or prefixes of names, each with or without a port, rail and plane (`mlx5_0:1:0:2`),
-/// separated by commas; `=` before the first takes names as they are, `^` takes all others (both:
-/// `^=`).
+/// separated by commas. A leading `=` matches whole names only, a leading `^` takes all others
+/// (both: `^=`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Filter {
     exclude: bool,

@@ -71,7 +71,7 @@ use tunables::RdmaTunables;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Devices to use: names or prefixes of names, with or without a port (`mlx5_0:1`), separated
-    /// by commas; `=` before the first takes names as they are, `^` takes all others.
+    /// by commas. A leading `=` matches whole names only, a leading `^` takes all others.
     pub devices: String,
     /// Interfaces whose addresses are offered to peers for side connections, as with TCP.
     pub interfaces: String,
@@ -218,7 +218,7 @@ impl Options {
         group::needs(self).map(|need| need.writes.max(2) + need.immediates.max(1)).sum()
     }
 
-    /// Returns whether a port of a device, from 1, is among those that are asked for.
+    /// Returns whether a port of a device is among those that are asked for; ports count from 1.
     #[must_use]
     pub fn takes(&self, device: &str, port: u8) -> bool {
         Filter::parse(&self.devices).takes(device, port)

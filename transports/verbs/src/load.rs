@@ -10,8 +10,8 @@ use crossbeam::utils::CachePadded;
 /// A number of bytes that several threads count, in a cache line of its own.
 type Bytes = CachePadded<AtomicUsize>;
 
-/// Bytes under way from each port, of all lanes of a process, by the process and the port's name: a
-/// forked child starts with none.
+/// Bytes under way from each port, of all lanes of a process. The keys hold the process id and the
+/// port's name, so a forked child starts with none.
 static PORTS: Mutex<BTreeMap<(u32, String), Weak<Bytes>>> = Mutex::new(BTreeMap::new());
 
 /// Bytes that one lane has under way, beside all others of its port.

@@ -41,8 +41,8 @@ pub(crate) struct Located {
     pub(crate) choice: Choice,
     /// Other rows that fit the rule, the best first.
     pub(crate) others: Vec<GidRow>,
-    /// True if another full read may find better rows: the table was being filled at the
-    /// last, or has lost rows since.
+    /// True if another full read may find better rows: the last one came while the table was
+    /// being filled, or rows are gone since.
     is_partial: bool,
     pub(crate) lid: u16,
     pub(crate) mtu: ibv_mtu,

@@ -21,7 +21,7 @@ const ALL_REDUCE_BYTES: u64 = 1 << 20;
 const PAIRS: u64 = 4;
 /// Iterations of latency measurements: enough that a program's start does not affect the mean.
 const LATENCY_ITERATIONS: &str = "10000";
-/// Bytes of a stream, the same on both sides, so that one lost packet costs both as much.
+/// Bytes of a stream, equal on both sides, so that a lost packet costs both the same.
 const STREAM_TOTAL: u64 = 32 << 20;
 /// Number of messages per iteration of `p2p_matrix`.
 const WINDOW: u64 = 16;

@@ -119,8 +119,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if failed.is_empty() { Ok(()) } else { Err(format!("checks failed: {}", failed.join(", "))) }
 }
 
-/// Removes the build directory of a check. Each is as large as that of the tests: if they are not
-/// reused, they only fill the disk that later suites need.
+/// Removes the build directory of a check, which is as large as that of the tests: unless it is
+/// reused, it only fills the disk that later suites need.
 fn forget(place: &str) -> Outcome {
     let built = target_dir()?.join(place);
     match std::fs::remove_dir_all(&built) {

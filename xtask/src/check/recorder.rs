@@ -11,8 +11,7 @@ use crate::{Outcome, process, workspace};
 const INSTRUCTIONS_MAX: f64 = 20.0;
 /// Operations of a short and of a long run; the difference cancels everything but the operations.
 const TURNS: [u64; 2] = [1_000, 3_000];
-/// Operations per sample. The program sorts its samples at a cost that varies, so there are few of
-/// them.
+/// Operations per sample. The cost of sorting the samples varies, so there are few samples.
 const TOGETHER: u64 = 50;
 const EXAMPLE: &str = "all_reduce_perf";
 const DEADLINE: Duration = Duration::from_secs(300);

@@ -35,7 +35,7 @@ impl Needs {
         Ok(parse(&process::capture(&mut readelf, Duration::from_secs(60))?))
     }
 
-    /// Returns the symbols that glibc 2.`most` lacks; a version without symbols is returned itself.
+    /// Returns the symbols that glibc 2.`most` lacks; for a version without symbols, its name.
     pub(super) fn later_than(&self, most: u32) -> Vec<String> {
         let later =
             self.versions.iter().filter(|version| glibc(version).is_none_or(|it| it > most));

@@ -129,7 +129,7 @@ pub(super) fn with_kvm() -> Outcome<bool> {
 }
 
 /// Returns whether the hardware can run the guest. A /dev/kvm that opens is no proof: in some
-/// nested machines it runs an ordinary kernel in an emulator until the kernel hangs.
+/// nested machines, KVM emulates an ordinary kernel, which hangs in the end.
 fn has_kvm() -> bool {
     let usable = OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
     usable && fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| virtualizes(&text))
@@ -181,7 +181,7 @@ fn forward(from: &Path, mut to: impl Write, ended: &AtomicBool) -> io::Result<()
     let mut file = File::open(from)?;
     let mut buffer = vec![0; 64 << 10];
     loop {
-        // Read before the file: the last round then forwards all output from before the end.
+        // Reads the flag before the file, so that the last round forwards all remaining output.
         let last = ended.load(Ordering::Acquire);
         loop {
             let count = file.read(&mut buffer)?;

@@ -28,7 +28,7 @@ pub(crate) use runner::SKIPPED;
 use runner::{Conditions, Finished, Verdict};
 use suites::{Guest, Program, SUITES, Step, Suite};
 
-/// Multiple of its usual time after which a suite counts as hanging and is killed.
+/// Multiple of a suite's usual time after which the suite counts as hanging and is killed.
 const HANGS: u32 = 5;
 /// Shortest time after which a suite counts as hanging.
 const HANGS_AFTER: Duration = Duration::from_secs(600);

@@ -12,7 +12,7 @@ use super::source::Source;
 /// Modules, each with the modules that it uses.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// Uses of modules by modules, by crate.
+/// Paths that the modules of each crate name.
 #[derive(Debug, Default)]
 pub(super) struct Uses {
     /// Modules by the source folder of their crate, each with the paths in the crate that it names.

@@ -4,8 +4,8 @@
 use super::Finding;
 use super::source::Source;
 
-/// Prefixes of paths whose code may read environment variables, such as the configuration, and
-/// joining from a launcher's variables.
+/// Prefixes of paths whose code may read environment variables, such as the configuration, or the
+/// code that joins from a launcher's variables.
 const ENVIRONMENT_READERS: [&str; 6] = [
     "ccl-core/src/config",
     "src/launch",

@@ -70,7 +70,7 @@ mod tests {
         giants
     }
 
-    /// A function of `lines` lines.
+    /// Returns the text of a function of `lines` lines.
     fn function(name: &str, lines: usize) -> String {
         format!("fn {name}() {{\n{}}}\n", "    //\n".repeat(lines - 2))
     }

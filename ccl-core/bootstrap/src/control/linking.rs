@@ -33,7 +33,7 @@ impl Control {
         connection
     }
 
-    /// Takes in a requested connection that stands; `nonce` is fresh randomness.
+    /// Takes in a requested connection that has been made; `nonce` is fresh randomness.
     pub fn dialed(&mut self, connection: ConnectionId, nonce: Nonce, now: Instant) {
         let Some(link) = self.links.get_mut(&connection) else { return };
         let Stage::Dialing(rank) = link.stage else { return };
@@ -47,8 +47,8 @@ impl Control {
     pub fn dial_failed(&mut self, connection: ConnectionId, refused: bool, now: Instant) {
         let Some(link) = self.links.remove(&connection) else { return };
         let Some(rank) = link.peer_rank() else { return };
-        // A live rank listens. A rank that does not listen may have left in good order without our
-        // knowledge, but not before it was connected, and a coordinator cannot wait for it.
+        // A rank that refuses is dead, or has left in good order without our knowledge. It cannot
+        // have left before it was connected, and a coordinator cannot wait for it.
         let owed = self.agreement.late_ranks(&self.facts, self.timing.heartbeat * 3, now);
         let owed = owed.contains(&rank);
         if refused && (owed || !self.unlinked().is_empty()) {
@@ -235,7 +235,7 @@ impl Control {
         let can_be_had = |rank| !facts.is_gone(rank) && !dial_backoff.contains_key(&rank);
         let mut peers = overlay::targets(self.rank, self.ranks, can_be_had);
         let linked = &self.linked;
-        // Of two initial neighbours, the lower one connects.
+        // Of two ranks that are initial targets of each other, the lower one connects.
         let comes_by_itself = |peer: Rank| {
             let by = overlay::before(self.rank, peer, self.ranks);
             !linked.contains(&peer) && by.is_power_of_two() && peer < self.rank

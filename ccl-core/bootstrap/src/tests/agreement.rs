@@ -23,7 +23,7 @@ fn history(seed: u64, fault: Option<Fault>) -> Net {
     }
     net.operate();
     net.run_for(20);
-    // A window in which things happen at once, wide or narrow.
+    // Length of the window in which events begin, narrow or wide.
     let window_us = [500, 5_000, 100_000, 6_000_000][random.below(4) as usize];
     for _ in 0..1 + random.below(u64::from(ranks)) {
         // The low ranks coordinate: more happens to them.

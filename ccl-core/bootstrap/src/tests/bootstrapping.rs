@@ -6,8 +6,8 @@ use crate::*;
 use ccl_core::types::Rank;
 use std::sync::Arc;
 
-/// Lets all ranks in. Returns the roster as rank 0 has it, their elders, and the bytes that rank 0
-/// sent.
+/// Lets all ranks in. Returns rank 0's roster, the referral of each other rank, and the number of
+/// bytes that rank 0 sent.
 fn let_in(ranks: u32) -> (Roster, Vec<Referral>, usize) {
     let mut root = RootJoin::new(secret(), hello(0, ranks), JoinLimits::default(), at(0));
     let join = |rank| MemberJoin::new(secret(), hello(rank, ranks), [rank as u8; 32]);

@@ -1,5 +1,5 @@
-//! A network of control machines in virtual time: connections that keep their order but are each
-//! as slow as a seed says, ranks that are killed, cut off, stopped, or leave.
+//! A network of control machines in virtual time. Each connection keeps its bytes in order, with
+//! latencies drawn from a seed. Ranks are killed, cut off, stopped, or leave.
 
 use super::secret;
 use crate::*;
@@ -89,7 +89,7 @@ pub(super) struct Node {
     waiting: Vec<Input>,
     wires: BTreeMap<ConnectionId, (usize, usize)>,
     tick_at: Instant,
-    /// State in which the rank ends in the middle of sending, and the number of writes until then.
+    /// Number of writes until the rank ends in the middle of sending, and its state from then on.
     doom: Option<(u64, State)>,
 }
 
@@ -424,7 +424,7 @@ impl Net {
         }
     }
 
-    /// Resumes stopped ranks, and lets ranks go on that were to end in the middle of sending.
+    /// Resumes stopped ranks, and spares the ranks that were to end in the middle of sending.
     pub(super) fn calm(&mut self) {
         for rank in 0..self.nodes.len() as Rank {
             self.nodes[rank as usize].doom = None;

@@ -34,7 +34,7 @@ fn waiting(sequence: u64, peers: &[Rank]) -> Note {
     }
 }
 
-/// Returns a ring of waiting ranks, the last of which has not come.
+/// Returns a ring in which every rank waits in collective 5, except the last: it has only ended 4.
 fn behind(ranks: u32, seed: u64) -> Net {
     let mut net = Net::linked(ranks, seed);
     let last = ranks - 1;

@@ -241,7 +241,7 @@ fn leaving_ends_exchanges_that_the_leaver_took_no_part_in_and_no_others() {
 #[test]
 fn any_ranks_may_die_at_once_and_the_rest_hears_of_all() {
     let mut net = Net::linked(64, 5);
-    // All neighbours of rank 0, and of its successors for a while.
+    // All neighbours of rank 0, and its next 32 successors.
     let dead: Vec<Rank> = (1..=32).chain([48, 56, 60, 62, 63]).collect();
     dead.iter().for_each(|rank| net.carry_out(Plan::Kill(*rank)));
     net.run_for(3_000);

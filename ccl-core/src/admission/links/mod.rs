@@ -275,7 +275,7 @@ impl MessageLinks {
 
     /// Deregisters the memory of slots.
     fn give_back(&self, slots: &Slots) {
-        // A key that is unknown by now guards nothing any more.
+        // If the key is unknown, its registration has ended already.
         let _ = self.device.deregister(slots.key);
     }
 
@@ -838,7 +838,7 @@ impl Drop for MessageLinks {
     /// Closes the connections before the slots are freed, so that no peer writes to freed slots.
     fn drop(&mut self) {
         self.close();
-        // All farewells begin together, so that a peer that does not read delays no other.
+        // All connections shut down together, so that a peer that does not read delays no other.
         self.lane.poll_shutdown(None);
         for peer in std::mem::take(&mut self.peers).into_iter().flatten() {
             self.lane.detach(peer.endpoint);

@@ -25,7 +25,7 @@ pub(super) struct CreditPool {
 }
 
 impl CreditPool {
-    /// Returns a pool with the slots that the links of `peers` peers leave of the budget.
+    /// Returns a pool of the slots in the budget that no link of the `peers` peers reserves.
     pub(super) fn new(config: &Config, peers: usize) -> CreditPool {
         let free = config.pool_slots(peers);
         CreditPool { is_shared: free > 0, free, asking: VecDeque::new(), served: Vec::new() }

@@ -106,7 +106,7 @@ impl MessageLinks {
         Ok(true)
     }
 
-    /// Returns the remote key of memory of the call for a peer, shared on first use.
+    /// Returns a peer's remote key for memory of the call; shares the memory on first use.
     fn shared(&mut self, rank: Rank, key: MrKey) -> Result<RemoteKey, TransportError> {
         if let Some(known) = self.zero_copy.shared(rank, key) {
             return Ok(known);

@@ -352,7 +352,7 @@ impl MessageLinks {
             self.restore(link, slot);
         }
         for buffer in self.zero_copy.buffers.drain(..).filter(|buffer| buffer.cached.is_none()) {
-            // A key that is unknown by now guards nothing any more.
+            // If the key is unknown, its registration has ended already.
             let _ = buffer.key.map(|key| self.device.deregister(key));
         }
     }
@@ -361,7 +361,7 @@ impl MessageLinks {
     /// failed call leaves such connections.
     fn fence(&mut self) {
         let exposed = self.exposed();
-        // All farewells begin together and share one deadline.
+        // All shutdowns begin together and share one deadline.
         for rank in &exposed {
             if let Some(Some(peer)) = self.peers.get(*rank as usize) {
                 self.lane.poll_shutdown(Some(peer.endpoint));

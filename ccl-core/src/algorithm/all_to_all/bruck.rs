@@ -44,8 +44,8 @@ fn schedule(params: &Params<'_>) -> RankSchedule {
     b.finish()
 }
 
-/// Returns the blocks in scratch with these distances. All blocks have the same length, so as many
-/// blocks of the input give the extent.
+/// Returns the blocks in scratch with these distances. All blocks have the same length, so the
+/// extent is that of as many blocks of the input.
 fn under_way(distances: Parts) -> Slice {
     scratch(0, distances, input(distances))
 }

@@ -31,7 +31,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
 
 /// Blocks that are gathered for a message.
 const GATHERED: u8 = 0;
-/// Blocks of a message whose ranks are not evenly spaced.
+/// Blocks of a received message from ranks that are not evenly spaced.
 const ARRIVED: u8 = 1;
 
 fn schedule(params: &Params<'_>) -> RankSchedule {
@@ -86,8 +86,8 @@ fn gather_and_send(b: &mut Builder, position: &Position<'_>, neighbours: &[Run<2
     });
 }
 
-/// Returns all blocks of a message in scratch. All blocks have the same length, so as many blocks
-/// of the input give the extent.
+/// Returns all blocks of a message in scratch. All blocks have the same length, so the extent is
+/// that of as many blocks of the input.
 fn waiting(name: u8, blocks: u32) -> Slice {
     let all = Parts::range(Affine::constant(0), blocks, 0);
     scratch(name, all, input(all))

@@ -1,4 +1,5 @@
-//! Dissemination barrier: each rank tells the rank 1, 2, 4, … further on which ranks have entered.
+//! Dissemination barrier: each rank tells the ranks at distances 1, 2, 4, … which ranks it knows to
+//! have entered.
 //!
 //! ```text
 //!   round 0:  r hears from r-1          knows of 2 ranks

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   across   root ──► one rank of each other host, the one with the root's local index (modulo
-//!            its size), by way of those of other hosts
+//!            its size), forwarded by such ranks of other hosts
 //!   inside   that one ──► its host
 //! ```
 //!

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   inside   each host ──► one of its ranks, the one with the root's local index (modulo its size)
-//!   across   that one ──► the root, by way of those of other hosts
+//!   across   that one ──► the root, forwarded by such ranks of other hosts
 //! ```
 //!
 //! Each host sends its sum once. Steps: ⌈log2 s⌉ inside the largest host, of s ranks, and ⌈log2 H⌉

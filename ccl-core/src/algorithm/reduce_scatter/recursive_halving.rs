@@ -71,7 +71,7 @@ fn halve(b: &mut Builder, params: &Params<'_>, extra: Option<Rank>) {
     complete(b, params, extra, mine);
 }
 
-/// Writes the last exchange: one block for each partner, and one for each extra rank.
+/// Writes the last exchange: the blocks of both partners, and those of their extra ranks, if any.
 fn complete(b: &mut Builder, params: &Params<'_>, extra: Option<Rank>, mine: fn(Parts) -> Slice) {
     let Params { rank, ranks, .. } = *params;
     let partner = rank ^ (core(ranks) / 2);

@@ -19,7 +19,7 @@ struct Net {
     wires: HashMap<(Rank, Rank, u32), VecDeque<Vec<u64>>>,
 }
 
-/// Memory of one rank. Input and output share a vector, and overlap in place.
+/// Memory of one rank. Input and output share a vector; in-place calls overlap them.
 struct Host<'a> {
     world: World,
     rank: Rank,

@@ -1,4 +1,4 @@
-//! Types of a plugin's functions, each under the newest version whose signature it has.
+//! Types of a plugin's functions; a suffix names the newest version with that signature.
 
 use core::ffi::{c_char, c_int, c_void};
 

@@ -174,9 +174,9 @@ pub struct Fan {
     pub peers_max: i32,
     /// Least peers at once.
     pub peers_min: i32,
-    /// Most flows to each of them.
+    /// Most flows to each peer.
     pub flows_max: i32,
-    /// Least flows to each of them.
+    /// Least flows to each peer.
     pub flows_min: i32,
 }
 

@@ -22,7 +22,7 @@ use crate::table::{Id, RequestId};
 /// Identifier of all puts except those of records, whose identifier is their place in the ring.
 const OTHER_ID: u64 = GROUPS as u64;
 
-/// Number of registrations known to the peer from which on deregistered ones are withdrawn.
+/// Number of registrations known to the peer at which deregistered ones are withdrawn.
 const KNOWN: usize = 64;
 /// Time without events after which withheld CTS are sent: the message may be longer than its
 /// buffer, and wait for a CTS.
@@ -84,7 +84,7 @@ pub(crate) struct Receiver {
     is_peer_ready: bool,
     /// Groups by number, modulo their count.
     groups: Vec<Group>,
-    /// Group of the buffer that was finished last, and the time: later groups have waited for it.
+    /// Group of the buffer finished last, and the time, which counts as progress of later groups.
     finished: (u32, Instant),
     next: u32,
     /// Sets of groups, as bits: `waiting` lack messages, `withheld` have a CTS that has not been
@@ -103,9 +103,9 @@ pub(crate) struct Receiver {
     /// Number of times that the peer was told of free slots, modulo 2^32.
     freed_turn: u32,
     expected: Expected,
-    /// Untold groups with buffers that have no guessed slot.
+    /// Set of groups with a withheld CTS and a buffer that has no guessed slot.
     unexpected: u64,
-    /// Slot of the last message that was expected elsewhere.
+    /// Slot of a message that was expected elsewhere; new guesses begin after this slot.
     astray: Option<usize>,
     /// True while messages for buffers with a CTS arrive in slots. The slots of other messages
     /// cannot be guessed then.
@@ -286,7 +286,7 @@ impl Receiver {
             }
             group.stage = Stage::Vacant;
             group.id = id.next();
-            // No message may follow soon that could carry the acknowledgement.
+            // Perhaps no message follows soon that could carry the acknowledgement.
             if self.waiting == 0 && std::mem::take(&mut self.was_placed) {
                 connection.flush_acknowledgements(now);
             }
@@ -402,7 +402,7 @@ impl Receiver {
         self.expected.end(&mut self.connection, slot, &guess)?;
         let meant = if is_right { None } else { self.find(header.tag, header.ordinal) };
         if meant.is_some_and(|(at, _)| self.withheld >> at & 1 == 0) {
-            // The message has a CTS but came in a slot: more will, so guessing pauses.
+            // The message has a CTS but came in a slot. More may do so: guessing pauses.
             self.is_mixed = true;
         } else if is_right || guess.took(bytes) {
             self.expected.learn(is_right);

@@ -68,7 +68,7 @@ struct Request {
     tag: i32,
     ordinal: u32,
     cts: Option<Cts>,
-    /// Bytes sent in chunks, or all bytes once all parts have arrived; none before that.
+    /// Bytes sent in chunks, or all bytes once all parts have arrived; `None` before either.
     sent: Option<usize>,
     wait: Wait,
 }
@@ -508,7 +508,7 @@ impl Sender {
         let usable = slots.free & !self.busy;
         let is_short = request.bytes <= self.settings.short_bytes;
         // Slots reserved for messages whose buffers are known. With redirects, fewer are reserved:
-        // no CTS makes a buffer known while messages arrive as expected.
+        // while messages arrive as expected, no CTS announces their buffers.
         let part = if self.connection.redirects() { 4 } else { 2 };
         let reserved = slots.count.div_ceil(part);
         let may_be_early = request.bytes <= slots.bytes
@@ -550,7 +550,7 @@ impl Sender {
             // The receiver knows nothing of parts: it is told when all have arrived.
             let count = bytes.div_ceil(most);
             request.stage = Stage::Parts(count);
-            // No part is so short that it completes before it has arrived.
+            // Equal parts: a short one might complete before it has arrived.
             let part_bytes = bytes.div_ceil(count);
             for at in (0..bytes).step_by(part_bytes) {
                 let bytes = part_bytes.min(bytes - at);

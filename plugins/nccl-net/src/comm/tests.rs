@@ -435,7 +435,7 @@ fn a_closed_receiver_discards_what_still_comes() {
             sends.retain(|send| ok(sender.test(now, *send)).is_none());
         }
     }
-    // It needs a CTS, which a closed receiver never sends.
+    // A long message needs a CTS, which a closed receiver never sends.
     let long = ok(sender.isend(now, Some(source), 0, 70_000, 1)).unwrap();
     let error = loop {
         now = now + STEP;

@@ -30,7 +30,7 @@ pub(crate) const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Receive {
     pub(crate) tag: i32,
-    /// Number among all buffers with that tag, modulo 2^32: the message of this number is for it.
+    /// Number among all buffers with that tag, modulo 2^32; the message has the same number.
     pub(crate) ordinal: u32,
     /// The receiver's number for the memory, or [`THROUGH_SLOTS`].
     pub(crate) memory: u32,
@@ -121,7 +121,7 @@ fn sum(record: &[u8]) -> u32 {
     let (words, _) = record.as_chunks();
     let sum = words.iter().enumerate().fold(1u64, |sum, (at, word)| {
         let word = u64::from_le_bytes(*word);
-        // The sum's own place, which is the upper half of the first word.
+        // Leaves out the sum itself, the upper half of the first word.
         let word = if at == 0 { word & u64::from(u32::MAX) } else { word };
         (sum.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     });
@@ -139,7 +139,7 @@ pub(crate) struct Header {
     pub(crate) at: u64,
     /// Bytes of the chunk.
     pub(crate) bytes: u64,
-    /// Bytes of the message, as far as the buffer has room for them.
+    /// Bytes of the message, limited to the buffer's room if the sender has its CTS.
     pub(crate) total: u64,
 }
 
@@ -156,8 +156,8 @@ impl Header {
 }
 
 /// A decoded immediate. With several rails, a put in flight on a failing rail is recognised by its
-/// immediate. Immediates that repeat therefore carry a turn, modulo some power of two, which has no
-/// other meaning.
+/// immediate. Immediates that repeat therefore carry a turn, modulo some power of two; the turn has
+/// no other meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Immediate {
     /// Tells the receiver that a chunk is in this slot.

@@ -1,4 +1,4 @@
-//! Functions that NCCL calls, each under the newest version whose signature it has.
+//! Functions that NCCL calls; a suffix names the newest version with that signature.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -411,7 +411,7 @@ pub(super) unsafe extern "C" fn test(
             for (at, size) in tested.sizes[..tested.count].iter().enumerate() {
                 // SAFETY: NCCL has as many sizes as the request has buffers.
                 let to = unsafe { sizes.add(at) };
-                // NCCL makes no longer transfers.
+                // No transfer of NCCL is longer than `c_int::MAX`.
                 let size = c_int::try_from(*size).unwrap_or(c_int::MAX);
                 // SAFETY: as above.
                 unsafe { to.write(size) };

@@ -370,7 +370,7 @@ fn memory_that_is_being_sent_can_be_taken_back() {
     let _sent = pair.isend(0, bytes, 1);
     // SAFETY: a registration of this pair.
     ok(unsafe { (NET.deregister.unwrap())(pair.sender, pair.out) });
-    // A later read of it crashes.
+    // Frees the memory: a later read of it crashes.
     drop(std::mem::take(&mut pair.from));
     std::thread::sleep(Duration::from_millis(50));
     // SAFETY: communicators of this pair.

@@ -210,7 +210,7 @@ fn ends_are_not_clean() {
         let (_, starts) = rig.irecv(&[(1, 1)]);
         rig.plugin.finalize(rig.context).unwrap();
         rig.isend(vec![7], 1).unwrap();
-        // Only a thread can have read it. Without the fault there is no thread to wait for.
+        // Only the helper thread can read the byte. Without the fault, that thread has ended.
         arrives(if rig.patience == WHILE { PATIENCE } else { WHILE }, starts[0])
     });
 }

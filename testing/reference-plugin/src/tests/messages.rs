@@ -85,7 +85,7 @@ fn thirty_two_requests_are_in_flight_without_a_test() {
     let receives: Vec<Pointer> =
         into.chunks_mut(1).map(|one| irecv(pair.receive, one, &[0]).unwrap()).collect();
     let sends: Vec<Pointer> = out.iter_mut().map(|one| isend(pair.send, one, 0).unwrap()).collect();
-    // Nobody tests: the last bytes must arrive all the same.
+    // No request is tested, yet the last bytes must arrive.
     let last = into[31].bytes.as_ptr();
     let is_there = |expected: u8| {
         // SAFETY: it is read while another thread may write it, which tests may.

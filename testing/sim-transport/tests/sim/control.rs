@@ -30,7 +30,7 @@ enum Event {
     GateVerdict(u32, ConnectionId, u32),
 }
 
-/// Rank and connection of each end, as far as known, and the arrival time of the last bytes for it.
+/// Wire: the rank of each end and its connection, if known, and when the last bytes for it arrive.
 #[derive(Debug)]
 struct Wire {
     ends: [(u32, Option<ConnectionId>); 2],

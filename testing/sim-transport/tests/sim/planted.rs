@@ -76,8 +76,7 @@ fn an_immediate_seen_twice_is_refused_once() {
 #[derive(Debug, Default)]
 struct Haunted {
     old: Vec<Event>,
-    /// True if immediates are renumbered to look current, as to a receiver that checks no
-    /// generation.
+    /// True if immediates get current numbers, as if the receiver checked no generation.
     renewed: bool,
 }
 
@@ -138,7 +137,7 @@ fn forged_immediates_are_refused_and_counted() {
     assert!(simulated.refused() > 20, "{}", simulated.refused());
 }
 
-/// Fault that writes CTS records to the place of others, or writes all of them twice.
+/// Fault that writes each CTS record twice, and every third one `by` places too far.
 #[derive(Debug)]
 struct Misplaced {
     by: u64,
@@ -258,7 +257,7 @@ struct Hole {
 impl Faults for Hole {
     fn work(&mut self, work: WorkRequest, posted: &mut Vec<WorkRequest>, events: &mut Vec<Event>) {
         let WorkRequest::Put { id, local, .. } = work;
-        // Credits are empty, and the next credit makes up for a lost one.
+        // Puts of credits have no bytes, and the next credit makes up for a lost one.
         self.messages += u32::from(local.bytes > 0);
         if self.messages == 10 && local.bytes > 0 {
             events.push(Event::Done { id });

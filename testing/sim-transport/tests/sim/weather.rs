@@ -120,8 +120,8 @@ fn the_budget_is_shared_and_reached() {
     }
 }
 
-/// A budget of four slots for each of 15 links, one of which is used: its window grows from its two
-/// reserved slots to all of its eight.
+/// The budget has four slots for each of 15 links. The window of the only link in use grows from
+/// two reserved slots to all eight slots of the link.
 #[test]
 fn idle_peers_leave_their_credits_to_others() {
     let time = |slots: u32| {
@@ -143,7 +143,7 @@ fn idle_peers_leave_their_credits_to_others() {
     assert!(with * 3 < without, "{with:?} with eight slots, {without:?} with two");
 }
 
-/// Links that request several credits of the pool get one at a time.
+/// Links that request several credits of the pool get one at a time, and so equally many.
 #[test]
 fn links_that_ask_at_once_get_as_many_credits() {
     let mut job = Job::new(3, &INCAST, 1);

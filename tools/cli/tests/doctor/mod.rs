@@ -486,7 +486,7 @@ fn each_planted_fault_is_found_and_nothing_else() {
             name == check && judged == verdict && words.iter().all(|word| text.contains(word))
         };
         assert!(found.iter().any(|finding| expected(&finding)), "{check} {words:?}: {found:?}");
-        // A GPU whose port is lost is farther from the next port.
+        // A GPU that loses its near port is farther from the next one: `distance` reports that too.
         let follows = |name: &str| *check == "rdma-ports" && name == "distance";
         let strangers: Vec<_> =
             found.iter().filter(|[name, ..]| name != check && !follows(name)).collect();
@@ -558,7 +558,7 @@ fn other_twins_are_healthy_too() {
 fn a_card_begins_with_its_own_switch() {
     let machine = Machine::healthy();
     with_amd(&machine);
-    // The switch that was the board's is now the card's, with a board's switch above it.
+    // The GPU's function becomes the upstream port of the card's switch, below the board's switch.
     let card = format!("{GPU}/0000:1a:00.0/0000:1b:00.0/0000:1c:00.0");
     let directories = [GPU.to_owned(), format!("{GPU}/0000:1a:00.0"), card.clone()];
     let [upstream, downstream, _] = &directories;

@@ -131,8 +131,8 @@ fn of_nvidia(host: &Host) -> Finding {
     }
 }
 
-/// Returns the way in which NVIDIA's driver and the kernel provide dma-bufs. An error has the
-/// reason why they do not; its flag is true if it is unknown whether they do.
+/// Returns how NVIDIA's driver and the kernel provide dma-bufs. If they do not, or if that is
+/// unknown (the error's flag is true), the error has the reason.
 fn dma_buf(host: &Host) -> Result<String, (bool, String)> {
     let release = host.text("/proc/sys/kernel/osrelease").unwrap_or_default();
     if version(&release).is_some_and(|kernel| kernel < (5, 12)) {

@@ -4,7 +4,7 @@ use super::super::finding::Finding;
 use super::super::host::Host;
 use ccl_machine::devices;
 
-/// Size of /dev/shm with which the sources start containers.
+/// Least size of /dev/shm: the one in published commands that start containers.
 const SHARED_BYTES_MIN: u64 = 1 << 30;
 /// Least free bytes of /dev/shm: NCCL takes up to 10 MiB for each pair of neighbours.
 const FREE_BYTES_MIN: u64 = 256 << 20;
@@ -29,7 +29,7 @@ pub(super) fn shared(host: &Host) -> Vec<Finding> {
     let memory_kib = memory_kib(host);
     let (size, free) = match live_size(host) {
         Some((size, free)) => (Some(size), Some(free)),
-        // Without a size option, it is half of the memory.
+        // Without a size option, /dev/shm has half the size of the memory.
         None => (mount.or(memory_kib.map(|kib| kib.saturating_mul(512))), None),
     };
     let Some(size) = size else {

@@ -7,7 +7,7 @@ use super::super::finding::Finding;
 use super::super::host::Host;
 use ccl_machine::devices::{self, Port};
 
-/// Bytes that RoCE adds to a packet's payload, as the kernel counts it.
+/// Bytes that RoCE adds to a packet's payload, by the kernel's count.
 const ROCE_HEADER_BYTES: u32 = 96;
 const PAYLOAD_BYTES_MAX: u32 = 4096;
 /// Most rows of a port's GID table.
@@ -97,7 +97,7 @@ pub(super) fn ports(host: &Host) -> Vec<Finding> {
     found
 }
 
-/// Returns the ports that would be used, and for the others the reason; this opens devices.
+/// Returns each selected port, with the error if it cannot be used; this opens devices.
 fn usable(host: &Host) -> Vec<(String, Result<String, TransportError>)> {
     match options(host) {
         Ok(options) if host.lives() => VerbsTransport::new(options).survey(),

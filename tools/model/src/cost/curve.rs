@@ -316,8 +316,8 @@ mod tests {
         // The source measured 1257.165 against 374.391 Gb/s: 3.36 times.
         about(slower(&A100_ALL_REDUCE), 3.36, 0.15);
         // The source's program measured 3722.8 against 1146.1 Gb/s, 3.25 times; the model predicts
-        // 40 % more. It is fitted to another program of the source, whose rows are 4.4 times apart
-        // (busbw of 473.1 and 107.16 GB/s at 4 GiB and 4 MiB), 36 % more.
+        // 40 % more. The model is fitted to another program of the source, which measured 36 %
+        // more: 4.4 times (busbw of 473.1 and 107.16 GB/s at 4 GiB and 4 MiB).
         about(slower(&H200_ALL_REDUCE), 3.25, 0.41);
     }
 

@@ -76,9 +76,9 @@ struct Parts {
     gpus: bool,
     /// True if the accelerators have links of their own.
     own_links: bool,
-    /// Bytes per second between two ranks.
+    /// Bytes per second of a rank within its machine: over all its own links, if it has any.
     within: f64,
-    /// Bytes per second of a rank, or of the host.
+    /// Bytes per second between machines: of a rank or of the host, by `owner`.
     between: f64,
     owner: Owner,
 }
@@ -89,7 +89,7 @@ impl Parts {
         let ends = seats.first().zip(seats.last()).filter(|(first, last)| first != last);
         let speed = ends.map_or(LinkSpeed::NONE, |(first, last)| machine.path(*first, *last).speed);
         let first = seats.first().copied();
-        // Sum of all links of an accelerator: with each peer it may share only one.
+        // Sum of all links of an accelerator, although only one of them may lead to a given peer.
         let own = first.map_or(0.0, |gpu| {
             let links = machine.gpu_links.iter().filter(|link| link.ends.contains(&gpu));
             links.map(|link| f64::from(link.links) * link.speed.bytes_per_s).sum()

@@ -154,7 +154,7 @@ mod tests {
         about(tensor_parallel_max(28_000.0, FLOPS, 450e9), 12.7, 3e-3);
         about(tensor_parallel_max(28_000.0, FLOPS, 400e9), 11.3, 3e-3);
         about(tensor_parallel_over_nodes_max(28_000.0, FLOPS, 400e9, 8.0), 19.3, 3e-3);
-        // Eight stages share the network of a node each.
+        // Eight stages together have the networks of eight nodes: 8 times 400 GB/s.
         about(data_parallel_tokens(FLOPS, 3200e9), 309.0, 2e-3);
         about(4e6 / 4096.0, 976.0, 1e-3);
         let hop = pipeline_hop_s(4e6, 8192.0, 400e9, 8.0);

@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(traffic.intervals[0].len(), 16);
         let all: u64 = traffic.intervals[0].values().sum();
         assert_eq!(all, 2 * 15 * (1 << 20));
-        // The group's ranks by their numbers among all; a block of 1 kB to each of seven others.
+        // Pairs are of ranks of the job; each of the group's 8 ranks sends 7 blocks of 1 KiB.
         let of_group = &traffic.intervals[1];
         assert_eq!(of_group.values().sum::<u64>(), 8 * 7 * 1024);
         assert!(of_group.keys().all(|(from, to)| from % 2 == 0 && (from + 2) % 16 == *to));

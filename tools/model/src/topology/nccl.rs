@@ -173,8 +173,8 @@ impl<'d> Reading<'d> {
         Ok(())
     }
 
-    /// Adds the ports of a card: the first is plugged in at the place of the card, the others into
-    /// it.
+    /// Adds the ports of a card: the first takes the card's place in the tree, the others are under
+    /// the first.
     fn nic(
         &mut self,
         nic: Node<'d, 'd>,
@@ -234,7 +234,7 @@ impl<'d> Reading<'d> {
             } else if class.starts_with("0x03") || node.has_tag_name("xgmi") {
                 return Err((node, "no GPU has the busid of this target".to_owned()));
             } else {
-                // An NVLink to a processor: the GPU is plugged in there.
+                // An NVLink to a processor is left out: the GPU is under it in the tree.
                 continue;
             };
             if pairs.insert([from.min(to), from.max(to)]) {
@@ -358,7 +358,7 @@ pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Returns the attributes that were read of an element, or of an element inside it.
+/// Returns the attributes that were read from an element, or from an element inside it.
 fn facts_of(part: &Part, prefix: &str) -> Vec<(String, String)> {
     let facts = part
         .nccl

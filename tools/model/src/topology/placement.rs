@@ -138,7 +138,7 @@ impl Ties {
         best.map_or_else(Vec::new, Division::groups)
     }
 
-    /// Returns the ranks in the order in which groups of these sizes grow.
+    /// Returns the ranks in the order in which they join groups of these sizes, group after group.
     fn grown(&self, ranks: &[Rank], sizes: &[usize]) -> Vec<Rank> {
         let mut is_free = vec![false; self.of.len()];
         ranks.iter().for_each(|rank| is_free[*rank as usize] = true);

@@ -86,8 +86,8 @@ impl Topology {
     }
 
     /// Returns the path between two parts, on one host or on two. Between hosts, the path goes
-    /// through the NIC nearest to each part and the switches between their groups. If the NICs or
-    /// the switches are unknown, only its class is known: the network.
+    /// through the NIC nearest to each part and the switches between their groups. Unknown NICs or
+    /// switches count as infinitely fast.
     #[must_use]
     pub fn way(&self, from: Seat, to: Seat) -> Option<Path> {
         let (here, there) = (self.machine(from.host)?, self.machine(to.host)?);

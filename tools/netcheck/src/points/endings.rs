@@ -19,8 +19,8 @@ const CLOSING: Duration = Duration::from_secs(2);
 const MESSAGES: usize = 8;
 const BYTES: usize = 512 << 10;
 
-/// Bytes of each message: fewer than socket buffers hold, more than the receiver's holds, and more
-/// than both sides' hold.
+/// Bytes of each message: fewer than socket buffers hold, more than the receiver's buffer holds,
+/// and more than both sides' buffers hold.
 const ROUNDS: [usize; 3] = [4 << 10, 64 << 10, BYTES];
 /// Time for sends to complete while the receiving process is stopped.
 const STOPPED: Duration = Duration::from_millis(300);
@@ -93,7 +93,7 @@ fn send_and_close(link: &Link, bytes: usize) -> Outcome {
         flight.finish_oldest("a message")?;
     }
     link.close()?;
-    // Gives a reset time to arrive.
+    // Waits, so that a reset can arrive.
     std::thread::sleep(Duration::from_millis(50));
     signal(receiver, Signal::CONT)?;
     side.send_value(&())?;

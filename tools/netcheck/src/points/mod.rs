@@ -43,9 +43,9 @@ impl PartialEq for Point {
 /// Kind of a demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Demand of the contract: NCCL does it, or it happens where NCCL runs.
+    /// Demand of the contract: on calls that NCCL makes, or events that occur where NCCL runs.
     Contract,
-    /// Demand beyond the contract: NCCL never does it, but passing it makes a plugin easier to use.
+    /// Demand beyond the contract: NCCL never relies on it, but it makes a plugin easier to use.
     Robustness,
 }
 
@@ -73,23 +73,23 @@ pub(crate) enum Act {
     },
 }
 
-/// Point that every other point rests on.
+/// Point that every other point depends on.
 const LOADS: &str = "loads_and_names";
-/// Point that every connection rests on.
+/// Point that every connection depends on.
 const HANDLE: &str = "handle_is_128_bytes";
-/// Point that every message rests on.
+/// Point that every message depends on.
 const CONNECTS: &str = "connects";
-/// Point that all use of messages rests on.
+/// Point that all use of messages depends on.
 pub(crate) const ONE_MESSAGE: &str = "one_message";
 
 impl Point {
-    /// Makes a point of the contract that runs in one process and rests on [`LOADS`].
+    /// Makes a point of the contract that runs in one process and depends on [`LOADS`].
     const fn alone(name: &'static str, demand: &'static str, act: fn(&Side) -> Outcome) -> Point {
         let (act, depends_on) = (Act::Alone(act), Some(LOADS));
         Point { name, demand, kind: Kind::Contract, patience: 1, depends_on, act }
     }
 
-    /// Makes a point of the contract that runs in two processes and rests on [`ONE_MESSAGE`].
+    /// Makes a point of the contract that runs in two processes and depends on [`ONE_MESSAGE`].
     const fn pair(
         name: &'static str,
         demand: &'static str,
@@ -100,7 +100,7 @@ impl Point {
         Point { name, demand, kind: Kind::Contract, patience: 1, depends_on, act }
     }
 
-    /// Sets the point that this one rests on, if any.
+    /// Sets the point that this one depends on, if any.
     const fn depending_on(self, depends_on: Option<&'static str>) -> Point {
         Point { depends_on, ..self }
     }

@@ -240,7 +240,7 @@ fn dma_buf(side: &Side) -> Outcome {
         link.comm.deregister(registration)?;
     }
     if file.metadata().is_err() {
-        // It is not closed again: another file may have its number soon.
+        // The descriptor is not closed again: another file may soon have its number.
         let _not_closed_again = file.into_raw_fd();
         return failed("regMrDmaBuf closed the descriptor, which NCCL does");
     }

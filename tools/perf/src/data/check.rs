@@ -4,8 +4,8 @@
 //! sum is exact, but a library may divide it, or multiply it by a rounded reciprocal, in `f32` (in
 //! `f64` for `double`), and then round once to the type. Such a result is right if it is as near to
 //! the true quotient as the nearest representable number, except for the error of that arithmetic:
-//! two roundings of `f32` (2^-22 is twice that) or of `f64` (2^-50). Everything else must match bit
-//! for bit.
+//! two roundings, for which 2^-22 of the quotient is allowed in `f32`, and 2^-50 in `f64`.
+//! Everything else must match bit for bit.
 
 use ccl_core::types::{DataType, ReduceOp};
 

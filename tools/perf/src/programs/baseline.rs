@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 /// Version of the file format.
 const FORM: u32 = 1;
 
-/// Most bytes of a line: more than this program writes, with short host names and times of few
-/// digits.
+/// Most bytes of a line. This program writes shorter lines, because host names are short and times
+/// have few digits.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// Most rounds of a measurement.

@@ -92,7 +92,7 @@ mod tests {
     use ccl_core::topology::Hosts;
     use ccl_core::types::Collective;
 
-    /// Fits another model, with no knowledge of the first, to the predictions of a first model.
+    /// Fits a model to the predictions of another model, without knowledge of that model.
     #[test]
     fn a_model_is_found_from_what_it_predicts() {
         let truth = processors(f64::INFINITY);

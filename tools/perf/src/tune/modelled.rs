@@ -24,12 +24,12 @@ type Lowered = BTreeMap<(&'static str, &'static str), Programs>;
 
 impl Outcome {
     /// Returns the model of the processors and links that comes nearest to the measurements, and
-    /// its accuracy in one or two sentences. A model is fitted only for few ranks, because the walk
-    /// through many takes too long.
+    /// its accuracy in one or two sentences. A model is fitted only for few ranks, because
+    /// predictions for many take too long.
     ///
     /// # Errors
     ///
-    /// When the walk does not end.
+    /// When the prediction of a call does not end.
     pub fn modelled(&self) -> Result<Option<(Model, String)>, SubjectError> {
         let Some(Seen { plan, .. }) = self.seen.first() else { return Ok(None) };
         let sizes: BTreeSet<usize> = self.seen.iter().map(|seen| seen.point.bytes).collect();

@@ -147,7 +147,7 @@ impl Candidate {
     }
 }
 
-/// Returns the time of calls with each value but the first, as a multiple of the first: the
+/// Returns the time of calls with each value but the first, divided by the time with the first: the
 /// geometric mean over all points, by the library's own choice of algorithm.
 fn ratios(wanted: &Wanted, candidates: &mut [Candidate]) -> Result<Vec<f64>, SubjectError> {
     let mut memory = Memory::new(wanted.max_bytes, wanted.max_bytes)?;

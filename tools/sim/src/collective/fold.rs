@@ -57,7 +57,7 @@ impl Fold {
         }
         let plan = network.plan();
         let (fabric, hosts) = (&plan.fabric, plan.hosts);
-        // Whole groups move, and all of them are full.
+        // The stride is a whole group, and all groups must be full.
         let group = fabric.tiers.len().checked_sub(2).map_or(1, |tier| fabric.hosts_in_group(tier));
         let group = u32::try_from(group).unwrap_or(u32::MAX);
         if group == 0 || !hosts.is_multiple_of(group) {

@@ -148,7 +148,7 @@ fn ranks_that_differ_are_not_folded() {
     assert!(why(&network, Scheme::Spray, &ring).contains("slower"));
 }
 
-/// Sprayed traffic takes as long over cables as over one of the total bandwidth.
+/// Sprayed traffic takes as long over several cables as over one cable of their total bandwidth.
 #[test]
 fn cables_may_be_taken_together_where_all_is_sprayed() {
     let plan = Zone { zones: 2, oversubscription: 2.0, ..zone(2) }.plan().unwrap();

@@ -468,7 +468,7 @@ impl<'a, E: Ends> World<'a, E> {
                 self.pipes[pipe as usize].arrive(number);
                 let receiver = self.fold.of(to);
                 self.in_flight[receiver as usize] -= u64::from(bytes);
-                // For the rank that stands for the receiver, the sender is at the same distance.
+                // The rank that stands for the receiver has its sender at the same distance.
                 let ranks = self.fold.ranks;
                 let peer = (receiver + ranks - self.fold.distance(from, to)) % ranks;
                 self.link_ready(receiver, peer, channel, true);

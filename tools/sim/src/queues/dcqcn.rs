@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(none.rates[0].bytes_per_s(), LINE / 2.0);
         senders.rest(&dcqcn, 10e-3);
         let rate = &senders.rates[0];
-        // Two notices leave alpha at 1; then it decays in each period of the 10 ms.
+        // Two notices leave alpha at 1; then it decays once per period, for 10 ms.
         let periods = 10e-3 / 55e-6;
         let expected = (255.0f64 / 256.0).powi(periods as i32);
         assert!((senders.alpha() / expected - 1.0).abs() < 0.02, "{} {expected}", senders.alpha());

@@ -31,7 +31,7 @@ pub(super) fn route(
             (first + digit) % links.len().max(1)
         });
         let links = || candidate.links.iter().map(|(link, _)| load.of(*link));
-        // Among paths with equally busy links, the one with fewer such links wins.
+        // Among paths whose busiest links are equally busy, the one with the least total load wins.
         let busy = links().fold(0.0, f64::max) + links().sum::<f64>() * 1e-6;
         if busy < best {
             best = busy;

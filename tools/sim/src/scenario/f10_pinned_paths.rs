@@ -53,7 +53,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         match name {
             "whole racks" => findings.expect(what, Unit::Part, lost, Expected::AtMost(0.01)),
             "scattered" => findings.expect(what, Unit::Part, lost, Expected::AtLeast(0.3)),
-            // Two flows share an uplink, but only for the one job with that rack.
+            // After the cut two flows share an uplink, but only in the one job that has that rack.
             _ => findings.expect(what, Unit::Part, lost, Expected::AtLeast(0.01)),
         }
         bars.push(1.0 - lost);

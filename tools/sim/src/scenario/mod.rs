@@ -1,6 +1,6 @@
 //! Experiments: each builds a network, runs traffic on it, and reports the results beside the
 //! claims of its source. All use the same mechanisms: the file of an experiment has only its cases.
-//! Its parameters can be set to other values.
+//! The parameters of an experiment can be set to other values.
 
 mod f01_hashed_flows;
 mod f02_low_entropy;

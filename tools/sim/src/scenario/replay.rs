@@ -180,7 +180,7 @@ impl<'a> Replaying<'a> {
         }
         let begins_s = number as f64 * self.traffic.interval_s;
         let starts_s = begins_s.max(self.free_s);
-        // An interval without traffic does not change when all has arrived.
+        // An interval without traffic does not delay the end.
         if takes_s > 0.0 {
             self.free_s = starts_s + takes_s;
             self.ports_free_s = begins_s.max(self.ports_free_s) + ports_s;
@@ -189,7 +189,7 @@ impl<'a> Replaying<'a> {
         Ok(())
     }
 
-    /// Places all traffic until the next placement; the controller knows that traffic in advance.
+    /// Places the traffic until the next placement, all of which the controller knows in advance.
     fn place(&mut self, number: usize) -> Result<(), SimError> {
         let every_s = Interval::default().every_s;
         let period = |number: usize| (number as f64 * self.traffic.interval_s / every_s) as usize;
@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn hosts_with_more_nics_than_ranks_send_by_all_of_them() {
-        // Each rank has four NICs of 12.5 GB/s, whatever the receiver's rail is.
+        // Each rank sends by its four NICs of 12.5 GB/s, to a rank on its own rail or on another.
         let traffic = traffic(16, &[&[((0, 8), 10_000_000_000), ((1, 10), 10_000_000_000)]]);
         let report = replayed(&traffic, &on("p5", 2), Scheme::HashedPairs).unwrap();
         assert!(near(value(&report, "until all has arrived"), 0.2), "{report:?}");

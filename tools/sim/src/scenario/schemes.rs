@@ -27,8 +27,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Returns the mean part of their roofline that jobs reach, the mean MMR of the uplinks, and the
-/// mean spread of their utilisation.
+/// Returns the means of three numbers: the part of its roofline that a job reaches, the MMR of the
+/// uplinks, and the spread of their utilisation.
 fn reached(
     setting: &Setting,
     network: &Network,

@@ -288,7 +288,7 @@ fn a_rail_comes_back_when_something_passes_there_and_is_used_again() {
     let house = House::new([2, 2], conditions(), 3);
     let (world, mut random) = (&house.world, Random::new(3));
     let mut ends = ends(&house, 3000, 0);
-    // The rail is tried again after two seconds: in the simulator, connecting ignores a cut.
+    // The rail connects again after two seconds: in the simulator, a cut does not prevent that.
     let cut_until = world.now() + Duration::from_millis(4500);
     cut(world, &[1], Duration::from_millis(4500));
     let until = world.now() + PATIENCE;
@@ -388,8 +388,8 @@ fn names_may_be_used_again_in_turns() {
     }
 }
 
-/// A dying device loses puts that it has acknowledged but whose arrival nobody has read. That ends
-/// the link with an error; otherwise nothing is missing.
+/// A dying device may lose puts that it has acknowledged but whose arrival nobody has read. Such a
+/// loss ends the link with an error.
 #[test]
 fn a_device_that_dies_silently_is_taken_out_or_named() {
     let (mut went_on, mut named) = (0, 0);

@@ -106,7 +106,7 @@ pub(crate) enum Bell {
     /// A completion or work is pending: a wait could miss it.
     Busy,
     /// Descriptor that is readable once there is a completion or work. It outlives the endpoint,
-    /// and is never readable then.
+    /// and is not readable after the endpoint has closed.
     Rings(Arc<OwnedFd>),
 }
 

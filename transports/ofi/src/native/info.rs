@@ -263,9 +263,9 @@ impl Info {
     }
 
     /// Returns whether the provider suits puts as writes. EFA does: its device checks the key of
-    /// each packet, and the peer's completion has the length. Over others, the rest of a write
-    /// arrives in memory that was deregistered meanwhile (software), or may (verbs, which caches
-    /// registrations), and the completion may lack the length.
+    /// each packet, and the peer's completion has the length. Over others, the completion may lack
+    /// the length, and the rest of a write arrives (software) or may arrive (verbs, which caches
+    /// registrations) in memory that was deregistered meanwhile.
     pub(crate) fn suits_writes(&self) -> bool {
         self.provider() == EFA
     }

@@ -51,8 +51,8 @@ pub(crate) fn knock(at: SocketAddr, bytes: &[u8]) {
     let _ = socket.write_all(bytes);
 }
 
-/// Test of the suite that fails for writes over a software provider if they are received in parts:
-/// the key is checked at the beginning only. Puts are messages there, unless writes are asked for.
+/// Test of the suite that fails for writes over a software provider that receives them in parts: it
+/// checks the key at the beginning only. Puts are messages there, unless writes are asked for.
 const WITHDRAWN: &str = "what is on its way to memory that is given back goes nowhere";
 
 /// Returns the installed providers that run anywhere.
@@ -95,7 +95,7 @@ fn writes_over_tcp_as_messages_pass_the_suite() {
 #[test]
 fn writes_as_over_efa_pass_the_suite() {
     for provider in ["tcp", "tcp;ofi_rxm"] {
-        // With short data, the length comes with the completion, which 1.17 does not support.
+        // Short data needs the length in the completion, which libfabric 1.17 lacks over ofi_rxm.
         let short_data = provider == "tcp";
         passes(
             provider,

@@ -157,7 +157,7 @@ fn a_peer_that_has_not_answered_is_written_to_once() {
     leave(&mut sides);
 }
 
-/// The provider's own packets fail when a peer has ended: that is reported, and loses no link.
+/// Packets of the provider itself fail when a peer has ended. Their failure loses no link.
 #[test]
 fn a_packet_of_the_providers_own_that_fails_loses_no_link() {
     let ((provider, _proxy), mut sides) = sides(&Limits::efa(3));

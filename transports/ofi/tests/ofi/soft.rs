@@ -96,7 +96,7 @@ fn messages_of_a_provider_without_writes_pass_the_suite() {
     );
 }
 
-/// An AWS adapter that does not write: memory that is sent from is registered, heads included.
+/// An AWS adapter that does not write: all memory that sends read, even of heads, is registered.
 #[test]
 fn messages_of_an_adapter_without_writes_pass_the_suite() {
     passes(|seed| Limits { emulates_writes: true, ..Limits::efa(seed) }, &Options::default());

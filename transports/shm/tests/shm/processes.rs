@@ -395,7 +395,7 @@ fn as_nobody() {
 #[test]
 fn another_user_is_refused_whatever_it_knows() {
     if !rustix::process::geteuid().is_root() {
-        // Only root can become another user to try it.
+        // The test needs root to become another user.
         return;
     }
     let device = open();

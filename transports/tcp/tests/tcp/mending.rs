@@ -243,7 +243,7 @@ fn breaks_in_the_middle_of_frames_do_no_harm() {
     }
 }
 
-/// Tests with more strangers than may be half open at a time.
+/// Tests with more strangers than may be waiting at a time.
 #[test]
 fn strangers_who_say_nothing_do_not_keep_a_connection_from_coming_back() {
     let mut pair = Pair::new(1, Duration::from_secs(3), false);
@@ -288,7 +288,7 @@ fn a_peer_that_nobody_answers_for_is_gone_at_once() {
     let mut pair = Pair::new(1, Duration::from_secs(60), false);
     exchange(&mut pair, 20, |_, _| {});
     let [near, far] = &mut pair.sides;
-    // As a killed process leaves it: no farewell, no listener.
+    // Like a killed process, the far side sends no farewell and has no listener.
     static SILENT: Mutex<Vec<Box<dyn Lane>>> = Mutex::new(Vec::new());
     let unused = std::mem::replace(&mut far.lane, device(1, Duration::ZERO, false).lane().unwrap());
     SILENT.lock().unwrap().push(unused);

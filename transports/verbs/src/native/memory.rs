@@ -18,8 +18,8 @@ pub(crate) struct Memory {
     memory: Mutex<Option<Handle>>,
     local_key: u32,
     remote_key: u32,
-    /// Memory of the registration, kept until the registration has ended, and for the library,
-    /// which reads inline bytes itself.
+    /// Memory kept for the device until the registration has ended, and for the library, which
+    /// reads inline bytes itself.
     region: Region,
 }
 

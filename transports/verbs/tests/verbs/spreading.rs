@@ -288,7 +288,7 @@ fn links_share_a_budget_fairly() {
         let (mut news, now) = (Vec::new(), ccl_clock::now());
         assert!(now < until, "{arrived:?}");
         sender.poll(now, &mut Vec::new()).unwrap();
-        // On a link where no put waits, a new put does not go first.
+        // Even on a link where no put waits, a new put must not overtake the other link's.
         sender.post(now, &[put(0, more)]).unwrap();
         receiver.poll(now, &mut news).unwrap();
         for event in news {

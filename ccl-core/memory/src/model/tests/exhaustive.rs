@@ -97,7 +97,7 @@ fn slots_need_their_credits() {
     assert!(needs("none", careless), "a sender that does not ask is caught");
 }
 
-/// Two records in succession, and a reader at any time.
+/// Races a reader against the second of two records.
 fn record_is_whole() {
     loom::model(|| {
         let region = Region::private(record::bytes(2));

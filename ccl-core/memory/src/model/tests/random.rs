@@ -13,7 +13,7 @@ use crate::record;
 use crate::slots::{Receiver, Sender, Shape};
 use crate::sync::Ordering;
 
-/// Interleavings of a case; more in the longer runs.
+/// Returns the number of interleavings of a case; more in the longer runs.
 fn schedules() -> usize {
     if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 200_000 } else { 20_000 }
 }
@@ -170,7 +170,7 @@ fn what_a_rank_does_wrong_is_caught() {
     assert!(fails(|| exchange(1, Fault::Blind)), "a sleep without a last look");
 }
 
-/// Readers of a record that changes all the time: numbers only grow, and the words belong to them.
+/// Checks readers of a record that keeps changing: numbers only grow, and each has its own words.
 fn records() {
     let region = Region::private(record::bytes(3));
     let shown = Arc::new(region);

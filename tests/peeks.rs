@@ -1,4 +1,4 @@
-//! Waiting for a device: between two polls, a rank glances at its completion queue and then sleeps
+//! Waiting for a device: between two polls, a rank peeks at its completion queue and then sleeps
 //! until the device signals an event.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ static GLANCES: AtomicUsize = AtomicUsize::new(0);
 /// Longest duration that a call of `Lane::sleep` allowed, in microseconds.
 static LONGEST_US: AtomicU64 = AtomicU64::new(0);
 
-/// Observer of a lane that counts the glances and records the longest sleep that was allowed.
+/// Observer of a lane that counts the peeks and records the longest sleep that was allowed.
 #[derive(Debug)]
 struct Counting;
 
@@ -92,7 +92,7 @@ fn ping_pong(times: usize, pause: Duration) {
 }
 
 #[test]
-fn a_rank_that_waits_for_a_device_glances_at_it() {
+fn a_rank_that_waits_for_a_device_peeks_at_it() {
     ping_pong(100, Duration::ZERO);
     assert!(GLANCES.load(Ordering::Relaxed) > 0, "it only polls");
 }
