@@ -20,7 +20,7 @@ pub(crate) struct Endpoints {
 pub(crate) struct Groups {
     /// Endpoints in use, by the number of their group.
     open: Vec<Option<Endpoints>>,
-    /// Endpoints whose completion queue has failed. They stay open as long as the lane: EFA's
+    /// Endpoints whose completion queue has failed. They stay open as long as they can: EFA's
     /// provider waits for the completions of an endpoint that it closes.
     failed: Vec<Endpoints>,
 }
@@ -49,6 +49,11 @@ impl Groups {
     /// Takes the endpoints of a group out of use.
     pub(crate) fn fail(&mut self, group: usize) {
         self.failed.extend(self.open.get_mut(group).and_then(Option::take));
+    }
+
+    /// Closes the endpoints that have failed.
+    pub(crate) fn close_failed(&mut self) {
+        self.failed.clear();
     }
 
     /// Closes all endpoints.

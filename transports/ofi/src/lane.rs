@@ -274,7 +274,10 @@ impl OfiLane {
         }
         // A lane whose puts are messages has one endpoint for all peers, and keeps its error.
         if self.inbox.is_none() {
-            failed.into_iter().for_each(|group| endpoints.fail(group));
+            for group in failed {
+                endpoints.fail(group);
+                requests.give_up(|endpoint| endpoint.0 as usize / self.peers_max == group);
+            }
         }
         if *is_withdrawn {
             self.peers

@@ -58,9 +58,12 @@ impl Posted {
 
     /// Closes all endpoints if the provider sends from this memory: nothing else ends a request.
     pub(crate) fn withdraw(&mut self, memory: &Arc<Registered>) {
-        if self.requests.any_of(memory) {
+        if self.requests.any_of(memory, false) {
             self.is_withdrawn = true;
             self.close();
+        } else if self.requests.any_of(memory, true) {
+            self.endpoints.close_failed();
+            self.requests.end_given_up();
         }
     }
 }

@@ -24,6 +24,8 @@ pub(crate) struct Request {
     pub(crate) is_control: bool,
     /// Number of messages of the put that are not done.
     pub(crate) left: Arc<AtomicUsize>,
+    /// True if the completion queue has failed: the request never completes.
+    is_given_up: bool,
     /// Memory that the request reads, kept until the request is done.
     keeps: [Option<Arc<Registered>>; 2],
 }
@@ -153,9 +155,31 @@ impl Requests {
         self.requests().any(|request| is_one(request.endpoint))
     }
 
-    /// Returns whether any request reads this memory.
-    pub(crate) fn any_of(&self, memory: &Arc<Registered>) -> bool {
-        self.requests().any(|request| request.reads(memory))
+    /// Returns whether any request reads this memory, among those that are given up or the others.
+    pub(crate) fn any_of(&self, memory: &Arc<Registered>, is_given_up: bool) -> bool {
+        self.requests().any(|one| one.is_given_up == is_given_up && one.reads(memory))
+    }
+
+    /// Gives up the requests to some endpoints' peers: their completion queue has failed.
+    pub(crate) fn give_up(&mut self, is_one: impl Fn(EndpointId) -> bool) {
+        for slot in self.slots.values() {
+            // SAFETY: the slots live until the end, and the provider touches only the contexts.
+            let request = unsafe { &mut (*slot.as_ptr()).request };
+            if let Some(request) = request.as_mut().filter(|request| is_one(request.endpoint)) {
+                request.is_given_up = true;
+            }
+        }
+    }
+
+    /// Ends the requests that are given up, after their endpoints are closed.
+    pub(crate) fn end_given_up(&mut self) {
+        for slot in self.slots.values() {
+            // SAFETY: the slots live until the end, and the provider touches only the contexts.
+            let request = unsafe { &mut (*slot.as_ptr()).request };
+            if request.take_if(|request| request.is_given_up).is_some() {
+                self.free.push(*slot);
+            }
+        }
     }
 
     /// Forgets all requests; their endpoints must be closed already.
@@ -202,7 +226,8 @@ impl Write {
         remote: (u64, u64),
     ) -> Write {
         let left = Arc::new(AtomicUsize::new(1));
-        let request = Request { endpoint, id, is_control, left, keeps: [const { None }; 2] };
+        let keeps = [const { None }; 2];
+        let request = Request { endpoint, id, is_control, left, is_given_up: false, keeps };
         let ranges = [(std::ptr::null(), 0, std::ptr::null_mut()); 2];
         Write { ranges, count: 0, immediate, remote, request, handed: 0, put: 0 }
     }

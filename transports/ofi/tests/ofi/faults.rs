@@ -336,3 +336,26 @@ fn nobody_joins_an_endpoint_whose_queue_has_failed() {
         assert_eq!(provider.in_use(), (0, 0));
     }
 }
+
+/// Memory that a request of a failed endpoint reads can be deregistered: only that endpoint closes.
+#[test]
+fn deregistering_memory_of_a_failed_endpoint_harms_no_other() {
+    let ((provider, _proxy), mut sides) = sides(&Limits::efa(11));
+    exchange(&mut sides, 1);
+    let (endpoints, _) = provider.in_use();
+    let (_other, key) = sides[0].device.allocate(64).unwrap();
+    provider.set(Condition::Still);
+    let own = std::mem::replace(&mut sides[0].key, key);
+    sides[0].put(2);
+    sides[0].key = own;
+    provider.set(Condition::Broken(FI_EOVERRUN));
+    lost_to_both(&mut sides, "Queue has been overrun");
+    provider.set(Condition::Good);
+    sides.iter_mut().for_each(|side| side.lane.detach(side.at));
+    let _proxy = join_again(&mut sides);
+    exchange(&mut sides, 3);
+    assert_eq!(provider.in_use().0, 2 * endpoints);
+    sides[0].device.deregister(key).unwrap();
+    exchange(&mut sides, 4);
+    assert_eq!(provider.in_use().0, 3 * endpoints / 2, "one side's has closed");
+}
