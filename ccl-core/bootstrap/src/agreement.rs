@@ -351,7 +351,8 @@ impl Lead {
 }
 
 /// Returns whether a verdict is lacking: there is none, or one of its survivors has died since.
-/// Many ranks die after a verdict because their programs end, so deaths count only if `regular`.
+/// Many ranks die after a verdict because their programs end, so deaths count only if `regular`: at
+/// a heartbeat, not as soon as they are known.
 /// The departure of a survivor counts only if this rank wants to go on.
 fn is_due(facts: &Facts, regular: bool) -> bool {
     match &facts.verdict {

@@ -110,10 +110,12 @@ impl Fifo {
         }
     }
 
-    /// Returns message `next`'s sequence; not 0 in the first lap, so fresh memory is no message.
+    /// Returns the sequence of message `next`. It is not 0 in the first lap, so a slot of fresh
+    /// (zeroed) memory never looks like a message.
     #[inline]
     fn sequence(&self) -> u32 {
-        // A slot's value changes by `slots` per lap; truncation cannot make two laps alike.
+        // A slot's value grows by `slots` per lap, so it differs between successive laps even
+        // after truncation to 32 bits.
         (self.next as u32).wrapping_add(1)
     }
 }

@@ -23,9 +23,9 @@ pub(crate) trait Number: Copy + 'static {
     fn div(self, count: u32) -> Self;
 }
 
-/// Implements `Number` for integers. `$wide` holds every value of the type exactly. A quotient by a
-/// count, rounded once, never reaches the next integer: the distance is at least `1 / count`, far
-/// above one rounding.
+/// Implements `Number` for integers. `$wide` holds every value of the type exactly. Where it is a
+/// float, the quotient is rounded, but never to an integer that it does not equal: such an integer
+/// is at least `1 / count` away, far more than the error of rounding.
 macro_rules! integers {
     ($($int:ty => $wide:ty;)*) => {$(
         impl Number for $int {

@@ -153,9 +153,9 @@ impl SoftProvider {
         network::lock().with_provider(self.id, |provider| provider.faults.push_back(fault));
     }
 
-    /// Makes an internal packet of the provider fail at each endpoint, with a failed completion
-    /// without a context, as in older providers. Returns the number of endpoints with an event
-    /// queue: at an endpoint without one, EFA's provider ends the process.
+    /// Makes an internal packet of the provider fail at each endpoint. As in older providers, the
+    /// failed completion has no context. Returns the number of endpoints with an event queue: at an
+    /// endpoint without one, EFA's provider ends the process.
     pub fn fail_packets(&self, error: c_int) -> usize {
         network::lock().fail_packets(self.id, error)
     }

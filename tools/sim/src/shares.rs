@@ -159,8 +159,8 @@ impl Shares {
         for first in &mut self.first {
             end += std::mem::replace(first, end);
         }
-        // Listing a flow advances the first index of its link. At the end each entry is the first
-        // index of the next link, so all move by one.
+        // The loop uses `first[link]` as the index where the link's next flow goes. After the loop
+        // it equals the first index of the next link, so the entries are then shifted by one.
         self.members.clear();
         self.members.resize(end as usize, 0);
         for index in 0..flows {

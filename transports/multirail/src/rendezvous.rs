@@ -26,7 +26,8 @@ const TEXT_BYTES_MAX: usize = 64;
 const GATHER: Duration = Duration::from_secs(1);
 /// Longest time that a returned rail waits for its link to take it.
 const RETURN: Duration = Duration::from_secs(5);
-/// Number of remembered links, so that a late rail of one of them makes no link of its own.
+/// Largest number of links that are remembered after they are made: a late rail of a remembered
+/// link does not start a new link.
 const KNOWN_MAX: usize = 1024;
 
 /// Hello of the dialling side for one rail.
@@ -165,7 +166,8 @@ struct Gathering {
     id: LinkId,
     text: Vec<u8>,
     rails: Vec<Option<Connected>>,
-    /// Number of the listener's first devices whose rails are awaited.
+    /// Number of the listener's devices whose address the other side knows, counted from the first.
+    /// Only the rails to these devices are awaited.
     known: usize,
     since: Instant,
 }
@@ -204,7 +206,7 @@ impl DeviceListeners {
         Addresses { count: known.len(), known }
     }
 
-    /// Accepts the rails that have connected. Returns an error only if every listener has one.
+    /// Accepts the rails that have connected. Returns an error only if every listener has failed.
     pub(crate) fn pump(&mut self, now: Instant) -> Result<(), TransportError> {
         let mut failed = Vec::new();
         for at in 0..self.listeners.len() {

@@ -36,16 +36,18 @@ const USUAL_BYTES_PER_S: f64 = 1e9;
 /// Options of the transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Interfaces offered to peers for the connections beside libfabric, as with TCP.
+    /// Interfaces offered to peers for the socket connection that accompanies libfabric's
+    /// endpoints, as with TCP.
     pub interfaces: String,
     /// True to write over every provider that offers it. Otherwise, puts are writes only over EFA
     /// adapters that can write, and messages elsewhere.
     pub always_writes: bool,
-    /// Longest time that a connection beside may be broken.
+    /// Longest time that the socket connection to a peer may be broken.
     pub link_within: Duration,
     /// Longest wait for the addresses of a peer's endpoints.
     pub join_within: Duration,
-    /// True to use only four of eight bytes of a write's data, as EFA has no more.
+    /// True to use only four of the eight bytes of remote CQ data that a write may carry: EFA has
+    /// only four.
     pub short_data: bool,
     /// True if a write is done only when the peer has it
     /// ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)). A message is done when
@@ -104,7 +106,7 @@ pub struct OfiDevice {
     options: Options,
     domain: Arc<Domain>,
     registry: Arc<Registry<Arc<Registered>>>,
-    /// Lock that lanes hold for reading while they copy received bytes, and deregistration for
+    /// Lock that lanes hold for reading while they copy received bytes. Deregistration takes it for
     /// writing.
     fence: Arc<RwLock<()>>,
     /// True if puts are writes.

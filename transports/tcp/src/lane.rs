@@ -37,7 +37,7 @@ const READY_MAX: usize = 64;
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// Number of polls between reads of the sockets while every poll has something to report.
 const READ_EVERY: u32 = 8;
-/// Limit on reads per turn that discard bytes after a farewell.
+/// Largest number of reads with which one check of a farewell discards received bytes.
 const UNHEARD_READS: usize = 64;
 /// Longest time that a farewell may take to reach the peer's kernel.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -412,7 +412,8 @@ impl Lane for TcpLane {
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
         let _writing = self.writer.begin();
         self.refresh();
-        // The next call acknowledges frames read in this one, unless a credit posted meanwhile has.
+        // Acknowledges the frames that the previous call read, unless a credit posted since then
+        // has acknowledged them.
         for endpoint in self.endpoints.iter_mut().flatten() {
             endpoint.acknowledge(now);
         }

@@ -214,7 +214,7 @@ struct Early;
 
 impl Faults for Early {
     fn event(&mut self, event: Event, seen: &mut Vec<Event>) {
-        // The half without bytes is reported with the length that it should have had.
+        // Reports the put without bytes with the length of the whole message.
         seen.push(match event {
             Event::Arrived { endpoint, immediate, bytes: 0 }
                 if matches!(Immediate::decode(immediate), Some(Immediate::Message { .. })) =>

@@ -180,7 +180,7 @@ pub unsafe fn fi_mr_regattr(
 ///
 /// # Safety
 ///
-/// The queue is open, with the format whose entries `entries` has room for.
+/// The queue is open, and `entries` has room for `count` entries of the queue's format.
 pub unsafe fn fi_cq_read(queue: *mut fid_cq, entries: *mut c_void, count: size_t) -> ssize_t {
     call_required!((*queue).ops, read(queue, entries, count))
 }
@@ -209,7 +209,7 @@ pub unsafe fn fi_cq_strerror(
     // SAFETY: so its table is valid.
     let strerror = unsafe { (*table).strerror };
     strerror.map_or(ptr::null(), |strerror| {
-        // SAFETY: the caller keeps the contract; the text is written to no further than its end.
+        // SAFETY: the caller keeps the contract; at most `text.len()` characters are written.
         unsafe { strerror(queue, entry.prov_errno, entry.err_data, text.as_mut_ptr(), text.len()) }
     })
 }

@@ -42,8 +42,8 @@ fn load() -> Result<Functions, LoadError> {
     let library = library.map_err(|error| LoadError::Library(reason(&error)))?;
     let functions = Functions::of(&library);
     std::mem::forget(library);
-    // Before Linux 5.12, the process that first writes to a page after a fork gets a copy, which
-    // the device does not know; programs fork to load data or to run a command. A failure is
+    // Programs fork to load data or to run a command. Before Linux 5.12, a write to a registered
+    // page after a fork gives the writer a copy, while the device keeps the old page. A failure is
     // ignored: there is no alternative.
     let _ = functions.as_ref().map(|functions| {
         // SAFETY: nothing is registered yet.

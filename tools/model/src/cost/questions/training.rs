@@ -145,7 +145,8 @@ fn data_parallel(x: &[f64]) -> Vec<Output> {
 fn expert_parallel(x: &[f64]) -> Vec<Output> {
     let width = t::expert_parallel_width_min(x[0], x[1], x[2]);
     let mut outputs = vec![out("width", Unit::Count, width)];
-    // The least width holds for many nodes; the time of the exchanges depends on their number.
+    // The least width assumes many nodes. The time of the exchanges depends on the number of
+    // accelerators, and is left out if that number is not given.
     if x[5].is_finite() {
         let seconds = t::expert_parallel_s(x[3], x[4], x[5], x[6], x[1], x[2]);
         outputs.push(out("exchanges", Unit::Seconds, seconds));
