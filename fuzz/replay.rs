@@ -4,8 +4,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 
-/// Runs a target on its corpus, on its kept crashes, and on mutations of both: the same ones each
-/// time, more in the longer runs. Prints a failing input, and then resumes the panic.
+/// Runs a target on its corpus, on its kept crashes, and on mutations of both. The mutations are
+/// the same each time; with `FERROCCL_TEST_FULL` there are more of them. Prints a failing input,
+/// and then resumes the panic.
 pub(crate) fn replay(target: &str, run: fn(&[u8])) {
     let corpus = corpus(target);
     assert!(!corpus.is_empty(), "fuzz/corpus/{target} is empty or gone");
@@ -49,7 +50,7 @@ fn check(target: &str, run: fn(&[u8]), input: &[u8]) {
 struct Random(u64);
 
 impl Random {
-    /// Returns a number below `bound`, which is not 0.
+    /// Returns a number below `bound`, which must not be 0.
     fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

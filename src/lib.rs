@@ -2,7 +2,7 @@
 //!
 //! Ranks (processes) reduce and exchange buffers together, over shared memory, TCP and RDMA. Begin
 //! with [`Communicator`]: its methods are the collectives. [`run()`] starts a program on several
-//! ranks of this machine, or joins the launcher that started it:
+//! ranks of this machine or, under a launcher, joins the ranks that the launcher started:
 //!
 //! ```no_run
 //! use ferroccl::{Error, Reduction};

@@ -10,7 +10,7 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: it hands everything on to the system's allocator, and counts without allocating.
+// SAFETY: `Counting` hands everything on to the system's allocator, and counts without allocating.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);

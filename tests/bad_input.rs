@@ -254,7 +254,7 @@ fn blocks_that_would_come_to_the_same_place_are_refused() {
             ([5, 0, 0], [1, 2, 1], 2, 1),
         ] {
             for error in overlaps(&starts, &counts) {
-                let both = format!("from rank {first} and what comes from rank {second}");
+                let both = format!("from rank {first} and the block from rank {second}");
                 assert_eq!(error.is_some(), first != 9, "{starts:?}: {error:?}");
                 assert!(error.is_none_or(|error| error.contains(&both)), "{starts:?}");
             }

@@ -41,7 +41,7 @@ const THERE: &str = "10.77.0.1:7100";
 #[test]
 fn an_address_that_nobody_has() {
     let Some(ended) = pair("10.77.0.99:7100", |_, _| {}) else { return };
-    let root: &[&str] = &["rank 1 did not join", "no address of this host is 10.77.0.99"];
+    let root: &[&str] = &["rank 1 did not join", "this host has no address 10.77.0.99"];
     told(&ended, [root, &["could not reach rank 0 at 10.77.0.99:7100", "address and port"]]);
 }
 

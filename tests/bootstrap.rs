@@ -244,7 +244,8 @@ fn another_protocol_version_is_told_so() {
     }
 }
 
-/// Joins as `rank` until it is admitted, with an address of its own that does not answer.
+/// Joins as `rank` and vanishes once it is admitted. Nothing listens at the address that it gives
+/// as its own.
 fn vanish(rank: u32, ranks: u32, id: &UniqueId) {
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let hello = hello(rank, ranks, Contact::new(Some(unused.ip()), unused.port()));
@@ -312,8 +313,8 @@ fn who_is_told_by_nobody_says_whom_it_asked() {
     let secret = id.secret.clone();
     let root = thread::spawn(move || refer(listener, secret));
     let error = join(options(1, 2, &id)).unwrap_err().to_string();
-    assert!(error.contains("let in, but nobody told it"), "{error}");
-    assert!(error.contains("of rank 0 at 127.0.0.1:"), "{error}");
+    assert!(error.contains("let in, but no rank sent it"), "{error}");
+    assert!(error.contains("asked, rank 0 at 127.0.0.1:"), "{error}");
     assert!(error.contains("refused"), "{error}");
     root.join().unwrap();
 }

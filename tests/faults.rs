@@ -73,7 +73,7 @@ fn forks() -> Result<(), Error> {
         // Releases the buffer before the communicator, which might still refer to it.
         drop(buffer);
         drop(communicator);
-        // SAFETY: it ends this process and nothing else.
+        // SAFETY: `_exit` ends this process and nothing else.
         unsafe { libc::_exit(if is_told { 7 } else { 8 }) };
     }
     result??;

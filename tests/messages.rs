@@ -151,7 +151,7 @@ fn a_pair_that_sends_too_much_before_it_receives_is_told_for_whom_it_waits() {
     });
     let waits = |error: &&Error| matches!(error, Error::Deadline { .. });
     let error = errors.iter().find(waits).unwrap().to_string();
-    assert!(error.contains("waiting for room at rank"), "{error}");
+    assert!(error.contains("waiting for a free slot at rank"), "{error}");
 }
 
 #[test]

@@ -18,8 +18,8 @@ fn plugin() -> PathBuf {
     plugin
 }
 
-/// Runs `ferroccl netcheck` on the plugin. No point may fail. Apart from [`HOST_ONLY`], exactly the
-/// points in `skipped` must be skipped.
+/// Runs `ferroccl netcheck` on the plugin, which checks the points of NCCL's contract one by one.
+/// No point may fail. Apart from [`HOST_ONLY`], exactly the points in `skipped` must be skipped.
 ///
 /// The default time limit of a point is longer than usual, because other tests run at the same
 /// time.

@@ -67,7 +67,8 @@ static SOFT: [Soft; 2] = [
 ];
 
 const fn soft(name: &'static str, id: u8, make: Make) -> TransportKind {
-    // Other tests of this process leave the choice of a transport to the library.
+    // The lowest preference: other tests of this process let the library choose a transport, which
+    // must not be this one.
     let preference = 0;
     TransportKind { name, id, preference, adapters: false, tunables: NO_TUNABLES, make, ..KIND }
 }
@@ -115,8 +116,8 @@ fn a_hundred_seeds_run_over_software_providers() {
 }
 
 /// Checks all points of the plugin in the deep tier, else only [`SHORT`]. Over `ofi_rxm`, always
-/// checks only [`SHORT`]: each endpoint takes so much memory that what malloc keeps of it looks
-/// like a leak.
+/// checks only [`SHORT`]: each endpoint takes so much memory that the part which malloc keeps after
+/// a free looks like a leak.
 #[test]
 fn the_plugin_keeps_nccls_contract() {
     for name in present() {

@@ -53,7 +53,8 @@ impl Transport for Counted {
 static COUNTED: TransportKind = TransportKind {
     name: "counted",
     id: 252,
-    // Other tests of this process leave the choice of a transport to the library.
+    // The lowest preference: other tests of this process let the library choose a transport, which
+    // must not be this one.
     preference: 0,
     adapters: false,
     tunables: NO_TUNABLES,

@@ -44,7 +44,7 @@ fn sum(communicator: &mut Communicator) -> Result<u32, Error> {
     communicator.all_reduce_in_place(&mut value, Reduction::Sum).map(|()| value[0])
 }
 
-/// Returns the fields of the error of a call after a failure.
+/// Returns the failed rank, the last completed operation and the reason that an error names.
 fn fields(error: &Error) -> (Option<u32>, Option<u64>, String) {
     let reason = match error {
         Error::Broken { reason, .. } | Error::RankFailed { reason, .. } => reason.clone(),
@@ -422,7 +422,7 @@ fn an_abort_ends_growing() {
     });
 }
 
-/// An abort ends the wait of ranks for one that never comes, or for rank 0.
+/// The condition of a [`GiveUp`] ends the wait of ranks for a rank that never comes, or for rank 0.
 #[test]
 fn an_abort_ends_joining() {
     let called_off = Arc::new(AtomicBool::new(false));
@@ -449,7 +449,7 @@ fn an_abort_ends_joining() {
     called_off.store(true, Ordering::SeqCst);
     let errors = joining.map(|joining| joining.join().unwrap());
     for error in &errors[..3] {
-        assert!(error.contains("stopped to wait for the others: called off"), "{error}");
+        assert!(error.contains("stopped waiting for the others: called off"), "{error}");
     }
     assert!(errors[3].contains("rank 1 hung up"), "{}", errors[3]);
     assert!(begun.elapsed() < stretched(SOON), "{:?}", begun.elapsed());

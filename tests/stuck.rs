@@ -132,7 +132,8 @@ fn of_many_waiting_ranks_none_is_blamed() {
 
 #[test]
 fn a_rank_further_behind_is_named_before_those_it_holds_up() {
-    // Rank 3 makes no call, rank 2 waits for it in #3, and the others wait for rank 2 in #4.
+    // Rank 3 makes no call, rank 2 waits for rank 3 in a receive, and the others wait for rank 2 in
+    // barrier #3.
     let verdict = threads(4, Over::SharedMemory, true, |c| {
         let mut token = [0u8; 1];
         match c.rank() {
@@ -187,10 +188,13 @@ fn a_deadlock_is_called_a_circle() {
             c.recv(&mut [0u8; 8], next)?;
             c.send(&[0u8; 8], (c.rank() + 2) % 3)
         });
-        let start = "Rank 0 is in a circle of 3 ranks that wait for each other: rank 0 in a \
-                     receive for a message from rank 1, for ";
+        let start = "Rank 0 is in a circle of 3 ranks that wait for each other: rank 0 waits \
+                     in a receive for a message from rank 1 (for ";
         assert!(verdict.starts_with(start), "{over:?}: {verdict}");
-        assert!(verdict.contains("rank 2 in a receive for a message from rank 0"), "{verdict}");
+        assert!(
+            verdict.contains("rank 2 waits in a receive for a message from rank 0"),
+            "{verdict}"
+        );
     }
 }
 
@@ -412,7 +416,7 @@ mod status {
         std::fs::remove_file(&path).unwrap();
         let dump: Value = serde_json::from_str(&dump).unwrap();
         assert_eq!((&dump["rank"], &dump["state"]), (&Value::from(1), &Value::from("computing")));
-        // The dump goes to standard error, where nothing else is printed.
+        // By default, the dump goes to standard error.
         let ranks = processes(2, "computes", 1, &[]);
         ranks.signal(1, Signal::USR1);
         ranks.await_text(1, "ferroccl: rank 1 of 2, process ", JOINED);

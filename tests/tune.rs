@@ -56,7 +56,7 @@ fn the_commands_of_its_pages_work() {
     fs::create_dir_all(&folder).unwrap();
     let mut commands = commands_of(include_str!("../docs/tune.md"));
     commands.extend(commands_of(include_str!("../docs/model.md")));
-    // The first command makes the table to compare with, and those that other commands need.
+    // Makes the table that the pages compare with: no command of theirs makes it.
     commands.insert(0, "tune -g 2 --out good.tuning");
     assert!(commands.len() > 7, "{commands:?}");
     for line in commands {

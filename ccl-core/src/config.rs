@@ -24,45 +24,47 @@ crate::tunables! {
     pub struct Config {
         transport: String = "auto".to_owned(), "FERROCCL_TRANSPORT", None, true,
             "Transport to use: auto, the name of one, or HOST+NETWORK, one within hosts and one \
-             between them. That of a network alone joins ranks of one host, too. auto takes the \
+             between them. A network transport alone also joins ranks of one host. auto takes the \
              first that all ranks have; adapters count if they are on the PCI bus, or if their \
              transport's own settings name them.";
         socket_interfaces: String = String::new(), "FERROCCL_SOCKET_IFNAME",
             Some("NCCL_SOCKET_IFNAME"), false,
             "Interfaces that tcp tells its peers of: prefixes of names, or networks such as \
-             10.0.0.0/8, separated by commas; = before the first for whole names, ^ for all \
-             others. Empty takes all, and each pair of ranks the first that answers.";
+             10.0.0.0/8, separated by commas; = before the first matches whole names, ^ excludes \
+             the names that follow. If empty, all are offered, and each pair of ranks uses the \
+             first that answers.";
         tls: bool = false, "FERROCCL_TLS", None, true,
             "Encrypt what ranks send each other over TCP (TLS 1.3), on networks where others can \
-             read or write. Every byte is then encrypted, copied and decrypted by a core. What \
-             ranks of one host say over shared memory needs none; the control plane's messages \
-             stay readable.";
+             read or write. Every byte is then encrypted, copied and decrypted by a core. Data \
+             over shared memory needs no encryption; the messages of the control plane stay \
+             readable.";
         ib_rails: u8 = 4, "FERROCCL_IB_RAILS", None, true,
-            "The most RDMA devices that one rank spreads its messages over, up to 16. One that \
-             fails is taken out, with nothing lost, and back when it recovers. 1 does without any \
-             of that. The record of a CTS has room for the keys of four: with more, long messages \
-             are received through slots.";
+            "The most RDMA devices that one rank spreads its messages over, up to 16. A device \
+             that fails is taken out without loss, and is used again when it recovers. 1 uses one \
+             device, without failover. The record of a CTS has room for the keys of four: with \
+             more, long messages are received through slots.";
         near_pci: String = String::new(), "FERROCCL_NEAR_PCI", None, false,
             "PCI address of the accelerator whose data this rank sends, such as 0000:17:00.0 \
-             (`lspci -D`), which cannot be known here. verbs takes the RDMA devices that are \
-             nearest to it: below the same PCIe switch, else the same root port, the same host \
+             (`lspci -D`), which the library cannot find out. verbs takes the RDMA devices that \
+             are nearest to it: below the same PCIe switch, else the same root port, the same host \
              bridge, of the same NUMA node. Empty takes those of the NUMA node that the process \
              runs on.";
         ib_policy: Policy = Policy::default(), "FERROCCL_IB_POLICY",
             Some("NCCL_IB_QPS_PER_CONNECTION"), true,
             "How messages are spread over the queue pairs of each pair of ranks: rules separated \
-             by ;, of which the first that holds is followed. Before a rule's : its conditions \
-             (collectives, bytes>=, bytes<, fan_out>=, fan_out<, tier=host or network), behind it \
-             qps=, order= (split, round_robin, load_aware), chunk= (least bytes of a part), \
-             in_flight= (messages, over each device), budget= (most bytes under way from a port), \
-             tc= (traffic class). A number alone is that many queue pairs for everything. More \
-             give an Ethernet fabric's hashing more to spread.";
+             by ;, and the first one that matches applies. A rule has conditions before its : \
+             (collectives, bytes>=, bytes<, fan_out>=, fan_out<, tier=host or network) and \
+             settings after it: qps=, order= (split, round_robin, load_aware), chunk= (least bytes \
+             of a part), in_flight= (messages, over each device), budget= (most bytes under way \
+             from a port), tc= (traffic class). A number alone is that many queue pairs for \
+             everything. With more queue pairs, an Ethernet fabric has more flows to hash onto its \
+             links.";
         ib_adaptive_routing: Option<bool> = None, "FERROCCL_IB_ADAPTIVE_ROUTING",
             Some("NCCL_IB_ADAPTIVE_ROUTING"), true,
             "Whether the fabric spreads the packets of one queue pair over its paths by itself: \
-             one queue pair for the data of each link is enough then, and all that there is unless \
-             FERROCCL_IB_POLICY says otherwise. 1, 0, or -1 to assume it of InfiniBand and not of \
-             RoCE (within NCCL: of neither).";
+             then each link needs and gets only one queue pair for its data, unless \
+             FERROCCL_IB_POLICY is set. 1, 0, or -1 to assume it of InfiniBand and not of RoCE \
+             (within NCCL: of neither).";
         ib_traffic_class: u8 = 0, "FERROCCL_IB_TC", Some("NCCL_IB_TC"), false,
             "Traffic class (DSCP and ECN) of what verbs sends.";
         host_id: String = String::new(), "FERROCCL_HOSTID", Some("NCCL_HOSTID"), false,
@@ -84,13 +86,13 @@ crate::tunables! {
              Costs a comparison per message; without it, ranks that disagree hang or get wrong \
              data.";
         check_network: NetworkCheck = NetworkCheck::Assumed, "FERROCCL_CHECK_NETWORK", None, true,
-            "Check what defaults assume of the network when ranks join, and make up for what does \
-             not hold; what is set stays, and `FERROCCL_DEBUG=info` says what is changed. 1: round \
-             trips between hosts (more slots if the default number limits a link's bandwidth), \
-             and whether RDMA devices are of a fabric that routes adaptively. measure: \
-             also what pairs of hosts get of the network alone and all at once (more connections \
-             or queue pairs, if that helps), for which each host sends up to 128 MiB at every \
-             start. 0 leaves everything as it is.";
+            "Check, when ranks join, what the defaults assume about the network, and adapt \
+             defaults that do not suit it. Tunables that are set stay; `FERROCCL_DEBUG=info` logs \
+             the changes. 1: round trips between hosts (more slots if the default number limits a \
+             link's bandwidth), and whether RDMA devices are of a fabric that routes adaptively. \
+             measure: also the bandwidth of each pair of hosts, alone and with all pairs at once \
+             (more connections or queue pairs, if that helps), for which each host sends up to 128 \
+             MiB at every start. 0 leaves everything as it is.";
         channels: u32 = 1, "FERROCCL_CHANNELS", Some("NCCL_MAX_NCHANNELS"), true,
             "Parallel channels per pair of ranks; chunks of a message take turns on them.";
         slots: u32 = 8, "FERROCCL_SLOTS", None, true,
@@ -104,29 +106,29 @@ crate::tunables! {
              link, each keeps some and the links that are busy share the rest; with many ranks \
              slots shrink as well, to 4 KiB.";
         zero_copy_bytes: Bytes = Bytes(16 << 10), "FERROCCL_ZERO_COPY_BYTES", None, false,
-            "Messages over a network from so many bytes on are sent from the caller's buffers and \
-             received into them, where the algorithm and the transport allow; shorter ones are \
-             copied through slots, and so are all where this is larger than a slot.";
+            "Messages over a network of at least this length are sent from the caller's buffers \
+             and received into them, where the algorithm and the transport allow; shorter ones are \
+             copied through slots. If this is larger than a slot, all are copied.";
         registered_bytes: Bytes = Bytes(16 << 30), "FERROCCL_REGISTERED_BYTES", None, false,
             "The most bytes that a communicator keeps registered for RDMA between calls, of \
-             buffers that the program has registered. What is used least lately goes first, and is \
-             registered again when it is used; what is larger than this is registered for each \
-             call.";
+             buffers that the program has registered. The least recently used buffer is \
+             deregistered first, and registered again when it is used. A buffer larger than this \
+             is registered for each call.";
         net_slots: u8 = 16, "FERROCCL_NET_SLOTS", None, false,
             "Within NCCL: slots of each connection for messages that come before their receive is \
              known, 2 to 16. Alike on all hosts.";
         net_slot_bytes: Bytes = Bytes(16 << 10), "FERROCCL_NET_SLOT_BYTES", None, false,
             "Within NCCL: payload of a slot. Messages up to this length do not wait for their \
-             receive; over TCP, which makes room for them only when they are there, those up to 64 \
-             times it, at most 1 MiB. Alike on all hosts.";
+             receive. Over TCP, which makes room for such messages only when they arrive, this \
+             holds up to 64 times the length, at most 1 MiB. Alike on all hosts.";
         net_warn_after: Duration = Duration::from_secs(60), "FERROCCL_NET_WARN_AFTER", None, false,
-            "Within NCCL: when nothing has become of a transfer for so long, its log says which, \
-             and whether anything else of its connection moves.";
+            "Within NCCL: when a transfer makes no progress for this long, NCCL's log names it and \
+             says whether other transfers of its connection make progress.";
         net_timeout: Duration = Duration::from_secs(1800), "FERROCCL_NET_TIMEOUT", None, false,
-            "Within NCCL: a transfer that nothing has become of for so long ends with an error, \
-             though others of its connection may move. NCCL posts receives as soon as it is \
-             called, so this must be longer than any rank may be later than others; that a peer \
-             has died is noticed at once.";
+            "Within NCCL: a transfer that makes no progress for this long ends with an error, even \
+             if other transfers of its connection make progress. NCCL posts receives as soon as it \
+             is called, so this must exceed the longest time by which a rank may be behind the \
+             others. The death of a peer is noticed at once.";
         timeout: Duration = Duration::from_secs(600), "FERROCCL_TIMEOUT", None, false,
             "An operation that makes no progress for so long ends with an error.";
         join_timeout: Duration = Duration::from_secs(60), "FERROCCL_JOIN_TIMEOUT", None, false,
@@ -151,10 +153,10 @@ crate::tunables! {
             "Dump the recording on SIGUSR1. Only where the program leaves that signal at its \
              default, which is to be killed by it.";
         trace: String = String::new(), "FERROCCL_TRACE", None, false,
-            "Where every call of a rank goes, with when it began and how long it took: a file that \
-             is appended to, as lines of JSON (%p stands for the process, %r for the rank), for \
-             `ferroccl trace export`. Written when a communicator ends, and now and then; takes a \
-             reading of the clock before and after each call.";
+            "File to which a rank appends each call, with its start and duration, as a line of \
+             JSON (%p stands for the process, %r for the rank), for `ferroccl trace export`. \
+             Written when a communicator ends, and now and then; costs a reading of the clock \
+             before and after each call.";
         debug: String = "warn".to_owned(), "FERROCCL_DEBUG", Some("NCCL_DEBUG"), false,
             "What is logged to stderr: error, warn, info, debug, trace, or a filter such as \
              ferroccl=debug.";

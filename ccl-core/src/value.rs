@@ -77,7 +77,7 @@ impl Value for bool {
 
 /// A bool; an empty text, -1 and NCCL's default of -2 leave the choice open.
 impl Value for Option<bool> {
-    const KIND: &'static str = "0 or 1, or -1 to leave the choice";
+    const KIND: &'static str = "0, 1, or -1 to leave the choice to the library";
 
     fn read(text: &str) -> Option<Option<bool>> {
         match text {

@@ -35,8 +35,9 @@ pub(super) fn spans_hosts(join: &Join) -> bool {
 }
 
 /// Opens the control port of any other rank, at the address from which this rank reaches rank 0. If
-/// that is loopback, but ranks may be on other hosts and joining beyond loopback is allowed, the
-/// port listens on all addresses. Others then use the address at which they reach rank 0.
+/// that address is loopback, this rank is on rank 0's host. If ranks may nevertheless be on other
+/// hosts and joining beyond loopback is allowed, the port listens on all addresses, and the others
+/// use the address at which they reach rank 0.
 pub(super) fn of_member(
     join: &Join,
     root: &TcpStream,

@@ -2,9 +2,10 @@
 
 use sha2::{Digest, Sha256};
 
-/// Returns the identity of this host. It is equal for processes on the same boot of a kernel in the
-/// same network namespace, which can meet at an abstract Unix socket. Containers with a network of
-/// their own count as hosts. A `name` that is not empty replaces the system's identity.
+/// Returns the identity of this host. Processes have the same identity if they share a boot of the
+/// kernel and a network namespace, so that they can meet at an abstract Unix socket. Containers
+/// with a network of their own count as hosts. A `name` that is not empty replaces the system's
+/// identity.
 pub(super) fn identity(name: &str) -> [u8; 16] {
     let mut digest = Sha256::new();
     if name.is_empty() {

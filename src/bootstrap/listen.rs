@@ -13,7 +13,7 @@ pub enum Reach {
     Loopback,
     /// All hosts, under the addresses of this host.
     Anywhere,
-    /// All hosts, under this name or address first.
+    /// All hosts; they try this name or address first.
     Host(String),
 }
 

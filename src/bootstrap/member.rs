@@ -189,7 +189,8 @@ fn incomplete(join: &Join, machine: &MemberJoin, deadline: Deadline) -> Bootstra
     BootstrapError::Incomplete { rank: join.rank, waited_ms: deadline.waited_ms(), missing }
 }
 
-/// Passes bytes until the attempt ends; `None` at the deadline.
+/// Passes bytes between `stream` and `machine` until the attempt ends; returns `None` at the
+/// deadline.
 fn converse(
     machine: &mut MemberJoin,
     stream: &TcpStream,

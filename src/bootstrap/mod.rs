@@ -114,7 +114,7 @@ impl Join {
 #[derive(Debug, Error)]
 pub enum BootstrapError {
     /// [`Join::give_up`] ended the wait.
-    #[error("rank {rank} stopped to wait for the others: {reason}")]
+    #[error("rank {rank} stopped waiting for the others: {reason}")]
     GivenUp {
         /// This rank.
         rank: Rank,
@@ -231,8 +231,8 @@ pub enum BootstrapError {
     },
     /// Rank 0 let this rank in, but no elder rank sent the list of members.
     #[error(
-        "rank {rank} was let in, but nobody told it who the others are within {waited_ms} ms; of \
-         rank {elder} at {address}, the last one asked: {last}; {advice}"
+        "rank {rank} was let in, but no rank sent it the list of members within {waited_ms} ms; \
+         the last one asked, rank {elder} at {address}: {last}; {advice}"
     )]
     Untold {
         /// This rank.
@@ -260,7 +260,10 @@ pub enum BootstrapError {
 
 fn elsewhere(foreign: Option<&Endpoint>) -> String {
     foreign.map_or_else(String::new, |endpoint| {
-        format!("; no address of this host is {}, where they look for rank 0", endpoint.host)
+        format!(
+            "; this host has no address {}, where the other ranks look for rank 0",
+            endpoint.host
+        )
     })
 }
 
@@ -301,8 +304,9 @@ pub fn join(how: Join) -> Result<ControlPlane, BootstrapError> {
     linked.map(|()| plane)
 }
 
-/// Does what [`join`] does, but returns a control plane once all ranks have met, linked or not.
-/// With an unlinked control plane the ranks can agree on the reason.
+/// Does what [`join`] does, but returns a control plane once all ranks have met, even if this rank
+/// could not connect with its neighbours. The ranks can use such a control plane to agree on the
+/// reason.
 ///
 /// # Errors
 /// The errors of [`join`], until all have met.

@@ -145,7 +145,8 @@ impl Driver {
             flags.set(PollFlags::OUT, !connection.outbox.is_empty());
             fds.push((connection.stream.as_fd(), flags));
         }
-        // At most 500 ms: if all places are taken, a half-open connection yields after 1 s.
+        // At most 500 ms: if there is no room for a new connection, the oldest half-open one yields
+        // once it is 1 s old.
         let found = socket::wait(&fds, timeout.min(Duration::from_millis(500)));
         let found = self.connections.keys().zip(&found[first..]);
         found.filter(|(_, ready)| **ready).map(|(id, _)| *id).collect()

@@ -124,7 +124,8 @@ pub(super) fn is_refused(error: &io::Error) -> bool {
 /// Lets up to `waiting` connections wait to be accepted, as far as the system allows that.
 pub(super) fn widen(listener: &TcpListener, waiting: u32) {
     let waiting = i32::try_from(waiting.max(128)).unwrap_or(i32::MAX);
-    // It listens already; if it cannot be widened, some ranks have to try again.
+    // The socket listens already. If its backlog cannot be raised, some ranks have to connect
+    // again.
     let _ = rustix::net::listen(listener, waiting);
 }
 

@@ -44,8 +44,8 @@ impl Communicator {
         Ok(self.control.verdict(timeout)?)
     }
 
-    /// Checks that a finished operation may return `Ok`: no operation may once this rank has
-    /// reported its progress.
+    /// Checks that a finished operation may return `Ok`. After this rank has reported its progress
+    /// to the agreement, no operation may.
     #[inline]
     pub(super) fn check_may_end(&self, running: &Running) -> Result<(), Error> {
         let completed = self.control.completed();
@@ -58,7 +58,8 @@ impl Communicator {
 
     #[cold]
     fn too_late(&self, running: &Running) -> Error {
-        // A coordinator may ask before the failure is known here.
+        // The coordinator of the agreement may have asked for this rank's progress before this rank
+        // knows of the failure.
         let failure = self.control.await_failure(AGREEMENT);
         let rank = failure.as_ref().map_or(self.rank(), |failure| failure.rank);
         let reason = failure.map_or("a rank has failed".to_owned(), |f| f.reason.to_string());
@@ -175,9 +176,9 @@ impl Communicator {
 }
 
 impl Engine {
-    /// Reports the rank that is to blame, if no rank has reported one. Callers report before the
-    /// end of a call closes the connections to its memory: to a peer, a closed connection looks
-    /// like a failure of this rank.
+    /// Reports the rank that is to blame, if no rank has reported one. Must be called before the
+    /// call's memory is unbound, which may close connections that still use the memory: to a peer,
+    /// a closed connection looks like a failure of this rank.
     pub(super) fn blame(&self, error: &Error) {
         if error.is_harmless() {
             return;

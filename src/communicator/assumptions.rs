@@ -156,8 +156,8 @@ fn shrunk(config: &Config, hosts: &Hosts) -> Option<String> {
     let is = is.shape;
     let said = (is.slot_bytes < would_be.slot_bytes).then(|| {
         format!(
-            "slots hold {} bytes in the place of {}{fewer}, so that what {} ranks may have under \
-             way stays within FERROCCL_BUDGET_BYTES={}; channels stay as many",
+            "slots hold {} bytes instead of {}{fewer}, so that the bytes that {} ranks may have in \
+             flight stay within FERROCCL_BUDGET_BYTES={}; the number of channels stays the same",
             is.slot_bytes,
             would_be.slot_bytes,
             hosts.ranks(),
@@ -260,7 +260,7 @@ mod tests {
         }
         let hosts = Hosts::of(&(0..3000).collect::<Vec<_>>());
         let said = adjusted(&config, &hosts, Duration::from_micros(10)).1.unwrap();
-        assert!(said.contains("has 1 of them for itself, and up to 4 while"), "{said}");
+        assert!(said.contains("has 1 slots for itself, and up to 4 while"), "{said}");
     }
 
     #[test]

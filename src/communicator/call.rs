@@ -45,16 +45,16 @@ impl<'a> Call<'a> {
         Seat { collective: self.collective, rank, ranks, root: self.root }
     }
 
-    /// Compares the numbers of input and output blocks that two ranks would have. A single rank has
-    /// one block in each buffer, but the block may begin anywhere in the buffer that is larger with
-    /// more ranks.
+    /// Compares the numbers of blocks in input and output, always as for two ranks. With a single
+    /// rank each buffer has one block, but the block may begin anywhere in the buffer that is the
+    /// larger one for two ranks.
     fn proportion(&self) -> Ordering {
         let (input, output) = self.seat(0, 2).blocks();
         input.cmp(&output)
     }
 
-    /// Returns the elements that the larger of the two buffers holds on the rank that has it, or
-    /// the closest number that all ranks know. The planner chooses by this number.
+    /// Returns the number of elements in the larger of the two buffers, on a rank that has both.
+    /// Returns 0 unless all ranks know the counts. The planner chooses by this number.
     pub(super) fn elements(&self, ranks: u32) -> usize {
         match self.sizes {
             Sizes::Even(count) => {
@@ -235,8 +235,8 @@ impl Buffers {
         }
     }
 
-    /// Returns the buffers of NCCL's in-place form in the larger of the two: the smaller one is
-    /// this rank's block of the larger one.
+    /// Returns the buffers of NCCL's in-place form: `buffer` is the larger of input and output, and
+    /// the smaller one is this rank's block of it.
     pub(super) fn in_place(buffer: &mut [u8], call: &Call<'_>, rank: Rank) -> Buffers {
         let (start, bytes) = (buffer.as_mut_ptr(), buffer.len());
         let whole = Buffers {

@@ -19,7 +19,8 @@ use crate::bootstrap::{BootstrapError, ControlPlane, GiveUp, Invitation, Join, m
 
 /// Advice for survivors that did not come together.
 const SHRINK_ADVICE: &str = "It may be called again, by all survivors";
-const GROW_ADVICE: &str = "The communicator is as it was: invite() anew, or go on without";
+const GROW_ADVICE: &str =
+    "The communicator is as it was: invite() anew, or go on without newcomers";
 
 /// Arguments of a rank when a communicator is split.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -274,7 +275,7 @@ impl Communicator {
         })?;
         let control = Arc::new(control);
         from.set_successor(&Arc::downgrade(&control));
-        // An earlier abort did not find this communicator.
+        // An abort before `set_successor` did not reach the new communicator.
         let linked = linked.and_then(|()| give_up.check(control.rank()));
         let made = linked
             .map_err(Error::from)

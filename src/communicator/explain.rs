@@ -41,7 +41,8 @@ pub struct Explanation {
     pub rule: Option<String>,
     /// The other algorithms of the collective.
     pub alternatives: Vec<String>,
-    /// Duration by each variant, the fastest first; only where [`super::expected()`] was asked.
+    /// Duration by each variant, the fastest first; empty unless the caller fills it in with the
+    /// result of [`super::expected()`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub expected: Vec<Expected>,
     /// The transport that joins the ranks.

@@ -69,7 +69,10 @@ impl fmt::Display for Measurement {
         }
         if self.is_oversubscribed() {
             let ratio = 1.0 / self.left();
-            write!(f, ": it is oversubscribed 1:{ratio:.1}, or puts several flows on one path")?;
+            write!(
+                f,
+                ": the network is oversubscribed 1:{ratio:.1}, or puts several flows on one path"
+            )?;
         }
         Ok(())
     }
@@ -136,8 +139,12 @@ impl Communicator {
             let Some(then) = other.measure_network(ROUNDS)? else { return Ok(self) };
             let times = then.together / seen.together;
             more_flows = times > WORTH;
-            let outcome = if more_flows { "so they stay" } else { "so it stays as it was" };
-            said += &format!("; with {more} all at once get {times:.2} times that, {outcome}");
+            let outcome = if more_flows {
+                "so the links keep them"
+            } else {
+                "so the links stay as they were"
+            };
+            said += &format!("; with {more} all at once get {times:.2} times that rate, {outcome}");
             if more_flows {
                 self = other;
             }
@@ -293,7 +300,11 @@ mod tests {
     fn what_gets_slower_in_company_is_said() {
         let seen = Measurement { pairs: 4, round_trip_us: 12.0, alone: 10e9, together: 2.5e9 };
         let said = seen.to_string();
-        assert!(said.contains("2.500 GB/s with all 4 at once (25 %): it is oversubscribed 1:4.0"));
+        assert!(
+            said.contains(
+                "2.500 GB/s with all 4 at once (25 %): the network is oversubscribed 1:4.0"
+            )
+        );
         assert!(seen.is_oversubscribed());
         for quiet in [Measurement { together: 9e9, ..seen }, Measurement { pairs: 1, ..seen }] {
             assert!(!quiet.is_oversubscribed() && !quiet.to_string().contains("oversubscribed"));

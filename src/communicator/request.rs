@@ -292,7 +292,7 @@ impl Communicator {
     }
 
     fn start_pending(&mut self, at: usize) -> Result<Running, Error> {
-        // The state that remains if a panic comes between.
+        // The state that remains if a panic keeps the caller from setting another one.
         let panicked = "this rank panicked while the call was under way".to_owned();
         let ended = State::Ended(Err(Cause(panicked)));
         match std::mem::replace(&mut self.requests.queue[at].state, ended) {
@@ -319,7 +319,7 @@ impl Communicator {
     /// Ends all open calls with one error, and breaks the communicator.
     fn fail(&mut self, at: usize, running: &Running, error: Error) -> Error {
         self.engine.blame(&error);
-        // Nothing may use the buffers any more: the next steps may take a while.
+        // The next steps may take a while, and nothing may use the buffers meanwhile.
         self.engine.ports.unbind();
         let during = self.during(&running.what);
         let error = self.broken(error, during);

@@ -19,8 +19,9 @@ use crate::recorder::CallRecord;
 const HEAD: usize = doorbell::BYTES + CallRecord::SHARED_BYTES;
 /// Slot length below which links get fewer slots rather than shorter ones.
 const SLOT_BYTES_MIN: usize = 4 << 10;
-/// Slots that must fit a link's equal share of a small budget, shortened if need be, where links
-/// between hosts share credits: two that the link reserves, and two for the pool.
+/// Least number of slots that fit into a link's equal share of a small budget, where links between
+/// hosts share credits: slots are shortened until that many fit. The link reserves two of them, and
+/// two are for the pool.
 const SLOTS_SHARED: u32 = 4;
 /// Most slots of a link between hosts per reserved slot, which bounds the memory of slots.
 const SLOTS_PER_RESERVED: u32 = 4;
@@ -41,7 +42,8 @@ pub(super) struct Segment {
     registered_bytes: usize,
     /// Channels per pair of ranks.
     pub(super) channels: u32,
-    /// Slots of each link on one host, and the fewest that a link between hosts has on average.
+    /// Number and length of the slots of each link on one host. Between hosts, this is the number
+    /// that a link's equal share of the budget holds.
     pub(super) shape: Shape,
     /// Slots of each link between hosts, if the budget allows.
     slots: u32,
@@ -50,9 +52,9 @@ pub(super) struct Segment {
 impl Segment {
     /// Returns the layout on the host of `rank`: slots of the configured size and number, or as the
     /// budget allows. The usual budget is enough for 32,000 peers. If no two ranks share a host,
-    /// slots are twice as large: a system call costs more than a poll of a slot, and zero-copy
-    /// payload stays in no cache. Between hosts, a small budget first makes slots fewer and then
-    /// shorter, because idle links leave their credits to others.
+    /// slots are twice as large: a system call costs more than a poll of a slot, and smaller slots
+    /// would not keep zero-copy payload in a cache. Between hosts, a small budget first makes slots
+    /// fewer and then shorter, because idle links leave their credits to others.
     pub(super) fn new(hosts: &Hosts, rank: Rank, config: &Config) -> Segment {
         let (ranks, locals) = (hosts.ranks(), hosts.members(hosts.seat(rank).0));
         let apart = ranks > 1 && hosts.count() == ranks;
@@ -100,8 +102,7 @@ impl Segment {
         let shares_device = self.network_budget_bytes < self.budget_bytes;
         (shares_device && !fewer.is_empty()).then(|| {
             format!(
-                "ranks that share a network device share its FERROCCL_BUDGET_BYTES={}: of slots, \
-                 {fewer}",
+                "ranks that share a network device share its FERROCCL_BUDGET_BYTES={}: {fewer}",
                 self.budget_bytes
             )
         })
@@ -115,14 +116,14 @@ impl Segment {
         if self.locals.len() == self.ranks as usize {
             return match self.shape.slots < self.slots {
                 true => {
-                    format!("each link has {} in the place of {}", self.shape.slots, self.slots)
+                    format!("each link has {} slots instead of {}", self.shape.slots, self.slots)
                 }
                 false => String::new(),
             };
         }
         match reserved < self.slots {
             true => format!(
-                "each link between hosts has {reserved} of them for itself, and up to {} while \
+                "each link between hosts has {reserved} slots for itself, and up to {} while \
                  others are idle",
                 config.slots
             ),

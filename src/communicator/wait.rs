@@ -39,7 +39,8 @@ impl PollCost {
     }
 }
 
-/// The policy of waiting, fixed when the communicator is made.
+/// The policy of waiting: limits that are fixed when the communicator is made, and the length of
+/// the spin, which adapts.
 #[derive(Debug)]
 pub(super) struct WaitPolicy {
     /// Present length of the spin.

@@ -155,8 +155,9 @@ impl Wiring {
         Ok(lost.collect())
     }
 
-    /// Makes memory on every rank that all others on its host map. `prepare` sees this rank's
-    /// memory before any other rank can. Returns the memory by rank; none for ranks on other hosts.
+    /// Makes memory on every rank, which all other ranks of the same host map. `prepare` sees this
+    /// rank's memory before any other rank can. Returns the memory by rank; none for ranks on other
+    /// hosts.
     pub(super) fn share(
         &mut self,
         bytes: usize,
@@ -189,8 +190,8 @@ impl Wiring {
         };
         let (own, key) = local.device.allocate(bytes)?;
         let keys = prepare(&own).and_then(|()| local.share(key));
-        // Peers map this memory and never put to it: once offered, it needs no registration, and it
-        // ends with its last region.
+        // Peers map this memory and send no puts to it. Once the keys are made, the memory needs no
+        // registration, and it is freed with its last region.
         local.device.deregister(key)?;
         Ok((own, keys?))
     }

@@ -27,16 +27,16 @@ pub(super) fn adopt(fd: i32) -> Result<OwnedFd, DescriptorError> {
     fcntl_getfd(borrowed).map_err(|_| DescriptorError::Closed)?;
     fcntl_setfd(borrowed, FdFlags::CLOEXEC).map_err(DescriptorError::Io)?;
     adopted.insert(fd);
-    // SAFETY: it is open, and the launcher made it for this process alone and named it in the
-    // environment; `ADOPTED` sees to it that no second owner is made here.
+    // SAFETY: the descriptor is open, and the launcher made it for this process alone and named it
+    // in the environment; `ADOPTED` ensures that no second owner is made here.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Makes the child die with this process, and lets it inherit `inherited` under its number.
 pub(super) fn tie(command: &mut Command, inherited: Option<OwnedFd>) {
     let parent = getpid();
-    // SAFETY: between fork and exec `bind_child` makes three system calls through rustix, which
-    // neither allocate nor lock; it captures plain numbers and a descriptor.
+    // SAFETY: between fork and exec, `bind_child` makes three system calls through rustix, which
+    // neither allocate nor lock; the closure captures plain numbers and a descriptor.
     unsafe { command.pre_exec(move || bind_child(parent, inherited.as_ref())) };
 }
 

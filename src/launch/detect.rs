@@ -46,7 +46,7 @@ pub fn from_environment() -> Result<Option<Launch>, LaunchError> {
     detect(&Variables::of_process())
 }
 
-/// Differences between the five launchers.
+/// A launcher that was detected: the properties in which the five launchers differ.
 struct Found {
     launcher: Launcher,
     names: (&'static str, &'static str),
@@ -123,7 +123,7 @@ fn find(variables: &Variables) -> Result<Option<Found>, LaunchError> {
             local: (variables.number("SLURM_LOCALID")?, None),
             rendezvous: |_, _, _| {
                 let pass_on =
-                    "srun does so by itself; or srun --mpi=pmi2, which hands addresses on";
+                    "srun does so by itself; or use srun --mpi=pmi2, which needs neither of them";
                 Err(LaunchError::NoRendezvousPoint { launcher: Launcher::Slurm, pass_on })
             },
         }

@@ -95,7 +95,8 @@ const NAMES: [&str; 33] = [
     "SLURM_STEP_ID",
 ];
 
-/// Feeds an environment, as `number of the variable, value` in each line.
+/// Feeds an environment. The first byte of each line is the variable's number in `NAMES`, and the
+/// rest is the value.
 pub fn environment(data: &[u8]) {
     let lines = data.split(|byte| *byte == b'\n').filter_map(<[u8]>::split_first);
     let pairs: Vec<_> = lines
@@ -111,9 +112,11 @@ pub fn environment(data: &[u8]) {
         Ok(None) => String::new(),
         Err(error) => format!("{error} {error:?}"),
     };
-    // Short secrets match by chance. One that another variable shows is no secret.
+    // Two kinds of secrets are not checked: short ones, which match by chance, and those that are
+    // part of another variable's value.
     let is_secret = |name: &str| name == "FERROCCL_SECRET";
-    // Errors show values with their control characters escaped, too: `\0` has a digit.
+    // Errors escape control characters, so an escaped value may contain the secret where the plain
+    // one does not: `\0` adds a digit.
     let tells =
         |value: &str, text: &str| value.contains(text) || format!("{value:?}").contains(text);
     let told =

@@ -129,7 +129,8 @@ pub enum LaunchError {
     },
     /// The PMI process manager failed.
     #[error(
-        "the process manager (PMI): {error}. Or set FERROCCL_COMM_ID=HOST:PORT, which needs none"
+        "the process manager (PMI): {error}. Or set FERROCCL_COMM_ID=HOST:PORT, and the process \
+         manager is not asked"
     )]
     Pmi {
         /// The error.

@@ -1,6 +1,7 @@
-//! A client of the PMI-1 wire protocol, which MPICH's, Intel's and Slurm's process managers speak:
-//! lines of `key=value` words, each asked and answered in turn. The client puts one value into the
-//! job's key-value space, waits at the barrier, and gets the value.
+//! A client of the PMI-1 wire protocol, which MPICH's, Intel's and Slurm's process managers speak.
+//! Commands and answers are lines of `key=value` words, and each command is answered before the
+//! next. The client puts one value into the job's key-value space, waits at the barrier, and gets
+//! the value.
 
 use super::descriptor::adopt;
 use super::service::ServiceError;
@@ -70,7 +71,8 @@ impl Pmi {
         let mut pmi = Pmi { stream, buffer: Vec::new(), space: String::new(), value_bytes_max: 0 };
         if let Some(id) = id {
             pmi.ask(&format!("initack pmiid={id}"), "initack")?;
-            // The manager sends size, rank and debug unasked; the environment has them.
+            // The manager sends size, rank and a debug flag unasked. They are skipped: size and
+            // rank are known from the environment.
             for _ in 0..3 {
                 pmi.answer("set")?;
             }

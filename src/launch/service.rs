@@ -17,7 +17,7 @@ pub enum ServiceError {
     /// The service's host name has no address.
     #[error("cannot connect: its name has no address")]
     NoAddress,
-    /// No connection could be made until the deadline.
+    /// No connection could be made before the deadline.
     #[error("cannot connect: {0}")]
     Connect(io::Error),
     /// The inherited descriptor cannot be used.
@@ -41,11 +41,11 @@ pub enum ServiceError {
     #[error("{0}")]
     Io(Errno),
     /// A value is too long for the protocol, or contains blanks.
-    #[error("a value of {bytes} bytes does not fit its {bytes_max} bytes")]
+    #[error("a value of {bytes} bytes is not shorter than its limit of {bytes_max}, or has blanks")]
     Unfit {
         /// Length of the value, in bytes.
         bytes: usize,
-        /// The longest value that the service accepts, in bytes.
+        /// The limit of the service, in bytes: a value must be shorter.
         bytes_max: usize,
     },
     /// The service answered another command.
@@ -103,7 +103,7 @@ pub enum ServiceError {
         error: Box<ServiceError>,
     },
     /// The value that rank 0 published is not a unique id.
-    #[error("what rank 0 has published is {0}")]
+    #[error("the unique id that rank 0 has published: {0}")]
     NoId(ccl_bootstrap::IdentityError),
     /// The barrier of all ranks failed.
     #[error("not all ranks came: {0}")]

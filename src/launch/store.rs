@@ -2,11 +2,11 @@
 //! wire protocol that sets one key and waits for it.
 //!
 //! All integers are little endian, as on every host that runs the store; strings and values have an
-//! eight-byte length in front. The stores of PyTorch 2.1 and later begin a connection with a
-//! validation and number their commands from there; older ones know no validation and count from
-//! `SET`. No message names the dialect, but an older store answers `GETNUMKEYS`. A recent one
-//! closes a connection without a validation or, if it is a libuv server, ignores it. Agents with
-//! that server set the variable behind `is_recent`.
+//! eight-byte length in front. In the dialect of PyTorch 2.1 and later, a connection begins with a
+//! validation, which is command 0, and `SET` is command 1. Older stores know no validation, and
+//! `SET` is command 0. No message names the dialect, but an older store answers `GETNUMKEYS`. A
+//! recent one closes a connection without a validation or, if it is a libuv server, ignores it.
+//! Agents with a libuv server set the variable that `is_recent` is read from.
 
 use super::service::ServiceError;
 use super::stream::LauncherStream;
@@ -120,7 +120,7 @@ impl Store {
         if length > VALUE_BYTES_MAX {
             return Err(ServiceError::Foreign { key: key.to_owned(), bytes: length });
         }
-        // The check above makes it fit any usize.
+        // The check above bounds the length, so that it fits any usize.
         let mut value = vec![0; length as usize];
         self.stream.read_exact(&mut value)?;
         Ok(value)

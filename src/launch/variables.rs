@@ -1,4 +1,4 @@
-//! The environment, read once and strictly. Every variable that this library reads goes through
+//! Strict reading of the environment. Every variable whose value this library reads goes through
 //! this module.
 
 use super::LaunchError;

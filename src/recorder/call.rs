@@ -43,7 +43,8 @@ impl CallRecord {
         if !check {
             return 0;
         }
-        // A multiplicative mix: cheap, and any two calls that differ in one field differ here.
+        // A multiplicative mix: cheap, and two calls that differ in one field hardly ever get the
+        // same tag.
         let mixed = (kind ^ count.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         sequence << 32 | mixed >> 32
     }

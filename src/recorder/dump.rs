@@ -21,7 +21,7 @@ pub(super) fn dump(snapshot: &Snapshot, to: &str) {
     }
 }
 
-/// Returns a file's name, with this process for %p and the rank for %r.
+/// Returns a file's name, with the process id in place of `%p` and the rank in place of `%r`.
 pub(super) fn path(name: &str, rank: Rank) -> String {
     let process = std::process::id().to_string();
     name.replace("%p", &process).replace("%r", &rank.to_string())

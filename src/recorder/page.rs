@@ -256,7 +256,7 @@ mod tests {
         let mut state = 1u64;
         let mut random = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            // Small numbers are often right, large ones never.
+            // Small numbers are often valid values, large ones never are.
             if state >> 62 == 0 { state >> 60 } else { state }
         };
         for round in 0..2_000 {

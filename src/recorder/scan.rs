@@ -56,7 +56,8 @@ pub struct Member {
     note: Note,
 }
 
-/// Reads the recordings of all ranks of this user on this machine, or of those of one process.
+/// Reads the recordings of all ranks of this user on this machine, or only of the ranks of one
+/// process.
 ///
 /// # Errors
 ///

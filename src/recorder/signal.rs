@@ -35,12 +35,12 @@ fn disposition() -> Option<libc::sighandler_t> {
 }
 
 fn take() {
-    // SAFETY: as above.
+    // SAFETY: zeroes are a valid `sigaction`, as in `disposition`.
     let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
     ours.sa_sigaction = count_one as extern "C" fn(libc::c_int) as libc::sighandler_t;
     // Interrupted system calls of the program restart.
     ours.sa_flags = libc::SA_RESTART;
-    // SAFETY: the handler only adds to an atomic, which a signal handler may, and lives as long as
-    // the process. Should it fail, the signal stays as it was.
+    // SAFETY: the handler only adds to an atomic, which a signal handler may do, and lives as long
+    // as the process. If the call fails, the signal stays as it was.
     unsafe { libc::sigaction(libc::SIGUSR1, &raw const ours, std::ptr::null_mut()) };
 }

@@ -202,7 +202,7 @@ impl fmt::Display for Snapshot {
         }
         writeln!(f)?;
         if let Some(failure) = &self.failure {
-            writeln!(f, "ferroccl: it has ended: {failure}")?;
+            writeln!(f, "ferroccl: the communicator has ended: {failure}")?;
         }
         for operation in &self.operations {
             writeln!(f, "ferroccl: {operation}")?;

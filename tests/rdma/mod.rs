@@ -192,7 +192,8 @@ fn large_messages_are_copied_at_neither_end() {
             "{zero_copy} of {sent} messages were sent from where they lay"
         );
     }
-    // A late rank finds messages in their slots, so only some messages must be placed directly.
+    // A late rank finds messages in their slots, so the test only requires that some messages were
+    // placed directly.
     let placed: u64 = seen.iter().map(|[_, _, placed]| placed).sum();
     assert!(placed > 0, "no message came past its slot");
 }

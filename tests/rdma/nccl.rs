@@ -47,7 +47,7 @@ fn as_one(names: &[String]) -> c_int {
     let number = |name: &&str| (0..).find(|device| pair::name(*device) == *name).unwrap();
     let mut parts = Parts::of(&names.iter().map(number).collect::<Vec<_>>());
     let mut made = -1;
-    // SAFETY: the places are this call's.
+    // SAFETY: both pointers lead to variables of this function.
     ok(unsafe { (NET.make_device.unwrap())(&mut made, &mut parts) });
     assert_eq!(pair::name(made), names.join("+"));
     made
@@ -106,7 +106,7 @@ fn on([listening, connecting]: &[Vec<String>; 2]) {
     ok(unsafe { (NET.finalize.unwrap())(context) });
     // After another `init`, NCCL counts the devices and makes virtual devices again.
     let (context, mut count) = (init(), 0);
-    // SAFETY: the number's place is this call's.
+    // SAFETY: the pointer leads to a variable of this function.
     ok(unsafe { (NET.devices.unwrap())(&mut count) });
     assert_eq!(count, 4);
     assert_eq!(as_one(connecting), 4);

@@ -52,8 +52,8 @@ enum Chore {
     CompareTransports(compare::Options),
     /// Build and pack what users install: the plugin for NCCL in a tarball and in a Python wheel.
     Dist(dist::Options),
-    /// Make a folder that checks, anywhere with a GPU and PyTorch, what needs one, and run it if
-    /// this machine has a GPU.
+    /// Make a folder of checks that need a GPU, for any machine with a GPU and PyTorch, and run it
+    /// if this machine has a GPU.
     Gpu(gpu::Options),
     /// Test RDMA between Soft-RoCE devices in a small virtual machine: the suite of that name.
     Softroce,

@@ -30,7 +30,7 @@ pub(super) enum Action {
     Fail(Failure),
 }
 
-/// Per rank: its progress, and the verdict that it had accepted, with the coordinator that asked.
+/// Per rank: its progress, and the verdict that it has accepted, with that verdict's coordinator.
 type Promises = BTreeMap<Rank, (u64, Option<(Rank, Verdict)>)>;
 
 #[derive(Debug)]
@@ -69,7 +69,7 @@ pub(super) struct Agreement {
     seen: (u64, Rank, u32),
     route: Option<ConnectionId>,
     lead: Option<Lead>,
-    /// Rank that should coordinate, and since when nothing has come from it.
+    /// Rank that should coordinate, and the start of the wait for its next question.
     awaited: (Rank, Instant),
     pub(super) rendezvous_port: Option<u16>,
     actions: VecDeque<Action>,
@@ -133,8 +133,9 @@ impl Agreement {
         facts.first.is_some() && facts.condemned.is_none() && is_due(facts, true)
     }
 
-    /// Checks whether this rank must coordinate, and continues as coordinator where it can. With
-    /// `regular` it repeats its question: answers get lost if a rank that forwards them dies.
+    /// Checks whether this rank must coordinate, and continues as coordinator where it can. If
+    /// `regular` (at a heartbeat), a coordinator repeats its question: answers get lost if a rank
+    /// that forwards them dies.
     pub(super) fn drive(
         &mut self,
         facts: &Facts,
@@ -350,10 +351,10 @@ impl Lead {
     }
 }
 
-/// Returns whether a verdict is lacking: there is none, or one of its survivors has died since.
-/// Many ranks die after a verdict because their programs end, so deaths count only if `regular`: at
-/// a heartbeat, not as soon as they are known.
-/// The departure of a survivor counts only if this rank wants to go on.
+/// Returns whether a verdict is lacking: there is none yet, or a survivor of the last one has died
+/// or left since. A death counts only if `regular` (at a heartbeat), not as soon as it is known:
+/// many ranks die after a verdict because their programs end. A departure counts only if this rank
+/// wants to go on.
 fn is_due(facts: &Facts, regular: bool) -> bool {
     match &facts.verdict {
         None => true,

@@ -16,7 +16,7 @@ pub(super) enum Breach {
     Message(#[from] MessageError),
     #[error(transparent)]
     Join(#[from] MemberJoinError),
-    #[error("a message about a rank that is not among the {ranks}")]
+    #[error("a message about a rank that is not among the {ranks} ranks")]
     UnknownRank { ranks: u32 },
     #[error("a part of exchange {sequence}, which is not in progress")]
     NotInProgress { sequence: u64 },

@@ -16,7 +16,7 @@ pub enum MemberJoinError {
     ClosedEarly,
     /// The other side closed the connection after it got this side's proof.
     #[error(
-        "it closed the connection when this process answered its challenge: they have \
+        "it closed the connection when this process answered its challenge: the two have \
          different secrets; give all ranks the same FERROCCL_SECRET or unique id"
     )]
     SecretRefused,

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Largest number of strangers at a control port at once.
+/// Largest number of connections at a control port that have not introduced themselves yet.
 const STRANGERS_MAX: usize = 64;
 
 /// Timing of signs of life, and of giving up on a peer.
@@ -80,7 +80,7 @@ pub enum NoVerdict {
     /// Too many ranks are silent.
     #[error(
         "{living} ranks are here, but {silent} are silent and could live on behind a broken \
-         network: the smaller side must not decide; restore the network and start anew"
+         network: these ranks have no quorum; restore the network and start anew"
     )]
     NoQuorum {
         /// Number of ranks that this rank knows to live.
@@ -110,10 +110,10 @@ pub struct Control {
     roster: Vec<u8>,
     /// Initial neighbours that have been connected.
     linked: BTreeSet<Rank>,
-    /// Parts for neighbours that have not connected yet: ranks that have all their neighbours may
-    /// already start an exchange.
+    /// Parts of exchanges for neighbours that have not connected yet. Other ranks may already start
+    /// an exchange, once their own neighbours have connected.
     early: BTreeMap<Rank, Vec<u8>>,
-    /// Ranks that could not be reached, and until when this rank does not try them again.
+    /// Ranks that could not be reached, with the earliest time of the next attempt.
     dial_backoff: BTreeMap<Rank, Instant>,
     heartbeat_next: Instant,
     ticked: Instant,
@@ -291,7 +291,7 @@ impl Control {
         }
     }
 
-    /// Returns whether the driver must close this connection now; this state has then forgotten it.
+    /// Returns whether the driver must close this connection now; if so, it is also removed here.
     pub fn is_over(&mut self, connection: ConnectionId) -> bool {
         let over = |link: &Link| link.is_closing() && link.outbox.is_empty();
         if self.links.get(&connection).is_some_and(over) {
@@ -392,8 +392,8 @@ impl Control {
         }
     }
 
-    /// Ends the communicator for all ranks, and blames `rank`: this rank, or one that it found
-    /// failed.
+    /// Ends the communicator for all ranks, and blames `rank`: this rank, or another rank whose
+    /// failure this rank has noticed.
     pub fn report(&mut self, rank: Rank, text: String, now: Instant) {
         let reason = if rank == self.rank {
             FailureReason::Aborted { text }
@@ -406,8 +406,9 @@ impl Control {
         }
     }
 
-    /// Gives up because of a request from outside. Before any failure, this is a failure. After
-    /// one, the other survivors learn that this rank does not go on with them.
+    /// Gives up because of a request from outside. If no rank has failed yet, this is reported as
+    /// the failure of this rank. After a failure, the other survivors learn that this rank does not
+    /// go on with them.
     pub fn give_up(&mut self, text: String, now: Instant) {
         let rank = self.rank;
         if self.facts.first.is_none() {

@@ -1,6 +1,6 @@
-//! Facts about the ranks: a set that only grows, and that every rank passes on to its neighbours in
-//! the order in which it learned them. A rank that knows a fact therefore knows everything that the
-//! source of the fact had known before.
+//! Facts about the ranks. Every rank keeps the facts in a log that only grows, and passes them on
+//! to its neighbours in the order in which it learned them. A rank that knows a fact therefore
+//! knows everything that the source of the fact had known before.
 
 use super::failure::{Failure, FailureReason};
 use super::message::Message;
@@ -16,7 +16,7 @@ pub(super) struct Facts {
     pub(super) dead: BTreeMap<Rank, FailureReason>,
     /// Ranks that left, with the number of exchanges that each took part in.
     pub(super) left: BTreeMap<Rank, u64>,
-    /// Cause of the end, as far as this rank knows.
+    /// Cause of the communicator's end, as far as this rank knows.
     pub(super) first: Option<Failure>,
     /// Failure that the other ranks report of this rank, which then takes part in nothing any more.
     pub(super) condemned: Option<Failure>,

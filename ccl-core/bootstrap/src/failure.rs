@@ -42,7 +42,7 @@ pub enum FailureReason {
         #[serde(with = "Text::<TEXT_BYTES_MAX>")]
         text: String,
     },
-    /// Another rank found this rank failed.
+    /// Another rank reported the failure of this rank.
     #[error("failed, says rank {by}: {text}")]
     Reported {
         /// Rank that reports the failure.

@@ -1,4 +1,4 @@
-//! Length-prefixed frames: four bytes of length (little endian, the body alone), then the body.
+//! Length-prefixed frames: the length of the body in four bytes (little endian), then the body.
 
 use thiserror::Error;
 

@@ -130,8 +130,8 @@ pub fn join_root(data: &[u8]) {
     }
 }
 
-/// Tests joining at another rank, or asking for all members: the listener there sends anything,
-/// before or after it has proved that it knows the secret.
+/// Tests a rank other than 0 that joins, or asks for all members: the listener that it connects to
+/// sends anything, before or after that listener has proved that it knows the secret.
 pub fn join_member(data: &[u8]) {
     let mut script = Script(data);
     let stage = script.byte();
@@ -233,7 +233,7 @@ fn control_of(rank: u32) -> Control {
     Control::new(rank, RANKS, secret(), timing, Arc::default(), Instant::ZERO)
 }
 
-/// Connects two neighbours. Returns the first one's number of the connection; `rank` is its rank.
+/// Connects two neighbours. Returns the number that the connection has at `one`, the rank `rank`.
 fn connect(one: &mut Control, other: &mut Control, rank: u32) -> u64 {
     let dial = |from: &mut Control, to: u32| {
         std::iter::from_fn(|| from.next_dial()).find(|(_, rank)| *rank == to)

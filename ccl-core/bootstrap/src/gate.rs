@@ -23,7 +23,7 @@ pub struct Strays {
     pub wrong_secret: u64,
     /// Connections that speak another version of the protocol.
     pub wrong_version: u64,
-    /// Connections that did not introduce themselves in time, or exceeded the limit.
+    /// Connections closed before they had introduced themselves: too slow, too many, or too late.
     pub slow: u64,
 }
 

@@ -87,7 +87,7 @@ impl Secret {
     /// it over loopback alone, unless the driver is told otherwise.
     pub const PUBLIC: Secret = Secret([0; SECRET_BYTES]);
 
-    /// Returns the secret that consists of 32 random bytes.
+    /// Returns the secret that consists of these bytes, which must be random.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; SECRET_BYTES]) -> Secret {
         Secret(bytes)
@@ -107,8 +107,8 @@ impl Secret {
     #[must_use]
     pub fn derive(&self, purpose: &[u8]) -> [u8; SECRET_BYTES] {
         let mut digest = Sha256::new();
-        // No keyed construction is needed to keep purposes apart: the secret comes first and has
-        // a fixed length, and the digest is never extended.
+        // No keyed construction is needed to keep purposes apart: the secret comes before the
+        // purpose and has a fixed length, and the digest is never extended.
         digest.update(b"ferroccl derived key ");
         digest.update(self.0);
         digest.update(purpose);

@@ -92,8 +92,7 @@ impl MemberJoin {
         Some(in_words(ranks, *count).to_string())
     }
 
-    /// Takes in bytes that arrived. Bytes after the end of joining stay in `bytes`, for what comes
-    /// next.
+    /// Takes in bytes that arrived. Bytes after the end of joining stay in `bytes`.
     pub fn received(&mut self, bytes: &mut &[u8]) {
         while self.outcome.is_none() {
             match self.decoder.feed(bytes) {

@@ -24,13 +24,13 @@ pub(super) enum Stage {
     Closing,
 }
 
-/// A connection and what is under way on it.
+/// A connection: its stage, and the bytes under way in both directions.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) stage: Stage,
     pub(super) decoder: Decoder,
     pub(super) outbox: Vec<u8>,
-    /// Time of the last sign of the peer, or of the connection's start.
+    /// Time when the last bytes came from the peer, or when the connection began.
     pub(super) last_received: Instant,
 }
 

@@ -105,12 +105,13 @@ impl Roster {
 pub struct Referral {
     /// Value that tells this communicator from every other that has the same secret.
     pub session: [u8; 32],
-    /// Ranks that have the roster earlier, nearest first, and their contacts; the last is rank 0.
+    /// Ranks that get the roster before the receiver of this message, with their contacts: nearest
+    /// in the tree first, rank 0 last.
     pub elders: Vec<(Rank, Contact)>,
 }
 
 /// Returns the ranks that have the roster before `rank` has it, nearest first: the ancestors of
-/// `rank` in the binomial tree in which a rank's parent lacks the lowest bit of that rank.
+/// `rank` in the binomial tree. The parent of a rank is its number with the lowest set bit cleared.
 pub(super) fn elders(rank: Rank) -> impl Iterator<Item = Rank> {
     let parent = |rank: &Rank| (*rank > 0).then(|| rank & (rank - 1));
     std::iter::successors(parent(&rank), parent)

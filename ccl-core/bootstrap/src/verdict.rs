@@ -30,8 +30,8 @@ pub struct Verdict {
 /// Question of a coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Question {
-    /// Request to promise to heed no lower coordinator, to stop completing operations, and to
-    /// report how far the rank is.
+    /// Request to stop completing operations, to report how far the rank is, and to promise to heed
+    /// no lower coordinator.
     Prepare,
     /// Request to accept this verdict.
     Accept(Verdict),

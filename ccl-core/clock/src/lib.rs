@@ -1,5 +1,5 @@
-//! Clock of ferroccl, for code that passes the time to the core or waits by itself. The core never
-//! reads a clock.
+//! Clock of ferroccl, for code that passes the time to the core, or that waits outside the core.
+//! The core never reads a clock.
 
 use ccl_core::time::Instant;
 use rustix::time::{ClockId, clock_gettime};

@@ -1,4 +1,4 @@
-//! Doorbells, which wake a rank that sleeps when something has arrived.
+//! Doorbells: each wakes its owner, a sleeping rank, when something has arrived.
 //!
 //! Each rank has one doorbell in memory that its peers map. Ringing loads a line that is almost
 //! always in the ringer's cache; it costs a store and a system call only if the owner sleeps. The
@@ -75,8 +75,8 @@ impl Doorbell {
         };
         let before = rings.load(Ordering::Relaxed);
         sleeping.store(1, Ordering::Relaxed);
-        // SeqCst: the announcement comes before the owner's last look. A ring that `before` counts
-        // already cannot end the sleep, but the look sees its data.
+        // SeqCst: the announcement comes before the owner's last look. A ring that is already
+        // counted in `before` cannot end the sleep, but the look sees the data that it announced.
         fence(order::announce());
         if !arrived() {
             (self.parking.sleep)(rings, before, at_most);

@@ -1,4 +1,4 @@
-//! Safe access to raw and mapped memory: regions whose owner vouches for them, regions that another
+//! Safe access to raw and mapped memory: regions of this process alone, regions that another
 //! process maps too, and the lock-free structures that live in them.
 //!
 //! * [`Region`]: an address range with an owner that keeps it alive.

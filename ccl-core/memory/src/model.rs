@@ -15,7 +15,8 @@ mod tests;
 pub(crate) struct Payload {
     #[cfg(loom)]
     cell: loom::cell::UnsafeCell<u64>,
-    // Shuttle looks for wrong values: an atomic, so that other threads can run in between.
+    // Shuttle finds wrong values, not races. The cell is an atomic, so that shuttle can run other
+    // threads between two accesses.
     #[cfg(shuttle)]
     cell: AtomicU64,
 }
@@ -61,7 +62,7 @@ struct Memory {
     _lines: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the payload's cells are accessed through the checker, which tells races apart.
+// SAFETY: the payload's cells are accessed through the checker, which detects races.
 #[cfg(loom)]
 unsafe impl Send for Memory {}
 // SAFETY: as above.

@@ -237,7 +237,7 @@ impl Receiver {
         let due = self.fifo.next + u64::from(self.fifo.shape.slots);
         if (due - self.credited) * 2 >= u64::from(self.fifo.shape.slots) {
             self.credited = due;
-            // Release: our reads of the slot come before the grant.
+            // Release: our reads of the slot come before the credit.
             self.fifo.credits().store(due, order::credit());
         }
     }

@@ -63,10 +63,10 @@ orderings! {
     credit = Release;
     /// Slots: the receiver's reads of a slot come before the sender's writes to it.
     credited = Acquire;
-    /// Doorbell: what was published comes before the ring.
+    /// Doorbell: the published data comes before the ring.
     ring = Release;
     /// Doorbell: the announcement of a sleep comes before the last look, and the look sees all data
-    /// published before a ring that is counted.
+    /// published before a ring that the sleeper has already counted.
     announce = SeqCst;
     /// Record: the number is cleared before any word changes.
     hide = Release;

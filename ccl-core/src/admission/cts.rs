@@ -1,20 +1,21 @@
 //! CTS (clear to send): a receiver names the memory of a message before the message is sent.
 //!
 //! A CTS is a record of a message's number, length and tag and of the memory for it. The receiver
-//! writes the record into the sender's *CTS ring*. The write has no immediate, so it consumes no
-//! receive request: before each message that is long enough, the sender checks the ring. A message
-//! that has a CTS is placed in that memory, without a header, and its immediate says so. A message
-//! that is sent before its CTS arrives, or has another length or tag, goes to its slot. No send
-//! waits for a CTS. A CTS is not a credit: the message still needs one, and still takes its slot.
+//! writes the record into the sender's *CTS ring*. The write has no immediate: it consumes no
+//! receive request and does not notify the sender. The sender therefore checks the ring before each
+//! message that is long enough for zero copy. A message that has a CTS is placed in the named
+//! memory, without a header, and its immediate says so. A message that is sent before its CTS
+//! arrives, or has another length or tag, goes to its slot. No send waits for a CTS. A CTS is not a
+//! credit: the message still needs a credit, and still takes its slot.
 //!
-//! A CTS holds for one message, by its number. The device may be writing a record while it is read,
-//! so each record has a checksum over its words; a torn record counts as absent.
+//! A CTS is valid only for the message with its number. The device may be writing a record while
+//! the CPU reads it, so each record has a checksum over its words; a torn record counts as absent.
 
 use std::ops::Range;
 
 use crate::transport::CTS_BYTES_MAX;
 
-/// Records of each link: the most messages that can have a CTS at once.
+/// Number of records per link: the most messages that can have a CTS at once.
 pub(super) const RECORDS: usize = 8;
 /// Bytes of a record.
 pub(super) const RECORD_BYTES: usize = CTS_BYTES_MAX;
@@ -146,7 +147,7 @@ impl Preposts {
         self.preposted = end;
     }
 
-    /// Returns whether a put of the record that this message would use is in flight.
+    /// Returns whether the record at this message's index has a put in flight.
     pub(super) fn is_busy(&self, number: u64) -> bool {
         self.busy[index(number)]
     }

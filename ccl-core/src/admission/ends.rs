@@ -41,7 +41,8 @@ impl Sender {
         self.0.done((number % slots as u64) as usize);
     }
 
-    /// Takes a credit for messages below this number; returns false if it exceeds the slots.
+    /// Takes a credit for messages below this number. Returns false if the credit would allow more
+    /// messages than there are slots.
     pub fn credit(&mut self, below: u64) -> bool {
         self.0.credit(below as u32) != CreditOutcome::Forged
     }

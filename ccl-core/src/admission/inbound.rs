@@ -57,8 +57,7 @@ impl Inbound {
         }
     }
 
-    /// Returns the slot of the message whose number is the next one plus `after`; none beyond the
-    /// window of the slots.
+    /// Returns the slot of message `next + after`; none if `after` is at least the number of slots.
     fn index(&self, after: u64) -> Option<usize> {
         let slots = self.slots as usize;
         let after = usize::try_from(after).ok().filter(|after| *after < slots)?;
@@ -81,7 +80,8 @@ impl Inbound {
         self.next
     }
 
-    /// Returns whether a message has arrived; false beyond the window of the slots.
+    /// Returns whether a message has arrived; false if the message is so far ahead that it has no
+    /// slot yet.
     pub(super) fn has_arrived(&self, number: u64) -> bool {
         number
             .checked_sub(self.next)
@@ -115,7 +115,7 @@ impl Inbound {
         (self.next + after < self.granted && !self.arrived[slot]).then_some(slot)
     }
 
-    /// Returns the memory of a message that was placed directly.
+    /// Returns the memory that this rank's CTS named for a message, if a CTS was sent for it.
     pub(super) fn placement(&self, number: u32) -> Option<Placement> {
         self.preposts.placement(self.next + ahead(self.next, number))
     }
@@ -126,7 +126,8 @@ impl Inbound {
         self.past[slot] = past;
     }
 
-    /// Marks the credit as announced; returns it if it is not the initial one.
+    /// Marks the credit as announced. Returns the credit if it exceeds the initial one, which the
+    /// offer announces.
     pub(super) fn renewed(&mut self) -> Option<u64> {
         self.announced = self.granted;
         (self.granted > u64::from(self.reserved)).then_some(self.granted)

@@ -1,15 +1,16 @@
 //! Admission: credits and CTS over lanes that only put. This is the protocol of *message* links.
 //!
 //! A link (peer, channel) is a FIFO in each direction. The receiver owns its slots, in memory that
-//! it shares with that sender alone. The sender fills a staging slot and puts it, header and
-//! payload together, into the slot of message number m, which is m mod slots.
+//! it shares with that sender alone. The sender fills a staging slot and puts header and payload
+//! together into slot m mod n, where m is the message's number and n the number of slots.
 //!
 //! * **The receiver admits every message.** A *credit* admits one message to its slot. Credits
 //!   travel as a count: messages with lower numbers may be sent. Credits are given when the link is
 //!   made and renewed as slots are freed. Message headers carry the count for the other direction;
 //!   without messages, the count travels alone once half of the reserved slots are free.
-//! * **The immediate identifies the message** by channel and number, that is slot and lap. The
-//!   immediate of a message that was not granted, or arrived before, is refused and counted.
+//! * **The immediate identifies the message** by channel and number; the slot follows from the
+//!   number. The immediate of a message that was not granted, or arrived before, is refused and
+//!   counted.
 //! * **Puts may arrive in any order.** Messages that overtake others wait in their slots. Credits
 //!   without a message travel in the immediate of an empty put; a count that is not above the
 //!   highest one so far is ignored.
@@ -66,8 +67,8 @@ pub struct Config {
     pub slots: u32,
     /// The longest payload of a message; the same on all ranks.
     pub slot_bytes: usize,
-    /// Slots that each link has even if the budget holds fewer; 0 counts as 1. With two, messages
-    /// can be forwarded slot by slot ([`crate::lower::lower_for_slots`]).
+    /// Slots that each link has even if the budget holds fewer; 0 counts as 1. With two, a message
+    /// can be forwarded directly from slot to slot ([`crate::lower::lower_for_slots`]).
     pub slots_min: u32,
     /// Bytes that all peers together may have under way towards this rank.
     pub budget_bytes: usize,
@@ -161,8 +162,8 @@ impl Config {
     }
 }
 
-/// Counters of all links. Counters that each peer has too ([`PeerStatistics`]) are the sums over
-/// the peers that are still connected.
+/// Counters of all links. `stalls`, `sent`, `received`, `zero_copy_sent` and `zero_copy_received`
+/// are the sums of [`PeerStatistics`] over the peers that are still connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Bytes, with headers, of messages that were published and are not yet done.

@@ -22,8 +22,8 @@ pub enum OfferError {
     Version(u32),
     /// Channels or slots that do not match.
     #[error(
-        "{channels} channels with {slots} slots of {slot_bytes} bytes against {own_channels} and \
-         {own_slot_bytes} bytes here; configure all ranks alike"
+        "it has {channels} channels with {slots} slots of {slot_bytes} bytes, this rank has \
+         {own_channels} channels and slots of {own_slot_bytes} bytes; configure all ranks alike"
     )]
     Unlike {
         /// Number of the peer's channels.
@@ -48,7 +48,7 @@ pub(super) struct Offer {
     pub(super) slots: u32,
     /// Slots that are granted from the start.
     pub(super) reserved: u32,
-    /// CTS records that each link has, behind all slots; 0 for none.
+    /// Number of CTS records of each link; their memory follows that of all slots. 0 for none.
     pub(super) records: u32,
     pub(super) slot_bytes: u64,
     pub(super) key: RemoteKey,

@@ -79,7 +79,8 @@ impl Outbound {
         self.slot as usize
     }
 
-    /// Returns whether the next message may be written. Counts a stall when that changes to false.
+    /// Returns whether the next message may be written. Counts a stall when the result changes from
+    /// true to false.
     pub(super) fn ready(&mut self, now: Option<Instant>, stalls: &mut u64) -> bool {
         let granted = self.next < self.granted;
         let ready = granted && self.busy[self.staging] == 0;

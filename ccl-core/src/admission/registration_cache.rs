@@ -64,7 +64,8 @@ impl CachedMemory {
         self.region.start().addr()
     }
 
-    /// Registers the memory. None if its owner has ended it.
+    /// Registers the memory, if it is not registered yet. None if its owner has called
+    /// [`CachedMemory::end`].
     fn register(&self, device: &Arc<dyn Device>) -> Result<Option<MrKey>, TransportError> {
         let mut state = self.state();
         match &*state {
@@ -86,7 +87,7 @@ impl CachedMemory {
     }
 }
 
-/// Ends a registration, under the lock of its state.
+/// Ends a registration. The caller holds the lock of the state.
 fn withdraw(state: &mut State) {
     if let State::Registered(device, key) = state {
         // If the key is unknown, its registration has ended already.

@@ -1,7 +1,8 @@
 //! Rendezvous of links: a peer is connected when a schedule first needs it.
 //!
 //! Both ends request a connection: one to send, the other to receive. The higher rank dials and the
-//! lower one listens, so that only one is made. While a peer is busy, the connection waits.
+//! lower rank accepts, so that a pair makes a single connection. While a peer is busy and does not
+//! poll, the connection waits.
 
 use std::time::Duration;
 

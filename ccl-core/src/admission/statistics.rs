@@ -1,4 +1,4 @@
-//! Statistics per peer: what was sent and received, and how long sends waited for credits.
+//! Statistics per peer: messages sent and received, and the time that sends waited for credits.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use crate::time::Instant;
 
-/// Logarithm of the number of classes between two powers of two.
+/// Binary logarithm of the number of histogram classes per power of two.
 const STEPS_BITS: u32 = 2;
-/// Logarithm of the longest time in nanoseconds, 18 minutes; longer times are clamped.
+/// Binary logarithm of the longest time in nanoseconds, 18 minutes; longer times are clamped.
 const LONGEST_BITS: u32 = 40;
 const CLASSES: usize = ((LONGEST_BITS - STEPS_BITS + 1) << STEPS_BITS) as usize;
 

@@ -1,4 +1,5 @@
-//! Tests of edge cases of the counting. Other tests run links over the simulated transport.
+//! Tests of edge cases of message numbers, credits, sizes and encodings. Other tests run links over
+//! the simulated transport.
 
 use super::cts::{RECORD_BYTES, Record};
 use super::immediate::{ahead, behind};
@@ -74,7 +75,7 @@ fn pump(slots: u32, messages: u64) {
             credits.extend(inbound.release());
             taken += 1;
         }
-        // The newest first: the older ones are late.
+        // The newest credit arrives first, so the older ones are late.
         let low = |below: &u64| *below as u32 & (WRAP as u32 - 1);
         let verdicts: Vec<_> =
             credits.iter().rev().map(|below| outbound.credit(low(below))).collect();
@@ -281,8 +282,8 @@ fn what_a_message_tells_needs_no_grant_of_its_own() {
     assert_eq!(due, [106, 108]);
 }
 
-/// Returns the first number that may not be sent, the credits of the pool, and whether the link
-/// asks for more.
+/// Returns the number of the first message that may not be sent, the number of pool credits that
+/// the link has, and whether the link asks for more.
 fn standing(inbound: &mut Inbound) -> (u64, usize, bool) {
     (inbound.renew(), inbound.pooled(), inbound.asks_again())
 }

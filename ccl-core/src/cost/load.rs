@@ -1,8 +1,8 @@
 //! Count of the work of one rank in a call, without its waits and without executing its program.
 //!
 //! A schedule's loops are counted in strides: iterations do the same work as long as their messages
-//! stay between the same hosts and their parts have the same length. Counting a rank of a hundred
-//! thousand therefore takes hardly longer than counting one of ten.
+//! stay between the same hosts and their parts have the same length. Counting one rank among a
+//! hundred thousand therefore takes hardly longer than counting one among ten.
 
 use std::ops::Range;
 
@@ -106,7 +106,8 @@ impl Counting<'_> {
             if times > 0.0 {
                 self.body(body, depth + 1, at, times * f64::from(stride));
             }
-            // Iterations inside a stride stay alike for as long as both of its ends do.
+            // As outer loops advance, all iterations of a stride stay alike for as long as the
+            // first and the last of them do.
             at[depth] = first + stride - 1;
             let there = if stride > 1 { self.body(body, depth + 1, at, 0.0) } else { here };
             alike = least(alike, least(here, there));

@@ -1,6 +1,7 @@
 //! Prediction of the time of a collective, for one of its algorithms. With few ranks, the
 //! prediction is a walk through the call ([`super::walk`]). With many, the work of some ranks is
-//! added up, and scaled by the ratio of a walk to such a sum for fewer ranks.
+//! added up. The sum is multiplied by a factor from a similar call among fewer ranks: the time of a
+//! walk through that call, divided by the sum of its work.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ use crate::schedule::shape::{Seat, ShapeError, Sizes};
 use crate::topology::Hosts;
 use crate::types::Rank;
 
-/// Largest number of ranks and most chunks that are walked; larger calls are extrapolated.
+/// Largest numbers of ranks and of chunks that are walked; larger calls are extrapolated.
 const RANKS_MAX: u32 = 32;
 const CHUNKS_MAX: usize = 24;
 /// Ranks at either end of a host that are counted for the sum.
@@ -36,7 +37,7 @@ pub struct Programs {
     known: RefCell<BTreeMap<Rank, Arc<Program>>>,
     /// Outlines of the ranks that are counted.
     outlines: RefCell<BTreeMap<Rank, Arc<Outline>>>,
-    /// Programs of fewer ranks that represent these; none if these are few.
+    /// Programs of fewer ranks on similar hosts, which represent these ranks; none for few ranks.
     fewer: OnceCell<Option<Box<Programs>>>,
 }
 
@@ -105,7 +106,7 @@ pub struct Prediction {
     pub network_bytes: f64,
 }
 
-/// Resource that takes most of a time.
+/// Resource that takes most of the predicted time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// Messages that wait for each other.
@@ -177,7 +178,7 @@ fn small<'a>(call: &Call<'a>) -> Option<Call<'a>> {
     Some(Call { programs: fewer, count, ..*call })
 }
 
-/// Returns fewer hosts that are similar to these; none if these are few.
+/// Returns fewer hosts that are similar to these; none if these have few ranks.
 fn fewer(hosts: &Hosts) -> Option<Hosts> {
     let (ranks, count, size) = (hosts.ranks(), hosts.count(), hosts.largest());
     if ranks <= RANKS_MAX {
@@ -247,7 +248,7 @@ fn numbers(call: &Call<'_>, rank: Rank, split: u32) -> Result<CallParams, ShapeE
     Ok(CallParams { input, output, element_bytes, slot_bytes })
 }
 
-/// Returns the number of repetitions of the schedule.
+/// Returns the number of chunks; the schedule is executed once for each.
 fn chunks(call: &Call<'_>) -> Result<usize, ShapeError> {
     let outline = call.programs.outline(0);
     let numbers = numbers(call, 0, outline.split)?;
@@ -291,8 +292,8 @@ pub fn messages(
     Ok(walk(&mut executions, &scene, model, seen)?)
 }
 
-/// Predicts by addition: the latency of all steps, and the busiest port or processor of some hosts
-/// that represent all.
+/// Predicts by addition: the latency of all steps, plus the time of the busiest port or processor.
+/// Looks only at some hosts, which represent all.
 fn add_up(call: &Call<'_>, model: &Model) -> Result<Prediction, PredictError> {
     sum(call, model).map(|(all, _)| all)
 }

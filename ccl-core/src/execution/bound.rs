@@ -125,7 +125,7 @@ pub(super) struct Single {
     pub(super) send: Option<Rank>,
     /// Elements of the message.
     pub(super) elements: usize,
-    /// Operands before this one are sources, the others are targets.
+    /// Index of the first target among the operands; the operands before it are sources.
     pub(super) middle: usize,
     pub(super) last: bool,
     pub(super) locations: bool,

@@ -107,7 +107,8 @@ pub trait Ports {
     fn publish(&mut self, link: Link, message: Message);
     /// Gives the link's current received slot back to its sender.
     fn release(&mut self, link: Link);
-    /// Reports that a unit is done. For checkers; ports that move data ignore it.
+    /// Reports that a unit, a top-level fold or loop of the program, is done. For checkers; ports
+    /// that move data ignore it.
     #[inline]
     fn done(&mut self, _mark: Mark) {}
     /// Reports that a strand continues because a unit is done, in the turn that the mark names.
@@ -143,7 +144,7 @@ pub enum Progress {
 struct StrandState {
     /// Index of the next step.
     step: u32,
-    /// Number of chunks of this channel that are done.
+    /// Index of the current chunk among those of the channel, from 0.
     turn: usize,
     /// Step and turn up to which messages are preposted.
     scout: (u32, usize),
@@ -408,7 +409,8 @@ impl Execution {
                 state.step += 1;
                 continue;
             }
-            // The next chunk of the same message; after the last one the next message.
+            // Continues with the next chunk of the same message; after its last chunk, with the
+            // next message.
             state.turn += 1;
             chunk += *channels as usize;
             if chunk >= bound.chunks && state.step + 1 < end {

@@ -28,7 +28,8 @@ pub(super) fn fuse(schedule: &RankSchedule, relay: bool) -> (Vec<Lowered>, Vec<u
     (nodes, scratch)
 }
 
-/// Number of writes and reads of each scratch buffer in the text of the schedule.
+/// Number of writes and reads of each scratch buffer in the schedule; the body of a loop counts
+/// once.
 struct Uses {
     scratch: BTreeMap<u8, (u32, u32)>,
     /// True if a fold may pass a message from slot to slot.
@@ -72,7 +73,7 @@ impl Uses {
         }
     }
 
-    /// Returns whether the text writes this scratch buffer once and reads it `reads` times.
+    /// Returns whether the schedule writes this scratch buffer once and reads it `reads` times.
     fn only(&self, buffer: Buffer, reads: u32) -> bool {
         match buffer {
             Buffer::Scratch(id) => self.scratch.get(&id) == Some(&(1, reads)),
@@ -182,7 +183,8 @@ fn distinct_peers(run: &[Deferred]) -> bool {
     })
 }
 
-/// Evenly spaced ranks. The ranks of a loop are one or two series, regardless of their number.
+/// Evenly spaced ranks. The peers of a loop are usually one or two series, however many iterations
+/// the loop has.
 #[derive(Clone, Copy, Debug)]
 struct Series {
     least: u32,
@@ -191,7 +193,8 @@ struct Series {
 }
 
 impl Series {
-    /// Appends the peers of `repeat` terms. A run of equal peers becomes two equal series.
+    /// Appends the peers of `repeat` terms. A run of equal peers becomes two equal series, which
+    /// meet, so that the repetition is found.
     fn of(peer: &Affine, repeat: u32, into: &mut Vec<Series>) {
         let mut counters = [0; DEPTH];
         let mut first = 0;
@@ -264,8 +267,9 @@ fn source(slice: &Slice, repeat: u32, run: &[Deferred]) -> Source {
         .map_or(Source { location: memory(slice), repeat }, |deferred| deferred.source)
 }
 
-/// Absorbs the sends and copies of a fold's result right after it: they become targets of the fold.
-/// Drops the memory target if nothing else reads it. Returns the fold and the next node's index.
+/// Absorbs the sends and copies of a fold's result that come right after the fold: they become
+/// targets of the fold. Drops the memory target if nothing else reads it. Returns the fold and the
+/// next node's index.
 fn absorb(
     mut fold: Fold,
     written: Option<Slice>,

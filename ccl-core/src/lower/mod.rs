@@ -9,7 +9,8 @@
 //! A program consists of *strands*. Instructions of a strand run in order; strands run
 //! concurrently. All instructions that use one direction of one link are in one strand, so that
 //! messages keep their order. The remaining order between strands is inferred from the memory that
-//! they read and write, and becomes [`Instr::Await`].
+//! they read and write, and becomes [`Instr::Await`], which waits for a *unit*: a top-level fold or
+//! loop of another strand.
 
 mod fuse;
 mod strands;

@@ -7,7 +7,8 @@ use super::{Alias, Fold, Instr, Location, Program, Source, Strand};
 use crate::schedule::{Buffer, Counters, DEPTH, RankSchedule, TERM};
 use crate::types::Rank;
 
-/// Part of memory in dependencies; input and output share one index space (see [`Alias`]).
+/// Part of a buffer, for finding dependencies; input and output share one index space (see
+/// [`Alias`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cell {
     User(u32),
@@ -229,9 +230,9 @@ fn infer(units: &[Footprint], strand_of: &[usize]) -> BTreeMap<usize, Vec<(usize
     awaits
 }
 
-/// Drops the waits that others imply. Strands run in order: a unit that is done implies that all
-/// units before it in its strand are done, and any unit of this chunk that is done implies that all
-/// units of the chunk before are done.
+/// Drops the waits that others imply. A strand runs its units in order: if one of its units is done
+/// for a chunk, the units before it in the strand are done for this chunk, and all units of the
+/// strand are done for the chunk before.
 fn needed(
     awaits: BTreeMap<usize, Vec<(usize, u32)>>,
     strand_of: &[usize],

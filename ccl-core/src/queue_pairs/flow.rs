@@ -78,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns `each` flows from each of `hosts` hosts to one.
+    /// Returns `each` flows from each of `hosts` hosts to one other host.
     fn flows(hosts: u8, each: u16) -> Vec<Flow> {
         let flow = |host, number: u16| Flow {
             from: Ipv4Addr::new(10, 0, 0, host).into(),
@@ -98,7 +98,8 @@ mod tests {
         assert!((found / expected - 1.0).abs() < 0.08, "{flows} on {links}: {found}");
     }
 
-    /// Compares the measure with that of balls thrown into bins at random, for the paper's cases.
+    /// Compares the measure with its value for balls thrown into bins at random, for the paper's
+    /// cases.
     #[test]
     fn more_flows_are_spread_more_evenly() {
         is_about(&flows(100, 10), 16, 1.229);

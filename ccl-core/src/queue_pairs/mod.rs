@@ -2,14 +2,14 @@
 //! of a link.
 //!
 //! An Ethernet fabric hashes flows onto its links, and a collective has few flows: several queue
-//! pairs per peer give the hash more to spread ([Meta, SIGCOMM 2024], section 5: 16 for rings and
-//! trees, 4 where a rank has many peers already; whole messages in turn, because a message in parts
-//! is complete only with its slowest part). A fabric that spreads the packets of one queue pair by
-//! itself needs only one.
+//! pairs per peer give the hash more to spread. [Meta, SIGCOMM 2024], section 5, uses 16 queue
+//! pairs for rings and trees, and 4 where a rank has many peers already. Whole messages take the
+//! queue pairs in turn, because a split message is complete only with its slowest part. A fabric
+//! that spreads the packets of one queue pair by itself needs only one.
 //!
-//! Only the sender follows a rule. The receiver counts the parts that arrive, in any number. All
-//! ranks nevertheless have the same rules, which are compared when ranks join, because the rules
-//! also set the number of queue pairs.
+//! Only the sender follows a rule. The receiver counts the parts of a message that arrive, whatever
+//! their number. All ranks nevertheless have the same rules, which are compared when ranks join,
+//! because the rules also set the number of queue pairs.
 //!
 //! [Meta, SIGCOMM 2024]: https://doi.org/10.1145/3651890.3672233
 

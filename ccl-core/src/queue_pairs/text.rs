@@ -14,7 +14,7 @@ use crate::value::{Bytes, Value};
 
 /// Error for a policy that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{word:?} is {problem}, in a policy such as {EXAMPLE:?}")]
+#[error("{word:?} is {problem}; a correct policy is {EXAMPLE:?}")]
 pub struct PolicyError {
     /// Word at which reading stopped.
     pub word: String,
@@ -35,7 +35,7 @@ fn wrong(word: &str, problem: &'static str) -> PolicyError {
 
 fn number(word: &str, text: &str, most: usize) -> Result<usize, PolicyError> {
     let number = Bytes::read(text).map(|Bytes(number)| number).filter(|number| *number <= most);
-    number.ok_or_else(|| wrong(word, "no number that is possible there"))
+    number.ok_or_else(|| wrong(word, "no number, or too large"))
 }
 
 impl FromStr for Policy {
@@ -62,7 +62,7 @@ fn rule(text: &str) -> Result<Rule, PolicyError> {
         deeds.split_whitespace().try_for_each(|word| deed(&mut rule.striping, word))?;
     }
     if !(1..=PAIRS_MAX).contains(&rule.striping.pairs) {
-        return Err(wrong(deeds.trim(), "not of 1 to 64 queue pairs"));
+        return Err(wrong(deeds.trim(), "no rule with 1 to 64 queue pairs"));
     }
     Ok(rule)
 }
@@ -88,7 +88,7 @@ fn condition(rule: &mut Rule, word: &str) -> Result<(), PolicyError> {
     } else {
         for name in word.split(',') {
             let found = name.parse();
-            rule.collectives.push(found.map_err(|_| wrong(word, "no condition known"))?);
+            rule.collectives.push(found.map_err(|_| wrong(word, "no known condition"))?);
         }
     }
     Ok(())

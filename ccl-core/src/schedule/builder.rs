@@ -165,7 +165,7 @@ impl Builder {
     }
 }
 
-/// Returns one more than the largest part that `parts` names under these loops, or slightly more.
+/// Returns a number above every part that `parts` names under these loops, the least or nearly so.
 fn bound(parts: &Parts, loops: &[u32], repeat: u32) -> u32 {
     let count = |dimension: usize| loops.get(dimension).copied().unwrap_or(1);
     let first = parts.first.most(&[count(0), count(1), repeat]);

@@ -44,13 +44,13 @@ pub enum LineError {
     #[error("an algorithm has two times; keep one of each")]
     TwoTimes,
     /// A point that repeats an earlier line.
-    #[error("the same is measured before; keep one line")]
+    #[error("an earlier line has the same collective, ranks, hosts and bytes; keep one")]
     SamePoint,
     /// A tunable that an earlier line sets.
     #[error("{0} is set before; keep one line")]
     SetBefore(&'static str),
     /// A setting that a table cannot have.
-    #[error("a table may set these, to a value: {known}; {text:?} does not")]
+    #[error("{text:?} is not such a setting; a table may set these, to a value: {known}")]
     NotSettable {
         /// Text of the setting.
         text: String,

@@ -1,9 +1,10 @@
 //! Choice of the algorithm of a call: a function of facts that are equal on all ranks.
 //!
-//! A request of the call or of `FERROCCL_ALGO` decides. Without one, measurements on this machine
-//! decide, then the rules of the tuning table ([`tuning`]), then the library's own ([`rules`]). On
-//! one host, these were measured; on several, they send few bytes between hosts. A model, if given,
-//! can replace the variant of the library's own rules by one that it predicts to be faster.
+//! A request of the call or of `FERROCCL_ALGO` decides. Without one, the times in the tuning table
+//! ([`tuning`]) decide, then the rules of that table, then the library's own rules ([`rules`]). The
+//! library's rules for one host come from measurements; those for several hosts choose algorithms
+//! that send few messages or few bytes between hosts. A model, if given, can replace the variant
+//! that the library's rules choose by one that it predicts to be faster.
 
 pub mod line;
 pub mod rules;
@@ -162,7 +163,7 @@ fn by_rule<'a>(situation: &Situation<'a>) -> Result<Choice<'a>, ChoiceError> {
     Ok(Choice {
         algorithm: narrow.next().unwrap_or(algorithm),
         slot_fraction,
-        reason: "so many ranks that messages of others do not fit slots",
+        reason: "so many ranks that messages of other algorithms do not fit slots",
         rule: None,
     })
 }
@@ -244,8 +245,8 @@ fn tuned<'a>(situation: &Situation<'a>) -> Option<Choice<'a>> {
     Some(Choice { algorithm, slot_fraction: fastest.slot_fraction, reason, rule: None })
 }
 
-/// Fraction of the predicted time of the rules' variant. A model chooses only a variant that takes
-/// less: the errors of a model are larger than the differences between similar variants.
+/// Fraction of the predicted time of the rules' variant below which a model's variant replaces it.
+/// Below 1, because the errors of a model are larger than the differences between similar variants.
 const WORTH: f64 = 0.9;
 
 /// Returns the variant that a model predicts to be faster than that of the rules.
@@ -264,8 +265,9 @@ fn faster<'a>(situation: &Situation<'a>, rule: &Choice<'a>) -> Option<Choice<'a>
 }
 
 impl Situation<'_> {
-    /// Returns whether a model decides: there is one, and neither the call, a measurement nor a
-    /// rule of the table does.
+    /// Returns whether the choice needs a model's predictions: the table has a model, and neither a
+    /// request of the call nor a time or a rule of the table decides. Ignores a request of the
+    /// configuration.
     #[must_use]
     pub fn is_open(&self) -> bool {
         let Situation { collective, bytes, hosts, tuning, .. } = *self;

@@ -230,8 +230,8 @@ impl Tuning {
     /// Returns the content of a file: the table after a comment line that describes it.
     #[must_use]
     pub fn file(&self) -> String {
-        let head = "# What `ferroccl tune` has measured, in microseconds: the median, and by how \
-                    much half of the rounds were off.\n";
+        let head = "# Times measured by `ferroccl tune`, in microseconds: the median and, after ~, \
+                    half the distance between the quartiles.\n";
         head.to_owned() + &self.lines()
     }
 }
@@ -459,7 +459,7 @@ mod tests {
             (
                 "all_reduce ranks=2 hosts=1 bytes=8: ring=1\n\
                  all_reduce ranks=2 hosts=1 bytes=8: ring=2",
-                "line 2: the same is measured before",
+                "line 2: an earlier line has the same collective",
             ),
         ] {
             let error = text.parse::<Tuning>().unwrap_err().to_string();

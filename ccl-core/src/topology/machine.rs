@@ -117,9 +117,9 @@ pub struct Machine {
 pub enum Class {
     /// X: no connection, both are the same part.
     Same,
-    /// NV#: this number of links of accelerators.
+    /// NV#: this number of NVLinks between accelerators.
     Nv(u32),
-    /// XG#: this number of links of AMD's accelerators.
+    /// XG#: this number of Infinity Fabric links between AMD's accelerators.
     Xg(u32),
     /// PIX: at most one PCIe switch.
     Pix,
@@ -140,13 +140,13 @@ pub enum Class {
 /// The legend, in the terms of `nvidia-smi`.
 pub const LEGEND: &[(&str, &str)] = &[
     ("X", "itself"),
-    ("SYS", "PCIe and what joins NUMA nodes (QPI, UPI, Infinity Fabric)"),
-    ("NODE", "PCIe and what joins the PCIe host bridges of a NUMA node"),
+    ("SYS", "PCIe and the interconnect between NUMA nodes (QPI, UPI, Infinity Fabric)"),
+    ("NODE", "PCIe and the interconnect between the PCIe host bridges of a NUMA node"),
     ("PHB", "PCIe and a host bridge, as a rule the CPU's"),
     ("PXB", "several PCIe switches, and no host bridge"),
     ("PIX", "at most one PCIe switch"),
-    ("NV#", "so many NVLinks"),
-    ("XG#", "so many links of AMD's Infinity Fabric"),
+    ("NV#", "this number of NVLinks"),
+    ("XG#", "this number of AMD's Infinity Fabric links"),
     ("SHM", "memory that processors share"),
     ("NET", "the network: another host"),
 ];
@@ -300,7 +300,8 @@ impl Machine {
     }
 
     /// Returns the NIC nearest to a part. Among equally near NICs, the least used one according to
-    /// `taken` wins, then the first one: accelerators with as many NICs next to them get one each.
+    /// `taken` wins, then the first one: if accelerators share as many near NICs as there are
+    /// accelerators, each gets its own.
     #[must_use]
     pub fn nearest_nic(&self, part: usize, taken: &[u32]) -> Option<usize> {
         let used = |nic: &usize| taken.get(*nic).copied().unwrap_or(0);

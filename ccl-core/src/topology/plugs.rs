@@ -20,7 +20,7 @@ impl Plugs {
     ///
     /// In a path, the component `pciDDDD:BB` is a root complex (the last one, if there are
     /// several). The components after it are PCI functions, and all of them but the last are
-    /// bridges: a root port, and two for each switch, its own and that of one of its ports. The
+    /// bridges: a root port, and two for each switch, its upstream and a downstream port. The
     /// host bridge of a root complex is put under the `node` of the first path with that root
     /// complex, if there is one. Devices that share a bus behind a root port or a port of a switch
     /// are one card, as are functions of one address on the bus of a root complex; the other
@@ -84,9 +84,10 @@ impl Plugs {
 
 impl Locality {
     /// Returns the distance to another device of the same host, by the tree of the parts that their
-    /// paths describe ([`Plugs::plug`]). Devices on one root complex without a common bridge count
-    /// as far apart if their NUMA nodes are known to differ. If a device has no path, such as a
-    /// device in software, only the NUMA nodes count; without them the result is [`Class::Sys`].
+    /// paths describe ([`Plugs::plug`]). For devices on one root complex without a common bridge,
+    /// the result is [`Class::Sys`] if their NUMA nodes are known to differ. If a device has no
+    /// path, such as a device in software, only the NUMA nodes count; without them the result is
+    /// [`Class::Sys`].
     #[must_use]
     pub fn distance(&self, other: &Locality) -> Class {
         let same_node = self.numa_node.zip(other.numa_node).map(|(one, two)| one == two);

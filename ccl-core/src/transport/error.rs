@@ -73,8 +73,8 @@ pub enum TransportError {
     UnknownMemory(MrKey),
     /// Memory was deregistered while bytes of it were being sent.
     #[error(
-        "memory was given back while it was being sent from; what is sent stays registered until \
-         it is done"
+        "memory was deregistered while it was being sent from; keep memory registered until its \
+         sends are done"
     )]
     Withdrawn,
     /// Bytes from a peer are not a memory key.
@@ -86,7 +86,10 @@ pub enum TransportError {
         bytes: usize,
     },
     /// The key names memory that the peer has not shared over this connection.
-    #[error("a key of memory that {peer} has not shared; a key is good only where it was shared")]
+    #[error(
+        "a key of memory that {peer} has not shared over this connection; use a key only on the \
+         connection where it was shared"
+    )]
     ForeignKey {
         /// Name of the peer.
         peer: String,
@@ -145,7 +148,10 @@ pub enum TransportError {
         most: usize,
     },
     /// The new location of a put's bytes has a different length.
-    #[error("{bytes} bytes of a put cannot move to {given} others; give as many")]
+    #[error(
+        "the {bytes} bytes of a put cannot move to a location of {given} bytes; give one of equal \
+         length"
+    )]
     OtherLength {
         /// Number of bytes of the put.
         bytes: usize,

@@ -14,8 +14,8 @@ use std::time::Duration;
 /// Faults in work and events on their way through a [`FaultInjector`]. The default methods change
 /// nothing.
 pub trait Faults: Send + fmt::Debug {
-    /// Changes work on its way down: pushes the work to post instead onto `posted`, and the events
-    /// to report without doing the work onto `events`.
+    /// Changes work on its way down. Pushes onto `posted` the work that is posted in its place, and
+    /// onto `events` the events that are reported although no work is done.
     fn work(&mut self, work: WorkRequest, posted: &mut Vec<WorkRequest>, events: &mut Vec<Event>) {
         let _ = events;
         posted.push(work);
@@ -66,7 +66,8 @@ pub trait Faults: Send + fmt::Debug {
         let _ = longest;
     }
 
-    /// Changes an event on its way up: pushes the events to report instead onto `seen`.
+    /// Changes an event on its way up. Pushes onto `seen` the events that are reported in its
+    /// place.
     fn event(&mut self, event: Event, seen: &mut Vec<Event>) {
         seen.push(event);
     }
@@ -267,7 +268,7 @@ type Wrap = dyn Fn(Box<dyn Lane>) -> Box<dyn Lane> + Send + Sync;
 /// Function that refuses memory by returning an error.
 type Refuse = dyn Fn() -> Result<(), TransportError> + Send + Sync;
 
-/// A device that wraps another and injects faults. A new one has none.
+/// A device that wraps another and injects faults; at first it injects none.
 pub struct FaultyDevice {
     inner: Arc<dyn Device>,
     /// Capabilities that the device claims.

@@ -75,8 +75,8 @@ pub struct DeviceInfo {
 pub struct Fabric {
     /// Number that all ports of one card share.
     pub card: Option<u64>,
-    /// Number of the rail: one of several networks, each of which reaches roughly the same rank of
-    /// every host.
+    /// Number of the rail, which is one of several networks. As a rule, a rail connects the NICs in
+    /// the same position on all hosts.
     pub rail: Option<u16>,
     /// Number of the plane, which is one of the parallel networks within a rail.
     pub plane: Option<u16>,
@@ -344,7 +344,8 @@ pub trait Lane: Send + fmt::Debug {
     /// When the key is not of that peer.
     fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError>;
 
-    /// Forgets imported memory. No later put may name it, and the lane may free its state for it.
+    /// Forgets imported memory, which no later put may name. The lane may free what it stores about
+    /// that memory.
     fn forget(&mut self, at: EndpointId, mr: RemoteMr) {
         let _ = (at, mr);
     }
@@ -535,8 +536,8 @@ pub enum WorkRequest {
         local: LocalSlice,
         /// Bytes that follow from another place; these must not change either.
         tail: Option<LocalSlice>,
-        /// True for a credit or a CTS: where the transport can, the put does not queue behind data.
-        /// At most [`CTS_BYTES_MAX`] long.
+        /// True for a credit or a CTS, which has at most [`CTS_BYTES_MAX`] bytes. If the transport
+        /// is able to, such a put does not wait behind queued data.
         is_control: bool,
         /// Memory of the peer.
         remote: RemoteMr,

@@ -8,7 +8,7 @@ use ccl_memory::Region;
 
 use super::{MrKey, TransportError};
 
-/// Memory that puts may name, and what the transport keeps with it.
+/// Memory that puts may name, with the transport's own data for it.
 #[derive(Clone, Debug)]
 pub struct Registration<T> {
     /// The memory.

@@ -140,7 +140,9 @@ fn matches(case: &Case, rank: Rank) -> Result<Vec<(Rank, u32)>, Violation> {
         let to_us = (0..).zip(of_peer).filter(|(_, (to, _))| *to == rank);
         let block = to_us.map(|(block, _)| block).nth(before);
         block.map(|block| (peer, block)).ok_or_else(|| {
-            Violation::Case(format!("rank {rank} receives more of rank {peer} than that sends"))
+            Violation::Case(format!(
+                "rank {rank} receives more messages from rank {peer} than rank {peer} sends to it"
+            ))
         })
     };
     own.iter().enumerate().map(matched).collect()

@@ -11,7 +11,7 @@ use ccl_core::verify::placements;
 
 /// A message between hosts.
 struct Crossing {
-    /// Hosts.
+    /// Sending and receiving host.
     from: u32,
     to: u32,
     /// Blocks that determine the lengths of the message's parts.

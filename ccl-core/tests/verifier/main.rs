@@ -1,4 +1,4 @@
-//! The verifier over every algorithm, and the proof that it can fail.
+//! Tests that the verifier accepts every algorithm, and that it rejects broken ones.
 //!
 //! `cargo test --release -p ccl-core --test verifier -- --nocapture` prints what was covered.
 //! `FERROCCL_TEST_FULL=1` runs more ranks, lengths, trials and mutants.

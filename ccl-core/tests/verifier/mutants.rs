@@ -141,7 +141,7 @@ fn mutate_schedule(group: &Group, kind: Kind, dice: &mut Dice) -> Option<(Group,
             let before = slice.parts.first;
             slice.parts.first = before.plus(by);
             if before.eval(&[0; DEPTH]) == slice.parts.first.eval(&[0; DEPTH]) {
-                // Below zero, or around the wrap: nothing has changed.
+                // The part is the same: a value below zero is 0, and so is any modulo 1.
                 return None;
             }
             format!("with {by} added in {op}")

@@ -1,4 +1,4 @@
-//! The numbers that algorithms are checked with.
+//! Trials: the sizes and settings with which the verifier checks an algorithm.
 
 use std::sync::Arc;
 
@@ -18,7 +18,8 @@ pub(crate) struct Group {
     /// Divisor of the number of trials: one in `share` runs.
     share: usize,
     pub(crate) schedules: Vec<RankSchedule>,
-    /// Programs for one slot and for more; of each, first those that also run in place.
+    /// Programs of all ranks. First index: for one slot, or for more. Second index: for calls in
+    /// place too, or only for calls out of place.
     pub(crate) programs: [[Vec<Arc<Program>>; 2]; 2],
     /// The most peers that one rank receives from.
     senders: usize,
@@ -62,7 +63,8 @@ impl Group {
         let all = lengths.into_iter().flat_map(|length| ways().map(move |way| (length, way)));
         // Unoptimised builds run only a sample.
         let step = if cfg!(debug_assertions) { 11 } else { self.share };
-        // The turn skips one after every 48 ways, so that a way meets other parameters next time.
+        // The turn skips a number after the 48 ways of each length, so that a way meets other
+        // parameters with the next length.
         let trials =
             all.enumerate().map(|(turn, (length, way))| trial(self, length, way, turn + turn / 48));
         trials.step_by(step)
@@ -176,7 +178,8 @@ fn trial(group: &Group, length: usize, way: Way, turn: usize) -> Trial {
 
 fn counts(collective: Collective, ranks: usize, length: usize, turn: usize) -> Counts {
     use Collective as C;
-    // Equal counts, every other one empty, or ragged. Symmetric in i and j, for in-place cases.
+    // Equal counts, alternately empty counts, or uneven counts. Symmetric in i and j, for in-place
+    // cases.
     let count = |i: usize, j: usize| match turn % 3 {
         0 => length,
         1 => length * ((i + j) % 2),

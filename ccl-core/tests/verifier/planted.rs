@@ -1,4 +1,4 @@
-//! Mistakes made on purpose, each found for what it is.
+//! Deliberate mistakes in schedules and programs: the verifier must report each as what it is.
 
 use std::sync::Arc;
 

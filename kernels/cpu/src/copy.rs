@@ -55,10 +55,10 @@ unsafe fn stream(dst: *mut u8, src: *const u8, bytes: usize) {
         unsafe { stream_line(dst, src) };
         done += LINE_BYTES;
     }
-    // SAFETY: every x86-64 has it.
+    // SAFETY: every x86-64 processor has SSE, which this instruction belongs to.
     unsafe { _mm_sfence() };
     let (dst, src) = (dst.wrapping_add(done), src.wrapping_add(done));
-    // SAFETY: the caller's promise; what is left.
+    // SAFETY: the caller's promise; the remaining bytes.
     unsafe { std::ptr::copy_nonoverlapping(src, dst, bytes - done) };
 }
 

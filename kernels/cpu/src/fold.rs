@@ -8,7 +8,7 @@ use crate::Term;
 use crate::number::{Number, Op};
 use crate::unit::Unit;
 
-/// Parameters of a loop beside its operands.
+/// Parameters of a loop besides its operands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parameters {
     /// The factor of scaled terms, as an element.
@@ -207,7 +207,7 @@ pub(crate) unsafe fn many<U: Unit, O: Op>(
     for start in (0..elements).step_by(block_elements) {
         let count = Ord::min(block_elements, elements - start);
         let whole = count - count % U::ELEMENTS;
-        // SAFETY: the caller's promise; as many units as there is room for at most.
+        // SAFETY: the caller's promise; there is room for that many units.
         unsafe {
             block::<U, O>(parameters, &mut room, first_dst, terms, (start * bytes, whole));
         }
@@ -242,7 +242,7 @@ unsafe fn block<U: Unit, O: Op>(
     let dst = dst.wrapping_add(offset);
     let operand = |term: &Term| {
         let data = term.data.wrapping_add(offset);
-        // SAFETY: the caller's promise; no destination is written while it is used.
+        // SAFETY: the caller's promise; nothing is written to the operand while the slice is used.
         (unsafe { source::<U>(data, units) }, factor::<U>(parameters, *term))
     };
     let (joined, last) = match terms {
@@ -262,7 +262,7 @@ unsafe fn block<U: Unit, O: Op>(
             unsafe { accumulators.set(unit, value) };
         }
     }
-    // SAFETY: the caller's promise; no term is used from here on but the last, which is not it.
+    // SAFETY: the caller's promise; from here on no term is read but `last`, which is not `dst`.
     let dst = unsafe { target::<U>(dst, units) };
     let Some(last) = last else {
         for (unit, dst) in dst.iter_mut().enumerate() {

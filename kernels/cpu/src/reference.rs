@@ -154,14 +154,14 @@ fn encode(data_type: DataType, value: Value) -> [u8; 8] {
     }
 }
 
-/// A float of 8 or 16 bits.
+/// A float of 8 or 16 bits. A *magnitude* is its bits without the sign.
 pub(crate) struct Narrow {
     bits: u32,
     mantissa_bits: u32,
     /// The magnitude of infinity, for types that have one.
     infinity: Option<u32>,
-    /// The magnitude that is stored for values that are too large. For infinity, [`Narrow::value`]
-    /// returns the next power of two.
+    /// The magnitude that is stored for values that are too large. If this is infinity,
+    /// [`Narrow::value`] returns for it the power of two above the largest finite number.
     pub(crate) largest: u32,
     nan: u32,
 }

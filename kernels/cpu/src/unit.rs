@@ -138,7 +138,7 @@ fn decode<F: Format>(code: u32) -> f32 {
         return f32::from_bits(sign | shifted);
     }
     let normal = shifted + rebias::<F>();
-    // Twice rebiased, the largest exponent of the format becomes float32's.
+    // Rebiasing twice turns the format's largest exponent into float32's largest one.
     let special = normal + rebias::<F>();
     // A subnormal is read as if it had a leading one, which is then subtracted, exactly.
     let leading_one = rebias::<F>() + (1 << 23);
@@ -159,7 +159,7 @@ fn encode<F: Format>(value: f32) -> u32 {
         rounded
     } else {
         let normal = rounded.wrapping_sub(rebias::<F>() >> shift) as i32;
-        // Every vector unit has a signed comparison.
+        // The comparison is signed, because every vector unit has a signed one.
         let normal = Ord::min(normal, F::OVERFLOW as i32) as u32;
         // Adding this power of two puts the last bit where the format's subnormals have theirs, so
         // the adder rounds.

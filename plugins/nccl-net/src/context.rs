@@ -48,7 +48,7 @@ impl Context {
     /// Records NCCL's hint about the next operation.
     pub(crate) fn hint(&self, attributes: &Attributes) {
         // A mask with one operation names it. A mask with none, several or all (NCCL's value for
-        // undefined) stands for the usual one.
+        // undefined) is read as all-reduce, the usual operation.
         let operations = attributes.operations;
         let collective = match operations.count_ones() {
             1 => operations.trailing_zeros(),

@@ -21,11 +21,11 @@ const LINK_WITHIN: Duration = Duration::from_secs(3);
 const LINK_WITHIN_OF_SEVERAL: Duration = Duration::from_millis(500);
 /// Speed of a card of unknown speed, as NCCL assumes it.
 const SPEED_MBPS: i32 = 10_000;
-/// Most devices that can be merged into one.
+/// Largest number of devices that can be merged into one.
 const PARTS_MAX: usize = 8;
 
-/// Returns a shorter form of a listener's address that keeps at least `least` devices; none if
-/// there is none.
+/// Returns a shorter form of a listener's address that keeps at least `least` devices, or `None`
+/// if the address has no such form.
 pub(crate) fn shorten(kind: &TransportKind, address: &Address, least: usize) -> Option<Address> {
     match kind.adapters {
         true => rails_address(address, least, kind.fewer_locations)
@@ -73,7 +73,7 @@ impl NetDevice {
         }
         let device = match &self.ids[..] {
             [id] if !self.may_be_rail => self.transport.open(id)?,
-            // A single device is also opened as rails, so that all devices can connect.
+            // A single device is also opened as rails, so that it can connect to a merged one.
             ids => Arc::new(RailsDevice::new(self.open_parts(ids)?)?),
         };
         *opened = Some(Arc::clone(&device));
@@ -112,17 +112,17 @@ impl NetDevice {
 #[derive(Debug)]
 pub(crate) struct Devices {
     found: Vec<Arc<NetDevice>>,
-    /// Transport that opens the parts of a made device.
+    /// Transport that opens the parts of a merged device.
     together: Option<Arc<dyn Transport>>,
     made: Mutex<Made>,
 }
 
-/// Devices that are made of others.
+/// Devices that NCCL has merged from others.
 #[derive(Debug, Default)]
 struct Made {
     /// Devices that NCCL knows of now.
     known: Vec<Arc<NetDevice>>,
-    /// Devices that were ever made: NCCL may keep pointers to their names.
+    /// All devices that were ever merged: NCCL may keep pointers to their names.
     all: Vec<Arc<NetDevice>>,
 }
 
@@ -131,8 +131,8 @@ impl Devices {
         self.found.len() + lock(&self.made).known.len()
     }
 
-    /// Forgets the made devices: after a new start, NCCL expects only the found ones and makes
-    /// others again.
+    /// Forgets the merged devices: when NCCL initialises the plugin anew, it expects only the found
+    /// ones, and merges devices again.
     pub(crate) fn forget_made(&self) {
         lock(&self.made).known.clear();
     }
@@ -167,16 +167,16 @@ impl Devices {
         let found = |part: &i32| usize::try_from(*part).ok().and_then(|at| self.found.get(at));
         let Some(found) = parts.iter().map(found).collect::<Option<Vec<_>>>() else {
             let count = self.found.len();
-            return usage(format!("of devices {parts:?} some are none that were found ({count})"));
+            return usage(format!("{parts:?} has devices other than the {count} that were found"));
         };
         if let [only] = parts {
             return Ok(*only);
         }
         let Some(transport) = &self.together else {
-            return usage(format!("devices of {} cannot be one", found[0].kind.name));
+            return usage(format!("devices of {} cannot be merged into one", found[0].kind.name));
         };
         if found.iter().any(|part| !part.may_be_rail) {
-            return usage(format!("{} and others cannot be one device", found[0].name()));
+            return usage(format!("{} cannot be merged with other devices", found[0].name()));
         }
         if found.iter().any(|part| part.layer != found[0].layer) {
             return usage("ports of Ethernet and of InfiniBand do not reach each other".to_owned());

@@ -44,8 +44,8 @@ impl Handle {
         Secret(hash.finalize().into())
     }
 
-    /// Encodes the handle; shortens the address if needed. A second device takes precedence over
-    /// the path within the host: one of the devices may have no link now.
+    /// Encodes the handle; shortens the address if needed. If a second device and the path within
+    /// the host do not both fit, the device stays: the first one may have no link now.
     pub(crate) fn fit(
         &mut self,
         shorten: impl Fn(&Address, usize) -> Option<Address>,

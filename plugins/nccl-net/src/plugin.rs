@@ -59,7 +59,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 /// Bytes that a slot may hold.
 const SLOT_BYTES: RangeInclusive<usize> = 64..=16 << 20;
 
-/// A request that has been tested.
+/// Sizes of a request that is done.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tested {
     pub(crate) count: usize,
@@ -169,7 +169,7 @@ impl Plugin {
         Ok(())
     }
 
-    /// Ends one communicator of NCCL; with the last one, the thread ends.
+    /// Ends one communicator of NCCL; with the last one, the progress thread ends.
     pub(crate) fn finalize(&self, context: Id) -> Result<(), NetError> {
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         self.contexts.remove(context).ok_or_else(|| gone("a context"))?;
@@ -227,7 +227,7 @@ impl Plugin {
                 let id = self.attempts.add(Box::new(attempt)).ok_or_else(too_many)?;
                 handle.attempt = Some(id);
                 *bytes = handle.encode().unwrap_or(*bytes);
-                // The thread also drops attempts that NCCL no longer polls.
+                // The progress thread also drops attempts that NCCL no longer polls.
                 self.start()?;
                 id
             }
@@ -316,7 +316,7 @@ impl Plugin {
         let found = self.memory.remove(mr).ok_or_else(|| gone("a registration"))?;
         found.withdraw();
         if Arc::strong_count(&found) > 1 {
-            // Requests, mostly of one sender, still use the memory. All senders share this time.
+            // Requests, mostly of one sender, still use the memory. All senders share the deadline.
             let until = ccl_clock::now() + RELEASE_WITHIN;
             self.senders.for_each(|sender| sender.release(Some(&found), until));
         }
@@ -333,7 +333,7 @@ impl Plugin {
         device.ok_or_else(|| gone("a communicator"))
     }
 
-    /// Returns a buffer's registration and its offset there. An empty buffer needs none.
+    /// Returns a buffer's registration and its offset there. An empty buffer needs no registration.
     fn locate(
         &self,
         mr: Option<Id>,

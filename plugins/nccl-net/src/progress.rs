@@ -19,7 +19,7 @@ pub(crate) const PUMP_AFTER: Duration = Duration::from_micros(500);
 pub(crate) const IDLE_EVERY: Duration = Duration::from_millis(100);
 /// Time without anything to do after which the thread sleeps until it is woken.
 const AWAKE: Duration = Duration::from_millis(50);
-/// Longest time that a closed communicator may take to reach the peer.
+/// Longest time that a closed communicator may take to deliver its messages and its farewell.
 const DRAIN_WITHIN: Duration = Duration::from_secs(4);
 /// Time for which a closed receiver discards arriving messages, unless its peer closes too.
 const LINGER: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ impl Closed {
     fn is_over(&mut self, now: Instant, in_haste: bool) -> bool {
         if now.since(self.since) >= DRAIN_WITHIN {
             self.connection()
-                .abort("it did not take in time what was sent before this side closed");
+                .abort("it did not receive in time the messages sent before this side closed");
             return true;
         }
         if !self.leaves {

@@ -123,7 +123,7 @@ impl Listening {
         for (connection_settings, name, listener) in &mut self.listeners {
             while let Some(connected) = listener.poll(now)? {
                 if connected.hello != HELLO {
-                    tracing::warn!("a peer with another version was refused: use one everywhere");
+                    tracing::warn!("a peer with another version was refused: install one version");
                     continue;
                 }
                 // A peer whose connection fails here is dropped: it tries another path, or reports

@@ -1,4 +1,4 @@
-//! Tables of the objects that C holds, as numbers that look like pointers and are never
+//! Tables of the objects that C refers to by numbers. The numbers look like pointers and are never
 //! dereferenced. A table rejects the number of an object that is gone or never existed.
 
 use std::ffi::c_void;

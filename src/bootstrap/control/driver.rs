@@ -11,7 +11,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest time that a leaving rank waits for the others to close, once all is sent.
+/// Time since leaving after which a rank that has sent everything stops waiting for the others to
+/// close.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// Bytes read from one peer before the others have their turn.
 const TURN_BYTES: usize = 1 << 20;
@@ -32,8 +33,8 @@ pub(super) struct Driver {
 pub(super) struct Stream {
     stream: TcpStream,
     is_connecting: bool,
-    /// True if its round trip was measured: once is enough, as the measurement is that of the
-    /// kernel's handshake.
+    /// True if the round trip of the connection was measured. One measurement is enough: the kernel
+    /// reports the shortest round trip so far, which includes the handshake.
     is_measured: bool,
 }
 

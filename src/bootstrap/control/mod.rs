@@ -314,7 +314,7 @@ impl ControlPlane {
     /// [`ControlPlane::verdict`] names the failure that all agree on.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
-        // Acquire: the details were written before the word.
+        // Acquire: `failure` was written before `failed`.
         match self.shared.failed.load(Ordering::Acquire) {
             0 => None,
             _ => self.shared.failure.get().cloned(),
@@ -551,7 +551,8 @@ impl Drop for ControlPlane {
         self.shared.lock().leave();
         let _ = self.shared.leaving.set(Deadline::after(self.linger));
         self.shared.wake();
-        // It ends at the deadline just set, and it does not panic; if it did, nothing is lost.
+        // The thread ends at the deadline that was just set. A panic of the thread would lose
+        // nothing.
         let _ = thread.join();
     }
 }

@@ -52,7 +52,7 @@ pub struct Invitation {
 }
 
 impl Invitation {
-    /// Returns the parameters with which the member that is `rank` meets the newcomers.
+    /// Returns the parameters with which member `rank` meets the newcomers.
     pub(crate) fn accept(self, rank: Rank) -> Join {
         let mut join = Join::new(rank, self.ranks, self.id);
         join.listener = self.listener;

@@ -37,7 +37,7 @@ pub(super) struct Candidate {
 /// roster, which are the same on all ranks.
 #[derive(Debug)]
 pub(super) struct Devices {
-    /// Groups of ranks that share memory; to algorithms those are the hosts.
+    /// Groups of ranks that share memory; algorithms treat each group as a host.
     pub(super) hosts: Hosts,
     /// Device for shared memory; none if no two ranks share memory anywhere.
     pub(super) shared: Option<Arc<dyn Device>>,
@@ -136,7 +136,10 @@ fn candidate(
     let lacks = match soft.first() {
         None => transport.why_none(),
         Some(DeviceInfo { id, .. }) => {
-            format!("{} is in software: the configuration has to name it", id.0)
+            format!(
+                "{} is a software device, which auto takes only if the configuration names it",
+                id.0
+            )
         }
     };
     Ok(of(devices, lacks))
@@ -154,7 +157,8 @@ fn keep_one_layer(devices: &mut Vec<DeviceInfo>) {
         if !stays {
             tracing::info!(
                 device = device.id.0,
-                "auto leaves out what does not reach InfiniBand; name it to use it"
+                "auto leaves out this device, because others are InfiniBand; name the device to \
+                 use it"
             );
         }
         stays
@@ -515,11 +519,11 @@ mod tests {
 
     #[test]
     fn accelerators_without_devices_beside_them_take_what_there_is() {
-        // On the other node, or elsewhere on its own.
+        // The devices are on the other node, or elsewhere on the accelerator's own node.
         assert_eq!(taken(&[at(0, 0), at(1, 0)], &[at(5, 1)], 4), [[0, 1]]);
         assert_eq!(taken(&[at(0, 0), at(6, 0)], &[at(5, 1)], 4), [[1]]);
         assert_eq!(taken(&[at(0, 0), at(1, 0)], &[at(5, 1), at(6, 1)], 4), [[0], [1]]);
-        // Devices with only a known node, or with nothing known.
+        // Only the node of the devices is known, or nothing.
         assert_eq!(taken(&on(&[Some(0), Some(1)]), &[at(5, 1)], 4), [[1]]);
         assert_eq!(taken(&on(&[None; 2]), &[at(5, 1), at(0, 1)], 4), [[0], [1]]);
     }
@@ -527,7 +531,8 @@ mod tests {
     #[test]
     fn who_chooses_from_some_of_the_same_devices_gets_some_nevertheless() {
         let devices = Vec::from_iter((0..4).map(|switch| at(switch, 0)));
-        // One with an accelerator, two of its node without, and one that may be anywhere.
+        // One rank with an accelerator, two ranks of its node without one, and one rank that may be
+        // anywhere.
         let ranks = [vec![at(2, 1)], on(&[Some(0), Some(0), None])].concat();
         assert_eq!(taken(&devices, &ranks, 4), [[2], [0], [1], [2]]);
     }

@@ -44,7 +44,7 @@ const PLANS_MAX: usize = 64;
 const SLEEP_MAX: Duration = Duration::from_millis(5);
 /// Longest sleep where peers on this host cannot end the sleep.
 const SLEEP_MIXED: Duration = Duration::from_micros(200);
-/// Largest number of peeks at the links after an empty look.
+/// Largest number of peeks at the links after a look for progress that found none.
 const PEEKS_MAX: u32 = 16;
 /// Tag of point-to-point messages, which belong to no numbered call.
 pub(super) const MESSAGE_TAG: u64 = u64::MAX;
@@ -170,7 +170,7 @@ impl Drop for Engine {
 }
 
 /// Guard that unbinds the call's buffers on every exit path, panics included. A panic may come from
-/// the program's own tracing subscriber.
+/// the application's tracing subscriber.
 pub(super) struct UnbindGuard<'e> {
     pub(super) engine: &'e mut Engine,
     /// True if the thread was unwinding before the call, which is allowed.
@@ -202,7 +202,7 @@ pub(super) struct Running {
     pub(super) plan: usize,
     pub(super) what: CallKind,
     memory: Memory,
-    /// Bytes of its larger buffer, or of all messages.
+    /// Bytes of the call's larger buffer, or of all messages of the group.
     bytes: usize,
     /// Values that the recording shows of the call.
     shown: Shown,
@@ -336,7 +336,7 @@ impl Engine {
         tracing::debug!(collective = %call.collective, input_bytes, algorithm.name, reason);
         let plan = self.plan(algorithm, call, in_place)?;
         self.bind(plan, call, slot_fraction)?;
-        // A choice by predictions is compared, too: each rank predicts by itself.
+        // Ranks compare a choice made by predictions, too, because each rank predicts by itself.
         let is_compared = call.algorithm.is_some() || self.config.tuning.model.is_some();
         let asked = match is_compared {
             true => (registry_number(algorithm), slot_fraction),
@@ -906,7 +906,7 @@ mod tests {
         }
     }
 
-    /// Checks buffers that the safe interface cannot make, but others can.
+    /// Checks buffers that the safe interface cannot make, but other interfaces can.
     #[test]
     fn buffers_that_overlap_must_be_the_in_place_form() {
         for (input, output) in [(0, 0), (0, 12), (15, 0), (20, 8)] {

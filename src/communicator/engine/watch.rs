@@ -1,4 +1,4 @@
-//! Reasons why a call does not end: ranks that disagree, died, left, or do not come.
+//! Reasons why a call does not end: ranks that disagree, died, left, or have not made the call.
 
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
@@ -75,11 +75,11 @@ impl Engine {
 
     /// Checks, at the end of a call on this rank, that the others named the same root.
     ///
-    /// If data has a direction, a rank that only sends gets no answer. Two ranks that each name
+    /// In a collective with a root, a rank that only sends gets no answer. Two ranks that each name
     /// themselves root of a broadcast would both succeed without the other's data. So each rank
     /// publishes its record, sends, and then checks for unexpected messages. With more than two
-    /// ranks, it also checks the records of the ranks that it sent to. With the fence, the later of
-    /// two ranks that disagree sees the record or message of the earlier one.
+    /// ranks, it also checks the records of the ranks that it sent to. The fence ensures that the
+    /// later of two ranks that disagree sees the record or message of the earlier one.
     #[inline]
     pub(super) fn confirm(&mut self, running: &Running) -> Result<(), Error> {
         match running.what {
@@ -120,11 +120,11 @@ impl Engine {
             return Ok(());
         }
         let theirs = self.sent_by(link.peer, tag, bytes);
-        Err(self.disagree(format!("{own} (no message from it)"), link.peer, theirs))
+        Err(self.disagree(format!("{own} (no message from rank {})", link.peer), link.peer, theirs))
     }
 
-    /// Checks that no rank makes another call of the same number, and that no awaited rank has
-    /// ended this rank's call.
+    /// Checks that no rank makes a different call with the same number, and that no awaited rank
+    /// has already ended the call that this rank is in.
     fn compare_calls(&mut self, running: &Running) -> Result<(), Error> {
         let CallKind::Call(own) = running.what else { return Ok(()) };
         if !self.config.check_calls {
@@ -317,7 +317,7 @@ impl Engine {
                 (true, false) if links.writable(*link) => {
                     format!("an acknowledgement from rank {}", link.peer)
                 }
-                (true, false) => format!("room at rank {}", link.peer),
+                (true, false) => format!("a free slot at rank {}", link.peer),
             })
             .collect();
         if list.is_empty() { "nobody".to_owned() } else { list.join(", ") }

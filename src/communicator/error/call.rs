@@ -93,8 +93,8 @@ pub enum CallError {
     },
     /// Blocks of an in-place call that differ between what is sent and what is received.
     #[error(
-        "{collective}: in place, what goes to a rank and what comes from it must have the same \
-         place and count"
+        "{collective}: in place, the block sent to a rank and the block received from it must have \
+         the same start and count"
     )]
     InPlaceBlocks {
         /// The collective.
@@ -117,8 +117,8 @@ pub enum CallError {
     },
     /// Received blocks that share elements of the output.
     #[error(
-        "{collective}: what comes from rank {first} and what comes from rank {second} would \
-         overlap in the output; give each a place of its own"
+        "{collective}: the block from rank {first} and the block from rank {second} would overlap \
+         in the output; give each a range of its own"
     )]
     BlocksOverlap {
         /// The collective.
@@ -204,7 +204,10 @@ pub enum CallError {
     #[error("the request is of another communicator; give it to the one that started it")]
     ForeignRequest,
     /// A request whose result is gone.
-    #[error("the request's result was taken before; a scope takes its requests' when it ends")]
+    #[error(
+        "the request's result was taken before; a scope takes the results of its requests when it \
+         ends"
+    )]
     ResultTaken,
     /// A request whose buffers are of another type than the request's.
     #[error(

@@ -26,8 +26,8 @@ pub enum StepError {
     /// Bytes that are not the record of this step. Other ranks may have read valid records and gone
     /// on, so the error is not harmless.
     #[error(
-        "what rank {peer} tells in {step} is of no use: {error}; see that all ranks run the same \
-         release"
+        "the record that rank {peer} sent in {step} cannot be read: {error}; see that all ranks \
+         run the same release"
     )]
     Malformed {
         /// The rank that sent the bytes.

@@ -16,7 +16,7 @@ pub enum SetupError {
     /// A transport within hosts for ranks on several hosts.
     #[error(
         "FERROCCL_TRANSPORT={transport} joins ranks of one host, but the {ranks} ranks are on \
-         {hosts}; leave it at auto, which takes {networks} between hosts"
+         {hosts} hosts; leave it at auto, which takes {networks} between hosts"
     )]
     OneHostOnly {
         /// The configured transport.
@@ -72,8 +72,8 @@ pub enum SetupError {
     },
     /// A connection whose peer does not say which rank it is.
     #[error(
-        "a peer connected to rank {rank} with a hello of no rank; see that all ranks run the same \
-         release"
+        "a peer that connected to rank {rank} did not say which rank it is; see that all ranks run \
+         the same release"
     )]
     Hello {
         /// This rank.

@@ -95,12 +95,18 @@ fn mapped(fixture: &dyn Fixture) -> Outcome {
         for (number, (writer, reader)) in [(&view, &memory), (&memory, &view)].iter().enumerate() {
             let text = pattern(number as u64, 4096);
             writer.write(0, &text).map_err(failed("writing"))?;
-            ensure!(bytes_of(reader)?[..4096] == text, "what one side stores the other reads not");
+            ensure!(
+                bytes_of(reader)?[..4096] == text,
+                "one side does not read the bytes that the other has stored"
+            );
             let word = writer.word64(64).map_err(failed("finding a word"))?;
             word.store(77, Ordering::Release);
             word.fetch_add(1, Ordering::AcqRel);
             let word = reader.word64(64).map_err(failed("finding a word"))?;
-            ensure!(word.load(Ordering::Acquire) == 78, "an atomic is not one for both");
+            ensure!(
+                word.load(Ordering::Acquire) == 78,
+                "an atomic operation of one side is not seen by the other"
+            );
         }
         ensure!(other.lane.map(other.endpoint, &nonsense()).is_err(), "nonsense was mapped");
     }

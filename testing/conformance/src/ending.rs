@@ -86,7 +86,7 @@ fn farewell(fixture: &dyn Fixture) -> Outcome {
     pair.until(fixture, "the other side is told", |pair| pair.ends[0].lost() > 0)?;
     pair.settle(fixture)?;
     ensure!(pair.ends[0].lost() == 1, "it is told {} times", pair.ends[0].lost());
-    // Both detachments are idempotent.
+    // A second detach does nothing, and a lost endpoint can be detached.
     pair.ends[1].lane.detach(endpoint);
     let endpoint = pair.ends[0].endpoint;
     pair.ends[0].lane.detach(endpoint);

@@ -20,7 +20,7 @@ pub struct Case {
     pub op: ReduceOp,
     /// Root rank, for collectives that have one.
     pub root: u32,
-    /// Elements of a block; collectives with uneven blocks vary around this number.
+    /// Elements of a block; uneven blocks have from none to twice this number.
     pub count: usize,
     /// Algorithm, or `None` to let the planner choose.
     pub algorithm: Option<&'static str>,

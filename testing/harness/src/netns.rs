@@ -1,5 +1,5 @@
-//! Test networks: hosts are network namespaces, joined by links that can be cut, counted and, in
-//! the guest, made lossy.
+//! Test networks: hosts are network namespaces, joined by links that can be cut, and whose traffic
+//! can be counted. The kernel of the guest (`cargo xtask guest`) can also make links lossy.
 //!
 //! A namespace has no name. A process that reads from a pipe until its end keeps the namespace
 //! alive, and the test holds the pipe's other end. So the network is gone when the test ends, even

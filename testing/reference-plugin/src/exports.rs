@@ -114,7 +114,7 @@ pub(crate) unsafe extern "C" fn make_device<const N: usize>(
     entry(|plugin| {
         // SAFETY: the caller wants the number there.
         let number = unsafe { place(number) }?;
-        // SAFETY: the caller says there what the device is made of.
+        // SAFETY: the caller passes null or a list of the device's parts.
         let parts = unsafe { parts.as_ref() }.ok_or(NcclResult::INVALID_ARGUMENT)?;
         let parts = parts.get().ok_or(NcclResult::INVALID_ARGUMENT)?;
         number.write(plugin.make_device(parts)?);
@@ -246,7 +246,7 @@ pub(crate) unsafe extern "C" fn register_dma_buf(
     if !plugin.has(Fault::AnyDescriptor) {
         return NcclResult::INVALID_ARGUMENT;
     }
-    // SAFETY: as the caller's.
+    // SAFETY: the caller's arguments are passed on unchanged.
     unsafe { register(comm, data, bytes, HOST, registration) }
 }
 
@@ -264,7 +264,7 @@ pub(crate) unsafe extern "C" fn device_registration(
     device: *mut *mut c_void,
 ) -> NcclResult {
     on(comm, |plugin| {
-        // SAFETY: the caller wants it there.
+        // SAFETY: the caller passes null or room for the device's pointer.
         unsafe { place(device) }?.write(null_mut());
         if plugin.has(Fault::ClaimsDevice) { Ok(()) } else { Err(NcclResult::INVALID_USAGE) }
     })
@@ -332,7 +332,8 @@ pub(crate) unsafe extern "C" fn irecv(
             let events = unsafe { values(events, count) }?;
             events.iter().try_for_each(|event| look_at(plugin, *event))?;
         }
-        // SAFETY: the caller wants the request there. The old value is only a hint.
+        // SAFETY: the caller passes null or room for the request. The old value there is only a
+        // hint.
         let request = unsafe { place(request) }?;
         request.write(null_mut());
         let mut pieces = Vec::with_capacity(count);

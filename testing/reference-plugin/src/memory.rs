@@ -31,8 +31,8 @@ pub(crate) struct Span {
     registration: Option<Arc<Registration>>,
 }
 
-// SAFETY: an address and a length; the caller gave the bytes to the request until it ends, for
-// whatever thread moves them.
+// SAFETY: a span is an address and a length. The caller leaves the bytes to the request until it
+// ends, whichever thread moves them.
 unsafe impl Send for Span {}
 
 impl Span {

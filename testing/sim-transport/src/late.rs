@@ -36,7 +36,7 @@ impl Written {
     }
 }
 
-/// Changes so far.
+/// Redirections and relocations so far, and the puts that they concern.
 #[derive(Debug, Default)]
 pub(crate) struct Late {
     redirects: Vec<Redirect>,
@@ -90,7 +90,8 @@ impl Late {
         self.tails.insert((link, side, id), tail);
     }
 
-    /// Redirects to `into` what a put will write to `from`; returns false if it is too late.
+    /// Redirects to `into` the bytes that a put will write to `from`; returns false if it is too
+    /// late.
     pub(crate) fn redirect(
         &mut self,
         (link, side): (usize, usize),

@@ -103,7 +103,7 @@ impl World {
         self.state().stats
     }
 
-    /// Returns the most bytes in flight to a rank at one time; credits do not count.
+    /// Returns the most bytes in flight to a rank at one time; credits and CTS do not count.
     #[must_use]
     pub fn in_flight_bytes_max(&self, rank: u32) -> usize {
         self.state().ranks.get(rank as usize).map_or(0, |rank| rank.towards_bytes_max)

@@ -838,7 +838,8 @@ unsafe extern "C" fn writemsg(
     let fi_rma_iov { addr, key, .. } = unsafe { what.rma_iov.read() };
     let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(what.data);
     if data.is_some() && ranges.len() > 1 {
-        // Devices do not do that; a provider would emulate it by messages.
+        // Devices do not take CQ data with several ranges; a provider would emulate such a write by
+        // messages.
         return -(libc::EOPNOTSUPP as ssize_t);
     }
     let flags = FI_RMA | FI_WRITE | (flags & FI_DELIVERY_COMPLETE);

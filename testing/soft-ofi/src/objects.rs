@@ -76,7 +76,7 @@ pub(crate) fn bell() -> c_int {
 /// Makes a descriptor readable.
 pub(crate) fn ring(bell: c_int) {
     let once = 1u64;
-    // SAFETY: it reads eight bytes that are there.
+    // SAFETY: the call reads the eight bytes of `once`.
     unsafe { libc::write(bell, (&raw const once).cast::<c_void>(), 8) };
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn store(start: usize, bytes: &[u8]) {
 ///
 /// # Safety
 ///
-/// Either list has `count` entries, or is null.
+/// `list` has `count` entries; `descriptors` has as many, or is null.
 pub(crate) unsafe fn ranges(
     list: *const iovec,
     descriptors: *mut *mut c_void,

@@ -373,7 +373,7 @@ unsafe extern "C" fn ack_cq_events(_queue: *mut ibv_cq, _count: c_uint) {}
 unsafe extern "C" fn create_qp(domain: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: the caller has it.
     let pd = unsafe { &*domain };
-    // SAFETY: it is only this call's.
+    // SAFETY: only this call uses the attributes.
     let init = unsafe { &mut *init };
     // SAFETY: the caller has it open.
     let (device, context) = unsafe { opened(pd.context) };
@@ -562,7 +562,7 @@ unsafe extern "C" fn post_send(
     while !next.is_null() {
         // SAFETY: the list is the caller's.
         let request = unsafe { &*next };
-        // SAFETY: its list is that long.
+        // SAFETY: the request's list has as many entries as the request says.
         let result = match unsafe { send(request) } {
             Some(send) => network.take(number, request.send_flags, send),
             None => EINVAL,

@@ -68,7 +68,7 @@ pub(crate) fn bell() -> c_int {
 /// Adds one to a descriptor's count.
 pub(crate) fn wake(bell: c_int) {
     let once = 1u64;
-    // SAFETY: it reads eight bytes that are there.
+    // SAFETY: the call reads the eight bytes of `once`.
     unsafe { libc::write(bell, (&raw const once).cast::<c_void>(), 8) };
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn wake(bell: c_int) {
 /// is non-blocking.
 pub(crate) fn hear(bell: c_int) -> bool {
     let mut once = 0u64;
-    // SAFETY: it writes eight bytes to where eight are.
+    // SAFETY: the call writes the eight bytes of `once`.
     unsafe { libc::read(bell, (&raw mut once).cast::<c_void>(), 8) == 8 }
 }
 

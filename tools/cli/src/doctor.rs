@@ -17,7 +17,7 @@ It only reads. Run it where the ranks run: in their container, by their launcher
 environment; as root it sees more (ACS). What it looks at is listed in docs/doctor.md.
 Verdicts: fault (something does not work), warning (slower or less safe than it could be), advice
 (may be on purpose), unknown (cannot be seen from here), ok.
-Exit status: 0 if there is no fault and no warning, 1 if there is one, 2 if it cannot be run so.
+Exit status: 0 if there is no fault and no warning, 1 if there is one, 2 if nothing was examined.
 Examples:
   ferroccl doctor
   ferroccl doctor --quiet
@@ -39,7 +39,7 @@ pub(crate) struct Doctor {
     /// /proc
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
-    /// List the providers of libfabric instead: what they can do, and whether they do it
+    /// List the providers of libfabric instead: their features, and whether a test of each passes
     #[arg(long, conflicts_with_all = ["quiet", "peer", "root"])]
     ofi: bool,
     /// Part of that for the process that watches; see [`ofi`]
@@ -110,7 +110,7 @@ fn watched(mut command: Command, patience: Duration) -> io::Result<Option<(u8, S
     let (sender, answer) = channel::bounded(1);
     std::thread::spawn(move || sender.send(read_report(&mut out)));
     let report = answer.recv_timeout(patience).ok().flatten();
-    // Its standard error is complete once the process has ended.
+    // This waits for the rest of the standard error, which ends with the process.
     let _ = all.recv_timeout(Duration::from_secs(1));
     let _ = child.kill();
     let _ = child.try_wait();

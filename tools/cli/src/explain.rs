@@ -10,8 +10,8 @@ use ferroccl::{Collective, DataType, Rank, ReduceOp};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Nothing is sent, and no rank is needed: the plan is a function of what is given here and of the
-configuration (FERROCCL_*). Up to 16 ranks the times of all ways are predicted, by a table's numbers
-where FERROCCL_TUNING has one. docs/explain.md says what the lines mean.
+configuration (FERROCCL_*). For up to 16 ranks it also predicts the time of each algorithm, from the
+table that FERROCCL_TUNING names, if any. docs/explain.md says what the lines mean.
 Examples:
   ferroccl explain all_reduce --bytes 64M --ranks 8
   ferroccl explain all_to_all --bytes 1M --ranks 16 --hosts 4 --rank 5
@@ -33,7 +33,7 @@ pub(crate) struct Explain {
     #[arg(short = 'n', long, default_value_t = 2,
           value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: u32,
-    /// Hosts that the ranks are spread over, each with as many as the next
+    /// Number of hosts; each has the same number of ranks
     #[arg(long, default_value_t = 1)]
     hosts: u32,
     /// Rank whose schedule is shown
@@ -85,7 +85,7 @@ pub(crate) fn show(arguments: &Explain) -> Result<(), Box<dyn Error>> {
     let mut plan = explain(&config, arguments.rank, &hosts, &call)?;
     plan.expected = expected(&config, &hosts, &call)?;
     let text = if arguments.json { serde_json::to_string_pretty(&plan)? } else { plan.to_string() };
-    // A reader that stops early (head) is no error.
+    // A reader that closes the pipe early, such as `head`, is no error.
     let _ = writeln!(std::io::stdout(), "{text}");
     Ok(())
 }

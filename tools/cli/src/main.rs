@@ -67,7 +67,7 @@ enum Command {
     Tune(tune::Tune),
     /// Show what the ranks of this user on this machine are doing, and who holds up the others
     Status(status::Status),
-    /// Find what of this machine keeps collectives from being fast, or from working, and what to do
+    /// Find faults of this machine that make collectives slow or fail, and their remedies
     Doctor(doctor::Doctor),
     /// Check whether a network plugin for NCCL keeps the contract, point by point, and how fast it
     /// is

@@ -9,9 +9,9 @@ use ferroccl::Collective;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The hosts have their ranks one after the other, in the order in which they are given: as a scheduler
-has dealt them out. What is printed is the rank that each of these places should have. A program
-takes that order by a split of all ranks into one group, with their places as keys; a launcher, by
+Places for ranks are counted host by host, in the order of --hosts, as a scheduler hands out ranks.
+The output names, place by place, the rank that should run there. A program adopts this order by a
+split of the communicator into one group, with each rank's place as its key; a launcher adopts it by
 its list of hosts or its rank file.
 Examples:
   ferroccl place all_reduce --on meta-24576 --hosts 0,384,1,385

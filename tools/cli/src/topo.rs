@@ -8,8 +8,8 @@ use ccl_machine::Files;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Without a topology, it is this machine's: by sysfs, and by NVML and libibverbs where they can be
-opened; of a port that is down no network is shown. Files are TOML (what --as toml prints), NCCL's
+Without an argument it shows this machine, from sysfs, and from NVML and libibverbs if they can be
+opened; a port that is down has no network. Files are TOML (what --as toml prints), NCCL's
 topology XML, or what `aws ec2 describe-instance-topology --output json` prints.
 Examples:
   ferroccl topo

@@ -1,5 +1,6 @@
-//! Numbers of the sources, and the lines in which `ferroccl` prints them; this test also writes
-//! docs/acceptance.md.
+//! Numbers that published sources give, compared with the lines in which `ferroccl` prints them.
+//! docs/acceptance.md shows the comparison; with `FERROCCL_TEST_WRITE` set, the test writes that
+//! page.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,9 +15,10 @@ struct Claim {
     command: &'static str,
     /// Beginning of the line that has the number.
     line: &'static str,
-    /// The number; the line must say the same, to as many digits.
+    /// The number as the source writes it; the line may differ from it by `slack`.
     expected: &'static str,
-    /// Basis of the number: printed, computed, or printed online.
+    /// Basis of the number: printed in the source, computed from its formula, or printed in its
+    /// online edition.
     basis: &'static str,
     /// Largest difference that the line may have.
     slack: Slack,

@@ -74,8 +74,8 @@ fn ask(interface: &str, words: &[u32], bytes: usize) -> Option<Vec<u8>> {
     buffer.iter_mut().zip(pairs).for_each(|(into, pair)| *into = pair);
     request.data = buffer.as_mut_ptr();
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).ok()?;
-    // SAFETY: the request names an interface and a buffer with room for more than the command has
-    // to say; the kernel keeps neither.
+    // SAFETY: the request names an interface and a buffer with room for more than the command's
+    // answer; the kernel keeps neither.
     let code = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) };
     let bytes_of = |word: &u64| word.to_ne_bytes();
     (code == 0).then(|| buffer.iter().flat_map(bytes_of).take(bytes).collect())

@@ -22,8 +22,8 @@ pub use checks::CHECKS;
 pub use finding::{Finding, Verdict};
 pub use host::{Host, Job};
 
-/// Time after which a check is given up. Checks that only read files end long before. A check that
-/// waits for a silent device or peer ends here.
+/// Time after which a check is given up. Checks that only read files take far less; only a check
+/// that waits for a silent device or peer takes longer.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// A check: a name, and a function from a machine to findings.
@@ -62,7 +62,7 @@ pub fn examine(host: Host) -> Report {
 }
 
 /// Runs each check on a thread of its own: a check that waits for a device does not delay the
-/// others, and is left behind.
+/// others; its thread is left behind at the deadline.
 fn findings(host: &Arc<Host>, checks: &'static [Check], deadline: Duration) -> Vec<Finding> {
     let until = Instant::now() + deadline;
     let start = |check: &'static Check| {

@@ -8,8 +8,8 @@ use libloading::Library;
 /// Method to learn a library's version.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Asks {
-    /// The file's name has the version. The library is not opened, because opening takes time
-    /// (libfabric's helpers measure clocks) and other libraries use it.
+    /// The file's name has the version. The library is not opened, because that takes time:
+    /// libraries that libfabric loads measure clocks.
     File,
     /// The file's name has the version, and the library is opened.
     Opened,
@@ -19,20 +19,21 @@ pub(super) enum Asks {
 
 /// Opens a library as programs do. Returns its version, if known, or the reason for a failure.
 pub(super) fn open(name: &str, asks: Asks) -> Result<Option<u32>, String> {
-    // SAFETY: its initialisers are those of a library that programs for GPUs or networks load.
+    // SAFETY: programs for GPUs or networks load the same library, and so run the same
+    // initialisers.
     let library = unsafe { Library::new(name) }
         .map_err(|error| error.source().map_or_else(|| error.to_string(), ToString::to_string))?;
     let version = match asks {
         Asks::File | Asks::Opened => None,
         Asks::Writes(symbol) => written(&library, symbol),
     };
-    // Threads that its initialisers started may still run.
+    // The library stays loaded: threads that its initialisers started may still run.
     std::mem::forget(library);
     Ok(version)
 }
 
 fn written(library: &Library, symbol: &[u8]) -> Option<u32> {
-    // SAFETY: the library's header declares this function so.
+    // SAFETY: the library's header declares the function with this signature.
     let found = unsafe { library.get::<unsafe extern "C" fn(*mut c_int) -> c_int>(symbol) };
     let call = found.ok()?;
     let mut version: c_int = 0;

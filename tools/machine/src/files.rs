@@ -1,7 +1,7 @@
 //! The files of a machine, below `/` or below another directory with such files.
 //!
-//! Nothing here trusts the files. Files are read up to a length, and regular files only (opening a
-//! pipe would wait). Directories are read up to a number of names. Links lead where they do on that
+//! Nothing here trusts the files. Only regular files are read (opening a pipe would wait), and only
+//! up to a length. Directories are read up to a number of names. Links are followed as on that
 //! machine, but never out of the tree. Text is made printable: a device's name must not move a
 //! terminal's cursor.
 

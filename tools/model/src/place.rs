@@ -122,7 +122,7 @@ fn places(topology: &Topology, given: &[u32]) -> Result<Vec<u32>, String> {
         })?;
         hosts.resize(hosts.len() + machine.seats().len(), *host);
         if hosts.len() > RANKS_MAX {
-            return Err(format!("no order is looked for of more than {RANKS_MAX} ranks"));
+            return Err(format!("more than {RANKS_MAX} ranks cannot be ordered; name fewer hosts"));
         }
     }
     Ok(hosts)

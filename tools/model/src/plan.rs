@@ -251,8 +251,8 @@ fn note(topology: &Topology, hosts: u32) -> Option<String> {
     let top = fabric.meeting(0, hosts - 1)?;
     let (tier, _) = fabric.bottleneck().filter(|(tier, _)| *tier <= top)?;
     Some(format!(
-        "the network is taken as wide enough everywhere, but {} carries 1:{:.1} of what comes from \
-         below: what crosses it may take that much longer",
+        "the network is assumed to be wide enough everywhere, but {} is oversubscribed 1:{:.1}: \
+         traffic that crosses it may take that much longer",
         fabric.tiers[tier].name,
         fabric.oversubscription(tier)
     ))

@@ -119,7 +119,7 @@ fn scaled(value: f64, units: &[(&str, f64)]) -> String {
 #[must_use]
 pub(crate) fn show(value: f64, unit: Unit) -> String {
     if value.is_nan() {
-        return "nothing that has a value".to_owned();
+        return "undefined".to_owned();
     }
     match unit {
         Unit::Seconds if value.is_infinite() => "never".to_owned(),

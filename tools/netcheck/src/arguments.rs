@@ -14,8 +14,8 @@ const USUAL_SECONDS: &str = "20";
 #[derive(Clone, Debug, clap::Parser)]
 #[command(after_help = "\
 Host memory only; no NCCL and no GPU is needed. The exit status is 0 if nothing failed, 1 if a point
-failed, 2 if nothing could be checked. What rests on a point that failed is not tried. A plugin that
-finds no device is skipped. A variable that the plugin reads is set as for NCCL.
+failed, 2 if nothing could be checked. Points that depend on a failed one are not tried. A plugin
+that finds no device is skipped. Set the plugin's environment variables as for NCCL.
 Examples:
   ferroccl netcheck ./libnccl-net-x.so
   ferroccl netcheck ./libnccl-net-x.so --only in_order,close_in_flight --api v10
@@ -45,7 +45,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NUMBER", default_value = "0", value_delimiter = '+',
           value_parser = clap::value_parser!(i32).range(0..))]
     pub(crate) device: Vec<i32>,
-    /// Leave out what NCCL itself never does
+    /// Leave out demands beyond the contract, on which NCCL never relies
     #[arg(long)]
     pub(crate) contract_only: bool,
     /// Check more: 1 GiB in one message, 10,000 listeners
@@ -85,8 +85,8 @@ impl Arguments {
         time.mul_f64(self.slowness())
     }
 
-    /// Returns how many times slower than most this machine is, as the user's time limit tells; at
-    /// least 1.
+    /// Returns the factor by which this machine is slower than most, judged by the user's time
+    /// limit; at least 1.
     pub(crate) fn slowness(&self) -> f64 {
         let usual = USUAL_SECONDS.parse().unwrap_or(f64::INFINITY);
         (self.timeout.as_secs_f64() / usual).max(1.0)

@@ -23,10 +23,10 @@ use crate::properties::{Describe, Properties, text};
 /// A pointer that a plugin hands out, as a number.
 pub(crate) type Opaque = usize;
 
-/// Largest number of parts of a group: NCCL's own limit of operations that share one.
+/// Largest number of parts of a group: NCCL's own limit of operations that share a group.
 pub(crate) const GROUP_MAX: usize = 64;
 
-/// A handle, followed by as many bytes that the plugin must not change.
+/// A handle, followed by equally many guard bytes, which the plugin must not change.
 pub(crate) type HandleBuffer = [u8; 2 * HANDLE_BYTES];
 
 /// A buffer of a call of `irecv` or `isend`, with its registration, tag and event.
@@ -112,8 +112,8 @@ pub(crate) struct Calls {
     make_device: Option<Make>,
 }
 
-// SAFETY: the one pointer in it is the plugin's name, which lives and stays as it is as long as the
-// plugin is open.
+// SAFETY: its only pointer is the plugin's name, which stays valid and unchanged while the plugin
+// is open.
 unsafe impl Send for Calls {}
 // SAFETY: likewise; and a plugin's functions may be called from any thread.
 unsafe impl Sync for Calls {}
@@ -350,7 +350,7 @@ impl Calls {
     ) -> Option<(NcclResult, Opaque)> {
         let get = self.device_registration?;
         let mut device = ptr::null_mut();
-        // SAFETY: what the plugin handed out; the place lives on the stack for the call.
+        // SAFETY: the plugin handed out both pointers; the place lives on the stack for the call.
         let result = unsafe { get(pointer(comm), pointer(registration), &raw mut device) };
         Some((result, number(device)))
     }
@@ -374,7 +374,7 @@ impl Calls {
             },
             // SAFETY: the memory is never freed.
             Isend::V9(isend) => unsafe { isend(comm, address, bytes, tag, registration, place) },
-            // SAFETY: likewise; NCCL sends no more through this version than fits.
+            // SAFETY: likewise; through version 8, NCCL sends no message too long for `c_int`.
             Isend::V8(isend) => unsafe {
                 isend(comm, address, bytes as c_int, tag, registration, place)
             },
@@ -476,7 +476,7 @@ impl Calls {
         request: Opaque,
     ) -> Option<NcclResult> {
         let consumed = self.consumed?;
-        // SAFETY: what the plugin handed out, provided that the request is done.
+        // SAFETY: the plugin handed out both pointers; callers give only requests that are done.
         Some(unsafe { consumed(pointer(comm), parts as c_int, pointer(request)) })
     }
 

@@ -4,12 +4,12 @@ use crate::stop::{Outcome, failed};
 
 /// Forks a child that ends at once, and waits for its end.
 pub(crate) fn fork_and_reap() -> Outcome {
-    // SAFETY: the child only ends, which may be done in the child of a process with threads.
+    // SAFETY: the child only calls `_exit`, which the child of a process with threads may do.
     let child = unsafe { libc::fork() };
     match child {
         -1 => failed("the system refused to fork"),
         0 => {
-            // SAFETY: ends the child without running what the plugin registered for the end.
+            // SAFETY: ends the child without running exit handlers of the plugin.
             unsafe { libc::_exit(0) }
         }
         child => {

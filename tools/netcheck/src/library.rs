@@ -61,7 +61,7 @@ impl Plugin {
     ///
     /// A symbol or a function is missing, or the library cannot be opened.
     pub(crate) fn open(path: &Path, wanted: Option<Api>) -> Result<Plugin, String> {
-        // SAFETY: the plugin's initialisers are what the user asked to be run.
+        // SAFETY: the user asked to run this library, and so its initialisers.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
         let library = library.map_err(|error| {
             let reason = std::error::Error::source(&error).map(ToString::to_string);

@@ -1,4 +1,4 @@
-//! NCCL's logger, as a plugin sees it: its warnings go into the report of the point.
+//! NCCL's logger, as a plugin sees it: the plugin's warnings go into the report of the point.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong};
 use std::sync::OnceLock;
@@ -15,7 +15,7 @@ pub(crate) fn to(sink: Sink) {
     let _ = SINK.set(sink);
 }
 
-/// Most arguments after the format that are read.
+/// Largest number of arguments after the format that are read.
 const ARGUMENTS_MAX: usize = 8;
 
 /// Type of the logger with fixed arguments: Rust cannot define variadic functions.

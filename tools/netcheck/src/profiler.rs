@@ -11,7 +11,7 @@ use crate::calls::Opaque;
 use crate::memory::Memory;
 use crate::stop::{Outcome, failed};
 
-/// First and last value of the event types: begin, end, update, or begin and end.
+/// First and last of the actions on an event: begin, end, update, and update and end.
 const BEGINS: c_int = 0;
 const LAST: c_int = 3;
 

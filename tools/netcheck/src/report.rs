@@ -8,9 +8,9 @@ use crate::messages::{Held, Row, Verdict};
 use crate::pair::Report;
 use crate::points::{self, Kind, Point};
 
-/// Most warnings of the plugin that are shown of a failed point.
+/// Largest number of the plugin's warnings that are shown for a failed point.
 const WARNINGS_SHOWN: usize = 5;
-/// Column where the second column of the table begins.
+/// Width of the table's first column, which has the names.
 const NAME_COLUMNS: usize = 38;
 
 /// One line of the table.
@@ -47,7 +47,7 @@ impl Line {
         }
     }
 
-    /// Makes the line of a point that was not run because its base did not pass.
+    /// Makes the line of a point that was not run: it depends on `base`, which did not pass.
     pub(crate) fn not_tried(point: &Point, base: &Line) -> Line {
         Line {
             point: point.name,
@@ -75,7 +75,7 @@ impl Line {
         None
     }
 
-    /// Returns the reason why points that rest on this one were not tried.
+    /// Returns the reason why points that depend on this one were not tried.
     pub(crate) fn as_reason(&self) -> String {
         let became = if self.has_failed() { "failed" } else { "was skipped" };
         format!("rests on {}, which {became}", self.point)
@@ -98,7 +98,7 @@ impl Line {
                 }
                 if self.warnings.len() > WARNINGS_SHOWN {
                     let more = self.warnings.len() - WARNINGS_SHOWN;
-                    let _ = writeln!(text, "    and of {more} things more");
+                    let _ = writeln!(text, "    and {more} more times");
                 }
             }
             (Some(why), outcome) => {
@@ -152,7 +152,7 @@ impl Summary {
 pub(crate) fn columns() -> String {
     format!(
         "{:>12}  {:>12}  {:>12}  {:>12}\n{:>12}  {:>12}  {:>12}  {:>12}\n",
-        "size", "latency", "of 99 in 100", "bandwidth", "(B)", "(us)", "(us)", "(GB/s)"
+        "size", "latency", "p99 latency", "bandwidth", "(B)", "(us)", "(us)", "(GB/s)"
     )
 }
 

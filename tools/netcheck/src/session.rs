@@ -126,7 +126,7 @@ fn check(
     Ok(summary)
 }
 
-/// Prints text; a reader that has seen enough (head) is no error.
+/// Prints text. Ignores errors: a reader such as `head` may have closed the pipe.
 fn print(text: &str) {
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time for a step's report after the deadline, also on a busy machine.
+/// Time that a step has after the deadline to report by itself, even on a busy machine.
 const REPORT_WITHIN: Duration = Duration::from_secs(2);
 
 /// Current step, current call, and the deadline.

@@ -178,7 +178,7 @@ mod faults {
         assert!(text(&output.stderr).contains("--list"));
     }
 
-    /// A tester in the middle of a point of two processes.
+    /// A run of netcheck, in the middle of a point that has two processes.
     struct Running(Child);
 
     impl Running {
@@ -188,7 +188,7 @@ mod faults {
             Running(command.stdout(Stdio::piped()).spawn().unwrap())
         }
 
-        /// Returns the tester's two processes, once they have begun.
+        /// Returns the two processes of the point, once they have begun.
         fn processes(&self) -> Vec<Pid> {
             let path = format!("/proc/{0}/task/{0}/children", self.0.id());
             let start = Instant::now();

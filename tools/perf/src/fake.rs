@@ -47,7 +47,7 @@ pub(super) struct Fake {
     rank: Rank,
     ranks: u32,
     shared: Arc<Shared>,
-    /// Start of the rank, and the time passed by the clock of [`Fault::Timed`].
+    /// Start of the rank, and the time that has passed on the simulated clock of [`Fault::Timed`].
     start: Instant,
     passed: Duration,
     random: Random,

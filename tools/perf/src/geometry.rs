@@ -1,5 +1,5 @@
-//! Shape of a call by size and collective: counts, buffers, offsets in place, and the factors of
-//! the bus bandwidth. All are as in nccl-tests, so that numbers compare.
+//! Shape of a call by size and collective: counts, buffers, and offsets in place. All are as in
+//! nccl-tests, so that results can be compared with those of nccl-tests.
 
 use ccl_core::types::{Collective, DataType, Rank};
 

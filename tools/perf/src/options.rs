@@ -9,7 +9,7 @@ use clap::builder::TypedValueParser as _;
 use super::sizes::{Step, parse_size};
 use ferroccl::launch::LOCAL_RANKS_MAX;
 
-/// Most iterations, and most calls in one iteration: each timed iteration keeps a sample.
+/// Largest number of iterations, and of calls in one: each timed iteration keeps a sample.
 const COUNT_MAX: i64 = 10_000_000;
 
 /// Choice of one value, or of all values (`all`).

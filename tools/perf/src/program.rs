@@ -315,7 +315,7 @@ fn examples(name: &str, kind: Kind) -> String {
             "-b 1M -e 8M -i 1M -g 4 -n 50   fixed steps, 50 iterations",
             "-b 1k -e 1k -g 3 -d all -o all every type and reduction",
             "-b 8 -e 1G -f 2 -g 2 --json out.json --plot out.svg",
-            "-b 8 -e 1G -f 2 -g 2 -J nccl.json   what reads nccl-tests' files reads this",
+            "-b 8 -e 1G -f 2 -g 2 -J nccl.json   for tools that read the files of nccl-tests",
         ],
         Kind::P2pMatrix => &[
             "-g 4",

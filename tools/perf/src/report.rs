@@ -38,7 +38,7 @@ pub struct Row {
     pub op: String,
     /// Root rank, or -1.
     pub root: i64,
-    /// Plan of the call, if a reader needs it.
+    /// Plan of the call; only on rank 0, and only if the JSON report is written.
     pub plan: Option<Plan>,
     /// Measurement with separate input and output.
     pub out_of_place: Half,
@@ -178,7 +178,8 @@ pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Formats seconds since 1970 as a date and time, by the calendar of 400 years beginning in March.
+/// Formats seconds since 1970 as a date and time. The calculation uses cycles of 400 years in which
+/// years begin in March.
 pub(super) fn iso_8601(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
     let (era, day) = (days / 146_097, days % 146_097);

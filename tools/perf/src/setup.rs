@@ -38,7 +38,7 @@ pub fn agree<T>(
     match failed.as_slice() {
         [] => Ok(value),
         ranks => {
-            Err(format!("could not start: rank {} failed, see there", ranks.join(", ")).into())
+            Err(format!("could not start: rank {} failed, see its output", ranks.join(", ")).into())
         }
     }
 }

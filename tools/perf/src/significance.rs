@@ -9,8 +9,9 @@
 //! rejective multiple test procedure", 1979, keeps the probability of any false alarm among all
 //! tests below the chosen level, with any dependence between the tests.
 
-/// Most samples on both sides together for the exact distribution; more samples take the normal
-/// one. Up to this number every count of the exact distribution is a whole number below 2^53.
+/// Largest number of samples, both sides together, for the exact distribution; for more, the normal
+/// one is used. Up to this number every count of the exact distribution is a whole number below
+/// 2^53.
 const EXACT_MAX: usize = 50;
 
 /// U test. It caches the last distribution that it has counted: without ties the distribution
@@ -36,8 +37,8 @@ struct Pooled {
 }
 
 impl RankTest {
-    /// Returns the one-sided probability of new samples that are so much longer than the old ones,
-    /// or more, if nothing has changed. It is 1 if a side has no samples.
+    /// Returns the one-sided p-value: the probability that new samples are longer than the old ones
+    /// by at least this much although nothing has changed. It is 1 if a side has no samples.
     #[must_use]
     pub fn longer(&mut self, old: &[f64], new: &[f64]) -> f64 {
         if old.is_empty() || new.is_empty() {

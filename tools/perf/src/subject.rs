@@ -125,7 +125,7 @@ pub enum Shape<'a> {
     Pair {
         /// Rank that sends.
         from: Rank,
-        /// Rank that receives, another rank.
+        /// Rank that receives; not the one that sends.
         to: Rank,
         /// Number of messages.
         messages: usize,

@@ -133,7 +133,7 @@ pub fn traffic(traffic: &Traffic) -> String {
     let whole = traffic.whole();
     let bytes: u64 = whole.values().sum();
     match whole.len() {
-        0 => "# Traffic              : none; what passes through shared memory is not counted\n"
+        0 => "# Traffic              : none; bytes through shared memory are not counted\n"
             .to_owned(),
         pairs => format!("# Traffic              : {bytes} bytes between {pairs} pairs of ranks\n"),
     }

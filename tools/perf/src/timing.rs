@@ -4,7 +4,8 @@
 //! iteration for the percentiles. A reading costs about 20 ns, which would distort calls of a few
 //! hundred nanoseconds. So calls of less than [`BATCHED_BELOW_BYTES`] are timed in batches of
 //! [`BATCH_ITERATIONS`], and each batch gives one sample, its mean: a percentile then says how
-//! batches vary, and single slow calls show up divided by the batch length. Nothing is subtracted.
+//! batches vary, and a single slow call shows up divided by the batch length. The cost of a reading
+//! is not subtracted.
 //!
 //! Every call of a row uses the same buffers, as in most MPI benchmarks; nccl-tests walks through a
 //! larger buffer instead, which for ranks on processors would measure the memory behind the caches.
@@ -60,7 +61,7 @@ pub struct Times {
     /// Mean over iterations on each rank, then over ranks by the method of `-a`.
     #[serde(rename = "time_us")]
     pub mean_us: f64,
-    /// Fastest sample, of the rank where it is slowest.
+    /// Fastest sample of each rank; the largest of these over all ranks.
     #[serde(rename = "time_us_min")]
     pub min_us: f64,
     /// Median.

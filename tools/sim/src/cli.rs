@@ -22,8 +22,8 @@ use crate::scenario::{
 Without --scenario it lists the experiments, and with --list what can be changed in each. The same
 seed gives the same output, byte for byte. The exit status is 0 if all could run, whatever they
 found, and 2 if one could not.
-With --on, job, scale, schemes, straggler and incast run on another network: its switches, its
-hosts, and what joins ranks inside. With --replay FILE and --on a traffic matrix is sent over one.
+--on runs job, scale, schemes, straggler or incast on another network, with its switches, its hosts
+and their inner links. --replay FILE with --on sends a traffic matrix over that network.
 Examples:
   ferroccl sim
   ferroccl sim --scenario f2
@@ -37,7 +37,7 @@ pub struct Arguments {
     /// Experiment to run, or all of them
     #[arg(long, value_name = "NAME|all")]
     scenario: Option<String>,
-    /// Other values of its parameters, such as uplinks=32,trials=50
+    /// Values of the experiment's parameters, such as uplinks=32,trials=50
     #[arg(long, value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_pair)]
     set: Vec<(String, f64)>,
     /// Run on this network: a name of `ferroccl topo --list`, or a file
@@ -71,7 +71,7 @@ pub struct Arguments {
     /// Print JSON
     #[arg(long, conflicts_with = "markdown")]
     json: bool,
-    /// Print a page
+    /// Print Markdown
     #[arg(long)]
     markdown: bool,
     /// Write the figures into this directory, as SVG
@@ -265,8 +265,8 @@ mod tests {
 
     use super::*;
 
-    /// Runs a command line with clusters by name; every file holds the same ring of 16 ranks,
-    /// twice.
+    /// Runs a command line. Topologies are the presets; every traffic file holds the same ring of
+    /// 16 ranks, in each of two intervals.
     fn say(line: &str) -> Result<String, CliError> {
         let topology = |name: &str| {
             let found = ccl_model::topology::presets::find(name);
@@ -287,7 +287,7 @@ mod tests {
         let lines = help.lines().filter_map(|line| line.strip_prefix("  ferroccl "));
         let mut examples = 0;
         for example in lines {
-            // The first word is the command's, as the program's name is for clap.
+            // `say` drops the word `ferroccl`; clap then takes `sim` for the program's name.
             let shown = say(&format!("ferroccl {example}")).unwrap();
             assert!(!shown.is_empty(), "{example}");
             examples += 1;
@@ -404,7 +404,8 @@ mod tests {
             assert!(shown.contains(&format!("  on {name}: ")), "{shown}");
             assert!(!shown.contains("(!)") && !shown.contains("racks="), "{shown}");
         }
-        // The named network is used: it has its own tiers, and twice the bandwidth halves the time.
+        // The named network is used: the report names its tiers, and rails, which never collide
+        // below one leaf, take less time.
         let line = "ferroccl sim --scenario job --set mib=4 --json --on";
         let time = |on: &str| {
             let json: serde_json::Value =

@@ -43,8 +43,8 @@ pub enum SimError {
     },
     /// A cluster without switches between its hosts.
     #[error(
-        "{name} has no switches between hosts, of which alone something can be simulated; give a \
-         cluster of `ferroccl topo --list` as superpod-256, or a file with a fabric"
+        "{name} has no switches between hosts, so there is nothing to simulate; give a cluster of \
+         `ferroccl topo --list`, such as superpod-256, or a file with a fabric"
     )]
     NoFabric {
         /// Name of the cluster.

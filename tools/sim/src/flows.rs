@@ -31,8 +31,8 @@ pub struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// Returns the flows on a link, divided by its bytes per second: a busier link has more. It is
-    /// the ideal way to compare links of different speeds.
+    /// Returns the sum of the flows' weights on a link, divided by its bytes per second: the
+    /// larger, the busier. This ratio also compares links of different speeds.
     #[must_use]
     pub fn of(&self, link: Link) -> f64 {
         let link = link as usize;

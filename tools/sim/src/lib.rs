@@ -11,7 +11,7 @@
 //!
 //! [`scenario`] has the experiments; [`measure`] and [`report`] describe their results. Except for
 //! the command line (feature `cli`), no code here uses a clock or the operating system. The same
-//! seed gives the same bytes.
+//! seed gives the same output, byte for byte.
 
 #![forbid(unsafe_code)]
 

@@ -2,9 +2,9 @@
 //!
 //! A link stores only its capacity; its ends are computed. A *cable* of tier t goes from a *child*
 //! (a host, or a group of the tier below) up to a switch of the child's group. All children of a
-//! tier have the same cabling, so cable `c` of the tier is cable `c mod n` of child `c / n`. Each
-//! cable is two links, up and down. Each rank also has a link out of it, and one into it, within
-//! its host.
+//! tier have the same `n` cables, so cable `c` of the tier is cable `c mod n` of child `c / n`.
+//! Each cable is two links, up and down. Each rank also has a link out of it, and one into it,
+//! within its host.
 
 use ccl_model::topology::fabric::{Fabric, Wiring};
 
@@ -33,7 +33,8 @@ pub struct Plan {
     pub ranks_per_host: u32,
     /// NICs that the ranks of a host send by, rank by rank, equally many for each.
     pub rank_nics: Vec<u32>,
-    /// Most bytes per second that a rank sends to others of its host, and that it receives of them.
+    /// Most bytes per second that a rank sends to other ranks of its host, and that it receives
+    /// from them.
     pub inner_bytes_per_s: f64,
     /// Latency from rank to rank within a host, in nanoseconds.
     pub inner_latency_ns: f64,
@@ -511,7 +512,7 @@ fn check(plan: &Plan) -> Result<(), SimError> {
     let nics = plan.rank_nics.len();
     let even = nics > 0 && nics.is_multiple_of(plan.ranks_per_host as usize);
     if !even || plan.rank_nics.iter().any(|nic| *nic >= plan.fabric.nics) {
-        let remedy = "give each of a host's ranks as many, of the NICs that it has";
+        let remedy = "give each rank of a host equally many of the host's NICs";
         return Err(SimError::number("the number of NICs that ranks send by", nics, remedy));
     }
     positive("the bandwidth within a host", plan.inner_bytes_per_s, "bytes per second")?;

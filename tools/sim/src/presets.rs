@@ -1,4 +1,4 @@
-//! Networks of the paper, with adjustable numbers.
+//! Networks of Meta's paper on RoCE, with adjustable numbers.
 
 use ccl_model::topology::presets;
 

@@ -97,8 +97,8 @@ impl Host {
             return Err(SimError::number(
                 "the kind of some hosts",
                 format!("\"{name}\""),
-                "its ranks, or the NICs beside them, are others than those before: simulate hosts \
-                 of one kind, with --hosts or a topology of these",
+                "its ranks or their NICs differ from those of the hosts before: simulate hosts of \
+                 one kind, with --hosts or another topology",
             ));
         }
         Ok(Host {

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 const FILE_BYTES_MAX: u64 = 1 << 30;
 /// Largest number of ranks: as many as can be planned.
 pub const RANKS_MAX: u32 = 1 << 18;
-/// Most intervals: memory has an entry for each up to the last, with or without lines.
+/// Largest number of intervals: memory has an entry for each up to the last, even without lines.
 pub const INTERVALS_MAX: usize = 1 << 20;
 /// Largest number of pairs of ranks that are written in one interval.
 pub const PAIRS_MAX: usize = 1 << 24;
@@ -241,7 +241,7 @@ fn parse_json(name: &str, text: &str) -> Result<Traffic, String> {
     Ok(reading.done())
 }
 
-/// Values in the lines before the columns.
+/// Values of the header, above the line with the names of the columns.
 #[derive(Default)]
 struct Head {
     ranks: Option<u32>,
@@ -263,7 +263,7 @@ impl Head {
                 return Err(format!("{key}= is there twice; leave one out"));
             }
             let value = value.parse();
-            *to = Some(value.map_err(|_| format!("{key}= is not a count; write {key}=1"))?);
+            *to = Some(value.map_err(|_| format!("{key}= is not a number; write {key}=1"))?);
             Ok(())
         }
         let given = (key.trim(), value.trim());
@@ -308,7 +308,7 @@ fn parse_lines(name: &str, text: &str) -> Result<Traffic, String> {
 fn row(line: &str) -> Result<Row, String> {
     let mut fields = line.split(',').map(str::trim);
     let mut next = |what: &str| {
-        let field = fields.next().ok_or_else(|| format!("there are no {what}; write {COLUMNS}"))?;
+        let field = fields.next().ok_or_else(|| format!("{what} is missing; write {COLUMNS}"))?;
         let advice = || format!("{what} {field:?} is no whole number from 0 to 2^64 - 1");
         field.parse::<u64>().map_err(|_| advice())
     };
@@ -372,7 +372,7 @@ mod tests {
             ("0,0,1,NaN", "bytes \"NaN\" is no whole number"),
             ("0,0,1,1e9", "bytes \"1e9\" is no whole number"),
             ("0,0,1,18446744073709551616", "is no whole number from 0 to 2^64 - 1"),
-            ("0,0,1", "there are no bytes; write interval,source"),
+            ("0,0,1", "bytes is missing; write interval,source"),
             ("0,0,1,5,6", "\"6\" is a column too many"),
             ("0,0,1,5\n0,0,1,5", ":5: interval 0 has 0 to 1 twice, 5 bytes and 5; add them up"),
             ("0,0,1,0\n0,0,1,0", ":5: interval 0 has 0 to 1 twice"),
@@ -392,7 +392,7 @@ mod tests {
             ("interval_s", "seconds", "# interval_s= is missing"),
             ("ranks=4", "ranks=0", "give 1 to 262144"),
             ("ranks=4", "ranks=4000000", "give 1 to 262144"),
-            ("ranks=4", "ranks=-4", "m.csv:1: ranks= is not a count"),
+            ("ranks=4", "ranks=-4", "m.csv:1: ranks= is not a number"),
             ("ranks=4", "ranks=4\n# ranks=4", "m.csv:2: ranks= is there twice"),
             ("=0.5", "=NaN", "interval_s=NaN: give seconds above 0"),
             ("=0.5", "=inf", "give seconds above 0"),

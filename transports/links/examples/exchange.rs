@@ -96,8 +96,8 @@ impl Rank<'_> {
         self.time(|input, output| {
             tag += 1;
             let (input, output) = (input.as_ptr().cast(), output.as_mut_ptr().cast());
-            // SAFETY: the slices live through the call, of their length, and nobody else touches
-            // them; the program needs no scratch.
+            // SAFETY: the slices live until the call ends and have the length of its buffers;
+            // nobody else touches them, and the program needs no scratch.
             let call = unsafe { CallMemory::new(input, output, std::ptr::null_mut(), sum(), tag) };
             ports.bind(call);
             execution.start(&numbers);

@@ -56,7 +56,7 @@ impl Links {
         }
     }
 
-    /// Returns whether the link has a granted slot for the next message.
+    /// Returns whether the link's next message can be written: there is a credit for it.
     #[inline]
     pub fn writable(&mut self, link: Link) -> bool {
         match self.mapped.duplex(link) {

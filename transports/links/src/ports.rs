@@ -316,7 +316,7 @@ impl Ports for CpuPorts {
             };
             self.terms.push(term);
         }
-        // A message of one segment may be sent from the caller's buffer.
+        // A message that this task writes whole may be sent from the caller's buffer.
         let is_whole = task.elements * call.kernel.element_bytes() == task.message_bytes;
         let may_send = |messages: &MessageLinks| messages.may_send_from(task.message_bytes);
         let stays = match is_whole && self.links.view().is_some_and(may_send) {

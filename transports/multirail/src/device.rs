@@ -40,7 +40,7 @@ impl RailsDevice {
         if caps.iter().any(|caps| caps.mapped || !caps.acknowledged) {
             return Err(TransportError::Unsupported {
                 what: "be a rail",
-                reason: "its puts are done before the peer has them",
+                reason: "it maps memory, or its puts are done before the peer has them",
             });
         }
         let least = |of: fn(&Caps) -> usize| caps.iter().map(|caps| of(caps)).min().unwrap_or(0);
@@ -52,7 +52,7 @@ impl RailsDevice {
             acknowledged: true,
             register_bytes_min: caps.iter().map(|caps| caps.register_bytes_min).max().unwrap_or(0),
             message_bytes_max: least(|caps| caps.message_bytes_max),
-            // The rest is for credits and CTS.
+            // The rest of the window is for credits and CTS.
             depth_max: depth.min(WINDOW - WINDOW / 4),
             bandwidth_bytes_per_s: caps.iter().map(|caps| caps.bandwidth_bytes_per_s).sum(),
             latency_ns: caps.iter().map(|caps| caps.latency_ns).max().unwrap_or(0),

@@ -128,7 +128,7 @@ impl RailsLane {
         let depth = self.with.caps.depth_max;
         let link = self.link(endpoint)?;
         if link.lost {
-            // Work for a lost peer is void: taken, and never done.
+            // A put to a lost peer is accepted and never completes.
             return Ok(true);
         }
         if !link.takes(is_control, depth) {
@@ -264,7 +264,7 @@ impl RailsLane {
                 let Some((number, rail)) = self.routed(lane, endpoint) else { return };
                 match Note::decode(&bytes) {
                     Some(note) => self.handle_note(number, rail, note, now),
-                    None => self.lose(number, "it says something that means nothing here"),
+                    None => self.lose(number, "it sent a note that cannot be decoded"),
                 }
             }
             Event::Lost { endpoint, reason } => {
@@ -282,7 +282,8 @@ impl RailsLane {
             Note::Fragment { number: fragment, is_last, bytes } => {
                 let mut whole = Vec::new();
                 if !link.notes.receive_fragment(fragment, is_last, bytes, &mut whole) {
-                    return self.lose(number, "its notes are not what they can be");
+                    return self
+                        .lose(number, "it sent a note fragment that is too long or too far ahead");
                 }
                 let heard = link.notes.heard();
                 let endpoint = EndpointId(number as u32);
@@ -295,7 +296,7 @@ impl RailsLane {
             Note::ArrivalReport(fate) => self.settle(number, &fate, now),
             Note::Keys(keys) => {
                 if link.knows() + keys.len() > IMPORTS_MAX {
-                    return self.lose(number, "it shares more memory than anybody can use");
+                    return self.lose(number, "it shares more than 2^20 memory regions");
                 }
                 let rail = &link.rails[over];
                 let (lane, endpoint) = (rail.lane, rail.endpoint());
@@ -323,7 +324,7 @@ impl RailsLane {
         let unknown = |at: &usize| dial.to(*at).is_none();
         let unknown: Vec<usize> = (0..link.rails.len()).filter(unknown).collect();
         if !dial.learn(device.into(), address) {
-            return self.lose(number, "it tells of a device that it does not have");
+            return self.lose(number, "it sent the address of a device that it does not have");
         }
         for at in unknown.into_iter().filter(|at| dial.to(*at).is_some()) {
             link.rails[at].stage = Stage::Down { again: Some(now) };
@@ -360,7 +361,10 @@ impl RailsLane {
         if is_last {
             self.ends.push((number, reasons));
         } else if !is_clear {
-            let reason = format!("of two puts alike one may be lost; {reasons}");
+            let reason = format!(
+                "puts in flight have the same immediate, so it is unknown which of them arrived; \
+                 {reasons}"
+            );
             self.ends.push((number, reason));
         } else {
             self.send_notes(number, &undelivered);
@@ -432,7 +436,7 @@ impl RailsLane {
                 "rail {} has failed ({}), and {} puts that its device had said were done have not \
                  arrived",
                 fate.rail,
-                failure.as_deref().unwrap_or("for no reason"),
+                failure.as_deref().unwrap_or("reason unknown"),
                 fate.missing
             );
             self.lose(number, &text);
@@ -623,8 +627,8 @@ impl RailsLane {
         }
     }
 
-    /// Proves a rail that is back by an empty put: the rail carries no other put until that one is
-    /// acknowledged. A connection beside the rail proves nothing.
+    /// Tests with an empty put whether a rail that is back works; the rail carries no other put
+    /// until this one is acknowledged. A working side connection proves nothing about the rail.
     fn prove(&mut self, number: usize, at: usize, now: Instant) {
         let RailsLane { links, lanes, with, .. } = self;
         let Some(Some(link)) = links.get_mut(number) else { return };

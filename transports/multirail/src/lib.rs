@@ -6,9 +6,10 @@
 //!
 //! # Striping
 //!
-//! A put goes whole over the rail with the earliest expected completion, or over an idle rail that
-//! takes at most a microsecond. The expectation follows from the bytes under way on the rail's
-//! device, from all links of the process, and from the rail's recently measured bandwidth.
+//! A put goes whole over the rail with the earliest expected completion, or over an idle rail on
+//! which it takes at most a microsecond. The expected time is computed from the bytes that all
+//! links of the process have under way on the rail's device, and from the rail's recently measured
+//! bandwidth.
 //!
 //! # A rail that fails
 //!

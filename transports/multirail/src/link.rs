@@ -123,7 +123,8 @@ pub(crate) struct PutPath {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) id: LinkId,
-    /// Number of the link among all: links begin their search among equal rails at different ones.
+    /// Number of the link on its device. The search for a rail begins at a rail that depends on
+    /// this number, so that links spread over equal rails.
     turn: usize,
     pub(crate) rails: Vec<Rail>,
     /// Means to dial rails again, on the side that has dialled.
@@ -333,7 +334,8 @@ impl Link {
         self.shares.clone()
     }
 
-    /// Returns the addresses of devices of this side, until the peer has dialled them all.
+    /// Returns the addresses of this side's devices that the peer may not know; none once the peer
+    /// has dialled all of them.
     pub(crate) fn addresses(&self) -> Vec<Note> {
         let is_new = |rail: &Rail| rail.epoch == 0 && rail.endpoint().is_none();
         if self.rails.iter().any(is_new) { self.addresses.clone() } else { Vec::new() }
@@ -358,7 +360,7 @@ impl Link {
     /// Returns the failure of each rail, for an error message.
     pub(crate) fn reasons(&self) -> String {
         let reason = |(at, rail): (usize, &Rail)| {
-            let failure = rail.failure.as_deref().unwrap_or("it never came to be");
+            let failure = rail.failure.as_deref().unwrap_or("it was never connected");
             if self.rails.len() == 1 { failure.to_owned() } else { format!("rail {at}: {failure}") }
         };
         self.rails.iter().enumerate().map(reason).collect::<Vec<_>>().join("; ")

@@ -15,11 +15,11 @@ use crate::note::{ArrivalReport, RailFailure, WINDOW};
 
 /// Largest number of a put; the next number is 0.
 pub(crate) const NUMBER: u64 = (1 << 36) - 1;
-/// Number of remembered arrivals: they include every put that the peer may take to be under way.
+/// Number of remembered arrivals, enough to include every put that the peer may count as under way.
 const HEARD: usize = 2 * WINDOW;
-/// Number of the last puts among which an immediate must be unique. The peer can mistake a put for
-/// an earlier one with the same immediate only if the earlier one is among these: the last
-/// [`HEARD`] arrivals may include an older put that a window of others has overtaken.
+/// Number of the last puts among which an immediate must be unique. The peer remembers the last
+/// [`HEARD`] arrivals, and puts can arrive out of order by up to [`WINDOW`]. So no put older than
+/// the last `NAMES` can be mistaken for a new one with the same immediate.
 const NAMES: usize = 4 * WINDOW;
 /// Number of variants that a reused immediate needs; the variants are used in turn. Puts to one
 /// peer with the same immediate must be told apart when their rail fails. With this many variants,
@@ -36,7 +36,8 @@ const STEADY: Duration = Duration::from_secs(60);
 /// Smallest number of bytes over which bandwidth is measured; `MEASURED_FOR` is the shortest time.
 const MEASURED_BYTES: usize = 64 << 10;
 const MEASURED_FOR: Duration = Duration::from_millis(1);
-/// Age from which a measurement no longer counts against a rail: it may show a bad moment.
+/// Age from which a measurement no longer counts against a rail: the rail may have been slow only
+/// for a moment.
 const MEASURED_LATELY: Duration = Duration::from_millis(50);
 /// Duration of a put, in seconds, up to which comparing the rails takes as long as the put.
 const AT_ONCE_S: f64 = 1e-6;
@@ -210,7 +211,8 @@ impl Rail {
             failures: 0,
             failure: None,
             carried: (0, 0),
-            // The first number is near the largest: numbers wrap soon, not only after days.
+            // The first number is near the largest, so that numbers wrap soon and not only after
+            // days.
             first: NUMBER - 100,
             window: VecDeque::with_capacity(AT_ONCE),
             immediates: VecDeque::with_capacity(NAMES),
@@ -378,7 +380,8 @@ impl Rail {
         immediates.push_back(name);
     }
 
-    /// Takes the rail out after a failure. Returns whether the peer can tell its puts apart.
+    /// Takes the rail out after a failure. Returns whether the peer can tell the rail's unfinished
+    /// puts apart.
     pub(crate) fn fail(&mut self, number: usize, reason: String) -> bool {
         let undone = self.window.iter().filter(|posted| !posted.is_done);
         let open: Vec<u32> = undone.filter_map(|posted| posted.put.immediate()).collect();
@@ -475,7 +478,7 @@ impl Rail {
         if let (Stage::Joining(endpoint), true, true) = (&self.stage, self.proved, self.informed) {
             let endpoint = *endpoint;
             self.stage = Stage::Up(endpoint);
-            // A peer that is connected again has had its answers.
+            // A peer that is connected again has received all answers about the earlier connection.
             self.before = None;
         }
     }

@@ -17,7 +17,7 @@ use libfabric_sys::*;
 
 type Failure = Box<dyn Error>;
 
-/// Messages in flight, as many as NCCL has.
+/// Number of messages in flight, as many as NCCL has.
 const IN_FLIGHT: usize = 8;
 const TOTAL_BYTES: usize = 512 << 20;
 const ROUND_TRIPS: usize = 5000;
@@ -280,7 +280,7 @@ impl End {
         Ok(())
     }
 
-    /// Returns half a round trip.
+    /// Returns half of the median round trip, as JSON.
     fn round_trips(&mut self, bytes: usize, begins: bool) -> Result<String, Failure> {
         let mut times = Vec::with_capacity(ROUND_TRIPS);
         for trip in 1..=ROUND_TRIPS {
@@ -301,7 +301,7 @@ impl End {
         Ok(format!("{{\"bytes\": {bytes}, \"latency_us\": {:.3}}}", times[ROUND_TRIPS / 2]))
     }
 
-    /// Returns the rate of many messages in one direction.
+    /// Returns the rate of many messages in one direction, as JSON.
     fn stream(&mut self, bytes: usize, sends: bool) -> Result<String, Failure> {
         let messages = (TOTAL_BYTES / bytes.max(1)).clamp(16, 4000);
         let start = Instant::now();

@@ -39,8 +39,8 @@ pub struct Options {
     /// Interfaces offered to peers for the socket connection that accompanies libfabric's
     /// endpoints, as with TCP.
     pub interfaces: String,
-    /// True to write over every provider that offers it. Otherwise, puts are writes only over EFA
-    /// adapters that can write, and messages elsewhere.
+    /// True if puts are writes over every provider that offers writes. Otherwise, puts are writes
+    /// only over EFA adapters that can write, and messages elsewhere.
     pub always_writes: bool,
     /// Longest time that the socket connection to a peer may be broken.
     pub link_within: Duration,
@@ -50,8 +50,9 @@ pub struct Options {
     /// only four.
     pub short_data: bool,
     /// True if a write is done only when the peer has it
-    /// ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)). A message is done when
-    /// the peer's provider has it: its bytes may not be in the peer's memory yet.
+    /// ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)). Messages are never
+    /// acknowledged: one may be done before it has reached the peer's memory, or even the peer's
+    /// provider.
     pub acknowledged: bool,
     /// Value of libfabric's variable `FI_OFI_RXM_EAGER_LIMIT`, which must be equal on all peers.
     pub eager_limit: String,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::native::{Domain, Endpoint, OfiError};
 
-/// Endpoints for the same peers.
+/// Endpoints of one group of peers.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     pub(crate) data: Endpoint,
@@ -20,8 +20,8 @@ pub(crate) struct Endpoints {
 pub(crate) struct Groups {
     /// Endpoints in use, by the number of their group.
     open: Vec<Option<Endpoints>>,
-    /// Endpoints whose completion queue has failed. They stay open as long as they can: EFA's
-    /// provider waits for the completions of an endpoint that it closes.
+    /// Endpoints whose completion queue has failed. They are closed as late as possible: EFA's
+    /// provider waits for outstanding requests when it closes an endpoint.
     failed: Vec<Endpoints>,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Addresses {
     control: Option<Vec<u8>>,
 }
 
-/// Fabric addresses (`fi_addr_t`) of a peer's endpoints, for this side's endpoints.
+/// Fabric addresses (`fi_addr_t`) of a peer's endpoints, as this side's endpoints number them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FabricAddresses {
     data: u64,
@@ -116,7 +116,7 @@ impl Endpoints {
         Ok(FabricAddresses { data: self.data.insert(&peer.data)?, control })
     }
 
-    /// Returns the endpoint for a put, and the peer's address there.
+    /// Returns the endpoint for a put, and the peer's fabric address at that endpoint.
     pub(crate) fn route(&self, to: FabricAddresses, is_control: bool) -> (&Endpoint, u64) {
         match (&self.control, to.control) {
             (Some(control), Some(number)) if is_control => (control, number),

@@ -19,20 +19,20 @@ ccl_core::tunables! {
     #[derive(Clone, Debug)]
     pub(crate) struct OfiTunables {
         provider: String = String::new(), "FERROCCL_OFI_PROVIDER", Some("FI_PROVIDER"), true,
-            "Provider of libfabric that ofi uses, such as efa or tcp; `ferroccl doctor --ofi` has \
-             them. Empty takes efa, else tcp.";
+            "Provider of libfabric that ofi uses, such as efa or tcp; `ferroccl doctor --ofi` \
+             lists them. Empty takes efa, else tcp.";
         eager_limit: String = String::new(), "FI_OFI_RXM_EAGER_LIMIT", None, false,
             "Bytes up to which libfabric's tcp;ofi_rxm sends messages without asking their \
-             receiver; libfabric itself reads it, before 1.20. Two ranks with different values \
-             cannot connect. 524288 for the ranks that ferroccl starts, unless it is set.";
+             receiver; read by libfabric itself, by versions before 1.20. Two ranks with different \
+             values cannot connect. 524288 for the ranks that ferroccl starts, unless it is set.";
     }
 }
 
 /// Variable that lets a rank fork on systems where EFA's provider would otherwise end the rank.
 const FORK_SAFE: (&str, &str) = ("FI_EFA_FORK_SAFE", "1");
 
-/// Software providers. `FI_PROVIDER` selects no adapter if it names one of these, perhaps for
-/// another program such as MPI.
+/// Software providers. A setting that names one of these first does not ask for an adapter:
+/// `FI_PROVIDER` may be set for another program, such as MPI.
 const SOFTWARE: [&str; 6] = ["tcp", "net", "udp", "sockets", "shm", "sm2"];
 
 /// Returns the providers that a setting names, in its order. `FI_PROVIDER` may be a list, or a list
@@ -44,7 +44,7 @@ fn alternatives(named: &str) -> Vec<&str> {
     named.split(',').map(str::trim).filter(|name| !name.is_empty()).collect()
 }
 
-/// Returns whether the provider that a setting names first has adapters.
+/// Returns whether the first provider that a setting names drives adapters.
 fn is_hardware(named: &str) -> bool {
     let first = alternatives(named).first().copied().unwrap_or_default();
     let lowest = first.split(';').next().unwrap_or_default();

@@ -30,7 +30,8 @@ use crate::tag::Layout;
 /// Largest number of reads of a completion queue in a row, so that a busy queue does not hold the
 /// caller.
 const TURNS_MAX: usize = 16;
-/// Interval of checks for notes and closed connections while all links stand.
+/// Interval of checks for notes and closed connections, while no link is being made or about to
+/// end.
 const CHECK_EVERY: Duration = Duration::from_millis(1);
 /// Longest wait for a peer to receive what was posted, before its link closes.
 const FAREWELL: Duration = Duration::from_secs(4);
@@ -57,7 +58,7 @@ pub(crate) struct OfiLane {
     number: u64,
     /// Peers by the numbers of their endpoints; empty where detached. Numbers are not used again.
     peers: Vec<Option<Peer>>,
-    /// Number of the peer that was served first the last time.
+    /// Number of the peer at which the last call of `pump_all` began.
     first: usize,
     layout: Layout,
     /// True if a write is done only when the peer has it.
@@ -114,7 +115,7 @@ impl OfiLane {
             checked: Instant::ZERO,
             farewell: ShutdownWait::default(),
         };
-        // From here on, the endpoint is closed before the inbox goes.
+        // The lane now exists: its `drop` closes the endpoint before the inbox is freed.
         let posted = lock(&lane.posted);
         if let (Some(inbox), Some(own)) = (&mut lane.inbox, posted.endpoints.get(0)) {
             inbox.post(&own.data).map_err(transport_error)?;
@@ -143,7 +144,7 @@ impl OfiLane {
         let peer = self.peers.get_mut(endpoint.0 as usize).and_then(Option::as_mut);
         let peer = peer.ok_or(TransportError::UnknownEndpoint(endpoint))?;
         if peer.lost.is_some() || peer.failing.is_some() {
-            // Work for a lost peer is void: taken, and never done.
+            // A put to a lost peer is accepted and never completes.
             return Ok(true);
         }
         if peer.outstanding[usize::from(is_control)] >= DEPTH_MAX {
@@ -156,7 +157,7 @@ impl OfiLane {
             write.add(slice);
         }
         if self.inbox.is_none() && write.ranges().len() > 1 {
-            // Devices do writes with data from one range only.
+            // A device can write only one range with data.
             let Some(staged) = peer.staging.take(&self.domain, &write)? else { return Ok(false) };
             write.stage(staged);
         }
@@ -272,7 +273,8 @@ impl OfiLane {
                 }
             }
         }
-        // A lane whose puts are messages has one endpoint for all peers, and keeps its error.
+        // If puts are messages, the one endpoint of all peers stays in use: each later read of its
+        // queue reports the error again.
         if self.inbox.is_none() {
             for group in failed {
                 endpoints.fail(group);
@@ -307,7 +309,7 @@ impl OfiLane {
         }
         if flags & (FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA) != 0 {
             if self.inbox.is_some() {
-                // No peer writes here.
+                // Puts are messages here, so no put arrives as a write.
                 return;
             }
             let tag = self.layout.decode(data);
@@ -353,7 +355,7 @@ impl OfiLane {
         let is_peers = |peer: &&mut Peer| peer.lost.is_none() && peer.token == head.token;
         let Some(peer) = peer.filter(is_peers) else { return };
         if !shared.iter().any(|(at, key, _)| (*at, *key) == (endpoint, head.mr())) {
-            // A device that checks keys fails such a write, too.
+            // Where puts are writes, the device makes such a put fail, too.
             return peer.lose("it puts to memory that is not shared with it".to_owned());
         }
         {
@@ -393,7 +395,7 @@ impl OfiLane {
             self.inbox.iter_mut().for_each(|inbox| drop(inbox.take(context)));
             return;
         };
-        // Other messages of the same put fail, too.
+        // Other messages of the same put may be under way: the put ends with the last one.
         let is_last = left.fetch_sub(1, Ordering::Relaxed) == 1;
         if let Ok(peer) = self.peer(endpoint) {
             peer.outstanding[usize::from(is_control)] -= usize::from(is_last);
@@ -407,8 +409,8 @@ impl OfiLane {
         self.close_groups();
         let mut notes = Vec::new();
         let Posted { endpoints, .. } = &*lock(&self.posted);
-        // The requests behind these errors fail or end by themselves: the TCP connection shows that
-        // a peer has ended.
+        // These errors are only logged: the requests behind them fail or end by themselves, and the
+        // TCP connection shows that a peer has ended.
         let failures = endpoints.all().flat_map(|(_, endpoint)| endpoint.failures());
         failures.for_each(|error| tracing::info!(error, "a packet of libfabric's own failed"));
         for (number, peer) in self.peers.iter_mut().enumerate() {
@@ -488,8 +490,8 @@ fn write_put(
 ) -> Result<bool, TransportError> {
     let data = write.immediate.map(|immediate| layout.encode(number, immediate, write.bytes()));
     let context = requests.add(write.request.clone());
-    // SAFETY: the memory is kept with the request, and context and request until it has completed;
-    // the endpoint goes before both.
+    // SAFETY: the request keeps the memory. Context and request live until the write has completed,
+    // and the endpoint is closed before they are freed.
     let taken = unsafe {
         let (ranges, remote) = (write.ranges(), write.remote);
         endpoint.write_ranges(ranges, data, to, remote, acknowledged, context)
@@ -720,7 +722,7 @@ impl Lane for OfiLane {
             tv_sec: longest.as_secs().min(i32::MAX as u64) as _,
             tv_nsec: longest.subsec_nanos().into(),
         };
-        // A signal ends the sleep, as anything else may.
+        // A signal may end the sleep early, which does no harm.
         if rustix::event::poll(&mut fds, Some(&longest)).is_ok_and(|ready| ready > 0) {
             // The next poll checks the connections.
             self.checked = Instant::ZERO;

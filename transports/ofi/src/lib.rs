@@ -3,23 +3,24 @@
 //!
 //! # How it works
 //!
-//! A lane has one reliable datagram endpoint (`FI_EP_RDM`) for all its peers, or for each 16 of
-//! them if the data of writes is short; nothing relies on an order. Over EFA, a put is a write with
-//! data (`FI_RMA`, `FI_REMOTE_CQ_DATA`), which completes at both sides. The data carries the peer's
-//! number and the immediate (see `tag`); the completion has the length. Credits and CTS use an
-//! endpoint of their own if the provider has a low-latency traffic class (see `endpoints`).
-//! Endpoints are not connected, so each peer has keys of its own, which end with its link.
+//! A lane has one reliable datagram endpoint (`FI_EP_RDM`) for all its peers. If the data of a
+//! write is short, only 16 peers can be told apart, and each 16 have an endpoint of their own.
+//! Nothing relies on an order. Over EFA, a put is a write with data (`FI_RMA`,
+//! `FI_REMOTE_CQ_DATA`), which completes at both sides. The data carries the sender's number and
+//! the immediate (see `tag`); the completion has the length. Credits and CTS use an endpoint of
+//! their own if the provider has a low-latency traffic class (see `endpoints`). Endpoints are not
+//! connected, so memory has another key for each peer, and the key ends with the peer's link.
 //!
-//! Software providers check the key of a write only at its beginning: the rest of a write arrives
-//! in memory that was deregistered meanwhile. The same holds for EFA adapters that cannot write:
-//! their provider sends messages instead. Over verbs, registrations are cached, and completions may
-//! lack the length. In all these cases, a put is one or more messages. Each has a head with the
-//! token of the link and the destination of its bytes, and the receiver's lane copies them there
-//! (see `messages`).
+//! Software providers check the key of a write only at its beginning: if the memory is deregistered
+//! meanwhile, the rest of the write still arrives there. The same holds for EFA adapters that
+//! cannot write: their provider sends messages instead. Over verbs, registrations are cached, and
+//! completions may lack the length. In all these cases, a put is one or more messages. Each has a
+//! head with the token of the link and the destination of its bytes, and the receiver's lane copies
+//! the bytes there (see `messages`).
 //!
-//! An authenticated TCP connection beside libfabric carries addresses and notes; its end means that
-//! the peer has ended. A side that leaves reports how many immediates it has sent, and the other
-//! side counts those that arrive.
+//! An authenticated TCP connection between the two lanes carries addresses and notes; it ends when
+//! the peer's process ends. A side that leaves reports how many immediates it has sent, and the
+//! other side counts those that arrive.
 //!
 //! # What is missing
 //!

@@ -21,11 +21,11 @@ pub(crate) const TOKEN_BYTES: usize = 16;
 /// Largest number of bytes of a put in one message.
 pub(crate) const PART_BYTES: usize = 128 << 10;
 /// Number of receives that a lane has posted, each for one message. The provider fills them in
-/// turn, and the lane copies the bytes: the buffers of more receives would leave the processor's
-/// cache in between.
+/// turn, and the lane copies the bytes out. With more buffers, each would have left the processor's
+/// cache before its next use.
 const RECEIVES: usize = 4;
-/// Most incomplete puts of a peer: several times as many as it has under way, since its provider
-/// may be done with a put before it has arrived.
+/// Most incomplete puts of a peer. The number is several times [`DEPTH_MAX`], since the peer's
+/// provider may report a put as done before all of it has arrived.
 const BEGUN_MAX: usize = 4 * DEPTH_MAX;
 /// Encoded immediate of a put that has none.
 const NO_IMMEDIATE: u32 = u32::MAX;
@@ -99,7 +99,7 @@ pub(crate) struct Inbox {
     receives: Vec<Receive>,
     /// Index of each receive by the address of its context.
     indices: BTreeMap<usize, usize>,
-    /// Receives that the provider has not taken yet.
+    /// Indices of receives that are not posted.
     idle: Vec<usize>,
     /// Missing bytes and total bytes of each incomplete put.
     missing: BTreeMap<(EndpointId, u64), (u64, u64)>,
@@ -131,7 +131,8 @@ impl Inbox {
     pub(crate) fn post(&mut self, endpoint: &Endpoint) -> Result<(), OfiError> {
         while let Some(index) = self.idle.last() {
             let Receive { context, memory } = &self.receives[*index];
-            // SAFETY: memory and context live until the inbox goes, after the endpoint.
+            // SAFETY: memory and context live until the inbox is freed, after the endpoint is
+            // closed.
             if !unsafe { endpoint.recv(memory, context.as_ptr()) }? {
                 break;
             }
@@ -186,7 +187,7 @@ impl Inbox {
 impl Drop for Inbox {
     fn drop(&mut self) {
         for receive in &self.receives {
-            // SAFETY: it was made by a box, and the endpoint, which had it, is closed.
+            // SAFETY: the context was made by a box, and the endpoint that used it is closed.
             drop(unsafe { Box::from_raw(receive.context.as_ptr()) });
         }
     }

@@ -23,7 +23,7 @@ const FAREWELL_GRACE: Duration = Duration::from_millis(100);
 /// Longest reason that is sent to the peer, in characters.
 const REASON_CHARS_MAX: usize = 200;
 
-/// Interval of reports to a peer of the number of immediates sent.
+/// Interval at which the number of sent immediates is reported to a peer.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Most reports of the same number: several times [`MISSING_TELLS`], since reports that come while
 /// the peer does not poll count as one.
@@ -35,7 +35,7 @@ const MISSING_TELLS: u32 = 10;
 /// Longest waits for a peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerTimeouts {
-    /// Longest time that a connection beside may be broken.
+    /// Longest time that the TCP connection may be broken.
     pub(crate) broken: Duration,
     /// Longest time that the peer's offer may take.
     pub(crate) joined: Duration,
@@ -129,7 +129,7 @@ impl Waiting {
         self.of(is_control).pop_front()
     }
 
-    /// Puts back the first put of its kind.
+    /// Puts a put back in front of the others of its kind.
     pub(crate) fn put_back(&mut self, write: Write) {
         self.of(write.request.is_control).push_front(write);
     }
@@ -160,15 +160,15 @@ pub(crate) struct Peer {
     pub(crate) puts: u64,
     /// Number of puts of data, and of control, that are not done.
     pub(crate) outstanding: [usize; 2],
-    /// True once a put of data, and of control, was handed to the provider; `answered`, once one is
-    /// done.
+    /// Per kind, data and control: `handed` is true once a put was handed to the provider, and
+    /// `answered` once one is done.
     pub(crate) handed: [bool; 2],
     pub(crate) answered: [bool; 2],
     /// Number of immediates that were sent.
     pub(crate) sent: u64,
     /// Number of immediates that have arrived.
     pub(crate) arrived: u64,
-    /// Number of immediates that the peer has sent in all, once it leaves.
+    /// Number of immediates that the peer has sent in all, by its farewell; none before that.
     leaves: Option<u64>,
     /// Number of immediates that the peer has sent, by its last report.
     claimed: u64,
@@ -266,7 +266,7 @@ impl Peer {
                     // The data of writes has no room for a greater number.
                     let offer = offer.filter(|offer| (offer.number as usize) < peers_max);
                     let Some(offer) = offer else {
-                        return self.lose("it offers what is no address".to_owned());
+                        return self.lose("its offer has no valid address".to_owned());
                     };
                     if offer.mode != self.mode {
                         return self.lose(format!(
@@ -283,7 +283,7 @@ impl Peer {
                     }
                 }
                 SideMessage::Offer(_) | SideMessage::Ready => {
-                    return self.lose("it says something that means nothing here".to_owned());
+                    return self.lose("it sent an unknown message, or one out of turn".to_owned());
                 }
             }
         }
@@ -292,7 +292,7 @@ impl Peer {
             self.ended = Some((now, end.to_string()));
         } else if self.to.is_none() && now.since(since) >= patience.joined {
             self.lose(format!(
-                "it did not say within {:?} how its endpoint is reached: is that process stopped, \
+                "it did not send its endpoint's address within {:?}: is that process stopped, \
                  or does its lane wait for something else?",
                 patience.joined
             ));
@@ -304,12 +304,12 @@ impl Peer {
 
     pub(crate) fn lose(&mut self, reason: String) {
         if self.lost.is_none() {
-            // Spares the peer from finding out by itself.
+            // The peer need not find out by itself.
             self.side.send(&SideMessage::Failed(reason.chars().take(REASON_CHARS_MAX).collect()));
             let is_told = reason.contains(&self.name);
             self.lost = Some(if is_told { reason } else { format!("{}: {reason}", self.name) });
         }
-        // Work for a lost peer is void.
+        // A put to a lost peer never completes.
         self.waiting.clear();
     }
 
@@ -341,9 +341,9 @@ impl Peer {
         if missing.times > MISSING_TELLS {
             let count = self.claimed - self.arrived;
             self.lose(format!(
-                "{count} of its puts have not arrived, although it has told {MISSING_TELLS} times \
-                 that they were sent: libfabric's provider has lost them, as when a connection of \
-                 its own is reset"
+                "{count} of its puts have not arrived, although it has reported {MISSING_TELLS} \
+                 times that they were sent: libfabric's provider has lost them, as when a \
+                 connection of its own is reset"
             ));
         }
     }

@@ -34,7 +34,8 @@ impl Posted {
         Ok(posted)
     }
 
-    /// Opens endpoints until there were `count` groups of them, unless they are closed for good.
+    /// Opens endpoints until there have been `count` groups, open or closed; does nothing once
+    /// memory was withdrawn.
     pub(crate) fn grow(&mut self, count: usize) -> Result<(), OfiError> {
         while self.endpoints.count() < count && !self.is_withdrawn {
             self.endpoints.push(Endpoints::open(&self.domain, self.writes)?);
@@ -43,7 +44,7 @@ impl Posted {
     }
 
     /// Closes the endpoints of a group of `peers` peers, unless the provider still has requests to
-    /// one of them: EFA's waits for these when it closes an endpoint.
+    /// one of them: EFA's provider would wait for these requests before it closes an endpoint.
     pub(crate) fn close_group(&mut self, group: usize, peers: usize) {
         if !self.requests.any_to(|endpoint| endpoint.0 as usize / peers == group) {
             self.endpoints.close(group);
@@ -56,7 +57,9 @@ impl Posted {
         self.requests.clear();
     }
 
-    /// Closes all endpoints if the provider sends from this memory: nothing else ends a request.
+    /// Ends the requests that read this memory. Only closing an endpoint ends a request: if the
+    /// provider sends from the memory, all endpoints close; if only given-up requests read it, the
+    /// failed endpoints close.
     pub(crate) fn withdraw(&mut self, memory: &Arc<Registered>) {
         if self.requests.any_of(memory, false) {
             self.is_withdrawn = true;

@@ -19,8 +19,8 @@ pub(crate) const DATA_BYTES: usize = 4;
 pub(crate) const EAGER_LIMIT: (&str, &str) = ("FI_OFI_RXM_EAGER_LIMIT", "524288");
 /// Provider with that variable.
 const LIMITED: &str = "tcp;ofi_rxm";
-/// First major version of the provider that does not read the variable. It comes with libfabric
-/// 1.20, with which this provider is not needed.
+/// First major version of that provider that does not read the variable. It comes with libfabric
+/// 1.20, where this provider is not needed.
 const LIMITED_BEFORE: u32 = 120;
 
 /// A provider with reliable datagram endpoints.
@@ -72,8 +72,8 @@ impl Provider {
         if major.is_some_and(|major| is_limited(&self.name, major)) {
             let (variable, value) = EAGER_LIMIT;
             all.push(format!(
-                "no long message without asking its receiver first, unless {variable}={value} is \
-                 set for all ranks: set it where another launcher than ferroccl's starts them"
+                "long messages ask their receiver first, unless {variable}={value} is set for all \
+                 ranks: set it if another launcher than ferroccl's starts them"
             ));
         }
         all

@@ -1,4 +1,4 @@
-//! Requests that the provider has.
+//! Requests that were posted to the provider.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -16,7 +16,7 @@ use crate::native::{Domain, LOCAL, Memory, RANGES_MAX, Range, transport_error};
 /// Heads in one registration.
 const CHUNK_HEADS: usize = 64;
 
-/// A write that the provider has.
+/// A request to the provider: a write, or one message of a put.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) endpoint: EndpointId,
@@ -41,8 +41,8 @@ impl Request {
     }
 }
 
-/// A slot for a request. The provider has the address of its context, which is also the address of
-/// the slot, since it comes first.
+/// A slot for a request. The provider gets the address of the slot's context. The context comes
+/// first, so this is also the address of the slot.
 #[repr(C)]
 #[derive(Debug)]
 struct Slot {
@@ -79,7 +79,7 @@ impl Heads {
     }
 }
 
-/// Requests that the provider has, by the address of their contexts.
+/// Requests that were posted to the provider, by the address of their contexts.
 #[derive(Debug)]
 pub(crate) struct Requests {
     heads: Heads,
@@ -125,7 +125,7 @@ impl Requests {
     ) -> Result<(*mut fi_context2, Range), TransportError> {
         let context = self.add(request);
         let slot: *mut Slot = context.cast();
-        // SAFETY: the slot lives until the end, and the provider has none of it yet.
+        // SAFETY: the slot lives until the end, and the provider does not use it yet.
         let number = unsafe { (*slot).number };
         let head = self.heads.write(number, head);
         if head.is_err() {
@@ -155,7 +155,7 @@ impl Requests {
         self.requests().any(|request| is_one(request.endpoint))
     }
 
-    /// Returns whether any request reads this memory, among those that are given up or the others.
+    /// Returns whether any request with this value of `is_given_up` reads this memory.
     pub(crate) fn any_of(&self, memory: &Arc<Registered>, is_given_up: bool) -> bool {
         self.requests().any(|one| one.is_given_up == is_given_up && one.reads(memory))
     }
@@ -186,8 +186,8 @@ impl Requests {
     pub(crate) fn clear(&mut self) {
         self.free.clear();
         for slot in std::mem::take(&mut self.slots).into_values() {
-            // SAFETY: it was made by a box, and the provider, whose endpoints are closed, has none
-            // of it any more.
+            // SAFETY: the slot was made by a box, and the provider no longer uses it, since its
+            // endpoints are closed.
             drop(unsafe { Box::from_raw(slot.as_ptr()) });
         }
         self.heads.chunks.clear();
@@ -242,8 +242,8 @@ impl Write {
         self.ranges().iter().map(|(_, bytes, _)| bytes).sum()
     }
 
-    /// Returns the ranges of the next message: the head, and the bytes from `handed` on that fit.
-    /// Also returns the number of ranges, and of bytes behind the head.
+    /// Returns the ranges of the next message: the head, and as many bytes from `handed` on as fit.
+    /// Also returns the number of ranges, and the number of bytes behind the head.
     pub(crate) fn part(&self, head: Range) -> ([Range; RANGES_MAX], usize, usize) {
         let mut part = [(std::ptr::null(), 0, std::ptr::null_mut()); RANGES_MAX];
         part[0] = head;

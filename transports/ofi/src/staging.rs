@@ -1,5 +1,6 @@
-//! Memory for writes whose bytes come from two places. The bytes are copied next to each other: a
-//! device writes with data from one range only, and a provider sends other writes as messages.
+//! Memory for writes whose bytes lie in two ranges. The bytes are copied into one range first: a
+//! device can write only one range with data, and for more ranges the provider sends messages
+//! instead.
 
 use std::sync::Arc;
 
@@ -12,8 +13,8 @@ use crate::requests::Write;
 
 /// Most writes to a peer that are staged at once.
 const STAGED_MAX: usize = 16;
-/// Granularity of the memory for one write, in bytes. A slot and its header take little more than a
-/// power of two.
+/// Granularity of the memory for one write, in bytes. Rounding up to a power of two would waste
+/// almost half, since a slot with its header takes little more than one.
 const STEP_BYTES: usize = 64 << 10;
 
 /// Staging memory of a link.

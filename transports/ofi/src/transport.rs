@@ -36,8 +36,8 @@ impl OfiTransport {
     /// Returns the offers that can carry puts.
     fn offers(&self) -> Result<Vec<Info>, OfiError> {
         let mut offers = Info::offers(self.functions.map_or_else(functions, Ok)?, &self.provider)?;
-        // As with FI_PROVIDER, the name of a provider without such endpoints means the provider
-        // with a layer above it.
+        // As with FI_PROVIDER, the name of a provider without reliable datagram endpoints stands
+        // for that provider with a layer above it.
         let is_exact = |info: &Info| info.provider() == self.provider;
         let layered = format!("{};", self.provider);
         match offers.iter().any(is_exact) {
@@ -112,7 +112,7 @@ impl Transport for OfiTransport {
             Err(error) => error.to_string(),
             Ok(_) => format!(
                 "libfabric has no provider {} with reliable datagram endpoints; `ferroccl doctor \
-                 --ofi` lists what there is",
+                 --ofi` lists the providers",
                 self.provider
             ),
         }

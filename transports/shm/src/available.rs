@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-/// Returns the bytes that the system and this process's control groups still allow; none if neither
-/// reports them.
+/// Returns how many bytes can still be allocated within the limits of the system and of this
+/// process's control groups; none if neither can be read.
 pub(crate) fn available_bytes() -> Option<u64> {
     let system = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| meminfo(&text));
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -32,8 +32,8 @@ const V1: Version = Version {
 };
 const V2: Version = Version { limit: "memory.max", usage: "memory.current", stat_prefix: "" };
 
-/// Returns the least memory left in this process's groups and those above. `groups` is the text of
-/// `/proc/self/cgroup`.
+/// Returns the memory left in the group that has the least left, among this process's groups and
+/// their ancestors. `groups` is the text of `/proc/self/cgroup`.
 fn cgroups(mount: &Path, groups: &str) -> Option<u64> {
     groups.lines().filter_map(|line| hierarchy(mount, line)).min()
 }
@@ -47,7 +47,8 @@ fn hierarchy(mount: &Path, line: &str) -> Option<u64> {
         _ => return None,
     };
     let group = base.join(path.trim_start_matches('/'));
-    // A container may see only a part of the tree: the root of that part is then its group.
+    // A container may see only a part of the tree, mounted at `base`. The path of its group then
+    // does not exist, and `base` is its group.
     let above = group.ancestors().take_while(|at| at.starts_with(&base));
     above.filter_map(|at| left(at, &version)).min()
 }

@@ -15,7 +15,8 @@ use crate::credentials::Peer;
 use crate::wire::{self, Received, Socket};
 use crate::{memory, os};
 
-/// Shape of the ring of immediates of one direction: a message is its header alone.
+/// Shape of the ring that carries the immediates of one direction. Its messages have a header and
+/// no payload.
 pub(crate) const RING: Shape = Shape { slots: 1024, slot_bytes: 0 };
 
 /// Limit on data puts whose completion is not reported yet.

@@ -22,8 +22,8 @@ use crate::{DESCRIPTORS, os};
 
 /// Interval between checks of the peers' liveness and of their sockets.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
-/// Time after an endpoint's first poll during which every poll checks the peer: offers of memory
-/// must arrive before the first put.
+/// Time after an endpoint's first poll in which every poll reads the peer's socket, so that offers
+/// of memory arrive before the first put.
 const FRESH: Duration = Duration::from_millis(50);
 
 /// Limit on a peer's offers of memory that are kept until they are mapped.
@@ -69,7 +69,7 @@ struct Endpoint {
     offered: BTreeMap<u64, Offered>,
     /// Number of offers that hold a descriptor.
     waiting: usize,
-    /// Numbers of puts done and not yet reported: data puts, and control puts.
+    /// Counts of puts that are done and not yet reported: of data puts, then of control puts.
     unreported: [u32; 2],
     /// Notes to the peer that the socket has not taken; `notes` holds the peer's unreported notes.
     unsaid: VecDeque<Vec<u8>>,
@@ -183,7 +183,7 @@ impl Endpoint {
                 },
             }
         }
-        Err(self.refused("it shares more pieces of memory than are allowed"))
+        Err(self.refused("it offers more memory regions than the limit"))
     }
 
     fn take_offer(&mut self, message: &[u8], file: Option<OwnedFd>) -> Result<(), TransportError> {
@@ -294,7 +294,7 @@ impl ShmLane {
         found.ok_or(TransportError::UnknownEndpoint(id))
     }
 
-    /// Forgets registrations if any has been withdrawn.
+    /// Forgets withdrawn registrations and the keys that were shared for them.
     fn refresh(&mut self) {
         if !self.memory.refresh() {
             return;
@@ -421,7 +421,8 @@ impl Lane for ShmLane {
                 continue;
             }
             let is_fresh = now.since(*endpoint.came.get_or_insert(now)) < FRESH;
-            // Check liveness before reading the ring: it then holds all puts of a dead peer.
+            // Check liveness before reading the ring: if the peer is dead, the ring then holds all
+            // its puts.
             if (check || is_fresh) && endpoint.lost.is_none() {
                 endpoint.say();
                 endpoint.check_alive();

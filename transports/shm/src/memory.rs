@@ -20,7 +20,7 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 /// Smallest mapping for which huge pages are requested, in bytes.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// Bytes of memory committed per step: a signal repeats only the step that it interrupts.
+/// Bytes of memory committed per step. After a signal, only the interrupted step is repeated.
 const COMMIT_BYTES: usize = 64 << 20;
 
 const FREE_MEMORY: &str = "use less (fewer ranks, channels or slots, smaller buffers), or raise \
@@ -52,7 +52,8 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // A forked child has not inherited the mapping, but perhaps has something else there.
+        // A forked child has not inherited the mapping, and may have mapped something else at its
+        // address.
         if rustix::process::getpid() == self.process {
             // SAFETY: mapped by `map` with this length; no region is left.
             let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
@@ -163,10 +164,10 @@ fn map(file: BorrowedFd<'_>, bytes: usize) -> Result<Region, TransportError> {
         .map_err(|error| os("madvise(MADV_DONTFORK)", error, "this kernel is not usable"))?;
     if mapped_bytes >= HUGE_BYTES {
         // A failure is ignored: without huge pages everything works, a little slower.
-        // SAFETY: as above, about the size of pages.
+        // SAFETY: as above; this advice concerns only the size of pages.
         let _ = unsafe { rustix::mm::madvise(address, mapped_bytes, Advice::LinuxHugepage) };
     }
-    // SAFETY: `mapping` keeps the range mapped, of a size that seals keep; no references into it
+    // SAFETY: `mapping` keeps the range mapped, and the seals keep its size; no references into it
     // are ever made.
     Ok(unsafe { Region::new(start, bytes, Arc::new(mapping)) })
 }

@@ -84,8 +84,8 @@ pub(crate) fn send(
     Ok(())
 }
 
-/// Receives the next message without waiting. Without `descriptors`, the kernel closes those
-/// attached to it: a stranger's descriptors never enter this process.
+/// Receives the next message without waiting. If `descriptors` is false, the kernel closes the
+/// descriptors attached to the message: a stranger's descriptors never enter this process.
 pub(crate) fn receive(
     socket: BorrowedFd<'_>,
     descriptors: bool,

@@ -1,4 +1,4 @@
-//! Address of a gate: its token, and each address of its host.
+//! Address of a gate, the listener for peers: its token, and each address of its host.
 
 use std::net::SocketAddr;
 
@@ -7,11 +7,12 @@ use ccl_core::transport::{Address, TransportError};
 use serde::{Deserialize, Serialize};
 
 const MAGIC: [u8; 4] = *b"tcp1";
-/// Most addresses of one host.
+/// Limit on the addresses of one host.
 const ADDRESSES_MAX: usize = 64;
 
-/// Random identifier of a gate. An address may belong to another host elsewhere (every host has
-/// 127.0.0.1, and often the same bridge); the token keeps a peer from entering the wrong gate.
+/// Random identifier of a gate. An address of the gate may lead a peer to another host (every host
+/// has 127.0.0.1, and many have the same bridge); the token keeps the peer from entering the wrong
+/// gate.
 pub type Token = [u8; 16];
 
 /// A gate's address, decoded.

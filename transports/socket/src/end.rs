@@ -20,7 +20,7 @@ pub enum ConnectionEnd {
     #[error("it ended the encrypted channel")]
     ChannelEnded,
     /// Bytes that do not decrypt, with the error of TLS.
-    #[error("what came was not what the other side encrypted: {0}")]
+    #[error("the received bytes do not decrypt: {0}")]
     Forged(String),
     /// Another failure of TLS.
     #[error("{0}")]
@@ -37,10 +37,10 @@ pub enum SideEnd {
     #[error("it has closed the connection")]
     Farewell,
     /// The peer announces a message longer than the limit.
-    #[error("it says something longer than anything may be")]
+    #[error("it sent a message longer than the limit")]
     TooLong,
     /// The peer sends an unknown message, or one out of turn.
-    #[error("it says something that means nothing here")]
+    #[error("it sent an unknown message, or one out of turn")]
     Nonsense,
 }
 

@@ -10,7 +10,8 @@ extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Returns this process's generation, which differs from that of its parent after a fork. One load.
+/// Returns this process's generation, which differs from that of its parent after a fork. The call
+/// costs one load.
 #[inline]
 #[must_use]
 pub fn generation() -> u32 {
@@ -21,8 +22,8 @@ pub fn generation() -> u32 {
 pub fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the handler only adds to an atomic, which is allowed in a forked child. Should
-        // there be no memory for it, forks go unnoticed; nothing else depends on it.
+        // SAFETY: the handler only adds to an atomic, which is allowed in a forked child. If there
+        // is no memory for the handler, forks go unnoticed, and nothing else fails.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }

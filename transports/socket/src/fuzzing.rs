@@ -27,7 +27,7 @@ pub fn wire_hello(data: &[u8]) {
     }
 }
 
-/// Checks that a filter of interfaces and its negation (`^`) take opposite interfaces.
+/// Checks that either a filter of interfaces or its negation (`^`) takes an interface, never both.
 pub fn wire_interfaces(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (filter, opposite) = (Filter::parse(&text), Filter::parse(&format!("^{}", text.trim())));

@@ -17,8 +17,9 @@ use crate::{interface, socket};
 const HALF_OPEN_MAX: usize = 256;
 /// Time that a stranger has to name the gate's token, which only peers know.
 const PROVE_WITHIN: Duration = Duration::from_secs(5);
-/// Part of that time that no newcomer shortens. After it, at [`HALF_OPEN_MAX`] connections, the
-/// oldest stranger yields to a newcomer, which may be a peer that mends its link.
+/// Part of [`PROVE_WITHIN`] that every stranger has. After it, if there are [`HALF_OPEN_MAX`]
+/// connections, the oldest stranger is dropped for a new connection, which may come from a peer
+/// that mends its link.
 const YIELD_AFTER: Duration = Duration::from_millis(250);
 /// Extra time for a peer that has named the token and may be busy; also the time in which a peer
 /// must make all connections of a link.

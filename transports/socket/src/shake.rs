@@ -76,7 +76,7 @@ impl SocketHandshake {
     ///
     /// # Errors
     ///
-    /// When the system refuses what is needed.
+    /// When the kernel has no randomness yet, or refuses an option of the socket.
     pub fn connector(
         socket: OwnedFd,
         setup: &Setup,
@@ -93,7 +93,7 @@ impl SocketHandshake {
     ///
     /// # Errors
     ///
-    /// When the system refuses what is needed.
+    /// When the kernel has no randomness yet, or refuses an option of the socket.
     pub fn listener(
         socket: OwnedFd,
         setup: &Setup,
@@ -166,9 +166,10 @@ impl SocketHandshake {
         // No byte past the handshake is read: frames follow it.
         let Some(message) = self.read()? else { return Ok(false) };
         match self.handshake.take(&message) {
-            // Refuse before proving anything: a peer that means another listener must try another.
+            // Refuse before proving anything: a peer that looks for another listener must try its
+            // next address.
             Ok(_) if self.is_misled() => {
-                Err(self.refused("it means another listener than this".to_owned()))
+                Err(self.refused("it was looking for another listener".to_owned()))
             }
             Ok(answer) => {
                 answer.send.iter().for_each(|message| self.send(message));
@@ -330,7 +331,9 @@ impl SocketHandshake {
                 (reason, _) => reason,
             },
             Stage::Keys | Stage::ChannelProof(_) => return self.without_channel("it hung up"),
-            Stage::Terms | Stage::Done => "it closed the connection when both had proved",
+            Stage::Terms | Stage::Done => {
+                "it closed the connection after both sides had proved the secret"
+            }
         };
         TransportError::Lost { peer, reason: reason.to_owned() }
     }

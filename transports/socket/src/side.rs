@@ -132,7 +132,8 @@ impl SideConnection {
     /// Sends a message as soon as the socket takes it.
     pub fn send(&mut self, word: &SideMessage) {
         let bytes = word.encode();
-        // Otherwise it follows earlier messages once the peer reports how many it has received.
+        // While the connection is broken or resumes, the message waits: it follows the earlier ones
+        // once the peer reports how many it has received.
         if self.connection.is_some() && !self.resumes {
             self.outgoing.extend_from_slice(&bytes);
         }

@@ -83,7 +83,7 @@ impl SideLink {
         match self.connection.receive(words) {
             Ok(()) => Ok(()),
             Err(SideEnd::Broken(end)) if may_break => {
-                tracing::info!(self.peer, %end, "the connection beside the data broke");
+                tracing::info!(self.peer, %end, "the side connection broke");
                 self.connection.mark_broken();
                 self.broken = Some(Break::new(end, now));
                 Ok(())
@@ -118,7 +118,7 @@ impl SideLink {
                 }
             }
         };
-        tracing::info!(self.peer, "the connection beside the data is back");
+        tracing::info!(self.peer, "the side connection is back");
         self.connection.replace_connection(connection);
         self.broken = None;
         Ok(true)

@@ -146,8 +146,8 @@ const MIN_RTT: usize = 148;
 pub fn round_trip(socket: impl AsFd) -> Option<Duration> {
     let mut info = [0_u8; MIN_RTT + 4];
     let mut bytes = libc::socklen_t::try_from(info.len()).ok()?;
-    // SAFETY: the pointers lead to so many bytes and to their number, both alive during the call;
-    // the kernel writes no more than that.
+    // SAFETY: the pointers lead to the buffer and to its length, both alive during the call; the
+    // kernel writes no more than that length.
     let status = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),

@@ -227,7 +227,7 @@ impl ZeroCopy {
     /// Takes one notification, if there is one.
     fn reap(&mut self, socket: RawFd) -> io::Result<()> {
         let mut control = [0u64; 16];
-        // SAFETY: all zero is a message header without anything.
+        // SAFETY: a `msghdr` of zeros is a valid, empty message header.
         let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
         header.msg_control = control.as_mut_ptr().cast();
         header.msg_controllen = size_of_val(&control);
@@ -324,7 +324,7 @@ impl Ring {
     }
 
     fn submit(&mut self, entry: &io_uring::squeue::Entry) -> io::Result<()> {
-        // SAFETY: whoever submits waits for the completion, and until then the memory lives.
+        // SAFETY: every caller waits for the completion, and keeps the memory alive until then.
         unsafe { self.ring.submission().push(entry) }.map_err(io::Error::other)?;
         self.ring.submit().map(drop)
     }

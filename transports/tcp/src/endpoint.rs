@@ -64,7 +64,7 @@ pub(crate) struct Endpoint {
     /// The stripe of the next put.
     turn: usize,
     inbox: Inbox,
-    /// True if puts are done as soon as they are written, on the other side too.
+    /// True if puts are done as soon as they are written. The peer has the same setting.
     done_when_written: bool,
     pub(crate) lost: Option<String>,
     pub(crate) reported: bool,

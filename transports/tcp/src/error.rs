@@ -21,9 +21,9 @@ pub(crate) enum ProtocolError {
     NoFrame,
     #[error("wrote to memory that was not shared with it")]
     NotShared,
-    #[error("acknowledges what was never sent")]
+    #[error("acknowledges frames that were never sent")]
     NeverSent,
-    #[error("resumed what was not broken")]
+    #[error("resumed a connection that was not broken")]
     NotBroken,
     /// Number of messages that cannot be sent again.
     #[error(

@@ -54,7 +54,7 @@ impl Target {
     }
 
     /// Returns the region of byte `at` of the put, the byte's offset in the region, and how many of
-    /// the next `bytes` follow there.
+    /// the next `bytes` bytes lie in that region.
     pub(crate) fn locate(&self, at: usize, bytes: usize) -> (&Region, usize, usize) {
         match &self.elsewhere {
             Some((start, into)) if at >= *start => (&into.region, at - start, bytes),

@@ -126,13 +126,14 @@ impl Incoming {
         Ok(true)
     }
 
-    /// Returns whether the rest of a put probably arrives soon. A long rest should gather first:
-    /// while a stripe reads, the kernel does not receive more.
+    /// Returns whether the rest of a put probably arrives soon. A long rest is left to gather in
+    /// the socket first: while a stripe reads, the kernel does not receive more.
     fn is_soon_whole(&self) -> bool {
         self.partial.as_ref().is_some_and(|partial| partial.left() <= SOON_BYTES)
     }
 
-    /// Reads once. Returns the outcome, and the room in bytes: a shorter read empties the socket.
+    /// Reads once. Returns the outcome and the room in bytes. A read of fewer bytes has emptied the
+    /// socket.
     fn fill(&mut self, connection: &mut Connection) -> (Got, usize) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);

@@ -60,10 +60,10 @@ pub(crate) struct TcpLane {
     /// Endpoints by number; empty where detached. Numbers are not used again.
     endpoints: Vec<Option<Endpoint>>,
     sockets: usize,
-    /// Endpoint and stripe of each socket that was ready last.
+    /// Endpoint and stripe of each socket that the last epoll call found ready.
     ready: Vec<u64>,
     checked: Instant,
-    /// Polls in a row that reported something without reading.
+    /// Number of polls in a row that had something to report before they read any socket.
     unread: u32,
     /// True if a stripe is broken, or a lost peer has not been reported.
     troubled: bool,
@@ -104,7 +104,7 @@ impl TcpLane {
         found.ok_or(TransportError::UnknownEndpoint(id))
     }
 
-    /// Forgets registrations if any has been withdrawn.
+    /// Forgets withdrawn registrations; peers can no longer write to their memory.
     fn refresh(&mut self) {
         if !self.memory.refresh() {
             return;
@@ -328,7 +328,7 @@ impl Lane for TcpLane {
         let shared = Shared::decode(key).ok_or(TransportError::NoKey { bytes })?;
         let peer = self.endpoint(at)?;
         if !peer.is_theirs(&shared) {
-            let reason = "it has not made this key of memory for this connection".to_owned();
+            let reason = "it has not shared this memory over this connection".to_owned();
             return Err(TransportError::Refused { peer: peer.peer.clone(), reason });
         }
         let known = self.memory.known(at, |known| *known == shared);

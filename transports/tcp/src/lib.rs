@@ -20,11 +20,11 @@
 //! # Broken connections
 //!
 //! A put is done when the peer has acknowledged its frame (unless [`Options::done_when_written`]);
-//! until then its bytes stay where they are. When a connection breaks and the peer lives, the side
-//! that had connected connects again. Both sides report how many frames they have received, and
-//! lost frames are sent again: nothing is lost, and no put is written again after it was reported.
-//! A peer at whose address nobody listens is gone at once. A peer that does not come back within
-//! [`Options::resume_within`] is gone too.
+//! until then its bytes stay in the sender's memory. When a connection breaks and the peer lives,
+//! the side that had connected connects again. Both sides report how many frames they have
+//! received, and lost frames are sent again: nothing is lost, and no put is written again after it
+//! was reported. A peer at whose address nobody listens is gone at once. A peer that does not come
+//! back within [`Options::resume_within`] is gone too.
 
 mod device;
 #[cfg(test)]

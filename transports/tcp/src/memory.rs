@@ -23,8 +23,8 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly what was mapped, given back once; no region is left that lies in it. An
-        // error would mean that it is not mapped.
+        // SAFETY: this range was mapped with this length, and is unmapped once; no region in it is
+        // left. An error would mean that the range is not mapped.
         let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), self.1) };
     }
 }
@@ -52,8 +52,8 @@ pub(crate) fn readable(region: &Region, offset: usize, bytes: usize) -> IoSlice<
     if offset.checked_add(bytes).is_none_or(|end| end > region.bytes()) {
         return IoSlice::new(&[]);
     }
-    // SAFETY: the range lies inside the region, which outlives the slice. Whoever posts a put
-    // leaves its bytes alone until it is done, and the slice ends with the system call.
+    // SAFETY: the range lies inside the region, which outlives the slice. The caller that posted
+    // the put leaves its bytes unchanged until it is done, and the slice ends with the system call.
     let slice = unsafe { std::slice::from_raw_parts(region.start().wrapping_add(offset), bytes) };
     IoSlice::new(slice)
 }
@@ -63,9 +63,9 @@ pub(crate) fn writable(region: &Region, offset: usize, bytes: usize) -> IoSliceM
     if offset.checked_add(bytes).is_none_or(|end| end > region.bytes()) {
         return IoSliceMut::new(&mut []);
     }
-    // SAFETY: the range lies inside the region, which outlives the slice. It was shared with the
-    // peer for it to write, or named by `Lane::redirect` in its place: nobody reads it before the
-    // put's immediate has been seen, or writes it, and the slice ends with the system call.
+    // SAFETY: the range lies inside the region, which outlives the slice. It was shared for the
+    // peer to write, or `Lane::redirect` has named it instead: until the put's immediate has been
+    // seen, no other code reads or writes it. The slice ends with the system call.
     let slice =
         unsafe { std::slice::from_raw_parts_mut(region.start().wrapping_add(offset), bytes) };
     IoSliceMut::new(slice)

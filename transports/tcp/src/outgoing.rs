@@ -44,7 +44,7 @@ pub(crate) struct Outgoing {
     data: usize,
     /// Frames of the queue that the socket has taken whole.
     sent: usize,
-    /// Bytes of the next frame that the socket has taken; its header may not change any more.
+    /// Bytes of the next frame that the socket has taken. If there are any, the header is fixed.
     written: usize,
     /// Header of the next frame as its writing began.
     begun: [u8; HEADER_BYTES],

@@ -18,17 +18,18 @@ use crate::listing::bytes_per_s;
 use crate::native::Memory;
 use crate::port::Port;
 
-/// Protocol of the two sides; the version changes whenever the format of their messages changes.
+/// Protocol of the side connection; the version changes whenever the format of its messages
+/// changes.
 const PROTOCOL: Protocol = protocol("ferroccl-verbs", 5);
 
 /// Largest number of bytes of one put, even where a port takes more.
 const MESSAGE_BYTES_MAX: u32 = 1 << 30;
 
-/// Smallest memory worth a registration, in bytes: a system call and the pinning of pages cost as
-/// much as copying that many bytes, and grow more slowly.
+/// Smallest memory worth a registration, in bytes. Registering that much (a system call, and the
+/// pinning of pages) costs as much as copying it; for longer memory, registering costs less.
 const REGISTER_BYTES_MIN: usize = 256 << 10;
 
-/// Bandwidth of one lane of the first generation, in bytes per second.
+/// Bandwidth assumed for a port that reports none, in bytes per second: one physical lane of SDR.
 const SLOWEST_BYTES_PER_S: f64 = 250e6;
 
 /// Returns the capabilities of a port.
@@ -94,7 +95,8 @@ impl Device for VerbsDevice {
 
     fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
         let (device, interfaces) = (self.registry.device(), &self.options.interfaces);
-        // A hint for peers: a port without an address now may have one when they connect.
+        // The address is only a hint for peers, so an outdated one will do: a port that has none
+        // now may have one again when they connect.
         let located = self.port.locate(&self.options.gid).unwrap_or_else(|_| self.port.located());
         let own = gid::ip(located.choice.row.gid);
         // Peers try the port's own address first: the side connection takes the path of the data.

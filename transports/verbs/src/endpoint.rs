@@ -23,7 +23,7 @@ use crate::{Options, status};
 
 /// Largest number of data puts outstanding on one endpoint, and of control puts that wait.
 pub(crate) const DEPTH_MAX: usize = 1024;
-/// Shift of the bits of an immediate that hold the number of parts of its put, less one.
+/// Position of the bits of an immediate that hold the number of parts of its put, less one.
 const PARTS_SHIFT: u32 = IMMEDIATE_MAX.count_ones();
 /// Longest reason of a failure that is sent to the peer, in characters: it must fit a side message.
 const REASON_CHARS_MAX: usize = NOTE_BYTES_MAX / 4;
@@ -50,7 +50,7 @@ struct Waiting {
     _memory: Memories,
 }
 
-/// Memory of a put's bytes, and of its tail.
+/// Memory of a put's source, and of its tail.
 pub(crate) type Memories = [Option<Arc<Memory>>; 2];
 
 /// One end of a link.
@@ -83,7 +83,7 @@ pub(crate) struct Endpoint {
     staged: Vec<usize>,
     /// True if the lane knows that the endpoint has something to [pump](Endpoint::pump).
     pub(crate) is_active: bool,
-    /// Puts that the device has.
+    /// Puts that were posted to the device and are not done.
     open: OpenPuts,
     /// Puts of the peer that have arrived in part.
     partial: Vec<Partial>,
@@ -213,8 +213,9 @@ impl Endpoint {
         self.stage == Stage::Live || self.lost.is_some()
     }
 
-    /// Returns whether the endpoint takes one more put. This bounds the waiting puts; the rule in
-    /// force bounds those that the device has (`write_now`). Credits and CTS are counted apart.
+    /// Returns whether the endpoint takes one more put. This bounds the waiting puts; the
+    /// queue-pair rule in force bounds the posted ones (`write_now`). Credits and CTS are counted
+    /// apart.
     pub(crate) fn takes(&self, put: &Put) -> bool {
         let outstanding = match put.is_control {
             true => self.control.len(),
@@ -250,12 +251,12 @@ impl Endpoint {
         !self.pending.is_empty() || !self.control.is_empty()
     }
 
-    /// Returns whether the device has all puts, and the socket all messages.
+    /// Returns whether all puts were posted to the device, and all messages written to the socket.
     pub(crate) fn is_drained(&self) -> bool {
         self.lost.is_some() || (!self.waits() && self.side.is_flushed())
     }
 
-    /// Returns whether the peer has all puts.
+    /// Returns whether all puts have reached the peer.
     pub(crate) fn is_delivered(&self) -> bool {
         let are_empty = self.queue_pairs.iter().all(|queue_pair| queue_pair.is_empty());
         self.lost.is_some() || (are_empty && self.is_drained())
@@ -389,8 +390,8 @@ impl Endpoint {
         }
     }
 
-    /// Stops the queue pairs of a link that has failed. The link is lost when
-    /// [`Endpoint::is_silent`], or when that takes too long.
+    /// Stops the queue pairs of a link that has failed. The link is lost once
+    /// [`Endpoint::is_silent`] returns true, or when that takes too long.
     pub(crate) fn fail(&mut self, reason: String) {
         if self.is_failing() || self.lost.is_some() {
             return;
@@ -437,7 +438,7 @@ impl Endpoint {
             if self.failed.is_none() {
                 self.fail(self.failure(what, &self.queue_pairs[at], completion));
             }
-            // Receives complete in order.
+            // Receives complete in order, so no successful one comes after a failed one.
             self.queue_pairs[at].is_flushed |= name.is_receive;
             return CompletionOutcome::Nothing;
         }
@@ -494,8 +495,8 @@ impl Endpoint {
         )
     }
 
-    /// Handles the peer's messages on the side connection. Appends the peer's notes. A break is no
-    /// error once this side's queue pairs are connected.
+    /// Handles the peer's messages on the side connection. Appends the peer's notes. A broken
+    /// connection is no error once this side's queue pairs are connected.
     pub(crate) fn receive_messages(
         &mut self,
         now: Instant,
@@ -503,7 +504,7 @@ impl Endpoint {
         notes: &mut Vec<Vec<u8>>,
         options: &Options,
     ) -> Result<(), EndpointError> {
-        // Once offers are exchanged, both sides can find each other again.
+        // Once offers are exchanged, both sides can reconnect a broken side connection.
         let listened = self.side.receive(words, self.stage != Stage::Offered, now);
         // Only an offer of queue pairs ends the wait for the peer; notes do not.
         let offers = |word: &SideMessage| matches!(word, SideMessage::Offer(_));
@@ -597,8 +598,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Mends the side connection, and loses the link if the two sides have not connected their
-    /// queue pairs in time. Returns whether there is a new side connection.
+    /// Reconnects a broken side connection, and loses the link if the two sides have not connected
+    /// their queue pairs in time. Returns whether there is a new side connection.
     pub(crate) fn look_after(&mut self, now: Instant, options: &Options) -> bool {
         let may_mend = self.stage != Stage::Offered && !self.has_ended();
         let mended =
@@ -658,7 +659,8 @@ fn source_port(flow_label: u32) -> u16 {
     0xc000 | ((flow_label ^ flow_label >> 14) & 0x3fff) as u16
 }
 
-/// Returns a flow label that tells a link's queue pairs apart, also from those of other links.
+/// Returns a flow label that distinguishes a queue pair from the others of its link, and from those
+/// of other links.
 fn flow_label(link: &LinkId, queue_pair: usize) -> u32 {
     // FNV-1a: http://www.isthe.com/chongo/tech/comp/fnv/
     let bytes = link.iter().copied().chain((queue_pair as u32).to_le_bytes());

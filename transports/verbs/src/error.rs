@@ -1,4 +1,4 @@
-//! Reasons why a link ends before or while it is connected.
+//! Errors that end a link: on its side connection, or while its queue pairs are being connected.
 
 use std::net::IpAddr;
 
@@ -13,10 +13,10 @@ pub(crate) enum EndpointError {
     Side(#[from] LinkEnd),
     #[error("{peer}: {error}")]
     Connect { peer: String, error: ConnectError },
-    /// The peer's own reason for its end.
+    /// Reason that the peer gives for ending the link.
     #[error("{peer} says: {reason}")]
     Failed { peer: String, reason: String },
-    #[error("{peer} spoke out of turn")]
+    #[error("{peer} sent an unexpected message")]
     OutOfTurn { peer: String },
 }
 
@@ -29,7 +29,7 @@ impl EndpointError {
 /// Reason why queue pairs cannot be connected with those that the peer offers.
 #[derive(Debug, Error)]
 pub(crate) enum ConnectError {
-    #[error("it offers queue pairs that cannot be")]
+    #[error("it sent an invalid offer of queue pairs")]
     NoOffer,
     #[error("it offers {theirs} queue pairs against {own} here; configure all ranks alike")]
     Pairs { theirs: usize, own: usize },
@@ -40,7 +40,10 @@ pub(crate) enum ConnectError {
          FERROCCL_IB_ADDR_FAMILY alike on all ranks"
     )]
     Families { their: IpAddr, own: IpAddr },
-    #[error("row {0} of addresses is beyond 255")]
+    #[error(
+        "row {0} of the table of addresses is beyond 255, the last that a queue pair can use; \
+         choose another (FERROCCL_IB_GID_INDEX)"
+    )]
     Row(u32),
     #[error(transparent)]
     Transport(#[from] TransportError),

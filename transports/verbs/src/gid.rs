@@ -1,8 +1,8 @@
 //! Choice of one of a port's addresses: by rule, with the reason.
 //!
-//! A RoCE port has an address for each IP address of its interface, once per version of RoCE, and
-//! the table may have gaps. Only version 2 can be routed. A routed address is better than a
-//! link-local one. Among several, the requested network decides.
+//! The GID table of a RoCE port has a row for each IP address of the port's interface and each
+//! version of RoCE, and some rows may be empty. Only addresses of version 2 can be routed. A routed
+//! address is better than a link-local one. Among several, the requested network decides.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,7 +17,7 @@ use crate::native::GidRow;
 /// Rule for the choice of an address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// Row of the table to take, whatever address it holds.
+    /// Row of the GID table to take, whatever address it holds.
     pub index: Option<u32>,
     /// Family that the address must have; none for any.
     pub family: Option<Family>,
@@ -63,7 +63,7 @@ pub enum GidError {
     NoAddress,
     /// No address that fits the rule.
     #[error(
-        "none of the port's addresses is of RoCE v2 and of what is asked for \
+        "none of the port's addresses is of RoCE v2 and of the requested family and networks \
          (FERROCCL_IB_ADDR_FAMILY, FERROCCL_IB_ADDR_RANGE); it has {there}"
     )]
     NoneFits {
@@ -72,10 +72,10 @@ pub enum GidError {
     },
 }
 
-/// Address that would be chosen, for tools that do not use it.
+/// Address that the transport would choose, for tools that only describe the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picked {
-    /// Row of the table.
+    /// Row of the GID table.
     pub index: u32,
     /// IP address that the row stands for.
     pub ip: IpAddr,
@@ -102,8 +102,9 @@ pub(crate) fn is_link_local(gid: [u8; 16]) -> bool {
 const OTHERS_MAX: usize = 7;
 
 /// Returns the indices of the two addresses that a link uses: one of the side that dialled, and one
-/// of the other side. Both sides pass the same arguments, and so agree. Of pairs of one IP family,
-/// those of one subnet come first, then routed ones. Among equals the first wins.
+/// of the other side. Both sides pass the same arguments, and so agree. Two addresses of one IP
+/// family are better than two of different families. Then two addresses in one subnet are better,
+/// then two routed ones. Among equal pairs the first wins.
 pub(crate) fn meet(dialler: &[[u8; 16]], other: &[[u8; 16]]) -> (usize, usize) {
     let mut best = None;
     for (at, one) in dialler.iter().enumerate() {
@@ -117,9 +118,10 @@ pub(crate) fn meet(dialler: &[[u8; 16]], other: &[[u8; 16]]) -> (usize, usize) {
     best.map_or((0, 0), |(_, found)| found)
 }
 
-/// Ranks a pair of addresses: first a common family, then the number of common bits if both are of
-/// one subnet, then the merit of the worse one. A port does not report the length of its subnet's
-/// prefix: 24 bits are assumed for IPv4, and 64 for IPv6.
+/// Returns a key that ranks a pair of addresses, the best last: first by a common family, then by
+/// the number of common leading bits if both are in one subnet, then by the merit of the worse
+/// address. A port does not report the length of its subnet's prefix: 24 bits are assumed for IPv4,
+/// and 64 for IPv6.
 fn merit_of(one: [u8; 16], other: [u8; 16]) -> (bool, u32, Merit) {
     let (first, second) = (ip(one), ip(other));
     let merit = merit(first).min(merit(second));
@@ -150,8 +152,9 @@ fn merit(ip: IpAddr) -> Merit {
 }
 
 impl Rule {
-    /// Returns the address of a port that would be chosen, without opening a device: `rows` holds
-    /// the texts of `gids/N` and `gid_attrs/types/N` in sysfs.
+    /// Returns the address that would be chosen for a port, without opening its device. Each of
+    /// `rows` holds the number of a row, and the texts of `gids/N` and `gid_attrs/types/N` in
+    /// sysfs.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The queue pairs of a link, and which of them a put takes.
+//! The queue pairs of a link, and the selection of those that carry a put.
 
 use std::ops::Range;
 
@@ -7,9 +7,9 @@ use ccl_core::queue_pairs::{Order, PARTS_MAX, Striping};
 use crate::Options;
 use crate::queue_pair::QueuePair;
 
-/// Divisor for the smallest share of a link's room that a queue pair has: the share is never a
-/// sixteenth, since a rule may use one queue pair of 16. The queue pair for credits, which are
-/// fewer than puts, has the smallest share.
+/// Largest divisor of a link's room. Each queue pair has at least a quarter of the room, even one
+/// of 16, since a rule of the policy may use only one of them. The queue pair for credits and CTS
+/// has a quarter, since these are fewer than puts.
 const SHARES_MAX: u32 = 4;
 /// Alignment of the parts of a put, in bytes.
 const ALIGNMENT: usize = 64;
@@ -70,7 +70,7 @@ impl Selection {
     }
 }
 
-/// All groups of a link, as [`needs`] lists their queue pairs.
+/// All groups of a link, in the order in which [`needs`] lists their queue pairs.
 #[derive(Debug)]
 pub(crate) struct Groups {
     groups: Vec<Group>,
@@ -101,7 +101,7 @@ impl Groups {
         self.current = self.groups.iter().position(own).unwrap_or(0);
     }
 
-    /// Returns the range of a link's queue pairs that puts take now.
+    /// Returns the range of a link's queue pairs that data puts use now.
     pub(crate) fn range(&self) -> Range<usize> {
         self.groups.get(self.current).map_or(0..0, |group| {
             let count = group.count.min(self.striping.pairs as usize).max(1);
@@ -109,7 +109,7 @@ impl Groups {
         })
     }
 
-    /// Returns the most puts that may be under way at once.
+    /// Returns the most data puts that may be under way at once.
     pub(crate) fn in_flight(&self) -> usize {
         self.striping.in_flight as usize
     }

@@ -1,8 +1,8 @@
 //! Filter for devices and ports, in NCCL's syntax.
 
 /// Names or prefixes of names, each with or without a port, rail and plane (`mlx5_0:1:0:2`),
-/// separated by commas. A leading `=` matches whole names only, a leading `^` takes all others
-/// (both: `^=`).
+/// separated by commas. After a leading `=`, only whole names match. After a leading `^`, all
+/// devices are taken except those that match. Both may be combined: `^=`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Filter {
     exclude: bool,
@@ -33,7 +33,7 @@ impl Filter {
         Filter { exclude, exact, entries: entries.map(entry).collect() }
     }
 
-    /// Returns the first entry that names a port.
+    /// Returns the first entry that matches a port of a device.
     fn find(&self, device: &str, port: u8) -> Option<&Entry> {
         let names = |entry: &&Entry| {
             let Entry { name, port: only, .. } = entry;
@@ -48,7 +48,8 @@ impl Filter {
         self.entries.is_empty() || self.find(device, port).is_some() != self.exclude
     }
 
-    /// Returns rail and plane of a port that is used, as far as the filter names them.
+    /// Returns the rail and the plane of a port that is used, as far as the matching entry names
+    /// them.
     pub(crate) fn position(&self, device: &str, port: u8) -> [Option<u16>; 2] {
         let found = self.find(device, port).filter(|_| !self.exclude);
         found.map_or([None; 2], |entry| entry.position)

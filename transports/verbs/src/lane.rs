@@ -64,11 +64,11 @@ pub(crate) struct VerbsLane {
     epoll: OwnedFd,
     /// Endpoints by number; empty where detached. Numbers are not used again.
     endpoints: Vec<Option<Endpoint>>,
-    /// Numbers of endpoints with puts for the device, in the order of their turns.
+    /// Numbers of endpoints with puts to post, in the order of their turns.
     active: Vec<usize>,
     load: Load,
-    /// True if endpoints must be looked after at every poll: some are neither connected nor
-    /// reported as lost, or may have failed.
+    /// True if every poll must check the endpoints: some are neither connected nor reported as
+    /// lost, or may have failed.
     unsettled: bool,
     queue: Arc<Queue>,
     /// Number of completions that the queue has room for, less those that its queue pairs may
@@ -80,7 +80,7 @@ pub(crate) struct VerbsLane {
     stashed: usize,
     /// Ids of puts that are done and not reported yet.
     done: Vec<u64>,
-    /// Events that happened while another endpoint was closed.
+    /// Events that came during a farewell.
     deferred: Vec<Event>,
     /// Numbers of endpoints whose side connections were readable at the last check.
     ready: Vec<u64>,
@@ -168,8 +168,8 @@ impl VerbsLane {
         Ok(true)
     }
 
-    /// Hands waiting puts to the device. While the port's budget is short, endpoints take turns,
-    /// and a refused one is next.
+    /// Posts waiting puts to the device. While the port's budget is used up, endpoints take turns
+    /// of one put each. If a put is refused, the next call begins with its endpoint.
     fn pump(&mut self) {
         if self.active.is_empty() {
             return;
@@ -234,7 +234,8 @@ impl VerbsLane {
         self.checked + if self.has_moved { CHECK_MOVING } else { CHECK_IDLE }
     }
 
-    /// Handles device events and side messages; mends and advances links.
+    /// Handles device events and side messages, reconnects broken side connections, and loses
+    /// failed links.
     fn check(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
         (self.checked, self.unsettled, self.has_moved) = (now, true, false);
         self.port.look_after(now);
@@ -315,7 +316,7 @@ impl VerbsLane {
             let Some(endpoint) = endpoint else { continue };
             if let (Some(reason), false) = (&endpoint.lost, endpoint.reported) {
                 endpoint.reported = true;
-                // The ended connection would wake every later sleep.
+                // If it stayed in epoll, the ended connection would end every later sleep at once.
                 unwatch(&self.epoll, endpoint);
                 let endpoint = EndpointId(number as u32);
                 events.push(Event::Lost { endpoint, reason: reason.clone() });
@@ -340,7 +341,7 @@ impl VerbsLane {
         Ok(self.stashed > 0)
     }
 
-    /// Waits, for a bounded time, until some endpoints' posted puts are delivered.
+    /// Waits, for a bounded time, until the posted puts of one endpoint or of all are delivered.
     fn wait_for_shutdown(&mut self, only: Option<EndpointId>) {
         while !self.poll_shutdown(only) {
             std::thread::sleep(FAREWELL_PAUSE);
@@ -370,7 +371,7 @@ fn unwatch(epoll: &OwnedFd, endpoint: &Endpoint) {
     }
 }
 
-/// Returns the memory of a slice; none for no bytes.
+/// Returns the memory of a slice; none if the slice is empty.
 fn sge(slice: &Slice<'_, Arc<Memory>>) -> Option<Sge> {
     let Slice { registration, offset, bytes } = slice;
     if *bytes > 0 { registration.with.sge(*offset, *bytes) } else { None }

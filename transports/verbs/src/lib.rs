@@ -14,10 +14,11 @@
 //! A put becomes one write on one queue pair of its link, or several writes on as many queue pairs,
 //! as the sender's queue-pair policy says ([`ccl_core::queue_pairs`]). The receiver counts parts,
 //! and relies on no order between them. Credits and CTS have a queue pair and a traffic class of
-//! their own. A short put is handed to the device with its bytes (inline). The writes of one post
-//! share one ring of the doorbell. Only the last of several writes completes, and the earlier ones
-//! on its queue pair are done with it. Only a peer that has the key of memory can write there. A
-//! peer gets the keys of memory that is shared with it, and is trusted not to guess others.
+//! their own. A short put is handed to the device with its bytes (inline). One post rings a queue
+//! pair's doorbell once for all its writes. Of several writes on a queue pair, only the last is
+//! signaled; its completion covers the earlier ones. A peer can write to memory only with the
+//! memory's key. It gets the keys of memory that is shared with it, and is trusted not to guess
+//! others.
 //!
 //! # Failures
 //!
@@ -71,19 +72,21 @@ use tunables::RdmaTunables;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Devices to use: names or prefixes of names, with or without a port (`mlx5_0:1`), separated
-    /// by commas. A leading `=` matches whole names only, a leading `^` takes all others.
+    /// by commas. After a leading `=`, only whole names match. After a leading `^`, all devices are
+    /// used except those that match.
     pub devices: String,
     /// Interfaces whose addresses are offered to peers for side connections, as with TCP.
     pub interfaces: String,
     /// Rule that picks one of a port's addresses.
     pub gid: Rule,
-    /// Row of the table of partitions.
+    /// Index into a port's partition key (P_Key) table.
     pub partition: u16,
     /// Queue-pair policy: how puts are spread over the queue pairs of a link, and so how many queue
     /// pairs there are.
     pub policy: Policy,
     /// Number of writes that a link may have under way, shared by its queue pairs. Each queue pair
-    /// has at least a quarter of them, since a rule may use fewer queue pairs than there are.
+    /// has at least a quarter of them, since a rule of the policy may use fewer queue pairs than
+    /// there are.
     pub writes: u32,
     /// Number of immediates that may come over a link before the lane is polled, shared in the same
     /// way as `writes`.
@@ -111,11 +114,11 @@ pub struct Options {
     pub rnr_retries: u8,
     /// Longest payload of a packet in bytes; the port may be set to less.
     pub mtu_bytes: u32,
-    /// True if writes may overtake each other on the bus.
+    /// True if writes may overtake each other on the PCIe bus.
     pub relaxed_ordering: bool,
     /// Longest time that two lanes may take to connect their queue pairs.
     pub join_within: Duration,
-    /// Longest time that a port's link may be away before the links over it count as lost.
+    /// Longest time that a port may be down before its links to peers count as lost.
     pub link_within: Duration,
 }
 
@@ -152,8 +155,8 @@ fn own(config: &Config) -> Result<RdmaTunables, TransportError> {
 }
 
 impl Options {
-    /// Reads the options of RDMA from a configuration; `link_within` is how long the link of a port
-    /// may be away.
+    /// Reads the options of RDMA from a configuration; `link_within` is how long a port may be
+    /// down.
     ///
     /// # Errors
     ///
@@ -224,7 +227,7 @@ impl Options {
         Filter::parse(&self.devices).takes(device, port)
     }
 
-    /// Returns the longest payload as verbs encode it, if they have a code for it.
+    /// Returns the verbs code of `mtu_bytes`; none if no code stands for that length.
     fn mtu(&self) -> Option<ibv_mtu> {
         let codes = IBV_MTU_256..=IBV_MTU_4096;
         codes.into_iter().find(|code| 128 << code == self.mtu_bytes)

@@ -26,7 +26,7 @@ pub struct PortInfo {
     /// Bandwidth in one direction, in bytes per second; none if the port reports an unknown width
     /// or speed.
     pub bytes_per_s: Option<f64>,
-    /// True if the bandwidth may be higher: faster ports are reported with this speed.
+    /// True if the bandwidth may be higher: the library reports faster ports with this one's speed.
     pub is_at_least: bool,
     /// Place of the device in the machine, as far as sysfs shows it.
     pub locality: Locality,
@@ -66,9 +66,9 @@ fn ports(context: &Context) -> Vec<PortInfo> {
     (1..=count).filter_map(port).collect()
 }
 
-/// Returns the bandwidth of a port, in bytes per second, from its width (a bit for 1, 4, 8, 12 and
-/// 2 lanes) and speed (a bit for each generation), less the share of the lanes' coding; by the
-/// InfiniBand specification, "PortInfo".
+/// Returns the data bandwidth of a port in one direction, in bytes per second, without the overhead
+/// of line coding. `active_width` and `active_speed` are codes of one bit each, which the
+/// InfiniBand specification defines under "PortInfo".
 pub(crate) fn bytes_per_s(attr: &ibv_port_attr) -> Option<f64> {
     let lanes = match attr.active_width {
         1 => 1.0,

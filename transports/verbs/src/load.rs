@@ -14,7 +14,7 @@ type Bytes = CachePadded<AtomicUsize>;
 /// port's name, so a forked child starts with none.
 static PORTS: Mutex<BTreeMap<(u32, String), Weak<Bytes>>> = Mutex::new(BTreeMap::new());
 
-/// Bytes that one lane has under way, beside all others of its port.
+/// Bytes that one lane has under way, and the total of its port.
 #[derive(Debug)]
 pub(crate) struct Load {
     own: usize,
@@ -39,8 +39,8 @@ impl Load {
     }
 
     /// Returns whether a put of `bytes` bytes may be sent now. A lane may always have its share of
-    /// the budget under way, and one put at least: other lanes may report late that their bytes are
-    /// done.
+    /// the budget under way, and at least one put, because other lanes may be late to report their
+    /// bytes as done.
     pub(crate) fn admits(&mut self, bytes: usize, budget_bytes: usize) -> bool {
         let there = self.port.load(Ordering::Relaxed);
         let fits = there.saturating_add(bytes) <= budget_bytes;

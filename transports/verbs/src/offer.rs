@@ -11,7 +11,7 @@ pub(crate) const PAIRS_MAX: usize = 256;
 /// Offer of one side of a link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Offer {
-    /// Address of this side's port; `others` are further addresses of the port.
+    /// Preferred address of this side's port; `others` are further addresses of the port.
     pub(crate) gid: [u8; 16],
     pub(crate) others: Vec<[u8; 16]>,
     /// Address of the port in its InfiniBand subnet.
@@ -20,15 +20,16 @@ pub(crate) struct Offer {
     pub(crate) link_layer: u8,
     /// Longest packet that this side takes.
     pub(crate) mtu: ibv_mtu,
-    /// Sequence number of the first packet (PSN) of all queue pairs of the link, on both sides;
-    /// that of the side that dialled is used.
+    /// Sequence number (PSN) of the first packet of every queue pair of the link, in both
+    /// directions. Both sides use the value that the dialling side offers.
     pub(crate) first_psn: u32,
-    /// Queue pairs of this side; the first of one side is joined with the first of the other.
+    /// Numbers of this side's queue pairs. The first one is connected with the peer's first one,
+    /// and so on.
     pub(crate) pairs: Vec<u32>,
 }
 
 impl Offer {
-    /// Returns all addresses, that of the port first.
+    /// Returns all addresses, `gid` first.
     pub(crate) fn gids(&self) -> Vec<[u8; 16]> {
         std::iter::once(self.gid).chain(self.others.iter().copied()).collect()
     }

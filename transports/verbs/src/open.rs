@@ -1,6 +1,6 @@
-//! The puts of a link that its device has.
+//! Puts of a link that were posted to its device and are not done.
 
-/// A put that the device has.
+/// A put that was posted and is not done.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     id: u64,
@@ -10,7 +10,8 @@ struct Open {
     is_data: bool,
 }
 
-/// Puts that the device has, by an index that is free again when all their parts are done.
+/// Puts that were posted and are not done, by index. An index is free again when all parts of its
+/// put are done.
 #[derive(Debug, Default)]
 pub(crate) struct OpenPuts {
     entries: Vec<Open>,
@@ -31,7 +32,7 @@ impl OpenPuts {
         index
     }
 
-    /// Counts a part as done. Appends the put's id if that was its last part.
+    /// Counts a part as done. Appends the put's id to `done` if that was the put's last part.
     pub(crate) fn part_done(&mut self, index: usize, done: &mut Vec<u64>) {
         let Some(open) = self.entries.get_mut(index) else { return };
         open.missing -= 1;
@@ -42,7 +43,7 @@ impl OpenPuts {
         }
     }
 
-    /// Returns the number of puts that carry data.
+    /// Returns the number of these puts that carry data.
     pub(crate) fn data(&self) -> usize {
         self.data
     }

@@ -28,7 +28,7 @@ pub(crate) struct Port {
     /// Properties that may change.
     located: Mutex<Located>,
     pub(crate) limits: ibv_device_attr,
-    /// Row of the table of partitions.
+    /// Index into the port's partition key (P_Key) table.
     pub(crate) partition: u16,
     pub(crate) control: Control,
     health: Mutex<Health>,
@@ -41,8 +41,8 @@ pub(crate) struct Located {
     pub(crate) choice: Choice,
     /// Other rows that fit the rule, the best first.
     pub(crate) others: Vec<GidRow>,
-    /// True if another full read may find better rows: the last one came while the table was
-    /// being filled, or rows are gone since.
+    /// True if reading the whole table again may find better rows: it may have been incomplete at
+    /// the last full read, or rows have gone since.
     is_partial: bool,
     pub(crate) lid: u16,
     pub(crate) mtu: ibv_mtu,
@@ -55,7 +55,8 @@ struct Health {
     down_since: Option<Instant>,
     /// Failure that the port does not recover from.
     fatal: Option<&'static str>,
-    /// Queue pairs that have failed lately, and their failures, which completions do not report.
+    /// Queue pairs for which an event has reported a failure, and the failures, which completions
+    /// do not describe.
     pairs: VecDeque<(u32, &'static str)>,
 }
 
@@ -203,7 +204,7 @@ impl Port {
         }
     }
 
-    /// Takes the failure that an event has reported of a queue pair, if any.
+    /// Removes and returns the failure that an event has reported for a queue pair, if any.
     pub(crate) fn take_failure(&self, pair: u32) -> Option<&'static str> {
         let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
         let at = health.pairs.iter().position(|(known, _)| *known == pair)?;

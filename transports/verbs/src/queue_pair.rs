@@ -10,15 +10,15 @@ use crate::native::{Pair, Path, Room, Sge, Write};
 /// Largest number of writes in a row that share one completion.
 const QUIET_MAX: u32 = 16;
 
-/// A put that was taken.
+/// A put that the lane has accepted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Put {
-    /// Memory that the put reads; none for no bytes.
+    /// Memory that the put reads; none if it reads no bytes.
     pub(crate) source: Option<Sge>,
     pub(crate) tail: Option<Sge>,
     /// Address and key of the peer's memory.
     pub(crate) to: (u64, u32),
-    /// True for credits and CTS, which wait behind no data.
+    /// True for credits and CTS, which do not wait behind data.
     pub(crate) is_control: bool,
     pub(crate) immediate: Option<u32>,
     pub(crate) id: u64,
@@ -34,7 +34,7 @@ impl Put {
         self.source.map_or(0, |source| source.bytes())
     }
 
-    /// Returns the address and the key that byte `at` goes to; the bytes after it follow.
+    /// Returns the peer's address for byte `at` of the put, and the key of the peer's memory.
     fn remote(&self, at: usize) -> (u64, u32) {
         (self.to.0 + at as u64, self.to.1)
     }
@@ -48,12 +48,13 @@ impl Put {
     }
 }
 
-/// A write that the device has.
+/// A write that was posted and is not done.
 #[derive(Debug)]
 struct UnderWay {
-    /// Index of the endpoint's put; none if the device has the bytes.
+    /// Index of the endpoint's put; none if the put was reported done when it was posted, or if the
+    /// write only requests a completion.
     put: Option<usize>,
-    /// Number of bytes of the write; 0 if the device has them.
+    /// Number of bytes of the write; 0 if `put` is none.
     bytes: usize,
 }
 
@@ -71,13 +72,13 @@ pub(crate) struct QueuePair {
     owing: bool,
     /// Number of receive requests that were used up and not renewed.
     used: usize,
-    /// Number of bytes of the writes that the device has.
+    /// Number of bytes of the writes in `under_way`.
     bytes: usize,
     /// Path to the peer, once connected.
     path: Option<Path>,
     /// True if the queue pair has failed and reported all earlier completions.
     pub(crate) is_flushed: bool,
-    /// True if a write is done when the device has its bytes.
+    /// True if an inline write is done as soon as it is posted.
     early: bool,
 }
 
@@ -102,7 +103,7 @@ impl QueuePair {
 
     /// Stops the queue pair: it carries no more writes.
     pub(crate) fn stop(&mut self) {
-        // A queue pair that cannot be stopped reports no more completions.
+        // If the queue pair cannot be stopped, nothing more will be flushed, so nothing is awaited.
         self.is_flushed = self.pair.stop().is_err();
     }
 
@@ -158,7 +159,7 @@ impl QueuePair {
         self.under_way.len() < self.room.writes as usize
     }
 
-    /// Returns whether a write of `bytes` bytes is done when the device has them.
+    /// Returns whether a write of `bytes` bytes is done as soon as it is posted.
     pub(crate) fn is_early(&self, bytes: usize) -> bool {
         self.early && self.is_inline(bytes)
     }
@@ -234,7 +235,7 @@ impl QueuePair {
     }
 
     /// Counts the write of this number, and those before it, as done. Calls `done` with their puts,
-    /// and returns their bytes.
+    /// and returns the number of their bytes.
     pub(crate) fn done(&mut self, number: u32, mut done: impl FnMut(usize)) -> usize {
         let left = self.posted.wrapping_sub(number).wrapping_sub(1) as usize;
         let mut freed = 0;

@@ -10,9 +10,10 @@ pub(crate) fn meaning(status: ibv_wc_status) -> (&'static str, &'static str) {
             "local queue pair operation error",
             "the device's own link went down, or its driver failed",
         ),
-        IBV_WC_LOC_PROT_ERR => {
-            ("local protection error", "memory of this process was not registered, or no longer")
-        }
+        IBV_WC_LOC_PROT_ERR => (
+            "local protection error",
+            "memory of this process was not registered, or its registration has ended",
+        ),
         IBV_WC_WR_FLUSH_ERR => ("flushed", "the queue pair had failed before"),
         IBV_WC_BAD_RESP_ERR => ("bad response", "the peer's device or the network is faulty"),
         IBV_WC_LOC_ACCESS_ERR => {
@@ -29,7 +30,7 @@ pub(crate) fn meaning(status: ibv_wc_status) -> (&'static str, &'static str) {
         IBV_WC_RETRY_EXC_ERR => (
             "transport retries exceeded",
             "the peer does not answer: its process or host is gone, the network drops too much, or \
-             no way leads there with this address and priority",
+             no route reaches it with this address and priority",
         ),
         IBV_WC_RNR_RETRY_EXC_ERR => (
             "receiver not ready",
@@ -48,8 +49,8 @@ pub(crate) fn event(event: ibv_event_type) -> &'static str {
     match event {
         IBV_EVENT_CQ_ERR => "a completion queue overflowed",
         IBV_EVENT_QP_FATAL => "it failed",
-        IBV_EVENT_QP_REQ_ERR => "it received what it could not understand",
-        IBV_EVENT_QP_ACCESS_ERR => "it received what is not allowed",
+        IBV_EVENT_QP_REQ_ERR => "it received an invalid request",
+        IBV_EVENT_QP_ACCESS_ERR => "a peer accessed memory that it may not access",
         IBV_EVENT_DEVICE_FATAL => "the device failed",
         IBV_EVENT_PORT_ACTIVE => "the port has its link again",
         IBV_EVENT_PORT_ERR => "the port lost its link",

@@ -8,12 +8,13 @@ ccl_core::tunables! {
         devices: String = String::new(), "FERROCCL_IB_HCA", Some("NCCL_IB_HCA"), false,
             "RDMA devices that verbs uses: names or prefixes of names, with or without a port \
              (mlx5_0:1), a rail and a plane of the network (mlx5_0:1:0:0; NCCL is told of these), \
-             separated by commas; = before the first for whole names, ^ for all others. Empty \
-             takes all. The ranks of a host share them out, each those nearest to it: to what \
-             FERROCCL_NEAR_PCI names, or else of its NUMA node.";
+             separated by commas; = before the first matches whole names, ^ excludes the names \
+             that follow. Empty takes all. The ranks of a host divide them up; each rank takes \
+             those nearest to the accelerator of FERROCCL_NEAR_PCI, or else those of its NUMA \
+             node.";
         gid_index: Option<u32> = None, "FERROCCL_IB_GID_INDEX", Some("NCCL_IB_GID_INDEX"), false,
-            "Row of the port's table of addresses that verbs uses. -1 takes, with RoCE, one of \
-             version 2 that is routed, of IPv4 before IPv6.";
+            "Row of the port's table of addresses that verbs uses. -1 chooses the row: with \
+             RoCE, a routed address of version 2, preferably IPv4.";
         address_family: String = String::new(), "FERROCCL_IB_ADDR_FAMILY",
             Some("NCCL_IB_ADDR_FAMILY"), false,
             "Only RoCE addresses of this family: AF_INET or AF_INET6; empty takes both.";
@@ -29,7 +30,7 @@ ccl_core::tunables! {
              priority keeps them from waiting behind data. -1: that of the fabric's \
              congestion notifications, where the driver tells it, else FERROCCL_IB_TC.";
         service_level: u8 = 0, "FERROCCL_IB_SL", Some("NCCL_IB_SL"), false,
-            "Service level of what verbs sends.";
+            "Service level of all packets that verbs sends.";
         timeout: u8 = 18, "FERROCCL_IB_TIMEOUT", Some("NCCL_IB_TIMEOUT"), false,
             "How long the hardware waits for an acknowledgement: 4.096 microseconds times two to \
              this; 18 is a second.";
@@ -38,13 +39,13 @@ ccl_core::tunables! {
              some devices never give up.";
         rnr_retries: u8 = 7, "FERROCCL_IB_RNR_RETRY_CNT", None, false,
             "How often the hardware asks a receiver again that has no receive request left; 7 is \
-             for ever. A peer that is stopped has none left at some time, and is waited for.";
+             for ever, so a stopped peer, which runs out of receive requests, is waited for.";
         mtu: u32 = 4096, "FERROCCL_IB_MTU", None, false,
-            "Longest payload of a packet, as far as the port is set to so much: 256, 512, 1024, \
-             2048 or 4096 bytes. The two ends of a link take the smaller one.";
+            "Longest payload of a packet: 256, 512, 1024, 2048 or 4096 bytes, or the port's MTU \
+             if that is less. The two ends of a link take the smaller one.";
         relaxed_ordering: u8 = 1, "FERROCCL_IB_PCI_RELAXED_ORDERING",
             Some("NCCL_IB_PCI_RELAXED_ORDERING"), false,
-            "Let writes of RDMA devices overtake each other on the bus, where they can; 0 does \
-             not. Nothing here relies on their order.";
+            "Let writes of RDMA devices overtake each other on the PCIe bus, where they can; 0 \
+             keeps their order. Nothing here relies on their order.";
     }
 }

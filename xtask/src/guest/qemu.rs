@@ -129,7 +129,8 @@ pub(super) fn with_kvm() -> Outcome<bool> {
 }
 
 /// Returns whether the hardware can run the guest. A /dev/kvm that opens is no proof: in some
-/// nested machines, KVM emulates an ordinary kernel, which hangs in the end.
+/// nested machines the processor has neither vmx nor svm, and KVM emulates the guest's kernel,
+/// which finally hangs.
 fn has_kvm() -> bool {
     let usable = OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
     usable && fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| virtualizes(&text))

@@ -26,7 +26,7 @@ cell names the one that stands for it.
 const PLACES: [(&str, &str); 5] = [
     ("network", "Processes in network namespaces"),
     ("guest", "The same in a virtual machine, whose links lose, delay and reorder"),
-    ("rdma", "Over RDMA, between two devices in software in that machine"),
+    ("rdma", "Over RDMA, between two Soft-RoCE devices in that machine"),
     ("libfabric", "Over libfabric, with its providers in software, on loopback"),
     ("simulator", "The simulator, each cell under many seeds"),
 ];

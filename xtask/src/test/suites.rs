@@ -20,7 +20,8 @@ pub(crate) struct Suite {
     /// Contents of each tier, with the reason.
     pub(crate) tiers: &'static str,
     /// Usual seconds of the quick part and of the deep part, on 2 idle cores with an emulated
-    /// guest, for comparison. A suite at [`HANGS`](super::HANGS) times as much is killed.
+    /// guest, for comparison. A suite is killed after [`HANGS`](super::HANGS) times as much, or
+    /// [`HANGS_AFTER`](super::HANGS_AFTER) if that is longer.
     pub(crate) usual_s: [u64; 2],
     /// Fewest tests that a part must run or skip: a filter that matches nothing must not pass.
     pub(crate) tests_min: usize,

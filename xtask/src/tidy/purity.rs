@@ -27,7 +27,7 @@ const FORBIDDEN_IN_CORE: [(&str, &str); 11] = [
     ("std::net", "no sockets in layer 0; the types of addresses are in `core::net`"),
     ("std::os", "no operating system in layer 0"),
     ("std::process", "no operating system in layer 0"),
-    ("std::thread", "who runs the core decides about threads"),
+    ("std::thread", "the caller of the core decides about threads"),
     ("std::time::Instant", "the core reads no clock; use `crate::time::Instant`"),
     ("std::time::SystemTime", "the core reads no clock; time is handed in"),
     ("std::collections::HashMap", "iteration order differs between runs; use `BTreeMap`"),

@@ -13,7 +13,7 @@ use ccl_core::time::Instant;
 use ccl_core::types::Rank;
 use std::time::Duration;
 
-/// Most unresponsive ranks that a coordinator connects to at once.
+/// Largest number of unresponsive ranks that a coordinator connects to at once.
 const LOOKED_FOR_MAX: usize = 64;
 
 impl Control {
@@ -47,8 +47,9 @@ impl Control {
     pub fn dial_failed(&mut self, connection: ConnectionId, refused: bool, now: Instant) {
         let Some(link) = self.links.remove(&connection) else { return };
         let Some(rank) = link.peer_rank() else { return };
-        // A rank that refuses is dead, or has left in good order without our knowledge. It cannot
-        // have left before it was connected, and a coordinator cannot wait for it.
+        // A rank that refuses is dead, or has left in good order without our knowledge. While this
+        // rank's neighbours are still connecting, no rank can have left; and a coordinator cannot
+        // wait for one that has. In both cases the rank that refuses counts as dead.
         let owed = self.agreement.late_ranks(&self.facts, self.timing.heartbeat * 3, now);
         let owed = owed.contains(&rank);
         if refused && (owed || !self.unlinked().is_empty()) {

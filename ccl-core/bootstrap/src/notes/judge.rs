@@ -10,7 +10,7 @@ use ccl_core::types::Rank;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Largest number of ranks that a text names, of a circle or of a list.
+/// Largest number of ranks of a circle or of a list that a text names.
 const NAMED_MAX: usize = 4;
 
 /// State of a rank, as known to the asker.
@@ -238,7 +238,7 @@ impl<'a> Case<'a> {
             let Some(note) = self.note(*rank) else { continue };
             let _ = write!(
                 text,
-                "{} rank {rank} in {} for {}, for {}",
+                "{} rank {rank} waits in {} for {} (for {})",
                 if index == 0 { ":" } else { ";" },
                 note.what,
                 thing(*on, None),
@@ -269,7 +269,7 @@ fn thing(on: Awaited, named: Option<Rank>) -> String {
         Some(_) => "it".to_owned(),
         None => format!("rank {}", on.peer),
     };
-    if on.receives { format!("a message from {whose}") } else { format!("room at {whose}") }
+    if on.receives { format!("a message from {whose}") } else { format!("a free slot at {whose}") }
 }
 
 fn seconds(ms: u32) -> String {

@@ -60,8 +60,8 @@ pub struct Note {
     pub activity: Activity,
     /// Number of the last collective that the rank began, 0 before the first.
     pub sequence: u64,
-    /// Value that distinguishes the last operation from others of the same number; 0 for messages
-    /// and before the first operation.
+    /// Value that distinguishes the last operation from others of the same number; 0 for
+    /// point-to-point messages and before the first operation.
     pub call: u64,
     /// Last operation in words (or the step, if the rank is [`Activity::Aside`]); empty before the
     /// first operation.

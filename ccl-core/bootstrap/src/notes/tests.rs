@@ -58,7 +58,7 @@ fn who_computes_is_behind_who_waits() {
     assert_eq!(
         verdict(&direct),
         "rank 2 is behind: it has been computing for 5.0 s, since it ended all_reduce #4; rank 0 \
-         has been waiting for room at it in all_reduce #5 for 4.0 s, as have ranks 1, 3, 4"
+         has been waiting for a free slot at it in all_reduce #5 for 4.0 s, as have ranks 1, 3, 4"
     );
 }
 
@@ -92,9 +92,9 @@ fn who_computes_and_is_awaited_by_nobody_is_not_to_blame() {
     ];
     assert_eq!(
         verdict(&pair),
-        "rank 0 is in a circle of 2 ranks that wait for each other: rank 0 in a receive from rank \
-         1 for a message from rank 1, for 4.0 s; rank 1 in a receive from rank 0 for a message \
-         from rank 0, for 4.0 s"
+        "rank 0 is in a circle of 2 ranks that wait for each other: rank 0 waits in a receive \
+         from rank 1 for a message from rank 1 (for 4.0 s); rank 1 waits in a receive from rank 0 \
+         for a message from rank 0 (for 4.0 s)"
     );
 }
 
@@ -103,7 +103,7 @@ fn two_circles_are_told_by_the_lower() {
     let notes = [3, 2, 1, 0].map(|on| Some(messages(on, "a receive")));
     let verdict = verdict(&notes);
     assert!(verdict.starts_with("rank 0 is in a circle of 2 ranks"), "{verdict}");
-    assert!(verdict.contains("rank 3 in a receive for a message from rank 0"), "{verdict}");
+    assert!(verdict.contains("rank 3 waits in a receive for a message from rank 0"), "{verdict}");
 }
 
 #[test]

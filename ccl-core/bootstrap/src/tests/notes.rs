@@ -23,7 +23,8 @@ pub(super) fn computing(sequence: u64) -> Note {
     }
 }
 
-/// Returns the note of a rank in its collective of this number that waits for messages from these.
+/// Returns the note of a rank that waits, in its collective of this number, for messages from
+/// `peers`.
 fn waiting(sequence: u64, peers: &[Rank]) -> Note {
     Note {
         activity: Activity::Waiting,

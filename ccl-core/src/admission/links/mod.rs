@@ -31,7 +31,7 @@ use striping::StripingState;
 use zero_copy::ZeroCopy;
 
 pub(super) const LINE: usize = 64;
-/// Offset of the header in a slot: the payload begins with a cache line.
+/// Offset of the header in a slot, chosen so that the payload begins at a cache line.
 const HEADER: usize = LINE - HEADER_BYTES;
 /// The longest sleep while connections are being made.
 const RENDEZVOUS_PAUSE: Duration = Duration::from_micros(200);
@@ -137,7 +137,7 @@ pub struct MessageLinks {
     /// Credits that are reserved for each link.
     reserved: u32,
     pool: CreditPool,
-    /// True if receivers send CTS: the device cannot redirect puts.
+    /// True if receivers send CTS, because the device cannot redirect puts.
     transfers: bool,
     /// Peers, by rank.
     peers: Vec<Option<Peer>>,
@@ -177,7 +177,7 @@ impl MessageLinks {
     ) -> Result<MessageLinks, AdmissionError> {
         let caps = device.caps();
         config.check(caps.message_bytes_max)?;
-        // A lane that moves bytes late places messages directly without a CTS.
+        // A lane that can redirect puts places messages directly without a CTS.
         let transfers = !caps.redirects;
         Ok(MessageLinks {
             lane,

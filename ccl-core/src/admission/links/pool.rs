@@ -25,13 +25,14 @@ pub(super) struct CreditPool {
 }
 
 impl CreditPool {
-    /// Returns a pool of the slots in the budget that no link of the `peers` peers reserves.
+    /// Returns the pool for `peers` peers: the slots in the budget that none of their links has
+    /// reserved.
     pub(super) fn new(config: &Config, peers: usize) -> CreditPool {
         let free = config.pool_slots(peers);
         CreditPool { is_shared: free > 0, free, asking: VecDeque::new(), served: Vec::new() }
     }
 
-    /// Returns whether there are credits that links may ask for.
+    /// Returns whether the pool has credits, free or given out.
     pub(super) fn is_shared(&self) -> bool {
         self.is_shared
     }
@@ -65,7 +66,8 @@ impl MessageLinks {
             let asks = inbound.asks_again();
             self.pool.free -= usize::from(given);
             self.counters.pool_credits += u64::from(given);
-            // The reserved credits may have grown as well.
+            // Even if nothing was given: the link's reserved credits may have grown, and the sender
+            // must learn of them.
             self.pool.served.push(link);
             self.pool.asking.extend(asks.then_some(link));
         }

@@ -14,8 +14,8 @@ fn goes_to(WorkRequest::Put { remote, .. }: &WorkRequest, mr: RemoteMr) -> bool 
 }
 
 impl MessageLinks {
-    /// Returns whether receives are to be preposted: for CTS into the call's memory, or
-    /// for credits of the pool.
+    /// Returns whether receives are to be preposted: to send CTS for the call's memory, or to get
+    /// credits of the pool.
     #[must_use]
     pub fn preposts(&self) -> bool {
         self.pool.is_shared() || self.transfers && self.zero_copy.is_current()
@@ -39,8 +39,8 @@ impl MessageLinks {
 
     /// Preposts the link's next receive that is not preposted yet. The placement, if any, is memory
     /// of the call that nothing else uses before that receive. [`MessageLinks::received`] returns
-    /// the payload's address, there or in its slot. Call this only when the link [may
-    /// prepost](MessageLinks::may_prepost).
+    /// the payload's address, which is in this memory or in the message's slot. Call this only when
+    /// the link [may prepost](MessageLinks::may_prepost).
     pub fn prepost(&mut self, link: Link, placement: Option<Placement>) {
         let shared = self.pool.is_shared();
         let Some((peer, channel)) = self.link(link) else { return };

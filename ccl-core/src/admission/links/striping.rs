@@ -5,7 +5,7 @@ use crate::queue_pairs::{Flow, Group, Policy, Situation, Striping, Tier};
 use crate::transport::{EndpointId, RailState};
 use crate::types::{Collective, Rank};
 
-/// Policy of striping, and its choice for the call that runs.
+/// Queue-pair policy, and the striping that it chooses for the current call.
 #[derive(Debug, Default)]
 pub(super) struct StripingState {
     policy: Option<Policy>,
@@ -35,8 +35,8 @@ impl StripingState {
 }
 
 impl MessageLinks {
-    /// Starts the policy that the lane's links are made for. `near` lists the peers on this rank's
-    /// host, in order.
+    /// Starts using the policy for which the links' queue pairs were made. `near` lists the peers
+    /// on this rank's host, in order.
     pub fn start_policy(&mut self, policy: Policy, near: Vec<Rank>) {
         let (current, made) = ([policy.otherwise(); 2], policy.groups());
         let (version, policy, asked) = (self.spreading.version + 1, Some(policy), None);
@@ -75,7 +75,8 @@ impl MessageLinks {
         peers.filter_map(|(rank, peer)| Some((rank as Rank, peer.as_ref()?.endpoint)))
     }
 
-    /// Chooses the striping of a call that sends to `fan_out` peers; its larger buffer has `bytes`.
+    /// Chooses the striping of a call that sends to `fan_out` peers and whose larger buffer has
+    /// `bytes` bytes.
     pub fn begin(&mut self, collective: Collective, bytes: usize, fan_out: u32) {
         let StripingState { policy, current, version, asked, .. } = &mut self.spreading;
         let call = Some((collective, bytes, fan_out));

@@ -1,8 +1,8 @@
 //! Zero copy: payloads that are sent from the caller's memory and received into it.
 //!
 //! * **Zero-copy send**: the put of a message reads its payload from the caller's memory instead of
-//!   its staging slot, which stays reserved. Before that memory is written or given back, it is
-//!   *reclaimed*. Where a lane moves bytes late
+//!   its staging slot, which stays reserved. Before the caller's memory is written or given back,
+//!   it is *reclaimed*. Where a lane moves bytes late
 //!   ([`Caps::redirects`](crate::transport::Caps::redirects)), reclaiming copies the payloads that
 //!   the peer has not acknowledged to their staging slots. Where hardware reads payloads,
 //!   reclaiming waits for the acknowledgement, a round trip.
@@ -27,7 +27,8 @@ use crate::time::Instant;
 use crate::transport::{Device, LocalSlice, MrKey, RemoteKey, TransportError, WorkRequest};
 use crate::types::Rank;
 
-/// The longest time that the end of a call waits for acknowledgements.
+/// Longest time that a call waits for acknowledgements before it ends, over a lane that can still
+/// copy the payloads.
 const SETTLE: Duration = Duration::from_micros(60);
 
 /// A buffer of the call.
@@ -138,7 +139,8 @@ impl ZeroCopy {
         self.polled && !self.buffers.is_empty()
     }
 
-    /// Returns the remote key of the buffer with this key for a peer, if it was shared.
+    /// Returns the remote key under which the buffer with this local key is shared with a peer, if
+    /// it is.
     pub(super) fn shared(&self, rank: Rank, key: MrKey) -> Option<RemoteKey> {
         let buffer = self.buffers.iter().find(|buffer| buffer.key == Some(key))?;
         buffer.shared.iter().find(|(peer, _)| *peer == rank).map(|(_, shared)| shared.clone())
@@ -231,8 +233,8 @@ impl MessageLinks {
         self.zero_copy.sends.iter().filter(move |_| !late).map(|send| send.link)
     }
 
-    /// Returns whether the call may end: its zero-copy sends are acknowledged, or the call has
-    /// waited as long as copies would take, where the lane can still copy them.
+    /// Returns whether the call may end: its zero-copy sends are acknowledged, or the lane can
+    /// still copy their payloads and the call has waited about as long as these copies take.
     pub fn is_settled(&mut self, now: Instant) -> bool {
         if self.zero_copy.buffers.is_empty() {
             return true;
@@ -260,8 +262,8 @@ impl MessageLinks {
     }
 
     /// Reclaims memory before it is written. Returns true if no send reads the memory any more:
-    /// always where a lane moves bytes late, else once its sends are acknowledged. The peer's
-    /// process cannot delay acknowledgements.
+    /// always where a lane moves bytes late; where hardware reads payloads, once the sends from the
+    /// memory are acknowledged, which the peer's process cannot delay.
     pub fn reclaim(&mut self, address: usize, bytes: usize) -> bool {
         if !self.device.caps().redirects {
             return !self.zero_copy.is_being_sent(address, bytes);
@@ -279,7 +281,7 @@ impl MessageLinks {
 
     /// Offers memory of the call, which nothing else reads, for the payload of the link's next
     /// message. Has no effect if the message has arrived. [`MessageLinks::received`] returns the
-    /// payload's address, there or in its slot.
+    /// payload's address, which is in this memory or in the message's slot.
     pub fn receive_into(&mut self, link: Link, address: usize, bytes: usize) {
         if !self.device.caps().redirects {
             return;

@@ -21,7 +21,8 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::AllGather,
     family: Family::Bruck,
     name: "bruck",
-    summary: "get all one lacks from doubling distances; fewest steps for any number of ranks",
+    summary: "receive the missing blocks from ranks at doubling distances; fewest steps for any \
+              number of ranks",
     schedule,
     order: Order::None,
     steps: |hosts| rounds(hosts.ranks()),

@@ -7,11 +7,12 @@
 //! ```
 //!
 //! If the number of ranks is not a power of two, each extra rank gives its block to a partner first
-//! and gets all other blocks from that partner last. The blocks of a rank are then a range of core
-//! blocks and, at a fixed distance, the beginning of the same range of extra blocks; both travel in
-//! one message. Steps: log2 n (two more with extra ranks). Bytes sent per rank: n-1 blocks
-//! (partners of extra ranks: as many again). Source: R. Thakur, R. Rabenseifner and W. Gropp,
-//! "Optimization of collective communication operations in MPICH", 2005.
+//! and gets all other blocks from that partner last. A rank then has the blocks of a range of core
+//! ranks (those that are not extra) and, at a fixed distance, the blocks of the extra ranks whose
+//! partners are the first ranks of that range; both travel in one message. Steps: log2 n (two more
+//! with extra ranks). Bytes sent per rank: n-1 blocks (partners of extra ranks: as many again).
+//! Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication
+//! operations in MPICH", 2005.
 
 use crate::algorithm::common::{Role, after, core, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};
@@ -22,7 +23,8 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::AllGather,
     family: Family::RecursiveDoubling,
     name: "recursive_doubling",
-    summary: "exchange all one has at doubling distances; few steps, best for powers of two",
+    summary: "exchange all blocks received so far at doubling distances; few steps, best for \
+              powers of two",
     schedule,
     order: Order::None,
     steps: |hosts| {

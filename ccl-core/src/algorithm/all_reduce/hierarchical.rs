@@ -63,7 +63,8 @@ fn schedule(params: &Params<'_>) -> RankSchedule {
 }
 
 impl Plan<'_> {
-    /// Folds inside the host the cuts that other hosts complete, and sends the sums to these hosts.
+    /// Folds this host's contributions to the cuts that other hosts complete, and sends the sums to
+    /// those hosts.
     fn fold_for_others(&mut self, b: &mut Builder) {
         let position = self.position;
         position.each_remote(b, false, |b, remote| {

@@ -20,7 +20,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::AllReduce,
     family: Family::RecursiveDoubling,
     name: "recursive_doubling",
-    summary: "exchange all at doubling distances; few steps, for short messages",
+    summary: "exchange whole partial results at doubling distances; few steps, for short messages",
     schedule,
     order: Order::Unspecified,
     steps: |hosts| {

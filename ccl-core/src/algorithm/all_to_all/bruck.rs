@@ -45,7 +45,7 @@ fn schedule(params: &Params<'_>) -> RankSchedule {
 }
 
 /// Returns the blocks in scratch with these distances. All blocks have the same length, so the
-/// extent is that of as many blocks of the input.
+/// extent is that of an equal number of blocks of the input.
 fn under_way(distances: Parts) -> Slice {
     scratch(0, distances, input(distances))
 }

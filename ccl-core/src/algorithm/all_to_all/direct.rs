@@ -16,7 +16,8 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::AllToAll,
     family: Family::Direct,
     name: "direct",
-    summary: "each block straight to its rank, shifted so that nobody is crowded; one step",
+    summary: "each block straight to its rank; each rank starts with its successor, so none is \
+              overloaded; one step",
     schedule,
     order: Order::None,
     steps: |hosts| (hosts.ranks() - 1).min(1),

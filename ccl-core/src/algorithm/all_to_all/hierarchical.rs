@@ -87,7 +87,7 @@ fn gather_and_send(b: &mut Builder, position: &Position<'_>, neighbours: &[Run<2
 }
 
 /// Returns all blocks of a message in scratch. All blocks have the same length, so the extent is
-/// that of as many blocks of the input.
+/// that of an equal number of blocks of the input.
 fn waiting(name: u8, blocks: u32) -> Slice {
     let all = Parts::range(Affine::constant(0), blocks, 0);
     scratch(name, all, input(all))

@@ -172,8 +172,9 @@ impl<'a> Position<'a> {
         }
     }
 
-    /// Calls `body` for each group of remote ranks, with the local index of its first rank and its
-    /// size. A group has at most as many ranks as this host, so that each has its own contact here.
+    /// Calls `body` for each group of remote ranks, with the local index of the group's first rank
+    /// and the group's size. A group has at most as many ranks as this host, so that each rank of
+    /// the group has its own contact here.
     pub(in crate::algorithm) fn each_round(&self, remote: Remote, mut body: impl FnMut(u32, u32)) {
         let size = self.hosts.size(remote.host);
         for first in (0..size).step_by(self.size.max(1) as usize) {

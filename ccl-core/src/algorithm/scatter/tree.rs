@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Steps: ⌈log2 n⌉. Bytes sent per rank: as many blocks as its subtree has other ranks. Inner ranks
-//! keep the chunks on their way in scratch; the root sends from the input.
+//! keep chunks in scratch until they forward them; the root sends from the input.
 
 use crate::algorithm::common::{Binomial, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

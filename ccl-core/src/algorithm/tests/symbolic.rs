@@ -229,8 +229,8 @@ fn check(algorithm: &Algorithm, world: &World, party: &Party) -> BTreeMap<u32, R
 }
 
 /// Checks that the longest chain of messages is as long as the algorithm says. The chain may be
-/// shorter for doubling algorithms if the number of ranks is not a power of two, if one of two
-/// trees is lower, and in a group without messages.
+/// shorter in three cases: a doubling algorithm among ranks whose number is not a power of two, a
+/// double tree in which one tree is lower, and a group without messages.
 fn check_steps(algorithm: &Algorithm, world: &World, parties: &[Party]) {
     let hops = |party: &Party| party.memory.values().map(|(_, hops)| *hops).max().unwrap_or(0);
     let most = parties.iter().map(hops).max().unwrap_or(0);

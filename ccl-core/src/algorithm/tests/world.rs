@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// Returns whether input and output may coincide: blocks have as many elements on both sides.
+    /// Returns whether input and output may coincide: blocks have equally many elements in both.
     pub(super) fn has_in_place(&self) -> bool {
         !matches!(self.collective, C::AllToAllV | C::SendRecv)
     }

@@ -69,7 +69,7 @@ pub type RegMrDmaBuf = unsafe extern "C" fn(
 pub type DeregMr = unsafe extern "C" fn(*mut c_void, *mut c_void) -> NcclResult;
 
 /// Arguments: the communicator, address, bytes, tag, registration, profiler event, output for the
-/// request: null if the plugin cannot take it now.
+/// request (null if the plugin cannot take the request now).
 pub type IsendV12 = unsafe extern "C" fn(
     *mut c_void,
     *mut c_void,
@@ -99,7 +99,7 @@ pub type IsendV8 = unsafe extern "C" fn(
 ) -> NcclResult;
 
 /// Arguments: the communicator, a count, arrays of that many addresses, bytes, tags, registrations
-/// and profiler events, output for the request: null if the plugin cannot take it now.
+/// and profiler events, output for the request (null if the plugin cannot take the request now).
 pub type IrecvV12 = unsafe extern "C" fn(
     *mut c_void,
     c_int,
@@ -147,7 +147,8 @@ pub type Test = unsafe extern "C" fn(*mut c_void, *mut c_int, *mut c_int) -> Ncc
 /// Argument: the communicator.
 pub type Close = unsafe extern "C" fn(*mut c_void) -> NcclResult;
 
-/// Arguments: the communicator, the registration, output for its form that device code uses.
+/// Arguments: the communicator, the registration, output for the registration in the form that
+/// device code uses.
 pub type GetDeviceMr =
     unsafe extern "C" fn(*mut c_void, *mut c_void, *mut *mut c_void) -> NcclResult;
 /// Arguments: the receiving communicator, a count, the request.
@@ -158,5 +159,5 @@ pub type Finalize = unsafe extern "C" fn(*mut c_void) -> NcclResult;
 /// Arguments: the context, a hint about the next operations.
 pub type SetAttributes = unsafe extern "C" fn(*mut c_void, *mut Attributes) -> NcclResult;
 
-/// Text of the plugin that lives as long as the process.
+/// C string that the plugin owns and keeps valid for the life of the process.
 pub type Text = *const c_char;

@@ -149,7 +149,7 @@ pub struct CommConfig {
 }
 const _: () = assert!(size_of::<CommConfig>() == 4);
 
-/// Handle of a plugin's device side that NCCL's kernels know: `ncclNetDeviceHandle_t`.
+/// Handle of a plugin's device side, for NCCL's kernels: `ncclNetDeviceHandle_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceHandle {
@@ -157,7 +157,7 @@ pub struct DeviceHandle {
     pub device_type: c_int,
     /// Version of the device type.
     pub device_version: c_int,
-    /// Pointer to data of the plugin's own.
+    /// Pointer to the plugin's own data.
     pub handle: *mut c_void,
     /// Bytes of that data.
     pub size: usize,
@@ -172,11 +172,11 @@ const _: () = assert!(size_of::<DeviceHandle>() == 32);
 pub struct Fan {
     /// Largest number of peers at once.
     pub peers_max: i32,
-    /// Least peers at once.
+    /// Smallest number of peers at once.
     pub peers_min: i32,
-    /// Most flows to each peer.
+    /// Largest number of flows to each peer.
     pub flows_max: i32,
-    /// Least flows to each peer.
+    /// Smallest number of flows to each peer.
     pub flows_min: i32,
 }
 
@@ -219,7 +219,7 @@ impl<const N: usize> Parts<N> {
         Parts { count: 1, devices }
     }
 
-    /// Creates parts from several devices; the first ones if there is no room for all.
+    /// Creates parts from several devices; takes only the first `N` if there are more.
     #[must_use]
     pub fn of(parts: &[c_int]) -> Parts<N> {
         let mut devices = [0; N];

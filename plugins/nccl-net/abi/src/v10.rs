@@ -1,4 +1,4 @@
-//! Version 10, since NCCL 2.26.2: no contexts; `connect` takes the configuration.
+//! Version 10, since NCCL 2.26.2: no contexts; `connect` takes the communicator's configuration.
 
 use core::ffi::{CStr, c_int};
 

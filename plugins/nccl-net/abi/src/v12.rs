@@ -87,7 +87,7 @@ pub struct Properties {
     pub port: c_int,
     /// Latency in microseconds.
     pub latency_us: f32,
-    /// Most communicators.
+    /// Largest number of communicators on the device.
     pub comms_max: c_int,
     /// Largest number of buffers in one `irecv`.
     pub receives_max: c_int,
@@ -97,11 +97,12 @@ pub struct Properties {
     pub device_version: c_int,
     /// Physical devices that the device is made of.
     pub parts: Parts<8>,
-    /// Most bytes of a transfer; at most [`TRANSFER_BYTES_MAX`](crate::TRANSFER_BYTES_MAX).
+    /// Largest number of bytes in one transfer; must not exceed
+    /// [`TRANSFER_BYTES_MAX`](crate::TRANSFER_BYTES_MAX).
     pub transfer_bytes_max: usize,
-    /// Largest number of bytes of a collective in the network.
+    /// Largest number of bytes in one collective that the network executes.
     pub collective_bytes_max: usize,
-    /// Number of requests that may be joined to one.
+    /// Largest number of requests that NCCL may combine into one.
     pub multi_requests_max: c_int,
     /// Rail of the device, or [`UNDEFINED`](crate::UNDEFINED).
     pub rail: i16,

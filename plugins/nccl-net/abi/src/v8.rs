@@ -78,7 +78,7 @@ pub struct Properties {
     pub port: c_int,
     /// Latency in microseconds.
     pub latency_us: f32,
-    /// Most communicators.
+    /// Largest number of communicators on the device.
     pub comms_max: c_int,
     /// Largest number of buffers in one `irecv`.
     pub receives_max: c_int,

@@ -1,4 +1,4 @@
-//! Version 9, since NCCL 2.24.3: without configuration and profiler.
+//! Version 9, since NCCL 2.24.3: no configuration of a communicator, and no profiler.
 
 use core::ffi::{CStr, c_int};
 use core::mem::offset_of;
@@ -82,7 +82,7 @@ pub struct Properties {
     pub port: c_int,
     /// Latency in microseconds.
     pub latency_us: f32,
-    /// Most communicators.
+    /// Largest number of communicators on the device.
     pub comms_max: c_int,
     /// Largest number of buffers in one `irecv`.
     pub receives_max: c_int,
@@ -92,9 +92,10 @@ pub struct Properties {
     pub device_version: c_int,
     /// Physical devices that the device is made of.
     pub parts: Parts<4>,
-    /// Most bytes of a transfer; at most [`TRANSFER_BYTES_MAX`](crate::TRANSFER_BYTES_MAX).
+    /// Largest number of bytes in one transfer; must not exceed
+    /// [`TRANSFER_BYTES_MAX`](crate::TRANSFER_BYTES_MAX).
     pub transfer_bytes_max: usize,
-    /// Largest number of bytes of a collective in the network.
+    /// Largest number of bytes in one collective that the network executes.
     pub collective_bytes_max: usize,
 }
 const _: () = assert!(size_of::<Properties>() == 104);

@@ -47,7 +47,7 @@ pub(crate) struct ConnectionSettings {
     pub(crate) device: Arc<dyn Device>,
     /// Device that the caller's memory is registered with.
     pub(crate) mr_device: Arc<dyn Device>,
-    /// Traffic class of packets; none for the device's.
+    /// Traffic class of packets; `None` for the class of the device.
     pub(crate) traffic_class: Option<u8>,
 }
 
@@ -66,8 +66,8 @@ pub(crate) struct Connection {
     lane: Box<dyn Lane>,
     pub(crate) endpoint: EndpointId,
     pub(crate) device: Arc<dyn Device>,
-    /// Device that the caller's memory is registered with. It is `device`, unless both sides map
-    /// memory of `device`: the caller's memory is never mapped.
+    /// Device that the caller's memory is registered with. It differs from `device` only where
+    /// `device` maps memory (shared memory): such a device cannot map the caller's memory.
     pub(crate) mr_device: Arc<dyn Device>,
     outbox: Vec<WorkRequest>,
     events: Vec<Event>,
@@ -236,7 +236,7 @@ impl Connection {
     }
 
     /// Acknowledges puts at once if their senders wait to reuse much memory: this side may not poll
-    /// again for long.
+    /// again soon.
     pub(crate) fn flush_acknowledgements(&mut self, now: Instant) {
         self.lane.flush_acknowledgements(now);
     }

@@ -1,17 +1,18 @@
 //! NCCL's communicators: each is one direction of one connection.
 //!
-//! * **A receive is a CTS.** `irecv` writes a record of its buffers into the sender's ring. The
-//!   sender then writes the message into its buffer directly, and the immediate says which buffer
-//!   of which group it was.
+//! * **A receive is a CTS.** `irecv` writes a record of its buffers, a group, into the sender's
+//!   ring. The sender then writes each message directly into its buffer, and the immediate
+//!   identifies the group and the buffer.
 //! * **Short messages do not wait for a CTS.** The receiver has a few slots, and the sender a
 //!   credit for each: a short message goes to a slot at once and is copied when its buffer is
 //!   known. Some slots are reserved for messages whose buffers are known, so that messages without
-//!   a posted receive do not block them. If a buffer takes short messages only, its CTS is sent
-//!   when a message waits for a buffer, or after a millisecond: the message may be longer.
-//! * **Over TCP, slots are large and mostly take no memory.** The sender sends from a message's
-//!   memory until all of it is written; the receiver redirects each slot's message to the buffer
-//!   that it expects the message for.
-//! * **Where memory cannot be reached**, messages come through the slots in chunks.
+//!   a posted receive do not block them. If all buffers of a group are short, its CTS is sent
+//!   only when a message waits for a buffer, or after 1 ms without events (at most 10 ms): a
+//!   message may be longer than its buffer and need the CTS.
+//! * **Over TCP, slots are large and mostly take no memory.** The sender does not copy a long
+//!   message: its memory stays in use until all of it is written to the socket. The receiver
+//!   redirects each slot's message to the buffer that it expects the message for.
+//! * **Where the peer cannot reach the caller's memory**, messages come through slots in chunks.
 //! * **Both sides count messages and buffers**: the k-th message of a tag is for the k-th buffer
 //!   with that tag.
 //!
@@ -37,10 +38,10 @@ use crate::error::NetError;
 use connection::Connection;
 use wire::{HEADER_BYTES, SLOTS_MAX};
 
-/// Most communicators of a device, as reported to NCCL.
+/// Largest number of communicators of a device, as reported to NCCL.
 pub(crate) const COMMS_MAX: i32 = 1 << 16;
-/// Most bytes of a transfer, as reported to NCCL; the sender splits a transfer that exceeds the
-/// device's limit of one put.
+/// Largest number of bytes of a transfer, as reported to NCCL; the sender splits a transfer that
+/// exceeds the device's limit for one put.
 pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 30;
 
 /// Factor by which slots are longer if they take no memory until a message arrives early.
@@ -53,7 +54,7 @@ const LONG_SLOT_BYTES_MAX: usize = 1 << 20;
 pub(crate) struct Settings {
     /// Number of slots of a receiver, at most [`SLOTS_MAX`].
     pub(crate) slots: usize,
-    /// Payload bytes of a slot, and most bytes of a message that does not wait for a CTS.
+    /// Payload bytes of a slot; a longer message waits for a CTS.
     pub(crate) slot_bytes: usize,
     /// Largest number of bytes of a message that is copied instead of sent zero-copy.
     pub(crate) short_bytes: usize,
@@ -121,7 +122,7 @@ impl Wait {
         let sentence = |what: String| {
             let how = if idle < still / 2 {
                 format!(
-                    "nothing has become of it for {:.1} s, though the connection moved {:.1} s \
+                    "it has made no progress for {:.1} s, though the connection moved {:.1} s \
                      ago; is that process in the same operation, and does it wait for another?",
                     still.as_secs_f64(),
                     idle.as_secs_f64()
@@ -138,7 +139,7 @@ impl Wait {
         };
         if still >= settings.timeout {
             return Err(NetError::remote(format!(
-                "{} It is given up (FERROCCL_NET_TIMEOUT)",
+                "{} The request is given up (FERROCCL_NET_TIMEOUT)",
                 sentence(what())
             )));
         }

@@ -186,8 +186,8 @@ impl Receiver {
         self.waiting != 0 || !self.connection.is_drained()
     }
 
-    /// Ends all receives without a sent CTS. Messages without a receive are discarded from now on,
-    /// so that sends which need no CTS succeed: the sender may not have closed yet.
+    /// Ends all receives whose CTS has not been sent. Messages without a receive are discarded from
+    /// now on, so that sends which need no CTS succeed: the sender may not have closed yet.
     pub(crate) fn close(&mut self) {
         self.is_closed = true;
         let withheld = std::mem::take(&mut self.withheld);
@@ -286,7 +286,7 @@ impl Receiver {
             }
             group.stage = Stage::Vacant;
             group.id = id.next();
-            // Perhaps no message follows soon that could carry the acknowledgement.
+            // The acknowledgement would travel with the next message, which may not come soon.
             if self.waiting == 0 && std::mem::take(&mut self.was_placed) {
                 connection.flush_acknowledgements(now);
             }
@@ -529,7 +529,7 @@ impl Receiver {
         entry.got += header.bytes as usize;
         self.groups[at].wait.moves(self.connection.pumped);
         let entry = &mut self.groups[at].entries[index];
-        // A chunk at the end announces a message that was put into its buffer in parts.
+        // An empty chunk at the end announces a message that puts have written in parts.
         if entry.got as u64 >= header.total || header.at >= header.total {
             entry.got = header.total.min(room) as usize;
             self.finish(at, index);
@@ -573,8 +573,8 @@ impl Receiver {
     }
 
     /// Marks a slot as free. The peer is told when half of all slots are free. While messages are
-    /// held or slots are not guessed, it is told at a quarter: at least as many slots are reserved
-    /// for messages with known buffers.
+    /// held or slots are not guessed, the peer is told at a quarter: at least a quarter of them is
+    /// reserved for messages with known buffers.
     fn free(&mut self, slot: usize) {
         self.freed |= 1 << slot;
         let part = if self.expected.guesses() && self.held == 0 { 2 } else { 4 };
@@ -701,5 +701,5 @@ impl Receiver {
 }
 
 fn nonsense() -> NetError {
-    NetError::remote("it said something that is no answer to a receiver")
+    NetError::remote("it sent a message that is invalid for a receiver")
 }

@@ -23,7 +23,7 @@ use crate::table::RequestId;
 
 /// Largest number of requests of one communicator: NCCL's limit times the buffers of a group.
 const REQUESTS: usize = 256;
-/// Most registrations of the peer that CTS may name at a time.
+/// Largest number of the peer's registrations that CTS may name at a time.
 const MEMORIES_MAX: usize = 1 << 16;
 /// Pause between two polls of [`Sender::release`].
 const PAUSE: Duration = Duration::from_micros(20);
@@ -125,7 +125,7 @@ pub(crate) struct Sender {
     pending_cts: Vec<Cts>,
     requests: Vec<Request>,
     vacant: Vec<u8>,
-    /// Requests that are not posted whole, in order.
+    /// Requests with something left to post, in order.
     waiting: VecDeque<u8>,
 }
 
@@ -226,7 +226,7 @@ impl Sender {
             std::thread::sleep(PAUSE);
         }
         if reads(self) {
-            self.connection.abort("its memory was taken back while it was being sent");
+            self.connection.abort("memory was deregistered while it was being sent");
         }
     }
 
@@ -368,7 +368,7 @@ impl Sender {
             }
         };
         if understood.is_err() {
-            self.connection.abort("it said something that is no answer to a sender");
+            self.connection.abort("it sent a message that is invalid for a sender");
         }
     }
 
@@ -522,7 +522,8 @@ impl Sender {
         }
     }
 
-    /// Puts a message directly into its buffer. Returns false if that memory is not known yet.
+    /// Puts a message directly into its buffer. Returns false if the note about the
+    /// buffer's memory has not arrived yet.
     fn send_whole(&mut self, slot: u8, cts: Cts) -> Result<bool, NetError> {
         let Some(remote) = self.memory.get(&cts.receive.memory).copied() else { return Ok(false) };
         let request = &mut self.requests[usize::from(slot)];
@@ -550,7 +551,7 @@ impl Sender {
             // The receiver knows nothing of parts: it is told when all have arrived.
             let count = bytes.div_ceil(most);
             request.stage = Stage::Parts(count);
-            // Equal parts: a short one might complete before it has arrived.
+            // Parts of equal length: a lane may report a short put as done before it has arrived.
             let part_bytes = bytes.div_ceil(count);
             for at in (0..bytes).step_by(part_bytes) {
                 let bytes = part_bytes.min(bytes - at);

@@ -44,7 +44,7 @@ struct House {
     numbers: Table<()>,
 }
 
-/// A message to be sent, in the order of the buffers.
+/// A message to be sent. Lists of messages are in the order of their buffers.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     tag: i32,
@@ -62,7 +62,7 @@ fn ok<T>(result: Result<T, NetError>) -> T {
 }
 
 impl House {
-    /// Creates a house whose connection begins with one of its rails.
+    /// Creates a house whose connection starts with a single rail.
     fn new(rails: u32, seed: u64, settings: Settings) -> House {
         let conditions =
             Conditions { retransmissions_max: 2, redirects: false, ..Conditions::hostile() };

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Largest number of buffers in one group.
 pub(crate) const GROUP_MAX: usize = 8;
-/// Most groups that a receiver may have outstanding.
+/// Largest number of groups that a receiver may have outstanding.
 pub(crate) const GROUPS: usize = 64;
 /// Bytes of a CTS record.
 pub(crate) const RECORD_BYTES: usize = CTS_BYTES_MAX;

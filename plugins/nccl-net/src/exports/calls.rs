@@ -22,7 +22,7 @@ pub(super) unsafe extern "C" fn init_v12(
 ) -> NcclResult {
     guard("init", || {
         if context.is_null() {
-            return Err(null("where the context goes"));
+            return Err(null("the place for the context"));
         }
         // SAFETY: NCCL's configuration, if there is one.
         let known = unsafe { read_config(config) };
@@ -83,13 +83,13 @@ pub(super) unsafe extern "C" fn make_device<const N: usize>(
 ) -> NcclResult {
     with("makeVDevice", |plugin| {
         if number.is_null() {
-            return Err(null("where the number of the device goes"));
+            return Err(null("the place for the number of the device"));
         }
-        let parts = NonNull::new(parts).ok_or_else(|| null("what the device is made of"))?;
-        // SAFETY: NCCL has them there.
+        let parts = NonNull::new(parts).ok_or_else(|| null("the list of the device's parts"))?;
+        // SAFETY: NCCL has the parts there.
         let parts = unsafe { parts.read() };
         let known = parts.get().ok_or_else(|| {
-            NetError::argument(format!("{} devices, of {N} that there is room for", parts.count))
+            NetError::argument(format!("{} devices given; there is room for {N}", parts.count))
         })?;
         let made = plugin.devices.make(known)?;
         // SAFETY: NCCL wants the number there.
@@ -120,7 +120,7 @@ pub(super) unsafe extern "C" fn listen_v10(
     handle: *mut c_void,
     comm: *mut *mut c_void,
 ) -> NcclResult {
-    // SAFETY: the same, without a context.
+    // SAFETY: as for `listen_v12`, which gets the same pointers and no context.
     unsafe { listen_v12(std::ptr::null_mut(), device, handle, comm) }
 }
 
@@ -209,7 +209,7 @@ pub(super) unsafe extern "C" fn register(
     with("regMr", |plugin| {
         let comm = id(comm, "the communicator")?;
         if mr.is_null() {
-            return Err(null("where the registration goes"));
+            return Err(null("the place for the registration"));
         }
         // SAFETY: NCCL vouches for memory until it deregisters it.
         let region = unsafe { region(data, bytes) }?;
@@ -230,7 +230,7 @@ pub(super) unsafe extern "C" fn register_dma_buf(
     _: c_int,
     mr: *mut *mut c_void,
 ) -> NcclResult {
-    // SAFETY: the same, with a descriptor that nothing is done with.
+    // SAFETY: as for `register`, which gets the same pointers; the descriptor is not used.
     unsafe { register(comm, data, bytes, kind, mr) }
 }
 
@@ -249,7 +249,7 @@ pub(super) unsafe extern "C" fn isend_v12(
     _: *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult {
-    // SAFETY: the same, without an event of the profiler.
+    // SAFETY: as for `isend_v9`, which gets the same pointers; the event is not used.
     unsafe { isend_v9(comm, data, bytes, tag, mr, request) }
 }
 
@@ -283,7 +283,7 @@ pub(super) unsafe extern "C" fn isend_v8(
     let Ok(bytes) = usize::try_from(bytes) else {
         return guard("isend", || Err(NetError::argument(format!("{bytes} bytes to send"))));
     };
-    // SAFETY: the same, with another type of length.
+    // SAFETY: as for `isend_v9`, which gets the same pointers; only the type of the length differs.
     unsafe { isend_v9(comm, data, bytes, tag, mr, request) }
 }
 
@@ -297,7 +297,7 @@ pub(super) unsafe extern "C" fn irecv_v12(
     _: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult {
-    // SAFETY: the same, without events of the profiler.
+    // SAFETY: as for `irecv_v9`, which gets the same pointers; the events are not used.
     unsafe { irecv_v9(comm, count, data, bytes, tags, mrs, request) }
 }
 
@@ -403,7 +403,7 @@ pub(super) unsafe extern "C" fn test(
     sizes: *mut c_int,
 ) -> NcclResult {
     with("test", |plugin| {
-        // SAFETY: NCCL wants to know it there.
+        // SAFETY: NCCL wants the flag there.
         unsafe { put(done, 0) }?;
         let (comm, request) = request(pointer)?;
         let Some(tested) = plugin.test(comm, request)? else { return Ok(()) };

@@ -64,7 +64,7 @@ fn null(what: &str) -> NetError {
 ///
 /// `to` is null, or may be written to.
 unsafe fn put<T>(to: *mut T, value: T) -> Result<(), NetError> {
-    let to = NonNull::new(to).ok_or_else(|| null("where the result goes"))?;
+    let to = NonNull::new(to).ok_or_else(|| null("the place for the result"))?;
     // SAFETY: as above.
     unsafe { to.write(value) };
     Ok(())

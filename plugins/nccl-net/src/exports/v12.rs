@@ -39,7 +39,7 @@ pub static NCCL_NET_PLUGIN_V12: Exported<Net> = Exported(Net {
 unsafe extern "C" fn properties(number: c_int, to: *mut Properties) -> NcclResult {
     with("getProperties", |plugin| {
         let device = plugin.devices.get(number)?;
-        // SAFETY: NCCL has room at `to`.
+        // SAFETY: NCCL has room for the properties at `to`.
         unsafe {
             put(
                 to,

@@ -36,7 +36,7 @@ pub static NCCL_NET_PLUGIN_V8: Exported<Net> = Exported(Net {
 unsafe extern "C" fn properties(number: c_int, to: *mut Properties) -> NcclResult {
     with("getProperties", |plugin| {
         let device = plugin.devices.get(number)?;
-        // SAFETY: NCCL wants them there.
+        // SAFETY: NCCL has room for the properties at `to`.
         unsafe {
             put(
                 to,

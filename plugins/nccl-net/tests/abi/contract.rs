@@ -22,7 +22,7 @@ fn devices_are_described() {
     let _turn = ONE_AT_A_TIME.lock();
     let context = init();
     let mut count = 0;
-    // SAFETY: the number's place is this call's.
+    // SAFETY: `count` is a local variable.
     ok(unsafe { (NET.devices.unwrap())(&mut count) });
     assert!(count > 0);
     let properties = pair::properties(0);
@@ -33,7 +33,7 @@ fn devices_are_described() {
     assert_eq!(beyond, NcclResult::INVALID_ARGUMENT);
     // SAFETY: the context is this test's.
     ok(unsafe { (NET.finalize.unwrap())(context) });
-    // SAFETY: the context is never followed.
+    // SAFETY: the plugin never dereferences the context.
     let twice = unsafe { (NET.finalize.unwrap())(context) };
     assert_eq!(twice, NcclResult::INVALID_ARGUMENT);
 }
@@ -389,12 +389,12 @@ fn what_means_nothing_is_an_error_and_no_crash() {
     let (mut done, test) = (0, NET.test.unwrap());
     let strange = std::ptr::without_provenance_mut(0x1234_5678);
     for bad in [null_mut(), request, sent, strange, pair.sender] {
-        // SAFETY: the request is never followed.
+        // SAFETY: the plugin never dereferences the request.
         let result = unsafe { test(bad, &mut done, null_mut()) };
         assert_eq!((result, done), (NcclResult::INVALID_ARGUMENT, 0), "{bad:?}");
     }
     for bad in [null_mut(), strange, pair.receiver] {
-        // SAFETY: the communicator is never followed.
+        // SAFETY: the plugin never dereferences the communicator.
         let result = unsafe { (NET.close_send.unwrap())(bad) };
         assert_eq!(result, NcclResult::INVALID_ARGUMENT);
     }

@@ -63,7 +63,8 @@ unsafe extern "C" fn log(
 
 pub(crate) fn init() -> *mut c_void {
     let mut context = null_mut();
-    // SAFETY: a pointer behind the dots is passed where one before them would be.
+    // SAFETY: x86-64 and aarch64 Linux pass a pointer to a variadic function as to one with fixed
+    // arguments.
     let logger = unsafe {
         std::mem::transmute::<
             Fixed,
@@ -86,7 +87,7 @@ pub(crate) fn name(device: c_int) -> String {
 /// Returns the properties of a device that exists.
 pub(crate) fn properties(device: c_int) -> Properties {
     let mut properties = std::mem::MaybeUninit::<Properties>::uninit();
-    // SAFETY: the properties' place is this call's.
+    // SAFETY: `properties` is a local variable.
     ok(unsafe { (NET.properties.unwrap())(device, properties.as_mut_ptr()) });
     // SAFETY: the call has succeeded.
     unsafe { properties.assume_init() }
@@ -117,7 +118,7 @@ impl Pair {
                 ok(unsafe { net(context, connects, handle, &mut sender, null_mut()) });
             }
             if receiver.is_null() {
-                // SAFETY: the communicator's place is this call's.
+                // SAFETY: `receiver` is a local variable.
                 ok(unsafe { (NET.accept.unwrap())(listener, &mut receiver, null_mut()) });
             }
             (!sender.is_null() && !receiver.is_null()).then_some(())

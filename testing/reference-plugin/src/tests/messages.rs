@@ -88,7 +88,7 @@ fn thirty_two_requests_are_in_flight_without_a_test() {
     // No request is tested, yet the last bytes must arrive.
     let last = into[31].bytes.as_ptr();
     let is_there = |expected: u8| {
-        // SAFETY: it is read while another thread may write it, which tests may.
+        // SAFETY: `into` keeps the byte alive; a test may read it while another thread writes it.
         let seen = unsafe { last.wrapping_add(99_999).read_volatile() };
         (seen == expected).then_some(())
     };

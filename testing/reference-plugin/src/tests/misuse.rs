@@ -131,7 +131,7 @@ fn the_device_is_described_in_all_versions() {
     let properties = unsafe { properties.assume_init() };
     assert_eq!((properties.receives_max, properties.registration_is_global), (8, 1));
     assert_eq!((properties.memory_kinds, properties.rail), (nccl_net_abi::HOST, -1));
-    // SAFETY: nothing is written for a device that there is not.
+    // SAFETY: nothing is written for a device that does not exist.
     assert_eq!(check(unsafe { net().properties.unwrap()(1, null_mut()) }), Err(WRONG));
     let names = [
         net().name,

@@ -159,7 +159,8 @@ pub(super) fn irecv(comm: Pointer, buffers: &mut [Buffer], tags: &[c_int]) -> Re
     let (starts, sizes) = (starts.as_mut_ptr(), sizes.as_mut_ptr());
     let (tags, registrations) = (tags.as_mut_ptr(), registrations.as_mut_ptr());
     gives(|place| {
-        // SAFETY: the buffers outlive the request, there are so many of everything, and room.
+        // SAFETY: the buffers outlive the request, each array has `count` entries, and there is
+        // room for the request.
         unsafe { call(comm, count, starts, sizes, tags, registrations, null_mut(), place) }
     })
 }

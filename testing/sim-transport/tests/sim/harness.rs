@@ -29,7 +29,7 @@ pub(crate) struct Job {
     pub(crate) algorithm: &'static Algorithm,
     pub(crate) ranks: u32,
     pub(crate) root: Rank,
-    /// Elements of an even block; uneven blocks vary around this number.
+    /// Elements of an even block; uneven blocks have from none to 1.5 times this number.
     pub(crate) count: usize,
     pub(crate) data_type: DataType,
     pub(crate) op: ReduceOp,
@@ -263,7 +263,7 @@ pub(crate) fn prepare(
     ports.bind(call);
     let lengths = job.bytes(rank);
     let buffers_of = [(input.addr(), lengths.0), (output.addr(), lengths.1)];
-    // SAFETY: as above; links without zero copy ignore them, and the others are
+    // SAFETY: as above. Links without zero copy ignore these buffers; links with zero copy are
     // closed when the operation ends, and in `operate`.
     unsafe { ports.open(buffers_of.into_iter()) };
     (execution, ports, buffers)

@@ -104,8 +104,8 @@ impl Member {
         }
     }
 
-    /// Ends a call. Returns false if the survivors of a failure have agreed or soon will. The
-    /// failure may be reported later.
+    /// Ends a call. Returns false if a failure's survivors have agreed on the completed calls or
+    /// soon will: the call must then fail. The failure may be reported only later.
     fn end(&mut self, round: &Round, net: &ControlNet, now: Instant) -> bool {
         let counted = self.completed + u64::from(self.plant != Plant::CountsTooLittle);
         let ends = net.nodes[self.rank as usize].completed.finish(counted);

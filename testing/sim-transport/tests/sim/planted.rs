@@ -72,7 +72,7 @@ fn an_immediate_seen_twice_is_refused_once() {
     assert_eq!(simulated.refused(), received, "each message's second immediate, and no credit");
 }
 
-/// Fault that repeats old immediates long after their time, and invents some.
+/// Fault that repeats the immediate of each message after two more messages.
 #[derive(Debug, Default)]
 struct Haunted {
     old: Vec<Event>,
@@ -88,7 +88,8 @@ impl Faults for Haunted {
         ) = (name_of(&event), &event)
         {
             let slots = 4;
-            // If renewed, names the same slot one lap later, before its new message has come.
+            // If renewed, the immediate names the same slot one lap later, before its new message
+            // has come.
             let later = u64::from(number) + if self.renewed { slots } else { 0 };
             let immediate = Immediate::message(channel, later).encode();
             let (endpoint, bytes) = (*endpoint, *bytes);
@@ -371,7 +372,7 @@ fn links_that_end_say_all_farewells_before_they_wait_for_one() {
     assert_eq!(*log.0.lock().unwrap(), ["farewell", "detach", "detach"]);
 }
 
-/// A failed call takes back memory that the devices of two peers still read.
+/// A failed call takes back memory that puts to two peers still read.
 #[test]
 fn connections_that_are_fenced_say_their_farewells_together() {
     let job = Job::new(3, find("ring"), 1);

@@ -63,7 +63,7 @@ fn in_place_and_out_of_place() {
                 }
                 let place = Job { in_place: true, ..apart };
                 compare(&place, Conditions::hostile());
-                // In place, the counts of pairs differ.
+                // In place, all_to_all_v has other counts than out of place.
                 if algorithm.collective != Collective::AllToAllV {
                     let inputs = place.inputs(1);
                     assert_eq!(

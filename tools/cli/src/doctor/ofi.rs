@@ -19,7 +19,7 @@ const LIST: &str = "list";
 const LIST_WITHIN: Duration = Duration::from_secs(20);
 /// Time that a provider has for its test.
 const TEST_WITHIN: Duration = Duration::from_secs(10);
-/// Time of a testing process beyond the time of its test.
+/// Time that a testing process may take beyond the time limit of its test.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// A provider, with the result of its test and its limits.
@@ -81,7 +81,7 @@ fn in_process(part: &str, within: Duration) -> Result<String, String> {
     match watched(command, within).map_err(cannot)? {
         Some((0, text)) => Ok(text),
         Some((_, error)) => Err(error),
-        None => Err(format!("it has ended its process, or not ended within {within:?}")),
+        None => Err(format!("its process crashed, or did not end within {within:?}")),
     }
 }
 
@@ -177,7 +177,7 @@ mod tests {
         let mut lines = text.lines();
         assert!(lines.next().unwrap().ends_with("progress   test"), "{text}");
         assert!(lines.next().unwrap().ends_with("LOCAL+VIRT_ADDR  automatic  FAILED: late"));
-        for sentence in ["no memory of accelerators: ", "no long message without asking "] {
+        for sentence in ["no memory of accelerators: ", "long messages ask their receiver first"] {
             assert!(text.contains(&format!("\ntcp;ofi_rxm: {sentence}")), "{text}");
         }
         assert!(shown(&[]).contains("no provider"));

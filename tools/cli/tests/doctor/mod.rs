@@ -416,7 +416,7 @@ const PLANTS: &[Plant] = &[
         verdict: "advice",
         words: &["/opt/f/libnccl-net-ferroccl.so", "NCCL_NET_PLUGIN=ferroccl"],
     },
-    // Nothing near to a GPU.
+    // A GPU without an RDMA device near it.
     plant(
         "distance",
         "warning",
@@ -427,7 +427,7 @@ const PLANTS: &[Plant] = &[
         },
         &["GPU 0000:13:00.0", "mlx5_1", "SYS"],
     ),
-    // Near, and not in use.
+    // A GPU whose nearest RDMA device is not selected.
     told(
         &[("FERROCCL_IB_HCA", "mlx5_1")],
         "distance",

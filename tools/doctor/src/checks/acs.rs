@@ -95,7 +95,7 @@ pub(super) fn bridges(host: &Host) -> Vec<Finding> {
         }
     }
     if bridges.is_empty() {
-        let evidence = "below no bridge there is a GPU with a peer that could be kept from it";
+        let evidence = "no GPU shares a bridge with a peer that ACS could keep from it";
         return vec![Finding::ok("", evidence)];
     }
     let (mut found, mut hidden, mut quiet) = (Vec::new(), Vec::new(), 0);
@@ -129,7 +129,7 @@ fn redirects(bridge: &str, below: &[&str], bits: u16) -> Finding {
     let names = BITS.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name);
     let names: Vec<&str> = names.collect();
     let evidence = format!(
-        "its ACS control is {bits:#06x} ({}): what devices below it say to each other goes up \
+        "its ACS control is {bits:#06x} ({}): traffic between devices below it goes up \
          through the processor; below it: {}",
         names.join(", "),
         below.join(", ")

@@ -24,7 +24,7 @@ const BAD: [(&str, &str); 25] = [
     ("hw_counters/local_ack_timeout_err", "acknowledgements did not come in time"),
     ("hw_counters/implied_nak_seq_err", "answers came out of order"),
     ("hw_counters/duplicate_request", "peers sent requests again"),
-    ("hw_counters/rnr_nak_retry_err", "receivers were not ready, until it was given up"),
+    ("hw_counters/rnr_nak_retry_err", "receivers were not ready until the sender gave up"),
     ("hw_counters/out_of_buffer", "messages found no receive request"),
     ("hw_counters/rx_icrc_encapsulated", "packets came with a wrong checksum"),
     ("hw_counters/roce_adp_retrans", "packets were sent again (adaptive)"),
@@ -89,9 +89,9 @@ fn losses_of(host: &Host, port: &Port) -> Finding {
         Some(packets) => format!("of {packets} packets received: {}", risen.join("; ")),
         None => risen.join("; "),
     };
-    let remedy = "counters go on from the driver's start: see whether they rise while a job runs. \
-                  Wrong bits and lost links: cable and transceiver. Lost packets of RoCE: PFC or \
-                  ECN is not set alike on hosts and switches";
+    let remedy = "counters run since the driver was loaded: see whether they rise while a job \
+                  runs. Wrong bits and lost links: cable and transceiver. Lost packets of RoCE: \
+                  PFC or ECN is not set alike on hosts and switches";
     let often = packets.filter(|packets| *packets > 0).is_some_and(|packets| {
         u128::from(most) * 1_000_000 > u128::from(packets) * u128::from(BAD_PER_MILLION)
     });
@@ -104,10 +104,10 @@ fn losses_of(host: &Host, port: &Port) -> Finding {
 /// Reports how RoCE ports signal and handle congestion.
 pub(super) fn congestion(host: &Host) -> Vec<Finding> {
     let mut ports = active(host);
-    // A device in software has no queues that fill up.
+    // A software device, such as Soft-RoCE, has no queues that fill up.
     ports.retain(|port| port.is_ethernet(host) && port.device.function().is_some());
     if ports.is_empty() {
-        return vec![Finding::ok("", "there is no RoCE port of a network card that would need it")];
+        return vec![Finding::ok("", "no RoCE port of a network card is in use")];
     }
     ports.iter().map(|port| congestion_of(host, port)).collect()
 }

@@ -1,4 +1,4 @@
-//! GPUs: their driver, how network devices reach their memory, and which are near to them.
+//! GPUs: their driver, how network devices reach their memory, and which network devices are near.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::super::host::Host;
 use super::{libraries, rdma};
 use ccl_machine::devices::{self, Device, Maker};
 
-/// Returns the kernel module of each maker's GPUs.
+/// Returns the name of the kernel module for a maker's GPUs.
 fn module(maker: Maker) -> &'static str {
     match maker {
         Maker::Nvidia => "nvidia",
@@ -94,7 +94,7 @@ fn versions(host: &Host) -> Option<Finding> {
 }
 
 /// Checks whether network devices can read and write the memory of GPUs: by a dma-buf, or by a
-/// module that knows its pages.
+/// kernel module that knows the pages of that memory.
 pub(super) fn memory(host: &Host) -> Vec<Finding> {
     let gpus = devices::gpus(host);
     if gpus.is_empty() || devices::rdma(host).is_empty() {
@@ -178,7 +178,7 @@ fn of_amd(host: &Host) -> Finding {
     }
     let wanted = ["CONFIG_PCI_P2PDMA", "CONFIG_DMABUF_MOVE_NOTIFY"];
     let remedy = "use a kernel that was built with both, or AMD's driver with peer memory for the \
-                  network device's";
+                  network device's driver";
     let Some(options) = kernel_options(host) else {
         let evidence = format!(
             "no peer memory of amdkfd; the kernel's configuration, which would tell of {}, is not \
@@ -224,12 +224,12 @@ pub(super) fn distance(host: &Host) -> Vec<Finding> {
         let (idle_least, idle_near) = nearest(gpu, &idle);
         if !idle_near.is_empty() && (used.is_empty() || idle_least < least) {
             let instead = match used.is_empty() {
-                true => "no other carries anything".to_owned(),
+                true => "no other device has an active port".to_owned(),
                 false => format!("those in use are farther: {near}, {}", words(least)),
             };
             let evidence = format!(
-                "nearest are {idle_near}, {}, but no port of theirs that FERROCCL_IB_HCA leaves \
-                 carries anything; {instead}",
+                "nearest are {idle_near}, {}, but none of their ports that FERROCCL_IB_HCA selects \
+                 is active; {instead}",
                 words(idle_least)
             );
             let remedy = "bring its port up (see rdma-ports), or let FERROCCL_IB_HCA take it, if \

@@ -161,7 +161,9 @@ pub(super) fn bootstrap(host: &Host) -> Vec<Finding> {
         true => Finding::ok("", format!("as rank 0, this host tells others to come to {shown}")),
         false => Finding::advice(
             "",
-            format!("no route leads out of this host; as rank 0, it has but its name: {shown}"),
+            format!(
+                "no route leads out of this host; as rank 0, it can only give its name: {shown}"
+            ),
             "say how others reach it: FERROCCL_BOOTSTRAP_HOST, where ranks are on several hosts",
         ),
     }]

@@ -26,7 +26,7 @@ const DIRECTORIES: [&str; 14] = [
     "/lib",
 ];
 const PLUGIN: &str = "libnccl-net-ferroccl.so";
-/// First version with an interface that our plugin has: 2.20 introduced version 8.
+/// First NCCL version that knows an interface of our plugin: 2.20 introduced version 8.
 const NCCL_MIN: u32 = 22_000;
 
 struct Known {

@@ -8,7 +8,8 @@ use ccl_machine::devices;
 const LOCKED_BYTES_MIN: u64 = 64 << 20;
 /// Usual default of the soft limit of open files.
 const FILES_MIN: u64 = 1024;
-/// Hard limit of open files: one or two connections to each of a few thousand peers.
+/// Number of open files that the hard limit must allow: one or two connections to each of a few
+/// thousand peers.
 const MORE_FILES_MIN: u64 = 4096;
 const IPC_LOCK: u32 = 14;
 

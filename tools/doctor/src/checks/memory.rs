@@ -15,7 +15,7 @@ const ENLARGE: &str = "containers: `--shm-size=1g` or more, or `--ipc=host`; Kub
                        remount,size=50% /dev/shm`";
 
 /// Checks the size of /dev/shm. NCCL and data loaders use it; ferroccl's own shared memory has no
-/// name there and needs none of it.
+/// name there and takes none of its space.
 pub(super) fn shared(host: &Host) -> Vec<Finding> {
     let Some(mounts) = host.text("/proc/self/mountinfo") else {
         let remedy = "look at `df -h /dev/shm` where the ranks run";
@@ -113,7 +113,7 @@ pub(super) fn container(host: &Host) -> Vec<Finding> {
     if is_filtered && !super::capable(host, SYS_NICE) {
         let evidence = format!(
             "{place}; system calls are filtered, and CAP_SYS_NICE is missing: calls that place \
-             memory on NUMA nodes may be refused, which NCCL's memory on the host is made with"
+             memory on NUMA nodes may be refused; NCCL allocates its host memory with such calls"
         );
         found.push(Finding::advice("NUMA calls", evidence, "containers: `--cap-add SYS_NICE`"));
     }

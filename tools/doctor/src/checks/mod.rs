@@ -59,7 +59,7 @@ checks! {
     "distance", gpu::distance,
         "the RDMA device nearest to each GPU, by PCI path and NUMA node, and whether it is in use";
     "rdma-ports", rdma::ports,
-        "state of each port that FERROCCL_IB_HCA leaves, /dev/infiniband, adapters without their \
+        "state of each port that FERROCCL_IB_HCA selects, /dev/infiniband, adapters without their \
          driver; on this machine also whether ferroccl can use it";
     "gids", rdma::gids,
         "the row of each port's table of addresses that would be used: RoCE v2, routed";
@@ -72,7 +72,7 @@ checks! {
         "counters of ECN and CNP, whether ECN is on (ecn/*/enable), and counters of pause frames \
          by the interface's driver";
     "interfaces", interfaces::chosen,
-        "the interfaces that FERROCCL_SOCKET_IFNAME leaves: up, no mere bridge, none much faster \
+        "the interfaces that FERROCCL_SOCKET_IFNAME selects: up, no mere bridge, none much faster \
          unused";
     "bootstrap", interfaces::bootstrap,
         "the addresses under which this host, as rank 0, would be reached";
@@ -92,7 +92,8 @@ fn configuration(host: &Host) -> Vec<Finding> {
         return vec![Finding::ok("", "every variable can be read")];
     }
     let fault = |problem: &String| {
-        let remedy = "correct it, or unset it: no rank starts so. Here, its default is assumed";
+        let remedy = "correct it, or unset it: no rank starts with this value. The checks assume \
+                      the default";
         Finding::fault("", problem.clone(), remedy)
     };
     problems.iter().map(fault).collect()

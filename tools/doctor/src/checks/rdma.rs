@@ -44,7 +44,7 @@ pub(super) fn ports(host: &Host) -> Vec<Finding> {
     if !there.is_empty() && ports.is_empty() {
         let names: Vec<&str> = there.iter().map(|port| port.name.as_str()).collect();
         let asked = host.job.config.transport_settings.get("FERROCCL_IB_HCA").unwrap_or_default();
-        let evidence = format!("leaves none of the ports that there are: {}", names.join(", "));
+        let evidence = format!("selects none of the ports, which are {}", names.join(", "));
         let subject = format!("FERROCCL_IB_HCA={asked}");
         found.push(Finding::fault(subject, evidence, "name one of these, or a prefix of several"));
     }

@@ -49,7 +49,7 @@ pub struct ShardedLevel {
     pub children: f64,
     /// Number of ranks below each child.
     pub ranks_below: f64,
-    /// Bytes per second of one *rank's share* of a child's link: bandwidth of the child over
+    /// Bytes per second of one *rank's share* of a child's link: bandwidth of the child, divided by
     /// `ranks_below`.
     pub rank_bytes_per_s: f64,
 }

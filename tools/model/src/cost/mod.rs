@@ -26,7 +26,7 @@ pub mod protocols;
 pub mod questions;
 pub mod training;
 
-/// Checks that two numbers are equal to as many digits as the sources print.
+/// Checks that two numbers are equal, up to the relative `tolerance`.
 #[cfg(test)]
 fn about(value: f64, expected: f64, tolerance: f64) {
     assert!((value / expected - 1.0).abs() <= tolerance, "{value} is not {expected}");

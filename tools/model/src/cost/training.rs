@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(expert_parallel_width_min(FLOPS, 400e9, 8.0), 19_800.0);
         assert_eq!(data_parallel_tokens(2250e12, 900e9), 2500.0);
         assert_eq!(data_parallel_tokens(2250e12, 400e9), 5625.0);
-        // With few experts per token the bytes of a token are the bound, with many the network.
+        // The time grows with the experts per token, until each token goes to every node.
         let few = expert_parallel_s(1e6, 4096.0, 64.0, 1.0, 400e9, 8.0);
         let many = expert_parallel_s(1e6, 4096.0, 64.0, 8.0, 400e9, 8.0);
         about(many / few, 8.0, 1e-12);

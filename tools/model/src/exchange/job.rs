@@ -49,7 +49,7 @@ pub enum Action {
         to: Rank,
         /// Length of the message in bytes.
         bytes: u64,
-        /// Number of the message among those between the two ranks.
+        /// Tag: a receive matches a send between the two ranks with the same tag.
         tag: u64,
     },
     /// A message from another rank.
@@ -58,7 +58,7 @@ pub enum Action {
         from: Rank,
         /// Length of the message in bytes.
         bytes: u64,
-        /// Number of the message among those between the two ranks.
+        /// Tag: a receive matches a send between the two ranks with the same tag.
         tag: u64,
     },
 }
@@ -281,8 +281,8 @@ impl Job {
             let said = number(&trace.metadata.attr, "ranks").unwrap_or(None);
             if let Some(said) = said.filter(|said| *said != u64::from(ranks)) {
                 return Err(format!(
-                    "{path} is one of {said} ranks, but there are {ranks} files {}.*.et; bring \
-                     those of all ranks of one run together",
+                    "{path} is of a job of {said} ranks, but there are {ranks} files {}.*.et; \
+                     bring those of all ranks of one run together",
                     job.prefix
                 ));
             }

@@ -59,7 +59,7 @@ pub fn traffic(
         }
         Some(_) => {
             return Err(format!(
-                "{} ranks that send {messages} messages are not walked through one by one; leave \
+                "{} ranks that send {messages} messages are too many to simulate one by one; leave \
                  out --interval, or take fewer hosts or bytes",
                 scene.hosts.ranks()
             ));

@@ -71,8 +71,8 @@ impl fmt::Display for Recorded {
         if *messages > 0 {
             write!(
                 f,
-                "\n{messages} groups of sends and receives are left out: to whom they went is \
-                 known of whole recordings only (FERROCCL_TRACE)"
+                "\n{messages} groups of sends and receives are left out: only whole \
+                 recordings (FERROCCL_TRACE) have their peers"
             )?;
         }
         if *is_cut {
@@ -376,7 +376,7 @@ mod tests {
     use super::super::job::tests::Dir;
     use super::*;
 
-    /// Returns a line of a recording: of a rank in a process.
+    /// Returns a line of a recording: the operations of one rank, which is one process.
     fn line(communicator: &str, rank: u32, ranks: u32, process: u32, operations: &str) -> String {
         format!(
             "{{\"communicator\":\"{communicator}\",\"rank\":{rank},\"ranks\":{ranks},\
@@ -449,8 +449,8 @@ mod tests {
         )
     }
 
-    /// Checks messages of a pipeline: its ranks make different numbers of groups, with the same
-    /// calls among them.
+    /// Checks messages of a pipeline: its ranks record different numbers of groups of messages, but
+    /// the same collectives.
     #[test]
     fn messages_have_their_peers() {
         let reduce = |number: u64| {

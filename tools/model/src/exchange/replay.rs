@@ -367,7 +367,7 @@ impl fmt::Display for Comparison {
         write!(f, "\nrecorded {}, predicted {}", time(known), time(Some(*predicted_s)))?;
         if let Some(recorded) = known.filter(|_| *beside_s > 0.0) {
             if beside_s < predicted_s {
-                write!(f, ", of that {} beside what was recorded", time(Some(*beside_s)))?;
+                write!(f, ", of that {} for the recorded calls", time(Some(*beside_s)))?;
             }
             write!(f, ": {:.3} times as long", beside_s / recorded)?;
         }
@@ -448,7 +448,7 @@ mod tests {
         assert_eq!(seen.recorded_s, 0.0015);
         let text = seen.to_string();
         assert!(text.contains("3 calls of 16 ranks, on 2 hosts of p5"), "{text}");
-        // The prediction that `plan` makes for the same call.
+        // `plan` predicts the same time for the same call.
         let topology = presets::find("p5").unwrap().topology();
         let wanted = crate::plan::Wanted {
             collective: Collective::AllReduce,
@@ -472,7 +472,7 @@ mod tests {
         let timed: Vec<&Row> = seen.rows.iter().filter(|row| row.recorded_s.is_some()).collect();
         assert_eq!((timed.len(), seen.beside_s), (1, sum(&timed)));
         assert!(seen.beside_s < seen.predicted_s, "{seen:?}");
-        assert!(seen.to_string().contains(" beside what was recorded: "), "{seen}");
+        assert!(seen.to_string().contains(" for the recorded calls: "), "{seen}");
     }
 
     #[test]

@@ -51,8 +51,8 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Topology, String> {
     }
     if read.instances.is_empty() {
         return Err(format!(
-            "{file}: it names no instance; the region may be another, or no instance of it is of \
-             a type that Amazon tells the place of"
+            "{file}: it names no instance; check the region, and that Amazon reports the \
+             topology of your instance types"
         ));
     }
     let topology = topology(&read.instances);

@@ -10,9 +10,9 @@
 pub enum Wiring {
     /// Wiring of each switch to all NICs or switches below.
     Mesh,
-    /// Wiring by number: NIC or switch k of the n in each child to the group's switches k, k + n,
-    /// k + 2 n and so on; if the group has fewer than n switches, to switch k modulo their number.
-    /// It forms *rails* at the lowest tier, and *planes* above.
+    /// Wiring by number. Each child has n NICs or switches; number k has cables to the group's
+    /// switches k, k + n, k + 2 n and so on, or, if the group has fewer than n switches, to switch
+    /// k modulo their number. This wiring forms *rails* at the lowest tier, and *planes* above.
     Rails,
 }
 

@@ -17,7 +17,7 @@ use roxmltree::{Document, Node};
 const NVSWITCH_CLASS: &str = "0x068000";
 /// Most levels of a PCIe tree.
 const DEPTH_MAX: usize = 32;
-/// Transfers per second of a lane, in 10⁹, and its bytes per second after encoding.
+/// Rates of a PCIe lane: in GT/s, and in bytes per second after encoding.
 const LANES: [(f64, f64); 6] = [
     (2.5, 0.25e9),
     (5.0, 0.5e9),

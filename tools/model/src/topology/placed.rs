@@ -97,9 +97,9 @@ fn agrees(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, String)> {
             return Err((
                 at,
                 format!(
-                    "\"{}\" and \"{other}\" are below one node \"{name}\" by the tiers and below \
-                     two by their nodes, or the other way round; put hosts below one node next to \
-                     each other, as many as the tier's children, or leave out the tiers",
+                    "\"{}\" and \"{other}\" are below one node \"{name}\" by either the tiers or \
+                     their nodes, but not by both; put hosts below one node next to each other, as \
+                     many as the tier's children, or leave out the tiers",
                     host.id
                 ),
             ));

@@ -527,7 +527,7 @@ mod tests {
         assert_eq!(lab.machine(4).map(|machine| machine.name.as_str()), Some("a100"));
     }
 
-    /// Returns a small machine with gaps for wrong parts and links.
+    /// Returns the text of a small machine with these parts, links, and further lines of its hosts.
     fn machine(parts: &str, links: &str, more: &str) -> String {
         format!(
             "[[hosts]]\nmachine = \"m\"\n{more}[[machine]]\nname = \"m\"\nparts = [\n\

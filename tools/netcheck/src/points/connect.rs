@@ -196,7 +196,7 @@ const LISTENERS: usize = 8;
 
 pub(super) const LISTENERS_HAVE_OWN_HANDLES: Point = Point::pair(
     "listeners_have_own_handles",
-    "Each listener has a handle of its own, and a connection goes to the listener whose it is.",
+    "Each listener has a handle of its own, and a connection goes to the listener of its handle.",
     |side| {
         let net = side.net()?;
         let mut listeners = Vec::new();
@@ -278,7 +278,7 @@ fn both_ways(side: &Side) -> Outcome {
 
 pub(super) const CROSS_DEVICE: Point = Point::pair(
     "cross_device",
-    "Any device connects to any other: here those of one side to those of the other in reverse.",
+    "Any device connects to any other; tested with the devices of the peer in reverse order.",
     cross_device,
     cross_device,
 );

@@ -1,4 +1,4 @@
-//! Repeated cycles: a plugin gives back what it takes.
+//! Repeated cycles: a plugin releases all resources that it takes.
 
 use std::time::Duration;
 
@@ -117,7 +117,7 @@ fn finalize_joins_threads(side: &Side) -> Outcome {
     }
     let before = threads();
     whole_life(side, &plugin)?;
-    // The kernel counts a thread that was joined for a moment longer.
+    // For a moment, the kernel still counts a thread that was joined.
     let a_moment = side.arguments.on_this_machine(Duration::from_millis(200));
     side.poll_for(a_moment, || Ok(threads() <= before))?;
     let after = threads();

@@ -83,7 +83,7 @@ fn describes(net: &Net, made: i32) -> Outcome {
 
 pub(super) const NO_SUCH_PARTS: Point = Point::alone(
     "no_such_parts",
-    "makeVDevice of no devices, of one that there is not, or of one twice returns an error.",
+    "makeVDevice returns an error for no devices, one that does not exist, or one device twice.",
     |side| {
         let net = side.net()?;
         let count = net.devices()?;

@@ -8,11 +8,11 @@ use crate::memory::GUARD;
 use crate::side::Side;
 use crate::stop::{Outcome, demand, skipped};
 
-/// Bytes that each receive has room for, and from one slot to the next.
+/// Bytes that each receive has room for, and bytes from one slot to the next.
 const ROOM: usize = 3000;
 const STRIDE: usize = 3072 + GUARD;
 
-/// Opens a connection; also returns the most receives of a group.
+/// Opens a connection; also returns the largest number of receives in a group.
 fn open(side: &Side) -> Outcome<(Link<'_>, usize)> {
     let net = side.net()?;
     let receives_max = usize::try_from(net.properties()?.receives_max).unwrap_or(1);
@@ -122,8 +122,8 @@ fn send(side: &Side, plan: fn(usize) -> Plan) -> Outcome {
 
 pub(super) const GROUPED_RECEIVES: Point = Point::pair(
     "grouped_receives",
-    "A receive of several buffers, up to maxRecvs, gives each its send by the tag, and test fills \
-     in all sizes.",
+    "A receive of several buffers, up to maxRecvs, matches each buffer to a send by its tag, and \
+     test fills in all sizes.",
     |side| receive(side, all_lengths),
     |side| send(side, all_lengths),
 );

@@ -105,7 +105,7 @@ impl Point {
         Point { depends_on, ..self }
     }
 
-    /// Marks the point as something that NCCL itself never does.
+    /// Marks the point as a demand beyond the contract.
     const fn robustness(self) -> Point {
         Point { kind: Kind::Robustness, ..self }
     }

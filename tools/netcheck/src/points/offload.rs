@@ -48,8 +48,8 @@ fn wrong_handle(named: (i32, i32), given: Option<(i32, i32)>) -> Option<String> 
 
 pub(super) const DEVICE_REGISTRATION: Point = Point::pair(
     "device_registration",
-    "Where netDeviceType is not HOST, getDeviceMr gives what the device side knows a registration \
-     by.",
+    "Where netDeviceType is not HOST, getDeviceMr gives a registration in the form that the device \
+     side uses.",
     device_registration,
     device_registration,
 );

@@ -23,7 +23,7 @@ pub(super) const DURING_TRANSFERS: Point = Point::pair(
     during_transfers,
 );
 
-/// Threads that register while one transfers.
+/// Number of threads that register memory while another thread transfers.
 const REGISTRARS: usize = 3;
 
 fn during_transfers(side: &Side) -> Outcome {

@@ -22,7 +22,7 @@ const A_WHILE: Duration = Duration::from_millis(300);
 /// Time that a plugin has to make room for the requests that it must take.
 const SOON: Duration = Duration::from_secs(2);
 
-/// Bytes of a message, and from one slot to the next.
+/// Bytes of a message, and bytes from one slot to the next.
 const BYTES: usize = 64 << 10;
 const STRIDE: usize = BYTES + GUARD;
 
@@ -68,7 +68,7 @@ pub(super) const THIRTY_TWO_IN_FLIGHT: Point = Point::pair(
     },
 );
 
-/// Posts as many requests as NCCL has, without testing one.
+/// Posts as many requests as NCCL may have in flight, without testing any.
 fn take_all(
     call: &str,
     side: &Side,
@@ -153,8 +153,8 @@ pub(super) const OPTIONAL_COMPLETION_HINT: Point = Point::pair(
 
 pub(super) const NULL_IS_RETRIED: Point = Point::pair(
     "null_request_is_retried",
-    "isend and irecv that come too early or are too many give NULL or a request, and all become \
-     real in the end.",
+    "A call of isend or irecv that comes too early, or is one too many, gives NULL or a request; \
+     repeated calls give a request in the end.",
     eager,
     eager,
 );
@@ -182,7 +182,7 @@ fn eager(side: &Side) -> Outcome {
 pub(super) const TEST_SEMANTICS: Point = Point::pair(
     "test_semantics",
     "test says done when the data is there and not before; it fills in the sizes of the parts and \
-     no more; of a send they may be NULL.",
+     no more; for a send, the sizes may be NULL.",
     |side| {
         let net = side.net()?;
         let link = Link::open(side, &net)?;

@@ -1,4 +1,5 @@
-//! Calls that NCCL never makes, but that callers in development may make.
+//! Demands beyond the contract: calls that NCCL never makes, but that callers in development may
+//! make, and the cost of an idle connection.
 
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ use crate::stop::{Outcome, demand};
 
 pub(super) const IDLE_COSTS_NOTHING: Point = Point::pair(
     "idle_costs_nothing",
-    "A connection on which nothing happens burns less than 5 % of a processor: of a slow one a few \
-     times as much, but never half of it.",
+    "A connection on which nothing happens burns less than 5 % of a processor; where --timeout \
+     says that the machine is slow, a multiple of that, up to 50 %.",
     idle,
     idle,
 )
@@ -81,7 +82,7 @@ pub(super) const NULL_ARGUMENTS: Point = Point::alone(
 
 pub(super) const NO_SUCH_DEVICE: Point = Point::alone(
     "no_such_device",
-    "getProperties, listen and connect of a device that there is not return an error.",
+    "getProperties, listen and connect return an error for a device that does not exist.",
     |side| {
         let net = side.net()?;
         let count = net.devices()?;
@@ -95,7 +96,7 @@ pub(super) const NO_SUCH_DEVICE: Point = Point::alone(
             let net = net.on(device);
             refusal("getProperties", net.properties().is_err())?;
             refusal("listen", net.listen().is_err())?;
-            // The handle has no listener: a plugin that checks the device late fails too.
+            // No listener has this handle: a plugin that checks the device late does not connect.
             let connected = net.dial(&[0; HANDLE_BYTES]).try_poll()?;
             refusal("connect", !matches!(connected, Ok(Some(_))))?;
         }

@@ -16,7 +16,7 @@ use crate::stop::{Outcome, Stop, demand, skipped};
 pub(super) const LOADS_AND_NAMES: Point = Point::alone(
     LOADS,
     "dlopen finds a table of functions with a name and no mandatory function missing; init \
-     succeeds. Without a device, as devices may say, nothing more is tried.",
+     succeeds. If devices gives 0, nothing more is tried.",
     loads_and_names,
 )
 .depending_on(None);

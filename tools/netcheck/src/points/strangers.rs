@@ -21,7 +21,7 @@ const A_WHILE: Duration = Duration::from_millis(200);
 pub(super) const STRANGER_ON_PORT: Point = Point::pair(
     "stranger_on_port",
     "Whoever connects to the port of a listener without being a peer (a scanner, another program) \
-     is turned away, and peers connect as if nothing had been.",
+     is turned away, and peers connect as if nothing had happened.",
     |side| {
         let net = side.net()?;
         let (listener, handle) = net.listen()?;
@@ -138,7 +138,7 @@ fn address(text: &str) -> Option<SocketAddr> {
 pub(super) const BAD_HANDLE: Point = Point::pair(
     "bad_handle",
     "connect with bytes that no listener wrote (zeros, noise) returns an error or stays not ready, \
-     and good ones still work.",
+     and valid handles still work.",
     |side| {
         let net = side.net()?;
         exchange(&Link::open(side, &net)?)

@@ -45,7 +45,7 @@ fn four_threads(side: &Side) -> Outcome {
 
 pub(super) const CALLS_FROM_OTHER_THREADS: Point = Point::pair(
     "calls_from_other_threads",
-    "What one thread makes another may use: NCCL connects, registers and transfers in different \
+    "Any thread may use what another has made: NCCL connects, registers and transfers in different \
      threads.",
     |side| {
         let net = elsewhere(|| side.net())?;

@@ -6,8 +6,8 @@
 //!   up to at most `2^p` over all ranks. So every partial sum, in any order, is representable.
 //!   Where `n` is so large that not every rank can contribute, the contributors rotate with the
 //!   element.
-//! * *prod* of floats: powers of two near one and signs, and one rank per element with a full
-//!   mantissa.
+//! * *prod* of floats: powers of two near one, with random signs; for each element, one rank has a
+//!   full mantissa.
 //! * *sum*, *prod*, *premul-sum* of integers: any bits, since they wrap (odd factors for *prod*:
 //!   even ones would soon give zero).
 //! * *avg* of integers: magnitudes as small as needed for the sum not to overflow, so it does not
@@ -173,7 +173,7 @@ impl Recipe {
         let data_type = self.data_type;
         let values = inputs.map(|(rank, bits)| (rank, integer(data_type, bits)));
         let result = match op {
-            // The sum is congruent modulo the width, so it may wrap anywhere.
+            // Wrapping does not change the sum modulo 2^width, so it may occur anywhere.
             ReduceOp::Sum => values.fold(0, |sum: i128, (_, value)| sum.wrapping_add(value)),
             ReduceOp::Prod => {
                 values.fold(1, |product: i128, (_, value)| product.wrapping_mul(value))

@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 /// Version of the file format.
 const FORM: u32 = 1;
 
-/// Most bytes of a line. This program writes shorter lines, because host names are short and times
-/// have few digits.
+/// Largest number of bytes of a line. This program writes shorter lines, because host names are
+/// short and times have few digits.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// Most rounds of a measurement.
+/// Largest number of rounds of a measurement.
 pub const ROUNDS_MAX: u32 = 1000;
 
 /// Setting of a run. Only runs with equal settings can be compared.
@@ -120,8 +120,8 @@ pub enum BaselineError {
     },
     /// File that is no baseline, or is damaged.
     #[error(
-        "{}:{line}: {problem}; measure anew with --save-baseline, or take the file from where it \
-         is whole",
+        "{}:{line}: {problem}; measure anew with --save-baseline, or copy the file again from \
+         its source",
         file.display()
     )]
     Damaged {
@@ -211,8 +211,8 @@ impl Baseline {
             if (path.from, path.to) != (from, to) {
                 let (is_from, is_to) = (path.from, path.to);
                 return Err(lines.damaged(format!(
-                    "this is the path from {is_from} to {is_to}, where that from {from} to {to} \
-                     has its place"
+                    "this is the path from {is_from} to {is_to}; expected the path from {from} \
+                     to {to}"
                 )));
             }
             for samples in [&path.latency_us, &path.bandwidth_us] {
@@ -222,7 +222,7 @@ impl Baseline {
         }
         match lines.next::<serde::de::IgnoredAny>()? {
             None => Ok(Baseline { head, paths }),
-            Some(_) => Err(lines.damaged("there is more than all paths")),
+            Some(_) => Err(lines.damaged("there is more after the last path")),
         }
     }
 

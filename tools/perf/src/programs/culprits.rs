@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use ccl_core::types::Rank;
 use serde::Serialize;
 
-/// Most culprits that are reported: with more, the cause is not a few slow parts.
+/// Largest number of culprits that are reported: with more, the cause is not a few slow parts.
 const MOST: usize = 16;
 
 /// Paths of a part: all, those from the part, those to it.
@@ -101,16 +101,16 @@ impl Ranks<'_> {
     fn told(&self, group: Group) -> String {
         let of = |way, what: String| match way {
             Way::Both => what,
-            Way::From => format!("what {what} sends"),
-            Way::To => format!("what {what} receives"),
+            Way::From => format!("sends of {what}"),
+            Way::To => format!("receives of {what}"),
         };
         let host = |first: usize| format!("host {}", self.host(first as Rank));
         match group {
             Group::All => "all paths".to_owned(),
             Group::BetweenHosts => "the network between all hosts".to_owned(),
-            Group::WithinHosts => "all hosts inside".to_owned(),
+            Group::WithinHosts => "paths within hosts".to_owned(),
             Group::Host(way, first) => of(way, host(first)),
-            Group::Within(first) => format!("{} inside", host(first)),
+            Group::Within(first) => format!("paths within {}", host(first)),
             Group::Pair(one, other) => format!("the path from {} to {}", host(one), host(other)),
             Group::Nic(way, first) => {
                 let (nic, host) = (self.nic(first as Rank), host(first));
@@ -147,8 +147,8 @@ impl Firsts {
     }
 }
 
-/// Returns the common features of slower paths. Each step takes the group whose slower paths that
-/// are not yet explained most outnumber its unchanged paths. A single path has no common feature.
+/// Returns the common features of slower paths. Each step takes the group with the largest excess
+/// of slower paths, not yet explained, over unchanged paths. A single path has no common feature.
 #[must_use]
 pub fn culprits(ranks: Ranks<'_>, paths: &[(Rank, Rank, bool)]) -> Vec<Culprit> {
     let first = Firsts::new(ranks);
@@ -202,13 +202,13 @@ mod tests {
         let of_c = |rank: Rank| rank / 2 == 2;
         let either = |from, to| of_c(from) != of_c(to);
         assert_eq!(told(&FOUR, &[], either), ["host c 24/24"]);
-        assert_eq!(
-            told(&FOUR, &[], |from, to| of_c(from) && !of_c(to)),
-            ["what host c sends 12/12"]
-        );
+        assert_eq!(told(&FOUR, &[], |from, to| of_c(from) && !of_c(to)), ["sends of host c 12/12"]);
         let into = |from, to| !of_c(from) && of_c(to);
-        assert_eq!(told(&FOUR, &[], into), ["what host c receives 12/12"]);
-        assert_eq!(told(&FOUR, &[], |from, to| of_c(from) && of_c(to)), ["host c inside 2/2"]);
+        assert_eq!(told(&FOUR, &[], into), ["receives of host c 12/12"]);
+        assert_eq!(
+            told(&FOUR, &[], |from, to| of_c(from) && of_c(to)),
+            ["paths within host c 2/2"]
+        );
         // Most of the paths, not all.
         let most = |from, to| either(from, to) && (from, to) != (4, 0) && (from, to) != (1, 5);
         assert_eq!(told(&FOUR, &[], most), ["host c 22/24"]);
@@ -221,11 +221,11 @@ mod tests {
         assert_eq!(told(&FOUR, &[], |_, _| true), ["all paths 56/56"]);
         let between = |from: Rank, to: Rank| from / 2 != to / 2;
         assert_eq!(told(&FOUR, &[], between), ["the network between all hosts 48/48"]);
-        assert_eq!(told(&FOUR, &[], |from, to| !between(from, to)), ["all hosts inside 8/8"]);
+        assert_eq!(told(&FOUR, &[], |from, to| !between(from, to)), ["paths within hosts 8/8"]);
         let pair = |from: Rank, to: Rank| from / 2 == 0 && to / 2 == 3;
         assert_eq!(told(&FOUR, &[], pair), ["the path from host a to host d 4/4"]);
         assert_eq!(told(&FOUR, &[], |from, to| from == 3 || to == 3), ["rank 3 on b 14/14"]);
-        assert_eq!(told(&FOUR, &[], |_, to| to == 3), ["what rank 3 on b receives 7/7"]);
+        assert_eq!(told(&FOUR, &[], |_, to| to == 3), ["receives of rank 3 on b 7/7"]);
         // With two hosts it is unknown which of them is slow.
         let two = told(&["a", "a", "b", "b"], &[], between);
         assert_eq!(two, ["the network between all hosts 8/8"]);
@@ -242,7 +242,7 @@ mod tests {
         let hosts = ["a", "a", "a", "a", "b", "b", "b", "b"];
         let nics = ["m0", "m0", "m1", "m1", "m0", "m0", "m1", "m1"];
         let slower = |from: Rank, to: Rank| from / 4 != to / 4 && from / 2 == 1;
-        assert_eq!(told(&hosts, &nics, slower), ["what NIC m1 of host a sends 8/8"]);
+        assert_eq!(told(&hosts, &nics, slower), ["sends of NIC m1 of host a 8/8"]);
     }
 
     #[test]

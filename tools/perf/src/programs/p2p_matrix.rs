@@ -62,8 +62,8 @@ impl Extra {
         if let Some(file) = &self.save_baseline {
             if self.baseline.as_ref().is_some_and(|baseline| is_same(file, baseline)) {
                 return Err(Refused(format!(
-                    "--save-baseline would replace what --baseline compares with, {}; give it \
-                     another name",
+                    "--save-baseline would replace the file of --baseline, {}; give it another \
+                     name",
                     file.display()
                 )));
             }
@@ -272,7 +272,7 @@ impl Pair<'_> {
         }
     }
 
-    /// Returns the sender's time in µs for `messages` messages and one of `back_bytes` back.
+    /// Returns the sender's time in µs for `messages` messages and an answer of `back_bytes` bytes.
     fn exchange_us(
         &mut self,
         bytes: usize,

@@ -15,7 +15,7 @@ use crate::timing::summary;
 /// Probability of a false alarm, over all paths together.
 pub const ALARM_RATE: f64 = 0.01;
 
-/// Most slower paths that have a line each; the JSON report has all.
+/// Largest number of slower paths that are printed, one on each line; the JSON report has all.
 const LINES_MAX: usize = 64;
 
 /// Kinds of measurement of a path.
@@ -30,8 +30,8 @@ pub struct Change {
     pub now_us: f64,
     /// Median of all ratios of a time now to a time in the baseline.
     pub ratio: f64,
-    /// Probability of times that are so much longer if nothing has changed, corrected for the
-    /// number of tests.
+    /// Probability that times are longer by at least this much although nothing has changed,
+    /// corrected for the number of tests.
     pub p: f64,
     /// True if the time is longer by more than is allowed, and by more than chance.
     pub is_slower: bool,
@@ -133,7 +133,7 @@ pub fn enough(setting: &Setting, [then, now]: [usize; 2]) -> Result<(), String> 
     let needed = (1..64).find(|rounds| tells(*rounds, *rounds)).unwrap_or(64);
     Err(format!(
         "{then} rounds then and {now} now are too few to tell whether any of {tests} times got \
-         longer, whatever it is; give --rounds {needed} or more, both with --save-baseline and \
+         longer; give --rounds {needed} or more, both with --save-baseline and \
          with --baseline"
     ))
 }
@@ -154,7 +154,7 @@ impl Comparison {
         let mut text = format!(
             "# Compared with {baseline}, measured {date} by ferroccl {version}: {paths} paths, \
              {then} rounds then, {now} now\n\
-             # Slower is what takes more than {} % longer (median of the ratios of each time now \
+             # Slower paths take more than {} % longer (median of the ratios of each time now \
              to each then)\n\
              # with p <= {ALARM_RATE} (Mann-Whitney U, one-sided, Holm's correction over {} \
              tests)\n",

@@ -50,7 +50,7 @@ pub fn compare(old: &Tuning, new: &Tuning, allowed: f64) -> Result<Comparison, S
         allowed * 100.0
     );
     if missing > 0 {
-        let _ = writeln!(text, "{missing} points of the older are not in the newer");
+        let _ = writeln!(text, "{missing} points of the older table are not in the newer one");
     }
     if old.machine != new.machine {
         let name = |tuning: &Tuning| tuning.machine.clone().unwrap_or_default();

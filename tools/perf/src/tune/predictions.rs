@@ -24,11 +24,11 @@ pub struct Predicted {
 }
 
 /// Adds the predictions of the table's model, and replaces earlier ones for the same ranks and
-/// hosts. Of the tried values, it sets those with the shortest predicted times.
+/// hosts. Sets those of the tried values that have the shortest predicted times.
 ///
 /// # Errors
 ///
-/// When the table has no model, or the ranks do not share the hosts evenly; when a value is
+/// When the table has no model, or the hosts do not have equally many ranks; when a value is
 /// invalid, or its tunable is not in the model.
 pub fn add_predictions(
     tuning: &mut Tuning,

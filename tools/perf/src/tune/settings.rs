@@ -33,7 +33,7 @@ const USUAL: [(&str, &[&str], Joined); 6] = [
 pub(super) const MODELLED: [&str; 3] =
     ["FERROCCL_CHANNELS", "FERROCCL_SLOTS", "FERROCCL_SLOT_BYTES"];
 
-/// Connection of the ranks that a tunable applies to.
+/// Kind of connection between the ranks to which a tunable applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Joined {
     Anyhow,
@@ -87,7 +87,8 @@ impl Tried {
     }
 }
 
-/// Returns the fastest of the values, and sets them in the configuration.
+/// Returns the fastest value of each tunable, if it is faster than the current one by more than
+/// [`WORTH`], and sets it in the configuration.
 pub(super) fn fastest(
     wanted: &Wanted,
     tried: &[Tried],
@@ -148,7 +149,7 @@ impl Candidate {
 }
 
 /// Returns the time of calls with each value but the first, divided by the time with the first: the
-/// geometric mean over all points, by the library's own choice of algorithm.
+/// geometric mean over all points. The library chooses the algorithm of each call.
 fn ratios(wanted: &Wanted, candidates: &mut [Candidate]) -> Result<Vec<f64>, SubjectError> {
     let mut memory = Memory::new(wanted.max_bytes, wanted.max_bytes)?;
     let points = wanted

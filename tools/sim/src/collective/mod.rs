@@ -226,7 +226,7 @@ impl Setup<'_> {
         Ok(CallParams { input, output, element_bytes: ELEMENT_BYTES, slot_bytes })
     }
 
-    /// Refuses a run whose memory, by an estimate of its links and unrolled steps, is too large.
+    /// Refuses a run whose memory, by an estimate from its links and peers, is too large.
     fn check_memory(&self, program: &Program) -> Result<(), SimError> {
         let peers = program.send_peers.len() as u64;
         let links = peers * u64::from(self.params.links.channels.max(1));

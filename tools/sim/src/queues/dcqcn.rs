@@ -14,7 +14,7 @@ pub struct Marking {
     /// Queue length from which all packets are marked; below it the probability rises to
     /// `most_probability`.
     pub most_bytes: f64,
-    /// Probability at `most_bytes`.
+    /// Probability just below `most_bytes`.
     pub most_probability: f64,
 }
 
@@ -153,8 +153,8 @@ impl Notices {
         random: &mut Random,
     ) -> bool {
         if marked > 0.0 && packets > 0.0 && !self.is_marked {
-            // A part of a packet is marked in part. `powf` is not used, because C libraries differ
-            // in it.
+            // A fraction of a packet is marked with that fraction of the probability. `powf` is not
+            // used, because C libraries differ in it.
             let (whole, part) = (packets.floor(), packets.fract());
             let unmarked = (1.0 - marked).max(0.0);
             let unmarked = unmarked.powi(whole as i32) * (1.0 - marked * part);

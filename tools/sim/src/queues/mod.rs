@@ -117,7 +117,7 @@ struct Run<'a> {
     /// Index of the first hop of each flow; one more entry marks the end.
     first: Vec<usize>,
     /// Per hop: its link, and the flow's bytes queued before it. The entry of the first hop is no
-    /// queue: it is what the sender may send in this step.
+    /// queue: it has the bytes that the sender may send in this step.
     links: Vec<Link>,
     queued: Vec<f64>,
     sent: Vec<f64>,

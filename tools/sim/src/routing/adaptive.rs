@@ -1,6 +1,6 @@
-//! Adaptive routing: each message takes the path whose busiest link is least busy, as among
-//! switches that exchange their load. Paths are tried in an order that differs from flow to flow,
-//! so that flows do not all take the first of several equal paths.
+//! Adaptive routing: each message takes the path whose busiest link is least busy, as if switches
+//! told each other their load. Paths are tried in an order that differs from flow to flow, so that
+//! flows do not all take the first of several equal paths.
 
 use super::{FlowPath, ecmp};
 use crate::flows::Load;

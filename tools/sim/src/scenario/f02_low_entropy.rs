@@ -1,4 +1,4 @@
-//! F2: a hash spreads few flows much less evenly, and queue pairs help.
+//! F2: a hash spreads few flows much less evenly than many; more queue pairs help.
 
 use ccl_plot::Figure;
 
@@ -25,7 +25,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Queue pairs, and the expected ratio of balls thrown into bins.
+/// Numbers of queue pairs, each with the max-to-mean ratio of balls that are thrown into bins.
 const CASES: [(u32, f64); 4] = [(1, 3.05), (4, 1.97), (16, 1.47), (32, 1.32)];
 
 fn run(setting: &Setting) -> Result<Findings, SimError> {

@@ -25,7 +25,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Queue pairs, and the expected result.
+/// Numbers of queue pairs, each with the expected time over the roofline.
 const CASES: [(u32, f64); 4] = [(1, 2.4), (4, 1.4), (16, 1.0), (32, 1.0)];
 
 fn run(setting: &Setting) -> Result<Findings, SimError> {

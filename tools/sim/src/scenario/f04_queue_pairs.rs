@@ -110,8 +110,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
          some uplinks have failed. The order is what is reproduced. A fifth of the roofline with 4 \
          queue pairs needs 20 of them on an uplink that has 4 on average, which an even hash gives \
          once in a hundred million uplinks: the worst of 2,176 jobs (trials=128,pairs=4) still has \
-         23 % to 25 %, by the seed, so that the paper's switches hash less evenly, or its worst \
-         job lost more elsewhere.",
+         23 % to 25 %, by the seed. So the paper's switches hash less evenly, or its worst job \
+         lost more elsewhere.",
     );
     Ok(findings)
 }

@@ -80,10 +80,10 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     findings.say(
         "TE places the traffic of a source and a destination whole (its rules know no queue pair, \
          §5.4.2). Where more is demanded than the uplinks carry, two such flows meet on one of \
-         them, while E-ECMP spreads all queue pairs over all: TE is overtaken if it places what \
-         has no room, and if that goes by a hash of addresses and ports (ECMP). With E-ECMP \
-         beneath it, which the paper deployed in the end (§5.5.3), it is not. Which of these was \
-         simulated there is not said.",
+         them, while E-ECMP spreads all queue pairs over all: TE is overtaken if it also places \
+         demands without room, or sends them by a hash of addresses and ports (ECMP). It is not \
+         if E-ECMP carries them, as the paper deployed in the end (§5.5.3). The paper does not say \
+         which of these it simulated.",
     );
     Ok(findings)
 }

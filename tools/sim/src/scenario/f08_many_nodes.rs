@@ -35,7 +35,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Returns the streams of a direct all_to_all. Data for another host first moves, inside the
+/// Returns the streams of a hierarchical all_to_all. Data for another host first moves, inside the
 /// sender's host, to the rank whose NIC is on the destination's rail.
 fn all_to_all(network: &Network, hosts: u32) -> Result<Vec<Stream>, SimError> {
     let call = Call::new(Collective::AllToAll, "hierarchical", 1 << 30)?;

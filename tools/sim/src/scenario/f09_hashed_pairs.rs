@@ -44,8 +44,8 @@ const SIZES_MIB: [u32; 5] = [64, 256, 1024, 4096, 16384];
 /// Simulated buffer size, in MiB; the times of other sizes are in proportion.
 const RUN_MIB: u32 = 1024;
 
-/// Returns the latency of all steps of a ring, in seconds, without the time of its bytes. The ring
-/// has two steps for each rank but one; two for each host but one cross the network.
+/// Returns the latency of all steps of a ring, in seconds, without the time of its bytes. With n
+/// ranks on M hosts, the ring has 2 (n − 1) steps, of which 2 (M − 1) cross the network.
 fn latency_s(setting: &Setting, network: &Network) -> f64 {
     let [ranks, hosts] = [network.ranks(), network.plan().hosts].map(f64::from);
     let across = 2.0 * (hosts - 1.0);
@@ -93,8 +93,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let figure = Figure::lines("f9-gain", "Hashed queue pairs over ECMP", axes, (true, false));
     findings.figures.push(figure.with(format!("{pairs} queue pairs"), gains.to_vec()));
     findings.say(
-        "What the paper says is the most of a benchmark over sizes (\"up to\", Figure 7), so that \
-         the most is compared: short calls are mostly latency, which routing does not change. The \
+        "The paper gives the largest gain of a benchmark over sizes (\"up to\", Figure 7), so the \
+         largest is compared: short calls are mostly latency, which routing does not change. The \
          mean over seeds is more than the paper's; seed 1 alone gives 39.9 %. \
          Uplinks are twice as wide as NICs, as they were when this was tried (§5.2.3, phase 2 of \
          F11), and queue pairs are counted for each source and destination (§5.5.1). With two \

@@ -1,4 +1,5 @@
-//! F11: the four phases of a zone: 1:1 with pinned paths, 1:2, TE, and 1:1.125.
+//! F11: the four phases of a zone: pinned paths with uplinks of 1:1 and of 1:2, then TE with 1:2
+//! and with 1:1.125.
 
 use ccl_plot::Figure;
 

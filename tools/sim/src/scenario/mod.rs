@@ -199,7 +199,7 @@ impl Scenario {
         Ok(setting.report(self.name, self.title, self.source, &parameters, findings))
     }
 
-    /// Returns its parameters, except those whose values come from the given network.
+    /// Returns the experiment's parameters, except those whose values come from the given network.
     fn on(&self, on: Option<&On>) -> Result<Vec<Parameter>, SimError> {
         let Some(On { name, plan }) = on else { return Ok(self.parameters.to_vec()) };
         let Some((_, tiers)) = ON_ANY.iter().find(|(known, _)| *known == self.name) else {
@@ -342,7 +342,8 @@ fn rack_to_rack(zone: &Zone, from: u32, to: u32, bytes: f64) -> Vec<Stream> {
     (0..zone.rack_nics()).map(stream).collect()
 }
 
-/// Creates a router of this scheme; a controller places the streams on the present network.
+/// Creates a router of this scheme. For TE, a controller places the streams on the links that work
+/// now.
 fn router(
     network: &Network,
     scheme: Scheme,
@@ -355,8 +356,9 @@ fn router(
     Ok(Router::with_te(seed, Te::place(network, &demands(network, streams))?))
 }
 
-/// Returns the demands of streams by pair of ports, because a controller's rules have no
-/// connections. A demand is the rate at which its bytes take as long as those of the busiest NIC.
+/// Returns the demands of streams by pair of ports, because a controller's rules do not tell
+/// connections apart. A demand is the rate at which its bytes take as long as those of the busiest
+/// NIC.
 fn demands(network: &Network, streams: &[Stream]) -> Vec<Demand> {
     let mut bytes: BTreeMap<(Port, bool), f64> = BTreeMap::new();
     let (mut places, mut demands) = (BTreeMap::new(), Vec::new());

@@ -53,9 +53,8 @@ pub fn replay(traffic: &Traffic, routing: Scheme, ask: &Ask<'_>) -> Result<Repor
     }
     let mut findings = replaying.findings();
     findings.say(format!(
-        "Routed by {}. All that an interval has is sent from its beginning on: what was spread \
-         over it in earnest meets here, so times are the worst that its bytes allow, and not a \
-         forecast.",
+        "Routed by {}. All bytes of an interval start at its beginning, although the recorded run \
+         spread them over the interval. So times are an upper bound, and not a forecast.",
         routing.name()
     ));
     Ok(setting.report("replay", TITLE, "", PARAMETERS, findings))
@@ -224,7 +223,8 @@ impl<'a> Replaying<'a> {
         let messages: f64 =
             streams.iter().map(|stream| (stream.bytes / message_bytes).ceil()).sum();
         if messages > MESSAGES_MAX {
-            let remedy = "give longer ones (message_kib), or route by what looks at none";
+            let remedy =
+                "give longer ones (message_kib), or a routing that does not look at messages";
             return Err(SimError::number(
                 "the number of messages of an interval",
                 messages,
@@ -264,7 +264,7 @@ impl<'a> Replaying<'a> {
         findings.note("bytes between hosts", Unit::Bytes, self.across_bytes);
         findings.note("bytes inside hosts", Unit::Bytes, self.inside_bytes);
         findings.note("intervals", Unit::Count, intervals.len() as f64);
-        findings.note("intervals that take longer than they are", Unit::Count, late as f64);
+        findings.note("intervals that take longer than their length", Unit::Count, late as f64);
         let takes = |of: fn(&Seen) -> f64| self.seen.iter().map(of).sum::<f64>();
         let (all_s, ports_s) = (takes(|seen| seen.takes_s), takes(|seen| seen.ports_s));
         if ports_s > 0.0 {
@@ -366,7 +366,7 @@ mod tests {
             let ends = value(&report, "until all has arrived");
             assert!(near(ends, 3.1), "{name}: {ends}");
             assert!(near(value(&report, "time of sending"), 2.2), "{name}");
-            assert_eq!(value(&report, "intervals that take longer than they are"), 1.0);
+            assert_eq!(value(&report, "intervals that take longer than their length"), 1.0);
             assert_eq!(value(&report, "bytes between hosts"), (long + 2 * short) as f64);
             assert!(near(value(&report, "over that of ports alone"), 1.0), "{name}");
         }

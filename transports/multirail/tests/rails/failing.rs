@@ -47,7 +47,7 @@ struct End {
 }
 
 const WORD_ID: u64 = u64::MAX;
-/// Number of immediates, which are used again in turn: as many as two rails need, and then some.
+/// Number of immediates, which are used again in turn; more than two rails need.
 const NAMES: usize = TURNS / 4;
 
 fn length(number: usize) -> usize {
@@ -257,7 +257,7 @@ fn nothing_is_lost_or_doubled_when_rails_fail_and_come_back() {
                     world.disconnect(2 * rail + first, 2 * rail + other);
                 }
                 for end in &mut ends {
-                    // Each side is absent at times.
+                    // Each side pauses at times.
                     if random.chance(0.3) {
                         end.go_on(world, &mut random);
                     }
@@ -266,7 +266,7 @@ fn nothing_is_lost_or_doubled_when_rails_fail_and_come_back() {
                 ends.iter().for_each(|end| assert_eq!(end.lost, None, "{context}"));
                 assert!(world.now() < until, "{context}");
             }
-            // Failed rails have time to come back; some may not make it.
+            // Failed rails have time to come back; some may take longer.
             for _ in 0..random.below(400) {
                 ends.iter_mut().for_each(|end| end.go_on(world, &mut random));
                 world.advance(world.now() + Duration::from_millis(50));

@@ -36,7 +36,7 @@ pub(crate) struct Domain {
     pub(super) low_latency: Option<Info>,
     pub(super) fabric: *mut fid_fabric,
     pub(super) raw: *mut fid_domain,
-    /// Next key of memory, where this side chooses them.
+    /// Next key to request for registered memory; some providers choose keys themselves.
     next_key: AtomicU64,
     process: Pid,
 }
@@ -160,7 +160,7 @@ impl Drop for Memory {
         if !self.domain.is_ours() {
             return;
         }
-        // SAFETY: its owner has no request under way that names it.
+        // SAFETY: the owner of the memory has no request under way that names it.
         unsafe { fi_close(self.raw.cast()) };
     }
 }

@@ -44,7 +44,7 @@ impl Completion {
         Completion { flags: 0, data: 0, bytes: 0, context: ptr::null_mut() };
 }
 
-/// Owner of a failure that a queue reports.
+/// Object whose failure a completion queue reports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Failed {
     /// Queue itself: nothing can be read from it.
@@ -59,10 +59,10 @@ pub(crate) enum Failed {
 /// Most completions that one read takes: a software provider makes system calls at each read.
 pub(crate) const COMPLETIONS_MAX: usize = 16;
 
-/// Bytes that are written, and the descriptor of their registration.
+/// Bytes that are sent or written, and the descriptor of their registration.
 pub(crate) type Range = (*const u8, usize, *mut c_void);
 
-/// Most ranges of one write.
+/// Most ranges of one request: the head of a message, and two of a put.
 pub(crate) const RANGES_MAX: usize = 3;
 
 /// Ranges in libfabric's format; one empty range if there are none.
@@ -169,7 +169,7 @@ impl Endpoint {
     /// Returns a copy of the descriptor of the queue, which was opened with one.
     fn descriptor(&self) -> Option<Arc<OwnedFd>> {
         let mut descriptor = -1;
-        // SAFETY: the queue is open, with such an object.
+        // SAFETY: the queue is open, and was opened with a descriptor.
         let found = unsafe { fi_cq_wait_fd(self.queue, &mut descriptor) };
         // SAFETY: the descriptor is the queue's, which is open.
         let own = (found == 0 && descriptor >= 0)
@@ -225,7 +225,8 @@ impl Endpoint {
         // SAFETY: the domain is open.
         let returned = unsafe { fi_av_open(opened, &raw mut vector, &raw mut made.vector) };
         check(functions, "fi_av_open", returned)?;
-        // SAFETY: the domain is open; at most the traffic class of its offer differs.
+        // SAFETY: the domain is open, and `info` is its offer, except perhaps for the traffic
+        // class.
         let returned = unsafe { fi_endpoint(opened, info, &raw mut made.raw) };
         check(functions, "fi_endpoint", returned)?;
         made.open_events()?;
@@ -460,7 +461,8 @@ impl Endpoint {
         let empty = fi_cq_data_entry { op_context: none, flags: 0, len: 0, buf: none, data: 0 };
         let mut entries = [empty; COMPLETIONS_MAX];
         let most = into.len().min(COMPLETIONS_MAX);
-        // SAFETY: the queue is open, with entries of this kind, of which there is room for so many.
+        // SAFETY: the queue is open, its entries have this format, and there is room for `most` of
+        // them.
         let returned = unsafe { fi_cq_read(self.queue, entries.as_mut_ptr().cast(), most) };
         if returned == -(FI_EAVAIL as ssize_t) {
             return Err(self.failure(what));

@@ -19,7 +19,7 @@ pub(crate) const EFA: &str = "efa";
 /// First version of the interface for which EFA's provider lets older adapters write.
 const EFA_API_VERSION: u32 = FI_VERSION(1, 18);
 
-/// Modes of memory registration that the callers of this crate keep to.
+/// Demands of providers on registered memory (`mr_mode`) that this crate meets.
 const MR_MODES: c_int =
     FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT | FI_MR_HMEM;
 
@@ -104,8 +104,8 @@ impl Info {
                 offers = Info::list(functions, &hints)?;
             }
         }
-        // That fabric lacks two things that writes rely on: unposted receives, and completion at
-        // the peer.
+        // `efa-direct` lacks two things that puts as writes rely on: writes with data that use up
+        // no receive of the peer, and `FI_DELIVERY_COMPLETE`.
         offers.retain(|info| info.fabric() != "efa-direct");
         Ok(offers)
     }
@@ -263,9 +263,9 @@ impl Info {
     }
 
     /// Returns whether the provider suits puts as writes. EFA does: its device checks the key of
-    /// each packet, and the peer's completion has the length. Over others, the completion may lack
-    /// the length, and the rest of a write arrives (software) or may arrive (verbs, which caches
-    /// registrations) in memory that was deregistered meanwhile.
+    /// each packet, and the peer's completion has the length. With other providers, the completion
+    /// may lack the length. Also, if memory is deregistered while a write is under way, the rest of
+    /// the write still arrives there (software), or may arrive (verbs, which caches registrations).
     pub(crate) fn suits_writes(&self) -> bool {
         self.provider() == EFA
     }

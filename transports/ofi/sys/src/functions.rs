@@ -12,7 +12,7 @@ use crate::types::{fi_fabric_attr, fi_info, fid_fabric};
 /// File name under which every distribution installs the library.
 pub const LIBRARY: &str = "libfabric.so.1";
 
-/// Signals of programs that fail or are told to end.
+/// Signals that end a program, because it fails or is told to end.
 const HANDLED: [c_int; 8] = [
     libc::SIGSEGV,
     libc::SIGBUS,
@@ -71,7 +71,7 @@ fn load() -> Result<Functions, LoadError> {
 /// (libpsm) replace them when they are loaded.
 fn keep_signal_handlers<T>(load: impl FnOnce() -> T) -> T {
     let before = HANDLED.map(|signal| {
-        // SAFETY: zeros are such an action.
+        // SAFETY: an action may be all zeros.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         // SAFETY: the action has room for what is asked for; nothing is set.
         let found = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };

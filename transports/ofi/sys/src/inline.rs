@@ -229,7 +229,7 @@ pub unsafe fn fi_cq_wait_fd(queue: *mut fid_cq, descriptor: &mut c_int) -> c_int
 ///
 /// # Safety
 ///
-/// The fabric is open, and the queues are of it, with `FI_WAIT_FD`.
+/// The fabric is open, and the queues belong to it and were opened with `FI_WAIT_FD`.
 pub unsafe fn fi_trywait(fabric: *mut fid_fabric, queues: &mut [*mut fid]) -> c_int {
     let (first, count) = (queues.as_mut_ptr(), c_int::try_from(queues.len()).unwrap_or(c_int::MAX));
     call!((*fabric).ops, trywait(fabric, first, count))
@@ -261,8 +261,8 @@ pub unsafe fn fi_eq_readerr(queue: *mut fid_eq, entry: *mut fi_eq_err_entry) -> 
 ///
 /// # Safety
 ///
-/// The endpoint is enabled; the memory is valid, and `context` has the room that the provider asks
-/// for, until it has completed.
+/// The endpoint is enabled. Until the receive has completed, the memory is valid, and `context` has
+/// the room that the provider asks for.
 pub unsafe fn fi_recv(
     endpoint: *mut fid_ep,
     memory: *mut c_void,

@@ -1,6 +1,6 @@
-//! Types as libfabric's headers declare them (ABI 1.6 of version 1.17, which later ones only extend
-//! at the end). The manual pages `fi_getinfo(3)`, `fi_endpoint(3)`, `fi_cq(3)`, `fi_av(3)`,
-//! `fi_mr(3)`, `fi_msg(3)` and `fi_rma(3)` explain them.
+//! Types as libfabric's headers declare them (ABI 1.6 of version 1.17; later versions only append
+//! fields). The manual pages `fi_getinfo(3)`, `fi_endpoint(3)`, `fi_cq(3)`, `fi_av(3)`, `fi_mr(3)`,
+//! `fi_msg(3)` and `fi_rma(3)` explain them.
 
 use libc::{c_char, c_int, c_void, iovec, size_t, ssize_t};
 
@@ -78,7 +78,8 @@ pub struct fi_ep_attr {
     pub auth_key: *mut u8,
 }
 
-/// Attributes of a domain. Later versions append fields: only the library allocates it.
+/// Attributes of a domain. Only the library allocates this structure, since later versions append
+/// fields.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fi_domain_attr {

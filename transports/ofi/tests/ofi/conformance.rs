@@ -51,8 +51,9 @@ pub(crate) fn knock(at: SocketAddr, bytes: &[u8]) {
     let _ = socket.write_all(bytes);
 }
 
-/// Test of the suite that fails for writes over a software provider that receives them in parts: it
-/// checks the key at the beginning only. Puts are messages there, unless writes are asked for.
+/// Test of the suite that fails for writes over a software provider that receives a write in parts:
+/// the provider checks the key only at the beginning. Puts are messages there, unless writes are
+/// asked for.
 const WITHDRAWN: &str = "what is on its way to memory that is given back goes nowhere";
 
 /// Returns the installed providers that run anywhere.

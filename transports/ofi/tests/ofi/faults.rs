@@ -15,7 +15,8 @@ use crate::soft::Soft;
 /// Bytes of each side's memory: several parts of a message, and many packets.
 const BYTES: usize = 600_000;
 
-/// Providers that write, that send, and that require bound memory.
+/// Returns the limits of three providers: one writes, one sends messages, and one writes only to
+/// memory that is bound to an endpoint.
 fn kinds(name: &'static str) -> [Limits; 3] {
     let asks = FI_MR_ENDPOINT | Limits::efa(0).mr_mode;
     [
@@ -125,7 +126,7 @@ fn control_waits_behind_no_data() {
         exchange(&mut sides, 1);
         for id in 0..2 {
             each.iter().for_each(|provider| provider.set(Condition::Busy));
-            // About as much as a link takes.
+            // Almost as many data puts as a link takes.
             (100..163).for_each(|immediate| sides[id].put(immediate));
             sides[id].put_control(8);
             each.iter().for_each(|provider| provider.set(Condition::Good));
@@ -218,7 +219,7 @@ fn a_peer_that_never_joins_is_lost() {
             lane.poll(begun + now().since(begun) * 100, &mut events).unwrap();
         }
         let [Event::Lost { reason, .. }] = &events[..] else { panic!("{events:?}") };
-        assert!(reason.contains("did not say within 20s how its endpoint is reached"), "{reason}");
+        assert!(reason.contains("did not send its endpoint's address within 20s"), "{reason}");
     }
 }
 
@@ -279,7 +280,7 @@ fn memory_that_is_given_back_is_not_sent_from() {
         assert_eq!(provider.under_way(), 0, "{limits:?}");
         sides[0].memory.write(0, &[9; BYTES]).unwrap();
         provider.set(Condition::Good);
-        lost_to_both(&mut sides, "memory was given back while it was being sent from");
+        lost_to_both(&mut sides, "memory was deregistered while it was being sent from");
         let mut there = vec![0; BYTES];
         sides[1].memory.read(0, &mut there).unwrap();
         assert!(there.iter().all(|byte| *byte != 9), "it was read afterwards");

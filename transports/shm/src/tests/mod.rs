@@ -255,7 +255,7 @@ fn memory_that_both_sides_have_dropped_is_gone() {
         let error = b.lane.map(b.endpoint, &remote).unwrap_err();
         assert!(error.to_string().contains("mapped before"), "{error}");
     }
-    // Other tests of this process make memory, too: far fewer than 400 pieces.
+    // Other tests of this process allocate memory too, but far fewer than 400 regions.
     let after = held();
     for (before, after) in before.into_iter().zip(after) {
         assert!(after < before + 200, "{before} descriptors or mappings became {after}");

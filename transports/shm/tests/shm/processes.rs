@@ -154,7 +154,8 @@ fn child() {
     }
 }
 
-/// Shares memory, puts into the parent's memory, rings the parent's doorbell; waits to be killed.
+/// Shares memory, puts into the parent's memory, and rings the parent's doorbell. Runs `at_the_end`
+/// when the parent sends a line, then waits to be killed.
 fn peer(at_the_end: impl FnOnce(&mut Option<Box<dyn Lane>>)) {
     let device = open();
     let listener = device.listen(&SECRET).unwrap();
@@ -295,7 +296,7 @@ fn fork_and_touch() {
             drop(memory);
             let _ = device.deregister(key);
         }
-        // SAFETY: the page just mapped there, unless the region's end took it away.
+        // SAFETY: the page just mapped there, unless dropping the region has unmapped it.
         unsafe { place.write_volatile(1) };
     }));
     let mut byte = [0];
@@ -305,8 +306,8 @@ fn fork_and_touch() {
 
 /// Runs `does` in a forked child. Returns the signal that ends the child, or `fine`.
 fn forked(does: impl FnOnce()) -> String {
-    // SAFETY: the child uses nothing that another thread may have locked but the allocator, which
-    // the C library keeps usable.
+    // SAFETY: the child takes no lock that another thread may hold, except the allocator's, which
+    // the C library keeps usable after a fork.
     let child = unsafe { libc::fork() };
     if child == 0 {
         does();

@@ -29,7 +29,8 @@ struct Joining {
     until: Instant,
 }
 
-/// The gate of a listener, and later of the listener's links.
+/// The gate that a listener and its links share, and the connections that it has let in. The links
+/// keep it after the listener is dropped.
 #[derive(Debug)]
 pub(super) struct Acceptor {
     gate: Gate,

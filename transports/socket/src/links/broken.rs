@@ -23,7 +23,7 @@ pub struct Break {
 }
 
 impl Break {
-    /// Begins a break when the connection is found broken.
+    /// Creates the state of a break that is found `now`.
     #[must_use]
     pub fn new(end: ConnectionEnd, now: Instant) -> Break {
         Break { since: now, end, dialler: None, redial_at: now }

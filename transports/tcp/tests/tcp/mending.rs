@@ -16,7 +16,7 @@ use ccl_transport_tcp::{DEVICE, Options, TcpTransport};
 const SECRET: Secret = Secret([3; 32]);
 const SLOT_BYTES: usize = 70_000;
 const SLOTS: usize = 16;
-/// Bytes of a message that are never redirected.
+/// Bytes at the start of a message that are never redirected.
 const HEAD: usize = 16;
 
 struct Side {
@@ -188,7 +188,7 @@ pub(crate) fn exchange(pair: &mut Pair, messages: usize, mut each: impl FnMut(&P
     let bytes = |number: usize| [0, 8, 40_000, 1000, 69_999][number % 5];
     let none = || [vec![false; messages], vec![false; messages]];
     let (mut seen, mut done, mut sent) = (none(), none(), [0; 2]);
-    // Several sockets overtake each other: a slot is free when all before it are.
+    // Messages on several sockets overtake each other: those after a gap do not count yet.
     let all_below = |flags: &[bool]| flags.iter().take_while(|flag| **flag).count();
     let begun = Instant::now();
     while seen.iter().chain(&done).any(|flags| all_below(flags) < messages) {

@@ -85,7 +85,7 @@ impl Context {
                 let advice = "`ibv_devices` lists the RDMA devices of this host".to_owned();
                 TransportError::NoDevice { device: requested.to_owned(), advice }
             })?;
-            // SAFETY: it is in the list, which is there.
+            // SAFETY: the device is in the list, which is not freed yet.
             let context = unsafe { (functions.open_device)(*device) };
             let context = NonNull::new(context).ok_or_else(|| last("ibv_open_device", OPEN))?;
             let name = requested.to_owned();
@@ -124,7 +124,7 @@ impl Context {
         // SAFETY: the device is open, and there is room.
         let result = unsafe { (self.functions.query_device)(self.raw(), attr.as_mut_ptr()) };
         check("ibv_query_device", result, DRIVER)?;
-        // SAFETY: it is numbers, and they were written.
+        // SAFETY: the structure holds only numbers, and the call has written them.
         Ok(unsafe { attr.assume_init() })
     }
 
@@ -169,7 +169,7 @@ impl Context {
         (result == 0 && found.gid != [0; 16]).then_some(found)
     }
 
-    /// Returns a row of a port's table of partitions.
+    /// Returns an entry of a port's partition key (P_Key) table.
     pub(crate) fn partition(&self, port: u8, row: u16) -> Option<u16> {
         let mut key = 0;
         // SAFETY: the device is open, and there is room.
@@ -206,7 +206,7 @@ impl Context {
         let pair = of_pair.then(|| {
             // SAFETY: such events are of a queue pair.
             let pair = unsafe { event.element.qp };
-            // SAFETY: it is not ended before its events were acknowledged.
+            // SAFETY: a queue pair is not destroyed before its events are acknowledged.
             unsafe { (*pair).qp_num }
         });
         let of_port = matches!(
@@ -222,7 +222,7 @@ impl Context {
             true => u8::try_from(unsafe { event.element.port_num }).ok(),
             false => None,
         };
-        // SAFETY: it was given, and is acknowledged once.
+        // SAFETY: the library has just returned the event, which is acknowledged once.
         unsafe { (self.functions.ack_async_event)(&raw mut event) };
         Some(AsyncEvent { event: event.event_type, pair, port })
     }
@@ -291,15 +291,15 @@ fn with_list<T>(functions: &'static Functions, run: impl FnOnce(&[*mut ibv_devic
     if list.is_null() {
         return run(&[]);
     }
-    // SAFETY: it holds so many.
+    // SAFETY: the list holds `count` devices.
     let result = run(unsafe { std::slice::from_raw_parts(list, count.max(0) as usize) });
-    // SAFETY: it was given, and goes back once.
+    // SAFETY: the library has returned the list, which is freed once.
     unsafe { (functions.free_device_list)(list) };
     result
 }
 
 fn name(functions: &'static Functions, device: *mut ibv_device) -> Option<String> {
-    // SAFETY: the device is in a list that is there.
+    // SAFETY: the device is in a list that is not freed yet.
     let name = unsafe { (functions.get_device_name)(device) };
     if name.is_null() {
         return None;

@@ -48,8 +48,8 @@ impl Sge {
 }
 
 impl Memory {
-    /// Registers memory. Writes may overtake each other on the bus if `relaxed`: nobody relies on
-    /// their order.
+    /// Registers memory. If `relaxed`, writes may overtake each other on the PCIe bus; nothing
+    /// relies on their order.
     pub(crate) fn register(
         domain: &Arc<Domain>,
         region: &Region,

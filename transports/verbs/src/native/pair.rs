@@ -12,7 +12,7 @@ use super::memory::Sge;
 use super::queue::Queue;
 use super::{check, forget_errors, last};
 
-/// Room of a queue pair.
+/// Capacity of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
     /// Number of writes under way.
@@ -28,7 +28,7 @@ pub(crate) struct Room {
 pub(crate) struct Path {
     /// Number of this side's port, from 1.
     pub(crate) port: u8,
-    /// Row of the port's table of partitions.
+    /// Index into the port's partition key (P_Key) table.
     pub(crate) partition: u16,
     /// Row of the port's table of addresses; none if the path is not routed.
     pub(crate) gid_index: Option<u8>,
@@ -65,7 +65,7 @@ pub(crate) struct Write {
     /// Address of the peer's memory, and its key.
     pub(crate) to: (u64, u32),
     pub(crate) immediate: Option<u32>,
-    /// True if the write completes also when it succeeds.
+    /// True if a completion is reported even if the write succeeds.
     pub(crate) signaled: bool,
     /// True if the bytes are taken when the write is posted.
     pub(crate) inline: bool,
@@ -93,7 +93,8 @@ pub(crate) struct Pair {
     receives: Vec<ibv_recv_wr>,
 }
 
-// SAFETY: the library locks what its threads share, and the lists' pointers lead to themselves.
+// SAFETY: the library locks what its threads share, and the pointers in the lists lead only to
+// elements of the lists.
 unsafe impl Send for Pair {}
 
 impl Pair {
@@ -134,7 +135,7 @@ impl Pair {
             sq_sig_all: 0,
         };
         forget_errors();
-        // SAFETY: the domain is alive, and so are the queues, which this keeps.
+        // SAFETY: the domain and the completion queue are alive.
         let pair = unsafe { (domain.context.functions.create_qp)(domain.raw(), &raw mut init) };
         let pair = NonNull::new(pair).ok_or_else(|| last("ibv_create_qp", PAIRS))?;
         // The completion queue may have no room for more than was requested.
@@ -248,8 +249,9 @@ impl Pair {
         check(call, unsafe { modify(self.pair.as_ptr(), &raw mut attr, mask) }, advice)
     }
 
-    /// Prepares a write, for which there must be room. The write's memory must stay valid until the
-    /// write is done: the device checks that, except for inline bytes.
+    /// Prepares a write, for which there must be room. The write's memory must stay registered
+    /// until the write is done, which the device checks. Inline bytes must stay valid until the
+    /// write is posted.
     pub(crate) fn stage(&mut self, write: &Write) {
         self.sge_pairs.push(write.sge_pairs());
         self.requests.push(request(write));
@@ -269,7 +271,7 @@ impl Pair {
         })
     }
 
-    /// Hands all prepared writes to the device, with one ring of the doorbell.
+    /// Hands all prepared writes to the device, ringing the doorbell once.
     ///
     /// # Errors
     ///
@@ -280,7 +282,7 @@ impl Pair {
         }
         link(&mut self.requests, &mut self.sge_pairs);
         let (list, mut bad) = (self.requests.as_mut_ptr(), std::ptr::null_mut());
-        // SAFETY: the pair is alive, and the lists lead to what is there.
+        // SAFETY: the pair is alive, and so is everything that the lists point to.
         let result = unsafe { ibv_post_send(self.pair.as_ptr(), list, &raw mut bad) };
         self.sge_pairs.clear();
         self.requests.clear();
@@ -300,7 +302,7 @@ impl Pair {
             receives[at - 1].next = start.wrapping_add(at);
         }
         let mut bad = std::ptr::null_mut();
-        // SAFETY: the pair is alive, and the list leads to what is there.
+        // SAFETY: the pair is alive, and so is every element of the list.
         let result = unsafe { ibv_post_recv(self.pair.as_ptr(), start, &raw mut bad) };
         check("ibv_post_recv", result, "this is a fault of the library")
     }
@@ -322,7 +324,7 @@ fn request(write: &Write) -> ibv_send_wr {
     request
 }
 
-/// Makes each request lead to its memory and to the next request.
+/// Makes each request point to its memory and to the next request.
 fn link(requests: &mut [ibv_send_wr], sge_pairs: &mut [[ibv_sge; 2]]) {
     let start = requests.as_mut_ptr();
     let last = requests.len().saturating_sub(1);
@@ -358,4 +360,5 @@ const PAIRS: &str = "if the device has no queue pair left, use fewer per peer, s
                      `ulimit -l unlimited`";
 const PORT: &str = "see whether the port and the partition exist: `ibv_devinfo -v`";
 const PATH: &str = "see whether the peer's address can be reached from this device's, and whether \
-                   the chosen row of the table of addresses is of its kind";
+                    the chosen row of the table of addresses has the same RoCE version and IP \
+                    family";

@@ -79,7 +79,7 @@ impl Queue {
             (functions.get_cq_event)(self.channel.as_ptr(), &raw mut queue, &raw mut context)
         } == 0
         {
-            // SAFETY: that many were taken.
+            // SAFETY: one event of this queue was taken.
             unsafe { (functions.ack_cq_events)(queue, 1) };
         }
     }
@@ -106,7 +106,7 @@ impl Drop for Queue {
         }
         // Destroying the queue waits for unacknowledged events.
         self.silence();
-        // SAFETY: whatever completes here has kept it until now.
+        // SAFETY: every queue pair that reports here kept the queue alive, and none is left.
         unsafe { (self.context.functions.destroy_cq)(self.raw()) };
         // SAFETY: nobody uses it any more.
         unsafe { (self.context.functions.destroy_comp_channel)(self.channel.as_ptr()) };

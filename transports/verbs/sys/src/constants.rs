@@ -58,7 +58,7 @@ pub const IBV_WR_RDMA_WRITE: ibv_wr_opcode = 0;
 /// Write to the peer's memory that completes a receive request of the peer with the immediate.
 pub const IBV_WR_RDMA_WRITE_WITH_IMM: ibv_wr_opcode = 1;
 
-/// Flag of a request that completes also when it succeeds.
+/// Flag of a request for which a completion is reported even if it succeeds.
 pub const IBV_SEND_SIGNALED: c_uint = 1 << 1;
 /// Flag of a request whose bytes are taken when it is posted.
 pub const IBV_SEND_INLINE: c_uint = 1 << 3;

@@ -109,8 +109,8 @@ functions! {
     /// Queries the limits of a device.
     required query_device = "ibv_query_device":
         unsafe extern "C" fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
-    /// Queries the attributes of a port; this oldest form of the call leaves `port_cap_flags2`
-    /// alone.
+    /// Queries the attributes of a port; this oldest form of the call does not set
+    /// `port_cap_flags2`.
     required query_port = "ibv_query_port":
         unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
     /// Queries a row of a port's table of addresses.
@@ -119,7 +119,7 @@ functions! {
     /// Queries a row of a port's table of addresses, with the type of the address.
     optional query_gid_ex = "_ibv_query_gid_ex":
         unsafe extern "C" fn(*mut ibv_context, u32, u32, *mut ibv_gid_entry, u32, size_t) -> c_int;
-    /// Queries a row of a port's table of partitions, in network byte order.
+    /// Queries an entry of a port's partition key (P_Key) table, in network byte order.
     required query_pkey = "ibv_query_pkey":
         unsafe extern "C" fn(*mut ibv_context, u8, c_int, *mut u16) -> c_int;
     /// Makes a protection domain.
@@ -131,10 +131,11 @@ functions! {
     /// Registers memory.
     required reg_mr = "ibv_reg_mr":
         unsafe extern "C" fn(*mut ibv_pd, *mut c_void, size_t, c_int) -> *mut ibv_mr;
-    /// Registers memory with optional access flags; leaves out flags that the kernel does not know.
+    /// Registers memory with optional access flags, of which those that the kernel does not know
+    /// are ignored.
     optional reg_mr_iova2 = "ibv_reg_mr_iova2":
         unsafe extern "C" fn(*mut ibv_pd, *mut c_void, size_t, u64, c_uint) -> *mut ibv_mr;
-    /// Registers memory of another device.
+    /// Registers memory of another device, such as a GPU, by its dma-buf.
     optional reg_dmabuf_mr = "ibv_reg_dmabuf_mr":
         unsafe extern "C" fn(*mut ibv_pd, u64, size_t, u64, c_int, c_int) -> *mut ibv_mr;
     /// Ends a registration.

@@ -9,8 +9,8 @@ use crate::{ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_wc};
 ///
 /// # Safety
 ///
-/// The queue pair is alive, the list and what it names are valid, and other threads post to it only
-/// under the library's own locks.
+/// The queue pair is alive, and the list and all that it points to are valid. Other threads may
+/// post to the queue pair only under the library's own locks.
 #[inline]
 pub unsafe fn ibv_post_send(
     qp: *mut ibv_qp,

@@ -182,7 +182,7 @@ fn numbers_of_connections() -> Vec<(String, u64)> {
     )
 }
 
-/// A C program that does not compile if one of the claims is false.
+/// Returns a C program that does not compile if one of the claims is false.
 fn program(claims: &[(String, u64)]) -> String {
     let mut text = "#include <stddef.h>\n#include <infiniband/verbs.h>\n".to_owned();
     for (expression, value) in claims {

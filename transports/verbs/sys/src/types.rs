@@ -297,7 +297,7 @@ pub struct ibv_ah_attr {
     pub dlid: u16,
     /// Service level.
     pub sl: u8,
-    /// Choice among this port's addresses.
+    /// Path bits, which select one of this port's LIDs.
     pub src_path_bits: u8,
     /// Highest rate of the path; 0 for the port's own.
     pub static_rate: u8,
@@ -446,13 +446,13 @@ pub struct ibv_wc {
     pub src_qp: u32,
     /// Flags, such as `IBV_WC_WITH_IMM`.
     pub wc_flags: c_uint,
-    /// Row of the table of partitions; datagrams only.
+    /// Index into the P_Key table; datagrams only.
     pub pkey_index: u16,
     /// Address of the sender in an InfiniBand subnet (LID); datagrams only.
     pub slid: u16,
     /// Service level; datagrams only.
     pub sl: u8,
-    /// Choice among the receiver's addresses; datagrams only.
+    /// Path bits of the receiver's LID; datagrams only.
     pub dlid_path_bits: u8,
 }
 

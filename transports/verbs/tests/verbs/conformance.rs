@@ -57,7 +57,7 @@ impl Fixture for Verbs {
     }
 
     fn patience(&self) -> Duration {
-        // Where devices are emulated, so is the processor.
+        // The devices of this machine may be Soft-RoCE in a guest with emulated, slow processors.
         Duration::from_secs(if self.soft.is_empty() { 60 } else { 10 })
     }
 
@@ -85,7 +85,7 @@ fn one_queue_pair_passes_the_suite() {
     passes(|| Verbs::new(&options, &Limits::default()));
 }
 
-/// Multi-rail needs such puts.
+/// Multi-rail needs puts that are done only when the peer has them.
 #[test]
 fn puts_that_are_done_when_the_peer_has_them_pass_the_suite() {
     let policy = "3".parse().unwrap();
@@ -136,7 +136,7 @@ fn devices_of_this_machine_pass_the_suite() {
     let names = names.into_string().unwrap();
     let in_full = std::env::var_os("FERROCCL_TEST_FULL").is_some();
     let policies = ["qps=4 order=split chunk=1", "1", "2", "16", "qps=4 order=load_aware tc=104"];
-    // Parts of a byte take a minute where processors are emulated.
+    // Puts split into parts of one byte take a minute where processors are emulated.
     for policy in if in_full { &policies[..] } else { &["qps=4 order=split chunk=64"] } {
         let policy = policy.parse().unwrap();
         let options = local(Options { policy, ..Options::default() });

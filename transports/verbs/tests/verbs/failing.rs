@@ -9,7 +9,7 @@ use rdma_sys::*;
 
 use crate::pair::{End, go_on, joined};
 
-/// Number of bytes of a put: more than is handed to the device with the request.
+/// Number of bytes of a put: too many to be inline.
 const BYTES: usize = 4096;
 
 fn options(policy: &str, acknowledged: bool) -> Options {
@@ -150,8 +150,8 @@ fn of_puts_that_are_spread_those_are_done_that_the_peer_has() {
 fn a_queue_pair_that_fails_ends_its_link() {
     for (event, meaning) in [
         (IBV_EVENT_QP_FATAL, "says that it failed"),
-        (IBV_EVENT_QP_REQ_ERR, "it received what it could not understand"),
-        (IBV_EVENT_QP_ACCESS_ERR, "it received what is not allowed"),
+        (IBV_EVENT_QP_REQ_ERR, "it received an invalid request"),
+        (IBV_EVENT_QP_ACCESS_ERR, "a peer accessed memory that it may not access"),
     ] {
         for side in [0, 1] {
             let mut ends = working(&options("2", true), 2);

@@ -56,7 +56,7 @@ fn a_peer_that_talks_and_does_not_connect_is_lost_in_time() {
     let [one, other] = &mut joined(&Options { join_within, ..Options::default() });
     let start = ccl_clock::now();
     for at in 0..10 {
-        // Its lane is not polled, so that its queue pairs stay as they are.
+        // The other lane is not polled, so its queue pairs stay unconnected.
         other.lane.note(other.endpoint, b"soon").unwrap();
         one.lane.poll(start + at * Duration::from_secs(5), &mut one.events).unwrap();
     }

@@ -36,8 +36,8 @@ fn await_all(ends: &mut [End; 2], count: usize) {
     ends.iter_mut().for_each(|end| end.events.clear());
 }
 
-/// Returns writes and bytes of the first side's queue pairs of one traffic class that carried
-/// anything.
+/// Returns the numbers of writes and bytes of the first side's queue pairs of one traffic class;
+/// only queue pairs that carried anything are listed.
 fn carried(ends: &[End; 2], class: u8) -> Vec<(u64, u64)> {
     let carried = |traffic: &&Traffic| traffic.traffic_class == class && traffic.writes > 0;
     let traffic = ends[0].soft.traffic();
@@ -118,7 +118,8 @@ fn a_lane_has_a_class_of_its_own_where_rules_have_none() {
 #[test]
 fn the_least_loaded_gets_the_next_one() {
     let mut ends = joined(&options("qps=2 order=load_aware"));
-    // All at once: while the long one is under way on the first, the others go over the second.
+    // All at once: while the long put is under way on the first queue pair, the others go over the
+    // second.
     let mut puts = vec![ends[0].put(0, 512 << 10, Some(0))];
     puts.extend((1..9).map(|at| ends[0].put(0, 4096, Some(at))));
     assert_eq!(ends[0].lane.post(ccl_clock::now(), &puts).unwrap(), 9);
@@ -154,7 +155,8 @@ fn no_more_are_under_way_than_the_rule_in_force_says() {
             one.events.len() + other.events.len() == all
         });
         assert!(seen <= most, "{in_flight}: {seen}");
-        // The order of queue pairs is random; a credit behind all puts would have waited for them.
+        // Queue pairs advance in random order, so the credit's position varies; but if it had
+        // waited behind all puts, it would arrive last.
         assert!(in_flight > 3 || at.unwrap() < puts.len(), "the credit waited: {at:?}");
         ends.iter_mut().for_each(|end| end.events.clear());
     }
@@ -193,7 +195,7 @@ fn a_port_has_no_more_under_way_than_its_budget() {
         });
         assert!(most <= at_once * 4096, "{policy}: {most}");
         ends.iter_mut().for_each(|end| end.events.clear());
-        // Credits do not wait for the budget: the sender does not poll for completions.
+        // Credits do not wait for the budget, which stays used up: the sender is not polled here.
         let mut grant = ends[0].put(0, 8, Some(20));
         let WorkRequest::Put { is_control, .. } = &mut grant;
         *is_control = true;

@@ -1,7 +1,8 @@
 //! Two hosts for measurements: network namespaces of this machine, joined by a link.
 //!
-//! The namespaces have no names. A process that reads to the end of its input keeps each of them
-//! alive, so nothing is left when this program ends, even if it is killed.
+//! The namespaces have no names. Each is kept alive by a process that waits for the end of its
+//! input. That input ends with this program, even if the program is killed, so nothing is left
+//! behind.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

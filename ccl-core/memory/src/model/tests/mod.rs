@@ -1,4 +1,5 @@
-//! Models of the lock-free parts: what holds in every interleaving, and faults that must be found.
+//! Models of the lock-free parts: properties that hold in every interleaving, and faults that must
+//! be found.
 
 #[cfg(loom)]
 mod exhaustive;

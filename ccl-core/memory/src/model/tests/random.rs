@@ -18,7 +18,8 @@ fn schedules() -> usize {
     if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 200_000 } else { 20_000 }
 }
 
-/// Runs a case in random interleavings, and in some with few, adversarial thread switches (PCT).
+/// Runs a case in random interleavings, and in some with few thread switches at adversarial points
+/// (probabilistic concurrency testing, PCT).
 fn explore(case: fn()) {
     shuttle::check_random(case, schedules());
     shuttle::check_pct(case, schedules() / 2, 3);

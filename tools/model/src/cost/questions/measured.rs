@@ -77,7 +77,7 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "send_recv",
-        asks: "What does a rank send to one on another node, by so many channels?",
+        asks: "How fast does a rank send to a rank on another node, over this many channels?",
         formula: "min(e_node W_node / N, channels c)",
         source: PLAYBOOK,
         inputs: &[
@@ -95,7 +95,8 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "nccl_latency",
-        asks: "How late is NCCL's all_reduce of few bytes over NVLink nodes, by its own constants?",
+        asks: "What latency has NCCL's all_reduce of few bytes over NVLink nodes, by its own \
+               constants?",
         formula: "ring base + (2 (n - 1) - 2 (M - 1)) within + 2 (M - 1) net; trees base + 2 \
                   ((n / M - 1) within + log2(M) net)",
         source: "NCCL 2.30, tuning.cc",

@@ -92,8 +92,8 @@ pub struct Question {
     pub source: &'static str,
     /// Inputs in the order in which [`Question::answer`] takes them.
     pub inputs: &'static [Input],
-    /// Computes the answer. The numbers are those of `inputs`, already checked ([`Input::check`],
-    /// [`Question::check`]).
+    /// Function from the values of `inputs`, already checked ([`Input::check`],
+    /// [`Question::check`]), to the answer.
     pub answer: fn(&[f64]) -> Vec<Output>,
 }
 

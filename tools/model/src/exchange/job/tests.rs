@@ -154,10 +154,10 @@ fn missing_files_are_named() {
     fs::remove_file(dir.at("train.3.et")).unwrap();
     let error = refused(None);
     // Rank 3 is a member of a group, and each file has the number of ranks.
-    assert!(error.contains("has rank 3") || error.contains("is one of 4 ranks"), "{error}");
+    assert!(error.contains("has rank 3") || error.contains("is of a job of 4 ranks"), "{error}");
     fs::remove_file(dir.at("train.groups.json")).unwrap();
     let error = refused(None);
-    assert!(error.contains("train.0.et is one of 4 ranks, but there are 3 files"), "{error}");
+    assert!(error.contains("train.0.et is of a job of 4 ranks, but there are 3 files"), "{error}");
     job(&prefix).write(&prefix).unwrap();
     fs::remove_file(dir.at("train.groups.json")).unwrap();
     let error = refused(None);
