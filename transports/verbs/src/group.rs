@@ -153,7 +153,9 @@ impl Groups {
                 Order::RoundRobin | Order::Split => free.next()?,
             }
         };
-        let next = at + parts;
+        // Puts whose bytes the device takes at once stay on one queue pair: they take too little
+        // time for several to help, and a change costs more than it gains.
+        let next = if queue_pairs[at].is_inline(bytes) { at } else { at + parts };
         group.turn = if next < count { next } else { next - count };
         Some(Selection { first, count, at, parts, part_bytes })
     }

@@ -164,7 +164,9 @@ impl QueuePair {
         self.early && self.is_inline(bytes)
     }
 
-    fn is_inline(&self, bytes: usize) -> bool {
+    /// Returns whether the device gets the bytes of a write of `bytes` bytes with the request,
+    /// instead of reading them from memory later.
+    pub(crate) fn is_inline(&self, bytes: usize) -> bool {
         bytes <= self.room.inline_bytes as usize
     }
 
