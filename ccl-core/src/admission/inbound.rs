@@ -31,6 +31,12 @@ pub(super) struct Inbound {
     asks: bool,
     /// Per slot: true once its current message has arrived.
     arrived: Vec<bool>,
+    /// Per slot: true if its message was recognised by its seal and the immediate is still to come.
+    late: Vec<bool>,
+    /// Number of slots that are `late`.
+    late_count: u32,
+    /// Number below which all messages are taken and no immediate is still to come, and its slot.
+    settled: (u64, usize),
     /// Per slot: the memory of a message that was placed directly, if any.
     past: Vec<Option<Placement>>,
     pub(super) preposts: Preposts,
@@ -51,6 +57,9 @@ impl Inbound {
             announced: granted,
             asks: false,
             arrived,
+            late: vec![false; slots as usize],
+            late_count: 0,
+            settled: (0, 0),
             past: vec![None; slots as usize],
             preposts: Preposts::default(),
             destination: Destination::Undecided,
@@ -126,6 +135,38 @@ impl Inbound {
         self.past[slot] = past;
     }
 
+    /// Returns whether the next message may be taken before its immediate: it is granted and has
+    /// not arrived, and immediates are still to come for at most a quarter of the reserved slots.
+    /// Slots are granted again only after their immediates: with more, the sender might lack
+    /// credits while this rank makes no call, and so does not poll.
+    #[inline]
+    pub(super) fn may_take_early(&self) -> bool {
+        self.next < self.granted
+            && !self.arrived[self.slot]
+            && (self.late_count + 1) * 4 <= self.reserved
+    }
+
+    /// Marks the next message as arrived before its immediate.
+    pub(super) fn arrive_early(&mut self) {
+        self.arrive(self.slot, None);
+        self.late[self.slot] = true;
+        self.late_count += 1;
+    }
+
+    /// Takes the immediate of a message that has arrived before it. Returns false if there is no
+    /// such message.
+    pub(super) fn take_late(&mut self, number: u32) -> bool {
+        let after = ahead(self.settled.0, number);
+        if self.late_count == 0 || after >= u64::from(self.slots) {
+            return false;
+        }
+        let (slot, slots) = (self.settled.1 + after as usize, self.slots as usize);
+        let late = &mut self.late[if slot < slots { slot } else { slot - slots }];
+        let was_late = std::mem::replace(late, false);
+        self.late_count -= u32::from(was_late);
+        was_late
+    }
+
     /// Marks the credit as announced. Returns the credit if it exceeds the initial one, which the
     /// offer announces.
     pub(super) fn renewed(&mut self) -> Option<u64> {
@@ -141,7 +182,7 @@ impl Inbound {
 
     /// Returns the number below which messages need no credit of the pool.
     fn own(&self) -> u64 {
-        self.next + u64::from(self.reserved)
+        self.settled.0 + u64::from(self.reserved)
     }
 
     /// Returns the number of pool credits that the link has.
@@ -156,8 +197,8 @@ impl Inbound {
         self.granted
     }
 
-    /// Frees the slot of the next message. Returns the new credit if one is due: when half of the
-    /// reserved slots are free and not announced.
+    /// Takes the next message, and frees its slot unless its immediate is still to come. Returns
+    /// the new credit if one is due ([`Inbound::settle`]).
     pub(super) fn release(&mut self) -> Option<u64> {
         let slot = self.slot();
         if !std::mem::replace(&mut self.arrived[slot], false) {
@@ -168,6 +209,18 @@ impl Inbound {
         self.next += 1;
         self.slot = if slot + 1 < self.arrived.len() { slot + 1 } else { 0 };
         self.destination = Destination::Undecided;
+        self.settle()
+    }
+
+    /// Frees the slots of taken messages whose immediates have come. Returns the new credit if one
+    /// is due: when half of the reserved slots are free and not announced.
+    pub(super) fn settle(&mut self) -> Option<u64> {
+        let (mut settled, mut slot) = self.settled;
+        while settled < self.next && !self.late[slot] {
+            settled += 1;
+            slot = if slot + 1 < self.late.len() { slot + 1 } else { 0 };
+        }
+        self.settled = (settled, slot);
         let due = self.own();
         // Counted from the announced credit: the sender cannot use a credit before it is announced.
         let is_due = due > self.announced && (due - self.announced) * 2 >= u64::from(self.reserved);

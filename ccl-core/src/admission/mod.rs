@@ -14,6 +14,9 @@
 //! * **Puts may arrive in any order.** Messages that overtake others wait in their slots. Credits
 //!   without a message travel in the immediate of an empty put; a count that is not above the
 //!   highest one so far is ignored.
+//! * **A short message can be received before its immediate**: where a device writes memory, a
+//!   checksum in the slot shows that the message is complete (`seal`). The slot is granted again
+//!   once the immediate has come.
 //! * **A CTS (clear to send) names memory for a large message**, which is then copied at neither
 //!   end ([`Placement`]).
 //! * **The budget holds for any number of senders.** Where it is too small for all slots of every
@@ -33,6 +36,7 @@ mod offer;
 mod outbound;
 mod registration_cache;
 mod rendezvous;
+mod seal;
 mod statistics;
 #[cfg(test)]
 mod tests;
@@ -47,7 +51,7 @@ pub use cts::Placement;
 pub(crate) use cts::fuzzed as fuzzed_record;
 pub use ends::{Receiver, Sender};
 pub use immediate::{CHANNELS_MAX, Immediate, SLOTS_MAX};
-pub use links::MessageLinks;
+pub use links::{MessageLinks, Peek};
 pub use offer::OfferError;
 #[cfg(any(test, fuzzing))]
 pub(crate) use offer::fuzzed as fuzzed_offer;

@@ -6,7 +6,7 @@ use thiserror::Error;
 use crate::encoding::{MessageError, decode, decode_first, encode};
 use crate::transport::RemoteKey;
 
-const VERSION: u32 = 9;
+const VERSION: u32 = 10;
 
 /// Reason why the slots that a peer offers cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -51,6 +51,8 @@ pub(super) struct Offer {
     /// Number of CTS records of each link; their memory follows that of all slots. 0 for none.
     pub(super) records: u32,
     pub(super) slot_bytes: u64,
+    /// True if short messages are to be sealed.
+    pub(super) seals: bool,
     pub(super) key: RemoteKey,
 }
 

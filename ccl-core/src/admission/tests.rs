@@ -6,7 +6,10 @@ use super::immediate::{ahead, behind};
 use super::inbound::Inbound;
 use super::offer::Offer;
 use super::outbound::{CreditOutcome, Outbound};
+use super::seal::{SEAL_BYTES, SEALED_BYTES_MAX, is_sealed, seal};
 use super::*;
+use ccl_memory::Region;
+
 use crate::time::Instant;
 use crate::transport::{IMMEDIATE_MAX, RemoteKey};
 
@@ -49,6 +52,85 @@ fn distances_wrap() {
     assert_eq!(ahead(7 * WRAP + 9, 9), 0);
     assert!(behind(ahead(10, 9)) && behind(ahead(WRAP, WRAP as u32 - 5)));
     assert!(!behind(ahead(10, 11)));
+}
+
+#[test]
+fn seals_cover_number_header_and_payload() {
+    let region = Region::allocate(256).unwrap();
+    let header = 48;
+    let put = |offset, bytes: &[u8]| region.write(offset, bytes).unwrap();
+    assert!(!is_sealed(&region, header, 0), "of a slot that was never written");
+    for bytes in [0, 1, 7, 8, 9, SEALED_BYTES_MAX] {
+        put(header, &(bytes as u64 | 5 << 32).to_le_bytes());
+        put(header + HEADER_BYTES, &[3; SEALED_BYTES_MAX]);
+        let sealed = seal(&region, header, bytes, 9).unwrap();
+        put(header - SEAL_BYTES, &sealed.to_le_bytes());
+        assert!(is_sealed(&region, header, 9), "{bytes}");
+        assert!(!is_sealed(&region, header, 8) && !is_sealed(&region, header, 10), "{bytes}");
+        for at in header - SEAL_BYTES..header + HEADER_BYTES + SEALED_BYTES_MAX {
+            let mut old = [0];
+            region.read(at, &mut old).unwrap();
+            put(at, &[old[0] ^ 1]);
+            // What an older message has left behind the payload does not count.
+            let counts = at < header + HEADER_BYTES + bytes;
+            assert_ne!(is_sealed(&region, header, 9), counts, "{bytes} bytes, {at}");
+            put(at, &old);
+        }
+    }
+}
+
+#[test]
+fn seals_of_small_numbers_differ() {
+    let region = Region::allocate(256).unwrap();
+    let header = 48;
+    region.write(header, &16u64.to_le_bytes()).unwrap();
+    let values = [0.0, 1.0, -1.0, 1.5, -1.5, 2.0, -2.0, 3.0, -3.0, 0.5f32];
+    let mut seals = std::collections::BTreeSet::new();
+    for index in 0..10_000 {
+        for at in 0..4 {
+            let value = values[index / 10usize.pow(at) % 10];
+            let offset = header + HEADER_BYTES + 4 * at as usize;
+            region.write(offset, &value.to_le_bytes()).unwrap();
+        }
+        assert!(seals.insert(seal(&region, header, 16, 9)), "{index}");
+    }
+}
+
+#[test]
+fn credits_wait_for_immediates_that_come_late() {
+    // Slots, and how many of their messages may be taken early.
+    for (slots, early) in [(1, 0), (2, 0), (3, 0), (4, 1), (8, 2), (64, 16)] {
+        let mut inbound = Inbound::new(slots, slots);
+        let mut first = 0;
+        // Past the wrap of the numbers of a few slots.
+        for lap in 0..50u64 {
+            let count = (0..slots).take_while(|_| {
+                let may = inbound.may_take_early();
+                if may {
+                    inbound.arrive_early();
+                    assert!(inbound.ready() && !inbound.may_take_early());
+                    assert_eq!(inbound.expect(inbound.next() as u32), None);
+                    assert_eq!(inbound.release(), None, "a credit before the immediate");
+                }
+                may
+            });
+            assert_eq!(count.count(), early, "{slots} slots");
+            assert_eq!(inbound.renew(), first + u64::from(slots), "{slots} slots, lap {lap}");
+            for number in (first..inbound.next()).rev() {
+                assert!(inbound.take_late(number as u32), "{number}");
+                assert!(!inbound.take_late(number as u32), "an immediate comes once");
+                let _ = inbound.settle();
+                let next = inbound.next();
+                let settled = if number == first { next } else { first };
+                assert_eq!(inbound.renew(), settled + u64::from(slots), "{slots} slots");
+            }
+            // One that comes with its immediate.
+            let slot = inbound.expect(inbound.next() as u32).unwrap();
+            inbound.arrive(slot, None);
+            let _ = inbound.release();
+            first = inbound.next();
+        }
+    }
 }
 
 /// Sends `messages` through a pair of ends in the worst order that the slots allow.
@@ -248,7 +330,8 @@ fn a_record_that_is_torn_is_not_there_yet() {
 #[test]
 fn offers_survive_their_journey_and_nonsense_does_not() {
     let key = RemoteKey(vec![1, 2, 3]);
-    let offer = Offer { channels: 3, slots: 8, reserved: 2, records: 4, slot_bytes: 5 << 33, key };
+    let (slot_bytes, seals) = (5 << 33, true);
+    let offer = Offer { channels: 3, slots: 8, reserved: 2, records: 4, slot_bytes, seals, key };
     let bytes = offer.encode();
     assert_eq!(Offer::decode(&bytes), Ok(offer));
     assert!(Offer::decode(&bytes[..bytes.len() - 1]).is_err());

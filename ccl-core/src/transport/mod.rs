@@ -103,6 +103,9 @@ pub struct Caps {
     /// True if the source or the target of a put may change while the put is under way
     /// ([`Lane::relocate`], [`Lane::redirect`]): this side's CPU copies the bytes, late.
     pub redirects: bool,
+    /// True if a device writes the bytes of puts to memory some time before the event that reports
+    /// them. Short messages are then recognised in memory.
+    pub written_early: bool,
     /// True if a put is [done](Event::Done) only when the peer has the data, and never if its
     /// connection ends earlier. A put that is not done may then be repeated over another path.
     pub acknowledged: bool,

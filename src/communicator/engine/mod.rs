@@ -6,7 +6,7 @@ mod wired;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ccl_core::admission::MessageLinks;
+use ccl_core::admission::{MessageLinks, Peek};
 use ccl_core::algorithm::{Algorithm, Params};
 use ccl_core::config::Config;
 use ccl_core::execution::{CallParams, Execution, Progress};
@@ -45,7 +45,7 @@ const SLEEP_MAX: Duration = Duration::from_millis(5);
 /// Longest sleep where peers on this host cannot end the sleep.
 const SLEEP_MIXED: Duration = Duration::from_micros(200);
 /// Largest number of peeks at the links after a look for progress that found none.
-const PEEKS_MAX: u32 = 16;
+const PEEKS_MAX: u32 = 64;
 /// Tag of point-to-point messages, which belong to no numbered call.
 pub(super) const MESSAGE_TAG: u64 = u64::MAX;
 
@@ -570,8 +570,9 @@ impl Engine {
         for _ in 0..PEEKS_MAX {
             match self.ports.links().peek() {
                 None => break,
-                Some(false) => wait.peeked(),
-                Some(true) => {
+                Some(Peek::Nothing) => wait.peeked(),
+                Some(Peek::Message) => return Ok(Progress::Moved),
+                Some(Peek::Event) => {
                     let messages = self.ports.links().messages();
                     return messages.map_or(Ok(Progress::Blocked), |messages| {
                         carry(messages, Progress::Blocked)

@@ -133,10 +133,10 @@ fn waits(fixture: &dyn Fixture) -> Outcome {
     // Links only know the time of their last poll.
     let told = fixture.now();
     all[0].poll(told).map_err(failed("polling"))?;
-    let bytes = u64::from(CONFIG.slots) * (50 + HEADER_BYTES as u64);
+    let bytes = u64::from(CONFIG.slots) * (90 + HEADER_BYTES as u64);
     for number in 0..u64::from(CONFIG.slots) {
         ensure!(all[0].writable(sending), "message {number} is not granted");
-        all[0].publish(sending, 50, number);
+        all[0].publish(sending, 90, number);
     }
     let begun = fixture.now();
     ensure!(!all[0].writable(sending), "more is granted than there are slots");

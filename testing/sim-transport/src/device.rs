@@ -51,6 +51,7 @@ fn caps(conditions: &Conditions) -> Caps {
         mapped: false,
         redirects: conditions.redirects,
         acknowledged: true,
+        written_early: !conditions.redirects,
         register_bytes_min: 0,
         ordered: conditions.ordered,
         message_bytes_max: conditions.message_bytes_max,

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::ops::Range;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{EndpointId, Event, Secret};
@@ -111,6 +112,8 @@ pub(crate) enum Attempt {
 /// Future event.
 #[derive(Debug)]
 pub(crate) enum SimEvent {
+    /// Some of a put's bytes are written before the others.
+    Tear { flight: u64, part: Range<usize> },
     /// The bytes of a put are written.
     Deliver(u64),
     /// The receiver learns of a put.
@@ -232,6 +235,7 @@ impl State {
 
     fn happen(&mut self, happening: SimEvent) {
         match happening {
+            SimEvent::Tear { flight, part } => self.tear(flight, part),
             SimEvent::Deliver(flight) => self.deliver(flight),
             SimEvent::Arrive { flight } => self.arrive(&flight),
             SimEvent::Acknowledge { flight, digest } => self.acknowledge(&flight, digest),

@@ -1,12 +1,13 @@
 //! Puts under way.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{Event, LocalSlice, TransportError};
 
 use crate::flight::Flight;
-use crate::state::{SimEvent, State};
+use crate::state::{Connection, SimEvent, State};
 
 impl State {
     /// Returns a random time of at most the jitter.
@@ -54,6 +55,9 @@ impl State {
             self.schedule(departs, SimEvent::Fail { link, reason: "it does not acknowledge" });
             return;
         }
+        if !self.conditions.redirects {
+            self.draw_tear(departs, arrives, number, bytes);
+        }
         self.schedule(arrives, SimEvent::Deliver(number));
         if duplicate {
             let late = self.jitter();
@@ -88,6 +92,30 @@ impl State {
             hold = hold.saturating_add(spike);
         }
         hold
+    }
+
+    /// Draws when a device writes some bytes of a put before the others, and which.
+    fn draw_tear(&mut self, departs: Instant, arrives: Instant, flight: u64, bytes: usize) {
+        let way = arrives.since(departs).as_nanos() as u64;
+        let at = departs + Duration::from_nanos(self.random.below(way + 1));
+        let split = self.random.below(bytes as u64 + 1) as usize;
+        let part = if self.random.chance(0.5) { 0..split } else { split..bytes };
+        self.schedule(at, SimEvent::Tear { flight, part });
+    }
+
+    /// Writes a part of a put's bytes, if both ends live.
+    pub(crate) fn tear(&mut self, number: u64, part: Range<usize>) {
+        let Some(flight) = self.flights.get(&number).cloned() else { return };
+        let Connection { sides, open } = &self.links[flight.link];
+        let has_crashed = sides.iter().any(|side| self.has_crashed(side.rank));
+        if !open || has_crashed || !self.gather(&flight) {
+            return;
+        }
+        let target = self.shares.get(flight.share as usize);
+        let target = target.and_then(|share| self.memory.get(&share.key));
+        if let (Some(target), Some(bytes)) = (target, self.buffer.get(part.clone())) {
+            let _ = target.region.write(flight.remote_offset + part.start, bytes);
+        }
     }
 
     /// Writes a put's bytes, unless an end is gone by now.

@@ -19,6 +19,7 @@ pub(crate) const CAPS: Caps = Caps {
     ordered: true,
     redirects: false,
     acknowledged: false,
+    written_early: false,
     register_bytes_min: 0,
     message_bytes_max: 16 << 20,
     depth_max: 64,

@@ -15,7 +15,7 @@
 pub mod mapped;
 pub mod ports;
 
-use ccl_core::admission::{MessageLinks, PeerStatistics};
+use ccl_core::admission::{MessageLinks, Peek, PeerStatistics};
 use ccl_core::execution::Link;
 use ccl_core::queue_pairs::Flow;
 use ccl_core::transport::RailState;
@@ -120,7 +120,7 @@ impl Links {
     /// Returns whether something has happened on any link; none if only a check of each link and
     /// [`MessageLinks::poll`] can tell.
     #[inline]
-    pub fn peek(&mut self) -> Option<bool> {
+    pub fn peek(&mut self) -> Option<Peek> {
         if self.has_mapped { None } else { self.messages()?.peek() }
     }
 

@@ -50,6 +50,7 @@ impl RailsDevice {
             ordered: false,
             redirects: false,
             acknowledged: true,
+            written_early: caps.iter().all(|caps| caps.written_early),
             register_bytes_min: caps.iter().map(|caps| caps.register_bytes_min).max().unwrap_or(0),
             message_bytes_max: least(|caps| caps.message_bytes_max),
             // The rest of the window is for credits and CTS.

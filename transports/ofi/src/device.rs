@@ -87,6 +87,7 @@ pub(crate) fn caps(info: &Info, options: &Options, writes: bool) -> Caps {
         ordered: false,
         redirects: false,
         acknowledged: writes && options.acknowledged,
+        written_early: writes,
         register_bytes_min: REGISTER_BYTES_MIN,
         message_bytes_max: info.endpoint().max_msg_size.min(most).clamp(1, MESSAGE_BYTES_MAX),
         depth_max: DEPTH_MAX,

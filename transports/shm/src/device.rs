@@ -20,6 +20,7 @@ pub(crate) fn caps() -> Caps {
         mapped: true,
         redirects: false,
         acknowledged: false,
+        written_early: false,
         register_bytes_min: 0,
         ordered: true,
         // A length travels in 32 bits.

@@ -30,6 +30,7 @@ pub(crate) fn caps(options: &Options) -> Caps {
         mapped: false,
         redirects: true,
         acknowledged: false,
+        written_early: false,
         register_bytes_min: 0,
         // Each stripe keeps its own order.
         ordered: options.sockets <= 1,

@@ -38,6 +38,7 @@ pub(crate) fn caps(port: &Port, options: &Options) -> Caps {
         mapped: false,
         redirects: false,
         acknowledged: options.acknowledged,
+        written_early: true,
         register_bytes_min: REGISTER_BYTES_MIN,
         // Each queue pair keeps its own order, and there are two at least.
         ordered: false,

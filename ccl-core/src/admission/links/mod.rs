@@ -6,6 +6,7 @@ mod striping;
 mod zero_copy;
 
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use ccl_memory::Region;
@@ -17,6 +18,7 @@ use super::offer::{Offer, OfferError};
 use super::outbound::{CreditOutcome, Outbound};
 use super::registration_cache::RegistrationCache;
 use super::rendezvous::{Directory, PeerOutcome, Rendezvous};
+use super::seal::{SEAL_BYTES, SEALED_BYTES_MAX, is_sealed, seal};
 use super::statistics::PeerStatistics;
 use super::{AdmissionError, Config, Counters, HEADER_BYTES};
 use crate::execution::Link;
@@ -62,6 +64,11 @@ impl Slots {
         (channel * self.per_channel + slot) * self.stride
     }
 
+    /// Returns the offset of a slot's header.
+    fn header_offset(&self, channel: usize, slot: usize) -> usize {
+        self.offset(channel, slot) + HEADER
+    }
+
     /// Returns the first bytes of a slot's payload.
     fn slice(&self, channel: usize, slot: usize, bytes: usize) -> LocalSlice {
         LocalSlice { key: self.key, offset: self.offset(channel, slot) + LINE, bytes }
@@ -74,7 +81,7 @@ impl Slots {
     /// Returns the header of the message in a slot, as its sender wrote it.
     fn header(&self, channel: usize, slot: usize) -> Header {
         let mut bytes = [0; HEADER_BYTES];
-        if self.region.read(self.offset(channel, slot) + HEADER, &mut bytes).is_err() {
+        if self.region.read(self.header_offset(channel, slot), &mut bytes).is_err() {
             return Header { bytes: usize::MAX, below: 0, tag: 0 };
         }
         let [a, b, c, d, e, f, g, h, tag @ ..] = bytes;
@@ -107,6 +114,8 @@ struct Peer {
     remote: Option<RemoteMr>,
     /// Offset of the CTS ring in the peer's inbound memory, if there is a ring.
     ring: Option<usize>,
+    /// True if the peer wants short messages sealed.
+    seals: bool,
     /// The peer's memory that CTS have named, by key.
     imports: Vec<(RemoteKey, RemoteMr)>,
     /// Both ends of each link, channel by channel.
@@ -128,6 +137,17 @@ impl Peer {
     }
 }
 
+/// Result of [`MessageLinks::peek`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peek {
+    /// Nothing new.
+    Nothing,
+    /// An event for [`MessageLinks::poll`].
+    Event,
+    /// A message, which can be received without a poll.
+    Message,
+}
+
 /// All links of one rank over one lane. [`crate::admission`] describes the protocol.
 #[derive(Debug)]
 pub struct MessageLinks {
@@ -139,6 +159,10 @@ pub struct MessageLinks {
     pool: CreditPool,
     /// True if receivers send CTS, because the device cannot redirect puts.
     transfers: bool,
+    /// True if short messages are recognised in memory by their seals.
+    seals: bool,
+    /// The last link on which no message had arrived when one was awaited.
+    awaited: Option<Link>,
     /// Peers, by rank.
     peers: Vec<Option<Peer>>,
     /// The rank of each endpoint, by number.
@@ -179,13 +203,18 @@ impl MessageLinks {
         config.check(caps.message_bytes_max)?;
         // A lane that can redirect puts places messages directly without a CTS.
         let transfers = !caps.redirects;
+        let pool = CreditPool::new(&config, peers);
+        // A credit that waits for its immediate would be missing in a shared pool.
+        let seals = caps.written_early && transfers && !pool.is_shared();
         Ok(MessageLinks {
             lane,
             device,
             config,
             reserved: config.reserved_slots(peers),
-            pool: CreditPool::new(&config, peers),
+            pool,
             transfers,
+            seals,
+            awaited: None,
             peers: Vec::new(),
             ranks: Vec::new(),
             rendezvous: None,
@@ -235,6 +264,7 @@ impl MessageLinks {
             staging,
             remote: None,
             ring: None,
+            seals: false,
             imports: Vec::new(),
             links,
             striping: 0,
@@ -252,6 +282,7 @@ impl MessageLinks {
             reserved: self.reserved,
             records: if self.transfers { RECORDS as u32 } else { 0 },
             slot_bytes: self.config.slot_bytes as u64,
+            seals: self.seals,
             key,
         };
         Ok(offer.encode())
@@ -327,6 +358,7 @@ impl MessageLinks {
         peer.remote = Some(self.lane.import(peer.endpoint, &offer.key)?);
         let slots = self.config.channels as usize * offer.slots as usize;
         let has_ring = self.transfers && offer.records as usize == RECORDS;
+        peer.seals = offer.seals;
         peer.ring = has_ring.then_some(slots * peer.staging.stride);
         peer.links.iter_mut().for_each(|(_, outbound)| outbound.open(offer.slots, offer.reserved));
         // Announces credits that were renewed before the peer's memory was known.
@@ -361,10 +393,40 @@ impl MessageLinks {
     /// Returns whether the link's next message has arrived. The first call for a peer requests its
     /// connection.
     pub fn readable(&mut self, link: Link) -> bool {
-        match self.link(link) {
-            Some((peer, channel)) => peer.links[channel].0.ready(),
-            None => self.request(link.peer),
+        let seals = self.seals;
+        let Some((peer, channel)) = self.link(link) else { return self.request(link.peer) };
+        if peer.links[channel].0.ready() {
+            return true;
         }
+        if !seals {
+            return false;
+        }
+        self.awaited = Some(link);
+        self.take_sealed(link)
+    }
+
+    /// Takes the link's next message if its seal shows that it is in its slot, although its
+    /// immediate has not come yet. Returns whether it has.
+    fn take_sealed(&mut self, link: Link) -> bool {
+        let (slot_bytes, now) = (self.config.slot_bytes, self.now);
+        let Some((peer, channel)) = self.link(link) else { return false };
+        let (inbound, outbound) = &mut peer.links[channel];
+        let (slot, slots) = (inbound.slot(), &peer.inbound);
+        if !inbound.may_take_early()
+            || !is_sealed(&slots.region, slots.header_offset(channel, slot), inbound.next())
+        {
+            return false;
+        }
+        // The processor may not read the payload before the seal.
+        fence(Ordering::Acquire);
+        let Header { bytes, below, .. } = slots.header(channel, slot);
+        if bytes > slot_bytes || !outbound.piggybacked_credit(below) {
+            return false;
+        }
+        inbound.arrive_early();
+        peer.statistics.received += 1;
+        peer.statistics.granted(outbound.waited_since(), now);
+        true
     }
 
     /// Returns whether the link's next message has a credit and a staging slot. The first call for
@@ -409,7 +471,8 @@ impl MessageLinks {
 
     /// Sends the next message, which is writable, with the next [`MessageLinks::flush`].
     pub fn publish(&mut self, link: Link, bytes: usize, tag: u64) {
-        let bytes = bytes.min(self.config.slot_bytes);
+        let slot_bytes = self.config.slot_bytes;
+        let bytes = bytes.min(slot_bytes);
         let sent_from = self.zero_copy.take_next(link, bytes);
         let granted = self.granted(link, bytes, tag);
         self.apply_striping(link.peer);
@@ -423,7 +486,7 @@ impl MessageLinks {
             let local = slice.unwrap_or_else(|| peer.staging.slice(channel, staging, bytes));
             (local, None, target, Immediate::placed(link.channel, number), bytes)
         } else {
-            let offset = peer.staging.offset(channel, staging) + HEADER;
+            let offset = peer.staging.header_offset(channel, staging);
             let mut header = [0; HEADER_BYTES];
             header[..4].copy_from_slice(&(bytes as u32).to_le_bytes());
             header[4..8].copy_from_slice(&(inbound.renew() as u32).to_le_bytes());
@@ -431,11 +494,19 @@ impl MessageLinks {
             if peer.staging.region.write(offset, &header).is_err() {
                 return;
             }
-            let total = HEADER_BYTES + bytes;
+            let region = &peer.staging.region;
+            let sealed = peer.seals
+                && slice.is_none()
+                && bytes <= sealed_bytes_max(slot_bytes)
+                && seal(region, offset, bytes, number).is_some_and(|seal| {
+                    region.write(offset - SEAL_BYTES, &seal.to_le_bytes()).is_ok()
+                });
+            let before = if sealed { SEAL_BYTES } else { 0 };
+            let total = before + HEADER_BYTES + bytes;
             let here = if slice.is_some() { HEADER_BYTES } else { total };
-            let local = LocalSlice { key: peer.staging.key, offset, bytes: here };
+            let local = LocalSlice { key: peer.staging.key, offset: offset - before, bytes: here };
             let target = channel * outbound.slots() as usize + slot;
-            let to = (remote, target * peer.staging.stride + HEADER);
+            let to = (remote, target * peer.staging.stride + HEADER - before);
             (local, slice, to, Immediate::message(link.channel, number), total)
         };
         let (remote, remote_offset) = to;
@@ -476,10 +547,22 @@ impl MessageLinks {
     /// renewed credit, if one is due.
     pub fn release(&mut self, link: Link) {
         self.finish_receive(link);
+        if self.seals
+            && let Some((peer, channel)) = self.link(link)
+        {
+            // Otherwise, the old seal would be checked in vain until the slot's next message comes.
+            let header = peer.inbound.header_offset(channel, peer.links[channel].0.slot());
+            let _ = peer.inbound.region.write(header - SEAL_BYTES, &[0; SEAL_BYTES]);
+        }
+        self.free_slots(link, Inbound::release);
+    }
+
+    /// Frees slots of a link by `free`, which returns the credit that is due after it, if any.
+    fn free_slots(&mut self, link: Link, free: impl FnOnce(&mut Inbound) -> Option<u64>) {
         let Some((peer, channel)) = self.link(link) else { return };
         let inbound = &mut peer.links[channel].0;
         let pooled = inbound.pooled();
-        let due = inbound.release();
+        let due = free(inbound);
         let given_back = pooled - inbound.pooled();
         self.pool.take_back(given_back);
         if due.is_some() {
@@ -589,9 +672,18 @@ impl MessageLinks {
         Ok(moved)
     }
 
-    /// Returns whether [`MessageLinks::poll`] would find an event; none if only a poll can tell.
-    pub fn peek(&mut self) -> Option<bool> {
-        if self.is_connecting() { None } else { self.lane.peek() }
+    /// Looks for something new: for the message that was awaited last, and for events. Returns none
+    /// if only a poll can tell.
+    pub fn peek(&mut self) -> Option<Peek> {
+        if self.is_connecting() {
+            return None;
+        }
+        if let Some(link) = self.awaited
+            && self.take_sealed(link)
+        {
+            return Some(Peek::Message);
+        }
+        self.lane.peek().map(|has_event| if has_event { Peek::Event } else { Peek::Nothing })
     }
 
     /// Makes progress with requested connections. Returns whether anything has changed.
@@ -780,11 +872,22 @@ impl MessageLinks {
 
     fn message_arrived(&mut self, link: Link, number: u32, bytes: usize) -> bool {
         let (slot_bytes, now) = (self.config.slot_bytes, self.now);
+        let seals = self.seals;
         let Some((peer, channel)) = self.link(link) else { return false };
+        if peer.links[channel].0.take_late(number) {
+            self.free_slots(link, Inbound::settle);
+            return true;
+        }
         let Some(slot) = peer.links[channel].0.expect(number) else { return false };
         let Header { bytes: payload_bytes, below, .. } = peer.inbound.header(channel, slot);
-        if payload_bytes > slot_bytes || bytes != HEADER_BYTES + payload_bytes {
+        if payload_bytes > slot_bytes {
             return false;
+        }
+        let may_be_sealed = seals && payload_bytes <= sealed_bytes_max(slot_bytes);
+        match bytes.checked_sub(HEADER_BYTES + payload_bytes) {
+            Some(0) => {}
+            Some(SEAL_BYTES) if may_be_sealed => {}
+            _ => return false,
         }
         let (inbound, outbound) = &mut peer.links[channel];
         if !outbound.piggybacked_credit(below) {
@@ -822,6 +925,12 @@ impl MessageLinks {
         }
         self.lost.push((rank, reason));
     }
+}
+
+/// Returns the longest payload of a sealed message: with its seal, it takes no more room than the
+/// longest message.
+fn sealed_bytes_max(slot_bytes: usize) -> usize {
+    SEALED_BYTES_MAX.min(slot_bytes.saturating_sub(SEAL_BYTES))
 }
 
 /// Returns the id of a request: its link, and the staging slot that it reads.

@@ -18,6 +18,8 @@ mod same_bits;
 #[cfg(test)]
 mod schedules;
 #[cfg(test)]
+mod seals;
+#[cfg(test)]
 #[path = "../../../../tests/matrix/table.rs"]
 mod table;
 #[cfg(test)]
