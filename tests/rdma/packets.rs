@@ -12,6 +12,8 @@ use ferroccl::{Config, NetworkCheck};
 
 /// Longest record of a CTS, including the key of a device's memory.
 const RECORD_BYTES_MAX: usize = 72;
+/// Bytes of the message by which two ranks meet: its seal, its header, and one byte.
+const WORD: usize = 8 + 16 + 1;
 
 /// Returns the address that a device sends from.
 fn address(device: &str) -> Ipv4Addr {
@@ -85,7 +87,7 @@ fn packets_keep_to_the_policy_and_control_has_a_class_of_its_own() {
     );
     // The numbers of credits and CTS depend on how late each side is.
     assert!(credits + cts > 0);
-    assert_eq!(words, 16 + 1, "the word by which they met goes by a rule of its own");
+    assert_eq!(words, WORD, "the word by which they met goes by a rule of its own");
     assert_eq!(pairs.len(), 4, "queue pairs that carried data");
     let all: usize = pairs.values().map(|(bytes, _)| bytes).sum();
     assert!((4 * COUNT..4 * COUNT + 4096).contains(&all), "{all} bytes");
@@ -125,10 +127,10 @@ fn nothing_leaves_without_a_credit() {
     // The first message is the synchronization; the credit of its slot may or may not have come
     // back in time.
     let message = SLOT + 16;
-    assert!([SLOTS - 1, SLOTS].contains(&((first - 17) / message)), "{first}");
+    assert!([SLOTS - 1, SLOTS].contains(&((first - WORD) / message)), "{first}");
     assert!(after(longest) > PAUSE * 3 / 4, "{:?}", after(longest));
     // Directly placed messages have no header.
-    let headers = first + later - 17 - MESSAGES * SLOT;
+    let headers = first + later - WORD - MESSAGES * SLOT;
     assert!(headers.is_multiple_of(16) && headers <= MESSAGES * 16, "{headers} bytes of headers");
 }
 
