@@ -189,7 +189,7 @@ fn shared_memory_is_refused_between_hosts() {
         config
     };
     for error in joining(2, config, |joined| joined.unwrap_err().to_string()) {
-        assert!(error.contains("2") && error.contains("leave it at auto"), "{error}");
+        assert!(error.contains("2") && error.contains("set it to auto"), "{error}");
     }
 }
 

@@ -69,7 +69,7 @@ pub(super) fn flows(config: &Config, is_infiniband: bool, more: bool) -> (Config
     };
     let pairs = config.policy().otherwise().pairs;
     let said = format!(
-        "{because}: {pairs} queue pair for the data of each link in the place of up to {before}"
+        "{because}: {pairs} queue pair for the data of each link instead of up to {before}"
     );
     tracing::info!("{said}");
     (config, Some(said))
@@ -89,7 +89,7 @@ pub(super) fn more_flows(asked: &Config, holds: &Config) -> Option<String> {
     let pairs = |config: &Config| config.policy().otherwise().pairs;
     let (pairs, before) = (pairs(&more), pairs(holds));
     (Choice::of(holds).stripes() && pairs > before)
-        .then(|| format!("up to {pairs} queue pairs per link in the place of {before}"))
+        .then(|| format!("up to {pairs} queue pairs per link instead of {before}"))
 }
 
 /// Returns the configuration with defaults adjusted to ranks on several hosts with this round trip,
@@ -136,7 +136,7 @@ pub(super) fn adjusted(
     let gbps = 8e-9 * best.1 / round_trip.as_secs_f64();
     let bound = if best.1 < needed { "; FERROCCL_BUDGET_BYTES allows no more" } else { "" };
     let said = format!(
-        "a round trip between hosts takes {} us: {} slots of each link in the place of {slots}, so \
+        "a round trip between hosts takes {} us: {} slots of each link instead of {slots}, so \
          that it carries up to {gbps:.1} Gbit/s{bound}",
         round_trip.as_micros(),
         best.0
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(pairs(&config, true, true), 16);
         let (holds, note) = flows(&config, true, false);
         assert!(note.unwrap().starts_with("all RDMA devices are InfiniBand's"));
-        let more = "up to 16 queue pairs per link in the place of 1";
+        let more = "up to 16 queue pairs per link instead of 1";
         assert_eq!(more_flows(&config, &holds).as_deref(), Some(more));
         assert_eq!(more_flows(&config, &flows(&config, false, false).0), None, "there are enough");
         config.check_network = NetworkCheck::Off;
@@ -260,7 +260,7 @@ mod tests {
         }
         let hosts = Hosts::of(&(0..3000).collect::<Vec<_>>());
         let said = adjusted(&config, &hosts, Duration::from_micros(10)).1.unwrap();
-        assert!(said.contains("has 1 slots for itself, and up to 4 while"), "{said}");
+        assert!(said.contains("slots of each link between hosts: 1, and up to 4 while"), "{said}");
     }
 
     #[test]

@@ -116,15 +116,15 @@ impl Segment {
         if self.locals.len() == self.ranks as usize {
             return match self.shape.slots < self.slots {
                 true => {
-                    format!("each link has {} slots instead of {}", self.shape.slots, self.slots)
+                    format!("slots of each link: {} instead of {}", self.shape.slots, self.slots)
                 }
                 false => String::new(),
             };
         }
         match reserved < self.slots {
             true => format!(
-                "each link between hosts has {reserved} slots for itself, and up to {} while \
-                 others are idle",
+                "slots of each link between hosts: {reserved}, and up to {} while other links are \
+                 idle",
                 config.slots
             ),
             false => String::new(),

@@ -90,7 +90,9 @@ pub(super) fn ask(name: &str, deadline: Deadline) -> Result<UniqueId, LaunchErro
         match UnixStream::connect_addr(&address) {
             Ok(stream) if is_own_user(&stream) => match listen(stream, deadline) {
                 Ok(text) => {
-                    return text.parse().map_err(|e| fail(format!("the unique id of rank 0: {e}")));
+                    return text
+                        .parse()
+                        .map_err(|e| fail(format!("rank 0's answer cannot be used: {e}")));
                 }
                 // Rank 0 may have ended between two steps of a job: try again.
                 Err(error) if deadline.is_past() => return Err(fail(error.to_string())),

@@ -41,7 +41,10 @@ pub enum ServiceError {
     #[error("{0}")]
     Io(Errno),
     /// A value is too long for the protocol, or contains blanks.
-    #[error("a value of {bytes} bytes is not shorter than its limit of {bytes_max}, or has blanks")]
+    #[error(
+        "a value of {bytes} bytes cannot be sent: it must be shorter than {bytes_max} bytes, \
+         without blanks"
+    )]
     Unfit {
         /// Length of the value, in bytes.
         bytes: usize,
@@ -103,7 +106,7 @@ pub enum ServiceError {
         error: Box<ServiceError>,
     },
     /// The value that rank 0 published is not a unique id.
-    #[error("the unique id that rank 0 has published: {0}")]
+    #[error("the value that rank 0 has published cannot be used: {0}")]
     NoId(ccl_bootstrap::IdentityError),
     /// The barrier of all ranks failed.
     #[error("not all ranks came: {0}")]

@@ -13,8 +13,8 @@
 //! writes only below the credits; the receiver renews them when half of the slots are free again,
 //! so that the line of credits is not passed back and forth for every message.
 //!
-//! The user of [`Receiver::head`] must check the length, which the peer wrote. The sender limits
-//! the credits, so that they never admit more messages than there are slots.
+//! Neither end trusts what its peer wrote: the user of [`Receiver::head`] must check the length,
+//! and the sender cuts down credits that admit more messages than there are slots.
 
 use crate::region::{Region, RegionError};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, order};
@@ -51,7 +51,7 @@ impl Shape {
     }
 }
 
-/// State that both ends have in common.
+/// Fields that each of the two ends has: its view of the slots, and its own position in them.
 #[derive(Debug)]
 struct Fifo {
     region: Region,

@@ -50,7 +50,7 @@ pub enum LineError {
     #[error("{0} is set before; keep one line")]
     SetBefore(&'static str),
     /// A setting that a table cannot have.
-    #[error("{text:?} is not such a setting; a table may set these, to a value: {known}")]
+    #[error("a table cannot have the setting {text:?}; a table may set these, to a value: {known}")]
     NotSettable {
         /// Text of the setting.
         text: String,

@@ -187,7 +187,8 @@ impl<T: Clone, R: Imported> MemoryTable<T, R> {
     ///
     /// # Errors
     ///
-    /// When the put names memory or a range that does not exist, or is too long.
+    /// When the put names memory or a range that does not exist, is too long, or has an immediate
+    /// that is too large.
     pub fn resolve(
         &mut self,
         request: &WorkRequest,

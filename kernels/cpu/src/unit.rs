@@ -161,8 +161,8 @@ fn encode<F: Format>(value: f32) -> u32 {
         let normal = rounded.wrapping_sub(rebias::<F>() >> shift) as i32;
         // The comparison is signed, because every vector unit has a signed one.
         let normal = Ord::min(normal, F::OVERFLOW as i32) as u32;
-        // Adding this power of two puts the last bit where the format's subnormals have theirs, so
-        // the adder rounds.
+        // In a sum with this power of two, the last bit is worth the format's smallest subnormal,
+        // so the adder rounds to a multiple of it.
         let ruler = rebias::<F>() + ((shift + 1) << 23);
         let subnormal =
             (f32::from_bits(bits) + f32::from_bits(ruler)).to_bits().wrapping_sub(ruler);
@@ -198,8 +198,8 @@ impl<F: Format> Unit for Single<F> {
     }
 }
 
-/// A `u32` that holds `LANES` narrow floats. Shifts within the lane of a vector take the floats
-/// apart and put them together, so that these loops vectorise well.
+/// A `u32` that holds `LANES` narrow floats. Shifts of the `u32` take the floats apart and put them
+/// together. A vector has one `u32` in each of its own lanes, so these loops vectorise well.
 pub(crate) struct Word<F, const LANES: usize>(PhantomData<F>);
 
 impl<F: Format, const LANES: usize> Unit for Word<F, LANES> {

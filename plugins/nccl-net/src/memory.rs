@@ -13,7 +13,7 @@ pub(crate) struct Mr {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) key: MrKey,
     region: Region,
-    /// True until the memory is withdrawn: then the caller may free it.
+    /// True until the memory is withdrawn. The caller may free it after [`Mr::deregister`].
     is_there: RwLock<bool>,
 }
 
@@ -23,7 +23,8 @@ impl Mr {
         Ok(Mr { device: Arc::clone(device), key, region, is_there: RwLock::new(true) })
     }
 
-    /// Returns the offset in the memory of `bytes` bytes at `address`.
+    /// Returns how far behind the start of the memory `address` lies; fails unless all of the
+    /// `bytes` bytes there lie in the memory.
     pub(crate) fn offset(&self, address: usize, bytes: usize) -> Result<usize, NetError> {
         let start = self.region.start().addr();
         let offset = address.wrapping_sub(start);
@@ -32,7 +33,7 @@ impl Mr {
             return Ok(offset);
         }
         Err(NetError::argument(format!(
-            "{bytes} bytes at {address:#x} do not lie in the registered {} at {start:#x}",
+            "{bytes} bytes at {address:#x} do not lie in the registered {} bytes at {start:#x}",
             self.region.bytes()
         )))
     }
@@ -50,7 +51,7 @@ impl Mr {
         work(&self.region).map_err(|error| NetError::argument(error.to_string()))
     }
 
-    /// Withdraws the memory: no new access begins.
+    /// Withdraws the memory: waits for running calls of [`Mr::with`], and makes later ones fail.
     pub(crate) fn withdraw(&self) {
         *self.is_there.write().unwrap_or_else(PoisonError::into_inner) = false;
     }

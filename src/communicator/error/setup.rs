@@ -16,7 +16,7 @@ pub enum SetupError {
     /// A transport within hosts for ranks on several hosts.
     #[error(
         "FERROCCL_TRANSPORT={transport} joins ranks of one host, but the {ranks} ranks are on \
-         {hosts} hosts; leave it at auto, which takes {networks} between hosts"
+         {hosts} hosts; unset it, or set it to auto, which takes {networks} between hosts"
     )]
     OneHostOnly {
         /// The configured transport.
@@ -125,8 +125,8 @@ pub enum TableError {
     /// A table that was measured on another machine.
     #[error(
         "FERROCCL_TUNING: the table was measured on \"{there}\", and this is \"{here}\"; run \
-         `ferroccl tune` here, or take the line that begins with `machine` out of it to use it \
-         nevertheless"
+         `ferroccl tune` here, or remove the line that begins with `machine` from the table to \
+         use it nevertheless"
     )]
     OtherMachine {
         /// The machine that the table names.

@@ -82,7 +82,7 @@ fn wrong_secret(fixture: &dyn Fixture) -> Outcome {
             }
             Err(_) => {}
         }
-        ensure!(listener.rejected() > before, "{before} counted, as before");
+        ensure!(listener.rejected() > before, "the refusal is not counted: still {before}");
     }
     still_open(fixture, &mut *listener)?;
     PASSED

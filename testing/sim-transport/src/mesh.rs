@@ -48,7 +48,7 @@ pub fn mesh(
     Ok(all)
 }
 
-/// Advances time until both sides have their end; returns the listener's end and the dialer's end.
+/// Advances time until both sides have their end; returns the dialer's end and the listener's end.
 fn meet(
     world: &World,
     listener: &mut dyn Listener,

@@ -124,7 +124,7 @@ unsafe extern "C" fn query_device(context: *mut ibv_context, into: *mut ibv_devi
     let network = lock();
     let Some(device) = network.devices.get(&device) else { return ENODEV };
     let limits = &device.limits;
-    // SAFETY: zeroes are numbers, and the caller has room for them.
+    // SAFETY: all fields are numbers, which may be zero, and the caller has room for them.
     unsafe { into.write_bytes(0, 1) };
     // SAFETY: it has just been written.
     let attr = unsafe { &mut *into };

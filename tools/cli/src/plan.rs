@@ -12,9 +12,9 @@ use ferroccl::{Collective, DataType};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Every algorithm runs in virtual time, rank by rank. Above 32 ranks a smaller job runs instead, and
-its time is scaled up. Speeds of links and protocols are published figures and NCCL's own constants
-(docs/plan.md). Nothing of this machine is measured or used.
+Every algorithm runs in virtual time, rank by rank. Above 32 ranks, work and latency are added up
+instead, and corrected by a run of a smaller job. Speeds of links and protocols are published
+figures and NCCL's own constants (docs/plan.md). Nothing of this machine is measured or used.
 Examples:
   ferroccl plan all_reduce --bytes 64M --on h100
   ferroccl plan all_reduce --bytes 1G --on superpod-1024

@@ -19,9 +19,10 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 Measures every algorithm of the collectives, in turns, with -g N ranks on this machine or with the
 ranks of a launcher (torchrun, mpirun, srun), then the fastest with shorter messages (ring/4: of a
 quarter of a slot), and writes the medians. Later runs load the table: FERROCCL_TUNING=@FILE.
-Measure on a quiet machine. --try first finds the fastest values of tunables (FERROCCL_SLOTS).
-With --predict and with --compare nothing is measured. Exit status: 0, or 1 if any time in the newer
-table of --compare is longer by more than --allowed percent plus the deviations of both times.
+Measure on a quiet machine. --try first finds the fastest values of tunables like FERROCCL_SLOTS.
+With --predict and with --compare nothing is measured. Exit status: 0, or 1 if with the newer table
+of --compare the fastest time of any point is longer by more than --allowed percent plus the
+deviations of both times.
 Examples:
   ferroccl tune -g 2 -b 1k -e 4k --collectives all_reduce --rounds 3
   ferroccl tune -g 2 -b 8 -e 512 -f 8 --collectives all_gather,broadcast --rounds 3 --out /dev/null

@@ -18,7 +18,7 @@ pub struct Device {
 impl Device {
     fn new(host: &Files, name: String, link: &str) -> Option<Device> {
         let path = host.real(link)?;
-        // -1 if the firmware does not report the node.
+        // If the firmware does not report the node, the file holds -1, which is not parsed.
         let numa_node = host.number(&format!("{path}/numa_node"));
         let locality = Locality { numa_node, pci_path: Some(path.clone()) };
         Some(Device { name, path, locality })

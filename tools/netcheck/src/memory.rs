@@ -1,7 +1,8 @@
 //! Memory that a plugin reads and writes, with patterns that show whether it did so correctly.
 //!
 //! The memory consists of atomics, because a defective plugin may write to it at any time. It is
-//! never freed, because such a plugin may write late. A process lives for one point only.
+//! never freed, because such a plugin may write late. It does not pile up, because each point of
+//! the check has a process of its own.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -98,7 +98,7 @@ impl Line {
                 }
                 if self.warnings.len() > WARNINGS_SHOWN {
                     let more = self.warnings.len() - WARNINGS_SHOWN;
-                    let _ = writeln!(text, "    and {more} more times");
+                    let _ = writeln!(text, "    further warnings: {more}");
                 }
             }
             (Some(why), outcome) => {

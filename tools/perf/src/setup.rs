@@ -38,7 +38,8 @@ pub fn agree<T>(
     match failed.as_slice() {
         [] => Ok(value),
         ranks => {
-            Err(format!("could not start: rank {} failed, see its output", ranks.join(", ")).into())
+            Err(format!("could not start on rank {}; see the output there", ranks.join(", "))
+                .into())
         }
     }
 }

@@ -171,7 +171,7 @@ fn reports_are_written_and_unwritable_ones_are_known_at_once() {
         result.unwrap_err().to_string()
     });
     assert!(errors[0].contains("cannot write"), "{errors:?}");
-    assert!(errors[1].contains("rank 0 failed"), "{errors:?}");
+    assert!(errors[1].contains("could not start on rank 0"), "{errors:?}");
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Timing of calls, and statistics of the times.
 //!
-//! The clock is read once before and once after the timed loop for the mean, and after each
-//! iteration for the percentiles. A reading costs about 20 ns, which would distort calls of a few
-//! hundred nanoseconds. So calls of less than [`BATCHED_BELOW_BYTES`] are timed in batches of
-//! [`BATCH_ITERATIONS`], and each batch gives one sample, its mean: a percentile then says how
-//! batches vary, and a single slow call shows up divided by the batch length. The cost of a reading
-//! is not subtracted.
+//! The clock is read before the timed loop and after each iteration. Each iteration gives one
+//! sample for the percentiles; the mean is over the time of all iterations. A reading costs about
+//! 20 ns, which would distort calls of a few hundred nanoseconds. So calls of less than
+//! [`BATCHED_BELOW_BYTES`] are timed in batches of [`BATCH_ITERATIONS`], and each batch gives one
+//! sample, its mean: a percentile then says how batches vary, and a single slow call shows up
+//! divided by the batch length. The cost of a reading is not subtracted.
 //!
 //! Every call of a row uses the same buffers, as in most MPI benchmarks; nccl-tests walks through a
 //! larger buffer instead, which for ranks on processors would measure the memory behind the caches.
@@ -24,7 +24,7 @@ pub const BATCHED_BELOW_BYTES: usize = 4096;
 /// Number of iterations in a batch.
 pub const BATCH_ITERATIONS: u32 = 16;
 
-/// Calls of a rank between readings of the clock.
+/// Shape of the timed loop of a rank: its calls, its samples and the barriers among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loop {
     /// Number of timed iterations, at least 1.
@@ -120,8 +120,8 @@ fn microseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// Returns the percentiles of one rank's samples, by nearest rank; `mean_us` is the mean of the
-/// samples.
+/// Returns the percentiles of one rank's samples, each of which is a sample (statistics call this
+/// the nearest-rank method); `mean_us` is the mean of the samples.
 #[must_use]
 pub fn summary(mut samples_us: Vec<f64>) -> Times {
     samples_us.sort_by(f64::total_cmp);

@@ -314,8 +314,8 @@ impl Network {
         self.even
     }
 
-    /// Returns the link at the same place within the first `hosts` hosts, which must be whole
-    /// groups.
+    /// Returns the counterpart of a link among the first `hosts` hosts: the link that has the same
+    /// place there as `link` has in its own block of `hosts` hosts. A block must be whole groups.
     #[must_use]
     pub fn moved_back(&self, link: Link, hosts: u32) -> Link {
         if link >= self.inner {

@@ -182,7 +182,8 @@ impl Reading {
         for rank in [source, destination] {
             if rank >= *ranks {
                 return Err(format!(
-                    "rank {rank} is none of {ranks} ranks, 0 to {}; raise ranks=, or leave it out",
+                    "rank {rank} is none of {ranks} ranks, 0 to {}; raise ranks=, or leave this \
+                     row out",
                     *ranks - 1
                 ));
             }
@@ -195,7 +196,10 @@ impl Reading {
         let last = self.intervals.unwrap_or(INTERVALS_MAX);
         let index = usize::try_from(interval).ok().filter(|index| *index < last);
         let index = index.ok_or_else(|| {
-            format!("interval {interval} is none of {last}; raise intervals=, or take longer ones")
+            format!(
+                "interval {interval} is none of {last}; raise intervals= if you gave it, or \
+                     take longer intervals"
+            )
         })?;
         let sum = self.sum.checked_add(bytes);
         self.sum = sum.ok_or("all bytes together are more than 2^64; is the unit bytes?")?;
@@ -263,7 +267,9 @@ impl Head {
                 return Err(format!("{key}= is there twice; leave one out"));
             }
             let value = value.parse();
-            *to = Some(value.map_err(|_| format!("{key}= is not a number; write {key}=1"))?);
+            *to = Some(value.map_err(|_| {
+                format!("{key}= has no value that fits; write a number, as in {key}=1")
+            })?);
             Ok(())
         }
         let given = (key.trim(), value.trim());
@@ -392,7 +398,7 @@ mod tests {
             ("interval_s", "seconds", "# interval_s= is missing"),
             ("ranks=4", "ranks=0", "give 1 to 262144"),
             ("ranks=4", "ranks=4000000", "give 1 to 262144"),
-            ("ranks=4", "ranks=-4", "m.csv:1: ranks= is not a number"),
+            ("ranks=4", "ranks=-4", "m.csv:1: ranks= has no value that fits"),
             ("ranks=4", "ranks=4\n# ranks=4", "m.csv:2: ranks= is there twice"),
             ("=0.5", "=NaN", "interval_s=NaN: give seconds above 0"),
             ("=0.5", "=inf", "give seconds above 0"),

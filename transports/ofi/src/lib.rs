@@ -3,13 +3,14 @@
 //!
 //! # How it works
 //!
-//! A lane has one reliable datagram endpoint (`FI_EP_RDM`) for all its peers. If the data of a
-//! write is short, only 16 peers can be told apart, and each 16 have an endpoint of their own.
-//! Nothing relies on an order. Over EFA, a put is a write with data (`FI_RMA`,
-//! `FI_REMOTE_CQ_DATA`), which completes at both sides. The data carries the sender's number and
-//! the immediate (see `tag`); the completion has the length. Credits and CTS use an endpoint of
-//! their own if the provider has a low-latency traffic class (see `endpoints`). Endpoints are not
-//! connected, so memory has another key for each peer, and the key ends with the peer's link.
+//! A lane has one reliable datagram endpoint (`FI_EP_RDM`) for all its peers. If the provider's
+//! remote CQ data has fewer than eight bytes, it tells only 16 peers apart, and the lane has an
+//! endpoint for every 16 peers. Nothing relies on an order. Over EFA, a put is a write with remote
+//! CQ data (`FI_RMA`, `FI_REMOTE_CQ_DATA`), which completes at both sides. The data carries the
+//! sender's number and the immediate (see `tag`); the completion has the length. Credits and CTS
+//! use an endpoint of their own if the provider has a low-latency traffic class (see `endpoints`).
+//! Endpoints are not connected, so only keys keep a peer out: memory has a key of its own for each
+//! peer, and the key ends with the peer's link.
 //!
 //! Software providers check the key of a write only at its beginning: if the memory is deregistered
 //! meanwhile, the rest of the write still arrives there. The same holds for EFA adapters that

@@ -1,7 +1,7 @@
 //! Encryption of a connection whose sides have proved the secret: TLS 1.3, by rustls.
 //!
-//! Each device makes its own server key, which nobody certifies. A proof of the secret over keys
-//! exported from the session rules out a man in the middle (see [`crate::shake`]).
+//! Each device makes its own server key, which nobody certifies. A second proof of the secret, over
+//! keys exported from the session, rules out a man in the middle (see [`crate::shake`]).
 
 use std::fmt;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};

@@ -168,8 +168,9 @@ impl VerbsLane {
         Ok(true)
     }
 
-    /// Posts waiting puts to the device. While the port's budget is used up, endpoints take turns
-    /// of one put each. If a put is refused, the next call begins with its endpoint.
+    /// Posts waiting puts to the device. If the port's budget has refused a put since the last
+    /// call, endpoints take turns of one put each. If it refuses one now, this call stops admitting
+    /// puts, and the next call begins with that put's endpoint.
     fn pump(&mut self) {
         if self.active.is_empty() {
             return;

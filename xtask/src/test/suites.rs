@@ -266,7 +266,7 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         name: "dist",
-        what: "what users install: needs, exports, oldest glibc, `pip install` and netcheck",
+        what: "what users install: libraries, exports, oldest glibc, `pip install`, netcheck",
         needs: "needs python3, and PyPI once, for zig beside the build; skipped without them",
         tiers: "deep: an optimised build of its own that zig links",
         usual_s: [0, 400],
@@ -320,15 +320,15 @@ pub(crate) const DEEP: &[(&str, &str, &str)] = &[
     (
         "ccl_core",
         "algorithm::tests::programs_compute_it_over_two_slots",
-        "over a single slot is quick",
+        "the quick tier has the test over a single slot",
     ),
     (
         "ccl_sim",
         "cli::tests::the_examples_of_its_help_work",
         "the command's own test runs the same examples",
     ),
-    ("tcp", "conformance::tcp_with_several_sockets_passes", "the others have sockets and TLS"),
-    ("tcp", "conformance::tcp_with_tls_passes", "the others have sockets and TLS"),
+    ("tcp", "conformance::tcp_with_several_sockets_passes", "another test has them with TLS"),
+    ("tcp", "conformance::tcp_with_tls_passes", "another test has it on several sockets"),
     ("tcp", "conformance::tcp_over_the_interfaces_found", "`hosts` has interfaces"),
     ("verbs", "conformance::puts_in_parts_pass", "the guest's conformance has parts"),
     ("integration", "network::netns_of_an_oversubscribed", "15 s of measuring"),

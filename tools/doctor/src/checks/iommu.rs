@@ -23,12 +23,12 @@ pub(super) fn translation(host: &Host) -> Vec<Finding> {
         }
     }
     let [fast, wired] = translated;
-    let remedy = "start the kernel with iommu=pt (both makers), or switch the IOMMU off where no \
-                  virtual machine and no untrusted device needs it";
+    let remedy = "start the kernel with iommu=pt (on Intel and AMD alike), or switch the IOMMU off \
+                  where no virtual machine and no untrusted device needs it";
     vec![if !fast.is_empty() {
         let evidence = format!(
-            "translates every access of {} ({given}): peers reach each other through the \
-             processor, and mappings are looked up",
+            "translates every access of {} ({given}): these devices reach each other only \
+             through the processor, and each access looks up a mapping",
             fast.join(", ")
         );
         Finding::warning("", evidence, remedy)

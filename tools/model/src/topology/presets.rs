@@ -245,8 +245,8 @@ fn with_xgmi(mut machine: Machine) -> Machine {
     machine
 }
 
-/// Returns a machine with pairs of GPUs below one switch, and two NICs below another; both switches
-/// are below a third.
+/// Returns a machine of four NUMA nodes. In each, two GPUs are below one switch and two NICs below
+/// another, and both switches are below a third.
 fn a100() -> Machine {
     let mut parts = Parts(Vec::new());
     let numa: Vec<usize> = (0..4)

@@ -58,7 +58,7 @@ pub unsafe fn fi_enable(endpoint: *mut fid_ep) -> c_int {
     call!((*endpoint).fid.ops, control(&raw mut (*endpoint).fid, FI_ENABLE, none))
 }
 
-/// Binds memory to an endpoint, if the provider requires it (`FI_MR_ENDPOINT`).
+/// Binds memory to an endpoint, as providers with `FI_MR_ENDPOINT` require.
 ///
 /// # Safety
 ///
