@@ -1,11 +1,11 @@
 //! Seals: checksums by which a receiver recognises short messages in memory, before their
 //! immediates arrive.
 //!
-//! A device writes a message to memory some time before it reports the immediate, and to look at
-//! memory takes less time than to take a completion. So the sender of a short message puts a *seal*
-//! before the header: a checksum over the message's number, header and payload. A receiver that
-//! waits for a message looks at the seal in the message's slot. A right seal shows that all bytes
-//! are there, in whatever order the device has written them. (For the same reason, NCCL's LL
+//! A device writes a message to memory some time before it reports the immediate, and a look at
+//! memory takes less time than a poll for completions. So the sender of a short message puts a
+//! *seal* before the header: a checksum over the message's number, header and payload. A receiver
+//! that waits for a message looks at the seal in the message's slot. A right seal shows that all
+//! bytes are there, in whatever order the device has written them. (For the same reason, NCCL's LL
 //! protocol has a flag in each word.)
 //!
 //! The immediate still follows, and the slot is only granted again once it has come: every message
@@ -21,7 +21,7 @@ pub(super) const SEAL_BYTES: usize = 8;
 pub(super) const SEALED_BYTES_MAX: usize = 64;
 
 /// Returns the seal of message `number`, whose header is at offset `header` of the region, with
-/// `bytes` bytes of payload behind it. None if the message does not lie inside the region.
+/// `bytes` bytes of payload behind it. Returns none if the message exceeds the region.
 pub(super) fn seal(region: &Region, header: usize, bytes: usize, number: u64) -> Option<u64> {
     let end = HEADER_BYTES + bytes;
     let mut sum = mix(number);
@@ -35,9 +35,10 @@ pub(super) fn seal(region: &Region, header: usize, bytes: usize, number: u64) ->
     Some(sum | 1)
 }
 
-/// Mixes 64 bits: a change of one bit changes each bit of the result in about half of all cases.
-/// Where a message is only partly written, the rest is of an older message, which may differ in a
-/// few signs alone. MurmurHash3's finalizer, <https://github.com/aappleby/smhasher>.
+/// Mixes 64 bits by MurmurHash3's finalizer, <https://github.com/aappleby/smhasher>: a change of
+/// one bit changes each bit of the result in about half of all cases. A weaker function does not
+/// suffice. While a device writes a message, the slot still holds bytes of the slot's last message,
+/// and these may differ from the new bytes only in a few signs.
 fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ bits >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     bits = (bits ^ bits >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);

@@ -46,6 +46,15 @@ fn lost_to_both(sides: &mut [Side; 2], words: &str) {
     assert!(reasons.iter().all(|reason| reason.contains(words)), "{reasons:?}");
 }
 
+/// Makes both sides' queues fail, closes the links, and connects the sides anew.
+fn fail_and_join_again(provider: &SoftProvider, sides: &mut [Side; 2]) -> Proxy {
+    provider.set(Condition::Broken(FI_EOVERRUN));
+    lost_to_both(sides, "Queue has been overrun");
+    provider.set(Condition::Good);
+    sides.iter_mut().for_each(|side| side.lane.detach(side.at));
+    join_again(sides)
+}
+
 /// The reason is the provider's, and the peer receives it, too.
 #[test]
 fn a_put_that_fails_loses_the_link() {
@@ -326,11 +335,7 @@ fn nobody_joins_an_endpoint_whose_queue_has_failed() {
         let ((provider, _proxy), mut sides) = sides(&limits);
         let (endpoints, _) = provider.in_use();
         exchange(&mut sides, 1);
-        provider.set(Condition::Broken(FI_EOVERRUN));
-        lost_to_both(&mut sides, "Queue has been overrun");
-        provider.set(Condition::Good);
-        sides.iter_mut().for_each(|side| side.lane.detach(side.at));
-        let _proxy = join_again(&mut sides);
+        let _proxy = fail_and_join_again(&provider, &mut sides);
         exchange(&mut sides, 2);
         assert_eq!(provider.in_use().0, 2 * endpoints, "one half has failed");
         drop(sides);
@@ -349,11 +354,7 @@ fn deregistering_memory_of_a_failed_endpoint_harms_no_other() {
     let own = std::mem::replace(&mut sides[0].key, key);
     sides[0].put(2);
     sides[0].key = own;
-    provider.set(Condition::Broken(FI_EOVERRUN));
-    lost_to_both(&mut sides, "Queue has been overrun");
-    provider.set(Condition::Good);
-    sides.iter_mut().for_each(|side| side.lane.detach(side.at));
-    let _proxy = join_again(&mut sides);
+    let _proxy = fail_and_join_again(&provider, &mut sides);
     exchange(&mut sides, 3);
     assert_eq!(provider.in_use().0, 2 * endpoints);
     sides[0].device.deregister(key).unwrap();
