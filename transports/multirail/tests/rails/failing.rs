@@ -203,7 +203,7 @@ impl End {
     }
 }
 
-fn conditions() -> Conditions {
+pub(crate) fn conditions() -> Conditions {
     Conditions {
         retransmissions_max: 2,
         redirects: false,

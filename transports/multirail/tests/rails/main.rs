@@ -8,3 +8,5 @@ mod conformance;
 mod failing;
 #[cfg(test)]
 mod house;
+#[cfg(test)]
+mod seals;
