@@ -180,7 +180,7 @@ fn register(domain: *mut fid_domain, memory: &mut [u8]) -> Result<(*mut c_void, 
     };
     let mut registered = null_mut();
     // SAFETY: the memory lives until the process ends.
-    let returned = unsafe { fi_mr_regattr(domain, &raw const attributes, &raw mut registered) };
+    let returned = unsafe { fi_mr_regattr(domain, &raw const attributes, 0, &raw mut registered) };
     check("fi_mr_regattr", returned)?;
     // SAFETY: it is registered.
     let fid_mr { mem_desc, key, .. } = unsafe { registered.read() };

@@ -9,7 +9,9 @@ use libfabric_sys::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::native::{Completion, Domain, Endpoint, Memory, OfiError, REMOTE, functions};
+use crate::native::{
+    Completion, Domain, Endpoint, Memory, OfiError, REMOTE, functions, registers_dma_bufs,
+};
 use crate::provider::{DATA_BYTES, best};
 
 /// Bytes of a message that is sent.
@@ -25,6 +27,9 @@ pub struct Passed {
     /// True if memory was written too, with data for the peer; false if the provider does not offer
     /// that.
     pub wrote: bool,
+    /// True if the provider registers memory of accelerators that the kernel shares as a file
+    /// (`FI_MR_DMABUF`).
+    pub dma_bufs: bool,
 }
 
 /// Reason why a provider has not passed.
@@ -119,7 +124,8 @@ impl Pair {
 ///
 /// When the provider is not there, fails, is late, or brings other bytes.
 pub fn test_provider(name: &str, within: Duration) -> Result<Passed, TestError> {
-    let info = best(functions()?, name)?.ok_or_else(|| TestError::Unknown(name.to_owned()))?;
+    let functions = functions()?;
+    let info = best(functions, name)?.ok_or_else(|| TestError::Unknown(name.to_owned()))?;
     let domain = Domain::open(info)?;
     let mut contexts = [fi_context2 { internal: [std::ptr::null_mut(); 8] }; 4];
     let [at_recv, at_send, at_write, at_data] = contexts.each_mut().map(|at| &raw mut *at);
@@ -155,7 +161,7 @@ pub fn test_provider(name: &str, within: Duration) -> Result<Passed, TestError> 
         let arrived = pair.wait(what, [FI_WRITE, FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA])?;
         compare(what, &from, &to, arrived)?;
     }
-    Ok(Passed { wrote: offers })
+    Ok(Passed { wrote: offers, dma_bufs: registers_dma_bufs(functions, name) })
 }
 
 /// Returns memory whose bytes depend on their position.

@@ -93,8 +93,11 @@ fn row(provider: Provider) -> Row {
     let tested = in_process(&provider.name, TEST_WITHIN + GRACE);
     let tested = tested.and_then(|text| read::<Passed>(&text));
     let test = match &tested {
-        Ok(Passed { wrote: true }) => "passed".to_owned(),
-        Ok(Passed { wrote: false }) => "passed; it only sends".to_owned(),
+        Ok(Passed { wrote, dma_bufs }) => {
+            let sends = if *wrote { "" } else { "; it only sends" };
+            let registers = if *dma_bufs { "; it registers DMA-bufs" } else { "" };
+            format!("passed{sends}{registers}")
+        }
         Err(error) => format!("FAILED: {error}"),
     };
     let without = provider.without();

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ccl_memory::Region;
-use libc::{c_void, iovec};
+use libc::{EBADF, c_void, iovec};
 use libfabric_sys::{
-    FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_RECV, FI_REMOTE_WRITE, FI_SEND,
-    FI_WRITE, fi_close, fi_domain, fi_mr_attr, fi_mr_regattr, fid_domain, fid_fabric, fid_mr,
+    FI_HMEM_SYSTEM, FI_MR_DMABUF, FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_VIRT_ADDR,
+    FI_RECV, FI_REMOTE_WRITE, FI_SEND, FI_WRITE, Functions, fi_close, fi_domain, fi_mr_attr,
+    fi_mr_dmabuf, fi_mr_regattr, fid_domain, fid_fabric, fid_mr,
 };
 use rustix::process::{Pid, getpid};
 
@@ -79,6 +80,23 @@ impl Domain {
         self.process == getpid()
     }
 
+    /// Returns the attributes of host memory, or of what stands for it, to register.
+    fn attributes(&self, memory: *const iovec, access: u64) -> fi_mr_attr {
+        fi_mr_attr {
+            mr_iov: memory,
+            iov_count: 1,
+            access,
+            offset: 0,
+            requested_key: self.next_key.fetch_add(1, Ordering::Relaxed),
+            context: ptr::null_mut(),
+            auth_key_size: 0,
+            auth_key: ptr::null_mut(),
+            iface: FI_HMEM_SYSTEM,
+            device: 0,
+            later: [0; 4],
+        }
+    }
+
     /// Returns whether memory that is sent from must be registered.
     pub(crate) fn needs_local(&self) -> bool {
         self.info.registers(FI_MR_LOCAL | FI_MR_HMEM)
@@ -112,6 +130,29 @@ unsafe impl Send for Memory {}
 // SAFETY: as of the domain.
 unsafe impl Sync for Memory {}
 
+/// Returns whether a provider registers memory of accelerators that the kernel shares as a file
+/// (`FI_MR_DMABUF`).
+///
+/// No accelerator is needed: the registration names a file that is not open. A provider that knows
+/// the flag gives the file to the kernel, which refuses it (`EBADF`), or never looks at it because
+/// it copies by the processor. Other providers refuse the flag.
+pub(crate) fn registers_dma_bufs(functions: &'static Functions, provider: &str) -> bool {
+    let Ok(Some(info)) = Info::for_dma_bufs(functions, provider) else { return false };
+    let Ok(domain) = Domain::open(info) else { return false };
+    let (fd, len) = (-1, 4096);
+    let memory = fi_mr_dmabuf { fd, offset: 0, len, base_addr: ptr::null_mut() };
+    let attributes = domain.attributes((&raw const memory).cast(), LOCAL);
+    let mut raw: *mut fid_mr = ptr::null_mut();
+    // SAFETY: the domain is open, and no request uses the registration.
+    let returned =
+        unsafe { fi_mr_regattr(domain.raw, &raw const attributes, FI_MR_DMABUF, &raw mut raw) };
+    if !raw.is_null() {
+        // SAFETY: it was registered, and nothing uses it.
+        unsafe { fi_close(raw.cast()) };
+    }
+    [0, -EBADF].contains(&returned)
+}
+
 impl Memory {
     /// Registers memory for these kinds of access.
     pub(crate) fn register(
@@ -120,22 +161,10 @@ impl Memory {
         access: u64,
     ) -> Result<Memory, OfiError> {
         let range = iovec { iov_base: region.start().cast(), iov_len: region.bytes() };
-        let attributes = fi_mr_attr {
-            mr_iov: &raw const range,
-            iov_count: 1,
-            access,
-            offset: 0,
-            requested_key: domain.next_key.fetch_add(1, Ordering::Relaxed),
-            context: ptr::null_mut(),
-            auth_key_size: 0,
-            auth_key: ptr::null_mut(),
-            iface: 0,
-            device: 0,
-            later: [0; 4],
-        };
+        let attributes = domain.attributes(&raw const range, access);
         let mut raw = ptr::null_mut();
         // SAFETY: the region holds its memory for as long as the registration.
-        let returned = unsafe { fi_mr_regattr(domain.raw, &raw const attributes, &raw mut raw) };
+        let returned = unsafe { fi_mr_regattr(domain.raw, &raw const attributes, 0, &raw mut raw) };
         check(domain.info.functions, "fi_mr_regattr", returned)?;
         Ok(Memory { region, raw, domain: Arc::clone(domain) })
     }

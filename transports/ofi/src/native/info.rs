@@ -5,7 +5,7 @@ use std::ptr::{self, NonNull};
 
 use libc::{ENODATA, c_char, c_int};
 use libfabric_sys::{
-    FI_API_VERSION, FI_BUS_PCI, FI_CONTEXT, FI_CONTEXT2, FI_EP_RDM, FI_MR_ALLOCATED,
+    FI_API_VERSION, FI_BUS_PCI, FI_CONTEXT, FI_CONTEXT2, FI_EP_RDM, FI_HMEM, FI_MR_ALLOCATED,
     FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_MSG,
     FI_REMOTE_COMM, FI_RMA, FI_TC_LOW_LATENCY, FI_TC_UNSPEC, FI_THREAD_SAFE, FI_VERSION, Functions,
     fi_domain_attr, fi_ep_attr, fi_info, fi_pci_attr, fi_tx_attr,
@@ -18,6 +18,9 @@ pub(crate) const EFA: &str = "efa";
 
 /// First version of the interface for which EFA's provider lets older adapters write.
 const EFA_API_VERSION: u32 = FI_VERSION(1, 18);
+
+/// First version of the interface that has `FI_MR_DMABUF`.
+const DMABUF_API_VERSION: u32 = FI_VERSION(1, 20);
 
 /// Demands of providers on registered memory (`mr_mode`) that this crate meets.
 const MR_MODES: c_int =
@@ -53,16 +56,23 @@ impl Info {
         functions: &'static Functions,
         hints: &Hints<'_>,
     ) -> Result<Vec<Info>, OfiError> {
+        let version = match hints.provider {
+            Some(EFA) => version_of(functions).min(EFA_API_VERSION),
+            _ => FI_API_VERSION,
+        };
+        Info::list_for(functions, hints, version)
+    }
+
+    /// Lists the offers to a program that is written for this version of the interface.
+    fn list_for(
+        functions: &'static Functions,
+        hints: &Hints<'_>,
+        version: u32,
+    ) -> Result<Vec<Info>, OfiError> {
         let mut demands = Info::empty(functions)?;
         demands.demand(hints)?;
         let mut first: *mut fi_info = ptr::null_mut();
         let (node, service) = (ptr::null(), ptr::null());
-        // SAFETY: the function takes nothing.
-        let there = unsafe { (functions.version)() };
-        let version = match hints.provider {
-            Some(EFA) => there.min(EFA_API_VERSION),
-            _ => FI_API_VERSION,
-        };
         // SAFETY: the hints are whole, and the list goes where there is room for it.
         let returned = unsafe {
             let into = &raw mut first;
@@ -108,6 +118,20 @@ impl Info {
         // no receive of the peer, and `FI_DELIVERY_COMPLETE`.
         offers.retain(|info| info.fabric() != "efa-direct");
         Ok(offers)
+    }
+
+    /// Returns a provider's offer to a program that may register DMA-bufs; none if the library or
+    /// the provider is too old for them, or the provider does not move the memory of accelerators.
+    pub(crate) fn for_dma_bufs(
+        functions: &'static Functions,
+        provider: &str,
+    ) -> Result<Option<Info>, OfiError> {
+        if version_of(functions) < DMABUF_API_VERSION {
+            return Ok(None);
+        }
+        let hints = Hints { provider: Some(provider), caps: FI_MSG | FI_HMEM, low_latency: false };
+        let offers = Info::list_for(functions, &hints, DMABUF_API_VERSION)?;
+        Ok(offers.into_iter().find(|offer| offer.provider() == provider))
     }
 
     fn empty(functions: &'static Functions) -> Result<Info, OfiError> {
@@ -277,6 +301,12 @@ impl Info {
     pub(crate) fn registers(&self, mode: c_int) -> bool {
         self.domain().mr_mode & mode != 0
     }
+}
+
+/// Returns the version of the interface that the library has.
+fn version_of(functions: &Functions) -> u32 {
+    // SAFETY: the function takes nothing.
+    unsafe { (functions.version)() }
 }
 
 /// Copies a string of the library; empty if there is none.

@@ -10,7 +10,7 @@ use ccl_core::transport::TransportError;
 use libc::c_int;
 use libfabric_sys::{Functions, LoadError};
 
-pub(crate) use domain::{Domain, LOCAL, Memory, REMOTE};
+pub(crate) use domain::{Domain, LOCAL, Memory, REMOTE, registers_dma_bufs};
 pub(crate) use endpoint::{Bell, COMPLETIONS_MAX, Completion, Endpoint, Failed, RANGES_MAX, Range};
 pub(crate) use info::{EFA, Hints, Info};
 

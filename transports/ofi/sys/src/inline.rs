@@ -167,13 +167,15 @@ pub unsafe fn fi_av_insert(
 ///
 /// # Safety
 ///
-/// The domain is open, and the memory is valid until the registration is closed.
+/// The domain is open, and the memory is valid until the registration is closed. With
+/// `FI_MR_DMABUF`, the attributes name an `fi_mr_dmabuf`.
 pub unsafe fn fi_mr_regattr(
     domain: *mut fid_domain,
     attributes: *const fi_mr_attr,
+    flags: u64,
     memory: *mut *mut fid_mr,
 ) -> c_int {
-    call!((*domain).mr, regattr(&raw mut (*domain).fid, attributes, 0, memory))
+    call!((*domain).mr, regattr(&raw mut (*domain).fid, attributes, flags, memory))
 }
 
 /// Takes completions; returns how many, or an error.

@@ -350,10 +350,21 @@ pub struct fid_mr {
     pub key: u64,
 }
 
+/// Memory of an accelerator that the kernel shares as a file, from version 1.20 on.
+#[repr(C)]
+#[derive(Debug)]
+pub struct fi_mr_dmabuf {
+    pub fd: c_int,
+    pub offset: u64,
+    pub len: size_t,
+    pub base_addr: *mut c_void,
+}
+
 /// Attributes of memory to register.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fi_mr_attr {
+    /// Address of a range; with `FI_MR_DMABUF` that of an [`fi_mr_dmabuf`].
     pub mr_iov: *const iovec,
     pub iov_count: size_t,
     pub access: u64,
