@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ccl_core::transport::{EndpointId, IMMEDIATE_MAX, LocalSlice, MrKey, RemoteMr, WorkRequest};
 
-use crate::pair::{Pair, bytes_of, join, pattern};
+use crate::pair::{End, Pair, bytes_of, join, pattern};
 use crate::{Fixture, Outcome, PASSED, Point, ensure, failed};
 
 pub(crate) const POINTS: &[Point] = &[
@@ -15,6 +15,7 @@ pub(crate) const POINTS: &[Point] = &[
     Point { name: "after Done the source may be changed", check: done_means_done },
     Point { name: "long puts and empty ones are all done", check: mixed },
     Point { name: "both directions at once", check: duplex },
+    Point { name: "a put that arrives amid a long put the other way is done", check: amid },
     Point { name: "what lies out of range is refused before anything moves", check: out_of_range },
     Point { name: "what is not there is refused", check: not_there },
     Point { name: "good work before bad is not undone, bad is not done", check: good_and_bad },
@@ -241,6 +242,32 @@ fn duplex(fixture: &dyn Fixture) -> Outcome {
         let seen = bytes_of(&pair.ends[side].inbox)?;
         ensure!(seen[..64 * 16] == pattern(1 - side as u64, 64 * 16), "side {side} is wrong");
     }
+    PASSED
+}
+
+/// The receiver of a short put is sending a long one, which its peer does not take in yet. After
+/// both puts nothing else is sent that could tell the short put's sender of its arrival.
+fn amid(fixture: &dyn Fixture) -> Outcome {
+    let long = fixture.device(0).caps().message_bytes_max.min(LARGE);
+    let pair = &mut Pair::new(fixture, long)?;
+    pair.settle(fixture)?;
+    let put = pair.ends[1].put(long, Some(1), 1);
+    pair.post(fixture, 1, &[put])?;
+    let poll_one = |pair: &mut Pair, side: usize, polls: usize| {
+        for _ in 0..polls {
+            let End { lane, events, .. } = &mut pair.ends[side];
+            lane.poll(fixture.now(), events).map_err(failed("polling"))?;
+            fixture.idle();
+        }
+        Ok::<(), String>(())
+    };
+    poll_one(pair, 1, 20)?;
+    let put = pair.ends[0].put(1, Some(0), 0);
+    pair.post(fixture, 0, &[put])?;
+    poll_one(pair, 1, 20)?;
+    pair.until(fixture, "both puts are done", |pair| {
+        pair.ends[0].done() == [0] && pair.ends[1].done() == [1]
+    })?;
     PASSED
 }
 

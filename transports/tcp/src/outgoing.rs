@@ -11,7 +11,7 @@ use crate::error::ProtocolError;
 use crate::frame::{HEADER_BYTES, Header, Kind};
 use crate::memory::readable;
 
-/// Most frames of one system call.
+/// Largest number of frames in one system call.
 const FRAMES_PER_WRITE: usize = 32;
 
 /// A put or a note, and its frame's header.
@@ -52,7 +52,7 @@ pub(crate) struct Outgoing {
     bare_headers: VecDeque<[u8; HEADER_BYTES]>,
     /// Bytes of the first of `bare_headers` that the socket has taken.
     said_written: usize,
-    /// Frames that the peer has acknowledged, modulo 2^32.
+    /// Number of puts and notes that the peer has acknowledged, modulo 2^32.
     acknowledged: u32,
     /// True if puts are done as soon as they are written.
     done_when_written: bool,
@@ -174,18 +174,22 @@ impl Outgoing {
     }
 
     /// Writes as much as the socket takes; `received` is the number of frames received from the
-    /// peer.
+    /// peer. Returns whether that number was sent: the header of a frame that was partly written
+    /// before, and a queued header, have an older one.
     pub(crate) fn write(
         &mut self,
         connection: &mut Connection,
         received: u32,
-    ) -> Result<(), ConnectionEnd> {
+    ) -> Result<bool, ConnectionEnd> {
+        let mut told = false;
         while self.write_said(connection)? && self.sent < self.queue.len() {
-            if !self.write_frames(connection, received)? {
+            let (begun, more) = self.write_frames(connection, received)?;
+            told |= begun;
+            if !more {
                 break;
             }
         }
-        Ok(())
+        Ok(told)
     }
 
     /// Writes queued headers, unless a frame is partly written. Returns whether a frame may follow.
@@ -207,12 +211,13 @@ impl Outgoing {
         Ok(true)
     }
 
-    /// Writes frames of the queue in one call. Returns whether the socket may take more.
+    /// Writes frames of the queue in one call. Returns whether a frame was begun, and whether the
+    /// socket may take more.
     fn write_frames(
         &mut self,
         connection: &mut Connection,
         received: u32,
-    ) -> Result<bool, ConnectionEnd> {
+    ) -> Result<(bool, bool), ConnectionEnd> {
         // Queued headers must follow the partly written frame, so write only that frame.
         let frames = if self.bare_headers.is_empty() { FRAMES_PER_WRITE } else { 1 };
         let mut headers = [[0; HEADER_BYTES]; FRAMES_PER_WRITE];
@@ -240,23 +245,23 @@ impl Outgoing {
         let (asked, taken) =
             (rest.iter().map(|slice| slice.len()).sum::<usize>(), connection.write(rest));
         match taken {
-            Got::Bytes(count) => {
-                self.took(count, &headers);
-                Ok(count == asked)
-            }
-            Got::Nothing => Ok(false),
+            Got::Bytes(count) => Ok((self.took(count, &headers), count == asked)),
+            Got::Nothing => Ok((false, false)),
             Got::End(end) => Err(end),
         }
     }
 
-    fn took(&mut self, mut count: usize, headers: &[[u8; HEADER_BYTES]]) {
+    /// Counts bytes that the socket has taken. Returns whether a frame was begun.
+    fn took(&mut self, mut count: usize, headers: &[[u8; HEADER_BYTES]]) -> bool {
+        let mut begun = false;
         for header in headers {
-            let Some(put) = self.queue.get_mut(self.sent) else { return };
+            let Some(put) = self.queue.get_mut(self.sent) else { break };
+            begun |= self.written == 0 && count > 0;
             let left = put.frame_bytes() - self.written;
             if count < left {
                 self.written += count;
                 self.begun = *header;
-                return;
+                break;
             }
             count -= left;
             (self.sent, self.written) = (self.sent + 1, 0);
@@ -267,6 +272,7 @@ impl Outgoing {
                 self.written_out.push(id);
             }
         }
+        begun
     }
 }
 

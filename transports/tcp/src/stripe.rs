@@ -84,9 +84,9 @@ impl Stripe {
             return self.outgoing.write_said(connection).map(drop);
         }
         let received = self.incoming.received();
-        self.outgoing.write(connection, received)?;
-        // Every frame that was written has carried the acknowledgement.
-        self.mark_acknowledged();
+        if self.outgoing.write(connection, received)? {
+            self.mark_acknowledged();
+        }
         Ok(())
     }
 
