@@ -1,5 +1,5 @@
 //! Build script of the library: records the commit of the build, so that every measurement can name
-//! it. Planned: embedded device code (kernels/cuda).
+//! it.
 
 use std::process::Command;
 

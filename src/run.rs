@@ -46,7 +46,7 @@ pub fn run<E: Display>(
 enum Failure<E: Display> {
     #[error("{0}")]
     Launch(#[from] LaunchError),
-    #[error("the path of this program cannot be had: {0}")]
+    #[error("the path of this program is unknown: {0}")]
     Program(#[from] std::io::Error),
     #[error("{0}")]
     Join(#[from] Error),

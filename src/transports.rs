@@ -1,5 +1,5 @@
 //! The registry of transports. Adding one to the library takes a crate with a [`TransportKind`] and
-//! a line here; no other module knows a transport by name. A program can [`add`] one of its own.
+//! a line here; no other module chooses a transport by name. A program can [`add`] one of its own.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -3,7 +3,7 @@
 use ccl_core::schedule::shape::ShapeError;
 use ccl_harness::full;
 use ccl_harness::processes::{Case, Ended, Processes, command, free_address};
-use ccl_harness::{config, config_with, joining, ranks, ranks_with};
+use ccl_harness::{config, config_with, joining, ranks, ranks_with, skip};
 use ferroccl::bootstrap::{Secret, UniqueId};
 use ferroccl::communicator::{Blocks, Call, Sizes, StepError};
 use ferroccl::{Collective, Communicator, Config, DataType, Error, Reduction};
@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(crate) const CASES: &[Case] = &[("rounds", rounds)];
 const SOON: Duration = Duration::from_secs(60);
 
-/// Makes a few calls of several sizes and checks the results.
+/// Makes a few calls of several sizes and checks the sums.
 fn rounds() -> Result<(), Error> {
     let mut c = Communicator::from_environment()?;
     for count in [1, 1000, 3_000_000] {
@@ -406,7 +406,7 @@ fn no_dev_shm_is_needed() {
         tried.is_ok_and(|status| status.success())
     };
     let Some(outer) = namespaces.into_iter().find(|outer| works(outer)) else {
-        println!("skipped: this user may not mount anything, not even in a namespace of its own");
+        skip("this user may not mount anything, not even in a namespace of its own");
         return;
     };
     let shell = [outer, &["sh"]].concat();

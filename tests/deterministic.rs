@@ -1,5 +1,5 @@
 //! Deterministic mode: a sum whose rounding depends on the order of additions has the same bits
-//! with every algorithm.
+//! with every algorithm that this mode allows.
 
 use ccl_core::config::Bytes;
 use ccl_core::types::ReduceOp;

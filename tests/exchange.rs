@@ -113,7 +113,7 @@ fn messages_of_running_ranks_are_traffic() {
     }
 }
 
-/// A recording that cannot be written is reported at once and only once, and the program goes on.
+/// A recording that cannot be written is reported once by each rank, and the program goes on.
 #[test]
 fn a_recording_that_cannot_be_written_is_told_of() {
     let dir = Dir::new("unwritable");

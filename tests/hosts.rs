@@ -1,4 +1,4 @@
-//! Several hosts on one machine: ranks with different host names share no memory and connect over
+//! Several hosts on one machine: ranks with different host ids share no memory and connect over
 //! TCP.
 
 use std::time::Duration;

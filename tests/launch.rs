@@ -59,7 +59,7 @@ fn what_cannot_be_started_is_an_error() {
     }
 }
 
-/// Starts local ranks in a process of its own and prints how they ended.
+/// Starts local ranks and prints how they ended, in a process that [`launched`] starts.
 #[test]
 fn launcher() {
     let Ok(task) = std::env::var(TASK) else { return };

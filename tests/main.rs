@@ -55,7 +55,7 @@ mod toy;
 #[cfg(test)]
 mod tune;
 
-/// Runs one rank in a process of its own.
+/// Runs one rank in a process that another test has started; does nothing in any other process.
 #[cfg(test)]
 #[test]
 fn rank() {

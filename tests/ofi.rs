@@ -16,7 +16,8 @@ use crate::nccl_net::{ONE_DEVICE, SHORT, keeps_the_contract};
 /// Providers that run anywhere.
 const PROVIDERS: [&str; 2] = ["tcp", "tcp;ofi_rxm"];
 
-/// Returns the [`PROVIDERS`] that are installed. Reports a skipped test if there are no providers.
+/// Returns the [`PROVIDERS`] that are installed. Without any provider, reports a skipped test, or
+/// panics if `FERROCCL_TEST_OFI` is set.
 pub(crate) fn present() -> impl Iterator<Item = &'static str> {
     let all = providers().unwrap_or_default();
     if all.is_empty() {
@@ -129,7 +130,7 @@ fn the_plugin_keeps_nccls_contract() {
     }
 }
 
-/// The error about a missing provider names it and says where to look.
+/// The error about a missing provider, or about missing libfabric, names libfabric.
 #[test]
 fn a_provider_that_is_not_there_is_an_error_with_advice() {
     let config = config_with(|config| {

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 pub(crate) const CASES: &[Case] = &[("stuck", stuck)];
 
-/// Variable that says how a rank gets stuck after its first calls; [`WHO`] names the rank.
+/// Variable that says how ranks behave after their first call; [`WHO`] has the number of the rank
+/// that computes.
 const HOW: &str = "FERROCCL_TEST_HOW";
 const WHO: &str = "FERROCCL_TEST_WHO";
 const JOINED: Duration = Duration::from_secs(60);

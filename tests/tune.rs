@@ -75,7 +75,7 @@ fn the_commands_of_its_pages_work() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A table measured here determines the algorithm of a call.
+/// A measurement writes a table, and a table of this machine determines the algorithm of a call.
 #[test]
 fn what_was_measured_is_loaded() {
     let out = Table::new("measured", "");
@@ -215,7 +215,8 @@ fn a_model_chooses_where_nothing_was_measured() {
     assert!(plan.status.success(), "{}", text(&plan.stderr));
 }
 
-/// Only the root of a gather_v knows all counts, so that a table's row for it has no effect.
+/// Only the root of a gather_v knows all counts; a table's row for gather_v has therefore no
+/// effect.
 #[test]
 fn a_table_does_not_tell_roots_apart() {
     let table = "gather_v ranks=3 hosts=1 bytes=300000: direct/8=1";

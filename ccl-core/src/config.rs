@@ -104,7 +104,7 @@ crate::tunables! {
             "Most bytes that all peers together may have under way towards one rank, and towards \
              one RDMA device, whose ranks share it. Where it does not hold all slots of every \
              link, each keeps some and the links that are busy share the rest; with many ranks \
-             slots shrink as well, to 4 KiB.";
+             slots shrink as well, to 1 KiB.";
         zero_copy_bytes: Bytes = Bytes(16 << 10), "FERROCCL_ZERO_COPY_BYTES", None, false,
             "Messages over a network of at least this length are sent from the caller's buffers \
              and received into them, where the algorithm and the transport allow; shorter ones are \

@@ -1,6 +1,6 @@
-//! Fuzz targets: all code that reads bytes from outside. Each function takes any bytes and panics
-//! if an invariant is broken. `fuzz/` passes the functions to cargo-fuzz; the tests below run them
-//! over the kept corpus and its mutations.
+//! Fuzz targets for code of this crate that reads bytes from outside. Each function takes any bytes
+//! and panics if an invariant is broken. `fuzz/` passes the functions to cargo-fuzz; the tests
+//! below run them over the kept corpus and its mutations.
 
 use crate::admission::{fuzzed_offer, fuzzed_record};
 use crate::config::{Config, Tunables as _};
@@ -14,7 +14,7 @@ pub fn offer(data: &[u8]) {
 }
 
 /// Tests values of tunables, as `number of the tunable, value` in each line: if a configuration can
-/// be read, the values that it shows must be readable, too.
+/// be read, the values that it shows must be readable, too, and give the same queue-pair policy.
 pub fn configuration(data: &[u8]) {
     let names: Vec<_> = Config::default().table().iter().map(|known| known.variable).collect();
     let mut given = BTreeMap::new();

@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 pub enum Reach {
     /// This host alone.
     Loopback,
-    /// All hosts, under the addresses of this host.
+    /// All hosts; they try this host's addresses, then its name.
     Anywhere,
     /// All hosts; they try this name or address first.
     Host(String),
@@ -59,7 +59,8 @@ impl Listening {
 /// to a loopback address such as 127.0.1.1.
 ///
 /// # Errors
-/// The port is taken, or the address is not of this host.
+/// The port is taken, or a loopback endpoint cannot be resolved or bound. An address of another
+/// host is no error, because only its port is used.
 pub fn listen_at(endpoint: &Endpoint) -> Result<TcpListener, BootstrapError> {
     if !is_loopback_name(&endpoint.host) {
         return bind_wildcard(endpoint);

@@ -189,8 +189,8 @@ fn incomplete(join: &Join, machine: &MemberJoin, deadline: Deadline) -> Bootstra
     BootstrapError::Incomplete { rank: join.rank, waited_ms: deadline.waited_ms(), missing }
 }
 
-/// Passes bytes between `stream` and `machine` until the attempt ends; returns `None` at the
-/// deadline.
+/// Passes bytes between `stream` and `machine` until the attempt ends. Returns `None` if the time
+/// is up: at the deadline, or earlier if the other side does not prove the secret in time.
 fn converse(
     machine: &mut MemberJoin,
     stream: &TcpStream,

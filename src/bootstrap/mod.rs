@@ -295,10 +295,12 @@ struct Joined {
     addresses: Vec<SocketAddr>,
 }
 
-/// Joins: blocks until all ranks have joined, or until the deadline in `join.limits`.
+/// Joins: blocks until all ranks have joined and this rank is connected with its neighbours, or
+/// until the deadline in `how.limits`. If the last rank comes late, the ranks still have 10 s to
+/// connect.
 ///
 /// # Errors
-/// Everything that can prevent joining; each error names the rank and the remedy.
+/// Everything that can prevent joining.
 pub fn join(how: Join) -> Result<ControlPlane, BootstrapError> {
     let (plane, linked) = meet(how)?;
     linked.map(|()| plane)

@@ -88,8 +88,8 @@ impl Driver {
         self.take_leave(join)
     }
 
-    /// Sends the last messages before the sockets are closed or handed on. After a failure, also
-    /// sends the reason to ranks that connect a little later.
+    /// Sends the last messages before the sockets are closed. After a failure, also sends the
+    /// reason to ranks that connect a little later.
     fn take_leave(&mut self, join: &Join) -> Result<(), BootstrapError> {
         let failed = self.machine.outcome().is_some_and(Result::is_err);
         let longest = if self.machine.has_unsent_answers() { LATE } else { FAREWELL };

@@ -16,7 +16,7 @@ const AGREEMENT: Duration = Duration::from_secs(1);
 /// before it ends, but this rank's data path may see the loss sooner.
 pub(super) const FAILURE_WITHIN: Duration = Duration::from_millis(200);
 
-/// Text for the awaited rank, in errors of a rank that is in no call.
+/// Text for the awaited rank, in errors that name none.
 const NOBODY: &str = "nobody yet";
 /// Text for the call, in errors of a rank that learns of a failure between two calls.
 const NEW_CALL: &str = "a new call";
@@ -32,8 +32,9 @@ impl Communicator {
     /// Waits for the verdict that the survivors of a failure agree on: the dead ranks, the cause,
     /// and the last operation that all survivors completed. The verdict is the same on every
     /// survivor. Operations are counted from 1, in the order of the calls. Operations after the
-    /// last one of the verdict are void even where they succeeded. The wait is a little longer than
-    /// the time to find silent ranks dead (`FERROCCL_DEAD_AFTER`), and at most `timeout`.
+    /// last one of the verdict are void even where they succeeded. The wait is at most `timeout`.
+    /// If ranks are silent, it takes a little longer than the time to find them dead
+    /// (`FERROCCL_DEAD_AFTER`).
     ///
     /// # Errors
     ///
@@ -133,7 +134,7 @@ impl Communicator {
     }
 
     /// Records an error that ends the communicator, reports the error to the other ranks, and
-    /// returns it with the cause that they agree on.
+    /// returns it with the cause that they agree on. Returns a harmless error as it is.
     #[cold]
     pub(super) fn broken(&mut self, error: Error, during: String) -> Error {
         if error.is_harmless() {

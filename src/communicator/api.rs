@@ -170,8 +170,8 @@ impl Communicator {
         self.run(&call, Buffers::apart(cast_slice(input), cast_slice_mut(output)))
     }
 
-    /// Does what [`Communicator::all_gather`] does, with a block per rank; all ranks give the same
-    /// `blocks`.
+    /// Does what [`Communicator::all_gather`] does, with blocks of different lengths; all ranks
+    /// give the same `blocks`.
     pub fn all_gather_v<T: Element>(
         &mut self,
         input: &[T],
@@ -183,8 +183,8 @@ impl Communicator {
         self.run(&call, Buffers::apart(cast_slice(input), cast_slice_mut(output)))
     }
 
-    /// Does what [`Communicator::reduce_scatter`] does, with a block per rank; all ranks give the
-    /// same `blocks`.
+    /// Does what [`Communicator::reduce_scatter`] does, with blocks of different lengths; all ranks
+    /// give the same `blocks`.
     pub fn reduce_scatter_v<T: Element>(
         &mut self,
         input: &[T],
@@ -197,8 +197,8 @@ impl Communicator {
         self.run(&call, Buffers::apart(cast_slice(input), cast_slice_mut(output)))
     }
 
-    /// Does what [`Communicator::gather`] does, with a block per rank; only the root needs
-    /// `blocks`.
+    /// Does what [`Communicator::gather`] does, with blocks of different lengths; only the root
+    /// needs `blocks`.
     pub fn gather_v<T: Element>(
         &mut self,
         input: &[T],
@@ -212,8 +212,8 @@ impl Communicator {
         self.run(&call, Buffers::apart(cast_slice(input), cast_slice_mut(output)))
     }
 
-    /// Does what [`Communicator::scatter`] does, with a block per rank; only the root needs
-    /// `blocks`.
+    /// Does what [`Communicator::scatter`] does, with blocks of different lengths; only the root
+    /// needs `blocks`.
     pub fn scatter_v<T: Element>(
         &mut self,
         input: &[T],
@@ -227,8 +227,8 @@ impl Communicator {
         self.run(&call, Buffers::apart(cast_slice(input), cast_slice_mut(output)))
     }
 
-    /// Does what [`Communicator::all_to_all`] does, with a block per pair: the block that rank i
-    /// sends to j must be as long as the one that j receives from i.
+    /// Does what [`Communicator::all_to_all`] does, with blocks of different lengths: the block
+    /// that rank i sends to j must be as long as the one that j receives from i.
     pub fn all_to_all_v<T: Element>(
         &mut self,
         input: &[T],
@@ -253,7 +253,7 @@ impl Communicator {
         self.group().send(data, peer).run()
     }
 
-    /// Receives from one peer exactly as many elements as the peer sends.
+    /// Receives from one peer; `data` must be exactly as long as what the peer sends.
     pub fn recv<T: Element>(&mut self, data: &mut [T], peer: Rank) -> Result<(), Error> {
         self.group().recv(data, peer).run()
     }

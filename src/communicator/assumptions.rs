@@ -75,7 +75,7 @@ pub(super) fn flows(config: &Config, is_infiniband: bool, more: bool) -> (Config
     (config, Some(said))
 }
 
-/// Returns the setting that gives a link more flows than `holds`, a configuration that was made
+/// Describes the change that gives a link more flows than `holds`, a configuration that was made
 /// from `asked`. Returns none if the user has set the number, or if a link has enough flows.
 pub(super) fn more_flows(asked: &Config, holds: &Config) -> Option<String> {
     let is_infiniband = holds.ib_adaptive_routing == Some(true);

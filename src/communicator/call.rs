@@ -8,7 +8,8 @@ use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 
 use super::error::{CallError, Error};
 
-/// Call of a collective, with raw memory. The safe interface and the perf programs make these.
+/// Parameters of a call of a collective, without its buffers. The safe interface and the perf
+/// programs make these.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     /// The collective.
@@ -70,7 +71,7 @@ impl<'a> Call<'a> {
     }
 
     /// Returns the count that ranks compare: that of an even call, or a digest of counts that all
-    /// ranks know.
+    /// ranks know; 0 if not all ranks know the counts.
     pub(super) fn compared_count(&self) -> u64 {
         match self.sizes {
             Sizes::Even(count) => count as u64,

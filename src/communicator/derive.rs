@@ -122,8 +122,9 @@ impl Communicator {
     ///
     /// Waits for the agreement at most twice `FERROCCL_DEAD_AFTER` plus 1 s, since silent ranks may
     /// first have to be found dead. Then waits for the other survivors at most
-    /// `FERROCCL_JOIN_TIMEOUT`. If a survivor dies or leaves meanwhile, the remaining ranks begin
-    /// another attempt.
+    /// `FERROCCL_JOIN_TIMEOUT`. If one of them has left before, the remaining ranks first agree
+    /// once more, which may take as long again. If a survivor dies or leaves meanwhile, the
+    /// remaining ranks begin another attempt.
     ///
     /// # Errors
     ///
@@ -238,7 +239,7 @@ impl Communicator {
     /// communicator is unharmed then. The errors of a collective when one of its own ranks fails.
     pub fn grow(&mut self, invitation: Invitation) -> Result<Communicator, Error> {
         self.usable()?;
-        if invitation.first != self.ranks() {
+        if invitation.origin != self.control.origin() {
             return Err(DeriveError::ForeignInvitation.into());
         }
         let mut how = invitation.accept(self.rank());
@@ -253,8 +254,8 @@ impl Communicator {
         })
     }
 
-    /// Makes a communicator with this one's configuration. An abort of `from` ends the new one as
-    /// well.
+    /// Makes a communicator with this one's configuration. An abort of `from` meanwhile ends the
+    /// new one as well.
     fn make(
         &self,
         from: &Arc<ControlPlane>,

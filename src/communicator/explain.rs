@@ -26,7 +26,7 @@ pub struct Explanation {
     pub collective: String,
     /// Ranks of the communicator.
     pub ranks: u32,
-    /// Hosts of the ranks.
+    /// Hosts of the ranks; ranks that share no memory count as hosts of their own.
     pub hosts: u32,
     /// The algorithm taken.
     pub algorithm: String,
@@ -59,7 +59,7 @@ pub struct Explanation {
     pub striping: Option<StripingPlan>,
     /// Parallel channels per pair of ranks.
     pub channels: u32,
-    /// Slots of each link.
+    /// Slots of each link; between hosts, as many as a link's equal share of the budget holds.
     pub slots: u32,
     /// The most payload of one slot.
     pub slot_bytes: usize,

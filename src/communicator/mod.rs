@@ -83,7 +83,7 @@ pub struct Communicator {
     control: Arc<ControlPlane>,
     /// The first error that ended this communicator on this rank.
     broken: Option<String>,
-    /// Number of attempts to make communicators from this one.
+    /// Number of splits and invitations so far, from which each result's secret is derived.
     derived: u64,
     /// Control plane of a failed attempt to shrink, from which the next attempt continues.
     successor: Option<Arc<ControlPlane>>,
@@ -161,7 +161,7 @@ impl Communicator {
     }
 
     /// Joins with the parameters in `how`, such as a socket that listens already. The configuration
-    /// digest and the timing come from `config`.
+    /// digest, the host name, the timing and the settings of the recorder come from `config`.
     ///
     /// # Errors
     ///
@@ -298,8 +298,9 @@ impl Communicator {
         self.engine.ports.view().flows()
     }
 
-    /// Iterates over the rails to each peer, with the payload that each rail has carried and
-    /// whether it has failed. With several RDMA devices there is one rail for each.
+    /// Iterates over the rails to each connected peer, with the payload that each rail has carried
+    /// and whether it has failed. With several RDMA devices there is one rail for each; if no rank
+    /// uses several, there are none.
     pub fn rails(&self) -> impl Iterator<Item = (Rank, RailState)> {
         self.engine.ports.view().rails()
     }
@@ -332,7 +333,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// Returns the hosts of the ranks.
+    /// Returns the hosts of the ranks; ranks that share no memory count as hosts of their own.
     #[must_use]
     pub fn hosts(&self) -> &Hosts {
         &self.engine.hosts

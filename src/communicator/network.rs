@@ -88,8 +88,8 @@ pub(super) struct Measured {
 }
 
 impl Communicator {
-    /// Measures the network, at most in `rounds` rounds; returns none for a single host. All ranks
-    /// call it, and all get the same result.
+    /// Measures the network, in a first round that does not count and at most `rounds` more;
+    /// returns none for a single host. All ranks call it, and all get the same result.
     #[doc(hidden)]
     pub fn measure_network(&mut self, rounds: u32) -> Result<Option<Measurement>, Error> {
         let hosts = self.hosts().clone();

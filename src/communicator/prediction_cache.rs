@@ -22,8 +22,8 @@ impl PredictionCache {
     /// collective's blocks are not equal.
     ///
     /// Ranks that have the same configuration get the same list: it is computed per class, for root
-    /// 0 and elements of four bytes. It takes only additions, multiplications and divisions, which
-    /// all processors round alike.
+    /// 0 and elements of four bytes, with only additions, multiplications and divisions, which all
+    /// processors round alike.
     pub(super) fn variants(
         &mut self,
         config: &Config,

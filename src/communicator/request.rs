@@ -163,7 +163,8 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// When the call failed or did not move for `timeout`; the buffers are then dropped.
+    /// When the call, or one that was started before it, failed or did not move for `timeout`; the
+    /// buffers then do not come back.
     pub fn wait<B: 'static>(&mut self, request: Request<B>, timeout: Duration) -> Result<B, Error> {
         self.not_forked()?;
         self.check_owner(&request)?;
@@ -236,7 +237,7 @@ impl Communicator {
         }
     }
 
-    /// Returns whether no request is queued.
+    /// Returns whether the results of all started calls were taken.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.requests.queue.is_empty()

@@ -88,8 +88,8 @@ impl Segment {
         }
     }
 
-    /// Limits a rank to this share of the configured budget of a network device. A share above 1,
-    /// where a rank has several devices, counts as 1.
+    /// Limits a rank to this multiple of the configured budget of a network device. A multiple
+    /// above 1, where every rank has several devices, counts as 1.
     pub(super) fn on_network(mut self, share: f64) -> Segment {
         self.network_budget_bytes = (self.budget_bytes as f64 * share.clamp(0.0, 1.0)) as usize;
         self
@@ -188,14 +188,15 @@ impl Segment {
         )
     }
 
-    /// Returns the bytes of the slots towards and from all peers on other hosts, and the formula.
+    /// Returns the bytes of the slots and CTS records towards and from all peers on other hosts,
+    /// and the formula for the slots.
     pub(super) fn network(&self) -> (usize, String) {
         let remote = self.ranks as usize - self.locals.len().max(1);
         let config = self.message_config();
         let (bytes, slots) = (config.peer_bytes(), config.slots);
         let formula = format!(
-            "{remote} peers × {} channels × ({slots} + {slots} slots) × (64 + {}) = {} bytes, once \
-             all are connected",
+            "{remote} peers × {} channels × ({slots} + {slots} slots) × (64 + {}) + CTS records = \
+             {} bytes, once all are connected",
             self.channels,
             config.slot_bytes,
             bytes.saturating_mul(remote)

@@ -57,7 +57,7 @@ pub(super) struct Wiring {
     pub(super) why: Option<String>,
     /// The RDMA devices that this rank takes, each described for people.
     pub(super) rdma: Vec<String>,
-    /// The least share of a network device's budget that any rank has.
+    /// The least budget that any rank has, as a multiple of one network device's budget.
     pub(super) budget_share: f64,
 }
 
@@ -142,7 +142,8 @@ impl Wiring {
         })
     }
 
-    /// Returns the peers whose connection is gone, and the reasons.
+    /// Returns the peers on this host whose connection has ended since the last call, and the
+    /// reasons.
     pub(super) fn poll(&mut self) -> Result<Vec<(Rank, String)>, Error> {
         let Some(Local { lane, endpoints, .. }) = &mut self.local else { return Ok(Vec::new()) };
         let mut events = Vec::new();

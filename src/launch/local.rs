@@ -53,7 +53,8 @@ pub struct LocalExit {
 /// outlives the call, such as the main thread.
 ///
 /// # Errors
-/// The program cannot be started; then none is left running.
+/// The number of ranks is out of range, or the program cannot be started; then none is left
+/// running.
 pub fn spawn_local<S: AsRef<OsStr>>(
     ranks: u32,
     program: &Path,

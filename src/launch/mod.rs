@@ -31,7 +31,7 @@ use ccl_core::types::Rank;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Place of this process in a job, as the launcher gave it.
+/// Rank of this process in a job, and its means to find the other ranks, as the launcher gave them.
 #[derive(Debug)]
 pub struct Launch {
     /// This rank.

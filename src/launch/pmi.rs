@@ -1,7 +1,7 @@
 //! A client of the PMI-1 wire protocol, which MPICH's, Intel's and Slurm's process managers speak.
 //! Commands and answers are lines of `key=value` words, and each command is answered before the
-//! next. The client puts one value into the job's key-value space, waits at the barrier, and gets
-//! the value.
+//! next. Rank 0 puts one value into the job's key-value space, all ranks wait at the barrier, and
+//! the others get the value.
 
 use super::descriptor::adopt;
 use super::service::ServiceError;

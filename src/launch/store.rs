@@ -4,9 +4,9 @@
 //! All integers are little endian, as on every host that runs the store; strings and values have an
 //! eight-byte length in front. In the dialect of PyTorch 2.1 and later, a connection begins with a
 //! validation, which is command 0, and `SET` is command 1. Older stores know no validation, and
-//! `SET` is command 0. No message names the dialect, but an older store answers `GETNUMKEYS`. A
-//! recent one closes a connection without a validation or, if it is a libuv server, ignores it.
-//! Agents with a libuv server set the variable that `is_recent` is read from.
+//! `SET` is command 0. No message names the dialect, but an older store answers `GETNUMKEYS` on a
+//! connection without a validation. A recent one closes such a connection or, if it is a libuv
+//! server, ignores it. Agents with a libuv server set the variable that `is_recent` is read from.
 
 use super::service::ServiceError;
 use super::stream::LauncherStream;

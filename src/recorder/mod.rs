@@ -1,8 +1,8 @@
 //! The flight recorder: each rank's last operations, in memory that other processes can read while
 //! the rank computes, waits, or is stopped (docs/adr/0005-flight-recorder.md).
 //!
-//! The data path only stores numbers (`Writer`). The control thread samples them with every
-//! heartbeat and records the time of their changes (`Recorder::sample`).
+//! The data path only stores numbers (`Writer`). The control thread samples them whenever it wakes,
+//! at least once per heartbeat, and records the time of their changes (`Recorder::sample`).
 
 mod call;
 mod dump;
@@ -190,7 +190,8 @@ impl Recorder {
         self.live.at(page::ASIDE).store(number, Ordering::Relaxed);
     }
 
-    /// Checks for changes since the last sample, and records the time. Only one thread may call it.
+    /// Checks for changes since the last sample, and records the time. The control thread calls it,
+    /// and any thread that dumps the recording.
     pub(crate) fn sample(&self) {
         let number = |index: usize| self.ring.at(ENTRY_WORDS * index).load(Ordering::Acquire);
         let newest = (0..ENTRIES).max_by_key(|index| number(*index)).unwrap_or(0);
@@ -299,8 +300,8 @@ fn retry_until_consistent(mut look: impl FnMut() -> bool) {
 }
 
 /// Words of an operation at its beginning: kind and count, as in its call record; its number among
-/// the collectives; its bytes times 256, plus 1 and the algorithm's place in the registry if it has
-/// one.
+/// the collectives; and its bytes times 256, plus 1 + the algorithm's index in the registry if it
+/// has an algorithm.
 pub(crate) type Shown = [u64; 4];
 
 /// The data path's side of a recording, which stores numbers and reads no clock.

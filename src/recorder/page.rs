@@ -1,11 +1,11 @@
 //! The recording as bytes: its layout, and how a copy of it is read.
 //!
 //! ```text
-//! 0     magic, version, process, rank, ranks, heartbeat, communicator, host
-//! 128   words of the data path: its looks, the step of the program that is no operation
+//! 0     magic with version, process, rank, ranks, heartbeat, communicator, time of joining, host
+//! 128   words of the data path: number of looks for progress, current step outside operations
 //! 192   words of the control thread: times of its last sample, of the last change and look
 //! 256   ranks that the operation waits for, as a record (`ccl_memory::record`)
-//! 512   the last operations, a ring of such records, the last word of each its progress
+//! 512   the last operations: a ring of such records, each with its progress as the last word
 //! 1536  reason why the communicator ended
 //! ```
 
@@ -38,8 +38,8 @@ pub(super) const SAMPLED_AT: usize = 0;
 pub(super) const CHANGED_AT: usize = 1;
 pub(super) const LOOKED_AT: usize = 2;
 pub(super) const AWAITED: usize = 256;
-/// Words of the record of awaited ranks: the operation's progress, its folds in all, the number of
-/// awaited ranks, and the first of these.
+/// Words of the record of awaited ranks: the operation's number and progress in one word, its folds
+/// in all, the number of awaited ranks, and the first of these.
 pub(super) const AWAITED_WORDS: usize = 3 + AWAITED_MAX;
 pub(super) const RING: usize = 512;
 pub(super) const ENTRIES: usize = 16;

@@ -46,7 +46,8 @@ pub struct Snapshot {
 pub struct WaitsFor {
     /// The peer.
     pub rank: u32,
-    /// A `message` from the peer, or `room` for one at the peer.
+    /// Kind of wait: for a `message` from the peer, or for `room`, which is a free slot at the peer
+    /// or the peer's acknowledgement.
     pub what: &'static str,
 }
 
@@ -97,7 +98,7 @@ pub struct Operation {
     pub call: Call,
     /// The algorithm of the operation, where there is one.
     pub algorithm: Option<&'static str>,
-    /// Bytes of the larger buffer.
+    /// Bytes of the larger buffer; for messages, of all of them.
     pub bytes: u64,
     /// True if the operation has ended.
     pub ended: bool,

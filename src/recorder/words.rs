@@ -28,7 +28,8 @@ fn messages(sends: u64, recvs: u64) -> String {
 }
 
 /// Steps of a program that are no operations, by number from 1.
-const STEPS: [&str; 4] = ["connecting", "alloc", "split", "calls that it does not record"];
+const STEPS: [&str; 5] =
+    ["connecting", "alloc", "split", "calls that it does not record", "invite"];
 
 /// Returns the name of a step by its number.
 pub(super) fn step(number: u64) -> &'static str {
@@ -49,6 +50,8 @@ mod tests {
     fn messages_are_counted_in_words() {
         assert_eq!(operation(3, MESSAGES, 1 << 32), "a send");
         assert_eq!(operation(3, MESSAGES, 2 << 32 | 1), "2 sends and a receive");
-        assert_eq!(step(step_number("split")), "split");
+        for known in STEPS {
+            assert_eq!(step(step_number(known)), known);
+        }
     }
 }

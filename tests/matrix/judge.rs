@@ -20,7 +20,7 @@ pub(super) fn ended_ms() -> u64 {
 pub(super) enum Expected {
     /// Right data on all ranks.
     Completes,
-    /// Errors on all ranks.
+    /// Errors on all ranks whose processes are alive.
     Fails(Failure),
 }
 

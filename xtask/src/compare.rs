@@ -135,8 +135,9 @@ fn measure(built: &Path, out: &Path, options: &Options) -> Outcome<ExitCode> {
         };
         all.push(Comparison { collective, lines: transports.iter().map(line).collect() });
     }
+    let [_, _, iterations, _] = sizes(options.short);
     let text = format!(
-        "{}. 2 ranks; medians over {rounds} interleaved rounds of the median over {ITERATIONS} \
+        "{}. 2 ranks; medians over {rounds} interleaved rounds of the median over {iterations} \
          calls out of place. tcp goes over the loopback interface, verbs over {}, {OFI} over \
          libfabric's tcp and loopback.\n\n{}",
         Provenance::now().sentence(),
@@ -177,12 +178,16 @@ fn draw(all: &[Comparison]) -> String {
     ccl_plot::render(&Vec::from_iter(all.iter().map(row)))
 }
 
+/// Returns the arguments of a sweep: largest size, factor, iterations, warm-up calls.
+fn sizes(short: bool) -> [&'static str; 4] {
+    if short { ["64K", "64", "2", "1"] } else { [BYTES_MAX, "4", ITERATIONS, "5"] }
+}
+
 /// Runs a perf program once over a transport; returns its measurements.
 fn once(program: &Path, transport: &str, out: &Path, short: bool) -> Outcome<Vec<Point>> {
     let rows = out.join("rows.json");
     let mut command = Command::new(program);
-    let sizes = if short { ["64K", "64", "2", "1"] } else { [BYTES_MAX, "4", ITERATIONS, "5"] };
-    let [most, factor, iterations, warmup] = sizes;
+    let [most, factor, iterations, warmup] = sizes(short);
     command.args(["-g", "2", "-b", "16", "-c", "1", "-e", most, "-f", factor]);
     command.args(["-n", iterations, "-w", warmup]);
     command.arg("--json").arg(&rows);

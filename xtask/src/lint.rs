@@ -79,8 +79,9 @@ pub(crate) fn run() -> Outcome {
         let since = Instant::now();
         note(check.name, since, run_check(check, HANGS.mul_f64(slowness)));
     }
+    let since = Instant::now();
     if let Some(outcome) = licences(HANGS.mul_f64(slowness)) {
-        note("licences and sources", Instant::now(), outcome);
+        note("licences and sources", since, outcome);
     } else {
         println!(
             "\nSKIPPED: licences and sources: `cargo install cargo-deny` installs what checks them"

@@ -63,7 +63,8 @@ const DISK_MIB: u64 = 5 << 10;
 /// Free disk space, in MiB, below which any failure may be due to the disk.
 const DISK_FULL_MIB: u64 = 256;
 
-/// Returns a sentence on the free disk space and whether it suffices for a build.
+/// Returns a sentence on the free disk space and whether it suffices for a run of all tests; an
+/// empty text if the space is unknown.
 pub(crate) fn disk_notice() -> String {
     free_mib().map_or_else(String::new, |free| {
         let enough = if free < DISK_MIB { ", which it may not have" } else { "" };

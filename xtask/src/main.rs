@@ -44,7 +44,7 @@ enum Chore {
     Lint,
     /// Check the project's own rules: layers, sizes, what may be read where.
     Tidy,
-    /// Install what the benchmarks can use beyond Rust; the tests need nothing.
+    /// Install what the benchmarks and the checks can use beyond Rust; the tests need nothing.
     Setup,
     /// Measure side by side with other programs: on one host, or with `--network` on two.
     Bench(bench::Options),

@@ -43,7 +43,7 @@ const PACKAGES: [Package; 6] = [
     Package {
         name: "valgrind",
         program: "valgrind",
-        purpose: "`cargo xtask check valgrind` runs tests of unsafe code under it",
+        purpose: "`cargo xtask check valgrind` and `... recorder` run programs under it",
     },
 ];
 
@@ -63,8 +63,8 @@ pub(crate) fn notice() -> String {
         return "All that `cargo xtask bench` and `check` can use is installed.".to_owned();
     }
     format!(
-        "Not installed: {}. Only `cargo xtask bench` and `cargo xtask check valgrind` would use \
-         them; no test is skipped without them (`cargo xtask setup` installs them).",
+        "Not installed: {}. Only `cargo xtask bench` and `cargo xtask check` would use them; no \
+         test is skipped without them (`cargo xtask setup` installs them).",
         missing.join(", ")
     )
 }
@@ -91,7 +91,7 @@ pub(crate) fn run() -> Outcome {
     if !process::is_installed("apt-get") {
         println!(
             "This is no Debian. Install what your system calls Open MPI, with its `mpicc`, iperf3, \
-             PyTorch and valgrind."
+             PyTorch, perftest and valgrind."
         );
         return Ok(());
     }

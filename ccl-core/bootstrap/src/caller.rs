@@ -32,6 +32,9 @@ pub enum MemberJoinError {
     /// The process that listens there sent a frame that is not of this protocol.
     #[error("what listens there is no ferroccl rank 0 ({0}): see whether the port is taken")]
     AlienFrame(FrameError),
+    /// A rank that was asked for the list of members closed the connection without an answer.
+    #[error("it closed the connection before it sent the list of members")]
+    NoMembers,
     /// Rank 0 ended the joining.
     #[error(transparent)]
     Refused(JoinFailure),

@@ -393,7 +393,7 @@ impl Control {
     }
 
     /// Ends the communicator for all ranks, and blames `rank`: this rank, or another rank whose
-    /// failure this rank has noticed.
+    /// failure this rank has noticed. Does nothing if a failure is known already.
     pub fn report(&mut self, rank: Rank, text: String, now: Instant) {
         let reason = if rank == self.rank {
             FailureReason::Aborted { text }
@@ -424,8 +424,9 @@ impl Control {
         self.facts.withdrawn.get(&rank)
     }
 
-    /// Returns why these ranks cannot all go on together: one of them is dead, has left or has
-    /// given up since the failure.
+    /// Returns the reason why these ranks, which are in order, cannot all go on together, if there
+    /// is one: one of them is dead, has left or has given up since the failure, or the others count
+    /// this rank as dead.
     #[must_use]
     pub fn obstacle(&self, members: &[Rank]) -> Option<String> {
         let is_member = |rank: &Rank| members.binary_search(rank).is_ok();

@@ -108,7 +108,10 @@ impl MemberJoin {
 
     /// Handles the end of the connection.
     pub fn closed(&mut self) {
-        self.fail(self.caller.closed());
+        self.fail(match self.request {
+            Request::Fetch(_) if self.caller.is_proven() => MemberJoinError::NoMembers,
+            _ => self.caller.closed(),
+        });
     }
 
     fn step(&mut self, message: Message) {

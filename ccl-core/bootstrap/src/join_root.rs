@@ -20,7 +20,8 @@ pub struct JoinLimits {
     /// Time within which a connection must have proved and introduced itself, counted from its
     /// start.
     pub half_open: Duration,
-    /// Largest number of connections at once that have not introduced themselves yet.
+    /// Largest number of connections at once that have not introduced themselves yet; at least the
+    /// number of ranks is allowed.
     pub half_open_max: usize,
     /// Shortest interval at which the ranks that have joined are told which ranks are missing.
     pub waiting_every: Duration,

@@ -19,8 +19,8 @@
 //! ```
 //!
 //! Two ranks that connect after joining use the same challenge, with a secret of their
-//! communicator. In the place of `Hello` the connector sends `Fetch`, answered by the `Members` of
-//! the communicator, or `Link`, answered by `Welcome`. The member list passes along a tree.
+//! communicator. Instead of `Hello` the connector sends `Fetch`, answered by the `Members` of the
+//! communicator, or `Link`, answered by `Welcome`. The member list passes along a tree.
 //!
 //! The challenge keeps strangers out but does not encrypt: an attacker who can alter packets
 //! between the hosts can alter the messages after the challenge.

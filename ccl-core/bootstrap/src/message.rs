@@ -32,11 +32,11 @@ pub struct Hello {
     pub library: String,
     /// Digest of the configuration that the planner reads; equal on all ranks.
     pub configuration: [u8; 32],
-    /// Place where the rank runs.
+    /// Host, process and control port of the rank.
     pub member: Member,
 }
 
-/// Place where a rank runs.
+/// Host, process and control port of a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Member {
     /// Opaque identity of the host: equal for ranks that share one.
@@ -67,7 +67,7 @@ impl Contact {
         Contact { ip, port }
     }
 
-    /// Returns the address, if it is not that of rank 0.
+    /// Returns the address; none if it is the address by which the reader reaches rank 0.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
         (self.ip != [0; 16]).then(|| Ipv6Addr::from(self.ip).to_canonical())

@@ -1,9 +1,9 @@
 //! Record of a few numbers that one process publishes to all others. A reader gets all of them or
 //! none: a sequence lock whose writer never waits.
 //!
-//! The first word is the record's number; it is 0 while the other words change. A reader that finds
-//! the same number before and after the other words has read that record, if no number is used
-//! twice.
+//! The first word is the record's number; it is 0 while the other words change (but see
+//! [`publish_at`]). A reader that finds the same number before and after it reads the other words
+//! has read that record, if no number is used twice.
 
 use crate::region::{Region, RegionError};
 use crate::sync::{Ordering, fence, order};

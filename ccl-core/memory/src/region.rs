@@ -38,7 +38,7 @@ impl fmt::Display for RegionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} bytes at offset {} do not lie, aligned, in a memory region of {} bytes",
+            "{} bytes at offset {} exceed a memory region of {} bytes or are not aligned",
             self.bytes, self.offset, self.region_bytes
         )
     }
@@ -55,7 +55,7 @@ pub struct OutOfMemory {
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "there are no {} bytes of memory for this process", self.bytes)
+        write!(f, "{} bytes of memory cannot be allocated for this process", self.bytes)
     }
 }
 
@@ -252,7 +252,7 @@ impl Region {
         if !inside || !(address as usize).is_multiple_of(align) {
             return Err(RegionError { offset, bytes, region_bytes: self.bytes });
         }
-        // SAFETY: `offset` is at most `bytes`, so the address is in or one past the region.
+        // SAFETY: `offset` is at most `self.bytes`, so the address is in or one past the region.
         Ok(unsafe { self.start.add(offset) })
     }
 }

@@ -1,7 +1,7 @@
 //! A FIFO of slots between two processes: allocated by the receiver, filled by the sender.
 //!
 //! ```text
-//! line 0            credits: how many messages the receiver has ever allowed (it alone writes)
+//! line 0            credits: how many messages the receiver has ever allowed (only it writes this)
 //! slot 0            header line: sequence, bytes, tag; then up to 48 bytes of payload
 //!                   body: `slot_bytes`, for longer payloads
 //! slot 1 …

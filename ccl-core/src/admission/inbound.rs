@@ -35,7 +35,8 @@ pub(super) struct Inbound {
     late: Vec<bool>,
     /// Number of slots that are `late`.
     late_count: u32,
-    /// Number below which all messages are taken and no immediate is still to come, and its slot.
+    /// Number below which all messages are taken and have had their immediates, and the slot of the
+    /// message with this number.
     settled: (u64, usize),
     /// Per slot: the memory of a message that was placed directly, if any.
     past: Vec<Option<Placement>>,
@@ -136,9 +137,9 @@ impl Inbound {
     }
 
     /// Returns whether the next message may be taken before its immediate: it is granted and has
-    /// not arrived, and immediates are still to come for at most a quarter of the reserved slots.
-    /// Slots are granted again only after their immediates: with more, the sender might lack
-    /// credits while this rank makes no call, and so does not poll.
+    /// not arrived, and at most a quarter of the reserved slots, this message's included, would
+    /// wait for an immediate. A slot is granted again only after its immediate: if more slots
+    /// waited, the sender might lack credits while this rank makes no call, and so does not poll.
     #[inline]
     pub(super) fn may_take_early(&self) -> bool {
         self.next < self.granted
@@ -190,7 +191,8 @@ impl Inbound {
         self.granted.saturating_sub(self.own()) as usize
     }
 
-    /// Grants the link's free reserved slots. Returns the credit for a message to the peer.
+    /// Grants the link's free reserved slots, and marks the credit as announced. Returns the
+    /// credit, which the caller sends to the peer.
     pub(super) fn renew(&mut self) -> u64 {
         self.granted = self.granted.max(self.own());
         self.announced = self.granted;
@@ -228,7 +230,8 @@ impl Inbound {
     }
 
     /// Returns whether the link must ask for a credit for the preposted message `number`: the
-    /// message has no credit, and the link does not wait for one already.
+    /// message has no credit, and the link does not wait for one already. If so, the link counts as
+    /// waiting from now on.
     pub(super) fn asks_for(&mut self, number: u64) -> bool {
         number >= self.granted.max(self.own()) && !std::mem::replace(&mut self.asks, true)
     }

@@ -17,12 +17,12 @@
 //! * **A short message can be received before its immediate**: where a device writes memory, a
 //!   checksum in the slot shows that the message is complete (`seal`). The slot is granted again
 //!   once the immediate has come.
-//! * **A CTS (clear to send) names memory for a large message**, which is then copied at neither
-//!   end ([`Placement`]).
-//! * **The budget holds for any number of senders.** Where it is too small for all slots of every
-//!   link, each link keeps a few credits, never less than [`Config::slots_min`]. The rest is a pool
-//!   that goes round-robin to the links whose receives are preposted, so idle links leave their
-//!   share to the others.
+//! * **A CTS (clear to send) names memory for a large message**. The sender writes the payload to
+//!   that memory ([`Placement`]), so the receiver copies nothing.
+//! * **The budget is kept for any number of senders**, as long as it holds [`Config::slots_min`]
+//!   slots of each link. Where it is too small for all slots of every link, each link keeps a few
+//!   credits, at least `slots_min`. The rest is a pool that goes round-robin to the links whose
+//!   receives are preposted, so idle links leave their share to the others.
 //!
 //! Sending and receiving never wait or read a clock: [`MessageLinks::poll`] handles the events, and
 //! [`MessageLinks::flush`] posts the queued requests in one batch.
@@ -126,7 +126,8 @@ impl Config {
     }
 
     /// Returns the most bytes, headers included, that `peers` peers together can have under way
-    /// towards this rank: within the budget if the budget holds the least number of slots per link.
+    /// towards this rank: within the budget if the budget holds [`Config::slots_min`] slots of each
+    /// link.
     #[must_use]
     pub fn in_flight_bytes_max(&self, peers: usize) -> usize {
         if peers == 0 {

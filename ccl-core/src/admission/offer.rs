@@ -1,4 +1,6 @@
-//! Offer of a receiver: the description of its slots for a sender. The caller delivers the offer.
+//! Offer of a receiver: the description of its slots for a sender. The caller of
+//! [`MessageLinks::attach`](super::MessageLinks::attach) delivers the offer; links that connect on
+//! demand send it as a note.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;

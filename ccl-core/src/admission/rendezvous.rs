@@ -19,7 +19,7 @@ pub struct Directory {
     pub addresses: Vec<Option<Address>>,
     /// Secret that all these ranks share.
     pub secret: Secret,
-    /// Timeout of making a connection, from the request on.
+    /// Timeout of dialling a peer, from the request on.
     pub within: Duration,
 }
 

@@ -8,8 +8,9 @@
 //! bytes are there, in whatever order the device has written them. (For the same reason, NCCL's LL
 //! protocol has a flag in each word.)
 //!
-//! The immediate still follows, and the slot is only granted again once it has come: every message
-//! has one immediate, so that no immediate can be mistaken for that of another message.
+//! The immediate still follows, and the slot is only granted again once it has come. The receiver
+//! therefore knows which immediates are still to come, and mistakes none for that of another
+//! message.
 
 use ccl_memory::Region;
 
@@ -17,7 +18,8 @@ use super::HEADER_BYTES;
 
 /// Bytes of a seal, which precedes the header.
 pub(super) const SEAL_BYTES: usize = 8;
-/// Longest payload of a sealed message. Of a longer message's time, the completion is a small part.
+/// Longest payload of a sealed message. A longer message would gain little from a seal: the
+/// completion is a small part of its time.
 pub(super) const SEALED_BYTES_MAX: usize = 64;
 
 /// Returns the seal of message `number`, whose header is at offset `header` of the region, with
@@ -38,7 +40,7 @@ pub(super) fn seal(region: &Region, header: usize, bytes: usize, number: u64) ->
 /// Mixes 64 bits by MurmurHash3's finalizer, <https://github.com/aappleby/smhasher>: a change of
 /// one bit changes each bit of the result in about half of all cases. A weaker function does not
 /// suffice. While a device writes a message, the slot still holds bytes of the slot's last message,
-/// and these may differ from the new bytes only in a few signs.
+/// and these may differ from the new bytes only in a few sign bits.
 fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ bits >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     bits = (bits ^ bits >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);

@@ -102,7 +102,7 @@ fn credits_wait_for_immediates_that_come_late() {
     for (slots, early) in [(1, 0), (2, 0), (3, 0), (4, 1), (8, 2), (64, 16)] {
         let mut inbound = Inbound::new(slots, slots);
         let mut first = 0;
-        // Past the wrap of the numbers of a few slots.
+        // Enough laps for the slot indices to wrap around.
         for lap in 0..50u64 {
             let count = (0..slots).take_while(|_| {
                 let may = inbound.may_take_early();
@@ -124,7 +124,7 @@ fn credits_wait_for_immediates_that_come_late() {
                 let settled = if number == first { next } else { first };
                 assert_eq!(inbound.renew(), settled + u64::from(slots), "{slots} slots");
             }
-            // One that comes with its immediate.
+            // A message that is taken only when its immediate has come.
             let slot = inbound.expect(inbound.next() as u32).unwrap();
             inbound.arrive(slot, None);
             let _ = inbound.release();

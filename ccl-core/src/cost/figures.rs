@@ -9,7 +9,8 @@ use super::walk::{Hop, Model, Owner, Processor};
 /// Accessor of a parameter of a model.
 pub type Figure = fn(&mut Model) -> &mut f64;
 
-/// All parameters of a model of processors: nanoseconds, except `network_bytes_per_s`.
+/// Parameters of a model of processors that have a name: nanoseconds, or nanoseconds per byte,
+/// except `network_bytes_per_s`.
 pub const FIGURES: [(&str, Figure); 12] = [
     ("call_ns", |model| &mut model.processor.call_ns),
     ("within_latency_ns", |model| &mut model.within.latency_ns),
@@ -64,7 +65,8 @@ pub fn write(model: &Model) -> String {
 /// Error for a word that is not a parameter with a valid number.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "{word:?} is not like call_ns=120, with one of these names and a number above 0: {}",
+    "{word:?} is not like call_ns=120, with one of these names and a number of at least 1e-9 and \
+     below 1e13: {}",
     FIGURES.map(|(known, _)| known).join(" ")
 )]
 pub struct FigureError {

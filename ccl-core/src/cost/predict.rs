@@ -168,7 +168,8 @@ pub fn at_least(call: &Call<'_>, model: &Model) -> Result<f64, PredictError> {
     Ok(all.time_ns * busy_ns / summed.time_ns)
 }
 
-/// Returns a call with the same messages among fewer ranks; none if the ranks are few.
+/// Returns a similar call among fewer ranks; none if the ranks are few. A buffer of a single block
+/// shrinks with the number of ranks, so that each rank's share of it stays as long.
 fn small<'a>(call: &Call<'a>) -> Option<Call<'a>> {
     let fewer = call.programs.fewer()?;
     let whole = fewer.algorithm.collective.even_blocks(2) == Some(1);
@@ -178,7 +179,7 @@ fn small<'a>(call: &Call<'a>) -> Option<Call<'a>> {
     Some(Call { programs: fewer, count, ..*call })
 }
 
-/// Returns fewer hosts that are similar to these; none if these have few ranks.
+/// Returns similar hosts with fewer ranks; none if these hosts have few ranks.
 fn fewer(hosts: &Hosts) -> Option<Hosts> {
     let (ranks, count, size) = (hosts.ranks(), hosts.count(), hosts.largest());
     if ranks <= RANKS_MAX {

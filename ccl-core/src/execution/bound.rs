@@ -37,7 +37,8 @@ impl Clone for CallParams {
 }
 
 impl CallParams {
-    /// Returns the elements of each part in a chunk: as many as fit into a message, at least one.
+    /// Returns the elements of each part in a chunk: as many as fit into a message, in whole cache
+    /// lines if a line fits, and at least one element.
     #[must_use]
     pub fn chunk_elements(&self, program: &Program) -> usize {
         self.elements_of(program.message_parts)
@@ -146,7 +147,8 @@ pub(super) struct Bound {
     pub(super) segments: Vec<Segment>,
     pub(super) operands: Vec<Operand>,
     pub(super) peers: Vec<Rank>,
-    /// The only step of a one-step program, if the call has one chunk.
+    /// The only step of a one-step program, if the call has one chunk, and the step has one segment
+    /// and at most one message in each direction.
     pub(super) single: Option<Single>,
     scratch_starts: Vec<usize>,
 }

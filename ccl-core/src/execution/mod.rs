@@ -70,8 +70,8 @@ pub trait Ports {
     /// Returns whether the link has a credit for the next message.
     fn writable(&mut self, link: Link) -> bool;
     /// Announces that the link's next message, which has not arrived, is awaited. The task only
-    /// moves that message to memory that nothing else uses any more, so ports may place the message
-    /// there directly. Cheap; called often.
+    /// moves that message to memory that nothing else uses any more, and perhaps forwards it, so
+    /// ports may place the message in that memory directly. Cheap; called often.
     #[inline]
     fn expect(&mut self, _link: Link, _task: &Task<'_>) {}
     /// Returns whether receives are to be preposted.
@@ -136,7 +136,7 @@ pub enum Progress {
     Done,
     /// Some step was done; more may be possible at once.
     Moved,
-    /// No step is possible until a message or a credit arrives.
+    /// No step is possible until a message or a credit arrives, or a zero-copy send ends.
     Blocked,
 }
 
@@ -504,7 +504,8 @@ impl Run<'_> {
         true
     }
 
-    /// Returns whether no message on its way is read from the memory that the fold writes.
+    /// Reclaims the memory that the fold writes. Returns false while a message on its way is read
+    /// from that memory.
     #[inline(never)]
     fn reclaims<P: Ports>(
         &self,

@@ -268,8 +268,8 @@ fn source(slice: &Slice, repeat: u32, run: &[Deferred]) -> Source {
 }
 
 /// Absorbs the sends and copies of a fold's result that come right after the fold: they become
-/// targets of the fold. Drops the memory target if nothing else reads it. Returns the fold and the
-/// next node's index.
+/// targets of the fold. Drops the fold's own target if it is scratch that nothing else reads.
+/// Returns the fold and the next node's index.
 fn absorb(
     mut fold: Fold,
     written: Option<Slice>,

@@ -62,8 +62,8 @@ pub struct Fold {
     pub extent: Extent,
     /// True if the result holds all contributions, so that an average is divided here.
     pub last: bool,
-    /// True if nothing before the fold in the schedule touches the memory that it writes. A message
-    /// that the fold only moves to this memory may arrive there before its turn.
+    /// True if the fold's only source is a slot and nothing before the fold in the schedule touches
+    /// the memory that the fold writes. The message may then arrive there before its turn.
     pub early: bool,
 }
 

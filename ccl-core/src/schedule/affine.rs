@@ -63,7 +63,7 @@ impl Affine {
         self
     }
 
-    /// Returns the value for these counters. A value below zero (only without a modulus) becomes 0.
+    /// Returns the value for these counters. A sum below zero (only without a modulus) counts as 0.
     #[must_use]
     #[inline]
     pub fn eval(&self, counters: &Counters) -> u32 {
@@ -80,7 +80,7 @@ impl Affine {
     }
 
     /// Returns the largest value while each counter stays below its count, without enumeration. The
-    /// result is exact, except for expressions that wrap: their bound is the modulus.
+    /// result is exact, except for expressions that wrap: it is then offset + modulus - 1.
     #[must_use]
     pub fn most(&self, counts: &Counters) -> u32 {
         let (mut least, mut most) = (self.base, self.base);

@@ -38,7 +38,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Returns an empty schedule whose blocks are cut into `split` parts.
+    /// Returns the builder of an empty schedule whose blocks are cut into `split` parts.
     #[must_use]
     pub fn new(rank: Rank, ranks: u32, split: u32) -> Builder {
         let schedule = RankSchedule {
@@ -104,7 +104,7 @@ impl Builder {
     }
 
     /// Writes a loop that executes the ops of `body` `count` times. `body` gets the loop's
-    /// dimension. A loop without iterations is dropped.
+    /// dimension. A loop without iterations or without ops is dropped.
     pub fn repeat(&mut self, count: u32, body: impl FnOnce(&mut Builder, usize)) {
         let dimension = self.open.len();
         debug_assert!(dimension < TERM, "schedules nest two loops at most");
@@ -165,7 +165,8 @@ impl Builder {
     }
 }
 
-/// Returns a number above every part that `parts` names under these loops, the least or nearly so.
+/// Returns a number above the numbers of all `parts` under these loops: the smallest such number or
+/// a slightly larger one.
 fn bound(parts: &Parts, loops: &[u32], repeat: u32) -> u32 {
     let count = |dimension: usize| loops.get(dimension).copied().unwrap_or(1);
     let first = parts.first.most(&[count(0), count(1), repeat]);

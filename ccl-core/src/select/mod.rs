@@ -89,7 +89,8 @@ pub enum ChoiceError {
 /// # Errors
 ///
 /// When the call asks for an algorithm that its collective does not have, or one that the
-/// deterministic mode excludes.
+/// deterministic mode excludes, or when the configuration's text after a `/` is no divisor of
+/// slots.
 pub fn choose<'a>(situation: &Situation<'a>) -> Result<Choice<'a>, ChoiceError> {
     let collective = situation.collective;
     if let Some(text) = situation.call {
@@ -168,7 +169,7 @@ fn by_rule<'a>(situation: &Situation<'a>) -> Result<Choice<'a>, ChoiceError> {
     })
 }
 
-/// Checks whether some collective has an algorithm of that name or family, so that the
+/// Checks that some collective has an algorithm of that name or family, so that the
 /// configuration may request it.
 ///
 /// # Errors
@@ -265,9 +266,9 @@ fn faster<'a>(situation: &Situation<'a>, rule: &Choice<'a>) -> Option<Choice<'a>
 }
 
 impl Situation<'_> {
-    /// Returns whether the choice needs a model's predictions: the table has a model, and neither a
-    /// request of the call nor a time or a rule of the table decides. Ignores a request of the
-    /// configuration.
+    /// Returns whether the choice needs a model's predictions: the table has a model, the number of
+    /// bytes is known and not 0, and neither a request of the call nor a time or a rule of the
+    /// table decides. Ignores a request of the configuration.
     #[must_use]
     pub fn is_open(&self) -> bool {
         let Situation { collective, bytes, hosts, tuning, .. } = *self;

@@ -15,10 +15,12 @@
 //! distance between the quartiles. A line with `predicted` has the times of a model. A call takes
 //! the fastest variant at the nearest size, from measurements if there are any; ranks and hosts
 //! must be equal. `set` gives tunables the values that were fastest, unless they are set elsewhere;
-//! in these values `|` stands for `;`. `rule` lines ([`super::rules`]) decide if nothing was
-//! measured, before the library's own rules. `model` has the parameters of the best-fitting model
-//! ([`crate::cost::figures`]), which decides if no `rule` line applies either; parameters that are
-//! left out have the defaults of this library's links. An entry ends with the line or with `;`.
+//! in these values `|` stands for `;`. `rule` lines ([`super::rules`]) decide if the table has no
+//! times for the call, before the library's own rules. `model` has the parameters of the
+//! best-fitting model ([`crate::cost::figures`]). If no `rule` line applies either, the model's
+//! fastest variant replaces that of the library's own rules where the model predicts it to be
+//! clearly faster. Parameters that are left out have the defaults of this library's links. An entry
+//! ends with the line or with `;`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -148,8 +150,9 @@ impl Tuning {
         self.measured().find(|point| point.key() == (collective, ranks, hosts, bytes))
     }
 
-    /// Returns the fastest variant for this number of bytes, among algorithms that may be taken,
-    /// and whether it is predicted; none if there is no point with these ranks and hosts.
+    /// Returns the fastest variant at the point nearest to this number of bytes, among algorithms
+    /// that may be taken, and whether it is predicted; none if there is no point with these ranks
+    /// and hosts, or if no algorithm of the nearest point may be taken.
     pub fn fastest(
         &self,
         collective: Collective,

@@ -94,7 +94,7 @@ pub enum TransportError {
         /// Name of the peer.
         peer: String,
     },
-    /// The memory of a put was not imported from the put's peer, or was given back.
+    /// The memory of a put was not imported from the put's peer, or has been forgotten since.
     #[error(
         "memory {} was not imported from endpoint {}, or not any more; import the key that the \
          peer has shared there",

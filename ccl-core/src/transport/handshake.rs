@@ -11,7 +11,7 @@
 //!
 //! A proof is a keyed hash (HMAC-SHA256) over the protocol, the side, both nonces and the hello, so
 //! that no answer can be replayed, on another connection or to its sender. The connector proves
-//! first: a stranger who connects learns nothing but a nonce.
+//! first: a stranger who connects learns nothing but the version and a nonce.
 //!
 //! Where an encrypted channel is put over the proved connection, both sides prove the secret once
 //! more, over keys that only the two ends of that channel share ([`Handshake::channel_proof`]). An
@@ -34,7 +34,8 @@ pub type ChannelKeys = [u8; 32];
 /// Proof of the secret for the other end of an encrypted channel.
 pub type ChannelProof = [u8; 32];
 
-/// Returns the length of the longest message of a handshake whose hello has `hello` bytes.
+/// Returns an upper bound on the length of the messages of a handshake whose hello has `hello`
+/// bytes.
 #[must_use]
 pub const fn message_bytes_max(hello: usize) -> usize {
     64 + 2 + 32 + hello

@@ -1,9 +1,9 @@
-//! Locality: the place of something on its host. The distance of two places follows from the tree
-//! of parts that their paths describe: `topology/plugs.rs`.
+//! Locality: the position of a device, an accelerator or a process on its host. `topology/plugs.rs`
+//! computes the distance between two localities from the tree of parts that their paths describe.
 
 use std::ops::RangeInclusive;
 
-/// Place of a device, an accelerator or a process on its host; unknown by default.
+/// Position of a device, an accelerator or a process on its host; unknown by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Locality {
     /// NUMA node of the nearest memory.

@@ -66,11 +66,11 @@ pub struct DeviceInfo {
     pub numa_node: Option<u32>,
     /// Canonical path of the PCI function in sysfs, where there is one ([`Locality::pci_path`]).
     pub pci_path: Option<String>,
-    /// Place of the device in the network.
+    /// Position of the device in the network.
     pub fabric: Fabric,
 }
 
-/// Place of a device in the network, as far as it is known.
+/// Position of a device in the network, as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fabric {
     /// Number that all ports of one card share.
@@ -537,7 +537,7 @@ pub enum WorkRequest {
         endpoint: EndpointId,
         /// Bytes to put, which must not change until [`Event::Done`].
         local: LocalSlice,
-        /// Bytes that follow from another place; these must not change either.
+        /// Bytes that follow, from another location; these must not change either.
         tail: Option<LocalSlice>,
         /// True for a credit or a CTS, which has at most [`CTS_BYTES_MAX`] bytes. If the transport
         /// is able to, such a put does not wait behind queued data.

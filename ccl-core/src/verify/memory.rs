@@ -124,14 +124,15 @@ impl Memory {
         })
     }
 
-    /// Records a read. `ordered` returns whether an earlier access happens before this one.
+    /// Records a read. Fails if an earlier write does not happen before this read; `ordered`
+    /// returns whether an earlier access does.
     pub(super) fn read(
         &mut self,
         cells: std::ops::Range<usize>,
         stamp: Stamp,
         ordered: impl Fn(Stamp) -> bool,
     ) -> Result<(), Unordered> {
-        // The input is never written out of place, so its readers need not be recorded.
+        // Out of place, the input is never written, so its readers need not be recorded.
         let constant = !self.in_place && cells.start < self.input.elements;
         for cell in cells {
             let Cell { writer, readers, .. } = &mut self.cells[cell];

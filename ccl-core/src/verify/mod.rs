@@ -76,7 +76,7 @@ pub enum Counts {
 }
 
 impl Counts {
-    /// Returns the number of elements of the longest block.
+    /// Returns the number of elements of the longest block; at least 1 for [`Counts::Even`].
     #[must_use]
     pub fn longest(&self) -> usize {
         match self {
@@ -99,7 +99,8 @@ pub struct Case {
     pub root: Rank,
     /// Numbers of elements.
     pub counts: Counts,
-    /// Elements of untouchable memory around blocks of different lengths.
+    /// Elements of untouchable memory before each block, in buffers whose blocks may have different
+    /// lengths.
     pub gap: usize,
     /// Bytes of one element.
     pub element_bytes: usize,
@@ -211,7 +212,8 @@ pub fn check_programs(case: &Case, programs: &[Arc<Program>]) -> Result<Report, 
         return Err(with_texts(violation, &world, case, &setups, &members, &mut executions));
     }
     if stuck {
-        return Err(wait::explain(&world, &executions, case.slots));
+        let slots = members.iter().map(|member| member.slots as u32).min();
+        return Err(wait::explain(&world, &executions, slots.unwrap_or(case.slots)));
     }
     check_results(case, &setups, &world)?;
     Ok(Report {
@@ -226,8 +228,8 @@ pub fn check_programs(case: &Case, programs: &[Arc<Program>]) -> Result<Report, 
 fn setups(case: &Case, programs: &[Arc<Program>]) -> Result<Vec<Setup>, Violation> {
     let ranks = u32::try_from(programs.len()).unwrap_or(u32::MAX);
     if ranks == 0 || case.element_bytes == 0 || case.slots == 0 {
-        let error = "it takes at least one rank, one slot and elements of one byte".to_owned();
-        return Err(Violation::Case(error));
+        let error = "it needs at least one rank, one slot per link, and one byte per element";
+        return Err(Violation::Case(error.to_owned()));
     }
     if case.collective.has_root() && case.root >= ranks {
         return Err(Violation::Case(format!("root {} of {ranks} ranks", case.root)));

@@ -83,7 +83,7 @@ impl Setup {
         }
     }
 
-    /// Returns the number of elements of the longest block of any rank.
+    /// Returns the number of elements of the longest block of any rank, at least 1.
     pub(super) fn longest(&self) -> usize {
         self.longest.max(1)
     }

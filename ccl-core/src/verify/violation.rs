@@ -80,7 +80,7 @@ pub enum Violation {
     /// A case that cannot be checked.
     #[error("the case cannot be checked: {0}")]
     Case(String),
-    /// A message to or from a rank that does not exist, or to the rank itself.
+    /// A message to or from a rank that does not exist or that is the rank itself.
     #[error("rank {rank}, strand {strand}: there is no link with rank {peer}")]
     NoSuchPeer {
         /// The rank.

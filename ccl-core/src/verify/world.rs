@@ -270,7 +270,8 @@ impl World {
         self.store(rank, task, targets, &values, stamp);
     }
 
-    /// Advances the strand's clock past the messages that the task reads.
+    /// Counts the task in its strand's clock, and joins the clocks of the messages that the task
+    /// reads. Returns the task's stamp.
     fn tick(&mut self, rank: Rank, task: &Task<'_>, sources: &[Location]) -> Stamp {
         let state = &mut self.ranks[rank as usize];
         state.thread = task.channel as usize * state.strands + task.strand as usize;

@@ -16,7 +16,8 @@ use sha2::{Digest, Sha256};
 use crate::error::NetError;
 use crate::handle::HostTag;
 
-/// Longest time that a port's link may be down; the second value holds if there are other ports.
+/// Longest time that a port's link may be down before its connections count as lost. The second
+/// value is for merged devices, whose other ports carry on.
 const LINK_WITHIN: Duration = Duration::from_secs(3);
 const LINK_WITHIN_OF_SEVERAL: Duration = Duration::from_millis(500);
 /// Speed of a card of unknown speed, as NCCL assumes it.
@@ -256,7 +257,7 @@ pub(crate) fn find(config: &Config) -> Result<(Devices, String), NetError> {
     let mut reasons = Vec::new();
     for kind in transports::of_reach(Reach::Network) {
         if config.tls && !kind.encrypts {
-            reasons.push(format!("FERROCCL_TLS=1, which {} cannot", kind.name));
+            reasons.push(format!("{} cannot encrypt (FERROCCL_TLS=1)", kind.name));
             continue;
         }
         let (devices, lacks) = match of(kind, config) {

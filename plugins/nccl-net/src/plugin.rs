@@ -418,8 +418,8 @@ impl Plugin {
         Ok(done.map(|(count, sizes)| Tested { count, sizes }))
     }
 
-    /// Closes a sending communicator. Messages under way still arrive, unless their puts read the
-    /// caller's memory for longer than [`RELEASE_WITHIN`].
+    /// Closes a sending communicator. Messages that are completely posted still arrive, unless
+    /// their puts read the caller's memory for longer than [`RELEASE_WITHIN`].
     pub(crate) fn close_sender(&self, comm: Id) -> Result<(), NetError> {
         let mut sender = self.senders.remove(comm).ok_or_else(|| gone("a sending communicator"))?;
         sender.close(ccl_clock::now() + RELEASE_WITHIN);
@@ -457,7 +457,11 @@ fn gone(what: &str) -> NetError {
 }
 
 fn too_many() -> NetError {
-    NetError::new(NcclResult::SYSTEM_ERROR, "there are more than 2^20 of that kind already")
+    NetError::new(
+        NcclResult::SYSTEM_ERROR,
+        "the plugin already holds 2^20 objects of one kind \
+                                             (communicators, registrations or contexts), its limit",
+    )
 }
 
 /// Decodes a pointer from C: the number of an object, and of one of its requests, if any.

@@ -106,7 +106,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Ends the thread once all closed communicators are drained or cut off.
+    /// Ends the thread once all closed communicators are drained or cut off, and waits for that.
     pub(crate) fn stop(&self) {
         let Some((handle, thread)) = lock(&self.running).take() else { return };
         self.stops.store(true, Ordering::Relaxed);

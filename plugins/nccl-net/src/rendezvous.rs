@@ -123,7 +123,10 @@ impl Listening {
         for (connection_settings, name, listener) in &mut self.listeners {
             while let Some(connected) = listener.poll(now)? {
                 if connected.hello != HELLO {
-                    tracing::warn!("a peer with another version was refused: install one version");
+                    tracing::warn!(
+                        "a peer with another version of the plugin was refused: install \
+                                    the same version on all hosts"
+                    );
                     continue;
                 }
                 // A peer whose connection fails here is dropped: it tries another path, or reports
@@ -183,7 +186,8 @@ impl Listening {
     }
 }
 
-/// A connection in the making. The progress thread drops it, so dropping does not wait.
+/// A connection in the making. Dropping it does not wait, because the progress thread drops those
+/// that NCCL no longer polls.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     candidates: Vec<(ConnectionSettings, String, Address)>,

@@ -34,7 +34,7 @@ pub(super) struct Stream {
     stream: TcpStream,
     is_connecting: bool,
     /// True if the round trip of the connection was measured. One measurement is enough: the kernel
-    /// reports the shortest round trip so far, which includes the handshake.
+    /// reports the shortest round trip so far, and counts that of the TCP handshake, too.
     is_measured: bool,
 }
 

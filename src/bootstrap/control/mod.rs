@@ -52,6 +52,9 @@ pub enum ExchangeError {
         /// The rank that is awaited, as far as this rank knows.
         awaited: String,
     },
+    /// This process was forked from the rank.
+    #[error("this process was forked from the rank that joined; only that rank can take part")]
+    Forked,
 }
 
 /// Error of a verdict that cannot be reached or used.
@@ -192,7 +195,8 @@ impl std::fmt::Debug for ControlPlane {
 }
 
 impl ControlPlane {
-    /// Connects this rank with its neighbours; blocks until all connections are made.
+    /// Connects this rank with its neighbours; blocks until all connections are made, a rank fails,
+    /// or the deadline passes. Returns the control plane and the result of connecting.
     pub(super) fn start(
         join: &Join,
         joined: Joined,
@@ -321,7 +325,7 @@ impl ControlPlane {
         }
     }
 
-    /// Returns whether this rank is known to have left in good order.
+    /// Returns whether `rank` is known to have left in good order.
     #[must_use]
     pub fn has_left(&self, rank: Rank) -> bool {
         !self.is_forked() && self.shared.lock().has_left(rank)
@@ -353,8 +357,9 @@ impl ControlPlane {
     /// which has more dead ranks, the same cause and the same last operation.
     ///
     /// # Errors
-    /// Nothing has failed, the others declared this rank dead, too many ranks are silent, or the
-    /// time is up.
+    /// Nothing has failed, the others declared this rank dead, this rank gave up
+    /// ([`ControlPlane::abort`]), too many ranks are silent, the time is up, or this process is a
+    /// forked child.
     pub fn verdict(&self, timeout: Duration) -> Result<Verdict, VerdictError> {
         self.agree(timeout, |control| control.verdict().map(Option::<&Verdict>::cloned))
     }
@@ -506,6 +511,9 @@ impl ControlPlane {
         blob: Vec<u8>,
         timeout: Duration,
     ) -> Result<Vec<Vec<u8>>, ExchangeError> {
+        if self.is_forked() {
+            return Err(ExchangeError::Forked);
+        }
         let deadline = Deadline::after(timeout);
         let sequence = self.shared.lock().contribute(blob)?;
         self.shared.wake();
@@ -551,7 +559,7 @@ impl Drop for ControlPlane {
         self.shared.lock().leave();
         let _ = self.shared.leaving.set(Deadline::after(self.linger));
         self.shared.wake();
-        // The thread ends at the deadline that was just set. A panic of the thread would lose
+        // The thread ends by the deadline that was just set. A panic of the thread would lose
         // nothing.
         let _ = thread.join();
     }

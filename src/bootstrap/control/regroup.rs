@@ -47,6 +47,8 @@ pub struct Invitation {
     /// Number of ranks, newcomers included.
     pub ranks: u32,
     spans_hosts: bool,
+    /// [`ControlPlane::origin`] of the communicator that made it.
+    pub(crate) origin: [u8; 32],
     /// Listening socket, on rank 0 alone.
     listener: Option<TcpListener>,
 }
@@ -214,8 +216,14 @@ impl ControlPlane {
             first: self.ranks(),
             ranks: self.ranks().saturating_add(added),
             spans_hosts: self.reachable.spans_hosts,
+            origin: self.origin(),
             listener,
         }
+    }
+
+    /// Returns bytes that differ between communicators, and tell nothing of their secrets.
+    pub(crate) fn origin(&self) -> [u8; 32] {
+        self.secret.derive(b"origin of invitations")
     }
 }
 

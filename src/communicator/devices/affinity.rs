@@ -1,4 +1,4 @@
-//! Place of this process on its host, or of the accelerator whose data it sends.
+//! Locality (NUMA node and PCI path) of this process, or of the accelerator whose data it sends.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -102,8 +102,8 @@ pub(in crate::communicator) fn survey(
     Ok(())
 }
 
-/// Returns the place of the accelerator with this PCI address, or of the process if `near` is
-/// empty.
+/// Returns the locality of the accelerator with the PCI address `near`, or of the process if `near`
+/// is empty.
 fn locality(near: &str) -> Result<Locality, Error> {
     if near.is_empty() {
         return Ok(Locality { numa_node: numa_node(), pci_path: None });

@@ -47,7 +47,8 @@ pub(super) struct Devices {
     pub(super) near: Vec<Rank>,
     /// The RDMA devices that this rank takes, each described for people.
     pub(super) rdma: Vec<String>,
-    /// The least share of a network device's budget that any rank has; the same on all ranks.
+    /// The least budget that any rank has, as a multiple of one network device's budget: below 1 if
+    /// ranks share a device, above 1 if each has several. The same on all ranks.
     pub(super) budget_share: f64,
 }
 
@@ -166,7 +167,7 @@ fn keep_one_layer(devices: &mut Vec<DeviceInfo>) {
 }
 
 /// Returns the name of the transports that `auto` chooses for ranks on several hosts, and the
-/// reason.
+/// reason; none if the configuration names a transport or there is no candidate.
 pub(super) fn settle(config: &Config, candidates: &[Candidate]) -> Option<(&'static str, String)> {
     let auto = Choice::named(transports::AUTO).ok()?;
     if config.transport != transports::AUTO || candidates.is_empty() {
@@ -210,19 +211,19 @@ fn rails_max(config: &Config) -> Result<usize, Error> {
     Ok(most)
 }
 
-/// The assignment of each host's adapters to its ranks.
+/// Result for one rank of assigning each host's adapters to the host's ranks.
 #[derive(Clone, Debug, PartialEq)]
 struct Sharing {
     /// Devices of this rank's host that the rank takes.
     taken: Vec<usize>,
     /// True if every rank of the communicator takes at most one.
     single: bool,
-    /// The least share of a device's budget that any rank has.
+    /// The least budget that any rank has, as a multiple of one device's budget.
     budget_share: f64,
 }
 
 impl Sharing {
-    /// Returns the assignment for rank number `index` of its host.
+    /// Returns the result for `rank`, which is number `index` on its host.
     fn new(
         config: &Config,
         roster: &Roster,
@@ -271,8 +272,8 @@ fn rails(
     }
 }
 
-/// Returns the devices that are nearest to a place, a bit for each; those after the 64th are left
-/// out.
+/// Returns the devices that are nearest to `locality`, a bit for each; devices after the 64th are
+/// left out.
 pub(super) fn nearest(locality: &Locality, devices: &[DeviceInfo]) -> u64 {
     let near = |device: &DeviceInfo| Locality {
         numa_node: device.numa_node,
@@ -443,8 +444,8 @@ mod tests {
         nodes.iter().map(|node| Locality { numa_node: *node, pci_path: None }).collect()
     }
 
-    /// Returns the place of a port of a switch. Each of two NUMA nodes has four switches, and each
-    /// switch has a root complex.
+    /// Returns the locality of a port of a switch. Each of two NUMA nodes has four switches, and
+    /// each switch has a root complex of its own.
     fn at(switch: u32, port: u32) -> Locality {
         let bus = 0x10 * (switch + 1);
         let up = format!("pci0000:{bus:02x}/0000:{bus:02x}:01.0/0000:{:02x}:00.0", bus + 1);

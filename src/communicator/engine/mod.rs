@@ -68,7 +68,7 @@ pub(super) struct Plan {
     /// True if the execution is bound to the numbers.
     is_bound: bool,
     used: u64,
-    /// Number of waiting calls that hold the plan.
+    /// Number of queued calls that use the plan, which is not replaced meanwhile.
     pins: u32,
 }
 
@@ -769,8 +769,8 @@ fn messages_of(key: &PlanKey, numbers: &CallParams) -> Sent {
     Sent { sends: sends.collect(), recvs: recvs.collect() }
 }
 
-/// Sends and receives messages to and from other hosts, and returns whether that advances the call.
-/// A call has not ended before all its messages have left this process.
+/// Sends and receives messages to and from other hosts. Returns the call's progress, which is
+/// `Done` only once all its messages have left this process.
 #[inline(never)]
 fn carry(messages: &mut MessageLinks, progress: Progress) -> Result<Progress, Error> {
     // The usual case after a receive, without a clock reading.
@@ -794,7 +794,8 @@ fn size(bytes: usize, algorithm: u8) -> u64 {
     (bytes as u64) << 8 | u64::from(algorithm)
 }
 
-/// Returns 1 + the algorithm's place in the registry, which is the same on all ranks.
+/// Returns 1 + the algorithm's index in the registry, which is the same on all ranks; 0 if the
+/// registry lacks the algorithm.
 fn registry_number(algorithm: &Algorithm) -> u8 {
     let same = |other: &&Algorithm| {
         (other.collective, other.name) == (algorithm.collective, algorithm.name)

@@ -30,8 +30,9 @@ const NO_VERDICT: &str = "Is that rank alive, and does it make the same calls?";
 /// Findings on a stalled call, kept so that a long wait does not allocate.
 #[derive(Debug, Default)]
 pub(super) struct StallDetector {
-    /// Links that the call waits for, each with true to receive. A link that has the message or the
-    /// room is left out, unless its peer has yet to acknowledge payload.
+    /// Links that the call waits for, each with true if the call waits to receive and false if it
+    /// waits to send. A link that has the message or the room is left out, unless its peer has yet
+    /// to acknowledge payload.
     awaited: Vec<(Link, bool)>,
     /// Awaited ranks, as the recording shows them.
     shown: Vec<Awaited>,
@@ -106,7 +107,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Checks that the next message on a link, if there is one, belongs to a later call.
+    /// Checks that the next message on a link, if there is one, belongs to a later call or is a
+    /// point-to-point message.
     #[inline]
     fn check_next_message(&mut self, own: CallRecord, link: Link) -> Result<(), Error> {
         let links = self.ports.links();

@@ -43,7 +43,7 @@ pub enum DeriveError {
     NothingFailed,
     /// A `shrink` that lost ranks in as many attempts as there are ranks. This rank's communicator
     /// had failed before and stays so.
-    #[error("shrink: more ranks were lost than there are; start the job again")]
+    #[error("shrink: every attempt lost another rank; start the job again")]
     Exhausted,
     /// An invitation of nobody.
     #[error("invite: there must be newcomers, at least one")]
@@ -61,7 +61,7 @@ pub enum DeriveError {
         /// Newcomers that the peer asks for.
         theirs: u32,
     },
-    /// An invitation to another communicator, or to this one before it grew.
+    /// An invitation that another communicator made, such as the one from which this one grew.
     #[error("grow: this invitation is another communicator's; grow the one that invited")]
     ForeignInvitation,
 }

@@ -26,7 +26,7 @@ pub(crate) const POINTS: &[Point] = &[
     },
 ];
 
-/// Posts puts that differ from the memory's content, as many as one call takes.
+/// Fills the source with `byte` and posts 16 puts of it in one call, which may take fewer.
 fn flood(fixture: &dyn Fixture, pair: &mut Pair, byte: u8) -> Result<(), String> {
     let size = pair.ends[0].source.bytes();
     pair.ends[0].source.write(0, &vec![byte; size]).map_err(failed("writing"))?;

@@ -10,7 +10,7 @@
 //! assert!(report.passed(), "{report}");
 //! ```
 //!
-//! Every point has a fixture of its own, and waits no longer than the fixture's patience.
+//! Every point has a fixture of its own. No single wait is longer than the fixture's patience.
 
 #![forbid(unsafe_code)]
 

@@ -268,7 +268,7 @@ impl Pair {
         }
     }
 
-    /// Polls until everything under way has happened.
+    /// Polls both ends `SETTLED` times, so that everything under way has happened.
     pub(crate) fn settle(&mut self, fixture: &dyn Fixture) -> Result<(), String> {
         for _ in 0..SETTLED {
             self.poll(fixture.now())?;

@@ -29,9 +29,10 @@ struct State {
     refuses: AtomicBool,
     ends: AtomicBool,
     made: AtomicU64,
-    /// Number of bytes that are forwarded before a connection is cut; 0 means never.
+    /// Number of bytes that a connection forwards in one direction before it is cut; 0 means never.
     cut_after: AtomicU64,
-    /// Number of bytes that are forwarded before one bit is changed, once; 0 means never.
+    /// Number of bytes that a connection forwards in one direction before one bit is changed, once
+    /// for all connections; 0 means never.
     spoil_after: AtomicU64,
     records: AtomicBool,
     /// Bytes that were forwarded during recording.
@@ -126,7 +127,7 @@ impl Proxy {
         self.state.spoil_after.store(bytes, Ordering::Relaxed);
     }
 
-    /// Returns whether the bit was changed.
+    /// Returns whether no change of a bit is due: it was made, or none was requested.
     #[must_use]
     pub fn has_spoilt(&self) -> bool {
         self.state.spoil_after.load(Ordering::Relaxed) == 0

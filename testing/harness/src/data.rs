@@ -47,7 +47,7 @@ struct Seat<'a> {
     ranks: usize,
 }
 
-/// Returns blocks of uneven lengths, the last one first, with gaps between them.
+/// Returns blocks of these lengths, in memory in reverse order and with a gap before each.
 fn scattered(counts: Vec<usize>) -> Places {
     let mut end = 0;
     let mut places: Places = counts
@@ -283,7 +283,8 @@ fn run_apart(
     (output, wanted)
 }
 
-/// Runs a case in place; returns the actual and the expected bytes of the output's blocks.
+/// Runs a case in place; returns the actual and the expected bytes of the buffer. Bytes outside the
+/// output's blocks are not checked; on a rank without an output, all bytes must stay unchanged.
 fn run_in_place(
     communicator: &mut Communicator,
     call: &Call<'_>,

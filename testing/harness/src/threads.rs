@@ -7,7 +7,8 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longest time that a test's ranks may take: far more than they need on a busy machine.
+/// Longest time that a test's ranks may take: far more than they need on a busy machine. In the
+/// deep tier they may take five times as long.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Returns a configuration with which a defect ends as an error long before [`PATIENCE`].

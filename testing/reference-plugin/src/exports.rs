@@ -46,13 +46,13 @@ fn on(handle: *mut c_void, work: impl FnOnce(&'static Plugin) -> Outcome<()>) ->
     })
 }
 
-/// Returns the place that a result is written to, or an error if the pointer is null.
+/// Returns the memory that a result is written to, or an error if the pointer is null.
 ///
 /// # Safety
 ///
 /// The pointer is null or points to room for one `T`.
 pub(crate) unsafe fn place<'a, T>(pointer: *mut T) -> Outcome<&'a mut MaybeUninit<T>> {
-    // SAFETY: as above; the place may be uninitialized.
+    // SAFETY: as above; the memory may be uninitialized.
     unsafe { pointer.cast::<MaybeUninit<T>>().as_mut() }.ok_or(NcclResult::INVALID_ARGUMENT)
 }
 
@@ -228,7 +228,8 @@ pub(crate) unsafe extern "C" fn register(
     })
 }
 
-/// Refuses every registration, as the properties announce: sockets cannot reach device memory.
+/// Refuses every registration unless a fault is planted, as the properties announce: sockets
+/// cannot reach device memory.
 pub(crate) unsafe extern "C" fn register_dma_buf(
     comm: *mut c_void,
     data: *mut c_void,
@@ -257,7 +258,7 @@ pub(crate) unsafe extern "C" fn deregister(
     on(comm, |plugin| plugin.deregister(number(comm), number(registration)))
 }
 
-/// Refuses every call: the plugin has no device side.
+/// Refuses every call unless a fault is planted: the plugin has no device side.
 pub(crate) unsafe extern "C" fn device_registration(
     comm: *mut c_void,
     _registration: *mut c_void,

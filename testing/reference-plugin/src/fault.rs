@@ -57,7 +57,8 @@ pub(crate) enum Fault {
     BusIdAsPath,
     /// Requests with a profiler event are refused.
     RefusesEvents,
-    /// The profiler callback is called for every send, with or without an event.
+    /// The profiler callback is called for every send, and for every buffer of a receive that has
+    /// events, even where the event is null.
     StrayEvents,
     /// The plugin has no device, which is no violation.
     NoDevices,

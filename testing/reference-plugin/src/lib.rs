@@ -4,9 +4,10 @@
 //!
 //! # Wire format
 //!
-//! The connecting side first sends a hello: the listener's random token. Then come messages, one
-//! after the other. Each message is a frame of fixed length with size, tag and first bytes,
-//! followed by the remaining bytes if there are any (`frame.rs`). The receiver sends nothing back.
+//! The connecting side first sends a hello: a constant and the listener's random token. Then come
+//! messages, one after the other. Each message is a frame of fixed length with size, tag and first
+//! bytes, followed by the remaining bytes if there are any (`frame.rs`). The receiver sends nothing
+//! back.
 //!
 //! # Progress
 //!

@@ -1,5 +1,5 @@
 //! Connections before they carry messages: listeners, which strangers cannot disturb, and
-//! connection attempts. Only planted faults block.
+//! connection attempts. Calls block only under planted faults.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -17,7 +17,8 @@ use crate::outcome::Outcome;
 
 /// Deadline for the hello of an accepted connection.
 const HELLO_DEADLINE: Duration = Duration::from_secs(5);
-/// Most accepted connections without a hello; the oldest are dropped first.
+/// Largest number of accepted connections without a complete hello; beyond it, the oldest is
+/// dropped.
 const STRANGERS_MAX: usize = 256;
 /// Largest number of connections that one call accepts.
 const TAKEN_MAX: usize = 64;

@@ -8,8 +8,8 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 /// Number of locks; many, so that communicators do not wait for each other.
 const SHARDS: usize = 64;
 
-/// Next number. Numbers are unique across registries, so that no registry finds a handle of the
-/// wrong kind. Small numbers have a meaning of their own.
+/// Next number. Numbers are unique across registries, so that no registry finds an object of the
+/// wrong kind. Small numbers are left out: NCCL gives 0 and 1 a meaning of their own.
 static NEXT: AtomicU64 = AtomicU64::new(4096);
 
 type Shard<T> = BTreeMap<u64, Arc<T>>;

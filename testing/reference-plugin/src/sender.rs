@@ -14,7 +14,7 @@ use crate::memory::{Registration, Span};
 use crate::outcome::Outcome;
 use crate::slots::{Slots, Ticket};
 
-/// Most sends: one for each buffer of the peer's requests to receive.
+/// Largest number of sends: one for each buffer of the peer's requests to receive.
 const SENDS_MAX: usize = REQUESTS_MAX * GROUP_MAX;
 
 /// Request of a send.

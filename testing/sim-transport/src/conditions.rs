@@ -25,7 +25,7 @@ impl Cut {
     }
 }
 
-/// Conditions of a world; probabilities are per put.
+/// Conditions of a world. Probabilities are per put, that of loss is per transmission.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conditions {
     /// One-way latency without load.

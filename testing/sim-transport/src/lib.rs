@@ -3,8 +3,8 @@
 //! A [`World`] joins a few ranks by links with latency, bandwidth, jitter, loss, duplication,
 //! reordering and delay spikes, all drawn from one seed; ranks can be slow, and crash. Each rank
 //! has a [`Device`](ccl_core::transport::Device) of its own, whose lanes move real bytes. Time
-//! advances only from one event to the next: a run of many virtual seconds takes real microseconds,
-//! and the same seed gives the same run.
+//! jumps from one event to the next, so virtual time in which nothing happens costs no real time.
+//! The same seed gives the same run.
 //!
 //! A reliable transport hides loss and duplication, and so does this one: a lost put is sent again
 //! after a timeout and arrives late, and a duplicate is dropped. Other effects are visible: puts

@@ -18,13 +18,13 @@ use ccl_core::random::Random;
 pub struct Stats {
     /// Puts taken from lanes.
     pub puts: u64,
-    /// Lost transmissions, each of which was repeated.
+    /// Lost transmissions. Each was repeated, unless the limit of retransmissions was reached.
     pub lost: u64,
     /// Duplicates that were dropped.
     pub duplicates: u64,
-    /// Puts that arrived before one posted earlier on the same endpoint.
+    /// Puts that arrived after one posted later on the same endpoint.
     pub overtakings: u64,
-    /// Puts that were dropped because an end was gone.
+    /// Puts that were dropped because an end or their memory was gone.
     pub void: u64,
     /// Puts whose local bytes changed before the put was done, which the contract forbids: a
     /// retransmission after a lost acknowledgement would have sent other bytes.

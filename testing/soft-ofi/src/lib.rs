@@ -56,7 +56,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Returns a provider like AWS's, with writes in hardware.
+    /// Returns the properties of a provider like AWS's, with writes in hardware.
     #[must_use]
     pub fn efa(seed: u64) -> Limits {
         Limits {
@@ -75,7 +75,7 @@ impl Limits {
         }
     }
 
-    /// Returns a provider over sockets, whose requests complete early.
+    /// Returns the properties of a provider over sockets, whose requests may complete early.
     #[must_use]
     pub fn sockets(seed: u64) -> Limits {
         Limits {

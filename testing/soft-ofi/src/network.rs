@@ -89,7 +89,7 @@ pub(crate) type Target = (u64, u64, Option<u64>);
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) from: u32,
-    /// The peer's address.
+    /// Number of the peer's endpoint.
     pub(crate) to: u32,
     pub(crate) flags: u64,
     pub(crate) context: usize,

@@ -58,8 +58,8 @@ impl Default for Limits {
     }
 }
 
-/// Software device; dropping it removes it from the table. Opened contexts stay until they are
-/// closed.
+/// Software device; dropping it removes it from the list of devices. Opened contexts stay until
+/// they are closed.
 #[derive(Debug)]
 pub struct SoftDevice {
     id: u32,

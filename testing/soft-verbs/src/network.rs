@@ -165,7 +165,7 @@ impl Network {
         sends.map(|send| send.what.bytes()).sum()
     }
 
-    /// Returns a new number for a device, key, queue or queue pair.
+    /// Returns a new number, which no other object has.
     pub(crate) fn next_id(&mut self) -> u32 {
         self.last_id += 1;
         self.last_id

@@ -7,7 +7,7 @@ use crate::objects;
 
 /// Largest number of steps of progress for each poll of a queue.
 const STEPS: usize = 8;
-/// Number of attempts for each retry if the receiver is not ready.
+/// Number of attempts that count as one retry while the receiver is not ready.
 const ASKS_PER_RETRY: u32 = 64;
 /// Retry count that means to retry forever.
 const FOR_EVER: u8 = 7;

@@ -21,7 +21,7 @@ pub(crate) fn show(json: bool) -> Result<(), Box<dyn Error>> {
         let _ = writeln!(out, "    {} [default {}{agreed}]", tunable.doc, tunable.default);
     }
     let _ =
-        writeln!(out, "\nWhat FERROCCL_TRANSPORT can name, in the order in which auto takes it:");
+        writeln!(out, "\nValues of FERROCCL_TRANSPORT, in the order in which `auto` tries them:");
     for (place, reach) in [("within hosts", Reach::Host), ("between hosts", Reach::Network)] {
         let names = transports::of_reach(reach).into_iter().map(|kind| match kind.adapters {
             true => format!("{} (with adapters)", kind.name),

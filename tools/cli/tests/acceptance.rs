@@ -27,7 +27,7 @@ struct Claim {
 /// Largest difference between a line and the number expected.
 #[derive(Clone, Copy)]
 enum Slack {
-    /// Less than half of the last digit.
+    /// Half a unit of the last digit at most.
     Rounded,
     /// Less than one unit of the last digit: the source cut off further digits.
     Cut,

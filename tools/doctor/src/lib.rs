@@ -22,8 +22,8 @@ pub use checks::CHECKS;
 pub use finding::{Finding, Verdict};
 pub use host::{Host, Job};
 
-/// Time after which a check is given up. Checks that only read files take far less; only a check
-/// that waits for a silent device or peer takes longer.
+/// Time after which a check is given up. Checks that only read files take far less, but one that
+/// waits for a silent device may never end.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// A check: a name, and a function from a machine to findings.

@@ -113,7 +113,8 @@ impl Files {
         Ok(printable(text.trim_matches(|c: char| c.is_whitespace() || c == '\0')))
     }
 
-    /// Returns the text of a file as `Files::read` does, or `None` if there is none.
+    /// Returns the text of a file as `Files::read` does; `None` if the file cannot be read or has
+    /// no text.
     pub fn text(&self, path: &str) -> Option<String> {
         self.read(path).ok().filter(|text| !text.is_empty())
     }

@@ -67,8 +67,9 @@ pub struct Crossed {
 ///
 /// # Errors
 ///
-/// When a host does not exist or is given twice; when the collective or the algorithm is unknown;
-/// when the counted traffic has more ranks than the hosts have places.
+/// When a host does not exist or is given twice; when the collective has no such algorithm, no
+/// blocks of equal length, or too few bytes; when there are too many ranks or pairs of ranks; when
+/// the counted traffic has more ranks than the hosts have seats.
 pub fn find(sends: &Sends<'_>, topology: &Topology, given: &[u32]) -> Result<Placement, String> {
     let hosts = places(topology, given)?;
     let (bytes, what) = match sends {
@@ -81,7 +82,7 @@ pub fn find(sends: &Sends<'_>, topology: &Topology, given: &[u32]) -> Result<Pla
                     hosts.len()
                 ));
             }
-            ((*bytes).clone(), format!("what {name} counted"))
+            ((*bytes).clone(), format!("traffic of {name}"))
         }
         Sends::Collective { collective, bytes, algorithm } => {
             let size = quantity::show(*bytes as f64, Unit::Bytes);
@@ -229,7 +230,7 @@ impl fmt::Display for Placement {
         let Placement { what, topology, ranks, hosts, crossings, order } = self;
         writeln!(f, "{what}, {ranks} ranks on {hosts} hosts of {topology}\n")?;
         let show = |bytes: u64| quantity::show(bytes as f64, Unit::Bytes);
-        let head = ["crosses between", "as given", "reordered", "of it"].map(str::to_owned);
+        let head = ["crosses between", "as given", "reordered", "remaining"].map(str::to_owned);
         let row = |crossed: &Crossed| {
             let Crossed { between, before_bytes, after_bytes } = crossed;
             let share = *after_bytes as f64 / (*before_bytes).max(1) as f64;

@@ -68,7 +68,8 @@ pub struct Estimate {
 ///
 /// # Errors
 ///
-/// When the collective has no blocks of equal length, or the cluster has fewer hosts.
+/// When the collective has no blocks of equal length, or fewer bytes than an element per block;
+/// when the cluster has fewer hosts than wanted, too many ranks, or a network of unknown bandwidth.
 pub fn plan(wanted: &Wanted<'_>) -> Result<Plan, String> {
     let Wanted { collective, bytes, data_type, topology, .. } = *wanted;
     let scene = Scene::of(topology, wanted.hosts)?;

@@ -46,7 +46,7 @@ const SECONDS: [(&str, f64); 6] =
 ///
 /// # Errors
 ///
-/// When the text is not a number of the unit; the error names valid units.
+/// When the text has no digits, or its unit is unknown; the latter error names valid units.
 pub(crate) fn parse(text: &str, unit: Unit) -> Result<f64, String> {
     let wrong = |advice: &str| format!("{text:?} is not such a quantity: {advice}");
     // The longest prefix that is a number: the rest is its unit.
@@ -95,7 +95,9 @@ fn rate(suffix: &str, of: &impl Fn(&[(&str, f64)], &str) -> Option<f64>) -> Opti
     }
 }
 
-/// Formats a number with five digits, without trailing zeros after the decimal point.
+/// Formats a number with five significant digits, or with all digits before the decimal point if
+/// these are more. Trailing zeros after the point are left out. Numbers below 1e-5 or from 1e12 on
+/// have an exponent.
 fn digits(value: f64) -> String {
     let magnitude = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
     if !(-5..12).contains(&magnitude) {

@@ -75,7 +75,7 @@ impl Arguments {
         self.library.as_deref().unwrap_or(Path::new(""))
     }
 
-    /// Returns the time that a point may take: `patience` times the usual one.
+    /// Returns the time that a point may take: `patience` times `--timeout`.
     pub(crate) fn timeout(&self, patience: u32) -> Duration {
         self.timeout * patience
     }

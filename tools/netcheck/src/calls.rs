@@ -382,8 +382,8 @@ impl Calls {
         (result, number(request))
     }
 
-    /// Receives a group and returns the request, or 0 if the plugin cannot take it now. Before the
-    /// call, the place of the request holds `preset`. At most [`GROUP_MAX`] parts are used.
+    /// Receives a group and returns the request, or 0 if the plugin cannot take it now. The request
+    /// pointer holds `preset` before the call. At most [`GROUP_MAX`] parts are used.
     pub(crate) fn irecv(
         &self,
         comm: Opaque,

@@ -80,8 +80,9 @@ unsafe extern "C" fn log(
     }
 }
 
-/// Formats a text with integers and strings. Widths and precisions are left out. Returns `None` if
-/// the format has other conversions, or too many.
+/// Formats a text with integers, characters, pointers and strings. Flags, widths and precisions of
+/// numbers are ignored. Returns `None` if the format has other conversions or too many, a `*`, or a
+/// string with a precision.
 fn expand(format: &str, arguments: [usize; ARGUMENTS_MAX]) -> Option<String> {
     let mut text = String::new();
     let mut arguments = arguments.into_iter();

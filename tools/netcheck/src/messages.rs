@@ -38,7 +38,7 @@ pub(crate) enum ChildMessage {
     Step(String),
     /// Value for its peer.
     Tell(Value),
-    /// Line that the plugin wrote to NCCL's log.
+    /// Warning that the plugin wrote to NCCL's log.
     Log(String),
     /// Text to show beside the outcome.
     Note(String),

@@ -215,7 +215,7 @@ impl Comm {
         self.irecv_over(parts, 0)
     }
 
-    /// Receives a group as `Comm::irecv` does, with `preset` in the place of the request.
+    /// Receives a group as `Comm::irecv` does; the request pointer holds `preset` before the call.
     pub(crate) fn irecv_over(
         &self,
         parts: &[Part],

@@ -46,7 +46,7 @@ unsafe extern "C" fn observe(
     _kind: i64,
     _description: *mut c_void,
 ) -> NcclResult {
-    // SAFETY: the plugin has a place for the name.
+    // SAFETY: the plugin has room for the name.
     let name = unsafe { name.as_mut() };
     let own = ptr::with_exposed_provenance_mut(event());
     let wrong = match (name, what) {
@@ -78,7 +78,7 @@ mod tests {
         let mut name = ptr::null_mut();
         let place = &raw mut name;
         let tell = |what, parent| {
-            // SAFETY: there is a place for the name.
+            // SAFETY: there is room for the name.
             let result = unsafe { observe(place, what, parent, 0, ptr::null_mut()) };
             assert_eq!(result, NcclResult::SUCCESS);
             verify()

@@ -81,7 +81,7 @@ impl Line {
         format!("rests on {}, which {became}", self.point)
     }
 
-    /// Returns whether the contract is broken.
+    /// Returns whether the point failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.outcome == "failed"
     }

@@ -20,8 +20,8 @@ use crate::net::Net;
 use crate::stop::{Outcome, Stop, demand, failed, skipped};
 use crate::watch::Watch;
 
-/// Time limit, on most machines, of a call that must not block. One slower call is forgiven: the
-/// machine may have been busy.
+/// Time limit, on most machines, of a call that must not block. One call may take up to ten times
+/// as long: the machine may have been busy.
 const PROMPT: Duration = Duration::from_millis(100);
 /// Time after which such a call counts as stuck, on most machines.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);

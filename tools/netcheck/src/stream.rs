@@ -21,7 +21,7 @@ impl Stream {
         Stream { sizes: vec![bytes; messages], in_flight: 8, seed: 1 }
     }
 
-    /// Returns a stream of messages of odd sizes from 0 to `bytes_max`.
+    /// Returns a stream of messages of irregular sizes from 0 to `bytes_max`.
     pub(crate) fn of_odd_sizes(messages: usize, bytes_max: usize, seed: u64) -> Stream {
         let size = |index: usize| (index.wrapping_mul(7919) + 13 * index * index) % (bytes_max + 1);
         Stream { sizes: (0..messages).map(size).collect(), in_flight: 8, seed }

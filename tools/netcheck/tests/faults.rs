@@ -32,7 +32,7 @@ mod faults {
         String::from_utf8_lossy(bytes).into_owned()
     }
 
-    /// Returns the points that failed, with the reasons; all others passed or were skipped.
+    /// Returns the points that failed, with the reasons. Asserts that the exit status agrees.
     fn failures(plugin: &Path, fault: &str, arguments: &[&str]) -> Vec<(String, String)> {
         let arguments = [arguments, &["--skip-performance", "--json", "-"]].concat();
         let output = netcheck(plugin, fault, &arguments);

@@ -1,6 +1,6 @@
 //! A communicator of threads in one process, for tests. It moves and reduces real data in the
-//! simplest way, with code of its own, so that the perf programs are not tested against their own
-//! code.
+//! simplest way. Only element formats and buffer layouts are shared with the perf programs; the
+//! rest is code of its own, so that the programs are not tested against themselves.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};

@@ -153,9 +153,10 @@ pub fn counts_of_size(
     }
 }
 
-/// Returns the elements from one rank to another when each rank sends `elements` in all. The count
-/// is proportional to the receiver's distance ahead of the sender, plus one. Every rank sends and
-/// receives the same total, and can compute its row and its column by itself.
+/// Returns the number of elements from one rank to another when each rank sends at most `elements`
+/// in all. The count is proportional to the receiver's distance ahead of the sender, plus one, and
+/// rounded down to a multiple of `quantum`. Every rank sends and receives the same total, and can
+/// compute its row and its column by itself.
 #[must_use]
 pub fn skewed_count(
     elements: usize,

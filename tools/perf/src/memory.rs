@@ -81,7 +81,8 @@ impl GuardedBuffer {
         Ok(GuardedBuffer { storage: Storage::Plain(storage), start })
     }
 
-    /// Moves the bytes to the memory that `register` returns.
+    /// Passes the memory to `register` and keeps the result, in which the bytes must have the same
+    /// address.
     ///
     /// # Errors
     /// The error of `register`.

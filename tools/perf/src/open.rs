@@ -43,7 +43,7 @@ pub fn open(options: &Options) -> Result<Box<dyn Subject>, SubjectError> {
     Ok(Box::new(Communicator::from_environment_with(config)?))
 }
 
-/// Returns the first elements of consecutive blocks.
+/// Returns the index of the first element of each block, where blocks are consecutive.
 fn starts(counts: &[usize]) -> Vec<usize> {
     let add = |sum: &mut usize, &count: &usize| {
         let start = *sum;

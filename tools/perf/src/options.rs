@@ -9,7 +9,7 @@ use clap::builder::TypedValueParser as _;
 use super::sizes::{Step, parse_size};
 use ferroccl::launch::LOCAL_RANKS_MAX;
 
-/// Largest number of iterations, and of calls in one: each timed iteration keeps a sample.
+/// Largest number of iterations, each of which may keep a sample, and of calls in an iteration.
 const COUNT_MAX: i64 = 10_000_000;
 
 /// Choice of one value, or of all values (`all`).
@@ -130,7 +130,8 @@ pub struct Options {
     #[arg(short = 'a', long = "average", value_name = "MODE", default_value = "1",
           value_parser = average)]
     pub average: Average,
-    /// 1: register the buffers once for the run, which RDMA needs for messages without a copy
+    /// 1: register the buffers once for the run; RDMA then needs no copy for messages under
+    /// 256 KiB either
     #[arg(short = 'R', long = "local_register", value_name = "MODE", default_value_t = 0,
           value_parser = clap::value_parser!(u8).range(0..=1))]
     pub register: u8,

@@ -343,7 +343,8 @@ fn complain(name: &str, error: &dyn std::fmt::Display, status: ExitCode) -> Exit
     status
 }
 
-/// Starts or joins the ranks and runs `measure`, which returns the number of wrong measurements.
+/// Starts or joins the ranks and runs `measure`, which returns 0 if no result is wrong and no path
+/// is slower than a baseline.
 fn run(
     program: Program,
     options: &Options,

@@ -122,8 +122,8 @@ pub fn least(old: usize, new: usize) -> f64 {
         .longer(&numbers(0, old).collect::<Vec<_>>(), &numbers(old, new).collect::<Vec<_>>())
 }
 
-/// Corrects the probabilities of many tests: those not above a level are alarms, and the
-/// probability of any false alarm among them is not above that level.
+/// Corrects the probabilities of many tests. If each corrected probability that is not above a
+/// level counts as an alarm, the probability of any false alarm is not above that level either.
 #[must_use]
 pub fn holm(probabilities: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..probabilities.len()).collect();

@@ -62,8 +62,9 @@ pub enum Step {
 }
 
 impl Step {
-    /// Returns the size after `bytes`; `None` past the end of the address space. A factor cannot
-    /// leave zero, so the size after zero is 8 bytes, where every type has an element.
+    /// Returns the size after `bytes`; `None` past the end of the address space. Zero multiplied by
+    /// a factor stays zero, so the size after zero is then 8 bytes, which hold an element of any
+    /// type.
     #[must_use]
     pub fn after(self, bytes: usize) -> Option<usize> {
         match self {
@@ -86,7 +87,7 @@ impl Step {
     }
 }
 
-/// Returns the sizes from `min` to `max`, both included if the step meets them.
+/// Returns the sizes from `min` on; `max` is included if a step meets it.
 pub fn sweep(min: usize, max: usize, step: Step) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(min), move |&bytes| step.after(bytes))
         .take_while(move |&bytes| bytes <= max)

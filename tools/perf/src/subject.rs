@@ -134,9 +134,9 @@ pub enum Shape<'a> {
     },
 }
 
-/// Memory of one call: raw bytes of the element type. As in nccl-tests, all ranks have buffers of
-/// the same shape: a rank that is not the root also has an output (which stays untouched) and an
-/// input (which is not read).
+/// Memory of one call: raw bytes of the element type. For [`Shape::Even`], as in nccl-tests, all
+/// ranks have buffers of the same size: a rank that is not the root also has an output (which stays
+/// untouched) and an input (which is not read).
 #[derive(Debug)]
 pub enum Buffers<'a> {
     /// Separate input and output.

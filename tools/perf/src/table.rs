@@ -80,8 +80,8 @@ pub fn columns() -> String {
     )
 }
 
-/// Returns one row with its line end. A collective without an in-place form has `nan` as its times,
-/// and `N/A` as the number of wrong elements.
+/// Returns one row with its line end. A collective without an in-place form has `nan` as its
+/// in-place time and bandwidths, and `N/A` as the number of wrong elements.
 #[must_use]
 pub fn row(row: &Row) -> String {
     let mut text = format!(
@@ -186,7 +186,8 @@ pub fn footer(program: &str, failed: u64, average_bus_gbps: f64) -> String {
     )
 }
 
-/// Formats a number with up to two decimals, as many as fit into `width` columns.
+/// Formats a number with up to two decimals, as many as fit into `width` columns. A number whose
+/// integer part does not fit is exponential.
 #[must_use]
 pub fn fitted(value: f64, width: usize) -> String {
     if value.is_nan() {

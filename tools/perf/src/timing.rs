@@ -120,8 +120,8 @@ fn microseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// Returns the percentiles of one rank's samples, each of which is a sample (statistics call this
-/// the nearest-rank method); `mean_us` is the mean of the samples.
+/// Returns the percentiles of one rank's samples by the nearest-rank method: each percentile is one
+/// of the samples. `mean_us` is the mean of the samples.
 #[must_use]
 pub fn summary(mut samples_us: Vec<f64>) -> Times {
     samples_us.sort_by(f64::total_cmp);

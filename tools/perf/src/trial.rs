@@ -108,7 +108,7 @@ impl Trial<'_> {
         self.prepared(in_place).run(subject, memory)
     }
 
-    /// Prepares the call for repetition: the timed loop has only the calls.
+    /// Prepares the call for repetition, so that the timed loop does nothing but call.
     #[must_use]
     pub fn prepared(&self, in_place: bool) -> Prepared<'_> {
         let layout = self.layout();
@@ -145,8 +145,9 @@ impl Trial<'_> {
         memory.output.arm(output_bytes);
     }
 
-    /// Counts wrong elements after a call that [`prepare`](Self::prepare) prepared with the same
-    /// arguments: in the output and the input (which must not change), and overwritten guard bytes.
+    /// Counts wrong elements and overwritten guard bytes after a call that
+    /// [`prepare`](Self::prepare) prepared with the same arguments. Checks the output and, unless
+    /// the call was in place, the input, which must not change.
     #[must_use]
     pub fn wrong(&self, memory: &Memory, repetition: u64, in_place: bool) -> u64 {
         let layout = self.layout();

@@ -12,7 +12,7 @@ pub enum Unit {
     None,
     /// Bytes, in powers of two.
     Bytes,
-    /// Microseconds, in the unit with the shortest text: 20 ms.
+    /// Microseconds, shown as ns, µs, ms or s by their size: 20 ms.
     Microseconds,
 }
 
@@ -133,8 +133,8 @@ fn number(value: f64) -> String {
         0.0 => "0".to_owned(),
         v if !(1e-3..1e6).contains(&v) => format!("{value:.0e}"),
         v if v >= 10.0 || value.fract() == 0.0 => format!("{value:.0}"),
-        v if v >= 0.1 => format!("{value:.1}"),
-        _ => format!("{value:.3}"),
+        v if v >= 1.0 => format!("{value:.1}"),
+        _ => format!("{value:.4}").trim_end_matches('0').to_owned(),
     }
 }
 
@@ -156,6 +156,7 @@ mod tests {
             ["10 µs", "100 µs", "1 ms", "10 ms", "100 ms"]
         );
         assert_eq!(texts(&[0.3, 11.2], false, Unit::None), ["0", "2", "4", "6", "8", "10", "12"]);
+        assert_eq!(texts(&[0.3], false, Unit::None)[..4], ["0", "0.05", "0.1", "0.15"]);
         assert_eq!(texts(&[-0.3, 0.5], false, Unit::None).first().unwrap(), "-0.3");
         assert_eq!(texts(&[], true, Unit::None), ["1", "10"]);
         assert_eq!(texts(&[100.0, f64::NAN, 0.0], true, Unit::None), ["100", "1000"]);

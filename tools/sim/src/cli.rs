@@ -360,7 +360,7 @@ mod tests {
             ("ferroccl sim --scenario job --set racks=64,mib=65536", "million steps"),
             ("ferroccl sim --scenario f14 --work 0", "streams would take"),
             ("ferroccl sim --replay x --on superpod-256 --hosts 2 --work 0", "million steps"),
-            ("ferroccl sim --scenario f12 --on p5", "run one of these on any: job"),
+            ("ferroccl sim --scenario f12 --on p5", "run one that works on any network: job"),
             ("ferroccl sim --scenario schemes --on p5", "schemes needs 2; take another"),
             ("ferroccl sim --scenario job --on h100", "no switches between hosts"),
             ("ferroccl sim --scenario job --on p6", "there is no file p6"),

@@ -52,8 +52,8 @@ pub enum SimError {
     },
     /// An error for an experiment that runs on the paper's own network only.
     #[error(
-        "{scenario} tries what the paper says of its own network; leave out --on, or run one of \
-         these on any: {which}"
+        "{scenario} tries what the paper says of its own network; leave out --on, or run one that \
+         works on any network: {which}"
     )]
     OwnNetwork {
         /// Name of the experiment.
@@ -94,7 +94,8 @@ pub enum SimError {
         /// Reason, and what to do.
         reason: String,
     },
-    /// A deadlock: nothing moves, but some ranks are not done.
+    /// A simulation that does not end: nothing moves, or the time limit has passed, but some ranks
+    /// (or streams, or flows) are not done.
     #[error(
         "after {after_s:.6} s nothing moves and {open} of {ranks} ranks are not done; rank {rank} \
          waits: {waiting}. That is an error of the simulator or of the schedule: please report it \
@@ -103,13 +104,13 @@ pub enum SimError {
     Stuck {
         /// Time simulated until then, in seconds.
         after_s: f64,
-        /// Number of ranks that are not done.
+        /// Number of ranks, streams or flows that are not done.
         open: usize,
-        /// Number of ranks in all.
+        /// Number of ranks, streams or flows in all.
         ranks: usize,
-        /// A rank that is not done.
+        /// A rank that is not done; of streams or flows, the index of one.
         rank: u32,
-        /// Description of what the rank waits for.
+        /// Description of what this rank, stream or flow waits for.
         waiting: String,
     },
 }

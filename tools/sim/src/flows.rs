@@ -1,10 +1,10 @@
 //! Event-driven simulation of flows on links, with the rates of [`Shares`]: when each flow ends.
 //!
 //! Rates are recomputed when flows begin or end, but at most once every [`Flows::settle_s`]. Until
-//! then, a new flow gets the capacity left on its links, and the rate of an ended flow stays
-//! unused, so that no link exceeds its capacity. With an interval of 0 the result is exact; an
-//! interval of a small part of a flow's time is much faster if thousands of flows end one after
-//! another.
+//! then, a new flow gets the capacity left on its links, that of ended flows included, and the
+//! other flows keep their rates, so that no link exceeds its capacity. With an interval of 0 the
+//! result is exact; an interval of a small part of a flow's time is much faster if thousands of
+//! flows end one after another.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

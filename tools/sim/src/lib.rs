@@ -4,14 +4,15 @@
 //! description ([`network::Plan::of`]). A flow takes a path of links ([`routing`]) and shares each
 //! link with others ([`flows`], [`shares`]). Traffic, from coarse to fine:
 //!
-//! * [`streams`]: messages from NIC to NIC, for questions about routing; [`workload`] makes them of
-//!   the schedules of a collective;
+//! * [`streams`]: messages from NIC to NIC, for questions about routing; [`workload`] derives the
+//!   streams from the schedules of a collective;
 //! * [`queues`]: fluids from queue to queue, for questions about pauses and congestion control;
-//! * [`collective`]: messages of the real executions, of all ranks or of some that stand for all.
+//! * [`collective`]: the messages of a collective's programs, run by all ranks, or by some that
+//!   stand for all.
 //!
 //! [`scenario`] has the experiments; [`measure`] and [`report`] describe their results. Except for
-//! the command line (feature `cli`), no code here uses a clock or the operating system. The same
-//! seed gives the same output, byte for byte.
+//! the command line ([`run`]), no code here uses a clock or the operating system. The same seed
+//! gives the same output, byte for byte.
 
 #![forbid(unsafe_code)]
 

@@ -7,8 +7,8 @@ use crate::network::{Link, Network};
 /// Distribution of an amount over the uplinks of a tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Striping {
-    /// Largest amount over the mean of a switch's uplinks, averaged over the switches that carry
-    /// any: the paper's max-to-mean ratio (MMR). 1 is even.
+    /// Largest amount of a switch's uplinks divided by their mean, averaged over the switches that
+    /// carry any: the paper's max-to-mean ratio (MMR). 1 is even.
     pub max_to_mean: f64,
     /// Largest max-to-mean ratio of a switch.
     pub max_to_mean_worst: f64,
@@ -76,8 +76,8 @@ pub fn standard_error(values: &[f64]) -> Option<f64> {
     (values.len() > 1).then(|| (squares / (many - 1.0) / many).sqrt())
 }
 
-/// Returns the least value that a part `part` of all values does not exceed: 0.5 for the median.
-/// Returns 0 without values.
+/// Returns the least of the values such that at least the part `part` of all values is no greater;
+/// 0.5 gives the median. Returns 0 without values.
 #[must_use]
 pub fn quantile(values: &[f64], part: f64) -> f64 {
     let mut sorted = values.to_vec();

@@ -2,8 +2,8 @@
 //!
 //! All rates grow equally until a link is full; then the rates of its flows are fixed and the
 //! others keep growing. The result is the only allocation where no flow can get more without taking
-//! from a flow with less. A flow that is spread over several paths puts only a part of its rate (a
-//! *weight*) on each link. A flow may also have its own limit.
+//! from a flow with as much or less. A flow that is spread over several paths puts only a part of
+//! its rate (a *weight*) on each link. A flow may also have its own limit.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

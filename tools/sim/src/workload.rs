@@ -107,7 +107,7 @@ impl Job {
         jobs
     }
 
-    /// Returns the hosts of the job's ranks.
+    /// Returns the placement of the job's ranks on its hosts, numbered from 0 within the job.
     #[must_use]
     pub fn layout(&self, ranks_per_host: u32) -> Hosts {
         let names: Vec<u32> = (0..self.hosts.len() as u32 * ranks_per_host)

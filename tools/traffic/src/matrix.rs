@@ -28,7 +28,8 @@ const FILE_BYTES_MAX: u64 = 1 << 30;
 pub const RANKS_MAX: u32 = 1 << 18;
 /// Largest number of intervals: memory has an entry for each up to the last, even without lines.
 pub const INTERVALS_MAX: usize = 1 << 20;
-/// Largest number of pairs of ranks that are written in one interval.
+/// Largest number of pairs of ranks with traffic; in a replayed job, those of all intervals added
+/// up.
 pub const PAIRS_MAX: usize = 1 << 24;
 const COLUMNS: &str = "interval,source,destination,bytes";
 
@@ -36,7 +37,8 @@ const COLUMNS: &str = "interval,source,destination,bytes";
 ///
 /// # Errors
 ///
-/// When the file cannot be read, or is not a traffic matrix; the error has the line and a remedy.
+/// When the file cannot be read, or is not a traffic matrix. An error in a line names the line, one
+/// in a row of JSON the row.
 pub fn read(path: &str) -> Result<Traffic, String> {
     let mut bytes = Vec::new();
     let read = match path {
@@ -58,7 +60,8 @@ pub fn read(path: &str) -> Result<Traffic, String> {
 ///
 /// # Errors
 ///
-/// When the text is not a traffic matrix; the error has the line and a remedy.
+/// When the text is not a traffic matrix. An error in a line names the line, one in a row of JSON
+/// the row.
 pub fn parse(name: &str, text: &str) -> Result<Traffic, String> {
     // Some editors write a byte order mark.
     let text = text.trim_start_matches('\u{feff}');

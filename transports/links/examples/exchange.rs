@@ -1,5 +1,6 @@
 //! Benchmark of the engine: compares a 2-rank float32 sum all_reduce through schedule, program and
-//! mapped slots with a hand-written exchange of the same bytes. Prints medians of one run.
+//! mapped slots with a hand-written exchange of the same bytes. Prints medians of five
+//! measurements.
 //!
 //! `cargo run --release -p ccl-links --example exchange`
 

@@ -162,7 +162,7 @@ impl Links {
         self.messages.iter().flat_map(|messages| messages.flows())
     }
 
-    /// Returns the rails to each peer that has several.
+    /// Returns the rails to each connected peer; none unless the transport has several rails.
     pub fn rails(&self) -> impl Iterator<Item = (Rank, RailState)> {
         self.messages.iter().flat_map(|messages| messages.rails())
     }

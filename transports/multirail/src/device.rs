@@ -105,7 +105,8 @@ impl Device for RailsDevice {
         &self.with.caps
     }
 
-    /// Allocates memory with all devices except failed ones: links can be made without these.
+    /// Allocates memory with the first device that can, and registers it with the others. Devices
+    /// that fail are left out, because links can be made without them; a shortage is an error.
     fn allocate(&self, bytes: usize) -> Result<(Region, MrKey), TransportError> {
         let (mut keys, mut failed) = (Vec::new(), None);
         for device in &self.with.devices {

@@ -372,7 +372,7 @@ impl RailsLane {
     }
 
     /// Loses the links that have ended, after taking in all arrivals over their other rails: a peer
-    /// waits for the delivery of its puts before it leaves.
+    /// leaves only once its puts are delivered, so none of them may be dropped here.
     fn end_links(&mut self, now: Instant) {
         if self.ends.is_empty() {
             return;
@@ -502,7 +502,7 @@ impl RailsLane {
         owing.into_iter().for_each(|at| self.prove(number, at, now));
     }
 
-    /// Dials rails that have failed.
+    /// Dials the rails of a link that are down, and takes in those that have connected.
     fn dial(&mut self, number: usize, now: Instant) {
         let RailsLane { links, with, .. } = self;
         let Some(Some(link)) = links.get_mut(number) else { return };
@@ -563,7 +563,8 @@ impl RailsLane {
                 .rails
                 .get(at)
                 .is_some_and(|rail| matches!(rail.stage, Stage::Down { .. }) && rail.epoch < epoch);
-            // A rail that comes too early is dialled again.
+            // A rail that comes before this side has found it down is dropped; the peer dials it
+            // again.
             if is_awaited {
                 self.reconnect(number, at, epoch, one.connected, now);
             }
@@ -648,7 +649,7 @@ impl RailsLane {
         });
         let rail = &mut link.rails[at];
         let Some(proof) = proof else {
-            // Without shared memory there is no put that could fail.
+            // Unless both sides share memory, no put can be made, so none can fail.
             return rail.proved();
         };
         match lanes[index].post(now, &[proof]) {
@@ -825,7 +826,8 @@ impl Lane for RailsLane {
     fn forget(&mut self, at: EndpointId, mr: RemoteMr) {
         let Ok(number) = self.memory.remote(at, mr).map(|memory| memory.number) else { return };
         self.memory.release_import(at, mr);
-        // Puts that are under way may have to be repeated.
+        // Puts that are under way may have to be repeated, so the lanes below keep the memory until
+        // these puts are done.
         if let Some(Some(link)) = self.links.get_mut(at.0 as usize) {
             link.forgotten.push(number);
         }

@@ -8,8 +8,8 @@
 //!
 //! A put goes whole over the rail with the earliest expected completion, or over an idle rail on
 //! which it takes at most a microsecond. The expected time is computed from the bytes that all
-//! links of the process have under way on the rail's device, and from the rail's recently measured
-//! bandwidth.
+//! links of the [`RailsDevice`] have under way on the rail's device, and from the rail's recently
+//! measured bandwidth.
 //!
 //! # A rail that fails
 //!

@@ -298,7 +298,8 @@ impl Link {
     fn forget(&mut self, number: u32) -> Vec<Option<RemoteMr>> {
         let found = self.imports.iter().position(|import| import.number == number);
         let mut rails = found.map_or_else(Vec::new, |at| self.imports.swap_remove(at).rails);
-        // A lane below has the same handle for memory that was registered again with the same key.
+        // Another import may have the same handle on a lane below: memory that was registered again
+        // with the same key. That handle stays.
         for (rail, mr) in rails.iter_mut().enumerate() {
             let is_same = |import: &Import| mr.is_some() && import.rails.get(rail) == Some(mr);
             if self.imports.iter().any(is_same) {

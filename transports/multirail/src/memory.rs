@@ -25,7 +25,8 @@ impl Imported for Theirs {
     }
 }
 
-/// Keys of memory on each rail; none where there was no rail when the memory was shared.
+/// Keys of memory on each rail; none where the rail was down when the memory was shared, or does
+/// not reach the memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Keys {
     pub(crate) memory: Theirs,

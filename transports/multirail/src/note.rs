@@ -4,8 +4,8 @@ use ccl_core::encoding::{decode, encode};
 use ccl_core::transport::{Address, NOTE_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 
-/// Largest distance, in puts, from the oldest put that is not done to the newest. It bounds how far
-/// arrivals can be out of order, and so how many must be remembered.
+/// Largest distance on one rail, in puts, from the oldest put that is not done to the newest. It
+/// bounds how far arrivals can be out of order, and so how many must be remembered.
 pub(crate) const WINDOW: usize = 960;
 /// Largest overhead of a note, in bytes: its kind, a number, a flag and a length.
 const FIXED_BYTES: usize = 16;

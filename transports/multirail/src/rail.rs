@@ -13,7 +13,7 @@ use crate::RAILS_MAX;
 use crate::memory::LocalKeys;
 use crate::note::{ArrivalReport, RailFailure, WINDOW};
 
-/// Largest number of a put; the next number is 0.
+/// Largest number that a put can have; the put after it has number 0.
 pub(crate) const NUMBER: u64 = (1 << 36) - 1;
 /// Number of remembered arrivals, enough to include every put that the peer may count as under way.
 const HEARD: usize = 2 * WINDOW;
@@ -47,13 +47,13 @@ const BELIEVED: f64 = 0.3;
 /// State of a rail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// The rail is connected again; the peer's keys are not all known yet, or nothing has passed
-    /// yet.
+    /// The rail is connected again; the peer's keys are not all known yet, or the proof that the
+    /// rail works has not arrived yet.
     Joining(EndpointId),
     Up(EndpointId),
     /// The rail has failed, and the peer is asked which of these puts have arrived.
     Asking(RailFailure),
-    /// The rail is down. It is tried again after the time `again`.
+    /// The rail is down. It is tried again at the time `again`, if there is one.
     Down {
         again: Option<Instant>,
     },
@@ -120,7 +120,7 @@ pub(crate) enum Outcome {
     Again(Put),
 }
 
-/// Bytes that are under way on a device, of all links of this process.
+/// Number of bytes that all links of a `RailsDevice` have under way on one of its devices.
 #[derive(Debug, Default)]
 pub(crate) struct Load(CachePadded<AtomicUsize>);
 
@@ -158,8 +158,8 @@ pub(crate) struct Rail {
     /// Arrivals before the rail came back, kept until the peer no longer needs them.
     before: Option<Arrivals>,
     rate: Rate,
-    /// True if something has passed over a joining rail; `informed` is true if the keys of all
-    /// memory that the peer shares have arrived.
+    /// True if the proof that a joining rail works has arrived, or none can be made; `informed` is
+    /// true if the keys of all memory that the peer shares have arrived.
     proved: bool,
     informed: bool,
     /// True while the rail's device has not taken the proof.
@@ -336,7 +336,7 @@ impl Rail {
         Some(put)
     }
 
-    /// Returns whether a put is not done; on a failed rail, the peer is asked about it.
+    /// Returns whether any put is not done; on a failed rail, the peer is asked about these puts.
     pub(crate) fn has_open(&self) -> bool {
         self.open > 0
     }
@@ -462,7 +462,7 @@ impl Rail {
         u64::from(self.epoch) == epoch && self.endpoint().is_some()
     }
 
-    /// Records that something has passed over the rail.
+    /// Records that the proof that the rail works has arrived, or that none can be made.
     pub(crate) fn proved(&mut self) {
         self.proved = true;
         self.ready();

@@ -42,7 +42,8 @@ pub struct Options {
     /// True if puts are writes over every provider that offers writes. Otherwise, puts are writes
     /// only over EFA adapters that can write, and messages elsewhere.
     pub always_writes: bool,
-    /// Longest time that the socket connection to a peer may be broken.
+    /// Longest time that the socket connection to a peer may be broken; values below 3 s count as
+    /// 3 s.
     pub link_within: Duration,
     /// Longest wait for the addresses of a peer's endpoints.
     pub join_within: Duration,

@@ -92,8 +92,9 @@ fn own(config: &Config) -> Result<OfiTunables, TransportError> {
     Ok(config.transport_settings.read()?)
 }
 
-/// Returns the best available provider, or `tcp` if none is found. Unless libfabric is asked for by
-/// name, it is loaded for EFA only: loading is slow, and some providers set signal handlers.
+/// Returns the best available provider, or `tcp` if none is found. Without an EFA adapter, returns
+/// an error unless this transport is asked for by name: libfabric is not loaded just to look for
+/// providers, because loading is slow, and some providers set signal handlers.
 fn usual(config: &Config) -> Result<String, TransportError> {
     if has_efa() {
         return Ok(USUAL[0].to_owned());

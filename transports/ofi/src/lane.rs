@@ -37,7 +37,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(1);
 const FAREWELL: Duration = Duration::from_secs(4);
 /// Pause between two checks during that wait.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
-/// Longest sleep if the provider cannot wake a lane.
+/// Longest sleep if the provider cannot wake a lane, or has not taken all puts.
 const NAP: Duration = Duration::from_micros(50);
 
 /// Number of the next lane of the process. Registrations are keyed by lane.

@@ -168,9 +168,9 @@ pub(crate) struct Peer {
     pub(crate) sent: u64,
     /// Number of immediates that have arrived.
     pub(crate) arrived: u64,
-    /// Number of immediates that the peer has sent in all, by its farewell; none before that.
+    /// Number of immediates that the peer has sent in all, according to its farewell; none before.
     leaves: Option<u64>,
-    /// Number of immediates that the peer has sent, by its last report.
+    /// Number of immediates that the peer has sent, according to its last report.
     claimed: u64,
     /// True if the peer has reported since the last check.
     has_new_report: bool,
@@ -182,7 +182,7 @@ pub(crate) struct Peer {
     joining_since: Option<Instant>,
     /// Time and reason of the end of the TCP connection.
     pub(crate) ended: Option<(Instant, String)>,
-    /// Time and reason of the first failed put to the peer, which may have left.
+    /// Time and reason of the first failure of a put to the peer; the peer may have left.
     pub(crate) failing: Option<(Instant, String)>,
     /// True once this side has sent its farewell.
     pub(crate) has_left: bool,
@@ -338,7 +338,7 @@ impl Peer {
             // Reports that came while this side did not poll are read together, and count once.
             (missing.times, missing.at) = (missing.times + 1, now);
         }
-        if missing.times > MISSING_TELLS {
+        if missing.times >= MISSING_TELLS {
             let count = self.claimed - self.arrived;
             self.lose(format!(
                 "{count} of its puts have not arrived, although it has reported {MISSING_TELLS} \

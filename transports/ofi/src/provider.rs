@@ -34,7 +34,7 @@ pub struct Provider {
     pub devices: Vec<String>,
     /// True if it writes to a peer's memory (`FI_RMA`).
     pub writes: bool,
-    /// True if the peer's completion has four bytes of data (`FI_REMOTE_CQ_DATA`).
+    /// True if the peer's completion has at least four bytes of data (`FI_REMOTE_CQ_DATA`).
     pub write_data: bool,
     /// True if it moves the memory of accelerators (`FI_HMEM`).
     pub device_memory: bool,

@@ -1,4 +1,4 @@
-//! The test of a provider: two endpoints of one process send and write to each other.
+//! The test of a provider: one endpoint sends and writes to another one in the same process.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -118,7 +118,8 @@ impl Pair {
 }
 
 /// Tests a provider by its name: sends data, writes data if the provider offers that, and compares
-/// the result. The test takes no longer than `within`, unless the provider itself hangs in a call.
+/// the result. Once the endpoints are open, the test takes no longer than `within`, unless the
+/// provider itself hangs in a call.
 ///
 /// # Errors
 ///

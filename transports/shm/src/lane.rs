@@ -310,7 +310,7 @@ impl ShmLane {
         self.memory.known(at, |known| known.offer == offer)
     }
 
-    /// Executes one put. Returns false if the ring is full.
+    /// Executes one put. Returns false if the ring is full or too many puts are unreported.
     fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
         let WorkRequest::Put { endpoint, remote_offset, is_control, immediate, id, .. } = *request;
         let ResolvedPut { source, tail, to, bytes, .. } = self.memory.resolve(request)?;

@@ -1,4 +1,5 @@
-//! Address of a gate, the listener for peers: its token, and each address of its host.
+//! Address of a gate, the listener for peers: its token, and the addresses of its host that are
+//! offered to peers.
 
 use std::net::SocketAddr;
 
@@ -26,8 +27,8 @@ pub struct Location {
 }
 
 impl Location {
-    /// Returns the address without its last entry, the least likely to be reachable; none if it is
-    /// the only entry.
+    /// Returns the address without its last entry, the least likely to be reachable; none if there
+    /// is only one entry, or if the bytes are no address of a gate.
     #[must_use]
     pub fn fewer(address: &Address) -> Option<Address> {
         let mut location = Location::decode(address).ok().filter(|it| it.addresses.len() > 1)?;

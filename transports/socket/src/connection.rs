@@ -55,7 +55,8 @@ impl Connection {
         }
     }
 
-    /// Writes bytes, possibly fewer than the socket has room for.
+    /// Writes as many bytes as the socket takes. On an encrypted connection, the session buffers
+    /// the bytes, and takes no more before the socket has all of the earlier ones.
     pub fn write(&mut self, from: &[IoSlice<'_>]) -> Got {
         match &mut self.session {
             None => socket::write(&self.socket, from),

@@ -1,6 +1,7 @@
 //! The connecting side. It dials the addresses of a location a short time apart, then does the
-//! handshake with the first that answers its hello. It tries further addresses meanwhile: a busy
-//! listener may answer late, and another program at an address may never answer.
+//! handshake with the first that answers its hello. It does not wait for an answer before it dials
+//! the next address: a busy listener may answer late, and another program at an address may never
+//! answer.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -29,8 +30,8 @@ pub struct Dialler {
     waiting: Vec<SocketAddr>,
     next_at: Instant,
     dialled: Vec<(SocketAddr, OwnedFd)>,
-    /// Connections on which the hello was sent. Only the first in the list proceeds: a listener
-    /// must not admit two of them for one connection.
+    /// Sockets on which the hello was sent. Only the first in the list goes on with the handshake,
+    /// so that the listener cannot admit two of them.
     shakes: Vec<(SocketAddr, SocketHandshake)>,
     answering: bool,
     /// Reasons why addresses have failed.
@@ -130,7 +131,10 @@ impl Dialler {
                     let mut shake = SocketHandshake::connector(socket, &self.setup, &self.hello)?;
                     match shake.greet() {
                         Ok(()) => self.shakes.push((address, shake)),
-                        Err(error) => self.fail(address, &error.to_string()),
+                        Err(error) => {
+                            self.is_retryable = true;
+                            self.fail(address, &error.to_string());
+                        }
                     }
                 }
                 Err(error) => {

@@ -47,7 +47,7 @@ pub enum SideEnd {
 /// Reason why a broken connection is not made anew. The texts continue "the connection broke and".
 #[derive(Debug, Error)]
 pub enum ReconnectError {
-    /// The peer refuses it.
+    /// The peer refuses the new connection.
     #[error("could not be made anew: {0}")]
     Refused(TransportError),
     /// No process listens at the peer's address.
@@ -78,7 +78,7 @@ pub enum LinkEnd {
         peer: String,
         /// End of the connection.
         end: ConnectionEnd,
-        /// Outcome of mending it.
+        /// Reason why it was not mended.
         outcome: ReconnectError,
     },
 }

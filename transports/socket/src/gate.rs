@@ -17,9 +17,8 @@ use crate::{interface, socket};
 const HALF_OPEN_MAX: usize = 256;
 /// Time that a stranger has to name the gate's token, which only peers know.
 const PROVE_WITHIN: Duration = Duration::from_secs(5);
-/// Part of [`PROVE_WITHIN`] that every stranger has. After it, if there are [`HALF_OPEN_MAX`]
-/// connections, the oldest stranger is dropped for a new connection, which may come from a peer
-/// that mends its link.
+/// Time that every stranger has, even if there are [`HALF_OPEN_MAX`] connections. After it, the
+/// oldest stranger is dropped for a new connection, which may come from a peer that mends its link.
 const YIELD_AFTER: Duration = Duration::from_millis(250);
 /// Extra time for a peer that has named the token and may be busy; also the time in which a peer
 /// must make all connections of a link.
@@ -122,8 +121,8 @@ impl Gate {
         Ok(())
     }
 
-    /// Returns the oldest connection that has not named the gate's token yet, which only peers
-    /// know.
+    /// Returns the index and the deadline of the oldest connection that has not named the gate's
+    /// token yet, which only peers know.
     fn oldest_stranger(&self) -> Option<(usize, Instant)> {
         let unchallenged = |(at, (until, shake)): (usize, &(Instant, SocketHandshake))| {
             shake.hello().is_none().then_some((at, *until))

@@ -40,7 +40,8 @@ impl Filter {
         self.names.is_empty() && self.networks.is_empty()
     }
 
-    /// Returns whether an interface with this name and address is to be used.
+    /// Returns whether the filter lists an interface with this name and address, or, with `^`, does
+    /// not list it. An empty filter lists none; [`addresses`] uses all interfaces then.
     #[must_use]
     pub fn takes(&self, name: &str, address: IpAddr) -> bool {
         let named = self.names.iter().any(|pattern| match self.exact {
@@ -72,8 +73,13 @@ pub fn addresses(filter: &Filter, text: &str) -> Result<Vec<IpAddr>, TransportEr
 /// As for [`addresses`].
 pub fn interfaces(filter: &str) -> Result<Vec<String>, TransportError> {
     let chosen = chosen(&Filter::parse(filter), filter)?;
-    let mut names: Vec<String> = chosen.into_iter().map(|interface| interface.name).collect();
-    names.dedup();
+    let mut names = Vec::new();
+    for Interface { name, .. } in chosen {
+        // An interface with several addresses is there several times.
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
     Ok(names)
 }
 
@@ -110,8 +116,8 @@ fn choose(found: &[Interface], filter: &Filter) -> Vec<Interface> {
     usable.into_iter().cloned().collect()
 }
 
-/// Returns whether a name is that of a container engine's bridge, whose addresses are the same on
-/// every host.
+/// Returns whether a name is that of a bridge made for containers or virtual machines, which often
+/// has the same address on every host.
 fn is_virtual(name: &str) -> bool {
     ["docker", "virbr", "br-", "cni", "flannel"].iter().any(|prefix| name.starts_with(prefix))
 }

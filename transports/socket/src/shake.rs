@@ -1,4 +1,5 @@
-//! The handshake over a socket: messages, each after its length in two bytes.
+//! The handshake over a socket: messages, each after its length in two bytes. Only the second proof
+//! of the secret, whose length is fixed, has no length before it.
 //!
 //! When both sides have proved the secret, the listening side sends its terms: whether it encrypts.
 //! If both do, TLS begins, and each side proves the secret once more, over keys exported from the
@@ -140,7 +141,8 @@ impl SocketHandshake {
         self.connection
     }
 
-    /// Handles the bytes that have arrived. Returns true when both sides have proved the secret.
+    /// Handles the bytes that have arrived. Returns true when the handshake is finished: both sides
+    /// have proved the secret, and agree about encryption.
     ///
     /// # Errors
     ///

@@ -149,7 +149,8 @@ impl SideConnection {
         let _ = self.flush();
     }
 
-    /// Returns whether the socket has taken everything.
+    /// Returns whether the socket has taken everything; while the connection is broken, whether the
+    /// peer has acknowledged everything.
     pub fn is_flushed(&self) -> bool {
         match &self.connection {
             Some(connection) => {

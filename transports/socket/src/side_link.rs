@@ -63,7 +63,7 @@ impl SideLink {
         self.connection.send(word);
     }
 
-    /// Returns whether the socket has taken everything.
+    /// Returns whether everything is sent, as [`SideConnection::is_flushed`] does.
     pub fn is_flushed(&self) -> bool {
         self.connection.is_flushed()
     }

@@ -117,7 +117,7 @@ pub(crate) fn set_nodelay(socket: &OwnedFd) -> Result<(), Errno> {
 }
 
 /// Turns on keepalive probes of an idle connection, every [`KEEPALIVE`]. A connection that a
-/// middlebox has forgotten then breaks on both sides, also on one that sends nothing. A short
+/// middlebox has forgotten then breaks on both sides, even on a side that sends nothing. A short
 /// network outage breaks nothing.
 pub(crate) fn keep_alive(socket: &OwnedFd) -> Result<(), Errno> {
     sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
@@ -171,7 +171,7 @@ pub fn round_trip(socket: impl AsFd) -> Option<Duration> {
 ///
 /// # Errors
 ///
-/// When the kernel has none of that name.
+/// When the kernel has none of that name, or does not let this process choose it.
 pub fn congestion(asked: &str) -> Result<Option<Arc<str>>, TransportError> {
     let socket = made(AddressFamily::INET)?;
     if !asked.is_empty() {

@@ -1,5 +1,5 @@
-//! Measures the shortest round trip over TCP: 8 bytes there and back on one socket that both sides
-//! poll without sleeping.
+//! Measures the round trip of plain TCP, which a transport over TCP cannot undercut: 8 bytes there
+//! and back on one socket that both sides poll without sleeping.
 //!
 //! ```text
 //! ping_pong listen 29600          # prints nothing

@@ -159,12 +159,12 @@ impl Endpoint {
         Ok(result?)
     }
 
-    /// Returns the number of puts of data that are not done.
+    /// Returns the number of puts of data that the peer has not acknowledged.
     pub(crate) fn outstanding_data(&self) -> usize {
         self.stripes.iter().map(|stripe| stripe.outgoing.outstanding_data()).sum()
     }
 
-    /// Returns whether all puts are done.
+    /// Returns whether the peer has acknowledged all puts and notes.
     pub(crate) fn is_acknowledged(&self) -> bool {
         self.stripes.iter().all(|stripe| stripe.outgoing.is_acknowledged())
     }
@@ -251,7 +251,8 @@ impl Endpoint {
         }
     }
 
-    /// Acknowledges long frames at once: their sender may be waiting to reuse its memory.
+    /// Acknowledges received frames at once if they have `LONG_BYTES` or more together: their
+    /// sender may be waiting to reuse its memory.
     pub(crate) fn acknowledge_long_frames(&mut self) {
         if self.done_when_written {
             return;

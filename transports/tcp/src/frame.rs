@@ -7,7 +7,7 @@
 //! 8   offset    first byte in the peer's memory
 //! 16  memory    the receiver's number for the shared memory
 //! 20  bytes     number of bytes that follow
-//! 24  acknowledged: frames that the sender of this header has received on the stripe, modulo 2^32
+//! 24  acknowledged: puts and notes that this header's sender has received on the stripe, mod 2^32
 //! ```
 
 use bytemuck::{Pod, Zeroable};
@@ -19,7 +19,7 @@ pub(crate) const HEADER_BYTES: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Put,
-    /// Carries nothing but the count of received frames.
+    /// Carries nothing but the count of received puts and notes.
     Acknowledge,
     /// The sender closes the endpoint in good order.
     Farewell,

@@ -30,7 +30,7 @@ pub(crate) struct RedirectTarget {
 /// Memory that is shared with one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    /// Shared regions by the peer's number for them.
+    /// Shared regions by the number with which the peer names them.
     regions: BTreeMap<u32, Region>,
     numbers: BTreeMap<MrKey, u32>,
     /// Next free number. A lower number without a region was withdrawn.
@@ -126,7 +126,7 @@ impl Unfinished<'_> {
 }
 
 impl Inbox {
-    /// Lets the peer write to registered memory. Returns the peer's number for the memory.
+    /// Lets the peer write to registered memory. Returns the number with which the peer names it.
     pub(crate) fn share(&mut self, key: MrKey, region: Region) -> u32 {
         let next = self.next;
         let number = *self.numbers.entry(key).or_insert(next);
@@ -202,8 +202,8 @@ impl Inbox {
         }
     }
 
-    /// Redirects bytes that arrive for `from`. Returns false if it is too late, and none if this
-    /// memory is not shared.
+    /// Redirects bytes that arrive for `from`. Returns false if their put has begun to arrive and
+    /// cannot be redirected any more, and none if this memory is not shared.
     pub(crate) fn redirect<'a>(
         &mut self,
         from: LocalSlice,
@@ -238,7 +238,7 @@ impl Inbox {
         Some(unfinished.try_for_each(|mut put| put.bring_back()))
     }
 
-    /// Returns the peer's number for the shared memory that these bytes lie in.
+    /// Returns the number with which the peer names the shared memory that these bytes lie in.
     fn memory(&self, slice: LocalSlice) -> Option<u32> {
         let memory = *self.numbers.get(&slice.key)?;
         self.regions.get(&memory)?.part(slice.offset, slice.bytes).ok()?;

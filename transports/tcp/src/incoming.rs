@@ -15,12 +15,13 @@ const BUFFER_BYTES: usize = 32 << 10;
 /// too, and its bytes should bypass the buffer.
 const BEHIND_BYTES: usize = 2 << 10;
 pub(crate) const LONG_BYTES: usize = 16 << 10;
-/// Longest rest of a frame, in bytes, for which a stripe reads once more.
+/// Longest rest of a frame, in bytes, for which a stripe reads again at once although its last read
+/// has emptied the socket.
 const SOON_BYTES: usize = 128 << 10;
-/// Number of reads before other stripes have their turn.
+/// Largest number of reads in one call of [`Incoming::read`].
 const READS_PER_TURN: usize = 64;
 
-/// Content of a frame that has arrived in full.
+/// A put or a note that has arrived in full, or what a header says by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     Put { immediate: u32, bytes: usize },
@@ -68,9 +69,9 @@ pub(crate) struct Incoming {
     partial: Option<Partial>,
     /// True if the last put was long.
     long: bool,
-    /// Frames received, modulo 2^32.
+    /// Puts and notes received in full, modulo 2^32.
     received: u32,
-    /// Bytes of all frames received.
+    /// Number of payload bytes of the puts and notes received in full.
     received_bytes: u64,
 }
 
@@ -81,12 +82,12 @@ impl Incoming {
         Incoming { buffer, start: 0, end: 0, partial, long, received, received_bytes }
     }
 
-    /// Returns the number of frames received whole, modulo 2^32.
+    /// Returns the number of puts and notes received in full, modulo 2^32.
     pub(crate) fn received(&self) -> u32 {
         self.received
     }
 
-    /// Returns the bytes of all frames received whole.
+    /// Returns the number of payload bytes of all puts and notes received in full.
     pub(crate) fn received_bytes(&self) -> u64 {
         self.received_bytes
     }

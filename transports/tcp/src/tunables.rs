@@ -5,11 +5,11 @@ ccl_core::tunables! {
     #[derive(Clone, Debug)]
     pub(crate) struct TcpTunables {
         sockets: u32 = 1, "FERROCCL_SOCKETS", Some("NCCL_NSOCKS_PERTHREAD"), true,
-            "TCP connections per pair of ranks, on which messages take turns. More help where one \
-             connection does not fill the network.";
+            "TCP connections per pair of ranks, on which messages take turns. More connections \
+             help where one does not fill the network.";
         congestion: String = String::new(), "FERROCCL_CONGESTION", None, false,
-            "Congestion control of TCP connections, by the kernel's name. Empty leaves its choice, \
-             but takes reno where that is bbr, whose pacing holds back the bursts of collectives: \
-             what is under way is bounded by credits.";
+            "Congestion control of TCP connections, by the kernel's name. Empty leaves the \
+             kernel's choice, but replaces bbr by reno: the pacing of bbr delays the bursts of \
+             collectives, and credits and CTS bound the bytes in flight already.";
     }
 }

@@ -43,7 +43,8 @@ enum Stage {
     Live,
 }
 
-/// A waiting put, and its memory, kept for the device to read when the put is posted.
+/// A waiting put, and its memory, which must stay valid until the put is posted: inline bytes are
+/// copied only then.
 #[derive(Debug)]
 struct Waiting {
     put: Put,
@@ -74,7 +75,7 @@ pub(crate) struct Endpoint {
     pending: VecDeque<Waiting>,
     /// Credits and CTS that are not handed to the device yet; they do not wait for data.
     control: VecDeque<Waiting>,
-    /// Puts that are being handed to the device, which reads their memory meanwhile.
+    /// Waiting puts whose writes are prepared; their memory is kept until the writes are posted.
     posting: Vec<Waiting>,
     /// Number of bytes that were handed to the device and are not done: the lane's load counts
     /// them.
@@ -213,9 +214,9 @@ impl Endpoint {
         self.stage == Stage::Live || self.lost.is_some()
     }
 
-    /// Returns whether the endpoint takes one more put. This bounds the waiting puts; the
-    /// queue-pair rule in force bounds the posted ones (`write_now`). Credits and CTS are counted
-    /// apart.
+    /// Returns whether the endpoint takes one more put. Data puts count until they are done,
+    /// credits and CTS only while they wait. The queue-pair rule in force also bounds the data puts
+    /// under way (`write_now`).
     pub(crate) fn takes(&self, put: &Put) -> bool {
         let outstanding = match put.is_control {
             true => self.control.len(),
@@ -296,8 +297,9 @@ impl Endpoint {
         true
     }
 
-    /// Hands waiting puts to the device while it has room, and at most `most` data puts. Appends
-    /// the ids of puts that are thereby done. Returns whether any data puts were handed over.
+    /// Hands prepared writes to the device, and waiting puts while there is room, at most `most`
+    /// data puts among them. Appends the ids of puts that are thereby done. Returns whether any
+    /// waiting data puts were handed over.
     pub(crate) fn pump(&mut self, most: usize, load: &mut Load, done: &mut Vec<u64>) -> bool {
         if self.stage != Stage::Live || self.has_ended() {
             return false;
@@ -434,7 +436,7 @@ impl Endpoint {
             return CompletionOutcome::Nothing;
         }
         if completion.status != rdma_sys::IBV_WC_SUCCESS {
-            let what = if name.is_receive { "a receive" } else { "a write" };
+            let what = if name.is_receive { "a receive from" } else { "a write to" };
             if self.failed.is_none() {
                 self.fail(self.failure(what, &self.queue_pairs[at], completion));
             }
@@ -483,8 +485,8 @@ impl Endpoint {
     fn failure(&self, what: &str, queue_pair: &QueuePair, completion: &ibv_wc) -> String {
         let (name, meaning) = status::meaning(completion.status);
         format!(
-            "{what} to {} failed on queue pair {} of {} ({} to {}): {name} (status {}, vendor's \
-             {:#x}); {meaning}",
+            "{what} {} failed on queue pair {} of {} ({} to {}): {name} (status {}, vendor \
+             error {:#x}); {meaning}",
             self.peer,
             queue_pair.number(),
             self.port.name(),
@@ -659,8 +661,8 @@ fn source_port(flow_label: u32) -> u16 {
     0xc000 | ((flow_label ^ flow_label >> 14) & 0x3fff) as u16
 }
 
-/// Returns a flow label that distinguishes a queue pair from the others of its link, and from those
-/// of other links.
+/// Returns a flow label for a queue pair of a link: a hash, which most likely differs from the
+/// labels of other queue pairs and of other links.
 fn flow_label(link: &LinkId, queue_pair: usize) -> u32 {
     // FNV-1a: http://www.isthe.com/chongo/tech/comp/fnv/
     let bytes = link.iter().copied().chain((queue_pair as u32).to_le_bytes());

@@ -1,8 +1,9 @@
 //! Choice of one of a port's addresses: by rule, with the reason.
 //!
 //! The GID table of a RoCE port has a row for each IP address of the port's interface and each
-//! version of RoCE, and some rows may be empty. Only addresses of version 2 can be routed. A routed
-//! address is better than a link-local one. Among several, the requested network decides.
+//! version of RoCE, and some rows may be empty. Only addresses of version 2 can be routed. Of those
+//! in the requested family and networks, a routed one is better than a link-local one, IPv4 is
+//! better than IPv6, and among equals the lowest row wins.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -216,7 +217,7 @@ impl Rule {
     }
 
     /// Returns the addresses of RoCE v2 that fit the rule, the best first. Among equals the lowest
-    /// row comes first, which is the interface's oldest.
+    /// row comes first, which usually holds the interface's oldest address.
     fn fitting<'r>(&self, rows: &'r [GidRow]) -> Vec<&'r GidRow> {
         let fits = |row: &&GidRow| row.kind == IBV_GID_TYPE_ROCE_V2 && self.takes(ip(row.gid));
         let mut rows: Vec<&GidRow> = rows.iter().filter(fits).collect();

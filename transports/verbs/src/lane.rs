@@ -168,9 +168,10 @@ impl VerbsLane {
         Ok(true)
     }
 
-    /// Posts waiting puts to the device. If the port's budget has refused a put since the last
-    /// call, endpoints take turns of one put each. If it refuses one now, this call stops admitting
-    /// puts, and the next call begins with that put's endpoint.
+    /// Posts prepared writes and waiting puts to the device. If the port's budget has refused a
+    /// data put since the last call, endpoints take turns of one data put each. If the budget
+    /// refuses one now, this call admits no more data puts, and the next call begins with that
+    /// put's endpoint.
     fn pump(&mut self) {
         if self.active.is_empty() {
             return;
@@ -335,8 +336,8 @@ impl VerbsLane {
         !self.done.is_empty() || !self.deferred.is_empty() || self.stashed > 0
     }
 
-    /// Takes completions from the queue for the next poll, in place of those that were stashed
-    /// before. Returns whether there are any.
+    /// Takes completions from the queue for the next poll; none may be stashed already. Returns
+    /// whether there are any.
     fn stash(&mut self) -> Result<bool, TransportError> {
         self.stashed = self.queue.poll(&mut self.space)?;
         Ok(self.stashed > 0)

@@ -6,8 +6,8 @@
 //! Two lanes connect over a TCP connection that proves the communicator's secret ([`ccl_socket`]).
 //! Over this side connection they exchange their queue pairs, and the notes of their users. The
 //! connection stays open: a peer sends its farewell over it, and it ends when the peer's process
-//! ends. A connection that breaks while both sides live, for example because a middlebox drops it,
-//! is made anew, and nothing is lost.
+//! ends. Once the queue pairs are connected, a side connection that breaks while both sides live,
+//! for example because a middlebox drops it, is made anew, and nothing is lost.
 //!
 //! # Data
 //!
@@ -15,10 +15,10 @@
 //! as the sender's queue-pair policy says ([`ccl_core::queue_pairs`]). The receiver counts parts,
 //! and relies on no order between them. Credits and CTS have a queue pair and a traffic class of
 //! their own. A short put is handed to the device with its bytes (inline). One post rings a queue
-//! pair's doorbell once for all its writes. Of several writes on a queue pair, only the last is
-//! signaled; its completion covers the earlier ones. A peer can write to memory only with the
-//! memory's key. It gets the keys of memory that is shared with it, and is trusted not to guess
-//! others.
+//! pair's doorbell once for all its writes. Up to 16 writes in a row on a queue pair share one
+//! completion: only the last of them is signaled, and its completion covers the earlier ones. A
+//! peer can write to memory only with the memory's key. It gets the keys of memory that is shared
+//! with it, and is trusted not to guess others.
 //!
 //! # Failures
 //!
@@ -71,9 +71,9 @@ use tunables::RdmaTunables;
 /// Options of the transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Devices to use: names or prefixes of names, with or without a port (`mlx5_0:1`), separated
-    /// by commas. After a leading `=`, only whole names match. After a leading `^`, all devices are
-    /// used except those that match.
+    /// Devices to use: names or prefixes of names, each with or without a port, rail and plane
+    /// (`mlx5_0:1:0:2`), separated by commas. After a leading `=`, only whole names match. After a
+    /// leading `^`, all devices are used except those that match.
     pub devices: String,
     /// Interfaces whose addresses are offered to peers for side connections, as with TCP.
     pub interfaces: String,
@@ -84,16 +84,17 @@ pub struct Options {
     /// Queue-pair policy: how puts are spread over the queue pairs of a link, and so how many queue
     /// pairs there are.
     pub policy: Policy,
-    /// Number of writes that a link may have under way, shared by its queue pairs. Each queue pair
-    /// has at least a quarter of them, since a rule of the policy may use fewer queue pairs than
-    /// there are.
+    /// Number of writes under way that the queue pairs of one traffic class share on a link. Each
+    /// queue pair has room for at least a quarter of them, since a rule of the policy may use fewer
+    /// queue pairs than there are. More than four queue pairs together thus have room for more.
     pub writes: u32,
     /// Number of immediates that may come over a link before the lane is polled, shared in the same
     /// way as `writes`.
     pub immediates: u32,
     /// Number of completions that a lane's queue holds.
     pub completions: u32,
-    /// Length of the longest put that is handed to the device with its bytes.
+    /// Length of the longest write that is handed to the device with its bytes (inline). The device
+    /// may grant another length.
     pub inline_bytes: u32,
     /// True if every put, also an inline one, is done only when the peer has it
     /// ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)).
@@ -118,7 +119,8 @@ pub struct Options {
     pub relaxed_ordering: bool,
     /// Longest time that two lanes may take to connect their queue pairs.
     pub join_within: Duration,
-    /// Longest time that a port may be down before its links to peers count as lost.
+    /// Longest time that a port may be down, or a side connection broken (at least 3 s), before the
+    /// links that need it count as lost.
     pub link_within: Duration,
 }
 

@@ -28,7 +28,7 @@ pub struct PortInfo {
     pub bytes_per_s: Option<f64>,
     /// True if the bandwidth may be higher: the library reports faster ports with this one's speed.
     pub is_at_least: bool,
-    /// Place of the device in the machine, as far as sysfs shows it.
+    /// Position of the device in the machine, as far as sysfs shows it.
     pub locality: Locality,
 }
 

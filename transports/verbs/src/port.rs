@@ -23,7 +23,7 @@ pub(crate) struct Port {
     pub(crate) domain: Arc<Domain>,
     /// Number of the port, from 1.
     pub(crate) number: u8,
-    /// Attributes at opening; only constant ones are used.
+    /// Attributes at opening. Of those that may change, only the link's width and speed are used.
     pub(crate) attr: ibv_port_attr,
     /// Properties that may change.
     located: Mutex<Located>,

@@ -51,8 +51,8 @@ impl Put {
 /// A write that was posted and is not done.
 #[derive(Debug)]
 struct UnderWay {
-    /// Index of the endpoint's put; none if the put was reported done when it was posted, or if the
-    /// write only requests a completion.
+    /// Index of the endpoint's put; none if the write counted as done when it was prepared, or only
+    /// requests a completion.
     put: Option<usize>,
     /// Number of bytes of the write; 0 if `put` is none.
     bytes: usize,
@@ -145,7 +145,7 @@ impl QueuePair {
         self.pair.receive(std::mem::take(&mut self.used), name)
     }
 
-    /// Returns the number of bytes that the device has and that are not done.
+    /// Returns the number of bytes of the writes that are prepared or posted and not done.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -7,11 +7,11 @@ ccl_core::tunables! {
     pub(crate) struct RdmaTunables {
         devices: String = String::new(), "FERROCCL_IB_HCA", Some("NCCL_IB_HCA"), false,
             "RDMA devices that verbs uses: names or prefixes of names, with or without a port \
-             (mlx5_0:1), a rail and a plane of the network (mlx5_0:1:0:0; NCCL is told of these), \
-             separated by commas; = before the first matches whole names, ^ excludes the names \
-             that follow. Empty takes all. The ranks of a host divide them up; each rank takes \
-             those nearest to the accelerator of FERROCCL_NEAR_PCI, or else those of its NUMA \
-             node.";
+             (mlx5_0:1), a rail and a plane of the network (mlx5_0:1:0:0; the NCCL plugin reports \
+             both to NCCL), separated by commas; = before the first matches whole names, ^ \
+             excludes the names that follow. Empty takes all. The ranks of a host divide them up; \
+             each rank takes those nearest to the accelerator of FERROCCL_NEAR_PCI, or else those \
+             of its NUMA node.";
         gid_index: Option<u32> = None, "FERROCCL_IB_GID_INDEX", Some("NCCL_IB_GID_INDEX"), false,
             "Row of the port's table of addresses that verbs uses. -1 chooses the row: with \
              RoCE, a routed address of version 2, preferably IPv4.";

@@ -1,5 +1,6 @@
-//! `cargo xtask bench`: all_reduce of float32 sums side by side with other libraries. Measurements
-//! are interleaved, so that changes of the machine's state affect all sides alike.
+//! `cargo xtask bench`: ferroccl side by side with other libraries and with bare transports; by
+//! default, all_reduce of float32 sums on one host. Measurements are interleaved, so that changes
+//! of the machine's state affect all sides alike.
 
 mod mpi;
 mod nccl_net;
@@ -127,8 +128,8 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
     };
     let rounds = options.rounds;
     let text = format!(
-        "{}. {setting}; medians over {rounds} interleaved rounds of the median over iterations; \
-         in brackets the least and the greatest ratio of neighbours in time.\n\n{text}",
+        "{}. {setting}; medians over {rounds} interleaved rounds, each with the median or mean \
+         over its iterations; in brackets the least and the greatest ratio of a round.\n\n{text}",
         Provenance::now().sentence()
     );
     println!("\n{text}");

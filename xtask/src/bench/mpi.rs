@@ -53,7 +53,8 @@ impl Program {
     pub(super) fn measure(&self, job: Job) -> Outcome<Sample> {
         let mut command = Command::new("mpirun");
         command.args(["-n", &job.ranks.to_string(), "--allow-run-as-root"]);
-        // Two ranks are bound to cores; more ranks share cores, as Open MPI's manual advises.
+        // Two ranks are bound to cores. More ranks share cores and are therefore not bound, as Open
+        // MPI's manual advises.
         command.args(if job.ranks > RANKS {
             ["--oversubscribe", "--bind-to", "none"].as_slice()
         } else {

@@ -25,7 +25,7 @@ const IPERF_SECONDS: &str = "1";
 const BUILD_WITHIN: Duration = Duration::from_secs(1800);
 const RUN_WITHIN: Duration = Duration::from_secs(120);
 
-/// Directories of the measured programs.
+/// Directory of the measured programs, and the file that netcheck writes its results to.
 struct Built {
     programs: PathBuf,
     json: PathBuf,

@@ -15,7 +15,7 @@ const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
 
 /// Arguments of a short run: a fixed seed and number of inputs per target, so that luck does not
-/// decide whether a change passes.
+/// decide whether a change passes. A slow machine stops after 10 seconds with fewer inputs.
 const SHORT: [&str; 3] = ["-seed=1", "-runs=20000", "-max_total_time=10"];
 /// Arguments of a longer run, which looks for new inputs for 40 seconds.
 const FULL: [&str; 1] = ["-max_total_time=40"];

@@ -9,9 +9,11 @@ use crate::{Outcome, process, workspace};
 
 /// Most additional instructions that the recorder may cost per operation.
 const INSTRUCTIONS_MAX: f64 = 20.0;
-/// Operations of a short and of a long run; the difference cancels everything but the operations.
+/// Turns of a short and of a long run, each with two operations. The difference of the two runs
+/// cancels everything but the operations.
 const TURNS: [u64; 2] = [1_000, 3_000];
-/// Operations per sample. The cost of sorting the samples varies, so there are few samples.
+/// Turns per iteration of the program. The cost of sorting the samples varies, so there are few
+/// iterations, and thus few samples.
 const TOGETHER: u64 = 50;
 const EXAMPLE: &str = "all_reduce_perf";
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -38,7 +40,8 @@ pub(super) fn run() -> Outcome<Verdict> {
     ))
 }
 
-/// Returns instructions per operation, the median of three: an interrupt changes the sorting cost.
+/// Returns instructions per operation, the median of three measurements: an interrupt changes the
+/// measured times, and thus the cost of sorting them.
 fn per_operation(binary: &Path, recorder: bool) -> Outcome<f64> {
     let [short, long] = TURNS;
     let mut differences = [0.0; 3];

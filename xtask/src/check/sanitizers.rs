@@ -70,7 +70,7 @@ pub(super) fn address(full: bool) -> Outcome<Verdict> {
     }
     let test = |packages: &[&str]| -> Outcome<Command> {
         let mut command = cargo(Some("+nightly"), "asan", "-Zsanitizer=address", full)?;
-        // Unoptimised kernels have the same errors, and are much quicker to build.
+        // Less optimised kernels have the same errors, and are much quicker to build.
         command.args(["test", "--no-fail-fast", "--target", &host()]);
         command.args(["--config", "profile.dev.package.ccl-kernels-cpu.opt-level=1"]);
         command.args(packages.iter().flat_map(|package| ["--package", package]));
@@ -95,7 +95,8 @@ pub(super) fn address(full: bool) -> Outcome<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// Runs the unit tests of the unsafe crates under valgrind; long ones only with `full`.
+/// Runs the unit tests of the crates in [`VALGRIND`] and the checks in [`BAD_INPUT`] under
+/// valgrind; long unit tests only with `full`.
 pub(super) fn valgrind(full: bool) -> Outcome<Verdict> {
     println!("   needs valgrind; `cargo xtask setup` installs it");
     if !process::is_installed("valgrind") {

@@ -86,7 +86,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
     Ok(())
 }
 
-/// Checks that a library or a program runs with the oldest supported glibc.
+/// Checks that a library or a program needs only the C library, and runs with the oldest supported
+/// glibc.
 pub(crate) fn portable(file: &Path) -> Outcome<Needs> {
     let needs = Needs::of(file)?;
     let shown = file.file_name().unwrap_or_default().display();

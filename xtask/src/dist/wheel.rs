@@ -14,7 +14,7 @@ use crate::Outcome;
 
 const NAME: &str = "ferroccl_nccl_net";
 
-/// Command that prints the path of the plugin.
+/// Command that prints the plugin's directory or, with `--file`, the plugin's path.
 pub(super) const COMMAND: &str = "ferroccl-nccl-net";
 
 const INIT: &str = r#""""The network plugin of ferroccl for NCCL: where its file is."""

@@ -1,5 +1,5 @@
 //! `cargo xtask gpu`: builds a folder of checks that need a GPU, and records their results. The
-//! folder runs on any machine with one GPU and PyTorch, without Rust.
+//! checks run on any machine with one GPU and PyTorch, without Rust.
 
 use std::fs;
 use std::io::ErrorKind;

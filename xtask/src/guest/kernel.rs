@@ -114,8 +114,8 @@ fn current_package() -> Outcome<Option<String>> {
     Ok(names.next().map(str::to_owned))
 }
 
-/// Downloads a package. Point releases remove old kernels from the servers, so that a failed
-/// download is tried again with fresh lists.
+/// Downloads a package. Point releases remove old kernels from the servers; a failed download is
+/// therefore tried again with fresh lists.
 fn download(work: &Path, package: &str) -> Outcome {
     let mut command = Command::new("apt-get");
     command
@@ -131,7 +131,8 @@ fn download(work: &Path, package: &str) -> Outcome {
 
 fn unpack(work: &Path) -> Outcome {
     let parts = PARTS.map(|part| format!("'{part}'")).join(" ");
-    // A pattern that matches nothing makes tar fail; required files are checked afterwards.
+    // A pattern that matches nothing makes tar fail, so its status is ignored; required files are
+    // checked afterwards.
     let script = format!(
         "dpkg-deb --fsys-tarfile linux-image-*.deb | \
          tar -x --wildcards --wildcards-match-slash {parts}; rm linux-image-*.deb"

@@ -56,7 +56,7 @@ pub(crate) struct Options {
     #[arg(long)]
     or_skip: bool,
     /// Command and its arguments, run in this directory with this environment. The status is that
-    /// of the command, or 124 (time-out), or 125 (the guest did not come up).
+    /// of the command, or 124 (time-out), or 125 (the guest did not come up, or died).
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }

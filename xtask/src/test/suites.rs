@@ -195,7 +195,8 @@ pub(crate) const SUITES: &[Suite] = &[
         what: "what uses libfabric, over two versions of it",
         needs: "as root installs libfabric1 and libfabric-dev, and needs python3 and PyPI once for \
                 a newer version beside the build; skipped where it cannot",
-        tiers: "quick: what uses the newer version; deep: both, and every cell of the matrix",
+        tiers: "quick: all over the newer version, the transport over both; deep: all over both, \
+                and every cell of the matrix",
         usual_s: [50, 400],
         tests_min: 24,
         waits: false,

@@ -179,7 +179,8 @@ fn collect_paths(tokens: TokenStream, prefix: &str, paths: &mut Vec<NamedPath>) 
     }
 }
 
-/// Follows `::segment`s from `at`, extending `path`; returns where the path ends.
+/// Appends to `path` the `::segment`s that begin at `at`; returns the index of the next token. A
+/// group in braces ends the path: its paths go into `paths`, and `path` becomes empty.
 fn follow(
     tokens: &[TokenTree],
     mut at: usize,

@@ -47,9 +47,10 @@ impl Control {
     pub fn dial_failed(&mut self, connection: ConnectionId, refused: bool, now: Instant) {
         let Some(link) = self.links.remove(&connection) else { return };
         let Some(rank) = link.peer_rank() else { return };
-        // A rank that refuses is dead, or has left in good order without our knowledge. While this
-        // rank's neighbours are still connecting, no rank can have left; and a coordinator cannot
-        // wait for one that has. In both cases the rank that refuses counts as dead.
+        // A rank that refuses is dead, or has left in good order without our knowledge. It counts
+        // as dead in two cases: while this rank's neighbours are still connecting, because no rank
+        // can have left by then; and when the agreement waits for it, because nothing more comes
+        // from a rank that has left.
         let owed = self.agreement.late_ranks(&self.facts, self.timing.heartbeat * 3, now);
         let owed = owed.contains(&rank);
         if refused && (owed || !self.unlinked().is_empty()) {

@@ -116,7 +116,8 @@ impl<'a> Case<'a> {
         Some(Stuck { rank, text })
     }
 
-    /// Finds the rank that others wait for and that waits for none.
+    /// Finds the rank that is furthest behind among those that others wait for and that do not wait
+    /// themselves, and those that wait although no rank holds them up.
     fn holder(&self) -> Option<Stuck> {
         let awaited = self.waiting().flat_map(|(_, note)| self.holding(note));
         let mut holders: Vec<Rank> = awaited.map(|on| on.peer).collect();
@@ -165,7 +166,7 @@ impl<'a> Case<'a> {
         let since = seconds(note.unchanged_ms);
         match note.activity {
             Activity::Outside if what.is_empty() => {
-                format!("is behind: it has made no call, for {since} since it joined")
+                format!("is behind: it has made no call in the {since} since it joined")
             }
             Activity::Outside => {
                 format!("is behind: it has been computing for {since}, since it ended {what}")

@@ -66,7 +66,7 @@ fn who_computes_is_behind_who_waits() {
 fn who_has_never_called_is_behind_all() {
     let never = Note { sequence: 0, call: 0, what: String::new(), ..computes(0) };
     let verdict = verdict(&[Some(waits(1, 2)), Some(waits(1, 0)), Some(never)]);
-    assert!(verdict.starts_with("rank 2 is behind: it has made no call, for 5.0 s"), "{verdict}");
+    assert!(verdict.starts_with("rank 2 is behind: it has made no call in the 5.0 s"), "{verdict}");
 }
 
 #[test]

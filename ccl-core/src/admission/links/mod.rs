@@ -405,8 +405,8 @@ impl MessageLinks {
         self.take_sealed(link)
     }
 
-    /// Takes the link's next message if its seal shows that it is in its slot, although its
-    /// immediate has not come yet. Returns whether it has.
+    /// Takes the link's next message if its seal shows that the message is in its slot, although
+    /// its immediate has not come yet. Returns whether the message was taken.
     fn take_sealed(&mut self, link: Link) -> bool {
         let (slot_bytes, now) = (self.config.slot_bytes, self.now);
         let Some((peer, channel)) = self.link(link) else { return false };
@@ -417,7 +417,7 @@ impl MessageLinks {
         {
             return false;
         }
-        // The processor may not read the payload before the seal.
+        // The fence keeps the processor from reading the payload before the seal.
         fence(Ordering::Acquire);
         let Header { bytes, below, .. } = slots.header(channel, slot);
         if bytes > slot_bytes || !outbound.piggybacked_credit(below) {
@@ -557,7 +557,8 @@ impl MessageLinks {
         self.free_slots(link, Inbound::release);
     }
 
-    /// Frees slots of a link by `free`, which returns the credit that is due after it, if any.
+    /// Frees slots of a link with `free`, gives the pool credits of these slots back, and queues
+    /// the credit that `free` returns as due, if any.
     fn free_slots(&mut self, link: Link, free: impl FnOnce(&mut Inbound) -> Option<u64>) {
         let Some((peer, channel)) = self.link(link) else { return };
         let inbound = &mut peer.links[channel].0;
@@ -615,7 +616,7 @@ impl MessageLinks {
         self.share_credits();
         loop {
             let flushed = self.post(now);
-            // If the memory that the peer granted does not exist, only the link with this peer
+            // If memory that a peer's CTS named does not exist, only the connection to this peer
             // ends.
             let granted = |&WorkRequest::Put { endpoint, remote, .. }: &WorkRequest| {
                 let rank = self.rank(endpoint)?;

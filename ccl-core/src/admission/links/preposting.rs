@@ -6,7 +6,8 @@ use crate::execution::Link;
 use crate::transport::{LocalSlice, MrKey, RemoteKey, RemoteMr, TransportError, WorkRequest};
 use crate::types::Rank;
 
-/// The most keys that stay imported for each peer.
+/// Number of keys that stay imported for each peer; exceeded if queued puts use all of them when
+/// another key comes.
 const IMPORTS_MAX: usize = 8;
 
 fn goes_to(WorkRequest::Put { remote, .. }: &WorkRequest, mr: RemoteMr) -> bool {
@@ -159,13 +160,12 @@ impl MessageLinks {
         if let Some((_, mr)) = peer.imports.iter().find(|(known, _)| known.0 == key) {
             return Some(*mr);
         }
-        if peer.imports.len() >= IMPORTS_MAX {
-            let queued = |mr| queue.iter().any(|request| goes_to(request, mr));
-            let idle = peer.imports.iter().position(|(_, mr)| !queued(*mr));
-            if let Some(idle) = idle {
-                let (_, mr) = peer.imports.remove(idle);
-                lane.forget(peer.endpoint, mr);
-            }
+        let queued = |mr| queue.iter().any(|request| goes_to(request, mr));
+        while peer.imports.len() >= IMPORTS_MAX
+            && let Some(idle) = peer.imports.iter().position(|(_, mr)| !queued(*mr))
+        {
+            let (_, mr) = peer.imports.remove(idle);
+            lane.forget(peer.endpoint, mr);
         }
         // A CTS must not name the peer's slots.
         let key = RemoteKey(key.to_vec());

@@ -1,7 +1,7 @@
 //! Hierarchical `all_gather`: each block crosses to each other host once and is forwarded there.
 //!
 //! ```text
-//!   across   r ──► one rank of each other host, the one with r's local index (modulo its size)
+//!   across   r ──► on each other host, the rank with r's local index (modulo the host's size)
 //!   inside   the rank that got a block ──► all other ranks of its host
 //! ```
 //!

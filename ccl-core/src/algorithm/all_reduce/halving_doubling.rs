@@ -11,10 +11,10 @@
 //! ```
 //!
 //! The nearest ranks exchange most. If the number of ranks is not a power of two, each extra rank
-//! gives its input to a partner first and gets the result from that partner last. Steps: 2 log2 n
-//! (two more with extra ranks). Bytes sent per rank: 2(n-1)/n of the buffer (partners of extra
-//! ranks: one buffer more). Source: R. Rabenseifner, "Optimization of collective reduction
-//! operations", 2004.
+//! gives its input to a partner first and gets the result from that partner last. Let c be the
+//! number of ranks that are not extra. Steps: 2 log2 c (two more with extra ranks). Bytes sent per
+//! rank: 2(c-1)/c of the buffer (partners of extra ranks: one buffer more; extra ranks: one).
+//! Source: R. Rabenseifner, "Optimization of collective reduction operations", 2004.
 
 use crate::algorithm::common::{Role, congruent, core, fold_in, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

@@ -29,9 +29,9 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     steps: |hosts| across(hosts) + inside(hosts),
 };
 
-/// Blocks that are gathered for a message.
+/// Scratch buffer for the blocks that are gathered for a message.
 const GATHERED: u8 = 0;
-/// Blocks of a received message from ranks that are not evenly spaced.
+/// Scratch buffer for the blocks of a received message that come from unevenly spaced ranks.
 const ARRIVED: u8 = 1;
 
 fn schedule(params: &Params<'_>) -> RankSchedule {

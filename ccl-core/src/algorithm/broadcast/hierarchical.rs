@@ -1,9 +1,9 @@
 //! Hierarchical `broadcast`: down a binomial tree over hosts, and down one inside each host.
 //!
 //! ```text
-//!   across   root ──► one rank of each other host, the one with the root's local index (modulo
-//!            its size), forwarded by such ranks of other hosts
-//!   inside   that one ──► its host
+//!   across   root ──► on each other host, the rank with the root's local index (modulo the host's
+//!            size), forwarded by such ranks of other hosts
+//!   inside   that rank ──► the other ranks of its host
 //! ```
 //!
 //! The buffer enters each host once. Steps: ⌈log2 H⌉ among H hosts and ⌈log2 s⌉ inside the largest,

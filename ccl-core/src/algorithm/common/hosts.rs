@@ -10,7 +10,7 @@ use crate::schedule::{Affine, Builder, Slice, TERM, Terms, scratch};
 use crate::topology::Hosts;
 use crate::types::Rank;
 
-/// Tuples of numbers, each in arithmetic progression.
+/// A sequence of tuples, whose numbers at each index are in arithmetic progression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::algorithm) struct Run<const N: usize> {
     first: [u32; N],

@@ -89,8 +89,8 @@ impl Binomial {
 }
 
 /// Returns the position of `number` in the in-order binary tree: a number whose lowest set bit is b
-/// has its children at distances of 2^(b-1), so that all odd numbers are leaves; 0 is the root and
-/// has one child.
+/// has its children at distances of 2^(b-1) (the right child nearer if there is no such rank), so
+/// that all odd numbers are leaves; 0 is the root and has one child.
 ///
 /// ```text
 ///    0

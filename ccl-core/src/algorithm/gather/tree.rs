@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Steps: ⌈log2 n⌉. Bytes sent per rank: as many blocks as its subtree has ranks. Inner ranks keep
-//! chunks in scratch until they forward them; the root receives in place.
+//! chunks in scratch until they forward them; the root receives straight into the output.
 
 use crate::algorithm::common::{Binomial, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

@@ -1,8 +1,8 @@
 //! Hierarchical `reduce`: sums flow up the trees of the hierarchical `broadcast`.
 //!
 //! ```text
-//!   inside   each host ──► one of its ranks, the one with the root's local index (modulo its size)
-//!   across   that one ──► the root, forwarded by such ranks of other hosts
+//!   inside   each host ──► its rank with the root's local index (modulo the host's size)
+//!   across   that rank ──► the root, forwarded by such ranks of other hosts
 //! ```
 //!
 //! Each host sends its sum once. Steps: ⌈log2 s⌉ inside the largest host, of s ranks, and ⌈log2 H⌉

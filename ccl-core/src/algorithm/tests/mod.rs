@@ -150,7 +150,8 @@ fn schedules_stay_small() {
     }
 }
 
-/// Uses hosts of one to six ranks in irregular order: more lists than scratch names.
+/// Uses hosts of one to seven ranks in irregular order: schedules then have more runs of peers than
+/// there are names for scratch buffers.
 #[test]
 fn ranks_that_lie_anyhow_run_out_of_names_and_not_of_luck() {
     let ids: Vec<u32> = (0..150).map(|rank: u32| rank * rank * 37 / 11 % 61).collect();

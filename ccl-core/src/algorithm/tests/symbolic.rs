@@ -229,8 +229,9 @@ fn check(algorithm: &Algorithm, world: &World, party: &Party) -> BTreeMap<u32, R
 }
 
 /// Checks that the longest chain of messages is as long as the algorithm says. The chain may be
-/// shorter in three cases: a doubling algorithm among ranks whose number is not a power of two, a
-/// double tree in which one tree is lower, and a group without messages.
+/// shorter in four cases: a doubling algorithm among ranks whose number is not a power of two, a
+/// double tree in which one tree is lower, a group without messages, and a hierarchical
+/// `broadcast` or `reduce`.
 fn check_steps(algorithm: &Algorithm, world: &World, parties: &[Party]) {
     let hops = |party: &Party| party.memory.values().map(|(_, hops)| *hops).max().unwrap_or(0);
     let most = parties.iter().map(hops).max().unwrap_or(0);
@@ -239,7 +240,7 @@ fn check_steps(algorithm: &Algorithm, world: &World, parties: &[Party]) {
         || algorithm.name == "scatter_all_gather";
     let loose = doubles && !world.ranks.is_power_of_two();
     let loose = loose || algorithm.name == "double_tree" || algorithm.name == "group";
-    // The root's host need not be the one where a tree is highest.
+    // The largest host, whose tree is highest, need not be the one furthest from the root.
     let tree = matches!(algorithm.collective, Collective::Broadcast | Collective::Reduce);
     let loose = match algorithm.family {
         Family::Hierarchical => tree,

@@ -1,5 +1,5 @@
-//! Tests of every type, operator, number of terms and destinations, size, alignment, place and SIMD
-//! level against the reference, bit for bit.
+//! Tests of every type, operator and SIMD level against the reference, bit for bit, with several
+//! numbers of terms and of destinations, sizes, alignments and in-place forms.
 
 use crate::operands::{Random, element, element_bits, elements, float_layout};
 use ccl_core::types::{DataType, ReduceOp};
@@ -139,7 +139,7 @@ fn check_type(data_type: DataType) {
 fn check_case(data_type: DataType, case: &Case) {
     for (turn, &elements) in SIZES.iter().enumerate() {
         for (at, places) in places(case.terms.len()).iter().enumerate() {
-            // Each large size is tested with a third of the places.
+            // Each large size is tested with a third of the in-place forms.
             if elements < 1000 || at % 3 == turn % 3 {
                 for offset in [0, 1] {
                     run(case, elements * data_type.bytes(), elements, places, offset);

@@ -135,7 +135,7 @@ impl Connection {
     }
 
     /// Redirects data that arrives at `from` into other memory; `None` ends the redirect. Returns
-    /// false if it is too late.
+    /// false, and changes nothing, if too much of the data has arrived or it reaches beyond `from`.
     pub(crate) fn redirect(
         &mut self,
         from: LocalSlice,
@@ -219,12 +219,12 @@ impl Connection {
         self.events = events;
     }
 
-    /// Returns whether no posted request needs another poll.
+    /// Returns whether no posted request needs another poll; true also if the peer is gone.
     pub(crate) fn is_drained(&self) -> bool {
         self.lost.is_some() || (self.outbox.is_empty() && self.lane.is_drained())
     }
 
-    /// Returns whether the peer has everything that was posted.
+    /// Returns whether the peer has everything that was posted; true also if the peer is gone.
     pub(crate) fn is_acknowledged(&self) -> bool {
         self.lost.is_some() || (self.outbox.is_empty() && self.lane.is_acknowledged())
     }
@@ -250,7 +250,7 @@ impl Connection {
         }
     }
 
-    /// Marks the peer as gone, for the reason that the lane gives.
+    /// Marks the peer as gone. The first reason is kept.
     pub(crate) fn lose(&mut self, reason: String) {
         self.lost.get_or_insert(reason);
         self.outbox.clear();

@@ -19,7 +19,7 @@ use crate::error::NetError;
 use crate::memory::Mr;
 use crate::table::{Id, RequestId};
 
-/// Identifier of all puts except those of records, whose identifier is their place in the ring.
+/// Identifier of all puts except those of records, whose identifier is their index in the ring.
 const OTHER_ID: u64 = GROUPS as u64;
 
 /// Number of registrations known to the peer at which deregistered ones are withdrawn.
@@ -76,7 +76,7 @@ pub(crate) struct Receiver {
     settings: Settings,
     /// Slots, filled by the peer.
     slots: OwnedMemory,
-    /// Memory that records are sent from, one for each place in the peer's ring.
+    /// Memory that records are sent from, one for each entry of the peer's ring.
     records: OwnedMemory,
     /// Ring of the peer, once it is known.
     ring: Option<RemoteMr>,
@@ -84,7 +84,8 @@ pub(crate) struct Receiver {
     is_peer_ready: bool,
     /// Groups by number, modulo their count.
     groups: Vec<Group>,
-    /// Group of the buffer finished last, and the time, which counts as progress of later groups.
+    /// Group of the buffer finished last, and the time, which counts as progress of this group and
+    /// of later ones.
     finished: (u32, Instant),
     next: u32,
     /// Sets of groups, as bits: `waiting` lack messages, `withheld` have a CTS that has not been
@@ -206,8 +207,9 @@ impl Receiver {
         }
     }
 
-    /// Receives into 1 to [`GROUP_MAX`] buffers. Returns none if there are too many requests
-    /// already.
+    /// Receives into 1 to [`GROUP_MAX`] buffers. Returns none while the next entry of the peer's
+    /// ring is in use: by a request that `test` has not reported as done, or by a record that is
+    /// still being sent.
     pub(crate) fn irecv(
         &mut self,
         now: Instant,
@@ -572,9 +574,10 @@ impl Receiver {
         }
     }
 
-    /// Marks a slot as free. The peer is told when half of all slots are free. While messages are
-    /// held or slots are not guessed, the peer is told at a quarter: at least a quarter of them is
-    /// reserved for messages with known buffers.
+    /// Marks a slot as free. The peer is told once half of all slots are free and not announced.
+    /// While messages are held or slots are not guessed, it is told at a quarter already: the peer
+    /// reserves at least a quarter for messages with known buffers, so one of these slots stays
+    /// usable.
     fn free(&mut self, slot: usize) {
         self.freed |= 1 << slot;
         let part = if self.expected.guesses() && self.held == 0 { 2 } else { 4 };

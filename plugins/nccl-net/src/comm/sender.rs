@@ -200,7 +200,7 @@ impl Sender {
             && self.requests.iter().any(|request| request.stage.is_reading())
     }
 
-    /// Returns whether everything that was posted has reached the peer.
+    /// Returns whether all messages have reached the peer; true also if the peer is gone.
     pub(crate) fn is_drained(&self) -> bool {
         self.connection.lost.is_some()
             || (!self.is_reading()
@@ -210,7 +210,7 @@ impl Sender {
     }
 
     /// Waits until puts no longer read `mr`, or any memory of the caller if `mr` is none. At
-    /// `until`, cuts the connection, which ends all reads.
+    /// `until`, or if polling fails, cuts the connection, which ends all reads.
     pub(crate) fn release(&mut self, mr: Option<&Arc<Mr>>, until: Instant) {
         let reads = |sender: &Sender| {
             let meant = |request: &Request| match (mr, &request.mr) {
@@ -230,8 +230,8 @@ impl Sender {
         }
     }
 
-    /// Closes the communicator for the caller. Messages that were not begun are not sent, and the
-    /// caller's memory is not read after this call.
+    /// Closes the communicator for the caller. Messages that are not completely posted are dropped,
+    /// and the caller's memory is not read after this call.
     pub(crate) fn close(&mut self, until: Instant) {
         self.release(None, until);
         let requests = &self.requests;
@@ -401,7 +401,8 @@ impl Sender {
     /// Takes the CTS of a group.
     fn cts_came(&mut self, group: u32) {
         let at = group as usize % GROUPS * RECORD_BYTES;
-        // The peer may be overwriting the record: then all messages of its group have been sent.
+        // The peer may be overwriting the record, which it does only after all messages of `group`
+        // have arrived.
         let read = self.ring.region.read_words::<RECORD_BYTES>(at);
         let record = read.ok().and_then(|record| Record::decode(&record));
         let Some(record) = record.filter(|record| record.group == group) else { return };

@@ -372,8 +372,8 @@ fn nothing_is_sent_to_a_peer_that_is_gone() {
     assert!(error.text.contains("its process has ended"), "{}", error.text);
 }
 
-/// A lane whose farewell takes until `is_over` is set. It asserts that closing another communicator
-/// does not block meanwhile.
+/// Fault of a lane: its farewell does not end before `is_over` is set. Asserts that closing another
+/// communicator does not block meanwhile.
 #[derive(Clone, Debug, Default)]
 struct Slow {
     asked: Arc<AtomicUsize>,

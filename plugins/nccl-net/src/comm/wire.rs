@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) const GROUP_MAX: usize = 8;
 /// Largest number of groups that a receiver may have outstanding.
 pub(crate) const GROUPS: usize = 64;
-/// Bytes of a CTS record.
+/// Bytes that a CTS record has in the ring; a record with few buffers uses less.
 pub(crate) const RECORD_BYTES: usize = CTS_BYTES_MAX;
 /// Bytes before a chunk's payload.
 pub(crate) const HEADER_BYTES: usize = 64;
@@ -116,7 +116,8 @@ fn u48([a, b, c, d, e, f]: [u8; 6]) -> u64 {
 }
 
 /// Returns the checksum of a record's bytes, without those of the checksum. A record may be
-/// overwritten while it is read: the checksum is then wrong, and another record is announced.
+/// overwritten while it is read: the checksum is then wrong, and the new record is announced by an
+/// immediate of its own.
 fn sum(record: &[u8]) -> u32 {
     let (words, _) = record.as_chunks();
     let sum = words.iter().enumerate().fold(1u64, |sum, (at, word)| {
@@ -225,7 +226,8 @@ pub(crate) enum Note {
     Ring(RemoteKey),
     /// Slots of the receiver: their number, bytes of payload of each, their memory.
     Slots(u32, u64, RemoteKey),
-    /// This side has the peer's ring or slots. Without this note, the sender tries another path.
+    /// This side has imported the peer's ring or slots. A connection is ready only after this note,
+    /// so that the connecting side can try another path if the import fails.
     Ready,
     /// Memory that CTS will name by this number.
     Memory(u32, RemoteKey),

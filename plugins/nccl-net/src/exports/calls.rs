@@ -33,7 +33,7 @@ pub(super) unsafe extern "C" fn init_v12(
     })
 }
 
-/// Reads a configuration of NCCL.
+/// Creates a context from NCCL's configuration; a default one for a null pointer.
 ///
 /// # Safety
 ///
@@ -411,7 +411,7 @@ pub(super) unsafe extern "C" fn test(
             for (at, size) in tested.sizes[..tested.count].iter().enumerate() {
                 // SAFETY: NCCL has as many sizes as the request has buffers.
                 let to = unsafe { sizes.add(at) };
-                // No transfer of NCCL is longer than `c_int::MAX`.
+                // Never limited: the properties allow 2^30 bytes per transfer.
                 let size = c_int::try_from(*size).unwrap_or(c_int::MAX);
                 // SAFETY: as above.
                 unsafe { to.write(size) };

@@ -22,7 +22,7 @@ pub(super) fn check(result: NcclResult) -> Result<()> {
     if result == NcclResult::SUCCESS { Ok(()) } else { Err(result) }
 }
 
-/// Returns the pointer that a call writes to the place it is given.
+/// Returns the pointer that a call writes to its output argument.
 pub(super) fn gives(call: impl FnOnce(*mut Pointer) -> NcclResult) -> Result<Pointer> {
     let mut pointer = null_mut();
     check(call(&raw mut pointer)).map(|()| pointer)

@@ -30,7 +30,8 @@ enum Event {
     GateVerdict(u32, ConnectionId, u32),
 }
 
-/// Wire: the rank of each end and its connection, if known, and when the last bytes for it arrive.
+/// Wire: for each end, its rank, its connection if known, and the arrival time of the last bytes
+/// sent to it.
 #[derive(Debug)]
 struct Wire {
     ends: [(u32, Option<ConnectionId>); 2],
@@ -79,7 +80,8 @@ impl ControlNet {
         }
     }
 
-    /// Returns the time of the next event, considering the ranks for which `runs` is true.
+    /// Returns the time of the next event, or of the next timeout of a rank for which `runs` is
+    /// true.
     pub(crate) fn next_event(&self, runs: impl Fn(u32) -> bool) -> Option<Instant> {
         let ticks = (0u32..).zip(&self.nodes).filter(|(rank, node)| runs(*rank) && !node.dead);
         let ticks = ticks.map(|(_, node)| node.control.poll_timeout());

@@ -382,7 +382,7 @@ pub(crate) fn simulate(job: &Job, inputs: &[Vec<u8>], world: &World) -> Simulate
 
 /// Returns whether the deep tier runs.
 pub(crate) fn full() -> bool {
-    std::env::var("FERROCCL_TEST_FULL").is_ok_and(|full| full == "1")
+    std::env::var_os("FERROCCL_TEST_FULL").is_some()
 }
 
 /// Factor by which the deep tier takes more seeds.

@@ -49,7 +49,7 @@ enum Plant {
     NeverNotices,
 }
 
-/// Call of the round, and its expected result.
+/// One call of a job, with the inputs and the expected outputs of all ranks.
 struct Round {
     job: Job,
     inputs: Vec<Vec<u8>>,

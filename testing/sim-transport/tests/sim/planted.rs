@@ -138,7 +138,7 @@ fn forged_immediates_are_refused_and_counted() {
     assert!(simulated.refused() > 20, "{}", simulated.refused());
 }
 
-/// Fault that writes each CTS record twice, and every third one `by` places too far.
+/// Fault that writes each CTS record twice, and every third one `by` records too far.
 #[derive(Debug)]
 struct Misplaced {
     by: u64,

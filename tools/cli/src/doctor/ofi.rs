@@ -35,8 +35,8 @@ struct Row {
     without: Vec<String>,
 }
 
-/// Lists and tests all providers. The exit status is 0 if all work, 1 if one does not, 2 without
-/// libfabric.
+/// Lists and tests all providers. The exit status is 0 if all work, 1 if one does not, 2 if they
+/// cannot be listed, as without libfabric.
 pub(super) fn examine(json: bool) -> ExitCode {
     let all = match in_process(LIST, LIST_WITHIN).and_then(|text| read::<Vec<Provider>>(&text)) {
         Ok(all) => all,
@@ -81,7 +81,9 @@ fn in_process(part: &str, within: Duration) -> Result<String, String> {
     match watched(command, within).map_err(cannot)? {
         Some((0, text)) => Ok(text),
         Some((_, error)) => Err(error),
-        None => Err(format!("its process crashed, or did not end within {within:?}")),
+        None => {
+            Err(format!("the process for `{part}` crashed, or did not report within {within:?}"))
+        }
     }
 }
 

@@ -5,7 +5,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Directories of the root ports in [`Machine::healthy`], with their NUMA nodes.
+/// Paths of the root ports in [`Machine::healthy`] without their device numbers, and their NUMA
+/// nodes.
 const ROOTS: [(&str, u32); 2] = [("pci0000:10/0000:10", 0), ("pci0000:80/0000:80", 1)];
 
 /// A directory with files of a machine; dropping this removes the directory.

@@ -38,7 +38,7 @@ const NIC: &str = "sys/devices/pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:01.0
 const GPU: &str = "sys/devices/pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:00.0/0000:13:00.0";
 const PORT: &str = "sys/class/infiniband/mlx5_0/ports/1";
 
-/// A change to a healthy machine and its environment, and the one finding that follows.
+/// A change to a healthy machine or its environment, and a finding that must follow.
 struct Plant {
     spoil: fn(&Machine),
     variables: &'static [(&'static str, &'static str)],

@@ -1,5 +1,5 @@
-//! ACS (access control services): a bridge with ACS on sends traffic between two devices below it
-//! up through the processor.
+//! ACS (access control services): with ACS redirection on, a bridge sends traffic between two
+//! devices below it up through the processor.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -82,7 +82,7 @@ fn is_alone(host: &Host, root: &str) -> bool {
 pub(super) fn bridges(host: &Host) -> Vec<Finding> {
     let gpus = devices::gpus(host);
     if gpus.is_empty() {
-        return vec![Finding::ok("", "there is no GPU whose peers a bridge could keep from it")];
+        return vec![Finding::ok("", "there is no GPU whose traffic a bridge could redirect")];
     }
     let mut bridges: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (gpu, _) in &gpus {
@@ -95,7 +95,7 @@ pub(super) fn bridges(host: &Host) -> Vec<Finding> {
         }
     }
     if bridges.is_empty() {
-        let evidence = "no GPU shares a bridge with a peer that ACS could keep from it";
+        let evidence = "no GPU shares a bridge with another card, so ACS has nothing to redirect";
         return vec![Finding::ok("", evidence)];
     }
     let (mut found, mut hidden, mut quiet) = (Vec::new(), Vec::new(), 0);

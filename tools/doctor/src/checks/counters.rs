@@ -56,7 +56,8 @@ fn count(host: &Host, port: &Port, name: &str) -> Option<u64> {
 pub(super) fn losses(host: &Host) -> Vec<Finding> {
     let ports = active(host);
     if ports.is_empty() {
-        return vec![Finding::ok("", "there is no RDMA port in use that would count")];
+        let text = "there is no active RDMA port in use, so there are no counters to read";
+        return vec![Finding::ok("", text)];
     }
     ports.iter().map(|port| losses_of(host, port)).collect()
 }

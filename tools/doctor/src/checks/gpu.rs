@@ -98,7 +98,7 @@ fn versions(host: &Host) -> Option<Finding> {
 pub(super) fn memory(host: &Host) -> Vec<Finding> {
     let gpus = devices::gpus(host);
     if gpus.is_empty() || devices::rdma(host).is_empty() {
-        let evidence = "there are no GPUs with RDMA devices that could reach their memory";
+        let evidence = "there are no GPUs, or no RDMA devices that could reach their memory";
         return vec![Finding::ok("", evidence)];
     }
     let makers: BTreeSet<bool> = gpus.iter().map(|(_, maker)| *maker == Maker::Nvidia).collect();
@@ -181,8 +181,8 @@ fn of_amd(host: &Host) -> Finding {
                   network device's driver";
     let Some(options) = kernel_options(host) else {
         let evidence = format!(
-            "no peer memory of amdkfd; the kernel's configuration, which would tell of {}, is not \
-             in /boot",
+            "no peer memory of amdkfd; the kernel's configuration, which would tell of {}, is \
+             neither in /boot nor in /lib/modules",
             wanted.join(" and ")
         );
         return Finding::unknown("AMD", evidence, remedy);
@@ -209,7 +209,7 @@ pub(super) fn version(text: &str) -> Option<(u32, u32)> {
 pub(super) fn distance(host: &Host) -> Vec<Finding> {
     let (gpus, nics) = (devices::gpus(host), devices::rdma(host));
     if gpus.is_empty() || nics.is_empty() {
-        return vec![Finding::ok("", "there are no GPUs with RDMA devices to be near to")];
+        return vec![Finding::ok("", "there are no GPUs, or no RDMA devices")];
     }
     let (asked, there) = (rdma::asked(host), rdma::all(host));
     let carries = |nic: &Device| {

@@ -12,7 +12,8 @@ use ferroccl::tools::Deadline;
 use ferroccl::tools::own_hosts;
 use ferroccl::tools::resolve;
 
-/// Time in which a peer must answer: a dropped packet is sent again after 1 s and after 3 s.
+/// Time in which a peer must answer, divided among its addresses. For a single address, it covers
+/// two dropped packets: they are sent again after 1 s and after 3 s.
 const REACH_WITHIN: Duration = Duration::from_secs(5);
 /// Least ratio of two interfaces' speeds at which the slower one is reported.
 const SLOWER: u32 = 4;

@@ -50,7 +50,7 @@ pub(super) fn memlock(host: &Host) -> Vec<Finding> {
 }
 
 /// Checks the limits of open files: over TCP, each peer needs at least one connection. When many
-/// ranks join, rank 0 raises its own soft limit as far as allowed.
+/// ranks join, rank 0 raises its own soft limit to what it needs, or to the hard limit.
 pub(super) fn open_files(host: &Host) -> Vec<Finding> {
     let Some([limit, most]) = limits(host, "Max open files") else {
         return vec![unreadable()];
@@ -64,7 +64,7 @@ pub(super) fn open_files(host: &Host) -> Vec<Finding> {
         false => Finding::ok("", evidence),
         true => Finding::advice(
             "",
-            format!("{evidence}; over TCP each peer of a rank takes several"),
+            format!("{evidence}; over TCP each peer of a rank takes at least one"),
             "raise both limits: nofile in /etc/security/limits.conf; containers: `--ulimit \
              nofile=65536`; systemd: LimitNOFILE=65536",
         ),

@@ -96,7 +96,8 @@ fn live_size(host: &Host) -> Option<(u64, u64)> {
     Some((of(found.f_blocks), of(found.f_bavail)))
 }
 
-/// Reports the restrictions that a container's engine puts on processes.
+/// Reports what a container or a virtual machine withholds: system calls for NUMA, the PCI bus in
+/// sysfs, the switches above GPUs.
 pub(super) fn container(host: &Host) -> Vec<Finding> {
     let marks = ["/.dockerenv", "/run/.containerenv"];
     let mark = marks.into_iter().find(|mark| host.has(mark));

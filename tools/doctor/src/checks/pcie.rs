@@ -1,10 +1,11 @@
-//! PCIe links: whether each is as wide and as fast as both of its ends allow.
+//! PCIe links: whether each is as wide and as fast as its device allows, and at least as
+//! fast as the device's ports.
 
 use super::super::finding::Finding;
 use super::super::host::Host;
 use ccl_machine::devices::{self, Device, Kind};
 
-/// Width and speed of the link of a function, by its directory in sysfs.
+/// Width and speed of a PCI function's link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Link {
     lanes: u32,
@@ -104,16 +105,16 @@ fn capable(most: Link, slot: Option<Link>) -> String {
     }
 }
 
-/// Returns a warning if a port is faster than the bus.
+/// Returns a warning if the device's active ports together are faster than its PCIe link.
 fn port_rate(host: &Host, device: &Device, link: Link) -> Option<Finding> {
     let ports = devices::ports(host, device);
     let active = ports.iter().filter(|port| port.is_active(host));
-    let port: f64 = active.filter_map(|port| port.gigabits(host)).sum();
-    (port > link.gigabits()).then(|| {
-        let evidence = format!(
-            "its port carries {port} Gb/s, its PCIe link {:.0} Gb/s ({link})",
-            link.gigabits()
-        );
+    let rates: Vec<f64> = active.filter_map(|port| port.gigabits(host)).collect();
+    let all: f64 = rates.iter().sum();
+    (all > link.gigabits()).then(|| {
+        let carry = if rates.len() == 1 { "port carries" } else { "ports carry" };
+        let evidence =
+            format!("its {carry} {all} Gb/s, its PCIe link {:.0} Gb/s ({link})", link.gigabits());
         let remedy = "use a slot of the next PCIe generation, or count on the lower number";
         Finding::warning(subject(device), evidence, remedy)
     })

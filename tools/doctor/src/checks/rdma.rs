@@ -10,7 +10,7 @@ use ccl_machine::devices::{self, Port};
 /// Bytes that RoCE adds to a packet's payload, by the kernel's count.
 const ROCE_HEADER_BYTES: u32 = 96;
 const PAYLOAD_BYTES_MAX: u32 = 4096;
-/// Most rows of a port's GID table.
+/// Largest number of rows of a port's GID table that are read.
 const ROWS_MAX: usize = 1024;
 
 const NONE: &str = "there is no RDMA device here; ranks of several hosts talk over TCP";

@@ -36,9 +36,9 @@ const RING_NET: ByProtocol = [2.7, 4.0, 14.0];
 /// Ranks on nodes of equal size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ranks {
-    /// Number of ranks in all.
+    /// Number of ranks in all; n in the formulas.
     pub ranks: f64,
-    /// Number of nodes.
+    /// Number of nodes; M in the formulas.
     pub nodes: f64,
     /// Interconnect between the ranks of a node.
     pub within: Within,

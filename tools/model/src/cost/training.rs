@@ -37,8 +37,9 @@ pub fn tensor_parallel_max(width: f64, flops_per_s: f64, bytes_per_s: f64) -> f6
     width * bytes_per_s / flops_per_s
 }
 
-/// Returns `tensor_parallel_max` over several nodes of `D` accelerators, with the bandwidth of a
-/// node: `F > C / W (Y − D)`, so `Y < D + F W / C`.
+/// Returns `tensor_parallel_max` over several nodes, with the bandwidth of a node: the most
+/// accelerators `Y` with `F > C / W (Y − D)`, so `Y < D + F W / C`. Here `D` is the number of
+/// accelerators of a node.
 #[must_use]
 pub fn tensor_parallel_over_nodes_max(
     width: f64,
@@ -49,8 +50,8 @@ pub fn tensor_parallel_over_nodes_max(
     node + tensor_parallel_max(width, flops_per_s, node_bytes_per_s)
 }
 
-/// Returns the least width of an expert with which expert parallelism over many nodes of `D`
-/// accelerators is bound by computing: `D C / W`.
+/// Returns the least width of an expert with which expert parallelism over many nodes is bound by
+/// computing: `D C / W`. Here `D` is the number of accelerators of a node.
 #[must_use]
 pub fn expert_parallel_width_min(flops_per_s: f64, node_bytes_per_s: f64, node: f64) -> f64 {
     node * flops_per_s / node_bytes_per_s

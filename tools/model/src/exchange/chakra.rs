@@ -405,7 +405,7 @@ mod tests {
         };
         // A string that claims to be longer than its message.
         let inner = [long(4), vec![2 << 3 | 2, 0xff, 0xff, 0x03]].concat();
-        // Messages within messages, deeper than the stack.
+        // 200 messages, each within the next: more than prost's recursion limit of 100.
         let deep = (0..200).fold(Vec::new(), |deep: Vec<u8>, _| {
             let mut wrapped = vec![10 << 3 | 2];
             prost::encoding::encode_varint(deep.len() as u64, &mut wrapped);

@@ -106,6 +106,13 @@ pub struct Call {
     pub duration_us: u64,
 }
 
+impl Call {
+    /// Returns whether the call's time was recorded.
+    pub(super) fn is_timed(&self) -> bool {
+        (self.start_us, self.duration_us) != (0, 0)
+    }
+}
+
 /// Message that was sent and received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
@@ -122,7 +129,8 @@ pub struct Sent {
 /// Calls and messages of a job, once for all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Agreed {
-    /// Collectives in the order of their beginnings; those of a group stay in the group's order.
+    /// Collectives in the order of their start times; of equal times, in the order of groups, and
+    /// within a group in that of its calls. A collective without times has start time 0.
     pub calls: Vec<Call>,
     /// Messages in the order of the senders.
     pub messages: Vec<Sent>,
@@ -264,7 +272,7 @@ impl Job {
     /// # Errors
     ///
     /// When a rank's trace is missing or invalid; when a node has an unknown type, size or group.
-    /// Each error names the file or the node, and has a remedy.
+    /// Each error names the file or the node.
     pub fn read(prefix: &str, groups: Option<&str>) -> Result<Job, String> {
         let prefix = whole_prefix(prefix)?;
         let ranks = ranks_of(&prefix)?;
@@ -304,10 +312,19 @@ impl Job {
     /// message has no matching send or receive. Each error names files and nodes, and has a remedy.
     pub fn agreed(&self) -> Result<Agreed, String> {
         let mut agreed = Agreed::default();
+        let mut starts = Vec::new();
         for (index, group) in self.groups.iter().enumerate() {
             self.calls(index, group, &mut agreed.calls)?;
+            // A call without a time stays behind the one that its group called before it.
+            let mut last_us = 0;
+            for call in &agreed.calls[starts.len()..] {
+                last_us = if call.is_timed() { call.start_us } else { last_us };
+                starts.push(last_us);
+            }
         }
-        agreed.calls.sort_by_key(|call| call.start_us);
+        let mut calls: Vec<_> = starts.into_iter().zip(agreed.calls).collect();
+        calls.sort_by_key(|(start_us, _)| *start_us);
+        agreed.calls = calls.into_iter().map(|(_, call)| call).collect();
         agreed.messages = self.messages()?;
         Ok(agreed)
     }
@@ -480,7 +497,7 @@ struct ShownCall {
     bytes: u64,
     uneven: bool,
     root: Option<Rank>,
-    /// Time since the first call, in microseconds.
+    /// Time since the first call that has a time, in microseconds; 0 without a time.
     start_us: u64,
     duration_us: u64,
 }
@@ -496,7 +513,7 @@ impl Job {
     /// When the ranks do not agree.
     pub fn shown(&self) -> Result<Shown, String> {
         let Agreed { calls, messages } = self.agreed()?;
-        let first_us = calls.first().map_or(0, |call| call.start_us);
+        let first_us = calls.iter().find(|call| call.is_timed()).map_or(0, |call| call.start_us);
         let name = |group: usize| self.groups.get(group).map(|group| group.name.clone());
         let shown = |call: &Call| ShownCall {
             collective: call.collective.to_string(),
@@ -504,7 +521,7 @@ impl Job {
             bytes: call.bytes,
             uneven: call.is_uneven,
             root: call.collective.has_root().then_some(call.root),
-            start_us: call.start_us - first_us,
+            start_us: call.start_us.saturating_sub(first_us),
             duration_us: call.duration_us,
         };
         let sum = messages.iter().try_fold(0_u64, |sum, message| sum.checked_add(message.bytes));

@@ -71,9 +71,9 @@ struct Unrolling {
     output: Layout,
     trace: Trace,
     memory: BTreeMap<(Buffer, u32), Touched>,
-    /// Number of messages so far, to and from each peer.
+    /// Number of nonempty messages so far, by direction (true: sent) and peer.
     tags: BTreeMap<(bool, Rank), u64>,
-    /// Number of nodes that may still come.
+    /// Largest number of nodes of this rank: what the earlier ranks have left of `NODES_MAX`.
     room: usize,
 }
 

@@ -36,7 +36,8 @@ pub struct Predicted {
 /// # Errors
 ///
 /// When the collective cannot be planned; when there is no such algorithm; when too many pairs of
-/// ranks send; with a length of intervals, when there are too many intervals, ranks or messages.
+/// ranks send; with a length of intervals, when that is not above 0, or when there are too many
+/// intervals, ranks or messages.
 pub fn traffic(
     wanted: &Wanted<'_>,
     algorithm: Option<&str>,

@@ -139,9 +139,15 @@ fn parse(path: &str, text: &str, found: &mut BTreeMap<String, Communicator>) -> 
             )));
         }
         let communicator = found.entry(line.communicator.clone()).or_default();
+        if communicator.ranks != 0 && communicator.ranks != ranks {
+            return Err(at(format!(
+                "communicator {} has {ranks} ranks here and {} before; give recordings of one run",
+                line.communicator, communicator.ranks
+            )));
+        }
         let member = (line.host, line.process);
         let known = communicator.members.entry(line.rank).or_insert_with(|| member.clone());
-        if *known != member || (communicator.ranks != 0 && communicator.ranks != ranks) {
+        if *known != member {
             return Err(at(format!(
                 "rank {} of communicator {} was on {} with process {} before; give recordings of \
                  one run",

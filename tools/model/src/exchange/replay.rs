@@ -35,8 +35,13 @@ impl fmt::Debug for Replay<'_> {
     }
 }
 
-/// Group, collective, bytes and root: calls with equal keys have the same traffic and prediction.
-type Key = (usize, Collective, u64, Rank);
+/// Group, collective, bytes, root, and true if blocks have different lengths: calls with equal keys
+/// have the same traffic and prediction.
+type Key = (usize, Collective, u64, Rank, bool);
+
+fn key(call: &Call) -> Key {
+    (call.group, call.collective, call.bytes, call.root, call.is_uneven)
+}
 
 /// Calls of one kind, as recorded and as predicted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -51,7 +56,7 @@ pub struct Row {
     pub bytes: u64,
     /// Number of calls of this kind.
     pub calls: u64,
-    /// Recorded time of all calls together, in seconds; none if it is unknown.
+    /// Recorded time of all calls together, in seconds; none if one of them has no recorded time.
     pub recorded_s: Option<f64>,
     /// Algorithm by which the calls are predicted.
     pub algorithm: String,
@@ -191,12 +196,11 @@ impl<'a> Replay<'a> {
         // A call without a time counts in the interval of the previous call.
         let mut last_us = begin_us;
         for call in &self.agreed.calls {
-            let key = (call.group, call.collective, call.bytes, call.root);
+            let key = key(call);
             if known.values().map(Bytes::len).sum::<usize>() > KNOWN_PAIRS_MAX {
                 known.clear();
             }
-            let is_timed = (call.start_us, call.duration_us) != (0, 0);
-            last_us = if is_timed { call.start_us } else { last_us };
+            last_us = if call.is_timed() { call.start_us } else { last_us };
             let sent = match known.entry(key) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => new.insert(self.sent(call)?),
@@ -249,7 +253,7 @@ impl<'a> Replay<'a> {
         let mut rows: Vec<Row> = Vec::new();
         let mut known: BTreeMap<Key, usize> = BTreeMap::new();
         for call in &self.agreed.calls {
-            let key = (call.group, call.collective, call.bytes, call.root);
+            let key = key(call);
             let index = match known.get(&key) {
                 Some(index) => *index,
                 None => {
@@ -491,6 +495,15 @@ mod tests {
         });
         let error = with([1, 2, u64::MAX - 5], None, |replay| replay.traffic(None).unwrap_err());
         assert!(error.contains("is the unit microseconds?"), "{error}");
+    }
+
+    #[test]
+    fn a_call_without_a_time_counts_with_the_one_before() {
+        let traffic = with([1_999_000, 1_000_000, 0], Some("ring"), |replay| {
+            replay.traffic(Some(0.5)).unwrap()
+        });
+        let sums = traffic.intervals.iter().map(|sent| sent.values().sum::<u64>());
+        assert_eq!(Vec::from_iter(sums), [8 * 7 * 1024, 2 * 2 * 15 * (1 << 20)]);
     }
 
     #[test]

@@ -33,7 +33,7 @@ struct Instance {
 ///
 /// # Errors
 ///
-/// When the text is invalid; the error has the file, the line and a remedy.
+/// When the text is invalid. The error names the file, and the line if the problem has one.
 pub(super) fn parse(file: &str, text: &str) -> Result<Topology, String> {
     let read: Answer = serde_json::from_str(text).map_err(|error| {
         let (said, line) = (error.to_string(), error.line());

@@ -40,13 +40,13 @@ pub enum At {
     Tier(usize),
 }
 
-/// Error for a contradiction in a topology, with a remedy.
+/// Error for a contradiction in a topology.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}")]
 pub struct Error {
     /// Position of the contradiction.
     pub at: At,
-    /// Problem and remedy.
+    /// Description of the problem, mostly with a remedy.
     pub problem: String,
 }
 
@@ -107,8 +107,8 @@ impl Topology {
         let (told, hosts) = (self.placed.len(), self.hosts() as usize);
         if told != 0 && told != hosts {
             let problem = format!(
-                "it has the place in the network of {told} of {hosts} hosts; give it for all or \
-                 for none"
+                "`placed` has the positions of {told} of {hosts} hosts in the network; give those \
+                 of all hosts, or of none"
             );
             return wrong(At::Whole, problem);
         }

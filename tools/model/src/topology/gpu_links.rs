@@ -13,7 +13,8 @@ use super::nccl::gpu_link_speed;
 /// Largest number of links of a GPU.
 const LINKS_MAX: u32 = 36;
 
-/// Adds the links that are up. A machine without NVML, or without links, stays as it is.
+/// Adds the links that are up, and the compute capability of each GPU. A machine without NVML stays
+/// as it is.
 pub(super) fn add(machine: &mut Machine) {
     if machine.of(Kind::Gpu).next().is_none() {
         return;

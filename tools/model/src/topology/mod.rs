@@ -47,7 +47,8 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 ///
 /// # Errors
 ///
-/// When there is no such preset or file; when the file is invalid, with the line.
+/// When there is no such preset or file, or when the file is invalid. An error within a line of the
+/// file names the line.
 pub fn open(name: &str) -> Result<Topology, String> {
     if let Some(preset) = presets::find(name) {
         return Ok(preset.topology());

@@ -26,14 +26,14 @@ const LANES: [(f64, f64); 6] = [
     (32.0, 3.938e9),
     (64.0, 7.563e9),
 ];
-/// Default link between processors.
+/// Assumed link between processors: the XML does not have its speed.
 const SMP: LinkSpeed = LinkSpeed { bytes_per_s: 10e9, latency_ns: 0.0 };
 
 /// Parses NCCL's topology; `file` names it in errors.
 ///
 /// # Errors
 ///
-/// When the text is invalid; the error has the file, the line and a remedy.
+/// When the text is invalid; the error names the file and the line.
 pub(super) fn parse(file: &str, text: &str) -> Result<Topology, String> {
     let document = Document::parse(text).map_err(|error| format!("{file}: {error}"))?;
     let root = document.root_element();
@@ -173,8 +173,8 @@ impl<'d> Reading<'d> {
         Ok(())
     }
 
-    /// Adds the ports of a card: the first takes the card's place in the tree, the others are under
-    /// the first.
+    /// Adds the ports of a NIC. If the NIC is a PCIe card, the first port stands for the card in
+    /// the tree, and the others are under the first; else all ports are under `under`.
     fn nic(
         &mut self,
         nic: Node<'d, 'd>,
@@ -371,7 +371,8 @@ fn plain(part: &Part) -> Vec<(String, String)> {
     facts_of(part, "")
 }
 
-/// Returns whether a part is a further port of a card, without a PCIe function of its own.
+/// Returns whether a part is a NIC without a PCIe function of its own: a further port of a card, or
+/// a NIC that is directly under a NUMA node.
 fn is_port(part: &Part) -> bool {
     part.kind == Kind::Nic && part.pci.is_none() && part.speed == LinkSpeed::NONE
 }

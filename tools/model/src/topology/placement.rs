@@ -3,9 +3,9 @@
 //! From the top of the network down, the ranks are divided among the groups of each tier, so that
 //! ranks with much mutual traffic share a group. One initial division has the ranks in order. The
 //! other grows from the rank with the most traffic, each time adding the rank with the most traffic
-//! to the members so far. Both are improved by swaps of two ranks as long as that helps, as in
-//! [Kernighan and Lin, 1970]; the better one is taken. Less traffic at a higher tier outweighs more
-//! traffic below it.
+//! to the members so far. Both are improved by swaps of two ranks, as in [Kernighan and Lin, 1970],
+//! until no swap helps or a limit is reached; the better one is taken. Less traffic at a higher
+//! tier outweighs more traffic below it.
 //!
 //! [Kernighan and Lin, 1970]: https://doi.org/10.1002/j.1538-7305.1970.tb01770.x
 
@@ -16,7 +16,7 @@ use super::fabric::Fabric;
 use ccl_core::types::Rank;
 use ccl_traffic::Bytes;
 
-/// Number of rounds of swaps; each looks at all ranks.
+/// Largest number of rounds of swaps; each looks at all ranks.
 const ROUNDS: usize = 8;
 /// Largest number of ranks for which swaps are tried: the time is quadratic in their number.
 const SWAPPED_RANKS_MAX: usize = 2048;
@@ -217,7 +217,8 @@ impl<'t> Division<'t> {
         self.ranks.iter().map(out).sum()
     }
 
-    /// Swaps two ranks as long as that reduces the bytes between groups.
+    /// Swaps pairs of ranks while that reduces the bytes between groups, for at most `ROUNDS`
+    /// rounds. More than `SWAPPED_RANKS_MAX` ranks stay as they are.
     fn swap(&mut self) {
         if self.ranks.len() > SWAPPED_RANKS_MAX {
             return;
@@ -238,7 +239,8 @@ impl<'t> Division<'t> {
         }
     }
 
-    /// Returns by how much the bytes between groups shrink if the two ranks swap places.
+    /// Returns by how much the bytes between groups shrink if the two ranks swap groups. A result
+    /// of 0 or less may be too high.
     fn gain(&self, one: usize, other: usize) -> i128 {
         let (Some(here), Some(there)) = (self.group[one], self.group[other]) else { return 0 };
         if here == there {

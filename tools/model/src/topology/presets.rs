@@ -183,8 +183,8 @@ impl Parts {
     }
 }
 
-/// Returns a machine of two NUMA nodes; below each are four PCIe switches with a GPU and `nics`
-/// NICs. The links of each GPU are spread over `switches` NVSwitches.
+/// Returns a machine of two NUMA nodes; below each are four PCIe switches, each with one GPU and
+/// `nics` NICs. The links of each GPU are spread over `switches` NVSwitches.
 fn paired(
     name: &str,
     switches: usize,
@@ -268,8 +268,9 @@ fn a100() -> Machine {
     Machine { name: "a100".to_owned(), smp: SMP, parts: parts.0, gpu_links }
 }
 
-/// Returns a machine of 18 trays of two Grace, each with two GPUs and their NICs. All parts that
-/// NVLink joins are one machine here, though every tray runs its own system.
+/// Returns a machine of 18 trays with two Grace processors each; every processor has two GPUs, each
+/// with a NIC. All parts that NVLink joins are one machine here, though every tray runs its own
+/// system.
 fn nvl72() -> Machine {
     let mut parts = Parts(Vec::new());
     let mut gpus = Vec::new();

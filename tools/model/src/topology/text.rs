@@ -145,7 +145,7 @@ const fn one() -> u32 {
 ///
 /// # Errors
 ///
-/// When the text is invalid; the error has the file, the line and a remedy.
+/// When the text is invalid; the error names the file and the line.
 pub fn parse(file: &str, text: &str) -> Result<Topology, String> {
     let read: File = toml::from_str(text).map_err(|error| {
         let at = error.span().map_or(String::new(), |span| format!(":{}", line(text, span.start)));

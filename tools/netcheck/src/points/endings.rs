@@ -19,8 +19,8 @@ const CLOSING: Duration = Duration::from_secs(2);
 const MESSAGES: usize = 8;
 const BYTES: usize = 512 << 10;
 
-/// Bytes of each message, by round: fewer than socket buffers hold, more than the receiver's buffer
-/// holds, and more than both sides' buffers hold.
+/// Bytes of each message, by round. Together, the messages of a round fit into socket buffers, or
+/// exceed the receiver's buffer, or exceed the buffers of both sides.
 const ROUNDS: [usize; 3] = [4 << 10, 64 << 10, BYTES];
 /// Time for sends to complete while the receiving process is stopped.
 const STOPPED: Duration = Duration::from_millis(300);

@@ -79,7 +79,7 @@ const LOADS: &str = "loads_and_names";
 const HANDLE: &str = "handle_is_128_bytes";
 /// Point that every message depends on.
 const CONNECTS: &str = "connects";
-/// Point that all use of messages depends on.
+/// Point that all later points with messages depend on.
 pub(crate) const ONE_MESSAGE: &str = "one_message";
 
 impl Point {

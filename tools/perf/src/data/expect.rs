@@ -45,7 +45,8 @@ pub struct Place<'a> {
 }
 
 /// Returns the stream of a block that one rank sends to another, in calls with a count for each
-/// block: the receiver need not know the block's position in the sender's buffer.
+/// block. Each pair has a stream of its own, so that the receiver need not know the position of the
+/// block in the sender's buffer.
 fn pair_stream(from: Rank, to: Rank) -> u64 {
     1 << 63 | u64::from(from) << 32 | u64::from(to)
 }

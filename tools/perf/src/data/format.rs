@@ -54,7 +54,8 @@ impl FloatFormat {
         sign | ((field << self.mantissa_bits) + units)
     }
 
-    /// Returns the number that the bits encode; infinities and NaNs are not recognised.
+    /// Returns the number that the bits encode. Infinities and NaNs are recognised only in `f64`;
+    /// those of narrower types are decoded like finite numbers.
     #[must_use]
     pub fn decode(self, bits: u64) -> f64 {
         let mantissa = bits & ((1 << self.mantissa_bits) - 1);

@@ -2,8 +2,9 @@
 //!
 //! Exactness is reached as follows, for `n` ranks and a type with `p` significant bits:
 //!
-//! * *sum*, *premul-sum* of floats: multiples of one power of two per element, whose magnitudes add
-//!   up to at most `2^p` over all ranks. So every partial sum, in any order, is representable.
+//! * *sum*, *avg*, *premul-sum* of floats: multiples of one power of two per element, whose
+//!   magnitudes add up to at most `2^p` over all ranks. So every partial sum, in any order, is
+//!   representable.
 //!   Where `n` is so large that not every rank can contribute, the contributors rotate with the
 //!   element.
 //! * *prod* of floats: powers of two near one, with random signs; for each element, one rank has a
@@ -12,7 +13,7 @@
 //!   even ones would soon give zero).
 //! * *avg* of integers: magnitudes as small as needed for the sum not to overflow, so it does not
 //!   matter in which width a library sums before it divides.
-//! * *min*, *max*: any finite normal number.
+//! * *min*, *max*: any integer, or any finite normal float.
 
 use ccl_core::types::{DataType, Rank, ReduceOp};
 
@@ -27,8 +28,8 @@ pub struct Recipe {
     pub op: Option<ReduceOp>,
     /// Number of ranks that take part.
     pub ranks: u32,
-    /// Number of the repetition, so that the result of the last call is never right for the next
-    /// one.
+    /// Number of the repetition. It changes the elements, so that the result of one call is wrong
+    /// for the next.
     pub repetition: u64,
 }
 
@@ -57,7 +58,7 @@ pub fn premul_factor(rank: Rank) -> u64 {
     1 + u64::from(rank % 2)
 }
 
-/// Returns the factor of a rank in the form of the call: the bytes of one element first.
+/// Returns the factor of a rank as a call takes it: the bytes of one element, then zeros.
 #[must_use]
 pub fn premul_scalar(data_type: DataType, rank: Rank) -> [u8; 8] {
     let factor = premul_factor(rank);

@@ -7,7 +7,7 @@ use super::format::push_element;
 use super::generate::{Expected, Recipe};
 
 /// Returns the number of elements after which the data repeat. The period is shorter for many
-/// ranks, because each rank computes the reduction of every table element over all of them.
+/// ranks, because each rank reduces every element of a table over all ranks.
 #[must_use]
 pub fn period(ranks: u32) -> usize {
     if ranks <= 64 { 65_521 } else { 4_093 }

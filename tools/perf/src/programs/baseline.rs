@@ -1,8 +1,8 @@
 //! Baseline of `p2p_matrix`: the times of every path, for later comparison. The file has JSON
 //! lines, the first about the run, each other one about a path.
 
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Read as _, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use ccl_core::types::Rank;
@@ -166,7 +166,7 @@ impl Lines {
         BaselineError::Damaged { file, line, problem: problem.into() }
     }
 
-    /// Returns the next line as JSON; none at the end.
+    /// Parses the next line as JSON; returns `None` at the end of the file.
     fn next<T: for<'de> Deserialize<'de>>(&mut self) -> Result<Option<T>, BaselineError> {
         let mut line = Vec::new();
         let read = self.text.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
@@ -238,19 +238,30 @@ impl Baseline {
         }
         // The new file is written beside the old one and renamed: the old one stays complete until
         // then.
-        let mut beside = file.as_os_str().to_owned();
-        beside.push(".new");
+        let beside = beside(file);
         std::fs::write(&beside, text).inspect_err(|_| drop(std::fs::remove_file(&beside)))?;
         std::fs::rename(&beside, file)
     }
 }
 
-/// Checks that a file can be written, without a change to its contents.
+/// Returns the name under which a new version of a file is written.
+fn beside(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}
+
+/// Checks that [`Baseline::write`] can write a file, and leaves it as it is.
 ///
 /// # Errors
 /// The error of the system.
 pub fn writable(file: &Path) -> std::io::Result<()> {
-    OpenOptions::new().append(true).create(true).open(file)?.flush()
+    if file.is_dir() {
+        return Err(std::io::ErrorKind::IsADirectory.into());
+    }
+    let beside = beside(file);
+    File::create(&beside)?;
+    std::fs::remove_file(&beside)
 }
 
 fn check(samples: &[f64]) -> Result<(), String> {

@@ -9,7 +9,7 @@ use serde::Serialize;
 /// Largest number of culprits that are reported: with more, the cause is not a few slow parts.
 const MOST: usize = 16;
 
-/// Paths of a part: all, those from the part, those to it.
+/// Paths of a host, a NIC or a rank: all its paths, those from it, or those to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Way {
     Both,
@@ -147,8 +147,9 @@ impl Firsts {
     }
 }
 
-/// Returns the common features of slower paths. Each step takes the group with the largest excess
-/// of slower paths, not yet explained, over unchanged paths. A single path has no common feature.
+/// Returns the common features of slower paths. Each step takes the group in which the slower paths
+/// that are not yet explained outnumber the unchanged paths by most. A single path has no common
+/// feature.
 #[must_use]
 pub fn culprits(ranks: Ranks<'_>, paths: &[(Rank, Rank, bool)]) -> Vec<Culprit> {
     let first = Firsts::new(ranks);

@@ -10,7 +10,7 @@ use super::Stage;
 use crate::geometry::Counts;
 use crate::number::general;
 use crate::options::{Choice, Options};
-use crate::setup::checked_call;
+use crate::setup::{Refused, checked_call};
 use crate::sizes::sweep;
 use crate::subject::{Subject, SubjectError};
 use crate::table::fitted;
@@ -54,12 +54,14 @@ pub fn run(
     out: &mut dyn Write,
 ) -> Result<Vec<Comparison>, SubjectError> {
     let (Choice::One(data_type), Choice::One(op)) = (options.data_type, options.op) else {
-        return Err("this program compares one type and one operator; give -d and -o a name".into());
+        let problem = "this program compares one type and one operator; give -d and -o a name";
+        return Err(Refused(problem.to_owned()).into());
     };
     let pieces = extra.pieces as usize;
     if options.min_bytes / data_type.bytes() < pieces {
         let least = pieces * data_type.bytes();
-        return Err(format!("-b is too small for {pieces} messages; give at least {least}").into());
+        let problem = format!("-b is too small for {pieces} messages; give at least {least}");
+        return Err(Refused(problem).into());
     }
     let mut stage = Stage::new(program, options, options.max_bytes, subject, out)?;
     let is_first = subject.rank() == 0;

@@ -20,7 +20,7 @@ use super::setup::{rank_lines, ready, write_file};
 use super::subject::{Peer, Subject, SubjectError};
 use super::table;
 
-/// Resources of a program: memory on all ranks, and the header and the JSON file on rank 0.
+/// State of a program: its memory, and the origin and the hosts for its reports.
 struct Stage {
     memory: Memory,
     origin: Origin,

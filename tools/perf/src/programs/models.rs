@@ -78,8 +78,8 @@ const FIRST_BUCKET_BYTES: usize = 1 << 20;
 /// Bytes of the other buckets, as in DistributedDataParallel.
 const BUCKET_BYTES: usize = 25 << 20;
 
-/// Returns the elements of each gradient bucket, in the order in which the backward pass fills
-/// them: a bucket is closed by the tensor that fills it.
+/// Returns the number of elements of each gradient bucket, in the order in which the backward pass
+/// fills the buckets. A bucket ends with the tensor that fills it.
 #[must_use]
 pub fn gradient_buckets(parameters: &[usize], element_bytes: usize) -> Vec<usize> {
     let mut buckets = Vec::new();

@@ -70,7 +70,6 @@ impl Extra {
             regression::enough(setting, [rounds; 2]).map_err(Refused)?;
         }
         let old = self.read(setting)?;
-        // This step is the last, because it leaves a file.
         if let Some(file) = &self.save_baseline {
             baseline::writable(file).map_err(|error| refused(&cannot_write(file, &error)))?;
         }
@@ -161,7 +160,8 @@ pub fn run(
 ) -> Result<Matrices, SubjectError> {
     let ranks = subject.ranks();
     if ranks < 2 {
-        return Err("there are no pairs with one rank; give -g 2 or more, or use a launcher".into());
+        let problem = "there are no pairs with one rank; give -g 2 or more, or use a launcher";
+        return Err(Refused(problem.to_owned()).into());
     }
     let messages = (WINDOW_BYTES / options.max_bytes.max(1)).clamp(1, WINDOW);
     let memory_bytes = options.max_bytes.saturating_mul(messages);
@@ -205,8 +205,8 @@ pub fn run(
     Ok(matrices)
 }
 
-/// Measures all rounds, and returns the times and the number of wrong bytes. A short disturbance of
-/// the machine affects all paths, but only a few samples of each.
+/// Measures all rounds, and returns the times and the number of wrong bytes. Each round measures
+/// every path once, so that a short disturbance of the machine affects few samples of a path.
 fn measure(
     setting: &Setting,
     options: &Options,

@@ -33,7 +33,7 @@ pub struct Change {
     /// Probability that times are longer by at least this much although nothing has changed,
     /// corrected for the number of tests.
     pub p: f64,
-    /// True if the time is longer by more than is allowed, and by more than chance.
+    /// True if the time is longer by more than is allowed, and `p` is at most [`ALARM_RATE`].
     pub is_slower: bool,
 }
 

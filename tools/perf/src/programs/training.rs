@@ -59,7 +59,7 @@ pub struct Step {
     pub model: &'static str,
     /// Number of collectives of the step.
     pub calls: usize,
-    /// Bytes of the larger buffers of all calls on rank 0.
+    /// Sum over all calls of the bytes of the larger buffer, on this rank.
     pub bytes: usize,
     /// Time of the step.
     #[serde(flatten)]

@@ -166,8 +166,9 @@ impl Scene {
         forward.chain(backward).cloned().collect()
     }
 
-    /// Returns the elements that `from` sends to each rank in a layer. Each token draws distinct
-    /// experts; number k of the layer's own ranking is drawn with a weight of 1/k.
+    /// Returns the number of elements that `from` sends to each rank in a layer. Each token draws
+    /// distinct experts. Each layer ranks the experts in its own order, and draws the k-th expert
+    /// with a weight of 1/k.
     fn routed(self, layer: u64, from: Rank) -> Vec<usize> {
         let experts = EXPERTS_MIN.max(self.ranks);
         let weights: Vec<f64> = (1..=experts).map(|place| 1.0 / f64::from(place)).collect();

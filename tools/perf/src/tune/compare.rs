@@ -18,7 +18,7 @@ pub struct Comparison {
 ///
 /// # Errors
 ///
-/// When the tables have no point in common.
+/// When the older table has measured points, but none in common with the newer one.
 pub fn compare(old: &Tuning, new: &Tuning, allowed: f64) -> Result<Comparison, String> {
     let changes = old.changes(new, allowed);
     if changes.is_empty() && old.measured().next().is_some() {

@@ -32,7 +32,8 @@ use ferroccl::communicator::{Call, Communicator, Explanation, machine};
 pub use compare::{Comparison, compare};
 pub use predictions::{Predicted, add_predictions};
 
-/// Approximate time of a round of one variant, for calls of any length.
+/// Approximate time of a round of one variant. A round has 1 to [`ITERATIONS_MAX`] calls, so its
+/// time is longer for long calls and shorter for short ones.
 const ROUND_US: f64 = 2000.0;
 const ITERATIONS_MAX: f64 = 200.0;
 
@@ -49,7 +50,8 @@ pub struct Wanted {
     pub factor: usize,
     /// Number of turns of each variant, at least 1.
     pub rounds: u32,
-    /// Tunables whose values are tried first, of `ccl_core::select::tuning::SETTABLE`.
+    /// Tunables in `ccl_core::select::tuning::SETTABLE` whose values are tried before the points
+    /// are measured.
     pub tried: Vec<Tried>,
 }
 

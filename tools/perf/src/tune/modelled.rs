@@ -23,9 +23,9 @@ const SIZES_MIN: usize = 2;
 type Lowered = BTreeMap<(&'static str, &'static str), Programs>;
 
 impl Outcome {
-    /// Returns the model of the processors and links that comes nearest to the measurements, and
-    /// its accuracy in one or two sentences. A model is fitted only for few ranks, because
-    /// predictions for many take too long.
+    /// Returns the model of the processors and links that comes nearest to the measurements, and a
+    /// text on its accuracy and its figures. A model is fitted only for few ranks, because
+    /// predictions for many take too long, and only to two or more sizes.
     ///
     /// # Errors
     ///

@@ -24,12 +24,13 @@ pub struct Predicted {
 }
 
 /// Adds the predictions of the table's model, and replaces earlier ones for the same ranks and
-/// hosts. Sets those of the tried values that have the shortest predicted times.
+/// hosts. For each tried tunable, sets in the table the value with the shortest predicted times, if
+/// it gains enough over the current value.
 ///
 /// # Errors
 ///
-/// When the table has no model, or the hosts do not have equally many ranks; when a value is
-/// invalid, or its tunable is not in the model.
+/// When the table has no model, there are no ranks or too many, or the hosts do not have equally
+/// many ranks; when a value is invalid, or its tunable is not in the model.
 pub fn add_predictions(
     tuning: &mut Tuning,
     among: Predicted,
@@ -80,9 +81,9 @@ fn points(
 /// Tunable with its value.
 type Setting = (&'static str, String);
 
-/// Returns a configuration with the best of the tried values, and those values, for one tunable
-/// after the other. The best value gives the fastest variants the shortest times, by geometric
-/// mean.
+/// Chooses a value for one tried tunable after the other; returns the configuration with the chosen
+/// values, and those values. A value is chosen if, with it, the geometric mean of the fastest
+/// variants' times is shortest, and shorter than with the current value by more than [`WORTH`].
 fn settled(
     wanted: &Wanted,
     hosts: &Hosts,

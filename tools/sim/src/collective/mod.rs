@@ -1,11 +1,13 @@
-//! Simulation of a collective of all ranks, message by message: the real executions run over links
+//! Simulation of a collective of all ranks, message by message: the ranks' programs run over links
 //! that are simulated as flows.
 //!
 //! Each rank runs its program (`machine`) over ports (`world`) whose links have the two ends of
-//! admission (`ends`). A message is sent when its slot has a credit, becomes flows when its NIC has
-//! room, and arrives when these flows end. The credit returns when the receiver has consumed the
-//! message. Within a host, a rank's messages go one after another. Reductions take time according
-//! to the rank's memory bandwidth, if it is given.
+//! admission (`ends`): up to [`REAL_RANKS_MAX`] ranks by the real execution and the real admission,
+//! more ranks, or any with [`RunParams::lean`], by lean machines and counters that do the same. A
+//! message is sent when its slot has a credit, becomes flows when the rank's NICs have room, and
+//! arrives when these flows end. The receiver returns credits for half of a link's slots at a time,
+//! as it consumes messages. Within a host, a rank's messages go one after another. Reductions take
+//! time according to the rank's memory bandwidth, if it is given.
 
 mod ends;
 mod fold;
@@ -41,7 +43,8 @@ pub const REAL_RANKS_MAX: u32 = 1_024;
 pub struct RunParams {
     /// Channels, slots and budget of every rank.
     pub links: admission::Config,
-    /// Striping of messages over queue pairs, and most bytes and messages in flight of a NIC.
+    /// Striping of messages over queue pairs, and the most bytes and messages in flight from all
+    /// NICs of a rank together.
     pub spread: Striping,
     /// Interval of [`crate::flows::Flows::new`], in seconds.
     pub settle_s: f64,
@@ -55,7 +58,7 @@ pub struct RunParams {
 }
 
 impl Default for RunParams {
-    /// Returns two channels of eight slots of 128 KiB, one queue pair, 2 MiB in flight from a NIC.
+    /// Returns two channels of eight slots of 128 KiB, one queue pair, 2 MiB in flight from a rank.
     fn default() -> RunParams {
         RunParams {
             links: admission::Config {
@@ -135,7 +138,7 @@ pub fn run(
 ///
 /// # Errors
 ///
-/// If its blocks differ in length.
+/// If the collective's blocks differ in length.
 pub(crate) fn steps(
     network: &Network,
     scheme: Scheme,

@@ -48,7 +48,7 @@ struct Message {
     at_s: f64,
 }
 
-/// Send queue of a rank's NIC.
+/// Send queue of a rank, for all its NICs.
 #[derive(Debug, Default)]
 struct Nic {
     waiting: VecDeque<u32>,
@@ -341,7 +341,7 @@ impl<'a, E: Ends> World<'a, E> {
         self.at(ends_s + plan.inner_latency_ns * 1e-9, Event::Arrive(index));
     }
 
-    /// Starts the flows of waiting messages of a NIC, within the limits of the NIC.
+    /// Starts the flows of a rank's waiting messages, within the limits of its send queue.
     fn send(&mut self, rank: Rank) {
         let spread = self.params.spread;
         loop {

@@ -99,8 +99,8 @@ pub struct Senders {
 }
 
 impl Senders {
-    /// Lets senders idle for `rest_s` seconds: notices in flight arrive, and senders decay alpha
-    /// and speed up as their timers expire.
+    /// Lets senders idle for `rest_s` seconds: notices in flight arrive, or are lost if `rest_s` is
+    /// too short, and senders decay alpha and speed up as their timers expire.
     pub fn rest(&mut self, dcqcn: &Dcqcn, rest_s: f64) {
         let until_s = self.ended_s + rest_s.max(0.0);
         let shortest_s = dcqcn.forget_s.min(dcqcn.timer_s).max(1e-6);

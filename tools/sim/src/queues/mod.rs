@@ -536,7 +536,7 @@ mod tests {
         let mut plan = Zone::default().plan().unwrap();
         plan.work_millions = 1;
         let network = Network::new(plan).unwrap();
-        // Four links for 0.2 ms in steps of half a microsecond, and for a thousand times as long.
+        // Four links for 0.2 ms in steps of half a microsecond, and for 3,000 times as long.
         let small = flow(&network, 0, 16, 10e6);
         run(&network, &[small], &params(Transport::PauseOnly)).unwrap();
         let large = flow(&network, 0, 16, 30e9);

@@ -147,7 +147,8 @@ impl Te {
         Ok(te)
     }
 
-    /// Returns how many demands were placed, and their rates.
+    /// Returns how many demands were placed where there was room, and their rates. Demands that
+    /// only [`Te::place_all`] places do not count.
     #[must_use]
     pub fn placed(&self) -> Placed {
         self.placed
@@ -192,8 +193,8 @@ impl<'a> Engine<'a> {
         })
     }
 
-    /// Returns the path of a demand with the most room, over spine `spine` or over any, and the
-    /// room that would be left on its fullest link, as a part of the link's capacity. Uses
+    /// Returns the path with the most room for a demand, over spine `spine` or over any, and the
+    /// room that would be left on the path's fullest link, as a part of the link's capacity. Uses
     /// Dijkstra's rule for the widest path, level by level: all shortest paths have the same
     /// levels.
     fn widest(&mut self, index: usize, spine: Option<u32>) -> Option<(f64, Vec<Link>)> {
@@ -268,7 +269,7 @@ impl<'a> Engine<'a> {
         self.room[link as usize] < -HAIR * self.network.capacity()[link as usize]
     }
 
-    /// Moves other demands to make room for a demand, if possible; in two tiers only.
+    /// Places a demand by moving others, if possible; only if its path turns at the second tier.
     fn make_room(&mut self, index: usize) {
         if self.turns[index] != 1 {
             return;

@@ -13,9 +13,9 @@ use crate::streams::RunParams;
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f2",
     title: "max-to-mean ratio where each NIC of a rack sends to one other",
-    source: "training traffic is of low entropy, and spread much worse than that (§5.2.1, Table \
-             2; recomputed as balls in bins for 16 NICs on 16 uplinks: 3.05, 1.97, 1.47, 1.32 with \
-             1, 4, 16, 32 queue pairs)",
+    source: "training traffic is of low entropy, and spread much less evenly than 1,000 flows \
+             (§5.2.1, Table 2; recomputed as balls in bins for 16 NICs on 16 uplinks: 3.05, 1.97, \
+             1.47, 1.32 with 1, 4, 16, 32 queue pairs)",
     parameters: &[
         Parameter { name: "nics", value: 16.0, what: "NICs of each rack" },
         Parameter { name: "pairs", value: 0.0, what: "queue pairs; 0 for the usual numbers" },

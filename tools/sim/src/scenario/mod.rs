@@ -329,7 +329,7 @@ impl Setting {
 }
 
 /// Description of the parameter `trials`.
-const TRIALS: &str = "trials with other hashes and places, whose mean is shown";
+const TRIALS: &str = "trials, each with other hashes and placements; the mean is shown";
 
 /// Returns streams from every NIC of a rack to the NIC at the same position in another rack.
 fn rack_to_rack(zone: &Zone, from: u32, to: u32, bytes: f64) -> Vec<Stream> {

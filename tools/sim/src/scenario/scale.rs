@@ -1,4 +1,4 @@
-//! Scale of collectives that can be simulated: hierarchical, flat, and all to all.
+//! Large collectives by folded ranks: all_reduce (hierarchical or ring) and all_to_all.
 
 use ccl_core::types::Collective;
 
@@ -29,7 +29,12 @@ pub(super) const SCENARIO: Scenario = Scenario {
         Parameter { name: "channels", value: 1.0, what: "channels" },
         Parameter { name: "slot_kib", value: 32.0, what: "KiB of a slot" },
         Parameter { name: "under_way", value: 4.0, what: "slots under way from a NIC" },
-        Parameter { name: "settle", value: 2.0, what: "how exact: of the time of a slot" },
+        Parameter {
+            name: "settle",
+            value: 2.0,
+            what: "time between updates of the rates, in \
+                                                       slots",
+        },
         Parameter { name: "folded", value: 1.0, what: "0: every rank for itself" },
     ],
     run,

@@ -1,5 +1,5 @@
-//! Short messages that are recognised by their seals while rails fail: the bytes may have come over
-//! a rail that fails before the immediate, and come again over another.
+//! Short messages that are recognised by their seals while rails fail: the bytes may come over a
+//! rail that fails before the immediate arrives, and come again over another rail.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn links(house: &House) -> [MessageLinks; 2] {
     links
 }
 
-/// Returns the bytes of a side's message, whose lengths are about the longest that have a seal.
+/// Returns the bytes of a side's message. Most messages are short enough to have a seal.
 fn payload(side: usize, number: u32) -> Vec<u8> {
     let mut random = Random::new(u64::from(number) << 1 | side as u64);
     (0..random.below(80)).map(|_| random.below(256) as u8).collect()
@@ -57,7 +57,7 @@ fn messages_taken_early_come_once_while_rails_fail() {
             assert!(now < until, "seed {seed}: {taken:?} of {sent:?} messages have come");
             let is_whole = |links: &MessageLinks| links.rails().all(|(_, rail)| rail.is_up);
             if now >= next && links.iter().all(is_whole) {
-                // One rail at a time, for less or more than it takes to come back.
+                // One rail at a time, for less or more time than its retransmissions last.
                 let (from, lasts) = (now, Duration::from_micros(random.below(9000)));
                 let cut = Some(Cut {
                     ranks: vec![2 * random.below(2) as u32],

@@ -208,7 +208,7 @@ pub struct fi_ops_fabric {
     pub trywait: Option<unsafe extern "C" fn(*mut fid_fabric, *mut *mut fid, c_int) -> c_int>,
 }
 
-/// Fabric: the network of providers that reach each other.
+/// Fabric: a network whose devices reach each other.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fid_fabric {

@@ -35,7 +35,7 @@ fn sides(limits: &Limits) -> ((SoftProvider, Proxy), [Side; 2]) {
     ((provider, proxy), sides)
 }
 
-/// Lets both sides leave: each waits for the other's farewell.
+/// Lets both sides leave, in turn, since one may wait until the other has all of its puts.
 fn leave(sides: &mut [Side; 2]) {
     while sides.each_mut().map(|side| side.lane.poll_shutdown(None)) != [true; 2] {}
 }

@@ -136,7 +136,7 @@ impl LinkListener {
     ///
     /// # Errors
     ///
-    /// When no socket can be opened.
+    /// When no interface is left, or no socket can be opened.
     pub fn new(
         device: u64,
         interfaces: &str,

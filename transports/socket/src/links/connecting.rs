@@ -28,7 +28,7 @@ impl LinkConnecting {
     ///
     /// # Errors
     ///
-    /// When the text is too long.
+    /// When the text is too long, or the kernel has no randomness yet.
     pub fn new(
         device: u64,
         location: Location,

@@ -27,7 +27,7 @@ use crate::shake::Setup;
 /// Random identifier of a link, the same in both processes.
 pub type LinkId = [u8; 16];
 
-/// The connections of a pair of processes.
+/// A link to a peer: its connections, and the means of making them anew.
 #[derive(Debug)]
 pub struct Link {
     /// Device that made the link.

@@ -18,11 +18,11 @@ pub const IBV_WC_LOC_PROT_ERR: ibv_wc_status = 4;
 pub const IBV_WC_WR_FLUSH_ERR: ibv_wc_status = 5;
 /// Error for an invalid response of the peer.
 pub const IBV_WC_BAD_RESP_ERR: ibv_wc_status = 7;
-/// Error for a write beyond the registration of local memory.
+/// Error for local memory that a peer's write with an immediate may not access.
 pub const IBV_WC_LOC_ACCESS_ERR: ibv_wc_status = 8;
 /// Error for a request that the peer did not understand or does not allow.
 pub const IBV_WC_REM_INV_REQ_ERR: ibv_wc_status = 9;
-/// Error for memory of the peer that is not registered or does not exist.
+/// Error for memory of the peer that is not registered under the given key, or not for this use.
 pub const IBV_WC_REM_ACCESS_ERR: ibv_wc_status = 10;
 /// Error for a request that the peer could not carry out.
 pub const IBV_WC_REM_OP_ERR: ibv_wc_status = 11;

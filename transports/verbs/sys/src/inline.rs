@@ -10,7 +10,7 @@ use crate::{ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_wc};
 /// # Safety
 ///
 /// The queue pair is alive, and the list and all that it points to are valid. Other threads may
-/// post to the queue pair only under the library's own locks.
+/// post to the queue pair at the same time, unless it was made without the library's locks.
 #[inline]
 pub unsafe fn ibv_post_send(
     qp: *mut ibv_qp,

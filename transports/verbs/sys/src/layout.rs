@@ -228,7 +228,7 @@ fn a_machine_without_the_library_or_without_devices_is_no_fault() {
         }
         Ok(functions) => {
             let mut count = 0;
-            // SAFETY: the function takes a place for a number.
+            // SAFETY: there is room for the number.
             let list = unsafe { (functions.get_device_list)(&raw mut count) };
             if !list.is_null() {
                 // SAFETY: the list is its own.

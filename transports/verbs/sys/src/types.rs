@@ -15,7 +15,7 @@ pub struct ibv_device {
     _opaque: [u8; 0],
 }
 
-/// Calls of the fast path; the entries in between are never called from outside.
+/// Calls of the fast path. The other entries are not used here.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_context_ops {

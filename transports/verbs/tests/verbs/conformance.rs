@@ -136,7 +136,7 @@ fn devices_of_this_machine_pass_the_suite() {
     let names = names.into_string().unwrap();
     let in_full = std::env::var_os("FERROCCL_TEST_FULL").is_some();
     let policies = ["qps=4 order=split chunk=1", "1", "2", "16", "qps=4 order=load_aware tc=104"];
-    // Puts split into parts of one byte take a minute where processors are emulated.
+    // One policy by default: each run of the suite takes long where processors are emulated.
     for policy in if in_full { &policies[..] } else { &["qps=4 order=split chunk=64"] } {
         let policy = policy.parse().unwrap();
         let options = local(Options { policy, ..Options::default() });

@@ -169,7 +169,7 @@ impl Side for PingPong {
 #[derive(Debug)]
 pub(super) struct Mpi {
     program: mpi::Program,
-    /// Script that starts a process on a host, as `rsh` would.
+    /// Script that starts a process on the second host, as `rsh` would.
     agent: PathBuf,
 }
 

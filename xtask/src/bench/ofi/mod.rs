@@ -1,5 +1,5 @@
-//! libfabric side by side with a bare loop of `fi_writedata` over the same provider and version:
-//! one-way latency, and a stream in one direction; and all_reduce beside MPI.
+//! ferroccl over libfabric side by side with a bare loop of `fi_writedata` over the same provider
+//! and version: one-way latency, and a stream in one direction; and all_reduce beside MPI.
 
 mod beside;
 
@@ -35,7 +35,7 @@ fn build() -> Outcome<PathBuf> {
     Ok(target_dir()?.join(DIST).join("examples"))
 }
 
-/// Runs the measurements; returns a table for each version of libfabric.
+/// Runs the measurements; returns a table for each version of libfabric, and one beside MPI.
 pub(super) fn run(sizes: &[u64], rounds: u32) -> Outcome<String> {
     let (built, out) = (build()?, target_dir()?.join("bench-ofi.json"));
     let (versions, lacks) = versions();

@@ -1,5 +1,6 @@
-//! Longer cases than exhaustion allows, in random interleavings. Orderings are not weakened here:
-//! shuttle runs all accesses in one total order. These cases find errors in the steps themselves.
+//! Cases too long for an exhaustive search, in random interleavings. Orderings are not weakened
+//! here: shuttle runs all accesses in one total order. These cases find errors in the steps
+//! themselves.
 
 use std::panic::catch_unwind;
 use std::time::Duration;

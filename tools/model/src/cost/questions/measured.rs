@@ -29,7 +29,8 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "h200_all_reduce",
-        asks: "The same on eight H200, whose switches reduce from 2 MiB on?",
+        asks: "How long does NCCL's all_reduce take on eight H200, whose switches reduce from 2 \
+               MiB on?",
         formula: SWEPT,
         source: ENGINEERING_ONLINE,
         inputs: &[BYTES],
@@ -37,7 +38,7 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "b200_all_reduce",
-        asks: "The same on eight B200?",
+        asks: "How long does NCCL's all_reduce take on eight B200?",
         formula: SWEPT,
         source: ENGINEERING_ONLINE,
         inputs: &[BYTES],
@@ -45,7 +46,7 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "b200_nodes_all_reduce",
-        asks: "The same on four nodes of eight B200, over EFA?",
+        asks: "How long does NCCL's all_reduce take on four nodes of eight B200, over EFA?",
         formula: SWEPT,
         source: ENGINEERING_ONLINE,
         inputs: &[BYTES],

@@ -28,7 +28,8 @@ fn collective(collective: Collective, group: usize, bytes: u64) -> Action {
     Action::Collective { collective, group, bytes, root: 0, is_uneven: false }
 }
 
-/// Returns a job of four ranks: a call of all, two groups of two, a message.
+/// Returns a job of four ranks: calls of all ranks, a call in each of two groups of two, and a
+/// message.
 fn job(prefix: &str) -> Job {
     let group =
         |name: &str, members: &[Rank]| Group { name: name.to_owned(), members: members.to_vec() };
