@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) const CASES: &[Case] = &[("collectives", collectives), ("sums", sums)];
 
-const LONG: Duration = Duration::from_secs(100);
+pub(crate) const LONG: Duration = Duration::from_secs(100);
 pub(crate) const WORK: &str = "FERROCCL_TEST_WORK";
 pub(crate) const SECRET: &str = "00112233445566778899aabbccddeeff";
 const PORT: u16 = 7100;

@@ -64,6 +64,7 @@ fn rank() {
         faults::CASES,
         network::CASES,
         cluster::CASES,
+        ofi::CASES,
         survivors::CASES,
         stuck::CASES,
         matrix::CASES,

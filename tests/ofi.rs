@@ -4,17 +4,23 @@ use ccl_core::registry::{Make, NO_TUNABLES, TransportKind};
 use ccl_core::transport::Transport;
 use ccl_core::types::Collective::{AllReduce, AllToAll};
 use ccl_harness::data::{Case, check};
+use ccl_harness::processes::{Case as Part, Processes};
 use ccl_harness::{config_with, ranks_with, skip};
 use ccl_soft_ofi::{Limits, SoftProvider, functions};
 use ccl_transport_ofi::{KIND, OfiTransport, Options, providers};
-use ferroccl::{Communicator, transports};
+use ferroccl::{Communicator, Error, transports};
 
+use crate::cluster::{LONG, all_well};
 use crate::collectives::{movers, sweep};
 use crate::matrix::full;
 use crate::nccl_net::{ONE_DEVICE, SHORT, keeps_the_contract};
 
+pub(crate) const CASES: &[Part] = &[("every algorithm", every_algorithm)];
+
 /// Providers that run anywhere.
-const PROVIDERS: [&str; 2] = ["tcp", "tcp;ofi_rxm"];
+const PROVIDERS: [&str; 3] = ["tcp", "tcp;ofi_rxm", SHM];
+/// Provider that crashes if ranks of one process use it.
+const SHM: &str = "shm";
 
 /// Returns the [`PROVIDERS`] that are installed. Without any provider, reports a skipped test, or
 /// panics if `FERROCCL_TEST_OFI` is set.
@@ -27,18 +33,21 @@ pub(crate) fn present() -> impl Iterator<Item = &'static str> {
     PROVIDERS.into_iter().filter(move |name| all.iter().any(|provider| provider.name == *name))
 }
 
+fn every_algorithm() -> Result<(), Error> {
+    let mut communicator = Communicator::from_environment()?;
+    assert_eq!(communicator.transport(), KIND.name);
+    sweep(&mut communicator, &[0, 1, 1009]);
+    communicator.barrier()
+}
+
 #[test]
 fn all_collectives_run_over_libfabric() {
     for name in present() {
         for ranks in [2, 3, 5, 8] {
-            let config = config_with(|config| {
-                config.transport = KIND.name.to_owned();
-                config.transport_settings.set("FERROCCL_OFI_PROVIDER", name);
+            let ranks = Processes::ranks(ranks, "every algorithm", |_, command| {
+                command.env("FERROCCL_TRANSPORT", KIND.name).env("FERROCCL_OFI_PROVIDER", name);
             });
-            ranks_with(ranks, config, |communicator| {
-                assert_eq!(communicator.transport(), KIND.name);
-                sweep(communicator, &[0, 1, 1009]);
-            });
+            all_well(&ranks.end(LONG));
         }
     }
 }
@@ -46,7 +55,7 @@ fn all_collectives_run_over_libfabric() {
 /// Each rank has one endpoint for its 64 peers. The test runs only in the deep tier.
 #[test]
 fn sixty_five_ranks_exchange_over_libfabric() {
-    for name in present().filter(|_| full()) {
+    for name in present().filter(|name| full() && *name != SHM) {
         let config = config_with(|config| {
             config.transport = KIND.name.to_owned();
             config.transport_settings.set("FERROCCL_OFI_PROVIDER", name);

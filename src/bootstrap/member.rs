@@ -190,7 +190,8 @@ fn incomplete(join: &Join, machine: &MemberJoin, deadline: Deadline) -> Bootstra
 }
 
 /// Passes bytes between `stream` and `machine` until the attempt ends. Returns `None` if the time
-/// is up: at the deadline, or earlier if the other side does not prove the secret in time.
+/// is up: [`GRACE`] after the deadline once both sides have proved the secret; before that, at the
+/// deadline or after twice [`CONNECT_MAX`].
 fn converse(
     machine: &mut MemberJoin,
     stream: &TcpStream,

@@ -121,10 +121,10 @@ impl Communicator {
     /// completed.
     ///
     /// Waits for the agreement at most twice `FERROCCL_DEAD_AFTER` plus 1 s, since silent ranks may
-    /// first have to be found dead. Then waits for the other survivors at most
-    /// `FERROCCL_JOIN_TIMEOUT`. If one of them has left before, the remaining ranks first agree
-    /// once more, which may take as long again. If a survivor dies or leaves meanwhile, the
-    /// remaining ranks begin another attempt.
+    /// first have to be found dead. If a survivor has left by then, the remaining ranks agree once
+    /// more, within `FERROCCL_JOIN_TIMEOUT`. Then waits for the other survivors at most
+    /// `FERROCCL_JOIN_TIMEOUT`. If a survivor dies or leaves meanwhile, the remaining ranks begin
+    /// another attempt.
     ///
     /// # Errors
     ///

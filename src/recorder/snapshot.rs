@@ -98,7 +98,7 @@ pub struct Operation {
     pub call: Call,
     /// The algorithm of the operation, where there is one.
     pub algorithm: Option<&'static str>,
-    /// Bytes of the larger buffer; for messages, of all of them.
+    /// Bytes of the larger buffer; for sends and receives, the bytes of all messages together.
     pub bytes: u64,
     /// True if the operation has ended.
     pub ended: bool,

@@ -424,9 +424,9 @@ impl Control {
         self.facts.withdrawn.get(&rank)
     }
 
-    /// Returns the reason why these ranks, which are in order, cannot all go on together, if there
-    /// is one: one of them is dead, has left or has given up since the failure, or the others count
-    /// this rank as dead.
+    /// Returns the reason, if any, why these ranks cannot all go on together: one of them is dead,
+    /// has left or has given up since the failure, or the others count this rank as dead. `members`
+    /// is in ascending order.
     #[must_use]
     pub fn obstacle(&self, members: &[Rank]) -> Option<String> {
         let is_member = |rank: &Rank| members.binary_search(rank).is_ok();

@@ -125,7 +125,7 @@ impl Memory {
     }
 
     /// Records a read. Fails if an earlier write does not happen before this read; `ordered`
-    /// returns whether an earlier access does.
+    /// returns whether an access happens before this read.
     pub(super) fn read(
         &mut self,
         cells: std::ops::Range<usize>,

@@ -459,8 +459,8 @@ fn gone(what: &str) -> NetError {
 fn too_many() -> NetError {
     NetError::new(
         NcclResult::SYSTEM_ERROR,
-        "the plugin already holds 2^20 objects of one kind \
-                                             (communicators, registrations or contexts), its limit",
+        "the plugin already holds 2^20 objects of one kind (communicators, registrations or \
+         contexts), its limit",
     )
 }
 

@@ -124,8 +124,8 @@ impl Listening {
             while let Some(connected) = listener.poll(now)? {
                 if connected.hello != HELLO {
                     tracing::warn!(
-                        "a peer with another version of the plugin was refused: install \
-                                    the same version on all hosts"
+                        "a peer with another version of the plugin was refused: install the same \
+                         version on all hosts"
                     );
                     continue;
                 }
@@ -186,7 +186,7 @@ impl Listening {
     }
 }
 
-/// A connection in the making. Dropping it does not wait, because the progress thread drops those
+/// A connection in the making. Dropping it must not wait: the progress thread drops the attempts
 /// that NCCL no longer polls.
 #[derive(Debug)]
 pub(crate) struct Attempt {

@@ -47,7 +47,7 @@ pub struct Invitation {
     /// Number of ranks, newcomers included.
     pub ranks: u32,
     spans_hosts: bool,
-    /// [`ControlPlane::origin`] of the communicator that made it.
+    /// [`ControlPlane::origin`] of the communicator that made the invitation.
     pub(crate) origin: [u8; 32],
     /// Listening socket, on rank 0 alone.
     listener: Option<TcpListener>,

@@ -68,7 +68,7 @@ pub(super) struct Plan {
     /// True if the execution is bound to the numbers.
     is_bound: bool,
     used: u64,
-    /// Number of queued calls that use the plan, which is not replaced meanwhile.
+    /// Number of queued calls that use the plan. The plan is replaced only if there are none.
     pins: u32,
 }
 

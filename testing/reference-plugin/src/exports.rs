@@ -228,8 +228,8 @@ pub(crate) unsafe extern "C" fn register(
     })
 }
 
-/// Refuses every registration unless a fault is planted, as the properties announce: sockets
-/// cannot reach device memory.
+/// Refuses every registration, as the properties announce: sockets cannot reach device memory. With
+/// [`Fault::AnyDescriptor`], registers the memory as the host's instead.
 pub(crate) unsafe extern "C" fn register_dma_buf(
     comm: *mut c_void,
     data: *mut c_void,

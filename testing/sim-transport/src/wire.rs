@@ -65,8 +65,8 @@ impl State {
         }
     }
 
-    /// Returns the start of the transmission that arrives, and true. If none arrives, returns the
-    /// time at which the sender gives up, and false.
+    /// Returns the time at which the transmission that arrives departs, and true. If none arrives,
+    /// returns the time at which the sender gives up, and false.
     fn transmissions(&mut self, from: u32, to: u32, first: Instant) -> (Instant, bool) {
         let (mut at, mut wait) = (first, self.conditions.retransmit_after);
         for _ in 0..=self.conditions.retransmissions_max {

@@ -63,8 +63,8 @@ pub struct Finding {
 /// Largest number of characters of evidence: a copied file may hold anything.
 const TEXT_MAX: usize = 2000;
 
-/// Returns the text as one line of at most `TEXT_MAX` characters; a longer text is cut and ends in
-/// `…`.
+/// Returns the text as one line. A text of more than `TEXT_MAX` characters is cut there, and `…` is
+/// appended.
 fn line(text: &str) -> String {
     let mut chars = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     let mut line: String = chars.by_ref().take(TEXT_MAX).collect();

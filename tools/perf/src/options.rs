@@ -130,8 +130,8 @@ pub struct Options {
     #[arg(short = 'a', long = "average", value_name = "MODE", default_value = "1",
           value_parser = average)]
     pub average: Average,
-    /// 1: register the buffers once for the run; RDMA then needs no copy for messages under
-    /// 256 KiB either
+    /// 1: register the buffers once for the run; over RDMA, messages of FERROCCL_ZERO_COPY_BYTES or
+    /// more then need no copy, even from buffers under 256 KiB
     #[arg(short = 'R', long = "local_register", value_name = "MODE", default_value_t = 0,
           value_parser = clap::value_parser!(u8).range(0..=1))]
     pub register: u8,

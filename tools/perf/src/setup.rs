@@ -45,8 +45,8 @@ pub fn agree<T>(
 }
 
 /// Allocates memory for buffers of up to `bytes` on every rank, registers it if `-R 1` is given,
-/// and creates the empty files on rank 0: an error before the measurement is better than one after
-/// it.
+/// and creates the output files on rank 0, still empty: an error before the measurement is better
+/// than one after it.
 ///
 /// # Errors
 /// This rank's error, or one that names the ranks that failed.

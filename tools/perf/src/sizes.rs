@@ -87,7 +87,7 @@ impl Step {
     }
 }
 
-/// Returns the sizes from `min` on; `max` is included if a step meets it.
+/// Returns the sizes from `min` up to `max`, which is included if a step meets it.
 pub fn sweep(min: usize, max: usize, step: Step) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(min), move |&bytes| step.after(bytes))
         .take_while(move |&bytes| bytes <= max)

@@ -37,8 +37,8 @@ const COLUMNS: &str = "interval,source,destination,bytes";
 ///
 /// # Errors
 ///
-/// When the file cannot be read, or is not a traffic matrix. An error in a line names the line, one
-/// in a row of JSON the row.
+/// When the file cannot be read, or is not a traffic matrix. An error within a line names the line;
+/// an error within a row of JSON names the row.
 pub fn read(path: &str) -> Result<Traffic, String> {
     let mut bytes = Vec::new();
     let read = match path {
@@ -60,8 +60,8 @@ pub fn read(path: &str) -> Result<Traffic, String> {
 ///
 /// # Errors
 ///
-/// When the text is not a traffic matrix. An error in a line names the line, one in a row of JSON
-/// the row.
+/// When the text is not a traffic matrix. An error within a line names the line; an error within a
+/// row of JSON names the row.
 pub fn parse(name: &str, text: &str) -> Result<Traffic, String> {
     // Some editors write a byte order mark.
     let text = text.trim_start_matches('\u{feff}');

@@ -118,8 +118,8 @@ impl Pair {
 }
 
 /// Tests a provider by its name: sends data, writes data if the provider offers that, and compares
-/// the result. Once the endpoints are open, the test takes no longer than `within`, unless the
-/// provider itself hangs in a call.
+/// the result; then tries to register a DMA-buf. Once the endpoints are open, sending and writing
+/// take no longer than `within`, unless the provider itself hangs in a call.
 ///
 /// # Errors
 ///

@@ -41,7 +41,7 @@ impl Filter {
     }
 
     /// Returns whether the filter lists an interface with this name and address, or, with `^`, does
-    /// not list it. An empty filter lists none; [`addresses`] uses all interfaces then.
+    /// not list it. An empty filter lists none, but [`addresses`] does not apply an empty filter.
     #[must_use]
     pub fn takes(&self, name: &str, address: IpAddr) -> bool {
         let named = self.names.iter().any(|pattern| match self.exact {

@@ -30,7 +30,7 @@ pub fn tcp_key(data: &[u8]) {
 const SHARED_BYTES: usize = 256;
 const UNTOUCHED: u8 = 0xaa;
 
-/// The arrivals of a stream, and all memory after them; only parts of it are shared.
+/// The arrivals of a stream, and the content of all memory afterwards, shared or not.
 #[derive(Debug, PartialEq)]
 struct Read {
     arrivals: Vec<Arrival>,

@@ -9,7 +9,7 @@ ccl_core::tunables! {
              help where one does not fill the network.";
         congestion: String = String::new(), "FERROCCL_CONGESTION", None, false,
             "Congestion control of TCP connections, by the kernel's name. Empty leaves the \
-             kernel's choice, but replaces bbr by reno: the pacing of bbr delays the bursts of \
+             kernel's choice, but replaces bbr with reno: the pacing of bbr delays the bursts of \
              collectives, and credits and CTS bound the bytes in flight already.";
     }
 }

@@ -48,7 +48,7 @@ impl Put {
     }
 }
 
-/// A write that was posted and is not done.
+/// A write that was prepared or posted, and whose completion has not come.
 #[derive(Debug)]
 struct UnderWay {
     /// Index of the endpoint's put; none if the write counted as done when it was prepared, or only

@@ -25,7 +25,7 @@ pub(crate) struct Binary {
     pub(crate) dir: PathBuf,
 }
 
-/// Builds every test binary and returns the binaries by directory and target.
+/// Builds every test binary and returns the binaries, sorted by directory and target.
 pub(crate) fn build(within: Duration) -> Outcome<Vec<Binary>> {
     let mut command = cargo(&BUILD);
     command.args(["--message-format", "json-render-diagnostics"]);

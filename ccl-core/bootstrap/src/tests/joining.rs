@@ -283,10 +283,9 @@ fn a_rank_that_ends_or_talks_out_of_turn_while_joining_is_named() {
 
 #[test]
 fn a_member_whose_root_ends_says_so() {
-    let stages = |count: usize| {
+    let after = |count: usize, mut member: MemberJoin| {
         let mut star = Star::new(3);
         star.root.accepted(1, [1; 32], at(0));
-        let mut member = MemberJoin::new(secret(), hello(1, 3), [2; 32]);
         for _ in 0..count {
             star.root.received(1, &member.take_outbox());
             while let Some(RootAction::Send(_, bytes)) = star.root.next_action() {
@@ -296,10 +295,13 @@ fn a_member_whose_root_ends_says_so() {
         member.closed();
         member.outcome().cloned().unwrap().unwrap_err()
     };
+    let stages = |count| after(count, MemberJoin::new(secret(), hello(1, 3), [2; 32]));
     assert_eq!(stages(0), MemberJoinError::ClosedEarly);
     assert!(stages(0).is_passing());
     assert_eq!(stages(1), MemberJoinError::SecretRefused);
     assert_eq!(stages(2), MemberJoinError::Refused(JoinFailure::Died { rank: 0 }));
+    let fetching = MemberJoin::fetch(secret(), 3, [2; 32]);
+    assert_eq!(after(2, fetching), MemberJoinError::NoMembers);
 }
 
 #[test]

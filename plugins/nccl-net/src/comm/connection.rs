@@ -135,7 +135,8 @@ impl Connection {
     }
 
     /// Redirects data that arrives at `from` into other memory; `None` ends the redirect. Returns
-    /// false, and changes nothing, if too much of the data has arrived or it reaches beyond `from`.
+    /// false, and changes nothing, if too much of the data has arrived or the data reaches beyond
+    /// `from`.
     pub(crate) fn redirect(
         &mut self,
         from: LocalSlice,

@@ -411,7 +411,7 @@ pub(super) unsafe extern "C" fn test(
             for (at, size) in tested.sizes[..tested.count].iter().enumerate() {
                 // SAFETY: NCCL has as many sizes as the request has buffers.
                 let to = unsafe { sizes.add(at) };
-                // Never limited: the properties allow 2^30 bytes per transfer.
+                // No size exceeds `c_int::MAX`: the properties allow 2^30 bytes per transfer.
                 let size = c_int::try_from(*size).unwrap_or(c_int::MAX);
                 // SAFETY: as above.
                 unsafe { to.write(size) };

@@ -81,7 +81,7 @@ impl ControlNet {
     }
 
     /// Returns the time of the next event, or of the next timeout of a rank for which `runs` is
-    /// true.
+    /// true, whichever comes first.
     pub(crate) fn next_event(&self, runs: impl Fn(u32) -> bool) -> Option<Instant> {
         let ticks = (0u32..).zip(&self.nodes).filter(|(rank, node)| runs(*rank) && !node.dead);
         let ticks = ticks.map(|(_, node)| node.control.poll_timeout());

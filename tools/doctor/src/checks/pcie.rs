@@ -1,5 +1,5 @@
-//! PCIe links: whether each is as wide and as fast as its device allows, and at least as
-//! fast as the device's ports.
+//! PCIe links: whether each is as wide and as fast as its device allows, and at least as fast as
+//! the device's active ports together.
 
 use super::super::finding::Finding;
 use super::super::host::Host;

@@ -130,7 +130,8 @@ pub struct Sent {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Agreed {
     /// Collectives in the order of their start times; of equal times, in the order of groups, and
-    /// within a group in that of its calls. A collective without times has start time 0.
+    /// within a group in that of its calls. A collective without a time has start time 0, but is
+    /// ordered by the start time of the last timed call that its group made before it, if any.
     pub calls: Vec<Call>,
     /// Messages in the order of the senders.
     pub messages: Vec<Sent>,

@@ -523,7 +523,7 @@ mod tests {
             (one(0, 262_144, 9), "give that of rank 1 too"),
             (one(2, 2, 9), "rank 2 of 2 ranks cannot be"),
             (one(0, 2, 9) + &one(0, 2, 10), "calls.json:2: rank 0 of communicator b was on a with"),
-            (one(0, 2, 9) + &one(1, 3, 9), "calls.json:2: "),
+            (one(0, 2, 9) + &one(1, 3, 9), "2: communicator b has 3 ranks here and 2 before"),
             (
                 one(0, 1, 9) + &line("c", 0, 1, 8, ""),
                 "is in communicator c, but not in the largest",

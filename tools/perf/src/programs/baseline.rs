@@ -345,8 +345,11 @@ mod tests {
         wanted: &Setting,
     ) -> Result<Baseline, String> {
         let file = std::env::temp_dir().join(format!("ferroccl-{}-{name}", std::process::id()));
+        writable(&file).unwrap();
+        assert!(!file.exists(), "the check left a file");
         baseline().write(&file).unwrap();
         writable(&file).unwrap();
+        assert!(writable(&std::env::temp_dir()).is_err());
         let text = std::fs::read_to_string(&file).unwrap();
         std::fs::write(&file, change(text)).unwrap();
         let read = Baseline::read(&file, wanted).map_err(|error| error.to_string());

@@ -148,8 +148,8 @@ impl Firsts {
 }
 
 /// Returns the common features of slower paths. Each step takes the group in which the slower paths
-/// that are not yet explained outnumber the unchanged paths by most. A single path has no common
-/// feature.
+/// that are not yet explained outnumber the unchanged paths by the most. A single path has no
+/// common feature.
 #[must_use]
 pub fn culprits(ranks: Ranks<'_>, paths: &[(Rank, Rank, bool)]) -> Vec<Culprit> {
     let first = Firsts::new(ranks);

@@ -2,9 +2,11 @@
 //! that are simulated as flows.
 //!
 //! Each rank runs its program (`machine`) over ports (`world`) whose links have the two ends of
-//! admission (`ends`): up to [`REAL_RANKS_MAX`] ranks by the real execution and the real admission,
-//! more ranks, or any with [`RunParams::lean`], by lean machines and counters that do the same. A
-//! message is sent when its slot has a credit, becomes flows when the rank's NICs have room, and
+//! admission (`ends`). Up to [`REAL_RANKS_MAX`] ranks use the real execution and the real
+//! admission. More ranks, or any number with [`RunParams::lean`], use lean machines and counters
+//! that do the same.
+//!
+//! A message is sent when its slot has a credit, becomes flows when the rank's NICs have room, and
 //! arrives when these flows end. The receiver returns credits for half of a link's slots at a time,
 //! as it consumes messages. Within a host, a rank's messages go one after another. Reductions take
 //! time according to the rank's memory bandwidth, if it is given.

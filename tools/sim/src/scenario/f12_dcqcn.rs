@@ -23,8 +23,16 @@ pub(super) const SCENARIO: Scenario = Scenario {
         Parameter { name: "kib", value: 2048.0, what: "KiB from each rank to each" },
         Parameter { name: "pairs", value: 4.0, what: "queue pairs" },
         Parameter { name: "at_a_time", value: 8.0, what: "flows of a NIC at a time" },
-        Parameter { name: "strict", value: 0.2, what: "thresholds of strict marking / default" },
-        Parameter { name: "relaxed", value: 5.0, what: "thresholds of relaxed marking / default" },
+        Parameter {
+            name: "strict",
+            value: 0.2,
+            what: "thresholds of strict marking, as a multiple of the default",
+        },
+        Parameter {
+            name: "relaxed",
+            value: 5.0,
+            what: "thresholds of relaxed marking, as a multiple of the default",
+        },
         Parameter {
             name: "calls",
             value: 8.0,

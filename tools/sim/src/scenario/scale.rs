@@ -29,12 +29,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         Parameter { name: "channels", value: 1.0, what: "channels" },
         Parameter { name: "slot_kib", value: 32.0, what: "KiB of a slot" },
         Parameter { name: "under_way", value: 4.0, what: "slots under way from a NIC" },
-        Parameter {
-            name: "settle",
-            value: 2.0,
-            what: "time between updates of the rates, in \
-                                                       slots",
-        },
+        Parameter { name: "settle", value: 2.0, what: "slot times between updates of the rates" },
         Parameter { name: "folded", value: 1.0, what: "0: every rank for itself" },
     ],
     run,

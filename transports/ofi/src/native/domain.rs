@@ -80,7 +80,8 @@ impl Domain {
         self.process == getpid()
     }
 
-    /// Returns the attributes of host memory, or of what stands for it, to register.
+    /// Returns the attributes for registering the range, or the [`fi_mr_dmabuf`], to which `memory`
+    /// points.
     fn attributes(&self, memory: *const iovec, access: u64) -> fi_mr_attr {
         fi_mr_attr {
             mr_iov: memory,
@@ -134,8 +135,8 @@ unsafe impl Sync for Memory {}
 /// (`FI_MR_DMABUF`).
 ///
 /// No accelerator is needed: the registration names a file that is not open. A provider that knows
-/// the flag gives the file to the kernel, which refuses it (`EBADF`), or never looks at it because
-/// it copies by the processor. Other providers refuse the flag.
+/// the flag either passes the file to the kernel, which refuses it (`EBADF`), or ignores the file
+/// because the provider copies with the CPU. Other providers refuse the flag.
 pub(crate) fn registers_dma_bufs(functions: &'static Functions, provider: &str) -> bool {
     let Ok(Some(info)) = Info::for_dma_bufs(functions, provider) else { return false };
     let Ok(domain) = Domain::open(info) else { return false };

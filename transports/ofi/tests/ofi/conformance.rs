@@ -62,6 +62,16 @@ pub(crate) fn present() -> impl Iterator<Item = &'static str> {
     ["tcp", "tcp;ofi_rxm"].into_iter().filter(move |name| all.iter().any(|one| one.name == *name))
 }
 
+/// Points of the suite in which libfabric's provider `shm` crashes because both sides are in one
+/// process: at a put to an endpoint that the process has closed and, over 2.5, at long messages in
+/// both directions.
+const SHM_CRASHES: [&str; 4] = [
+    "what was sent before a farewell arrives, whatever comes back",
+    "a put that arrives amid a long put the other way is done",
+    "message links carry everything once, in order",
+    "message links connect when they are first asked for",
+];
+
 fn passes(provider: &str, options: &Options) {
     let all = providers().unwrap_or_default();
     if !all.iter().any(|found| found.name == provider) {
@@ -69,7 +79,10 @@ fn passes(provider: &str, options: &Options) {
         return;
     }
     let make = || Box::new(Ofi::new(provider, options)) as Box<dyn Fixture>;
-    let report = run_only(make, |name| !options.always_writes || name != WITHDRAWN);
+    let report = run_only(make, |name| {
+        (!options.always_writes || name != WITHDRAWN)
+            && (provider != "shm" || !SHM_CRASHES.contains(&name))
+    });
     assert!(report.passed(), "{report}");
 }
 
@@ -81,6 +94,11 @@ fn tcp_passes_the_suite() {
 #[test]
 fn tcp_as_messages_passes_the_suite() {
     passes("tcp;ofi_rxm", &Options::default());
+}
+
+#[test]
+fn shm_passes_the_suite_but_for_its_crashes() {
+    passes("shm", &Options::default());
 }
 
 #[test]

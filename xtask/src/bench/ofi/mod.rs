@@ -35,7 +35,8 @@ fn build() -> Outcome<PathBuf> {
     Ok(target_dir()?.join(DIST).join("examples"))
 }
 
-/// Runs the measurements; returns a table for each version of libfabric, and one beside MPI.
+/// Runs the measurements; returns a table for each version of libfabric, and one that compares
+/// all_reduce with MPI.
 pub(super) fn run(sizes: &[u64], rounds: u32) -> Outcome<String> {
     let (built, out) = (build()?, target_dir()?.join("bench-ofi.json"));
     let (versions, lacks) = versions();
