@@ -24,9 +24,9 @@
 //!
 //! # What is missing
 //!
-//! Over the provider `shm`, libfabric itself crashes if two ranks of one process use it: at a put to
-//! an endpoint that the process has closed and, over 2.5, at long messages in both directions. Ranks
-//! that are processes of their own are not affected.
+//! Over the provider `shm`, libfabric itself crashes if two ranks of one process use it: at a put
+//! to an endpoint that the process has closed and, over 2.5, at long messages in both directions.
+//! Ranks that are processes of their own are not affected.
 
 mod device;
 mod endpoints;
