@@ -138,7 +138,7 @@ fn uneven_counts_that_differ_are_named() {
         let blocks = Blocks { counts: &counts, starts: &[0, 2] };
         c.all_gather_v(&[1u16; 4].map(i32::from)[..counts[c.rank() as usize]], &mut [0; 6], blocks)
     });
-    // Only the root knows the counts: the message shows the length that the other rank sends.
+    // Only the root knows the counts. The error states the length that the other rank sends.
     disagree(2, &["12 bytes", "16 bytes"], |c| {
         let blocks = Blocks { counts: &[2, 3], starts: &[0, 2] };
         c.gather_v(&vec![1i32; if c.rank() == 0 { 2 } else { 4 }], &mut [0; 6], blocks, 0)
@@ -374,7 +374,7 @@ fn all_well(ended: &[Ended]) {
     }
 }
 
-/// Runs the command of a rank through a shell that changes its environment first.
+/// Wraps the command of a rank in a shell that first runs a script, which may set limits or mount.
 pub(crate) fn within(command: &mut Command, shell: &[&str], script: &str) {
     let mut outer = Command::new(shell[0]);
     outer.args(&shell[1..]).args(["-c", &format!("{script}; exec \"$0\" \"$@\"")]);

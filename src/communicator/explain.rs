@@ -67,7 +67,7 @@ pub struct Explanation {
     pub message_bytes: usize,
     /// Number of times that the schedule is repeated to cover the buffers.
     pub chunks: usize,
-    /// Most elements of each part in one chunk.
+    /// Largest number of elements of each part in one chunk.
     pub chunk_elements: usize,
     /// Ops of this rank's schedule as written, loops counted once.
     pub schedule_ops: usize,

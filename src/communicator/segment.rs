@@ -23,7 +23,8 @@ const SLOT_BYTES_MIN: usize = 4 << 10;
 /// hosts share credits: slots are shortened until that many fit. The link reserves two of them, and
 /// two are for the pool.
 const SLOTS_SHARED: u32 = 4;
-/// Most slots of a link between hosts per reserved slot, which bounds the memory of slots.
+/// Largest number of slots of a link between hosts per reserved slot, which bounds the memory of
+/// slots.
 const SLOTS_PER_RESERVED: u32 = 4;
 /// Least length of slots; one such slot for each peer may exceed the budget.
 const SLOT_BYTES_LEAST: usize = 1 << 10;

@@ -58,7 +58,7 @@ pub(crate) fn rdma_ports() -> Vec<String> {
     names
 }
 
-/// Most disk space that a run of all tests takes from an empty target directory, in MiB.
+/// Largest disk space that a run of all tests takes from an empty target directory, in MiB.
 const DISK_MIB: u64 = 5 << 10;
 /// Free disk space, in MiB, below which any failure may be due to the disk.
 const DISK_FULL_MIB: u64 = 256;

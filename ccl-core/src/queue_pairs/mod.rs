@@ -25,7 +25,7 @@ use crate::types::Collective;
 pub use flow::{Flow, max_to_mean};
 pub use text::PolicyError;
 
-/// Most queue pairs of one traffic class on a link.
+/// Largest number of queue pairs of one traffic class on a link.
 pub const PAIRS_MAX: u32 = 64;
 /// Largest number of parts of one message.
 pub const PARTS_MAX: u32 = 16;
@@ -53,10 +53,10 @@ pub struct Striping {
     pub chunk_bytes: usize,
     /// Largest number of messages that a link has under way over each device.
     pub in_flight: u32,
-    /// Most bytes under way from a port, over all its links; a message that would exceed this limit
-    /// waits. Each communicator may always have its share of the budget under way, regardless of
-    /// other communicators. While a message waits for a small budget, messages of the same
-    /// communicator with a larger budget wait behind it.
+    /// Largest number of bytes under way from a port, over all its links; a message that would
+    /// exceed this limit waits. Each communicator may always have its share of the budget under
+    /// way, regardless of other communicators. While a message waits for a small budget, messages
+    /// of the same communicator with a larger budget wait behind it.
     pub budget_bytes: usize,
     /// Traffic class of the queue pairs; `None` for the transport's own.
     pub traffic_class: Option<u8>,

@@ -221,8 +221,8 @@ fn fits(situation: &Situation<'_>, algorithm: &Algorithm) -> bool {
 
 /// Bytes of the widest type.
 const ELEMENT_BYTES_MAX: usize = 8;
-/// Most parts per rank that any algorithm puts into a message. With few ranks, this bound spares
-/// the examination of a schedule.
+/// Largest number of parts per rank that any algorithm puts into a message. With few ranks, this
+/// bound spares the examination of a schedule.
 const PARTS_PER_RANK_MAX: usize = 4;
 
 /// Returns the variant that was measured, or is predicted by the table, to be the fastest.

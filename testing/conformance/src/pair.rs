@@ -16,7 +16,7 @@ pub(crate) const SECRET: Secret = Secret([0x5e; 32]);
 
 /// Number of polls after which the suite assumes that nothing more happens.
 const SETTLED: usize = 400;
-/// Most attempts of both sides to leave, and the pause after each.
+/// Largest number of attempts to let both sides leave, and the pause after each.
 const FAREWELLS_MAX: usize = 2_000;
 const PAUSE: Duration = Duration::from_micros(50);
 

@@ -48,7 +48,7 @@ pub struct Conditions {
     pub spike: Duration,
     /// Timeout of the first retransmission; it doubles with each repetition.
     pub retransmit_after: Duration,
-    /// Most retransmissions; after them the peer is lost.
+    /// Largest number of retransmissions; after them the peer is lost.
     pub retransmissions_max: u32,
     /// Time until an idle connection detects a dead peer.
     pub keepalive: Duration,
@@ -60,7 +60,7 @@ pub struct Conditions {
     pub ordered: bool,
     /// Largest number of bytes of one put.
     pub message_bytes_max: usize,
-    /// Most outstanding puts of data of one endpoint.
+    /// Largest number of outstanding puts of data of one endpoint.
     pub depth_max: usize,
     /// Slow ranks, each with its factor: a slow rank's links are slower by the factor, and the rank
     /// polls its lanes later, by (factor - 1) times the latency.

@@ -133,11 +133,11 @@ unsafe fn free_one(info: *mut fi_info) {
         // SAFETY: the C library has allocated it, unless it is null.
         unsafe { libc::free(text.cast()) };
     }
-    // SAFETY: as above.
+    // SAFETY: the attributes were handed out with the offer.
     unsafe { take_back(info.tx_attr) };
-    // SAFETY: as above.
+    // SAFETY: as for the first.
     unsafe { take_back(info.rx_attr) };
-    // SAFETY: as above.
+    // SAFETY: as for the first.
     unsafe { take_back(info.ep_attr) };
 }
 

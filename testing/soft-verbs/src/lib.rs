@@ -24,7 +24,7 @@ pub use rdma_sys as sys;
 /// Properties of a device.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Most queue pairs.
+    /// Largest number of queue pairs.
     pub pairs: usize,
     /// Largest number of bytes that may be registered.
     pub memory_bytes: usize,

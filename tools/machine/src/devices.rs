@@ -9,7 +9,8 @@ use super::Files;
 pub struct Device {
     /// Name as people know it: `mlx5_0`, `eth0`, `GPU 0000:17:00.0`.
     pub name: String,
-    /// Directory in sysfs, all links followed; the path of a software device has no PCI function.
+    /// Directory in sysfs, all links followed. For a device in software, that of its interface or
+    /// its own, which contains no PCI function.
     pub path: String,
     /// Place of the device: NUMA node and PCI path.
     pub locality: Locality,

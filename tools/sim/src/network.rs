@@ -33,14 +33,14 @@ pub struct Plan {
     pub ranks_per_host: u32,
     /// NICs that the ranks of a host send by, rank by rank, equally many for each.
     pub rank_nics: Vec<u32>,
-    /// Most bytes per second that a rank sends to other ranks of its host, and that it receives
-    /// from them.
+    /// Largest number of bytes per second that a rank sends to other ranks of its host, and that it
+    /// receives from them.
     pub inner_bytes_per_s: f64,
     /// Latency from rank to rank within a host, in nanoseconds.
     pub inner_latency_ns: f64,
-    /// Most memory of a simulation, in MiB.
+    /// Largest memory of a simulation, in MiB.
     pub memory_mib: u64,
-    /// Most work of one run, in millions of steps: a message on a link, or a flow in a queue.
+    /// Largest work of one run, in millions of steps: a message on a link, or a flow in a queue.
     pub work_millions: u64,
 }
 

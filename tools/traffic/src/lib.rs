@@ -1,4 +1,5 @@
-//! Traffic between ranks: computed from the schedules of a collective, or counted in any program.
+//! Traffic between ranks: computed from the schedules of a collective, or counted while an
+//! application runs.
 //! [`matrix`] is the file format. [`bus_factor`] is the least share of a collective's data that
 //! must cross the slowest link.
 
@@ -101,7 +102,8 @@ impl Sent<'_> {
 
 /// Returns bus bandwidth over algorithm bandwidth, as in nccl-tests: the share of the data that
 /// must cross the slowest link with any algorithm. It is `2 (n − 1) / n` for all_reduce,
-/// `(n − 1) / n` if each rank keeps a part, 1 for the rest.
+/// `(n − 1) / n` for collectives in which each rank already has one of the `n` parts, and 1 for the
+/// rest.
 #[must_use]
 pub fn bus_factor(collective: Collective, ranks: u32) -> f64 {
     use Collective as C;

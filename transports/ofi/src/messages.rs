@@ -24,8 +24,8 @@ pub(crate) const PART_BYTES: usize = 128 << 10;
 /// turn, and the lane copies the bytes out. With more buffers, each would have left the processor's
 /// cache before its next use.
 const RECEIVES: usize = 4;
-/// Most incomplete puts of a peer. The number is several times [`DEPTH_MAX`], since the peer's
-/// provider may report a put as done before all of it has arrived.
+/// Largest number of incomplete puts of a peer. The number is several times [`DEPTH_MAX`], since
+/// the peer's provider may report a put as done before all of it has arrived.
 const BEGUN_MAX: usize = 4 * DEPTH_MAX;
 /// Encoded immediate of a put that has none.
 const NO_IMMEDIATE: u32 = u32::MAX;

@@ -25,11 +25,12 @@ const REASON_CHARS_MAX: usize = 200;
 
 /// Interval at which the number of sent immediates is reported to a peer.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// Most reports of the same number: several times [`MISSING_TELLS`], since reports that come while
-/// the peer does not poll count as one.
+/// Largest number of reports of one count of sent immediates. It is several times
+/// [`MISSING_TELLS`], since reports that come while the peer does not poll count as one.
 const TELLS_MAX: u32 = 60;
-/// Number of a peer's reports of missing puts, without an arrival in between, after which the peer
-/// is lost. A peer that reports is running, so its provider makes progress.
+/// Number of a peer's reports that it has sent more than has arrived here, without an arrival in
+/// between, after which the peer is lost. A peer that reports is running, so its provider makes
+/// progress.
 const MISSING_TELLS: u32 = 10;
 
 /// Longest waits for a peer.
@@ -41,7 +42,7 @@ pub(crate) struct PeerTimeouts {
     pub(crate) joined: Duration,
 }
 
-/// Number of immediates that one side repeatedly reports to the other.
+/// Number of immediates, and the reports that were made while it stayed the same.
 #[derive(Clone, Copy, Debug)]
 struct CountReport {
     count: u64,
@@ -176,7 +177,8 @@ pub(crate) struct Peer {
     has_new_report: bool,
     /// This side's reports of the immediates that it has sent.
     sent_report: CountReport,
-    /// Number of arrived immediates, and the peer's reports that more were sent.
+    /// Number of arrived immediates, and the peer's reports, since the last arrival, that it has
+    /// sent more.
     missing: CountReport,
     /// Start of the wait for the peer's offer.
     joining_since: Option<Instant>,
@@ -263,7 +265,7 @@ impl Peer {
                 SideMessage::Failed(reason) => return self.lose(format!("it says: {reason}")),
                 SideMessage::Offer(bytes) if self.to.is_none() => {
                     let offer = encoding::decode::<Offer>(&bytes).ok();
-                    // The data of writes has no room for a greater number.
+                    // The four bytes that a write carries have no room for a greater number.
                     let offer = offer.filter(|offer| (offer.number as usize) < peers_max);
                     let Some(offer) = offer else {
                         return self.lose("its offer has no valid address".to_owned());
@@ -313,8 +315,9 @@ impl Peer {
         self.waiting.clear();
     }
 
-    /// Reports to the peer how much was sent, at intervals while all of it is done: a provider may
-    /// be done with a put, and still lose it when a connection of its own breaks.
+    /// Reports to the peer how many immediates were sent, at intervals as long as no put is
+    /// outstanding: a provider may complete a put, and still lose it when a connection of its own
+    /// breaks.
     pub(crate) fn report_sent(&mut self, now: Instant) {
         let CountReport { count, times, at } = self.sent_report;
         let times = if count == self.sent { times } else { 0 };

@@ -11,7 +11,7 @@ use crate::memory::Registered;
 use crate::native::Domain;
 use crate::requests::Write;
 
-/// Most writes to a peer that are staged at once.
+/// Largest number of writes to a peer that are staged at once.
 const STAGED_MAX: usize = 16;
 /// Granularity of the memory for one write, in bytes. Rounding up to a power of two would waste
 /// almost half, since a slot with its header is a little longer than a power of two.

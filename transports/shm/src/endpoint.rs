@@ -19,7 +19,7 @@ use crate::{DESCRIPTORS, os};
 /// Limit on connections that have not proved the secret; more wait in the kernel's queue.
 const HALF_OPEN_MAX: usize = 64;
 
-/// Most time that a connection may take to prove the secret.
+/// Longest time that a connection may take to prove the secret.
 const PROVE_WITHIN: Duration = Duration::from_secs(5);
 
 const BACKLOG: i32 = 128;

@@ -29,7 +29,7 @@ pub const BUSY_MAX: Duration = Duration::from_secs(600);
 pub struct AuthenticatedConnection {
     /// Hello of the connecting side.
     pub hello: Hello,
-    /// Address of the peer, for messages.
+    /// Address of the peer, as text for errors and logs.
     pub peer: String,
     /// The connection.
     pub connection: Connection,

@@ -1,13 +1,14 @@
-//! Format of a stripe: headers of 32 bytes, each followed by the bytes of a put or a note.
+//! Format of the bytes on one connection of a link: headers of 32 bytes, each followed by the bytes
+//! of a put or a note.
 //!
 //! ```text
 //! 0   kind      1 put, 2 acknowledgement, 3 farewell, 4 resumption, 5 note
 //! 1   flags     1: the receiver reports the immediate
 //! 4   immediate
 //! 8   offset    first byte in the peer's memory
-//! 16  memory    the receiver's number for the shared memory
+//! 16  memory    number of the registered memory, chosen by the receiver
 //! 20  bytes     number of bytes that follow
-//! 24  acknowledged: puts and notes that this header's sender has received on the stripe, mod 2^32
+//! 24  acknowledged: puts and notes that this header's sender has received on the connection, mod 2^32
 //! ```
 
 use bytemuck::{Pod, Zeroable};

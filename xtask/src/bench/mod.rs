@@ -42,16 +42,16 @@ pub(crate) struct Options {
     /// against iperf3.
     #[arg(long)]
     network: bool,
-    /// Measure RDMA against perftest instead: latency, a stream, and all_reduce; in the guest where
-    /// this machine has no device.
+    /// Measure RDMA against perftest instead: latency, a stream, and all_reduce. Without an RDMA
+    /// device, the measurement runs in the guest.
     #[arg(long, conflicts_with_all = ["network", "sizes"])]
     rdma: bool,
-    /// Measure the plugin for NCCL over TCP instead: against one of NCCL's own socket design, the
-    /// bare transport, and iperf3.
+    /// Measure the plugin for NCCL over TCP instead: against a plugin that is built like NCCL's own
+    /// socket transport, against the transport alone, and against iperf3.
     #[arg(long, conflicts_with_all = ["network", "rdma"])]
     nccl_net: bool,
-    /// Measure libfabric over its provider tcp instead: against a bare loop of writes, over every
-    /// version that can be had, and all_reduce against MPICH and Intel MPI.
+    /// Measure libfabric over its provider tcp instead, for every installed version of libfabric:
+    /// against a bare loop of writes, and all_reduce against MPICH and Intel MPI.
     #[arg(long, conflicts_with_all = ["network", "rdma", "nccl_net"])]
     ofi: bool,
     /// Directory of built programs to measure on this machine; passed by the host to the guest.
@@ -63,7 +63,7 @@ pub(crate) struct Options {
     /// Number of measurements of each side at each size, alternating between the sides.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Leave out 8 ranks on the same cores.
+    /// Skip the runs with 8 ranks, more than there are cores.
     #[arg(long)]
     no_crowd: bool,
     /// Also write the table to this file.

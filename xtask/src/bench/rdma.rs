@@ -32,7 +32,7 @@ const GLANCE: Duration = Duration::from_millis(10);
 const BUILD_WITHIN: Duration = Duration::from_secs(900);
 /// Longest run of one program: an emulated link that loses packets may need minutes.
 const RUN_WITHIN: Duration = Duration::from_secs(240);
-/// Most runs of perftest for one measurement.
+/// Largest number of runs of perftest for one measurement.
 const PERFTEST_TRIES: usize = 3;
 /// Exponent of the retransmission timeout, on both sides: perftest's default, which is 67 ms. With
 /// ferroccl's default of a second, the number of packets that an emulated link happens to lose

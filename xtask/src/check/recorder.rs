@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Verdict, show};
 use crate::{Outcome, process, workspace};
 
-/// Most additional instructions that the recorder may cost per operation.
+/// Largest number of additional instructions that the recorder may cost per operation.
 const INSTRUCTIONS_MAX: f64 = 20.0;
 /// Turns of a short and of a long run; a turn has two operations. The difference of the two runs
 /// cancels everything but the operations.

@@ -9,8 +9,8 @@ const RESULT: &str = "test result: ";
 const COMPLAINTS: [&str; 4] = ["| FAILED: ", "==ERROR: ", "SUMMARY: ", "ERROR: libFuzzer"];
 /// Largest number of lines with one of the [`COMPLAINTS`] that are kept.
 const COMPLAINTS_MAX: usize = 20;
-/// Most lines that are kept of one binary's report: the reason comes first, then a backtrace or a
-/// log.
+/// Largest number of lines that are kept of one binary's report: the reason comes first, then a
+/// backtrace or a log.
 const LINES_MAX: usize = 60;
 
 /// Collector of failures from the output of test binaries.

@@ -503,7 +503,7 @@ struct ShownCall {
     duration_us: u64,
 }
 
-/// Most calls that are shown to people; further calls are only counted.
+/// Largest number of calls that are shown to people; further calls are only counted.
 const SHOWN_MAX: usize = 50;
 
 impl Job {

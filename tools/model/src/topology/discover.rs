@@ -303,7 +303,7 @@ mod tests {
         sysfs.write("devices/system/node/node7000000000000000000000/x", "");
         let topology = discover(&Files::new(&sysfs.0).unwrap()).unwrap();
         assert_eq!(topology.machines[0].network_bytes_per_s(), f64::INFINITY);
-        // On a host of two nodes, a device that names no node is near none.
+        // A device whose node the host does not have is near none.
         let machine = &topology.machines[0];
         let eth0 = machine.parts.iter().position(|part| part.name == "eth0").unwrap();
         assert_eq!(machine.numa(eth0), None);

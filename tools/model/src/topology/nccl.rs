@@ -15,7 +15,7 @@ use roxmltree::{Document, Node};
 
 /// PCI class by which NCCL marks a switch of NVLink.
 const NVSWITCH_CLASS: &str = "0x068000";
-/// Most levels of a PCIe tree.
+/// Largest number of levels of a PCIe tree.
 const DEPTH_MAX: usize = 32;
 /// Rates of a PCIe lane: in GT/s, and in bytes per second after encoding.
 const LANES: [(f64, f64); 6] = [

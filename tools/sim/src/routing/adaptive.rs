@@ -6,7 +6,7 @@ use super::{FlowPath, ecmp};
 use crate::flows::Load;
 use crate::network::{Link, Path};
 
-/// Most paths that are compared.
+/// Largest number of paths that are compared.
 const WAYS: usize = 256;
 
 /// Sets `path` to the least busy path.

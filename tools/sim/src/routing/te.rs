@@ -77,7 +77,7 @@ pub struct Te {
     plain: bool,
 }
 
-/// Most demands that may move to make room for another.
+/// Largest number of demands that may move to make room for another.
 const MOVES: usize = 4_096;
 /// Relative amount by which rounding may exceed the capacity of a link.
 const HAIR: f64 = 1e-9;

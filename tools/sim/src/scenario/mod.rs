@@ -93,9 +93,9 @@ pub struct On {
 pub struct Ask<'a> {
     /// Seed of all that is random.
     pub seed: u64,
-    /// Most memory, in MiB.
+    /// Largest memory, in MiB.
     pub memory_mib: u64,
-    /// Most work of a run, in millions of steps ([`Plan::work_millions`]).
+    /// Largest work of a run, in millions of steps ([`Plan::work_millions`]).
     pub work_millions: u64,
     /// Changed values of parameters, by name.
     pub changed: &'a [(String, f64)],
@@ -149,7 +149,7 @@ pub fn find(name: &str) -> Result<&'static Scenario, SimError> {
     })
 }
 
-/// Most seeds of a run.
+/// Largest number of seeds of a run.
 const SEEDS_MAX: u32 = 1_000;
 
 /// Runs an experiment with `seeds` consecutive seeds, from that of `ask` on. The report has the
@@ -176,9 +176,9 @@ pub fn over_seeds(
 pub struct Setting {
     /// Seed of all that is random.
     pub seed: u64,
-    /// Most memory, in MiB.
+    /// Largest memory, in MiB.
     pub memory_mib: u64,
-    /// Most work of a run, in millions of steps ([`Plan::work_millions`]).
+    /// Largest work of a run, in millions of steps ([`Plan::work_millions`]).
     pub work_millions: u64,
     values: BTreeMap<&'static str, f64>,
     /// Network to run on, if it is not the experiment's own.

@@ -15,13 +15,13 @@ use rustix::process::{Pid, getpid};
 
 use super::{Info, OfiError, check};
 
-/// Most requests, and most receives, of an endpoint over providers other than EFA. Providers
-/// allocate buffers for all of them: 32 MiB and more for the 2,048 that are the default of
-/// `ofi_rxm`.
+/// Largest number of requests, and of receives, of an endpoint over providers other than EFA.
+/// Providers allocate buffers for all of them: 32 MiB and more for the 2,048 that are the default
+/// of `ofi_rxm`.
 const MESSAGE_QUEUE_MAX: usize = 128;
 
-/// Most requests, and most receives, over EFA. Its provider allocates a packet of 9 KB for each:
-/// 100 MiB for its default of 12,288.
+/// Largest number of requests, and of receives, over EFA. Its provider allocates a packet of 9 KB
+/// for each: 100 MiB for its default of 12,288.
 const WRITE_QUEUE_MAX: usize = 1024;
 
 /// Access of this side alone.

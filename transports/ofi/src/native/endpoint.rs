@@ -56,13 +56,14 @@ pub(crate) enum Failed {
     Packet,
 }
 
-/// Most completions that one read takes: a software provider makes system calls at each read.
+/// Largest number of completions that one read takes: a software provider makes system calls at
+/// each read.
 pub(crate) const COMPLETIONS_MAX: usize = 16;
 
 /// Bytes that are sent or written, and the descriptor of their registration.
 pub(crate) type Range = (*const u8, usize, *mut c_void);
 
-/// Most ranges of one request: the head of a message, and two of a put.
+/// Largest number of ranges of one request: the head of a message, and two of a put.
 pub(crate) const RANGES_MAX: usize = 3;
 
 /// Ranges in libfabric's format; one empty range if there are none.

@@ -34,7 +34,7 @@ pub struct Link {
     pub device: u64,
     /// Identifier of the link.
     pub id: LinkId,
-    /// Address of the peer, for messages.
+    /// Address of the peer, as text for errors and logs.
     pub peer: String,
     /// Connections of the link, in the order of their numbers.
     pub connections: Vec<Connection>,
