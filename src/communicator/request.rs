@@ -282,7 +282,11 @@ impl Communicator {
     fn finish_front(&mut self, timeout: Duration) -> Result<(), Error> {
         let Some(at) = self.first_open() else { return Ok(()) };
         let running = self.start_pending(at)?;
-        let finished = UnbindGuard::new(&mut self.engine).engine.finish(&running, timeout);
+        let finished = {
+            let driven = UnbindGuard::new(&mut self.engine);
+            let finished = driven.engine.finish(&running, timeout);
+            finished.inspect_err(|error| driven.engine.blame(error))
+        };
         match finished.and_then(|()| self.check_may_end(&running)) {
             Ok(()) => {
                 self.end(at, Some(&running), Ok(()));

@@ -90,6 +90,8 @@ impl<T: Element> SymmetricBuffer<T> {
     }
 }
 
+const ALLOC_ADVICE: &str = "The communicator is as it was: ask for less memory on every rank";
+
 impl Communicator {
     /// Allocates memory of `count` zeroed elements on every rank, which all ranks of its host map.
     /// All ranks call it with the same count. The memory is freed when the buffer is dropped on all
@@ -105,7 +107,13 @@ impl Communicator {
         let parts = match &mut self.engine.wiring {
             Some(wiring) => {
                 let shared = wiring.share(bytes.max(1), |_| Ok(()));
-                shared.map_err(|error| self.or_failure(error, "alloc"))?
+                shared.map_err(|error| match self.or_failure(error, "alloc") {
+                    Error::Transport(error) if error.is_shortage() => {
+                        let (doing, error) = ("alloc", Box::new(error.into()));
+                        Error::Unmade { doing, error, advice: ALLOC_ADVICE }
+                    }
+                    other => other,
+                })?
             }
             None => vec![Some(Region::allocate(bytes).map_err(TransportError::from)?)],
         };

@@ -14,6 +14,7 @@ use ccl_core::transport::{
 };
 use ccl_core::types::Rank;
 use ccl_memory::Region;
+use serde::{Deserialize, Serialize};
 
 use super::assumptions;
 use super::devices::Devices;
@@ -68,9 +69,17 @@ struct Rendezvous<'a> {
     timeout: Duration,
 }
 
-/// The size of a rank's memory, and the keys to it by rank; none for this rank and those on other
-/// hosts.
-type Offered = (usize, Vec<Option<RemoteKey>>);
+/// Memory that a rank has made, or could not make.
+#[derive(Debug, Serialize, Deserialize)]
+struct Offered {
+    /// Bytes that were asked for.
+    bytes: usize,
+    /// True if the memory was made, with a key for each peer on the host.
+    is_made: bool,
+    /// Keys to the memory by rank, as many as were made; none for this rank and those on other
+    /// hosts.
+    keys: Vec<Option<RemoteKey>>,
+}
 
 impl Wiring {
     /// Connects the ranks of each host through shared memory and prepares the connections between
@@ -165,10 +174,10 @@ impl Wiring {
         prepare: impl FnOnce(&Region) -> Result<(), Error>,
     ) -> Result<Vec<Option<Region>>, Error> {
         // All ranks take part in both exchanges, so that all fail when one does.
-        let made = self.make(bytes, prepare);
-        let offer = made.as_ref().ok().map(|(_, keys)| (bytes, keys.clone()));
+        let (made, keys) = self.make(bytes, prepare);
+        let offer = Offered { bytes, is_made: made.is_ok(), keys };
         let offers = exchange(&self.control, Topic::SharedMemory, &offer, self.timeout)?;
-        let mapped = made.and_then(|(own, _)| self.map(bytes, own, &offers));
+        let mapped = self.map(bytes, made, &offers);
         let done = mapped.is_ok();
         let done = exchange(&self.control, Topic::SharedMemoryDone, &done, self.timeout)?;
         let regions = mapped?;
@@ -178,57 +187,74 @@ impl Wiring {
         }
     }
 
-    /// Makes this rank's memory, and a key to it for each peer.
+    /// Makes this rank's memory, and a key to it for each peer; returns the keys that were made
+    /// even after a failure.
     fn make(
         &mut self,
         bytes: usize,
         prepare: impl FnOnce(&Region) -> Result<(), Error>,
-    ) -> Result<(Region, Vec<Option<RemoteKey>>), Error> {
+    ) -> (Result<Region, Error>, Vec<Option<RemoteKey>>) {
         let Some(local) = &mut self.local else {
-            let own = Region::allocate(bytes).map_err(TransportError::from)?;
-            prepare(&own)?;
-            return Ok((own, Vec::new()));
+            let own = Region::allocate(bytes).map_err(|error| TransportError::from(error).into());
+            return (own.and_then(|own| prepare(&own).map(|()| own)), Vec::new());
         };
-        let (own, key) = local.device.allocate(bytes)?;
-        let keys = prepare(&own).and_then(|()| local.share(key));
+        let (own, key) = match local.device.allocate(bytes) {
+            Ok(made) => made,
+            Err(error) => return (Err(error.into()), Vec::new()),
+        };
+        let mut keys = Vec::new();
+        let shared = prepare(&own).and_then(|()| local.share(key, &mut keys));
         // Peers map this memory and send no puts to it. Once the keys are made, the memory needs no
         // registration, and it is freed with its last region.
-        local.device.deregister(key)?;
-        Ok((own, keys?))
+        let deregistered = local.device.deregister(key);
+        (shared.and_then(|()| Ok(deregistered?)).map(|()| own), keys)
     }
 
     /// Maps the memory of all peers on this host, which must be as large as this rank's.
     fn map(
         &mut self,
         bytes: usize,
-        own: Region,
-        offers: &[Option<Offered>],
+        made: Result<Region, Error>,
+        offers: &[Offered],
     ) -> Result<Vec<Option<Region>>, Error> {
         let rank = self.control.rank();
-        let mut regions = vec![None; offers.len()];
-        regions[rank as usize] = Some(own);
-        let Some(Local { lane, endpoints, .. }) = &mut self.local else { return Ok(regions) };
+        // Everything is mapped before anything is refused: a peer's memory that this rank never
+        // maps would stay allocated.
+        let mut regions: Vec<Option<Result<Region, TransportError>>> = Vec::new();
         for (at, offer) in offers.iter().enumerate() {
-            let (peer, Some(endpoint)) = (at as Rank, endpoints[at]) else { continue };
-            let not_made = SharedMemoryError::NotMade { peer, bytes };
-            let (theirs, keys) = offer.as_ref().ok_or(not_made)?;
-            if *theirs != bytes {
-                let theirs = *theirs;
-                return Err(SharedMemoryError::Sizes { rank, bytes, peer, theirs }.into());
-            }
-            let key = keys.get(rank as usize).and_then(Option::as_ref).ok_or(not_made)?;
-            regions[at] = Some(lane.map(endpoint, key)?);
+            let key = offer.keys.get(rank as usize).and_then(Option::as_ref);
+            let mapped = self.local.as_mut().zip(key).and_then(|(local, key)| {
+                local.endpoints[at].map(|endpoint| local.lane.map(endpoint, key))
+            });
+            regions.push(mapped);
         }
-        Ok(regions)
+        let own = made?;
+        let is_local = |at: usize| self.local.as_ref().is_some_and(|l| l.endpoints[at].is_some());
+        let mut all = Vec::new();
+        for (at, (offer, mapped)) in offers.iter().zip(regions).enumerate() {
+            let peer = at as Rank;
+            all.push(match mapped {
+                _ if peer == rank => Some(own.clone()),
+                _ if !is_local(at) => None,
+                Some(mapped) if offer.is_made && offer.bytes == bytes => Some(mapped?),
+                _ if offer.is_made && offer.bytes != bytes => {
+                    let theirs = offer.bytes;
+                    return Err(SharedMemoryError::Sizes { rank, bytes, peer, theirs }.into());
+                }
+                _ => return Err(SharedMemoryError::NotMade { peer, bytes }.into()),
+            });
+        }
+        Ok(all)
     }
 }
 
 impl Local {
-    /// Returns a key to this rank's memory for each peer on its host.
-    fn share(&mut self, key: MrKey) -> Result<Vec<Option<RemoteKey>>, Error> {
-        let Local { lane, endpoints, .. } = self;
-        let keys = endpoints.iter().map(|to| to.map(|to| lane.share(to, key)).transpose());
-        Ok(keys.collect::<Result<_, _>>()?)
+    /// Adds a key to this rank's memory for each peer on its host, by rank.
+    fn share(&mut self, key: MrKey, keys: &mut Vec<Option<RemoteKey>>) -> Result<(), Error> {
+        for to in &self.endpoints {
+            keys.push(to.map(|to| self.lane.share(to, key)).transpose()?);
+        }
+        Ok(())
     }
 }
 

@@ -142,12 +142,12 @@ pub enum Error {
         /// Later operations are void even where they succeeded.
         last_completed: Option<u64>,
     },
-    /// Deriving a new communicator from another one failed.
+    /// A new communicator, or shared memory, could not be made; the communicator is unharmed.
     #[error("{doing}: {error}. {advice}")]
     Unmade {
         /// The attempt.
         doing: &'static str,
-        /// The error. Rank numbers are those of the new communicator.
+        /// The error. Its rank numbers are those of the new communicator, if one was to be made.
         error: Box<Error>,
         /// Advice on what to do now.
         advice: &'static str,

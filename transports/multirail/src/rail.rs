@@ -333,6 +333,9 @@ impl Rail {
             self.immediates.pop_back();
         }
         self.end(put.is_control(), put.bytes);
+        if self.open == 0 {
+            self.rate.since = None;
+        }
         Some(put)
     }
 

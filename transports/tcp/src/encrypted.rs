@@ -98,7 +98,7 @@ fn packets_have_the_class_that_is_asked_for_also_after_a_break() {
     };
     let mut stripe = Stripe::new(connection(), false, Some(104));
     assert_eq!(class(&stripe), 104);
-    stripe.replace_connection(connection());
+    stripe.replace_connection(connection(), Instant::ZERO);
     assert_eq!(class(&stripe), 104);
 }
 
@@ -122,7 +122,7 @@ fn what_is_done_when_it_is_written_cannot_be_sent_again() {
         stripe.write().unwrap();
         assert_eq!(stripe.outgoing.take_written().collect::<Vec<_>>(), [7, 8]);
         let [again, _other] = connections();
-        stripe.replace_connection(again);
+        stripe.replace_connection(again, Instant::ZERO);
         let mut done = Vec::new();
         let resumed = stripe.outgoing.resume(received, &mut done);
         assert_eq!(resumed.is_ok(), outcome, "{received} of 2 were received: {resumed:?}");

@@ -174,6 +174,11 @@ impl Endpoint {
         self.lost.is_some() || self.stripes.iter().all(|stripe| stripe.is_drained())
     }
 
+    /// Returns whether nothing has to be written any more, or again; true for a lost peer.
+    pub(crate) fn has_left(&self) -> bool {
+        self.lost.is_some() || self.stripes.iter().all(Stripe::has_left)
+    }
+
     /// Queues a put. Credits and CTS all take the first stripe, which keeps them in order.
     pub(crate) fn put(&mut self, put: Put) {
         if put.is_control {
@@ -270,7 +275,7 @@ impl Endpoint {
         for (index, connection) in self.reconnector.take_resumed(&self.id, now) {
             if let Some(stripe) = self.stripes.get_mut(usize::from(index)) {
                 tracing::info!(self.peer, index, "a connection is back");
-                stripe.replace_connection(connection);
+                stripe.replace_connection(connection, now);
             }
         }
         (0..self.stripes.len()).for_each(|index| self.redial(index, now));
@@ -283,13 +288,15 @@ impl Endpoint {
     fn redial(&mut self, index: usize, now: Instant) {
         let count = self.stripes.len() as u16;
         let Endpoint { id, reconnector, stripes, peer, .. } = self;
-        let Some(broken) = &mut stripes[index].broken else { return };
+        let Stripe { broken: Some(broken), connection: None, .. } = &mut stripes[index] else {
+            return;
+        };
         let intent = || Intent { link: *id, number: index as u16, count, text: Vec::new() };
         match broken.redial(reconnector, intent, now) {
             Ok(None) => {}
             Ok(Some(connection)) => {
                 tracing::info!(peer, index, "a connection is back");
-                stripes[index].replace_connection(connection);
+                stripes[index].replace_connection(connection, now);
             }
             Err(outcome) => {
                 let end = broken.outlasts(peer, outcome);
@@ -300,7 +307,7 @@ impl Endpoint {
 
     /// Handles the peer's farewell on one stripe. Frames on other stripes may still be in flight.
     fn farewell(&mut self, stripe: usize) {
-        self.stripes[stripe].connection = None;
+        self.stripes[stripe].drop_connection();
         self.stripes[stripe].closed = true;
         if self.stripes.iter().all(|stripe| stripe.closed) {
             self.lose(format!("{} has closed the connection", self.peer));
@@ -312,7 +319,7 @@ impl Endpoint {
         tracing::debug!(self.peer, reason, "a link is lost");
         self.lost.get_or_insert(reason);
         for stripe in &mut self.stripes {
-            stripe.connection = None;
+            stripe.disconnect();
             stripe.broken = None;
             stripe.outgoing.clear();
         }
@@ -335,7 +342,7 @@ fn arrived(
         Arrival::Note(bytes) => events.push(Event::Note { endpoint, bytes }),
         Arrival::Acknowledged(received) => stripe.outgoing.acknowledge(received, done)?,
         Arrival::Resume(received) if stripe.resuming => {
-            stripe.resuming = false;
+            (stripe.resuming, stripe.broken) = (false, None);
             stripe.outgoing.resume(received, done)?;
         }
         Arrival::Resume(_) => return Err(ProtocolError::NotBroken),

@@ -8,7 +8,7 @@
 //! 8   offset    first byte in the peer's memory
 //! 16  memory    number of the registered memory, chosen by the receiver
 //! 20  bytes     number of bytes that follow
-//! 24  acknowledged: puts and notes that this header's sender has received on the connection, mod 2^32
+//! 24  acknowledged: puts and notes that the sender of this header has received, mod 2^32
 //! ```
 
 use bytemuck::{Pod, Zeroable};

@@ -56,7 +56,7 @@ pub(crate) struct TcpLane {
     encrypts: bool,
     /// Process that made the lane. The child of a fork has the same sockets, and must send nothing.
     process: Pid,
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     /// Endpoints by number; empty where detached. Numbers are not used again.
     endpoints: Vec<Option<Endpoint>>,
     sockets: usize,
@@ -88,7 +88,7 @@ impl TcpLane {
             traffic_class: None,
             encrypts,
             process: rustix::process::getpid(),
-            epoll,
+            epoll: Arc::new(epoll),
             endpoints: Vec::new(),
             sockets: 0,
             ready: Vec::with_capacity(READY_MAX),
@@ -248,15 +248,16 @@ impl TcpLane {
     }
 }
 
-fn watch(epoll: &OwnedFd, stripe: &mut Stripe, data: u64) {
+fn watch(epoll: &Arc<OwnedFd>, stripe: &mut Stripe, data: u64) {
     let room = !stripe.is_drained();
     let Some(socket) = stripe.connection.as_ref().map(Connection::socket) else { return };
     let data = epoll::EventData::new_u64(data);
     let mut flags = epoll::EventFlags::IN;
     flags.set(epoll::EventFlags::OUT, room);
     // A socket that epoll does not accept stays new: the next call tries it again.
-    if stripe.is_new {
-        stripe.is_new = epoll::add(epoll, socket, data, flags).is_err();
+    if stripe.watched_by.is_none() {
+        let is_watched = epoll::add(epoll, socket, data, flags).is_ok();
+        stripe.watched_by = is_watched.then(|| Arc::clone(epoll));
     } else if stripe.watches_room != room {
         let _ = epoll::modify(epoll, socket, data, flags);
     }
@@ -293,13 +294,14 @@ impl Lane for TcpLane {
         for (number, endpoint) in self.endpoints.iter_mut().enumerate() {
             let Some(endpoint) = endpoint else { continue };
             let is_meant = only.is_none_or(|only| only.0 as usize == number);
-            let begins = is_meant && !endpoint.is_leaving;
             endpoint.is_leaving |= is_meant;
+            if !endpoint.is_leaving {
+                continue;
+            }
             for stripe in endpoint.stripes.iter_mut().filter(|stripe| stripe.connection.is_some()) {
-                if begins {
-                    stripe.outgoing.push_bare_header(Kind::Farewell, stripe.incoming.received());
-                }
-                if endpoint.is_leaving && stripe.write().is_ok() && has_more_to_give(stripe) {
+                let is_written = stripe.write().is_ok();
+                let is_said = stripe.say_farewell();
+                if is_written && stripe.write().is_ok() && (has_more_to_give(stripe) || !is_said) {
                     waiting.push(number);
                 }
             }
@@ -311,7 +313,8 @@ impl Lane for TcpLane {
     /// Detaches the endpoint without a farewell. Bytes that the kernel does not have yet are
     /// dropped.
     fn abort(&mut self, endpoint: EndpointId) {
-        if let Ok(peer) = self.endpoint(endpoint) {
+        let is_ours = self.process == rustix::process::getpid();
+        if let (Ok(peer), true) = (self.endpoint(endpoint), is_ours) {
             peer.lose("this side has given the connection up".to_owned());
         }
         self.detach(endpoint);
@@ -447,7 +450,7 @@ impl Lane for TcpLane {
     }
 
     fn is_drained(&self) -> bool {
-        self.endpoints.iter().flatten().all(|endpoint| endpoint.is_drained())
+        self.endpoints.iter().flatten().all(|endpoint| endpoint.has_left())
     }
 
     fn set_traffic_class(&mut self, traffic_class: u8) {

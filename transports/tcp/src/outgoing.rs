@@ -115,7 +115,12 @@ impl Outgoing {
 
     /// Returns whether the connection has taken everything.
     pub(crate) fn is_drained(&self) -> bool {
-        self.sent == self.queue.len() && self.bare_headers.is_empty()
+        self.has_written_all() && self.bare_headers.is_empty()
+    }
+
+    /// Returns whether every frame of the queue was written to the present connection.
+    pub(crate) fn has_written_all(&self) -> bool {
+        self.sent == self.queue.len()
     }
 
     /// Queues a header without a put, sent at once or right after a frame that is partly written.

@@ -1,7 +1,11 @@
 //! One connection of an endpoint, kept through breaks.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
 use ccl_core::time::Instant;
 use ccl_socket::{Break, Connection, ConnectionEnd};
+use rustix::event::epoll;
 use rustix::net::sockopt;
 
 use crate::frame::Kind;
@@ -15,6 +19,7 @@ pub(crate) struct Stripe {
     pub(crate) connection: Option<Connection>,
     pub(crate) outgoing: Outgoing,
     pub(crate) incoming: Incoming,
+    /// The break, until the peer has reported how many frames it has.
     pub(crate) broken: Option<Break>,
     /// True if a write has failed. The stripe then writes no more, but still reads: bytes that a
     /// closing peer sent may be unread. A read after these bytes reports the break.
@@ -31,8 +36,10 @@ pub(crate) struct Stripe {
     pub(crate) watches_room: bool,
     /// True if the peer has closed the stripe in good order.
     pub(crate) closed: bool,
-    /// True if epoll does not watch the socket yet.
-    pub(crate) is_new: bool,
+    /// The epoll instance that watches the socket; none if the socket is new.
+    pub(crate) watched_by: Option<Arc<OwnedFd>>,
+    /// True if the farewell was queued for the present connection.
+    said_farewell: bool,
     /// Traffic class of the packets; none for the system's.
     traffic_class: Option<u8>,
 }
@@ -56,7 +63,8 @@ impl Stripe {
             unacknowledged_since: None,
             watches_room: false,
             closed: false,
-            is_new: true,
+            watched_by: None,
+            said_farewell: false,
             traffic_class,
         }
     }
@@ -64,6 +72,24 @@ impl Stripe {
     /// Returns whether the socket, if there is one, has taken everything.
     pub(crate) fn is_drained(&self) -> bool {
         self.outgoing.is_drained() && self.connection.as_ref().is_none_or(Connection::is_flushed)
+    }
+
+    /// Returns whether nothing has to be written any more: the socket has taken everything, and no
+    /// break can have swallowed any of it.
+    pub(crate) fn has_left(&self) -> bool {
+        let may_be_swallowed = !self.closed && !self.outgoing.is_acknowledged();
+        self.is_drained() && !(self.broken.is_some() && may_be_swallowed)
+    }
+
+    /// Queues the farewell once all frames are written: the peer reads nothing after it. Returns
+    /// whether the farewell is queued. A stripe whose connection is new cannot wait, because nobody
+    /// reads the peer's report any more.
+    pub(crate) fn say_farewell(&mut self) -> bool {
+        if !self.said_farewell && (self.resuming || self.outgoing.has_written_all()) {
+            self.outgoing.push_bare_header(Kind::Farewell, self.incoming.received());
+            self.said_farewell = true;
+        }
+        self.said_farewell
     }
 
     /// Returns whether a read would return something that epoll does not report.
@@ -101,20 +127,39 @@ impl Stripe {
 
     /// Records that the connection broke.
     pub(crate) fn mark_broken(&mut self, end: ConnectionEnd, now: Instant) {
-        self.connection = None;
+        self.disconnect();
         (self.write_failed, self.watches_room) = (false, false);
         self.broken.get_or_insert_with(|| Break::new(end, now));
     }
 
-    /// Replaces the connection by a new one, even if the old one was not known to be broken.
-    pub(crate) fn replace_connection(&mut self, connection: Connection) {
+    /// Ends the connection, even if a child of this process has its socket, too.
+    pub(crate) fn disconnect(&mut self) {
+        if let Some(connection) = self.drop_connection() {
+            // Fails if the peer has ended the connection.
+            let _ = rustix::net::shutdown(connection.socket(), rustix::net::Shutdown::Both);
+        }
+    }
+
+    /// Takes the connection from the stripe and from epoll, which would go on to report a socket
+    /// that a child of this process has, too.
+    pub(crate) fn drop_connection(&mut self) -> Option<Connection> {
+        let connection = self.connection.take()?;
+        if let Some(epoll) = self.watched_by.take() {
+            let _ = epoll::delete(epoll, connection.socket());
+        }
+        Some(connection)
+    }
+
+    /// Replaces the connection by a new one, even if the old one was not known to be broken. The
+    /// break ends when the peer has reported how many frames it has.
+    pub(crate) fn replace_connection(&mut self, connection: Connection, now: Instant) {
         set_traffic_class(&connection, self.traffic_class);
+        // The peer has ended a connection that was not known to be broken.
+        self.mark_broken(ConnectionEnd::Closed, now);
         self.connection = Some(connection);
-        (self.broken, self.resuming) = (None, true);
-        (self.write_failed, self.watches_room) = (false, false);
+        (self.resuming, self.said_farewell) = (true, false);
         self.incoming.restart();
         self.outgoing.restart();
-        self.is_new = true;
         self.outgoing.push_bare_header(Kind::Resume, self.incoming.received());
     }
 }

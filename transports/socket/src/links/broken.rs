@@ -49,7 +49,12 @@ impl Break {
             .dialler
             .get_or_insert_with(|| Dialler::new(location.clone(), setup, true, &intent().encode()));
         match dialler.poll(now) {
-            Ok(connection) => Ok(connection.map(|(_, connection)| connection)),
+            Ok(None) => Ok(None),
+            Ok(Some((_, connection))) => {
+                // The break may outlast this connection, too.
+                self.dialler = None;
+                Ok(Some(connection))
+            }
             Err(error @ TransportError::Refused { .. }) => Err(ReconnectError::Refused(error)),
             Err(_) if dialler.is_retryable() => {
                 (self.dialler, self.redial_at) = (None, now + REDIAL_PAUSE);

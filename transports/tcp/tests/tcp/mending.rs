@@ -284,6 +284,101 @@ fn is_given_up_in_time(tls: bool) {
 }
 
 #[test]
+fn what_a_break_may_have_swallowed_has_not_left() {
+    let mut pair = Pair::new(1, Duration::from_secs(20), false);
+    exchange(&mut pair, 20, |_, _| {});
+    let begun = Instant::now();
+    pair.sides[0].send(20, 40_000);
+    while !pair.sides[0].lane.is_drained() {
+        let Side { lane, events, .. } = &mut pair.sides[0];
+        lane.poll(now(), events).unwrap();
+    }
+    // The other side is busy: it neither reads nor takes the new connection.
+    pair.proxy.cut();
+    while pair.sides[0].lane.is_drained() {
+        let Side { lane, events, .. } = &mut pair.sides[0];
+        lane.poll(now(), events).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(10), "the lane takes the put for sent");
+    }
+    let has_come = |pair: &Pair| {
+        let is_it = |event: &Event| matches!(event, Event::Arrived { immediate: 20, .. });
+        pair.sides[0].lane.is_drained() && pair.sides[1].events.iter().any(is_it)
+    };
+    while !has_come(&pair) {
+        pair.poll();
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    }
+}
+
+/// The accepting side has given one of two links up while its connection was broken. Polls of the
+/// other link still take the new connection in.
+#[test]
+fn a_link_that_the_other_side_has_given_up_does_not_come_back() {
+    let within = Duration::from_millis(500);
+    let devices = [(), ()].map(|()| device(1, within, false));
+    let mut listener = devices[1].listen(&SECRET).unwrap();
+    let address = listener.address();
+    let proxy = Proxy::new(first_location(&address).unwrap());
+    let mut lanes = devices.each_ref().map(|device| device.lane().unwrap());
+    let mut given_up = Vec::new();
+    for way in [proxy.instead_of(&address).unwrap(), address.clone()] {
+        let by = now() + Duration::from_secs(10);
+        let mut connecting = devices[0].connect(&way, &SECRET, b"", by).unwrap();
+        let (mut near, mut far) = (None, None);
+        while near.is_none() || far.is_none() {
+            near = near.or_else(|| connecting.poll(now()).unwrap());
+            far = far.or_else(|| listener.poll(now()).unwrap());
+        }
+        lanes[0].attach(near.unwrap()).unwrap();
+        given_up.push(lanes[1].attach(far.unwrap()).unwrap());
+    }
+    proxy.cut();
+    lanes[1].abort(given_up[0]);
+    let (begun, mut events) = (Instant::now(), Vec::new());
+    while events.is_empty() {
+        for lane in &mut lanes {
+            lane.poll(now(), &mut events).unwrap();
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "the dialling side waits for ever");
+    }
+    let [Event::Lost { reason, .. }] = &events[..] else { panic!("{events:?}") };
+    assert!(reason.contains("did not come back"), "{reason}");
+}
+
+/// A child of this process has the sockets, too, as after a fork without exec.
+#[test]
+fn a_link_ends_though_a_child_has_its_socket() {
+    let mut pair = Pair::new(1, Duration::from_secs(60), false);
+    exchange(&mut pair, 20, |_, _| {});
+    // SAFETY: the child does nothing but wait for a signal, which is safe after a fork of a process
+    // with several threads.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        loop {
+            // SAFETY: it has no arguments.
+            unsafe { libc::pause() };
+        }
+    }
+    let [near, far] = &mut pair.sides;
+    // Nobody acknowledges it: the lane knows that the connection may have swallowed it once the
+    // connection is known to have ended.
+    far.send(20, 8);
+    near.lane.abort(near.endpoint);
+    let begun = Instant::now();
+    let has_left = |far: &mut Side| {
+        far.lane.poll(now(), &mut far.events).unwrap();
+        far.lane.is_drained()
+    };
+    while has_left(far) && begun.elapsed() < Duration::from_secs(10) {}
+    let is_told = begun.elapsed() < Duration::from_secs(10);
+    // SAFETY: the child is this process's own.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    // SAFETY: as above; the status is not asked for.
+    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    assert!(is_told, "the other side does not see that the connection has ended");
+}
+
+#[test]
 fn a_peer_that_nobody_answers_for_is_gone_at_once() {
     let mut pair = Pair::new(1, Duration::from_secs(60), false);
     exchange(&mut pair, 20, |_, _| {});
