@@ -29,14 +29,24 @@ pub struct Setup {
     pub one_connection: bool,
     /// The longest time that the link of a port may be down before its connections count as lost.
     pub link_within: Duration,
+    /// The longest time for which a peer that can be reached may not answer before its connections
+    /// count as lost. A rank that computes polls nothing; who learns of dead ranks otherwise can
+    /// give the others as long as they need.
+    pub silent_within: Duration,
 }
 
 impl Setup {
     /// Returns the demands of a rank with one device: broken connections are mended, and many
     /// connections share a lane.
     #[must_use]
-    pub const fn new(link_within: Duration) -> Setup {
-        Setup { acknowledged: false, done_when_written: false, one_connection: false, link_within }
+    pub const fn new(link_within: Duration, silent_within: Duration) -> Setup {
+        Setup {
+            acknowledged: false,
+            done_when_written: false,
+            one_connection: false,
+            link_within,
+            silent_within,
+        }
     }
 }
 

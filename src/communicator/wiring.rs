@@ -17,7 +17,7 @@ use ccl_memory::Region;
 use serde::{Deserialize, Serialize};
 
 use super::assumptions;
-use super::devices::Devices;
+use super::devices::{Devices, silent_within};
 use super::error::{Error, SetupError, SharedMemoryError};
 use super::exchange::{Topic, exchange};
 use super::segment::Segment;
@@ -127,7 +127,7 @@ impl Wiring {
                 let peers: Vec<Rank> = (0..ranks).filter(|r| !locals.contains(r)).collect();
                 let segment = Segment::new(&hosts, rank, &config).on_network(budget_share);
                 let mut links =
-                    rendezvous.message_links(device, &peers, &segment, config.timeout)?;
+                    rendezvous.message_links(device, &peers, &segment, silent_within(&config))?;
                 // Other transports have no queue pairs to spread over.
                 if kind.stripes {
                     links.start_policy(config.policy(), near);

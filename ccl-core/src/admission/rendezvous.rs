@@ -94,7 +94,11 @@ impl Rendezvous {
                 let hello: Option<[u8; 4]> = connected.hello.as_slice().try_into().ok();
                 let caller = hello.map(Rank::from_le_bytes);
                 // A caller with the secret but a bad hello is dropped.
-                if let Some(peer) = caller.filter(|peer| *peer > own) {
+                let is_known = |peer: &Rank| {
+                    let address = self.directory.addresses.get(*peer as usize);
+                    *peer > own && address.is_some_and(Option::is_some)
+                };
+                if let Some(peer) = caller.filter(is_known) {
                     outcomes.push(PeerOutcome::Connected(peer, connected));
                 }
             }

@@ -288,6 +288,8 @@ fn of(kind: &'static TransportKind, config: &Config) -> Result<(Devices, String)
             done_when_written: true,
             one_connection: true,
             link_within,
+            // Each connection is polled all the time.
+            silent_within: link_within,
         };
         Ok(Arc::from((kind.make)(config, &setup)?))
     };
@@ -366,7 +368,7 @@ fn near(config: &Config) -> Option<(HostTag, Arc<dyn Device>)> {
     if config.transport != AUTO {
         return None;
     }
-    let transport = (kind.make)(config, &Setup::new(LINK_WITHIN)).ok()?;
+    let transport = (kind.make)(config, &Setup::new(LINK_WITHIN, LINK_WITHIN)).ok()?;
     let device = transport.open(&transport.devices().first()?.id).ok()?;
     let digest: [u8; 32] = Sha256::digest(config.host_id.as_bytes()).into();
     Some((*digest.first_chunk()?, device))

@@ -189,13 +189,20 @@ pub(super) fn settle(config: &Config, candidates: &[Candidate]) -> Option<(&'sta
     Some((auto.name(), format!("{network} between hosts; {}", reasons.join("; "))))
 }
 
+/// Returns the longest time for which a rank may not answer the others. The control plane tells of
+/// dead ranks, and a call that makes no progress ends much sooner, with a verdict on the rank that is
+/// behind.
+pub(super) fn silent_within(config: &Config) -> Duration {
+    config.timeout.saturating_mul(100)
+}
+
 /// Makes a transport; the link of a port may be down for `link_within`.
 fn make(
     kind: &TransportKind,
     config: &Config,
     link_within: Duration,
 ) -> Result<Box<dyn Transport>, Error> {
-    let transport = (kind.make)(config, &Setup::new(link_within))?;
+    let transport = (kind.make)(config, &Setup::new(link_within, silent_within(config)))?;
     if config.tls && kind.reach == Reach::Network && !kind.encrypts {
         return Err(SetupError::CannotEncrypt { transport: kind.name }.into());
     }
@@ -256,7 +263,7 @@ fn rails(
     // With several rails, a shorter wait for one link is enough.
     let link_within = if taken.len() > 1 { LINK_WITHIN } else { config.dead_after };
     let acknowledged = !*single;
-    let setup = Setup { acknowledged, ..Setup::new(link_within) };
+    let setup = Setup { acknowledged, ..Setup::new(link_within, silent_within(config)) };
     let transport = (kind.make)(config, &setup)?;
     let named = taken.iter().filter_map(|at| found.get(*at));
     let open = |device: &DeviceInfo| Ok((device.id.0.clone(), transport.open(&device.id)?));

@@ -9,7 +9,7 @@ use ccl_core::transport::{
     Address, Caps, Connecting, Device, Lane, Listener, MrKey, Registry, Secret, TransportError,
 };
 use ccl_memory::Region;
-use ccl_socket::{LinkConnecting, LinkListener, Location, Setup, protocol};
+use ccl_socket::{BreakLimits, LinkConnecting, LinkListener, Location, Setup, protocol};
 use libfabric_sys::FI_RMA;
 
 use crate::lane::OfiLane;
@@ -42,9 +42,11 @@ pub struct Options {
     /// True if puts are writes over every provider that offers writes. Otherwise, puts are writes
     /// only over EFA adapters that can write, and messages elsewhere.
     pub always_writes: bool,
-    /// Longest time that the socket connection to a peer may be broken; values below 3 s count as
-    /// 3 s.
+    /// Longest time for which a peer cannot be reached after a break of the socket connection;
+    /// values below 3 s count as 3 s.
     pub link_within: Duration,
+    /// Longest time for which a peer that can be reached may not answer after such a break.
+    pub silent_within: Duration,
     /// Longest wait for the addresses of a peer's endpoints.
     pub join_within: Duration,
     /// True to use only four of the eight bytes of remote CQ data that a write may carry: EFA has
@@ -65,6 +67,7 @@ impl Default for Options {
             interfaces: String::new(),
             always_writes: false,
             link_within: Duration::from_secs(3),
+            silent_within: Duration::from_secs(3),
             join_within: Duration::from_secs(20),
             short_data: false,
             acknowledged: false,
@@ -190,8 +193,9 @@ impl Device for OfiDevice {
 
     fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {
         let (registry, fence) = (Arc::clone(&self.registry), Arc::clone(&self.fence));
-        let Options { link_within, join_within, .. } = self.options;
-        let patience = PeerTimeouts { broken: link_within, joined: join_within };
+        let Options { link_within, silent_within, join_within, .. } = self.options;
+        let broken = BreakLimits { unreachable: link_within, silent: silent_within };
+        let patience = PeerTimeouts { broken, joined: join_within };
         let (info, options) = (self.domain.info(), &self.options);
         let (caps, layout) = (self.caps.clone(), layout(info, options));
         let (provider, (major, _)) = (info.provider(), info.version());

@@ -79,7 +79,8 @@ pub const KIND: TransportKind = TransportKind {
             interfaces: config.socket_interfaces.clone(),
             acknowledged: setup.acknowledged,
             link_within: setup.link_within,
-            join_within: config.timeout,
+            silent_within: setup.silent_within,
+            join_within: config.timeout.max(setup.silent_within),
             eager_limit,
             ..Options::default()
         };

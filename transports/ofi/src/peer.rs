@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ccl_core::encoding;
 use ccl_core::time::Instant;
-use ccl_socket::{Link, LinkId, SideLink, SideMessage};
+use ccl_socket::{BreakLimits, Link, LinkId, SideLink, SideMessage};
 use serde::{Deserialize, Serialize};
 
 use crate::endpoints::{Addresses, Endpoints, FabricAddresses};
@@ -36,8 +36,8 @@ const MISSING_TELLS: u32 = 10;
 /// Longest waits for a peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerTimeouts {
-    /// Longest time that the TCP connection may be broken.
-    pub(crate) broken: Duration,
+    /// Longest times for which the TCP connection may be broken.
+    pub(crate) broken: BreakLimits,
     /// Longest time that the peer's offer may take.
     pub(crate) joined: Duration,
 }
@@ -254,7 +254,7 @@ impl Peer {
         let may_break = self.to.is_some();
         let mut heard = self.side.receive(&mut words, may_break, now);
         if heard.is_ok() && may_break {
-            heard = self.side.reconnect(patience.broken, now).map(|_| ());
+            heard = self.side.reconnect(&patience.broken, now).map(|_| ());
         }
         for word in words {
             match word {

@@ -147,6 +147,11 @@ impl Dialler {
         if over { Err(self.error()) } else { Ok(()) }
     }
 
+    /// Returns whether a connection is open, on which the peer has yet to answer.
+    pub(crate) fn is_connected(&self) -> bool {
+        !self.shakes.is_empty()
+    }
+
     /// Returns whether a later attempt may succeed: somebody answered, or the path to the host is
     /// broken.
     #[must_use]

@@ -62,7 +62,9 @@ pub use farewell::ShutdownWait;
 pub use gate::{AuthenticatedConnection, BUSY_MAX, Gate};
 pub use hello::{Hello, TEXT_BYTES_MAX};
 pub use interface::interfaces;
-pub use links::{Break, Intent, Link, LinkConnecting, LinkId, LinkListener, Reconnector};
+pub use links::{
+    Break, BreakLimits, Intent, Link, LinkConnecting, LinkId, LinkListener, Reconnector,
+};
 pub use shake::{Setup, SocketHandshake, protocol};
 pub use side::{SideConnection, SideMessage};
 pub use side_link::SideLink;

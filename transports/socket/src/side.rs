@@ -129,6 +129,12 @@ impl SideConnection {
         self.connection.as_ref().map(Connection::socket)
     }
 
+    /// Returns whether the connection is new, and the peer has yet to report how many messages it
+    /// has received.
+    pub(crate) fn resumes(&self) -> bool {
+        self.resumes
+    }
+
     /// Sends a message as soon as the socket takes it.
     pub fn send(&mut self, word: &SideMessage) {
         let bytes = word.encode();

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 
-use crate::end::{LinkEnd, ReconnectError, SideEnd};
-use crate::links::{Break, Intent, Link, LinkId, Reconnector};
+use crate::end::{ConnectionEnd, LinkEnd, SideEnd};
+use crate::links::{Break, BreakLimits, Intent, Link, LinkId, Reconnector};
 use crate::side::{SideConnection, SideMessage};
 use crate::socket::KEEPALIVE;
 
@@ -22,7 +22,7 @@ pub struct SideLink {
     peer: String,
     connection: SideConnection,
     reconnector: Reconnector,
-    /// Break of the connection, while it is broken.
+    /// Break of the connection, until the peer has resumed on a new one.
     broken: Option<Break>,
 }
 
@@ -85,7 +85,7 @@ impl SideLink {
             Err(SideEnd::Broken(end)) if may_break => {
                 tracing::info!(self.peer, %end, "the side connection broke");
                 self.connection.mark_broken();
-                self.broken = Some(Break::new(end, now));
+                self.broken.get_or_insert_with(|| Break::new(end, now));
                 Ok(())
             }
             Err(end) => Err(LinkEnd::Ended { peer: self.peer.clone(), end }),
@@ -97,17 +97,29 @@ impl SideLink {
     ///
     /// # Errors
     ///
-    /// When the connection cannot be made anew, or not `within` that time (at least 3 s).
-    pub fn reconnect(&mut self, within: Duration, now: Instant) -> Result<bool, LinkEnd> {
-        let within = within.max(MENDED_WITHIN_MIN);
+    /// When the connection cannot be made anew within the limits (of at least 3 s each), or the
+    /// peer does not resume on the new one.
+    pub fn reconnect(&mut self, limits: &BreakLimits, now: Instant) -> Result<bool, LinkEnd> {
+        let limits = BreakLimits {
+            unreachable: limits.unreachable.max(MENDED_WITHIN_MIN),
+            silent: limits.silent.max(MENDED_WITHIN_MIN),
+        };
+        let is_connected = self.connection.socket().is_some();
+        if is_connected && !self.connection.resumes() {
+            self.broken = None;
+        }
         let resumed = self.reconnector.take_resumed(&self.id, now).pop();
         let connection = match (resumed, &mut self.broken) {
             (Some((_, connection)), _) => connection,
             (None, None) => return Ok(false),
             (None, Some(broken)) => {
                 let intent = || Intent { link: self.id, number: 0, count: 1, text: Vec::new() };
-                let late = broken.lasts(within, now).then_some(ReconnectError::Late(within));
-                match (broken.redial(&self.reconnector, intent, now), late) {
+                let dialled = match is_connected {
+                    true => Ok(None),
+                    false => broken.redial(&self.reconnector, intent, now),
+                };
+                let late = broken.late(&self.reconnector, &limits, is_connected, now);
+                match (dialled, late) {
                     (Ok(Some(connection)), _) => connection,
                     (Ok(None), None) => return Ok(false),
                     (Err(outcome), _) | (Ok(None), Some(outcome)) => {
@@ -120,7 +132,8 @@ impl SideLink {
         };
         tracing::info!(self.peer, "the side connection is back");
         self.connection.replace_connection(connection);
-        self.broken = None;
+        // The break ends when the peer has resumed.
+        self.broken.get_or_insert_with(|| Break::new(ConnectionEnd::Closed, now));
         Ok(true)
     }
 

@@ -8,7 +8,7 @@ use ccl_core::transport::{
     EndpointId, Event, Imported, LocalSlice, MrKey, RemoteKey, TransportError,
 };
 use ccl_memory::Region;
-use ccl_socket::{Intent, Link, LinkId, ReconnectError, Reconnector};
+use ccl_socket::{BreakLimits, Intent, Link, LinkId, Reconnector};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ProtocolError, StripeEnd};
@@ -270,8 +270,8 @@ impl Endpoint {
         }
     }
 
-    /// Restores broken stripes, or gives the peer up after `within`.
-    pub(crate) fn reconnect(&mut self, now: Instant, within: Duration) {
+    /// Restores broken stripes, or gives the peer up after the limits.
+    pub(crate) fn reconnect(&mut self, now: Instant, limits: &BreakLimits) {
         for (index, connection) in self.reconnector.take_resumed(&self.id, now) {
             if let Some(stripe) = self.stripes.get_mut(usize::from(index)) {
                 tracing::info!(self.peer, index, "a connection is back");
@@ -279,10 +279,13 @@ impl Endpoint {
             }
         }
         (0..self.stripes.len()).for_each(|index| self.redial(index, now));
-        let mut broken = self.stripes.iter().filter_map(|stripe| stripe.broken.as_ref());
-        if let Some(broken) = broken.find(|broken| broken.lasts(within, now)) {
-            self.lose(broken.outlasts(&self.peer, ReconnectError::Late(within)).to_string());
-        }
+        let end = self.stripes.iter().find_map(|stripe| {
+            let broken = stripe.broken.as_ref()?;
+            let is_connected = stripe.connection.is_some();
+            let late = broken.late(&self.reconnector, limits, is_connected, now)?;
+            Some(broken.outlasts(&self.peer, late).to_string())
+        });
+        end.into_iter().for_each(|end| self.lose(end));
     }
 
     fn redial(&mut self, index: usize, now: Instant) {

@@ -12,7 +12,7 @@ use ccl_core::transport::{
     RemoteMr, TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
-use ccl_socket::{Connection, DESCRIPTORS, Got, Link, ShutdownWait, os, socket};
+use ccl_socket::{BreakLimits, Connection, DESCRIPTORS, Got, Link, ShutdownWait, os, socket};
 use rustix::event::{Timespec, epoll};
 use rustix::process::Pid;
 
@@ -49,7 +49,7 @@ const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 pub(crate) struct TcpLane {
     memory: MemoryTable<(), Shared>,
     writer: Writer,
-    resume_within: Duration,
+    limits: BreakLimits,
     done_when_written: bool,
     traffic_class: Option<u8>,
     /// True if stripes may hold received bytes in TLS sessions, which epoll does not report.
@@ -83,7 +83,10 @@ impl TcpLane {
         Ok(TcpLane {
             memory: MemoryTable::new(registry, caps),
             writer,
-            resume_within: options.resume_within,
+            limits: BreakLimits {
+                unreachable: options.resume_within,
+                silent: options.silent_within,
+            },
             done_when_written: options.done_when_written,
             traffic_class: None,
             encrypts,
@@ -221,7 +224,7 @@ impl TcpLane {
             let Some(endpoint) = endpoint else { continue };
             let broken = endpoint.stripes.iter().any(|stripe| stripe.broken.is_some());
             if endpoint.lost.is_none() && (broken || check) {
-                endpoint.reconnect(now, self.resume_within);
+                endpoint.reconnect(now, &self.limits);
             }
             self.troubled |= endpoint.stripes.iter().any(|stripe| stripe.broken.is_some());
             if let (Some(reason), false) = (&endpoint.lost, endpoint.reported) {

@@ -71,8 +71,11 @@ pub struct Options {
     pub interfaces: String,
     /// Connections per pair of ranks, at least 1.
     pub sockets: u32,
-    /// Longest time that a broken connection may take to come back before the peer counts as gone.
+    /// Longest time after a break for which the peer cannot be reached before it counts as gone.
     pub resume_within: Duration,
+    /// Longest time for which a peer that can be reached may not answer, or not dial, after a break
+    /// before it counts as gone.
+    pub silent_within: Duration,
     /// True if everything but the first proof is encrypted by TLS 1.3; alike on all ranks. Needs
     /// the feature `tls`.
     pub tls: bool,
@@ -92,6 +95,7 @@ impl Default for Options {
             interfaces,
             sockets: 1,
             resume_within,
+            silent_within: resume_within,
             tls: false,
             congestion,
             done_when_written: false,
@@ -111,6 +115,7 @@ impl Options {
             interfaces: config.socket_interfaces.clone(),
             sockets: own.sockets,
             resume_within: config.dead_after,
+            silent_within: config.dead_after,
             tls: config.tls,
             congestion: own.congestion,
             done_when_written: false,
@@ -133,7 +138,9 @@ pub const KIND: TransportKind = TransportKind {
     names_devices: |_| false,
     make: |config, setup| {
         let done_when_written = setup.done_when_written;
-        let options = Options { done_when_written, ..Options::from_config(config)? };
+        let own = Options::from_config(config)?;
+        let silent_within = own.resume_within.max(setup.silent_within);
+        let options = Options { done_when_written, silent_within, ..own };
         Ok(Box::new(TcpTransport::new(options)))
     },
     fewer_locations: Location::fewer,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ccl_core::queue_pairs::{Flow, Striping};
 use ccl_core::time::Instant;
 use ccl_core::transport::{IMMEDIATE_MAX, NOTE_BYTES_MAX, TransportError};
-use ccl_socket::{Link, LinkId, SideLink, SideMessage};
+use ccl_socket::{BreakLimits, Link, LinkId, SideLink, SideMessage};
 use rdma_sys::{IBV_QPF_GRH_REQUIRED, ibv_wc};
 
 use crate::error::{ConnectError, EndpointError};
@@ -604,8 +604,9 @@ impl Endpoint {
     /// their queue pairs in time. Returns whether there is a new side connection.
     pub(crate) fn look_after(&mut self, now: Instant, options: &Options) -> bool {
         let may_mend = self.stage != Stage::Offered && !self.has_ended();
-        let mended =
-            if may_mend { self.side.reconnect(options.link_within, now) } else { Ok(false) };
+        let limits =
+            BreakLimits { unreachable: options.link_within, silent: options.silent_within };
+        let mended = if may_mend { self.side.reconnect(&limits, now) } else { Ok(false) };
         let is_back = mended.unwrap_or_else(|end| {
             self.fail(end.to_string());
             false

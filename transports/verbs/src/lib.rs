@@ -119,9 +119,12 @@ pub struct Options {
     pub relaxed_ordering: bool,
     /// Longest time that two lanes may take to connect their queue pairs.
     pub join_within: Duration,
-    /// Longest time that a port may be down, or a side connection broken (at least 3 s), before the
-    /// links that need it count as lost.
+    /// Longest time for which a port may be down, or a peer cannot be reached after a break of the
+    /// side connection (at least 3 s), before the links concerned count as lost.
     pub link_within: Duration,
+    /// Longest time for which a peer that can be reached may not answer after a break of the side
+    /// connection.
+    pub silent_within: Duration,
 }
 
 impl Default for Options {
@@ -147,6 +150,7 @@ impl Default for Options {
             relaxed_ordering: true,
             join_within: Duration::from_secs(20),
             link_within: Duration::from_secs(3),
+            silent_within: Duration::from_secs(3),
         }
     }
 }
@@ -279,6 +283,8 @@ pub const KIND: TransportKind = TransportKind {
     names_devices: |config| own(config).is_ok_and(|own| !own.devices.is_empty()),
     make: |config, setup| {
         let mut options = Options::from_config(config, setup.link_within)?;
+        options.silent_within = setup.silent_within;
+        options.join_within = options.join_within.max(setup.silent_within);
         options.acknowledged = setup.acknowledged;
         if setup.one_connection {
             options.completions = options.completions_of_link();

@@ -80,8 +80,12 @@ impl Side {
 
 /// Returns two sides with a proxy between them.
 pub(crate) fn pair(provider: &str) -> ([Side; 2], Proxy) {
-    let options =
-        Options { interfaces: "lo".to_owned(), link_within: WITHIN, ..Options::default() };
+    let options = Options {
+        interfaces: "lo".to_owned(),
+        link_within: WITHIN,
+        silent_within: WITHIN,
+        ..Options::default()
+    };
     let transport = OfiTransport::new(provider, options);
     let device = transport.devices().remove(0).id.0;
     joined(&transport, &device, 64)

@@ -13,10 +13,22 @@ use crate::end::{ConnectionEnd, LinkEnd, ReconnectError};
 /// Pause between two attempts to connect again.
 const REDIAL_PAUSE: Duration = Duration::from_millis(20);
 
+/// Longest times for which a break may last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakLimits {
+    /// Longest time for which nobody at the peer's address accepts a connection.
+    pub unreachable: Duration,
+    /// Longest time for which the peer does not answer, or does not dial if that is its part: it
+    /// may be computing, with nobody to poll its links.
+    pub silent: Duration,
+}
+
 /// A break that is not mended yet.
 #[derive(Debug)]
 pub struct Break {
     since: Instant,
+    /// Time at which a connection to the peer was last open.
+    reached: Instant,
     end: ConnectionEnd,
     dialler: Option<Dialler>,
     redial_at: Instant,
@@ -26,7 +38,7 @@ impl Break {
     /// Creates the state of a break that is found `now`.
     #[must_use]
     pub fn new(end: ConnectionEnd, now: Instant) -> Break {
-        Break { since: now, end, dialler: None, redial_at: now }
+        Break { since: now, reached: now, end, dialler: None, redial_at: now }
     }
 
     /// Connects again, if this is the connecting side. Returns the new connection once it is
@@ -48,7 +60,11 @@ impl Break {
         let dialler = self
             .dialler
             .get_or_insert_with(|| Dialler::new(location.clone(), setup, true, &intent().encode()));
-        match dialler.poll(now) {
+        let polled = dialler.poll(now);
+        if dialler.is_connected() || matches!(polled, Ok(Some(_))) {
+            self.reached = now;
+        }
+        match polled {
             Ok(None) => Ok(None),
             Ok(Some((_, connection))) => {
                 // The break may outlast this connection, too.
@@ -64,10 +80,25 @@ impl Break {
         }
     }
 
-    /// Returns whether the break has lasted for `within`.
+    /// Returns the outcome of a break that has lasted too long. `is_connected` is true if there is
+    /// a new connection, on which the peer has not resumed yet.
     #[must_use]
-    pub fn lasts(&self, within: Duration, now: Instant) -> bool {
-        now.since(self.since) >= within
+    pub fn late(
+        &self,
+        reconnector: &Reconnector,
+        limits: &BreakLimits,
+        is_connected: bool,
+        now: Instant,
+    ) -> Option<ReconnectError> {
+        let is_late = now.since(self.since) >= limits.silent;
+        let is_unreachable = reconnector.is_dialled()
+            && !is_connected
+            && now.since(self.reached) >= limits.unreachable;
+        match (is_unreachable, is_late) {
+            (true, _) => Some(ReconnectError::Late(limits.unreachable)),
+            (_, true) => Some(ReconnectError::Late(limits.silent)),
+            _ => None,
+        }
     }
 
     /// Returns the end of a link to this peer, whose connection was not mended.

@@ -16,7 +16,7 @@ use ccl_core::transport::Inner;
 
 use acceptor::Acceptor;
 pub use acceptor::LinkListener;
-pub use broken::Break;
+pub use broken::{Break, BreakLimits};
 pub use connecting::LinkConnecting;
 pub use intent::Intent;
 

@@ -49,10 +49,20 @@ pub(crate) struct Pair {
 const TLS: &[bool] = if cfg!(feature = "tls") { &[false, true] } else { &[false] };
 
 pub(crate) fn device(sockets: u32, resume_within: Duration, tls: bool) -> Arc<dyn Device> {
+    patient(sockets, [resume_within; 2], tls)
+}
+
+/// Makes a device with these limits for a peer that cannot be reached, and for one that is silent.
+fn patient(
+    sockets: u32,
+    [resume_within, silent_within]: [Duration; 2],
+    tls: bool,
+) -> Arc<dyn Device> {
     let options = Options {
         interfaces: "127.0.0.1".to_owned(),
         sockets,
         resume_within,
+        silent_within,
         tls,
         ..Options::default()
     };
@@ -61,7 +71,10 @@ pub(crate) fn device(sockets: u32, resume_within: Duration, tls: bool) -> Arc<dy
 
 impl Pair {
     pub(crate) fn new(sockets: u32, resume_within: Duration, tls: bool) -> Pair {
-        let devices = [(), ()].map(|()| device(sockets, resume_within, tls));
+        Pair::over([(), ()].map(|()| device(sockets, resume_within, tls)))
+    }
+
+    fn over(devices: [Arc<dyn Device>; 2]) -> Pair {
         let mut listener = devices[1].listen(&SECRET).unwrap();
         let address = listener.address();
         let proxy = Proxy::new(first_location(&address).unwrap());
@@ -280,6 +293,29 @@ fn is_given_up_in_time(tls: bool) {
     for side in &pair.sides {
         let [Event::Lost { reason, .. }] = &side.events[..] else { panic!("{:?}", side.events) };
         assert!(reason.contains("did not come back within 300ms"), "{reason}");
+    }
+}
+
+/// One side computes: it does not poll for much longer than its host may be unreachable.
+#[test]
+fn a_peer_that_computes_is_waited_for() {
+    let limits = [Duration::from_millis(100), Duration::from_secs(60)];
+    for waiting in [0, 1] {
+        let mut pair = Pair::over([(), ()].map(|()| patient(1, limits, false)));
+        exchange(&mut pair, 20, |_, _| {});
+        pair.sides[waiting].send(20, 40_000);
+        pair.proxy.cut();
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(1) {
+            let Side { lane, events, .. } = &mut pair.sides[waiting];
+            lane.poll(now(), events).unwrap();
+            assert_eq!(events[..], [], "side {waiting}");
+        }
+        let has_come = |event: &Event| matches!(event, Event::Arrived { immediate: 20, .. });
+        while !pair.sides[1 - waiting].events.iter().any(has_come) {
+            pair.poll();
+            assert!(begun.elapsed() < Duration::from_secs(10), "side {waiting}");
+        }
     }
 }
 

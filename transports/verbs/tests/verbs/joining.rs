@@ -78,6 +78,34 @@ fn a_reset_that_one_side_sees_harms_no_queue_pair() {
     notes_survive(|proxy| proxy.cut_side(1), &[&[1], &[0]]);
 }
 
+/// The other rank computes: it does not poll for longer than its host may be unreachable.
+#[test]
+fn a_reset_while_the_peer_computes_harms_no_queue_pair() {
+    let silent_within = Duration::from_secs(600);
+    for waiting in [0, 1] {
+        let options = Options { silent_within, ..Options::default() };
+        let (mut ends, proxy) = joined_through_proxy(&options);
+        let arrived = |event: &Event| matches!(event, Event::Arrived { .. });
+        let put = ends[0].put(0, 64, Some(1));
+        ends[0].lane.post(ccl_clock::now(), &[put]).unwrap();
+        go_on(&mut ends, |[_, other]| other.events.iter().any(arrived));
+        ends[1].events.clear();
+        proxy.cut();
+        let start = ccl_clock::now();
+        for at in 0..200 {
+            let end = &mut ends[waiting];
+            // Time jumps once the dialling side has had time to connect.
+            let jump = Duration::from_secs(if at < 100 { 0 } else { 20 });
+            end.lane.poll(start + at * Duration::from_millis(1) + jump, &mut end.events).unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+            let lost = end.events.iter().any(|event| matches!(event, Event::Lost { .. }));
+            assert!(!lost, "end {waiting}: {:?}", end.events);
+        }
+        ends[0].lane.post(ccl_clock::now(), &[put]).unwrap();
+        go_on(&mut ends, |[_, other]| other.events.iter().any(arrived));
+    }
+}
+
 /// Checks that notes and puts arrive once and in order after `cut` has broken the side connection.
 /// The ends of each of the `groups` write at the same time.
 fn notes_survive(cut: impl Fn(&Proxy), groups: &[&[usize]]) {
