@@ -61,14 +61,28 @@ fn threads(
     check: bool,
     body: fn(&mut Communicator) -> Result<(), Error>,
 ) -> String {
+    let warm_up = |communicator: &mut Communicator| {
+        communicator.barrier().unwrap();
+        let mut sum = [1u32; 3];
+        communicator.all_reduce_in_place(&mut sum, Reduction::Sum).unwrap();
+    };
+    verdict_of(n, over, check, warm_up, body)
+}
+
+/// Runs `before` and `body` on threads. Returns the common verdict.
+fn verdict_of(
+    n: u32,
+    over: Over,
+    check: bool,
+    before: fn(&mut Communicator),
+    body: impl Fn(&mut Communicator) -> Result<(), Error> + Send + Sync + 'static,
+) -> String {
     let errors = joining(
         n,
         move |rank| impatient(over, rank, check),
         move |communicator| {
             let mut communicator = communicator.unwrap();
-            communicator.barrier().unwrap();
-            let mut sum = [1u32; 3];
-            communicator.all_reduce_in_place(&mut sum, Reduction::Sum).unwrap();
+            before(&mut communicator);
             let begun = Instant::now();
             let error = match body(&mut communicator) {
                 Err(error) => error,
@@ -89,6 +103,21 @@ fn threads(
         assert!(*took < stretched(TIMEOUT + MORE + GRACE), "{took:?}: {error}");
     }
     verdict(&errors[0].0).to_owned()
+}
+
+/// The links between hosts are not made yet when the first call begins.
+#[test]
+fn a_rank_that_computes_before_the_first_call_is_named() {
+    for (n, who) in [(2, 0), (2, 1), (5, 0)] {
+        let body = move |c: &mut Communicator| {
+            if c.rank() == who {
+                busy();
+            }
+            c.all_reduce_in_place(&mut [1u32; 3], Reduction::Sum)
+        };
+        let verdict = verdict_of(n, Over::Tcp, false, |_| (), body);
+        assert!(verdict.starts_with(&format!("Rank {who} is behind")), "{n} ranks: {verdict}");
+    }
 }
 
 const ALL: [Over; 3] = [Over::SharedMemory, Over::Tcp, Over::Both];

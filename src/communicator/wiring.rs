@@ -293,11 +293,15 @@ impl Rendezvous<'_> {
                     false
                 }
                 Err(failed) => {
-                    error = Some((*peer, failed.to_string()));
+                    error = Some((*peer, failed));
                     false
                 }
             });
-            if let Some((peer, reason)) = error {
+            if let Some((peer, failed)) = error {
+                if failed.is_own_shortage() {
+                    return Err(failed.into());
+                }
+                let reason = failed.to_string();
                 let during = connecting_of(rank);
                 let last_completed = None;
                 return Err(Error::RankFailed { rank: peer, reason, last_completed, during });

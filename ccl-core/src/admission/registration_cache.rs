@@ -119,6 +119,8 @@ impl RegistrationCache {
     }
 
     pub(super) fn add(&mut self, cached: Arc<CachedMemory>) {
+        // Calls without large memory do not begin here.
+        self.entries.retain(|entry| !entry.cached.has_ended());
         self.entries.push(Entry { cached, used: 0 });
     }
 
@@ -126,6 +128,11 @@ impl RegistrationCache {
     pub(super) fn begin(&mut self) {
         self.calls += 1;
         self.entries.retain(|entry| !entry.cached.has_ended());
+    }
+
+    /// Ends the call: from now on, what it has used may be evicted.
+    pub(super) fn end(&mut self) {
+        self.calls += 1;
     }
 
     /// Returns the cached memory that holds this memory of the call, if any.
@@ -283,8 +290,14 @@ mod tests {
         assert_eq!(sizes(&registrar), [40, 30]);
         assert_eq!(used(&[1]), [true]);
         assert_eq!(sizes(&registrar), [30, 50], "of equals the first");
+        assert_eq!(registrations.evict_one(), Some(()));
+        assert_eq!(registrations.evict_one(), None, "the call uses it");
+        registrations.end();
+        assert_eq!(registrations.evict_one(), Some(()));
+        assert_eq!(sizes(&registrar), []);
         cached[1].end();
-        assert_eq!(sizes(&registrar), [30]);
+        registrations.add(CachedMemory::new(Region::private(8)));
+        assert_eq!(registrations.entries.len(), 4, "what has ended is forgotten");
         registrations.begin();
         assert!(registrations.find(&cached[1].region).is_none(), "its owner has it back");
         assert!(registrations.find(&Region::private(8)).is_none());

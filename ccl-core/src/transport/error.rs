@@ -309,6 +309,14 @@ impl TransportError {
     pub fn is_shortage(&self) -> bool {
         matches!(self, TransportError::Os { code: 12, .. } | TransportError::Memory(_))
     }
+
+    /// Returns whether this process or its host lacks memory or descriptors, for which no peer is
+    /// to blame.
+    #[must_use]
+    pub fn is_own_shortage(&self) -> bool {
+        // Too many open files: ENFILE of the host, EMFILE of the process; ENOBUFS.
+        self.is_shortage() || matches!(self, TransportError::Os { code: 23 | 24 | 105, .. })
+    }
 }
 
 #[cfg(test)]
@@ -328,6 +336,14 @@ mod tests {
         let there = "lo (127.0.0.1)".to_owned();
         let none = TransportError::NoInterface { filter: String::new(), there: there.clone() };
         assert!(!none.is_usage() && !none.is_defect(), "{none}");
+        let failed = |code| TransportError::Os {
+            call: "pidfd_open",
+            code,
+            reason: String::new(),
+            advice: "",
+        };
+        assert!(failed(24).is_own_shortage() && !failed(24).is_shortage());
+        assert!(failed(12).is_own_shortage() && !failed(104).is_own_shortage());
         let asked = TransportError::NoInterface { filter: "ib7".to_owned(), there };
         assert!(asked.is_usage() && !asked.is_defect(), "{asked}");
     }

@@ -190,8 +190,8 @@ pub(super) fn settle(config: &Config, candidates: &[Candidate]) -> Option<(&'sta
 }
 
 /// Returns the longest time for which a rank may not answer the others. The control plane tells of
-/// dead ranks, and a call that makes no progress ends much sooner, with a verdict on the rank that is
-/// behind.
+/// dead ranks, and a call that makes no progress ends much sooner, with a verdict on the rank that
+/// is behind.
 pub(super) fn silent_within(config: &Config) -> Duration {
     config.timeout.saturating_mul(100)
 }

@@ -104,7 +104,12 @@ fn last_puts(fixture: &dyn Fixture) -> Outcome {
     let (leaving, endpoint) = (pair.ends[0].endpoint, pair.ends[1].endpoint);
     let mut work: Vec<_> =
         (0..PUTS).map(|id| pair.ends[0].put(bytes, Some(id), u64::from(id))).collect();
-    let answers: Vec<_> = (0..PUTS).map(|id| pair.ends[1].put(8, Some(id), 0)).collect();
+    // Rails tell puts under way apart by their immediates.
+    let mut immediates = 0..;
+    let mut answer = |end: &mut End, now| {
+        let immediate = immediates.next().map(|number: u32| number % 4096);
+        let _ = end.lane.post(now, &[end.put(8, immediate, 0)]);
+    };
     let arrived = |pair: &Pair| pair.ends[1].arrived(endpoint).len();
     let mut rounds = (0..50).rev().cycle();
     pair.post(fixture, 0, &work.split_off(PUTS as usize - 1))?;
@@ -114,10 +119,10 @@ fn last_puts(fixture: &dyn Fixture) -> Outcome {
         ensure!(fixture.now() < end, "the farewell does not end");
         let taken = pair.ends[0].lane.post(fixture.now(), &work).map_err(failed("posting"))?;
         work.drain(..taken);
-        let End { lane, events, .. } = &mut pair.ends[1];
-        let _ = lane.post(fixture.now(), &answers);
+        answer(&mut pair.ends[1], fixture.now());
         // The other side is busy: it polls in one of 50 rounds.
         if rounds.next() == Some(0) {
+            let End { lane, events, .. } = &mut pair.ends[1];
             lane.poll(fixture.now(), events).map_err(failed("polling"))?;
         }
         fixture.idle();
@@ -125,7 +130,7 @@ fn last_puts(fixture: &dyn Fixture) -> Outcome {
     pair.ends[0].lane.detach(leaving);
     let fresh = fixture.device(0).lane().map_err(failed("making a lane"))?;
     drop(std::mem::replace(&mut pair.ends[0].lane, fresh));
-    let _ = pair.ends[1].lane.post(fixture.now(), &answers);
+    answer(&mut pair.ends[1], fixture.now());
     pair.until(fixture, "the other side is told", |pair| pair.ends[1].lost() > 0)?;
     ensure!(arrived(pair) == PUTS as usize, "{} of {PUTS} puts arrived", arrived(pair));
     PASSED

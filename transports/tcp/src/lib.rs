@@ -23,8 +23,8 @@
 //! until then its bytes stay in the sender's memory. When a connection breaks and the peer lives,
 //! the side that had connected connects again. Both sides report how many frames they have
 //! received, and lost frames are sent again: nothing is lost, and no put is written again after it
-//! was reported. A peer at whose address nobody listens is gone at once. A peer that does not come
-//! back within [`Options::resume_within`] is gone too.
+//! was reported. A peer at whose address nobody listens is gone at once; one that cannot be reached
+//! for [`Options::resume_within`], or does not answer for [`Options::silent_within`], is gone too.
 
 mod device;
 #[cfg(test)]

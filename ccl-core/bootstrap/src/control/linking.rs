@@ -204,6 +204,10 @@ impl Control {
             Some(rank) => {
                 let reason = FailureReason::Protocol { text: breach.to_string() };
                 self.declare_dead(rank, reason, None, now);
+                // A rank that has left is not declared dead, and its connection would stay.
+                if self.links.get(&connection).is_some_and(|link| !link.is_closing()) {
+                    self.links.remove(&connection);
+                }
             }
             // Another program listens at the rank's port.
             None => self.dial_failed(connection, true, now),

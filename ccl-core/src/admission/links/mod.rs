@@ -703,6 +703,9 @@ impl MessageLinks {
                     }
                 }
                 PeerOutcome::Connected(..) => {}
+                PeerOutcome::Failed(_, error) if error.is_own_shortage() => {
+                    return Err(error.into());
+                }
                 PeerOutcome::Failed(rank, error) => self.lost.push((rank, error.to_string())),
             }
         }

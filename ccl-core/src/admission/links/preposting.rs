@@ -67,6 +67,8 @@ impl MessageLinks {
         match self.send_record(link, number, placement.tag, into) {
             Ok(true) => {}
             Ok(false) => return,
+            // The message goes to its slot.
+            Err(error) if error.is_shortage() => return,
             Err(error) => return self.give_up(link.peer, &error),
         }
         let Some((peer, channel)) = self.link(link) else { return };

@@ -357,6 +357,7 @@ impl MessageLinks {
             // If the key is unknown, its registration has ended already.
             let _ = buffer.key.map(|key| self.device.deregister(key));
         }
+        self.registrations.end();
     }
 
     /// Closes the connections over which hardware may still read or write the call's memory: a
