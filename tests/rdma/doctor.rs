@@ -33,8 +33,8 @@ fn the_doctor_sees_ports_and_one_that_lost_its_link() {
     let (_, gids) = found(&devices, "gids");
     for ((verdict, port), (judged, gid)) in ports.iter().zip(&gids) {
         assert!(verdict == "ok" && judged == "ok", "{port} {gid}");
-        // The library's own description of the open port names the address that doctor read from
-        // files.
+        // The check that opens the port by libibverbs names the same address as the check that
+        // reads files.
         let address = gid.split(' ').nth(2).unwrap();
         assert!(port.contains(&format!("address {address} ")), "{port}: {gid}");
         assert!(port.contains("packets of 4096 bytes"), "{port}");

@@ -65,8 +65,8 @@ orderings! {
     credited = Acquire;
     /// Doorbell: the published data comes before the ring.
     ring = Release;
-    /// Doorbell: the announcement of a sleep comes before the last look, and the look sees all data
-    /// published before a ring that the sleeper has already counted.
+    /// Doorbell: the announcement of a sleep comes before the last look for data. If the sleeper
+    /// has counted a ring, this look sees all data that was published before the ring.
     announce = SeqCst;
     /// Record: the number is cleared before any word changes.
     hide = Release;

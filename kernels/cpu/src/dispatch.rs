@@ -103,7 +103,7 @@ fn of_op<U: Unit, M: Unit>(op: ReduceOp, finish: bool, level: SimdLevel) -> Loop
     }
 }
 
-/// Returns the loops of an operator on a type that shares no loops.
+/// Returns the loops of an operator on a type that uses those of no other type.
 fn alone<U: Unit>(op: ReduceOp, finish: bool, level: SimdLevel) -> Loops {
     of_op::<U, U>(op, finish, level)
 }

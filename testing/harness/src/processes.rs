@@ -31,7 +31,7 @@ pub fn rank(cases: &[&[Case]]) {
     }
 }
 
-/// Writes a line to standard error at once, so that lines of several ranks do not mix.
+/// Writes a line to standard error in one piece, so that lines of several ranks do not mix.
 pub fn say(line: &str) {
     std::io::stderr().write_all(format!("\n{line}\n").as_bytes()).unwrap();
 }

@@ -36,7 +36,8 @@ pub(crate) struct Span {
 unsafe impl Send for Span {}
 
 impl Span {
-    /// Creates a buffer inside a registration; a buffer without a registration must be empty.
+    /// Creates a buffer inside a registration. The plugin passes no registration only for an empty
+    /// buffer.
     ///
     /// # Safety
     ///
@@ -63,7 +64,8 @@ impl Span {
         if part.is_empty() || part.end > self.bytes {
             return &[];
         }
-        // SAFETY: it lies inside, and the bytes are ours as long as the span, says `new`.
+        // SAFETY: the part lies inside, and the caller of `new` has lent the bytes for as long as
+        // the span exists.
         unsafe { from_raw_parts(self.start.wrapping_add(part.start), part.len()) }
     }
 
@@ -72,7 +74,8 @@ impl Span {
         if part.is_empty() || part.end > self.bytes {
             return &mut [];
         }
-        // SAFETY: it lies inside, and the bytes are ours as long as the span, says `new`.
+        // SAFETY: the part lies inside, and the caller of `new` has lent the bytes for as long as
+        // the span exists.
         unsafe { from_raw_parts_mut(self.start.wrapping_add(part.start), part.len()) }
     }
 }

@@ -50,8 +50,8 @@ impl Files {
         self.lives
     }
 
-    /// Returns the path of a file for this process. Links are followed as on the machine: its `/`
-    /// is the root, and no link leads above it.
+    /// Returns the path by which this process opens a file of the machine. Links are followed as on
+    /// the machine: its `/` is the root, and no link leads above it.
     fn file(&self, path: &str) -> io::Result<PathBuf> {
         let relative = path.trim_start_matches('/');
         if self.lives {

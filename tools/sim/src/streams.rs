@@ -70,7 +70,7 @@ pub struct Outcome {
     pub time_s: f64,
     /// Bytes that passed each link.
     pub carried_bytes: Vec<f64>,
-    /// Flows that took each link, by weight: one per queue pair that was used.
+    /// Sum of the weights of the flows over each link; each queue pair that was used is one flow.
     pub flows: Vec<f64>,
     /// Number of work requests, and also of acknowledgements.
     pub requests: u64,

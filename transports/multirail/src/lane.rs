@@ -34,7 +34,7 @@ const LOOKS_MAX: usize = 1024;
 
 const LINK_SHIFT: u32 = 44;
 const RAIL_SHIFT: u32 = NUMBER.count_ones();
-/// Bit of a put's id that marks the proof of a recovered rail, which no user has posted.
+/// Bit that marks the ids of the lane's own puts, which test whether a recovered rail works.
 const PROOF: u64 = 1 << (LINK_SHIFT - 1);
 
 /// Link and rail that an endpoint of a lane below belongs to.
@@ -60,7 +60,7 @@ pub(crate) struct RailsLane {
     rail_failures: Vec<(usize, RailFailure)>,
     /// Links to be lost, with the reasons.
     ends: Vec<(usize, String)>,
-    /// True if puts may wait for a rail.
+    /// True unless it is certain that no put waits for a rail.
     waits: bool,
     /// Events to be reported at the next poll.
     news: Vec<Event>,
@@ -629,7 +629,8 @@ impl RailsLane {
     }
 
     /// Tests with an empty put whether a rail that is back works; the rail carries no other put
-    /// until this one is acknowledged. A working side connection proves nothing about the rail.
+    /// until this one is acknowledged. The connection for notes beside the rail may work all
+    /// the same when the rail does not.
     fn prove(&mut self, number: usize, at: usize, now: Instant) {
         let RailsLane { links, lanes, with, .. } = self;
         let Some(Some(link)) = links.get_mut(number) else { return };

@@ -13,7 +13,7 @@ use crate::interface::Filter;
 use crate::shake::{Setup, SocketHandshake, protocol};
 use crate::socket;
 
-/// Checks that a decoded address of a gate is the same after encoding and decoding.
+/// Checks that the decoded address of a listener is the same after encoding and decoding.
 pub fn wire_address(data: &[u8]) {
     if let Ok(location) = Location::decode(&Address(data.to_vec())) {
         assert_eq!(Location::decode(&location.encode()), Ok(location));

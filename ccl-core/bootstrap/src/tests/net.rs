@@ -1,5 +1,6 @@
-//! A network of control machines in virtual time. Each connection keeps its bytes in order, with
-//! latencies drawn from a seed. Ranks are killed, cut off, stopped, or leave.
+//! The control state machines of several ranks ([`Control`]), joined by a simulated network in
+//! virtual time. Each connection keeps its bytes in order, with latencies drawn from a seed. Ranks
+//! are killed, cut off, stopped, or leave.
 
 use super::secret;
 use crate::*;
@@ -82,7 +83,7 @@ pub(super) struct Node {
     pub(super) control: Control,
     pub(super) state: State,
     pub(super) completed: Arc<Completed>,
-    /// Note that the rank gives when it is asked.
+    /// The note on its progress that the rank gives when it is asked.
     pub(super) note: Note,
     /// All verdicts that the rank has had, with the progress of all ranks at that time.
     pub(super) verdicts: Vec<(Verdict, Vec<u64>)>,
@@ -272,7 +273,8 @@ impl Net {
             State::Runs => {}
             State::Stopped => return node.waiting.push(input),
             State::Ended | State::CutOff => {
-                // The operating system closes the accepted connection.
+                // The operating system closes the connection that this rank had dialled and the
+                // other has accepted.
                 if let (State::Ended, Input::Dialed(_, wire)) = (node.state, input) {
                     self.transmit(wire, 0, None);
                 }

@@ -96,8 +96,8 @@ fn messages_of_a_provider_without_writes_pass_the_suite() {
     );
 }
 
-/// An AWS adapter that does not write: all memory that messages are sent from is registered, also
-/// that of their heads.
+/// Over an adapter of AWS that cannot write, puts are messages. All memory that they are sent from
+/// must be registered, that of their heads included.
 #[test]
 fn messages_of_an_adapter_without_writes_pass_the_suite() {
     passes(|seed| Limits { emulates_writes: true, ..Limits::efa(seed) }, &Options::default());
