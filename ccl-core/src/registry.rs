@@ -30,8 +30,8 @@ pub struct Setup {
     /// The longest time that the link of a port may be down before its connections count as lost.
     pub link_within: Duration,
     /// The longest time for which a peer that can be reached may not answer before its connections
-    /// count as lost. A rank that computes polls nothing; who learns of dead ranks otherwise can
-    /// give the others as long as they need.
+    /// count as lost. A rank that computes polls nothing. Where dead ranks are found in another
+    /// way, as by the control plane, this can be as long as any computation.
     pub silent_within: Duration,
 }
 

@@ -90,7 +90,8 @@ impl<T: Element> SymmetricBuffer<T> {
     }
 }
 
-const ALLOC_ADVICE: &str = "The communicator is as it was: ask for less memory on every rank";
+const ALLOC_ADVICE: &str =
+    "The communicator is as it was: ask for less on every rank, or raise the limit";
 
 impl Communicator {
     /// Allocates memory of `count` zeroed elements on every rank, which all ranks of its host map.
@@ -104,19 +105,20 @@ impl Communicator {
         self.usable()?;
         let bytes = count.checked_mul(size_of::<T>());
         let bytes = bytes.ok_or(CallError::TooManyElements { count })?;
-        let parts = match &mut self.engine.wiring {
-            Some(wiring) => {
-                let shared = wiring.share(bytes.max(1), |_| Ok(()));
-                shared.map_err(|error| match self.or_failure(error, "alloc") {
-                    Error::Transport(error) if error.is_shortage() => {
-                        let (doing, error) = ("alloc", Box::new(error.into()));
-                        Error::Unmade { doing, error, advice: ALLOC_ADVICE }
-                    }
-                    other => other,
-                })?
-            }
-            None => vec![Some(Region::allocate(bytes).map_err(TransportError::from)?)],
+        let made = match &mut self.engine.wiring {
+            Some(wiring) => wiring.share(bytes.max(1), |_| Ok(())),
+            None => match Region::allocate(bytes) {
+                Ok(own) => Ok(vec![Some(own)]),
+                Err(error) => Err(TransportError::from(error).into()),
+            },
         };
+        let parts = made.map_err(|error| match self.or_failure(error, "alloc") {
+            Error::Transport(error) if error.is_own_shortage() => {
+                let (doing, error) = ("alloc", Box::new(error.into()));
+                Error::Unmade { doing, error, advice: ALLOC_ADVICE }
+            }
+            other => other,
+        })?;
         let (rank, generation) = (self.rank(), fork::generation());
         Ok(SymmetricBuffer { parts, rank, count, generation, elements: PhantomData })
     }

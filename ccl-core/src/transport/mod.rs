@@ -472,8 +472,9 @@ pub trait Lane: Send + fmt::Debug {
     fn poll_timeout(&self) -> Option<Instant>;
 
     /// Returns whether all posted requests have left this process, so that none needs another
-    /// [`Lane::poll`]. Always true where hardware or the peer's memory takes requests over when
-    /// they are posted.
+    /// [`Lane::poll`]. Requests that a broken connection may have swallowed have not left, unless
+    /// their peer stays away. Always true where hardware or the peer's memory takes requests over
+    /// when they are posted.
     fn is_drained(&self) -> bool {
         true
     }

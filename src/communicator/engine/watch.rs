@@ -18,6 +18,9 @@ const PATIENCE: Duration = Duration::from_millis(10);
 /// Time after the end of a connection before its rank counts as gone. A leaving rank sends a
 /// farewell and hangs up; the farewell may be read a little after the hang-up is seen.
 const FAREWELL_GRACE: Duration = Duration::from_millis(100);
+/// Time after a rank has left in good order for which what it has sent may still be on its way. Its
+/// connection may have broken without anybody to make it anew.
+const LEFT_GRACE: Duration = Duration::from_secs(10);
 /// Largest number of links that a message about a deadline names.
 const NAMED_MAX: usize = 4;
 /// Time without progress after which the recording shows the awaited ranks.
@@ -38,6 +41,8 @@ pub(super) struct StallDetector {
     shown: Vec<Awaited>,
     /// Ranks in a later call.
     ahead: Vec<(Rank, CallRecord)>,
+    /// Awaited ranks that have left, and when that was noticed.
+    left: Vec<(Rank, Instant)>,
 }
 
 /// Lost connection.
@@ -206,7 +211,15 @@ impl Engine {
                 // Messages sent before the rank left may still be on their way, ahead of the end of
                 // its connection.
                 if messages.may_still_receive(peer) {
-                    return None;
+                    let known = stall_detector.left.iter().find(|(known, _)| *known == peer);
+                    match (&left, known) {
+                        (Some(_), Some((_, since))) if since.elapsed() > LEFT_GRACE => {}
+                        (Some(_), None) => {
+                            stall_detector.left.push((peer, Instant::now()));
+                            return None;
+                        }
+                        _ => return None,
+                    }
                 }
                 let end = messages.lost(peer).map(str::to_owned);
                 return left.or(end).map(|reason| (peer, reason));

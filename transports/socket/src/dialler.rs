@@ -15,7 +15,7 @@ use crate::address::Location;
 use crate::connection::Connection;
 use crate::hello::Hello;
 use crate::shake::{Setup, SocketHandshake};
-use crate::socket;
+use crate::{DESCRIPTORS, os, socket};
 
 /// Time after which the next address is tried as well.
 const STAGGER: Duration = Duration::from_millis(50);
@@ -90,7 +90,7 @@ impl Dialler {
                 }
             }
         }
-        self.dial(now);
+        self.dial(now)?;
         self.greet()?;
         Ok(None)
     }
@@ -106,17 +106,22 @@ impl Dialler {
     }
 
     /// Dials the next address if it is due: when all before it have failed, or have not answered
-    /// within [`STAGGER`].
-    fn dial(&mut self, now: Instant) {
+    /// within [`STAGGER`]. A lack of descriptors or memory here is an error of this process.
+    fn dial(&mut self, now: Instant) -> Result<(), TransportError> {
         let none = |all: &Dialler| all.dialled.is_empty() && all.shakes.is_empty();
         while none(self) || now >= self.next_at {
-            let Some(address) = self.waiting.pop() else { return };
+            let Some(address) = self.waiting.pop() else { return Ok(()) };
             self.next_at = now + STAGGER;
             match socket::dial(address) {
                 Ok(socket) => self.dialled.push((address, socket)),
+                Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                    self.is_retryable = true;
+                    return Err(os("socket", error, DESCRIPTORS));
+                }
                 Err(error) => self.fail_to_dial(address, error),
             }
         }
+        Ok(())
     }
 
     /// Sends the hello to the addresses that are connected.

@@ -252,7 +252,7 @@ impl TcpLane {
 }
 
 fn watch(epoll: &Arc<OwnedFd>, stripe: &mut Stripe, data: u64) {
-    let room = !stripe.is_drained();
+    let room = stripe.wants_room();
     let Some(socket) = stripe.connection.as_ref().map(Connection::socket) else { return };
     let data = epoll::EventData::new_u64(data);
     let mut flags = epoll::EventFlags::IN;
@@ -281,7 +281,11 @@ impl Lane for TcpLane {
     fn detach(&mut self, endpoint: EndpointId) {
         self.wait_for_shutdown(Some(endpoint));
         let found = self.endpoints.get_mut(endpoint.0 as usize).and_then(Option::take);
-        if let Some(found) = found {
+        if let Some(mut found) = found {
+            // A forked child shares the parent's epoll instance.
+            if self.process == rustix::process::getpid() {
+                found.stripes.iter_mut().for_each(|stripe| drop(stripe.drop_connection()));
+            }
             self.memory.forget(endpoint);
             self.sockets -= found.stripes.len();
         }
@@ -304,7 +308,8 @@ impl Lane for TcpLane {
             for stripe in endpoint.stripes.iter_mut().filter(|stripe| stripe.connection.is_some()) {
                 let is_written = stripe.write().is_ok();
                 let is_said = stripe.say_farewell();
-                if is_written && stripe.write().is_ok() && (has_more_to_give(stripe) || !is_said) {
+                let may_write = is_written && !stripe.write_failed && stripe.write().is_ok();
+                if may_write && (has_more_to_give(stripe) || !is_said) {
                     waiting.push(number);
                 }
             }

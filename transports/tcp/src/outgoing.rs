@@ -118,7 +118,12 @@ impl Outgoing {
         self.has_written_all() && self.bare_headers.is_empty()
     }
 
-    /// Returns whether every frame of the queue was written to the present connection.
+    /// Returns whether headers without puts are queued.
+    pub(crate) fn has_bare_headers(&self) -> bool {
+        !self.bare_headers.is_empty()
+    }
+
+    /// Returns whether every frame of the queue is written, as far as no break has swallowed it.
     pub(crate) fn has_written_all(&self) -> bool {
         self.sent == self.queue.len()
     }

@@ -21,6 +21,8 @@ pub(crate) struct Stripe {
     pub(crate) incoming: Incoming,
     /// The break, until the peer has reported how many frames it has.
     pub(crate) broken: Option<Break>,
+    /// True if the break is so old that calls no longer wait for its end.
+    pub(crate) overdue: bool,
     /// True if a write has failed. The stripe then writes no more, but still reads: bytes that a
     /// closing peer sent may be unread. A read after these bytes reports the break.
     pub(crate) write_failed: bool,
@@ -56,6 +58,7 @@ impl Stripe {
             outgoing: Outgoing::new(done_when_written),
             incoming: Incoming::new(),
             broken: None,
+            overdue: false,
             write_failed: false,
             resuming: false,
             acknowledged_frames: 0,
@@ -71,14 +74,31 @@ impl Stripe {
 
     /// Returns whether the socket, if there is one, has taken everything.
     pub(crate) fn is_drained(&self) -> bool {
-        self.outgoing.is_drained() && self.connection.as_ref().is_none_or(Connection::is_flushed)
+        self.outgoing.is_drained() && self.is_flushed()
     }
 
     /// Returns whether nothing has to be written any more: the socket has taken everything, and no
-    /// break can have swallowed any of it.
+    /// break can have swallowed any of it. A peer that stays away for longer does not hold up
+    /// calls, which may have nothing to do with it; what it has not received is written when it
+    /// comes back.
     pub(crate) fn has_left(&self) -> bool {
         let may_be_swallowed = !self.closed && !self.outgoing.is_acknowledged();
-        self.is_drained() && !(self.broken.is_some() && may_be_swallowed)
+        match self.broken.is_some() {
+            true => self.overdue || (self.is_drained() && !may_be_swallowed),
+            false => self.is_drained(),
+        }
+    }
+
+    /// Returns whether the socket's having room would let this stripe write something.
+    pub(crate) fn wants_room(&self) -> bool {
+        match self.resuming {
+            true => self.outgoing.has_bare_headers() || !self.is_flushed(),
+            false => !self.is_drained(),
+        }
+    }
+
+    fn is_flushed(&self) -> bool {
+        self.connection.as_ref().is_none_or(Connection::is_flushed)
     }
 
     /// Queues the farewell once all frames are written: the peer reads nothing after it. Returns
@@ -129,7 +149,10 @@ impl Stripe {
     pub(crate) fn mark_broken(&mut self, end: ConnectionEnd, now: Instant) {
         self.disconnect();
         (self.write_failed, self.watches_room) = (false, false);
-        self.broken.get_or_insert_with(|| Break::new(end, now));
+        match &mut self.broken {
+            Some(broken) => broken.lasts_on(now),
+            None => self.broken = Some(Break::new(end, now)),
+        }
     }
 
     /// Ends the connection, even if a child of this process has its socket, too.

@@ -254,7 +254,7 @@ impl Endpoint {
 
     /// Returns whether all puts were posted to the device, and all messages written to the socket.
     pub(crate) fn is_drained(&self) -> bool {
-        self.lost.is_some() || (!self.waits() && self.side.is_flushed())
+        self.lost.is_some() || (!self.waits() && self.side.is_settled())
     }
 
     /// Returns whether all puts have reached the peer.

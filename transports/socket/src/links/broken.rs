@@ -1,4 +1,4 @@
-//! A connection that broke, until another one takes its place.
+//! A connection that broke, until the peer has resumed on another one.
 
 use std::time::Duration;
 
@@ -10,6 +10,9 @@ use crate::connection::Connection;
 use crate::dialler::Dialler;
 use crate::end::{ConnectionEnd, LinkEnd, ReconnectError};
 
+/// Time without a look after a break from which on this side counts as having been away: it cannot
+/// know whether it would have reached the peer.
+const AWAY: Duration = Duration::from_millis(500);
 /// Pause between two attempts to connect again.
 const REDIAL_PAUSE: Duration = Duration::from_millis(20);
 
@@ -27,8 +30,11 @@ pub struct BreakLimits {
 #[derive(Debug)]
 pub struct Break {
     since: Instant,
-    /// Time at which a connection to the peer was last open.
+    /// Time at which a connection to the peer was last open, or at which this side, which had been
+    /// away, looked after the break again.
     reached: Instant,
+    /// Time at which this side last looked after the break.
+    looked: Instant,
     end: ConnectionEnd,
     dialler: Option<Dialler>,
     redial_at: Instant,
@@ -38,7 +44,18 @@ impl Break {
     /// Creates the state of a break that is found `now`.
     #[must_use]
     pub fn new(end: ConnectionEnd, now: Instant) -> Break {
-        Break { since: now, reached: now, end, dialler: None, redial_at: now }
+        Break { since: now, reached: now, looked: now, end, dialler: None, redial_at: now }
+    }
+
+    /// Records that a connection which was to end the break has ended itself.
+    pub fn lasts_on(&mut self, now: Instant) {
+        self.reached = now;
+    }
+
+    /// Returns whether the break is this old.
+    #[must_use]
+    pub fn is_older(&self, than: Duration, now: Instant) -> bool {
+        now.since(self.since) >= than
     }
 
     /// Connects again, if this is the connecting side. Returns the new connection once it is
@@ -54,6 +71,10 @@ impl Break {
         now: Instant,
     ) -> Result<Option<Connection>, ReconnectError> {
         let Side::Dialled { location, setup } = &reconnector.0 else { return Ok(None) };
+        if now.since(self.looked) >= AWAY {
+            self.reached = now;
+        }
+        self.looked = now;
         if now < self.redial_at {
             return Ok(None);
         }

@@ -304,13 +304,18 @@ fn a_peer_that_computes_is_waited_for() {
         let mut pair = Pair::over([(), ()].map(|()| patient(1, limits, false)));
         exchange(&mut pair, 20, |_, _| {});
         pair.sides[waiting].send(20, 40_000);
-        pair.proxy.cut();
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(1) {
-            let Side { lane, events, .. } = &mut pair.sides[waiting];
-            lane.poll(now(), events).unwrap();
-            assert_eq!(events[..], [], "side {waiting}");
+        // The connection that is to replace the first one breaks, too.
+        for _ in 0..2 {
+            pair.proxy.cut();
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(700) {
+                let Side { lane, events, .. } = &mut pair.sides[waiting];
+                lane.poll(now(), events).unwrap();
+                assert_eq!(events[..], [], "side {waiting}");
+            }
+            assert!(pair.sides[waiting].lane.is_drained(), "side {waiting} holds up other calls");
         }
+        let begun = Instant::now();
         let has_come = |event: &Event| matches!(event, Event::Arrived { immediate: 20, .. });
         while !pair.sides[1 - waiting].events.iter().any(has_come) {
             pair.poll();
@@ -386,10 +391,20 @@ fn a_link_that_the_other_side_has_given_up_does_not_come_back() {
 fn a_link_ends_though_a_child_has_its_socket() {
     let mut pair = Pair::new(1, Duration::from_secs(60), false);
     exchange(&mut pair, 20, |_, _| {});
+    /// Child that is killed at the end of the test.
+    struct Child(libc::pid_t);
+    impl Drop for Child {
+        fn drop(&mut self) {
+            // SAFETY: the child is this process's own.
+            unsafe { libc::kill(self.0, libc::SIGKILL) };
+            // SAFETY: as above; the status is not asked for.
+            unsafe { libc::waitpid(self.0, std::ptr::null_mut(), 0) };
+        }
+    }
     // SAFETY: the child does nothing but wait for a signal, which is safe after a fork of a process
     // with several threads.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
+    let child = Child(unsafe { libc::fork() });
+    if child.0 == 0 {
         loop {
             // SAFETY: it has no arguments.
             unsafe { libc::pause() };
@@ -407,10 +422,7 @@ fn a_link_ends_though_a_child_has_its_socket() {
     };
     while has_left(far) && begun.elapsed() < Duration::from_secs(10) {}
     let is_told = begun.elapsed() < Duration::from_secs(10);
-    // SAFETY: the child is this process's own.
-    unsafe { libc::kill(child, libc::SIGKILL) };
-    // SAFETY: as above; the status is not asked for.
-    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    drop(child);
     assert!(is_told, "the other side does not see that the connection has ended");
 }
 
