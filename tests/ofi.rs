@@ -30,7 +30,23 @@ pub(crate) fn present() -> impl Iterator<Item = &'static str> {
         assert!(std::env::var_os("FERROCCL_TEST_OFI").is_none(), "there is no libfabric");
         skip("there is no libfabric (libfabric1)");
     }
+    clear_shm();
     PROVIDERS.into_iter().filter(move |name| all.iter().any(|provider| provider.name == *name))
+}
+
+/// Removes memory that killed processes have left in `/dev/shm` over [`SHM`]. libfabric names it
+/// `PID:UID:NUMBER`, and a later process with the same id cannot use the provider.
+fn clear_shm() {
+    for entry in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let numbers: Option<Vec<u32>> = name.split(':').map(|part| part.parse().ok()).collect();
+        if let Some([process, _, _]) = numbers.as_deref()
+            && !std::path::Path::new(&format!("/proc/{process}")).exists()
+        {
+            // Another test may have removed it, and it may be another user's.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 fn every_algorithm() -> Result<(), Error> {
