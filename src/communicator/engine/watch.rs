@@ -18,8 +18,8 @@ const PATIENCE: Duration = Duration::from_millis(10);
 /// Time after the end of a connection before its rank counts as gone. A leaving rank sends a
 /// farewell and hangs up; the farewell may be read a little after the hang-up is seen.
 const FAREWELL_GRACE: Duration = Duration::from_millis(100);
-/// Time after a rank has left in good order for which what it has sent may still be on its way. Its
-/// connection may have broken without anybody to make it anew.
+/// Time without progress after which a rank that has left in good order counts as gone, though what
+/// it has sent may still be on its way: its connection may have broken, and nobody makes it anew.
 const LEFT_GRACE: Duration = Duration::from_secs(10);
 /// Largest number of links that a message about a deadline names.
 const NAMED_MAX: usize = 4;
@@ -41,8 +41,6 @@ pub(super) struct StallDetector {
     shown: Vec<Awaited>,
     /// Ranks in a later call.
     ahead: Vec<(Rank, CallRecord)>,
-    /// Awaited ranks that have left, and when that was noticed.
-    left: Vec<(Rank, Instant)>,
 }
 
 /// Lost connection.
@@ -74,7 +72,7 @@ impl Engine {
                 self.show_awaited(running);
             }
             self.compare_calls(running)?;
-            self.check_awaited_peers(running)?;
+            self.check_awaited_peers(running, stalled)?;
         }
         Ok(())
     }
@@ -173,14 +171,17 @@ impl Engine {
     }
 
     /// Checks that no awaited rank has left and that none has lost its connection.
-    fn check_awaited_peers(&mut self, running: &Running) -> Result<(), Error> {
+    fn check_awaited_peers(&mut self, running: &Running, stalled: Duration) -> Result<(), Error> {
         self.poll_connections()?;
-        if self.gone(running).is_none() {
+        if self.gone(running, stalled).is_none() {
             return Ok(());
         }
         // Messages that the rank sent before it left have arrived.
-        while self.advance(running.plan)? == Progress::Moved {}
-        match self.gone(running) {
+        let mut stalled = stalled;
+        while self.advance(running.plan)? == Progress::Moved {
+            stalled = Duration::ZERO;
+        }
+        match self.gone(running, stalled) {
             Some((peer, reason)) => Err(self.rank_failed(running, peer, reason)),
             None => Ok(()),
         }
@@ -196,8 +197,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns an awaited rank that is gone, and the reason.
-    fn gone(&mut self, running: &Running) -> Option<(Rank, String)> {
+    /// Returns an awaited rank that is gone, and the reason. Nothing has moved for `stalled`.
+    fn gone(&mut self, running: &Running, stalled: Duration) -> Option<(Rank, String)> {
         self.find_awaited(running);
         let Engine { stall_detector, control, ports, lost, .. } = self;
         stall_detector.awaited.iter().find_map(|(link, _)| {
@@ -210,16 +211,8 @@ impl Engine {
             {
                 // Messages sent before the rank left may still be on their way, ahead of the end of
                 // its connection.
-                if messages.may_still_receive(peer) {
-                    let known = stall_detector.left.iter().find(|(known, _)| *known == peer);
-                    match (&left, known) {
-                        (Some(_), Some((_, since))) if since.elapsed() > LEFT_GRACE => {}
-                        (Some(_), None) => {
-                            stall_detector.left.push((peer, Instant::now()));
-                            return None;
-                        }
-                        _ => return None,
-                    }
+                if messages.may_still_receive(peer) && (left.is_none() || stalled < LEFT_GRACE) {
+                    return None;
                 }
                 let end = messages.lost(peer).map(str::to_owned);
                 return left.or(end).map(|reason| (peer, reason));

@@ -24,8 +24,6 @@ pub struct SideLink {
     reconnector: Reconnector,
     /// Break of the connection, until the peer has resumed on a new one.
     broken: Option<Break>,
-    /// True if the break is so old that calls no longer wait for its end.
-    overdue: bool,
 }
 
 impl SideLink {
@@ -34,7 +32,7 @@ impl SideLink {
     pub fn new(link: Link) -> Option<SideLink> {
         let Link { id, peer, connections, reconnector, .. } = link;
         let connection = SideConnection::new(connections.into_iter().next()?);
-        Some(SideLink { id, peer, connection, reconnector, broken: None, overdue: false })
+        Some(SideLink { id, peer, connection, reconnector, broken: None })
     }
 
     /// Returns the identifier of the link.
@@ -73,7 +71,7 @@ impl SideLink {
     /// Returns whether calls need not wait for the connection: everything is sent, or the peer has
     /// been away for so long that the rest has to wait until it comes back.
     pub fn is_settled(&self) -> bool {
-        self.overdue || self.is_flushed()
+        self.broken.as_ref().is_some_and(Break::is_overdue) || self.is_flushed()
     }
 
     /// Appends the messages that have arrived from the peer. A break is no error if the connection
@@ -93,10 +91,7 @@ impl SideLink {
             Err(SideEnd::Broken(end)) if may_break => {
                 tracing::info!(self.peer, %end, "the side connection broke");
                 self.connection.mark_broken();
-                match &mut self.broken {
-                    Some(broken) => broken.lasts_on(now),
-                    None => self.broken = Some(Break::new(end, now)),
-                }
+                Break::begin(&mut self.broken, end, now);
                 Ok(())
             }
             Err(end) => Err(LinkEnd::Ended { peer: self.peer.clone(), end }),
@@ -119,8 +114,6 @@ impl SideLink {
         if is_connected && !self.connection.resumes() {
             self.broken = None;
         }
-        let broken = self.broken.as_ref();
-        self.overdue = broken.is_some_and(|it| it.is_older(limits.unreachable, now));
         let resumed = self.reconnector.take_resumed(&self.id, now).pop();
         let connection = match (resumed, &mut self.broken) {
             (Some((_, connection)), _) => connection,
@@ -146,7 +139,7 @@ impl SideLink {
         tracing::info!(self.peer, "the side connection is back");
         self.connection.replace_connection(connection);
         // The break ends when the peer has resumed.
-        self.broken.get_or_insert_with(|| Break::new(ConnectionEnd::Closed, now));
+        Break::begin(&mut self.broken, ConnectionEnd::Closed, now);
         Ok(true)
     }
 

@@ -279,12 +279,8 @@ impl Endpoint {
             }
         }
         (0..self.stripes.len()).for_each(|index| self.redial(index, now));
-        for stripe in &mut self.stripes {
-            let broken = stripe.broken.as_ref();
-            stripe.overdue = broken.is_some_and(|it| it.is_older(limits.unreachable, now));
-        }
-        let end = self.stripes.iter().find_map(|stripe| {
-            let broken = stripe.broken.as_ref()?;
+        let end = self.stripes.iter_mut().find_map(|stripe| {
+            let broken = stripe.broken.as_mut()?;
             let is_connected = stripe.connection.is_some();
             let late = broken.late(&self.reconnector, limits, is_connected, now)?;
             Some(broken.outlasts(&self.peer, late).to_string())
@@ -349,7 +345,7 @@ fn arrived(
         Arrival::Note(bytes) => events.push(Event::Note { endpoint, bytes }),
         Arrival::Acknowledged(received) => stripe.outgoing.acknowledge(received, done)?,
         Arrival::Resume(received) if stripe.resuming => {
-            (stripe.resuming, stripe.overdue, stripe.broken) = (false, false, None);
+            (stripe.resuming, stripe.broken) = (false, None);
             stripe.outgoing.resume(received, done)?;
         }
         Arrival::Resume(_) => return Err(ProtocolError::NotBroken),

@@ -21,8 +21,6 @@ pub(crate) struct Stripe {
     pub(crate) incoming: Incoming,
     /// The break, until the peer has reported how many frames it has.
     pub(crate) broken: Option<Break>,
-    /// True if the break is so old that calls no longer wait for its end.
-    pub(crate) overdue: bool,
     /// True if a write has failed. The stripe then writes no more, but still reads: bytes that a
     /// closing peer sent may be unread. A read after these bytes reports the break.
     pub(crate) write_failed: bool,
@@ -58,7 +56,6 @@ impl Stripe {
             outgoing: Outgoing::new(done_when_written),
             incoming: Incoming::new(),
             broken: None,
-            overdue: false,
             write_failed: false,
             resuming: false,
             acknowledged_frames: 0,
@@ -83,9 +80,9 @@ impl Stripe {
     /// comes back.
     pub(crate) fn has_left(&self) -> bool {
         let may_be_swallowed = !self.closed && !self.outgoing.is_acknowledged();
-        match self.broken.is_some() {
-            true => self.overdue || (self.is_drained() && !may_be_swallowed),
-            false => self.is_drained(),
+        match &self.broken {
+            Some(broken) => broken.is_overdue() || (self.is_drained() && !may_be_swallowed),
+            None => self.is_drained(),
         }
     }
 
@@ -149,10 +146,7 @@ impl Stripe {
     pub(crate) fn mark_broken(&mut self, end: ConnectionEnd, now: Instant) {
         self.disconnect();
         (self.write_failed, self.watches_room) = (false, false);
-        match &mut self.broken {
-            Some(broken) => broken.lasts_on(now),
-            None => self.broken = Some(Break::new(end, now)),
-        }
+        Break::begin(&mut self.broken, end, now);
     }
 
     /// Ends the connection, even if a child of this process has its socket, too.

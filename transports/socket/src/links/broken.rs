@@ -35,27 +35,34 @@ pub struct Break {
     reached: Instant,
     /// Time at which this side last looked after the break.
     looked: Instant,
+    /// True if the break is older than the time for which a peer may be unreachable.
+    is_overdue: bool,
     end: ConnectionEnd,
     dialler: Option<Dialler>,
     redial_at: Instant,
 }
 
 impl Break {
-    /// Creates the state of a break that is found `now`.
-    #[must_use]
-    pub fn new(end: ConnectionEnd, now: Instant) -> Break {
-        Break { since: now, reached: now, looked: now, end, dialler: None, redial_at: now }
+    /// Begins a break that is found `now`. If there is one already, the connection that was to end
+    /// it has ended itself, and was open until now.
+    pub fn begin(broken: &mut Option<Break>, end: ConnectionEnd, now: Instant) {
+        let found = broken.get_or_insert_with(|| Break {
+            since: now,
+            reached: now,
+            looked: now,
+            is_overdue: false,
+            end,
+            dialler: None,
+            redial_at: now,
+        });
+        found.reached = now;
     }
 
-    /// Records that a connection which was to end the break has ended itself.
-    pub fn lasts_on(&mut self, now: Instant) {
-        self.reached = now;
-    }
-
-    /// Returns whether the break is this old.
+    /// Returns whether calls need no longer wait for the end of the break, which is older than the
+    /// time for which a peer may be unreachable.
     #[must_use]
-    pub fn is_older(&self, than: Duration, now: Instant) -> bool {
-        now.since(self.since) >= than
+    pub fn is_overdue(&self) -> bool {
+        self.is_overdue
     }
 
     /// Connects again, if this is the connecting side. Returns the new connection once it is
@@ -105,12 +112,13 @@ impl Break {
     /// a new connection, on which the peer has not resumed yet.
     #[must_use]
     pub fn late(
-        &self,
+        &mut self,
         reconnector: &Reconnector,
         limits: &BreakLimits,
         is_connected: bool,
         now: Instant,
     ) -> Option<ReconnectError> {
+        self.is_overdue = now.since(self.since) >= limits.unreachable;
         let is_late = now.since(self.since) >= limits.silent;
         let is_unreachable = reconnector.is_dialled()
             && !is_connected
