@@ -21,8 +21,9 @@ use ccl_transport_multirail::RailsDevice;
 use ccl_transport_ofi::OfiTransport;
 use ccl_transport_verbs::{Options, VerbsTransport};
 
-/// Bytes of each put: more than a device accepts inline.
-const BYTES: usize = 512;
+/// Bytes of each put: more than a device accepts inline, and enough for several puts at a time to
+/// go over both rails.
+const BYTES: usize = 8 << 10;
 /// Number of puts that the memory of each end holds.
 const PUTS: u32 = 2000;
 /// Largest number of puts that are posted at a time.
@@ -103,8 +104,8 @@ fn byte(side: usize, number: u32) -> u8 {
 }
 
 impl End {
-    /// Posts puts up to `allowed`, and handles events.
-    fn go_on(&mut self, now: Instant, allowed: u32) {
+    /// Posts puts up to `allowed`, some at a time.
+    fn post(&mut self, now: Instant, allowed: u32) {
         let put = |number: u32| WorkRequest::Put {
             endpoint: self.endpoint,
             local: LocalSlice { key: self.key, offset: number as usize * BYTES, bytes: BYTES },
@@ -117,6 +118,11 @@ impl End {
         };
         let work: Vec<_> = (self.posted..allowed.min(self.posted + AT_ONCE)).map(put).collect();
         self.posted += self.lane.post(now, &work).unwrap() as u32;
+    }
+
+    /// Posts puts up to `allowed`, and handles events.
+    fn go_on(&mut self, now: Instant, allowed: u32) {
+        self.post(now, allowed);
         let mut events = Vec::new();
         self.lane.poll(now, &mut events).unwrap();
         for event in events {
@@ -346,6 +352,29 @@ fn a_link_whose_devices_all_fail_is_lost_with_the_reason_of_each() {
             let known = from.done.keys().all(|id| to.arrived.contains_key(&(*id as u32)));
             assert!(known, "something is done that never came");
         }
+    }
+}
+
+#[test]
+fn a_rail_that_fails_while_its_side_leaves_loses_no_put() {
+    for rail in [0, 1] {
+        let mut pair = Pair::new();
+        pair.carry(100, "before");
+        pair.house.softs[0][rail].fail_next(IBV_WC_RETRY_EXC_ERR);
+        let [leaving, other] = &mut pair.ends;
+        leaving.post(ccl_clock::now(), PUTS);
+        let all = leaving.posted as usize;
+        let end = ccl_clock::now() + PATIENCE;
+        while !leaving.lane.poll_shutdown(Some(leaving.endpoint)) {
+            other.go_on(ccl_clock::now(), 0);
+            assert!(ccl_clock::now() < end, "rail {rail}: the farewell does not end");
+        }
+        leaving.lane.detach(leaving.endpoint);
+        while other.lost.is_none() {
+            other.go_on(ccl_clock::now(), 0);
+            assert!(ccl_clock::now() < end, "rail {rail}: the other side is not told");
+        }
+        assert_eq!(other.arrived.len(), all, "rail {rail}: {:?}", other.lost);
     }
 }
 

@@ -11,11 +11,12 @@ use ccl_core::transport::{
     RemoteKey, RemoteMr, Slice, TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
+use ccl_socket::ShutdownWait;
 
-use crate::link::{Link, PutPath};
+use crate::link::Link;
 use crate::memory::{Keys, LocalKeys, Theirs};
 use crate::note::{self, ArrivalReport, Note, RailFailure};
-use crate::rail::{NUMBER, Outcome, Put, Rail, Stage};
+use crate::rail::{NUMBER, Outcome, Put, PutPath, Rail, Stage};
 use crate::rendezvous::{Gathered, Hello, lock};
 use crate::shared::Shared;
 
@@ -27,6 +28,8 @@ const NAP: Duration = Duration::from_micros(250);
 const RETURN_WITHIN: Duration = Duration::from_secs(5);
 /// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
+/// Longest time for which a link that ends waits until the puts of a failed rail are repeated.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// Largest number of memory regions that a peer may share at a time.
 const IMPORTS_MAX: usize = 1 << 20;
 /// Largest number of polls for the last arrivals, before a rail or a link ends.
@@ -65,6 +68,9 @@ pub(crate) struct RailsLane {
     /// Events to be reported at the next poll.
     news: Vec<Event>,
     checked: Instant,
+    farewell: ShutdownWait,
+    /// The process that made the lane; a forked child must not use it.
+    process: u32,
     /// Index of the lane with the last arrival.
     busy: usize,
 }
@@ -88,6 +94,8 @@ impl RailsLane {
             waits: false,
             news: Vec::new(),
             checked: Instant::ZERO,
+            farewell: ShutdownWait::default(),
+            process: std::process::id(),
             busy: 0,
         })
     }
@@ -109,85 +117,79 @@ impl RailsLane {
         self.routes[lane].get(number as usize).copied().flatten()
     }
 
-    fn resolve(&mut self, request: &WorkRequest) -> Result<Put, TransportError> {
-        let resolved = self.memory.resolve(request)?;
+    /// Takes one put. Returns false if the link takes no more.
+    fn put(&mut self, now: Instant, request: &WorkRequest) -> Result<bool, TransportError> {
+        let WorkRequest::Put { endpoint, is_control, .. } = *request;
+        let RailsLane { memory, links, batches, with, .. } = self;
+        let resolved = memory.resolve(request)?;
+        let found = links.get_mut(endpoint.0 as usize).and_then(Option::as_mut);
+        let link = found.ok_or(TransportError::UnknownEndpoint(endpoint))?;
+        if link.lost {
+            // A put to a lost peer is accepted and never completes.
+            return Ok(true);
+        }
+        if !link.takes(is_control, with.caps.depth_max) {
+            return Ok(false);
+        }
+        link.begin(is_control);
         let keys = |slice: &Slice<'_, LocalKeys>| Arc::clone(&slice.registration.with);
-        Ok(Put {
+        let put = Put {
             request: *request,
             local: keys(&resolved.source),
             tail: resolved.tail.as_ref().map(keys),
             to: resolved.to.number,
             bytes: resolved.bytes,
-        })
-    }
-
-    /// Takes one put. Returns false if the link takes no more.
-    fn put(&mut self, now: Instant, request: &WorkRequest) -> Result<bool, TransportError> {
-        let WorkRequest::Put { endpoint, is_control, .. } = *request;
-        let put = self.resolve(request)?;
-        let depth = self.with.caps.depth_max;
-        let link = self.link(endpoint)?;
-        if link.lost {
-            // A put to a lost peer is accepted and never completes.
-            return Ok(true);
-        }
-        if !link.takes(is_control, depth) {
-            return Ok(false);
-        }
-        link.begin(is_control);
-        if let Some(put) = self.dispatch(now, put) {
-            self.link(endpoint)?.waiting.push_back(put);
+        };
+        if let Some(put) = dispatch(link, batches, now, put) {
+            link.waiting.push_back(put);
             self.waits = true;
         }
         Ok(true)
     }
 
-    /// Hands a put to a rail; gives it back if no rail takes it now.
-    fn dispatch(&mut self, now: Instant, put: Put) -> Option<Put> {
-        let WorkRequest::Put {
-            endpoint, local, tail, is_control, remote_offset, immediate, ..
-        } = put.request;
-        let RailsLane { links, batches, .. } = self;
-        let number = endpoint.0 as usize;
-        let Some(link) = links.get_mut(number).and_then(Option::as_mut) else { return Some(put) };
-        let Some(put_path) = link.put_path(&put, now) else { return Some(put) };
-        let PutPath { rail: at, endpoint, remote, .. } = put_path;
-        let lane = link.rails[at].lane;
-        let tail = tail.zip(put_path.tail).map(|(tail, key)| LocalSlice { key, ..tail });
-        let local = LocalSlice { key: put_path.local, ..local };
-        let taken = link.rails[at].take(put, now);
-        batches[lane].push(WorkRequest::Put {
-            endpoint,
-            local,
-            tail,
-            is_control,
-            remote,
-            remote_offset,
-            immediate,
-            id: id(number, at, taken),
-        });
-        None
+    /// Handles the events of all lanes, and hands waiting puts to rails that have room. Returns
+    /// whether any were handed over.
+    fn advance(&mut self, now: Instant) -> bool {
+        self.memory.refresh();
+        for lane in 0..self.lanes.len() {
+            self.listen(lane, now);
+        }
+        while let Some((number, down)) = self.rail_failures.pop() {
+            self.answer(number, &down, now);
+        }
+        self.end_links(now);
+        self.retry(now);
+        let any = self.batches.iter().any(|batch| !batch.is_empty());
+        self.ring(now);
+        any
     }
 
     /// Hands the batches to the lanes below. Queues the puts that a lane does not take.
     fn ring(&mut self, now: Instant) {
         for lane in 0..self.lanes.len() {
-            while !self.batches[lane].is_empty() {
-                let posted = self.lanes[lane].post(now, &self.batches[lane]);
-                let taken = *posted.as_ref().unwrap_or(&0);
-                let bad = self.batches[lane].first().map(named);
-                for request in self.batches[lane][taken..].iter().rev() {
-                    let (number, rail, _) = named(request);
-                    if let Some(Some(link)) = self.links.get_mut(number) {
-                        let untaken = link.rails[rail].untake();
-                        untaken.into_iter().for_each(|put| link.waiting.push_front(put));
-                        self.waits = true;
-                    }
+            let batch = &mut self.batches[lane];
+            if batch.is_empty() {
+                continue;
+            }
+            let posted = self.lanes[lane].post(now, batch);
+            if posted.as_ref().is_ok_and(|taken| *taken == batch.len()) {
+                batch.clear();
+                continue;
+            }
+            let mut batch = std::mem::take(batch);
+            let bad = batch.first().map(named);
+            for request in batch.drain(posted.as_ref().map_or(0, |taken| *taken)..).rev() {
+                let (number, rail, _) = named(&request);
+                if let Some(Some(link)) = self.links.get_mut(number) {
+                    let untaken = link.rails[rail].untake();
+                    untaken.into_iter().for_each(|put| link.waiting.push_front(put));
+                    self.waits = true;
                 }
-                self.batches[lane].clear();
-                if let (Err(error), Some((number, ..))) = (posted, bad) {
-                    self.lose(number, &error.to_string());
-                }
+            }
+            batch.clear();
+            self.batches[lane] = batch;
+            if let (Err(error), Some((number, ..))) = (posted, bad) {
+                self.lose(number, &error.to_string());
             }
         }
     }
@@ -202,8 +204,7 @@ impl RailsLane {
                 && !link.lost
                 && let Some(put) = link.waiting.pop_front()
             {
-                let Some(put) = self.dispatch(now, put) else { continue };
-                let Some(Some(link)) = self.links.get_mut(number) else { break };
+                let Some(put) = dispatch(link, &mut self.batches, now, put) else { continue };
                 let may_go = link.may_take(&put);
                 link.waiting.push_front(put);
                 self.waits = true;
@@ -667,6 +668,35 @@ impl Drop for RailsLane {
     }
 }
 
+/// Hands a put to a rail of its link; gives it back if no rail takes it now.
+fn dispatch(
+    link: &mut Link,
+    batches: &mut [Vec<WorkRequest>],
+    now: Instant,
+    put: Put,
+) -> Option<Put> {
+    let WorkRequest::Put { endpoint, local, tail, is_control, remote_offset, immediate, .. } =
+        put.request;
+    let number = endpoint.0 as usize;
+    let Some(put_path) = link.put_path(&put, now) else { return Some(put) };
+    let PutPath { rail: at, endpoint, remote, .. } = put_path;
+    let rail = &mut link.rails[at];
+    let tail = tail.zip(put_path.tail).map(|(tail, key)| LocalSlice { key, ..tail });
+    let local = LocalSlice { key: put_path.local, ..local };
+    let id = id(number, at, rail.take(put, now));
+    batches[rail.lane].push(WorkRequest::Put {
+        endpoint,
+        local,
+        tail,
+        is_control,
+        remote,
+        remote_offset,
+        immediate,
+        id,
+    });
+    None
+}
+
 /// Returns the link, rail and number from the id of a put to a lane below.
 fn named(WorkRequest::Put { id, .. }: &WorkRequest) -> (usize, usize, u64) {
     (link_of(*id), rail_of(*id), id & NUMBER)
@@ -744,19 +774,29 @@ impl Lane for RailsLane {
     }
 
     fn poll_shutdown(&mut self, only: Option<EndpointId>) -> bool {
+        if self.process != std::process::id() {
+            return true;
+        }
         let RailsLane { links, lanes, .. } = self;
         let mut is_over = true;
-        let Some(EndpointId(number)) = only else {
-            lanes.iter_mut().for_each(|lane| is_over &= lane.poll_shutdown(None));
-            return is_over;
-        };
-        let Some(Some(link)) = links.get(number as usize) else { return true };
-        for rail in &link.rails {
-            if let Some(at) = rail.endpoint() {
-                is_over &= lanes[rail.lane].poll_shutdown(Some(at));
+        if let Some(EndpointId(number)) = only {
+            let Some(Some(link)) = links.get(number as usize) else { return true };
+            for rail in &link.rails {
+                if let Some(at) = rail.endpoint() {
+                    is_over &= lanes[rail.lane].poll_shutdown(Some(at));
+                }
             }
+        } else {
+            lanes.iter_mut().for_each(|lane| is_over &= lane.poll_shutdown(None));
         }
-        is_over
+        // A rail may have failed meanwhile; its puts then go over the others.
+        let now = ccl_clock::now();
+        let again = self.advance(now);
+        let links = self.links.iter().enumerate();
+        let waiting = links.filter(|(_, link)| link.as_ref().is_some_and(Link::has_untaken));
+        let waiting: Vec<usize> = waiting.map(|(number, _)| number).collect();
+        let only = only.map(|only| only.0 as usize);
+        self.farewell.is_over(now, FAREWELL, &waiting, only) && is_over && !again
     }
 
     fn abort(&mut self, endpoint: EndpointId) {
@@ -883,16 +923,7 @@ impl Lane for RailsLane {
     }
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
-        self.memory.refresh();
-        for lane in 0..self.lanes.len() {
-            self.listen(lane, now);
-        }
-        while let Some((number, down)) = self.rail_failures.pop() {
-            self.answer(number, &down, now);
-        }
-        self.end_links(now);
-        self.retry(now);
-        self.ring(now);
+        self.advance(now);
         if now.since(self.checked) >= CHECK_EVERY {
             self.check(now);
         }
@@ -920,9 +951,7 @@ impl Lane for RailsLane {
     }
 
     fn is_drained(&self) -> bool {
-        let is_asking = |rail: &Rail| matches!(rail.stage, Stage::Asking(_)) && rail.has_open();
-        let mut links = self.links.iter().flatten().filter(|link| !link.lost);
-        links.all(|link| link.waiting.is_empty() && !link.rails.iter().any(is_asking))
+        !self.links.iter().flatten().any(Link::has_untaken)
             && self.lanes.iter().all(|lane| lane.is_drained())
     }
 

@@ -5,12 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use ccl_core::queue_pairs::Striping;
 use ccl_core::time::Instant;
-use ccl_core::transport::{
-    Connecting, EndpointId, Event, MrKey, NOTE_BYTES_MAX, RemoteMr, WorkRequest,
-};
+use ccl_core::transport::{Connecting, Event, MrKey, NOTE_BYTES_MAX, RemoteMr, WorkRequest};
 
 use crate::note::{FRAGMENT_BYTES, Note, WINDOW};
-use crate::rail::{Put, Rail, Stage};
+use crate::rail::{Put, PutPath, Rail, Stage};
 use crate::rendezvous::{DeviceListeners, Dial, LinkId, LinkOrigin};
 
 /// Largest distance of a fragment ahead of the next one in order.
@@ -107,18 +105,6 @@ impl Notes {
     }
 }
 
-/// Path of a put.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PutPath {
-    pub(crate) rail: usize,
-    pub(crate) endpoint: EndpointId,
-    /// The peer's memory, as that rail knows it.
-    pub(crate) remote: RemoteMr,
-    /// The device's key of the put's bytes; `tail` is its key of the tail.
-    pub(crate) local: MrKey,
-    pub(crate) tail: Option<MrKey>,
-}
-
 /// One end of a link.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -201,6 +187,12 @@ impl Link {
         Event::Done { id }
     }
 
+    /// Returns whether puts wait for a rail, or for the peer's answer about a failed rail.
+    pub(crate) fn has_untaken(&self) -> bool {
+        let is_asking = |rail: &Rail| matches!(rail.stage, Stage::Asking(_)) && rail.has_open();
+        !self.lost && (!self.waiting.is_empty() || self.rails.iter().any(is_asking))
+    }
+
     /// Returns whether all puts are done.
     pub(crate) fn is_acknowledged(&self) -> bool {
         self.outstanding == [0; 2]
@@ -228,30 +220,23 @@ impl Link {
     /// Rails are not compared if the first one that takes the put does it at once.
     pub(crate) fn put_path(&self, put: &Put, now: Instant) -> Option<PutPath> {
         let to = self.imports.iter().find(|import| import.number == put.to)?;
-        let (before, from) = self.rails.split_at(self.turn % self.rails.len().max(1));
-        let rails = from.iter().zip(before.len()..).chain(before.iter().zip(0..));
-        let mut put_paths = rails.filter_map(|(rail, at)| {
-            let WorkRequest::Put { is_control, .. } = put.request;
-            let endpoint = rail.takes(is_control)?;
-            let remote = to.rails.get(at).copied().flatten()?;
-            let (local, tail) = put.known_to(rail.lane)?;
-            Some((rail, PutPath { rail: at, endpoint, remote, local, tail }))
-        });
-        let (rail, mut best) = put_paths.next()?;
-        if rail.does_at_once(put.bytes) {
-            return Some(best);
+        let first = self.turn % self.rails.len().max(1);
+        let path = self.rails.get(first).and_then(|rail| rail.path(first, put, &to.rails));
+        if path.is_some() && self.rails[first].does_at_once(put.bytes) {
+            return path;
         }
-        let Some(second) = put_paths.next() else { return Some(best) };
         let rates = self.rails.iter().filter_map(Rail::bytes_per_s);
         let fastest = rates.fold(0.0, f64::max);
-        let mut least = rail.expects(put.bytes, fastest, now);
-        for (rail, put_path) in std::iter::once(second).chain(put_paths) {
-            let expected = rail.expects(put.bytes, fastest, now);
-            if expected < least {
-                (least, best) = (expected, put_path);
+        let expects = |at: usize| self.rails[at].expects(put.bytes, fastest, now);
+        let mut best = path.map(|path| (path, expects(first)));
+        for at in (first + 1..self.rails.len()).chain(0..first) {
+            let Some(path) = self.rails[at].path(at, put, &to.rails) else { continue };
+            let expected = expects(at);
+            if best.is_none_or(|(_, least)| expected < least) {
+                best = Some((path, expected));
             }
         }
-        Some(best)
+        best.map(|(path, _)| path)
     }
 
     /// Returns whether a put may go over a rail, now or soon: a joining rail still receives the

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ccl_core::time::Instant;
-use ccl_core::transport::{Caps, EndpointId, MrKey, RailState, WorkRequest};
+use ccl_core::transport::{Caps, EndpointId, MrKey, RailState, RemoteMr, WorkRequest};
 use crossbeam::utils::CachePadded;
 
 use crate::RAILS_MAX;
@@ -109,6 +109,18 @@ impl Arrivals {
     fn new() -> Arrivals {
         Arrivals { count: 0, immediates: VecDeque::with_capacity(HEARD) }
     }
+}
+
+/// Path of a put.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PutPath {
+    pub(crate) rail: usize,
+    pub(crate) endpoint: EndpointId,
+    /// The peer's memory, as that rail knows it.
+    pub(crate) remote: RemoteMr,
+    /// The device's key of the put's bytes; `tail` is its key of the tail.
+    pub(crate) local: MrKey,
+    pub(crate) tail: Option<MrKey>,
 }
 
 /// Outcome of a put over a rail that has failed.
@@ -253,11 +265,22 @@ impl Rail {
         }
     }
 
-    /// Returns the connection, if it takes one more put. Control puts do not wait behind data.
-    pub(crate) fn takes(&self, is_control: bool) -> Option<EndpointId> {
+    /// Returns the path of a put over this rail, the link's number `at`, if the rail takes one more
+    /// put and both sides' memory is known on it. Control puts do not wait behind data.
+    pub(crate) fn path(
+        &self,
+        at: usize,
+        put: &Put,
+        remotes: &[Option<RemoteMr>],
+    ) -> Option<PutPath> {
         let Stage::Up(endpoint) = self.stage else { return None };
-        let has_room = is_control || self.open - self.open_control < self.depth;
-        (has_room && self.window.len() < WINDOW).then_some(endpoint)
+        let has_room = put.is_control() || self.open - self.open_control < self.depth;
+        if !has_room || self.window.len() >= WINDOW {
+            return None;
+        }
+        let remote = remotes.get(at).copied().flatten()?;
+        let (local, tail) = put.known_to(self.lane)?;
+        Some(PutPath { rail: at, endpoint, remote, local, tail })
     }
 
     /// Returns the measured bandwidth; none if the rail is not up.
@@ -276,11 +299,11 @@ impl Rail {
         (under_way + bytes) as f64 / bytes_per_s
     }
 
-    /// Returns whether the rail's device is idle, and a put of `bytes` bytes is too short to be
-    /// worth a comparison of rails.
+    /// Returns whether the rail's device would have done a put of `bytes` bytes, and all that it
+    /// has under way, before the rails are compared.
     pub(crate) fn does_at_once(&self, bytes: usize) -> bool {
-        let is_idle = self.load.0.load(Ordering::Relaxed) == 0;
-        is_idle && bytes as f64 <= self.rate.bytes_per_s * AT_ONCE_S
+        let under_way = self.load.0.load(Ordering::Relaxed);
+        (under_way + bytes) as f64 <= self.rate.bytes_per_s * AT_ONCE_S
     }
 
     fn begin(&mut self, put: &Put) {
