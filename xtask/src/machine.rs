@@ -49,12 +49,19 @@ impl Provenance {
 /// Returns the first port of at most two RDMA devices of the kernel, as `FERROCCL_IB_HCA` names
 /// them.
 pub(crate) fn rdma_ports() -> Vec<String> {
+    let mut names = all_rdma_ports();
+    // The guest has two links, and the devices of one link do not reach those of the other.
+    names.truncate(2);
+    names
+}
+
+/// Returns the first port of each RDMA device of the kernel, as `FERROCCL_IB_HCA` names them. In
+/// the guest, the devices of a link follow each other.
+pub(crate) fn all_rdma_ports() -> Vec<String> {
     let names = fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
     let mut names: Vec<String> =
         names.map(|entry| format!("{}:1", entry.file_name().to_string_lossy())).collect();
     names.sort();
-    // The guest has two links, and the devices of one link do not reach those of the other.
-    names.truncate(2);
     names
 }
 

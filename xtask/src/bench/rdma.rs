@@ -1,6 +1,7 @@
 //! RDMA side by side with perftest: one-way latency, a stream in one direction, and all_reduce
 //! compared with the bidirectional bandwidth of the link.
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 use super::summary::{Series, in_turn, ratio, size};
 use super::{DIST, parse_json};
-use crate::machine::rdma_ports;
+use crate::machine::{all_rdma_ports, rdma_ports};
 use crate::workspace::{cargo, target_dir};
 use crate::{Outcome, process, report};
 
@@ -32,6 +33,8 @@ const GLANCE: Duration = Duration::from_millis(10);
 const BUILD_WITHIN: Duration = Duration::from_secs(900);
 /// Longest run of one program: an emulated link that loses packets may need minutes.
 const RUN_WITHIN: Duration = Duration::from_secs(240);
+/// Least number of devices with which both ranks have two.
+const TWO_EACH: usize = 4;
 /// Largest number of runs of perftest for one measurement.
 const PERFTEST_TRIES: usize = 3;
 /// Exponent of the retransmission timeout, on both sides: perftest's default, which is 67 ms. With
@@ -53,12 +56,14 @@ pub(super) fn run(built: &Path, out: &Path, rounds: u32) -> Outcome<String> {
     if !process::is_installed("ib_write_bw") {
         return Err("perftest is missing: `cargo xtask setup` installs it".to_owned());
     }
-    let side = Sides { built, json: out.join("rows.json"), ports: rdma_ports() };
+    let all = all_rdma_ports();
+    let side = Sides { built, json: out.join("rows.json"), ports: rdma_ports(), all };
     if side.ports.is_empty() {
         return Err("this machine has no RDMA device".to_owned());
     }
+    let has_two = side.all.len() >= TWO_EACH;
     let mut rows = Vec::new();
-    for what in What::all() {
+    for what in What::all().filter(|what| has_two || *what != What::Latency(2)) {
         let sides: [&mut dyn FnMut() -> _; 2] =
             [&mut || side.ours(what), &mut || side.perftest(what)];
         let [ours, theirs] = in_turn(rounds, &what.text(), "perftest", sides)?;
@@ -85,8 +90,8 @@ pub(super) fn run(built: &Path, out: &Path, rounds: u32) -> Outcome<String> {
 /// Quantity that is compared, always as a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// Half a round trip.
-    Latency,
+    /// Half a round trip between ranks with this many devices each; perftest has one.
+    Latency(usize),
     /// One message of a stream in one direction, of this many bytes.
     Stream(u64),
     /// An all_reduce, against a stream in both directions at once.
@@ -96,25 +101,27 @@ enum What {
 impl What {
     fn all() -> impl Iterator<Item = What> {
         let streams = STREAM_BYTES.into_iter().map(What::Stream);
-        std::iter::once(What::Latency).chain(streams).chain(std::iter::once(What::AllReduce))
+        let latencies = [1, 2].into_iter().map(What::Latency);
+        latencies.chain(streams).chain(std::iter::once(What::AllReduce))
     }
 
     fn bytes(self) -> u64 {
         match self {
-            What::Latency => LATENCY_BYTES,
+            What::Latency(_) => LATENCY_BYTES,
             What::Stream(bytes) => bytes,
             What::AllReduce => ALL_REDUCE_BYTES,
         }
     }
 
     fn is_latency(self) -> bool {
-        self == What::Latency
+        matches!(self, What::Latency(_))
     }
 
     fn text(self) -> String {
         let bytes = size(self.bytes());
         match self {
-            What::Latency => format!("{bytes} one way, µs"),
+            What::Latency(1) => format!("{bytes} one way, µs"),
+            What::Latency(devices) => format!("{bytes} one way, {devices} devices per rank, µs"),
             What::Stream(_) => format!("messages of {bytes} one way, {PAIRS} queue pairs, Gb/s"),
             What::AllReduce => {
                 format!("all_reduce of {bytes}, against half of both ways (-b), Gb/s")
@@ -124,7 +131,7 @@ impl What {
 
     fn aim(self) -> &'static str {
         match self {
-            What::Latency => "1.5 at most",
+            What::Latency(_) => "1.5 at most",
             What::Stream(_) => "0.9 at least",
             What::AllReduce => "0.8 at least",
         }
@@ -135,31 +142,69 @@ impl What {
 struct Sides<'a> {
     built: &'a Path,
     json: std::path::PathBuf,
+    /// Ports of two devices that reach each other.
     ports: Vec<String>,
+    /// Ports of all devices; each two that follow each other reach each other.
+    all: Vec<String>,
 }
 
 impl Sides<'_> {
     /// Measures ferroccl; returns microseconds.
     fn ours(&self, what: What) -> Outcome<f64> {
+        let mut command = self.command(what);
+        command.arg("--json").arg(&self.json);
+        if what == What::Latency(2) {
+            self.over_two(&mut command)?;
+        } else {
+            command.args(["-g", "2"]).env("FERROCCL_IB_HCA", format!("={}", self.ports.join(",")));
+            process::capture(&mut command, RUN_WITHIN)?;
+        }
+        let found = parse_json(&self.json)?;
+        let typed = process::typed(&command);
+        time_of(what, &found).ok_or_else(|| format!("`{typed}` wrote no times: {found}"))
+    }
+
+    /// Runs a command as rank 0 beside a rank 1, each with a device of both links.
+    fn over_two(&self, command: &mut Command) -> Outcome {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+        let port = listener.and_then(|listener| listener.local_addr());
+        let port = port.map_err(|error| format!("no free port: {error}"))?.port().to_string();
+        let be = |command: &mut Command, rank: usize| {
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2");
+            command.env("LOCAL_RANK", "0").env("LOCAL_WORLD_SIZE", "1");
+            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
+            // Ranks of one host would divide its devices among themselves.
+            command.env("FERROCCL_HOSTID", format!("host{rank}"));
+            let hca = format!("={},{}", self.all[rank], self.all[rank + 2]);
+            command.env("FERROCCL_IB_HCA", hca);
+        };
+        let mut other = self.command(What::Latency(2));
+        be(&mut other, 1);
+        other.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let other = other.spawn().map_err(|error| format!("cannot start rank 1: {error}"))?;
+        let _other = Reaped(other);
+        be(command, 0);
+        process::capture(command, RUN_WITHIN).map(|_| ())
+    }
+
+    /// Returns the command of a measurement, without ranks and devices.
+    fn command(&self, what: What) -> Command {
         let program = if what == What::AllReduce { PROGRAMS[1] } else { PROGRAMS[0] };
         let mut command = Command::new(self.built.join(program));
         let bytes = what.bytes().to_string();
         let iterations = match what {
             What::Stream(bytes) => (STREAM_TOTAL / bytes / WINDOW).to_string(),
             What::AllReduce => "20".to_owned(),
-            What::Latency => LATENCY_ITERATIONS.to_owned(),
+            What::Latency(_) => LATENCY_ITERATIONS.to_owned(),
         };
-        command.args(["-g", "2", "--transport=verbs", "-b", &bytes, "-e", &bytes]);
+        command.args(["--transport=verbs", "-b", &bytes, "-e", &bytes]);
         let warmup = if what.is_latency() { "50" } else { "3" };
         command.args(["-n", &iterations, "-w", warmup]);
         // Registered buffers, as in perftest.
-        command.args(["-R", "1"]).arg("--json").arg(&self.json);
+        command.args(["-R", "1"]);
         command.env("FERROCCL_IB_POLICY", PAIRS.to_string()).env("FERROCCL_SOCKET_IFNAME", "lo");
         command.env("FERROCCL_IB_TIMEOUT", TIMEOUT);
-        command.env("FERROCCL_IB_HCA", format!("={}", self.ports.join(",")));
-        process::capture(&mut command, RUN_WITHIN)?;
-        let found = parse_json(&self.json)?;
-        time_of(what, &found).ok_or_else(|| format!("{program} wrote no times: {found}"))
+        command
     }
 
     /// Measures perftest; returns microseconds per message and direction. On a busy machine
@@ -173,7 +218,9 @@ impl Sides<'_> {
     /// Runs perftest once; returns `None` if it prints zeros.
     fn perftest_once(&self, what: What) -> Outcome<Option<f64>> {
         let (tool, mut more) = match what {
-            What::Latency => ("ib_write_lat", vec!["-n".to_owned(), LATENCY_ITERATIONS.to_owned()]),
+            What::Latency(_) => {
+                ("ib_write_lat", vec!["-n".to_owned(), LATENCY_ITERATIONS.to_owned()])
+            }
             What::Stream(bytes) => {
                 let each = (STREAM_TOTAL / bytes / PAIRS).max(5);
                 let words = ["-q", &PAIRS.to_string(), "-n", &each.to_string()];
@@ -207,7 +254,7 @@ impl Sides<'_> {
         let said = process::capture(&mut client, RUN_WITHIN)?;
         let row = row_of(&said, bytes).ok_or_else(|| format!("{tool} said no row:\n{said}"))?;
         let found = match what {
-            What::Latency => row.get(5).copied(),
+            What::Latency(_) => row.get(5).copied(),
             What::Stream(_) => row.get(3).map(|gbps| bytes as f64 * 8e-3 / gbps),
             What::AllReduce => row.get(3).map(|gbps| bytes as f64 * 8e-3 / (gbps / 2.0)),
         };
@@ -256,7 +303,7 @@ fn row_of(said: &str, bytes: u64) -> Option<Vec<f64>> {
 fn time_of(what: What, found: &Value) -> Option<f64> {
     let results = &found["results"];
     match what {
-        What::Latency => results["latency_us"][0][1].as_f64(),
+        What::Latency(_) => results["latency_us"][0][1].as_f64(),
         What::Stream(bytes) => {
             Some(bytes as f64 * 1e-3 / results["bandwidth_gbps"][0][1].as_f64()?)
         }
@@ -282,7 +329,7 @@ mod tests {
         let matrices = r#"{"results": {"latency_us": [[null, 7.5], [7.0, null]],
             "bandwidth_gbps": [[null, 0.5], [0.4, null]]}}"#;
         let matrices = serde_json::from_str(matrices).unwrap();
-        assert_eq!(time_of(What::Latency, &matrices), Some(7.5));
+        assert_eq!(time_of(What::Latency(1), &matrices), Some(7.5));
         assert_eq!(time_of(What::Stream(1 << 20), &matrices), Some(2097.152));
         assert_eq!(time_of(What::AllReduce, &matrices), None);
     }
