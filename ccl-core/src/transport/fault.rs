@@ -265,7 +265,7 @@ const ANY_SECRET: Secret = Secret([0; 32]);
 
 /// Function that wraps a lane in another one.
 type Wrap = dyn Fn(Box<dyn Lane>) -> Box<dyn Lane> + Send + Sync;
-/// Function that refuses memory by returning an error.
+/// Function that refuses something by returning an error.
 type Refuse = dyn Fn() -> Result<(), TransportError> + Send + Sync;
 
 /// A device that wraps another and injects faults; at first it injects none.
@@ -277,6 +277,7 @@ pub struct FaultyDevice {
     pub gullible: bool,
     wrap: Box<Wrap>,
     refuse: Box<Refuse>,
+    refuse_lanes: Box<Refuse>,
 }
 
 impl FaultyDevice {
@@ -290,6 +291,7 @@ impl FaultyDevice {
             gullible,
             wrap: Box::new(|lane| lane),
             refuse: Box::new(|| Ok(())),
+            refuse_lanes: Box::new(|| Ok(())),
         }
     }
 
@@ -301,6 +303,15 @@ impl FaultyDevice {
     ) -> FaultyDevice {
         let wrap: Box<Wrap> = Box::new(move |lane| Box::new(FaultInjector::new(lane, faults())));
         FaultyDevice { wrap, ..self }
+    }
+
+    /// Makes lanes only while `refuse` returns no error.
+    #[must_use]
+    pub fn with_refused_lanes(
+        self,
+        refuse: impl Fn() -> Result<(), TransportError> + Send + Sync + 'static,
+    ) -> FaultyDevice {
+        FaultyDevice { refuse_lanes: Box::new(refuse), ..self }
     }
 
     /// Allocates and registers memory only while `refuse` returns no error.
@@ -353,6 +364,7 @@ impl Device for FaultyDevice {
     }
 
     fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {
+        (self.refuse_lanes)()?;
         self.inner.lane().map(&self.wrap)
     }
 }

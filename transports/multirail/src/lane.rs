@@ -13,6 +13,7 @@ use ccl_core::transport::{
 use ccl_memory::Region;
 use ccl_socket::ShutdownWait;
 
+use crate::failed::FailedLane;
 use crate::link::Link;
 use crate::memory::{Keys, LocalKeys, Theirs};
 use crate::note::{self, ArrivalReport, Note, RailFailure};
@@ -77,15 +78,30 @@ pub(crate) struct RailsLane {
 
 impl RailsLane {
     pub(crate) fn new(with: &Arc<Shared>) -> Result<RailsLane, TransportError> {
-        let lanes = with.devices.iter().map(|device| device.lane());
-        let lanes = lanes.collect::<Result<Vec<_>, _>>()?;
+        let (mut lanes, mut broken) = (Vec::<Box<dyn Lane>>::new(), Vec::new());
+        for device in &with.devices {
+            let (lane, error) = match device.lane() {
+                Ok(lane) => (lane, None),
+                Err(error) if error.is_own_shortage() => return Err(error),
+                // Links can be made without a device that has failed.
+                Err(error) => (Box::new(FailedLane(error.clone())) as _, Some(error)),
+            };
+            lanes.push(lane);
+            broken.push(error);
+        }
         let count = lanes.len();
+        let Some(busy) = broken.iter().position(Option::is_none) else {
+            let error = broken.into_iter().flatten().next();
+            return Err(
+                error.unwrap_or(TransportError::Internal { what: "rails without a device" })
+            );
+        };
         Ok(RailsLane {
             with: Arc::clone(with),
             lanes,
             routes: vec![Vec::new(); count],
             batches: vec![Vec::new(); count],
-            broken: vec![None; count],
+            broken,
             memory: MemoryTable::new(Arc::clone(&with.registry), with.caps.clone()),
             links: Vec::new(),
             below: Vec::new(),
@@ -96,7 +112,7 @@ impl RailsLane {
             checked: Instant::ZERO,
             farewell: ShutdownWait::default(),
             process: std::process::id(),
-            busy: 0,
+            busy,
         })
     }
 

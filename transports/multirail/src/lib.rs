@@ -36,6 +36,7 @@
 //! over the first rails, and their rails are dialled in the same way.
 
 mod device;
+mod failed;
 mod lane;
 mod link;
 mod memory;

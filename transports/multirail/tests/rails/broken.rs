@@ -14,11 +14,16 @@ use ccl_transport_sim::{Conditions, World};
 use crate::failing::meet;
 use crate::house::House;
 
+const EIO: i32 = 5;
+const EMFILE: i32 = 24;
+
 /// Controls of one of side 0's devices.
 #[derive(Clone, Debug, Default)]
 struct Knobs {
     /// Error number with which memory is refused, unless it is 0.
     code: Arc<AtomicI32>,
+    /// Error number with which new lanes are refused, unless it is 0.
+    lane_code: Arc<AtomicI32>,
     /// True if lanes take no work.
     is_full: Arc<AtomicBool>,
     /// Number of further checks that find the farewell unfinished.
@@ -62,7 +67,7 @@ impl Faults for Faulty {
 }
 
 fn refused(code: i32) -> Result<(), TransportError> {
-    let (call, reason, advice) = ("register", "as told".to_owned(), "tell it otherwise");
+    let (call, reason, advice) = ("a call", "as told".to_owned(), "tell it otherwise");
     if code == 0 { Ok(()) } else { Err(TransportError::Os { call, code, reason, advice }) }
 }
 
@@ -74,9 +79,10 @@ fn house() -> (House, [Knobs; 2]) {
     let knobs = [(); 2].map(|()| Knobs { log: Arc::clone(&log), ..Knobs::default() });
     let faulty = |at: u32| -> (String, Arc<dyn Device>) {
         let knobs = knobs[at as usize].clone();
-        let code = Arc::clone(&knobs.code);
+        let (code, lane_code) = (Arc::clone(&knobs.code), Arc::clone(&knobs.lane_code));
         let device = FaultyDevice::new(house.world.device(2 * at))
             .with_lanes(move || Faulty(at as usize, knobs.clone()))
+            .with_refused_lanes(move || refused(lane_code.load(Ordering::Relaxed)))
             .with_memory(move || refused(code.load(Ordering::Relaxed)));
         (format!("sim{at}"), Arc::new(device))
     };
@@ -104,11 +110,11 @@ fn await_event(world: &World, lanes: &mut [Box<dyn Lane>; 2], side: usize) -> Ev
 }
 
 #[test]
-fn memory_that_one_device_does_not_take_goes_over_the_others() {
+fn what_one_device_does_not_take_goes_over_the_others() {
     const BYTES: usize = 4096;
-    const EIO: i32 = 5;
-    for broken in [0, 1] {
+    for (broken, has_lanes) in [(0, true), (1, true), (0, false), (1, false)] {
         let (house, knobs) = house();
+        knobs[broken].lane_code.store(if has_lanes { 0 } else { EIO }, Ordering::Relaxed);
         let world = &house.world;
         let mut lanes = [0, 1].map(|side: usize| house.devices[side].lane().unwrap());
         let mut connected = meet(&house, 0).into_iter();
@@ -148,8 +154,19 @@ fn memory_that_one_device_does_not_take_goes_over_the_others() {
 }
 
 #[test]
+fn without_a_device_that_works_or_with_a_shortage_there_is_no_lane() {
+    for codes in [[EIO, EIO], [EMFILE, 0], [0, EMFILE]] {
+        let (house, knobs) = house();
+        for (knobs, code) in knobs.iter().zip(codes) {
+            knobs.lane_code.store(code, Ordering::Relaxed);
+        }
+        let error = house.devices[0].lane().unwrap_err().to_string();
+        assert!(error.contains("as told"), "{codes:?}: {error}");
+    }
+}
+
+#[test]
 fn what_is_short_or_registered_is_so_with_all_devices() {
-    const EIO: i32 = 5;
     const ENOMEM: i32 = 12;
     let (house, knobs) = house();
     let (device, region) = (&house.devices[0], Region::private(4096));
