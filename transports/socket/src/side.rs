@@ -5,9 +5,12 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use crate::{Connection, ConnectionEnd, Got, SideEnd};
-use ccl_core::transport::NOTE_BYTES_MAX;
+use ccl_core::transport::{NOTE_BYTES_MAX, TransportError};
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use crate::{Connection, ConnectionEnd, DESCRIPTORS, Got, SideEnd, os};
 
 const HEAD_BYTES: usize = 3;
 /// Number of bytes read at once.
@@ -95,6 +98,8 @@ impl SideMessage {
 pub struct SideConnection {
     /// The connection; none while it is broken.
     connection: Option<Connection>,
+    /// The epoll instance that watches the connection.
+    epoll: Option<Arc<OwnedFd>>,
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
     /// Encoded messages, from the first one that the peer has not acknowledged.
@@ -114,6 +119,7 @@ impl SideConnection {
     pub fn new(connection: Connection) -> SideConnection {
         SideConnection {
             connection: Some(connection),
+            epoll: None,
             outgoing: Vec::new(),
             incoming: Vec::new(),
             unacknowledged: VecDeque::new(),
@@ -127,6 +133,31 @@ impl SideConnection {
     /// Returns the socket, unless the connection is broken.
     pub fn socket(&self) -> Option<&OwnedFd> {
         self.connection.as_ref().map(Connection::socket)
+    }
+
+    /// Makes an epoll instance report `number` when bytes have arrived. A connection that replaces
+    /// this one must be watched anew.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn watch(&mut self, epoll: &Arc<OwnedFd>, number: u64) -> Result<(), TransportError> {
+        self.unwatch();
+        let Some(socket) = self.socket() else { return Ok(()) };
+        epoll::add(epoll, socket, EventData::new_u64(number), EventFlags::IN)
+            .map_err(|error| os("epoll_ctl", error, DESCRIPTORS))?;
+        self.epoll = Some(Arc::clone(epoll));
+        Ok(())
+    }
+
+    /// Removes the connection from the epoll instance that watches it. Closing the socket does so
+    /// only if no forked child has the socket; otherwise the ended connection would be reported
+    /// for ever.
+    pub fn unwatch(&mut self) {
+        let epoll = self.epoll.take();
+        if let Some((epoll, socket)) = epoll.zip(self.socket()) {
+            let _ = epoll::delete(epoll, socket);
+        }
     }
 
     /// Returns whether the connection is new, and the peer has yet to report how many messages it
@@ -207,6 +238,7 @@ impl SideConnection {
 
     /// Drops a broken connection: no message is sent or received until another replaces it.
     pub fn mark_broken(&mut self) {
+        self.unwatch();
         if let Some(connection) = self.connection.take() {
             // Ends the connection even if a forked child still has the socket.
             let _ = rustix::net::shutdown(connection.socket(), rustix::net::Shutdown::Both);
@@ -278,6 +310,9 @@ impl SideConnection {
 
 #[cfg(test)]
 mod tests {
+    use std::mem::MaybeUninit;
+
+    use rustix::event::Timespec;
     use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
     use super::*;
@@ -331,6 +366,29 @@ mod tests {
             let end = one.receive(&mut Vec::new());
             assert_eq!(end, Err(SideEnd::Farewell));
         }
+    }
+
+    /// Another descriptor of the socket remains, as in a forked child.
+    #[test]
+    fn a_connection_that_broke_is_not_watched() {
+        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
+        let numbers = || {
+            let mut space = [MaybeUninit::uninit(); 4];
+            let (ready, _) = epoll::wait(&*epoll, &mut space, Some(&Timespec::default())).unwrap();
+            ready.iter().map(|event| event.data.u64()).collect::<Vec<_>>()
+        };
+        let (mut one, mut other) = sides();
+        one.watch(&epoll, 7).unwrap();
+        let _child = one.socket().unwrap().try_clone().unwrap();
+        other.send(&SideMessage::Ready);
+        assert_eq!(numbers(), [7]);
+        one.mark_broken();
+        assert_eq!(numbers(), []);
+        let (here, there) = connections();
+        one.replace_connection(here);
+        other.replace_connection(there);
+        one.watch(&epoll, 8).unwrap();
+        assert_eq!(numbers(), [8]);
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! A side connection that is made anew when it breaks.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_core::time::Instant;
+use ccl_core::transport::TransportError;
 
 use crate::end::{ConnectionEnd, LinkEnd, SideEnd};
 use crate::links::{Break, BreakLimits, Intent, Link, LinkId, Reconnector};
@@ -56,6 +58,20 @@ impl SideLink {
     /// Returns the socket, unless the connection is broken.
     pub fn socket(&self) -> Option<&OwnedFd> {
         self.connection.socket()
+    }
+
+    /// Makes an epoll instance report `number`, as [`SideConnection::watch`] does.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn watch(&mut self, epoll: &Arc<OwnedFd>, number: u64) -> Result<(), TransportError> {
+        self.connection.watch(epoll, number)
+    }
+
+    /// Ends the watch, as [`SideConnection::unwatch`] does.
+    pub fn unwatch(&mut self) {
+        self.connection.unwatch();
     }
 
     /// Sends a message, as [`SideConnection::send`] does.

@@ -61,7 +61,7 @@ pub(crate) struct VerbsLane {
     /// Process that made the lane: the child of a fork has the same connections, and must send
     /// nothing on them.
     process: Pid,
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     /// Endpoints by number; empty where detached. Numbers are not used again.
     endpoints: Vec<Option<Endpoint>>,
     /// Numbers of endpoints with puts to post, in the order of their turns.
@@ -111,7 +111,7 @@ impl VerbsLane {
             port,
             options,
             process: rustix::process::getpid(),
-            epoll,
+            epoll: Arc::new(epoll),
             endpoints: Vec::new(),
             active: Vec::new(),
             load,
@@ -261,7 +261,7 @@ impl VerbsLane {
                 events.extend(notes.drain(..).map(|bytes| Event::Note { endpoint: at, bytes }));
             }
             if endpoint.look_after(now, &self.options) {
-                watch(&self.epoll, endpoint, number)?;
+                endpoint.side.watch(&self.epoll, number as u64)?;
             }
         }
         for (number, reason) in ended {
@@ -319,7 +319,7 @@ impl VerbsLane {
             if let (Some(reason), false) = (&endpoint.lost, endpoint.reported) {
                 endpoint.reported = true;
                 // If it stayed in epoll, the ended connection would end every later sleep at once.
-                unwatch(&self.epoll, endpoint);
+                endpoint.side.unwatch();
                 let endpoint = EndpointId(number as u32);
                 events.push(Event::Lost { endpoint, reason: reason.clone() });
             }
@@ -353,23 +353,9 @@ impl VerbsLane {
     /// Closes an endpoint.
     fn close(&mut self, mut endpoint: Endpoint) {
         if self.process == rustix::process::getpid() {
-            unwatch(&self.epoll, &endpoint);
+            endpoint.side.unwatch();
             endpoint.side.close();
         }
-    }
-}
-
-/// Registers an endpoint with epoll, which returns its number when a side message has arrived.
-fn watch(epoll: &OwnedFd, endpoint: &Endpoint, number: usize) -> Result<(), TransportError> {
-    let Some(socket) = endpoint.side.socket() else { return Ok(()) };
-    let data = epoll::EventData::new_u64(number as u64);
-    epoll::add(epoll, socket, data, epoll::EventFlags::IN)
-        .map_err(|error| os("epoll_ctl", error, DESCRIPTORS))
-}
-
-fn unwatch(epoll: &OwnedFd, endpoint: &Endpoint) {
-    if let Some(socket) = endpoint.side.socket() {
-        let _ = epoll::delete(epoll, socket);
     }
 }
 
@@ -395,8 +381,8 @@ impl Lane for VerbsLane {
                          FERROCCL_TRANSPORT=tcp",
             });
         }
-        let endpoint = Endpoint::new(*link, number, &self.port, &self.queue, &self.options)?;
-        watch(&self.epoll, &endpoint, number)?;
+        let mut endpoint = Endpoint::new(*link, number, &self.port, &self.queue, &self.options)?;
+        endpoint.side.watch(&self.epoll, number as u64)?;
         self.room -= needed;
         self.unsettled = true;
         self.endpoints.push(Some(endpoint));
