@@ -47,6 +47,20 @@ fn negative_colors_get_none_and_lonely_ranks_one_of_their_own() {
 }
 
 #[test]
+fn deadlines_may_be_endless() {
+    for transport in ["shm", "tcp"] {
+        let endless = config_with(|config| {
+            config.transport = transport.to_owned();
+            (config.timeout, config.join_timeout) = (Duration::MAX, Duration::MAX);
+        });
+        ranks_with(2, endless, |c| {
+            let mut part = c.split(0, 0).unwrap().unwrap();
+            assert_eq!(members(&mut part, c.rank()), [0, 1]);
+        });
+    }
+}
+
+#[test]
 fn splits_nest_and_outlive_their_parents() {
     let listed = ranks(4, |c| {
         let rank = c.rank();

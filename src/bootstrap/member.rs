@@ -198,7 +198,7 @@ fn converse(
     deadline: Deadline,
     join: &Join,
 ) -> Result<Option<Result<Reply, MemberJoinError>>, Setback> {
-    let grace = Deadline::after(deadline.left() + GRACE);
+    let grace = Deadline::after(deadline.left().saturating_add(GRACE));
     let stranger = Deadline::after(CONNECT_MAX * 2);
     let mut outbox = Vec::new();
     let mut buffer = [0; 4096];

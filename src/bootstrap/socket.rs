@@ -89,7 +89,7 @@ pub(crate) fn wait(fds: &[(BorrowedFd<'_>, PollFlags)], timeout: Duration) -> Ve
     let mut polled: Vec<_> =
         fds.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
     // Rounded up: a timeout that ends a moment too early would make the caller spin.
-    let timeout = Timespec::try_from(timeout + Duration::from_micros(100));
+    let timeout = Timespec::try_from(timeout.saturating_add(Duration::from_micros(100)));
     match poll(&mut polled, timeout.ok().as_ref()) {
         Ok(_) => polled.iter().map(|fd| !fd.revents().is_empty()).collect(),
         Err(error) => {
