@@ -263,14 +263,19 @@ fn the_network_is_looked_at_where_there_is_one() {
     assert!(table.contains("all_reduce ranks=4 hosts=4 bytes=1024: "), "{table}");
 }
 
-/// A measurement ignores a table of another machine, and writes one line for a collective that is
-/// named twice.
+/// A measurement ignores a table of another machine, and writes one line per size for a collective
+/// that is named twice. Without a file, the whole table goes to standard output, and what is
+/// printed about it to standard error.
 #[test]
 fn measuring_asks_for_nothing_that_was_measured() {
-    let arguments = "tune -g 2 -b 1k -e 1k --rounds 1 --collectives all_gather,all_gather";
+    let arguments = "tune -g 2 -b 1k -e 4k --rounds 1 --collectives all_gather,all_gather";
     let Output { status, stdout, stderr } = with("machine an abacus", arguments);
     assert!(status.success(), "{}", text(&stderr));
-    assert_eq!(text(&stdout).matches("all_gather ranks=2").count(), 1);
+    let table = text(&stdout);
+    assert_eq!(table.matches("all_gather ranks=2").count(), 2);
+    assert_eq!(table.matches("\nmodel ").count(), 1, "{table}");
+    let printed = text(&stderr);
+    assert!(!table.contains("Predicted by") && printed.contains("Predicted by"), "{printed}");
 }
 
 #[test]

@@ -191,11 +191,14 @@ fn run(arguments: &Tune) -> Result<ExitCode, Failure> {
     let Some(outcome) = measure(&wanted, config, to)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    // Without a file, the fit's accuracy is not printed, so no model is fitted.
-    let modelled = if out.is_some() { outcome.modelled()? } else { None };
+    let modelled = outcome.modelled()?;
     write(out, &outcome.table(modelled.as_ref().map(|(model, _)| *model)))?;
     if let Some((_, text)) = modelled {
-        let _ = write!(std::io::stdout(), "{text}");
+        // Standard output gets either the table or what is printed about it.
+        let _ = match out {
+            Some(_) => write!(std::io::stdout(), "{text}"),
+            None => write!(std::io::stderr(), "{text}"),
+        };
     }
     Ok(ExitCode::SUCCESS)
 }
