@@ -14,7 +14,7 @@ struct Crossing {
     /// Sending and receiving host.
     from: u32,
     to: u32,
-    /// Blocks that determine the lengths of the message's parts.
+    /// Parts that the message carries, by their numbers in the layout.
     parts: Vec<u32>,
     elements: usize,
 }

@@ -7,7 +7,7 @@ use crate::number::Number;
 
 /// The elements that one turn of a loop reads and writes: one element, or a few neighbours at once.
 pub(crate) trait Unit: 'static {
-    /// The bits in memory, at any address.
+    /// Form of the unit in memory. A loop reads and writes it unaligned.
     type Raw: Copy + 'static;
     /// The type in which the unit is reduced.
     type Acc: Number;

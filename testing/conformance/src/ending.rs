@@ -212,7 +212,7 @@ fn withdrawn(fixture: &dyn Fixture) -> Outcome {
     }
     let bytes = BYTES.min(caps.message_bytes_max);
     let text = pattern(1, bytes);
-    // Deregisters the shared memory, or the memory that the put was redirected to.
+    // Deregisters the memory that the put names or, if `elsewhere`, that it was redirected to.
     for (elsewhere, polls) in (0..6).flat_map(|polls| [(false, polls), (true, polls)]) {
         if elsewhere && !caps.redirects {
             continue;

@@ -25,7 +25,7 @@ pub(crate) unsafe extern "C" fn listen_v10(
     handle: *mut c_void,
     comm: *mut *mut c_void,
 ) -> NcclResult {
-    // SAFETY: the caller has 128 bytes for the handle, and wants the communicator there.
+    // SAFETY: the caller guarantees 128 bytes at `handle`, and a pointer at `comm`.
     entry(|plugin| unsafe { listen_anywhere(plugin, device, handle, comm) })
 }
 
@@ -36,7 +36,7 @@ pub(crate) unsafe extern "C" fn connect_v10(
     comm: *mut *mut c_void,
     device_handle: *mut *mut DeviceHandle,
 ) -> NcclResult {
-    // SAFETY: the caller has a handle, and wants the communicator and its device handle there.
+    // SAFETY: the caller guarantees a handle, and pointers at `comm` and `device_handle`.
     entry(|plugin| unsafe { connect_anywhere(plugin, device, handle, comm, device_handle) })
 }
 
@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C" fn connect_v9(
     comm: *mut *mut c_void,
     device_handle: *mut *mut DeviceHandle,
 ) -> NcclResult {
-    // SAFETY: the caller has a handle, and wants the communicator and its device handle there.
+    // SAFETY: the caller guarantees a handle, and pointers at `comm` and `device_handle`.
     entry(|plugin| unsafe { connect_anywhere(plugin, device, handle, comm, device_handle) })
 }
 
@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C" fn isend_v9(
     registration: *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult {
-    // SAFETY: as the caller's.
+    // SAFETY: the caller guarantees what the newest version requires.
     unsafe { isend(comm, data, bytes, tag, registration, null_mut(), request) }
 }
 
@@ -71,7 +71,7 @@ pub(crate) unsafe extern "C" fn isend_v8(
     request: *mut *mut c_void,
 ) -> NcclResult {
     let Ok(bytes) = usize::try_from(bytes) else { return NcclResult::INVALID_ARGUMENT };
-    // SAFETY: as the caller's.
+    // SAFETY: the caller guarantees what the newest version requires.
     unsafe { isend(comm, data, bytes, tag, registration, null_mut(), request) }
 }
 
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn irecv_v9(
     registrations: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult {
-    // SAFETY: as the caller's.
+    // SAFETY: the caller guarantees what the newest version requires.
     unsafe { irecv(comm, count, data, bytes, tags, registrations, null_mut(), request) }
 }
 
@@ -107,6 +107,6 @@ pub(crate) unsafe extern "C" fn irecv_v8(
         *wide = bytes;
     }
     let bytes = wide.as_mut_ptr();
-    // SAFETY: as the caller's.
+    // SAFETY: the caller guarantees what the newest version requires.
     unsafe { irecv(comm, count, data, bytes, tags, registrations, null_mut(), request) }
 }

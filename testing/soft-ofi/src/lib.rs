@@ -2,8 +2,8 @@
 //! They do things that real providers do seldom or never: packets overtake each other, requests
 //! complete late, queues stay full for seconds, and messages are lost silently.
 //!
-//! [`functions`] is a table like the library's. It lists a [`SoftProvider`] until the provider is
-//! dropped. Requests travel when a completion queue of the provider is read, or by themselves. A
+//! [`functions`] is a table like the library's. Its `fi_getinfo` lists a [`SoftProvider`] until the
+//! provider is dropped. Requests travel when a completion queue of the provider is read, or by themselves. A
 //! seed draws the request that makes progress, and its packet. Each packet of a write checks the
 //! key anew, as a device does. No order is kept, not even between the packets of one write.
 
@@ -166,7 +166,7 @@ impl SoftProvider {
         network::lock().events_held(self.id)
     }
 
-    /// Puts the provider into a condition, until the next call.
+    /// Puts the provider into a condition, until this function is called again.
     pub fn set(&self, condition: Condition) {
         network::lock().with_provider(self.id, |provider| provider.condition = condition);
     }

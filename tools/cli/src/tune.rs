@@ -60,7 +60,7 @@ pub(crate) struct Tune {
     /// Number of hosts, with --predict
     #[arg(long, default_value_t = 1, requires = "predict")]
     hosts: u32,
-    /// Table that predictions are made from and added to
+    /// Table with the model; the table of --out is this one and the predictions
     #[arg(long, value_name = "FILE", requires = "predict")]
     table: Option<PathBuf>,
     /// File of the table; standard output if not given

@@ -32,8 +32,8 @@ fn let_in(ranks: u32) -> (Roster, Vec<Referral>, usize) {
     (roster, members.iter().map(referred).collect(), sent)
 }
 
-/// Asks a rank that has the roster for the members. Returns the members, if they come, and the
-/// number of bytes that were sent to tell them.
+/// Asks a rank for the list of members. Returns the members, if they come, and the number of bytes
+/// that the rank has sent.
 fn ask(elder: &mut Control, ranks: u32) -> (Option<Vec<Member>>, usize) {
     let mut caller = MemberJoin::fetch(secret(), ranks, [6; 32]);
     let connection = elder.accepted([7; 32], at(0));

@@ -350,7 +350,7 @@ pub struct fid_mr {
     pub key: u64,
 }
 
-/// Memory of an accelerator that the kernel shares as a file, from version 1.20 on.
+/// Memory of an accelerator, as a file of the kernel (DMA-BUF). libfabric has this since 1.20.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fi_mr_dmabuf {

@@ -1,7 +1,7 @@
 //! Links between two processes: one connection or several, made anew when they break.
 //!
-//! The side that connects dials again; the side that listens keeps its gate open while a link
-//! lives, even after its listener is dropped.
+//! The side that has connected dials again. The other side goes on accepting connections while a
+//! link lives, even after the [`LinkListener`] is dropped.
 
 mod acceptor;
 mod broken;

@@ -52,8 +52,8 @@ fn what_was_changed_on_the_way_is_not_taken_in_but_sent_again() {
     }
 }
 
-/// Connects until the listener rejects and the connecting side fails. Returns that side's error.
-/// Panics if a connection is admitted.
+/// Connects once, to a listener that must reject. Returns the error of the connecting side, once
+/// the listener has counted the rejection. Panics if the connection is admitted.
 fn refused(way: &Address, mut listener: Box<dyn Listener>, tls: bool) -> TransportError {
     let connecting = device(1, Duration::from_secs(1), tls);
     let by = now() + Duration::from_secs(10);

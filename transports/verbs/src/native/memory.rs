@@ -25,7 +25,7 @@ pub(crate) struct Memory {
 
 struct Handle(NonNull<ibv_mr>);
 
-// SAFETY: the library locks what its threads share.
+// SAFETY: libibverbs may be called from any thread.
 unsafe impl Send for Handle {}
 
 /// Bytes of registered memory.
