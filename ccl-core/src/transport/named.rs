@@ -125,7 +125,9 @@ impl<T: Clone, R: Imported> MemoryTable<T, R> {
     fn remembered(&self, at: usize, slice: LocalSlice) -> Result<Slice<'_, T>, TransportError> {
         let LocalSlice { key, offset, bytes } = slice;
         let found = self.local.get(at).filter(|(known, _)| *known == key);
-        let (_, registration) = found.ok_or(TransportError::UnknownMemory(key))?;
+        let Some((_, registration)) = found else {
+            return Err(TransportError::UnknownMemory(key));
+        };
         let there = registration.region.bytes();
         if offset.checked_add(bytes).is_none_or(|end| end > there) {
             let (memory, room) = ("the registered memory", there as u64);

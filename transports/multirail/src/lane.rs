@@ -117,8 +117,10 @@ impl RailsLane {
     }
 
     fn link(&mut self, EndpointId(number): EndpointId) -> Result<&mut Link, TransportError> {
-        let found = self.links.get_mut(number as usize).and_then(Option::as_mut);
-        found.ok_or(TransportError::UnknownEndpoint(EndpointId(number)))
+        match self.links.get_mut(number as usize) {
+            Some(Some(link)) => Ok(link),
+            _ => Err(TransportError::UnknownEndpoint(EndpointId(number))),
+        }
     }
 
     fn route(&mut self, lane: usize, EndpointId(number): EndpointId, to: Route) {
@@ -138,8 +140,9 @@ impl RailsLane {
         let WorkRequest::Put { endpoint, is_control, .. } = *request;
         let RailsLane { memory, links, batches, with, .. } = self;
         let resolved = memory.resolve(request)?;
-        let found = links.get_mut(endpoint.0 as usize).and_then(Option::as_mut);
-        let link = found.ok_or(TransportError::UnknownEndpoint(endpoint))?;
+        let Some(Some(link)) = links.get_mut(endpoint.0 as usize) else {
+            return Err(TransportError::UnknownEndpoint(endpoint));
+        };
         if link.lost {
             // A put to a lost peer is accepted and never completes.
             return Ok(true);
@@ -808,10 +811,13 @@ impl Lane for RailsLane {
         // A rail may have failed meanwhile; its puts then go over the others.
         let now = ccl_clock::now();
         let again = self.advance(now);
-        let links = self.links.iter().enumerate();
-        let waiting = links.filter(|(_, link)| link.as_ref().is_some_and(Link::has_untaken));
-        let waiting: Vec<usize> = waiting.map(|(number, _)| number).collect();
         let only = only.map(|only| only.0 as usize);
+        let mut waiting = Vec::new();
+        for (number, link) in self.links.iter_mut().enumerate() {
+            let Some(link) = link else { continue };
+            link.is_leaving |= only.is_none_or(|only| only == number);
+            waiting.extend((link.is_leaving && link.has_untaken()).then_some(number));
+        }
         self.farewell.is_over(now, FAREWELL, &waiting, only) && is_over && !again
     }
 

@@ -134,6 +134,8 @@ pub(crate) struct Link {
     imports: Vec<Import>,
     /// Numbers of imports that the user has given up.
     pub(crate) forgotten: Vec<u32>,
+    /// True once the wait for the end of the link has begun.
+    pub(crate) is_leaving: bool,
     pub(crate) lost: bool,
 }
 
@@ -166,6 +168,7 @@ impl Link {
             shares_checked: SHARES_STEP,
             imports: Vec::new(),
             forgotten: Vec::new(),
+            is_leaving: false,
             lost: false,
         }
     }

@@ -144,7 +144,12 @@ impl Groups {
         }
         // The turn may stem from a striping with more queue pairs.
         let turn = if group.turn < count { group.turn } else { 0 };
-        let at = if parts > 1 {
+        // Puts whose bytes the device takes at once stay on one queue pair: they take too little
+        // time for several to help, and a change costs more than it gains.
+        let is_inline = queue_pairs[turn].is_inline(bytes);
+        let at = if parts == 1 && is_inline && queue_pairs[turn].has_room() {
+            turn
+        } else if parts > 1 {
             (0..parts).all(|part| queue_pairs[(turn + part) % count].has_room()).then_some(turn)?
         } else {
             let mut free = (turn..count).chain(0..turn).filter(|at| queue_pairs[*at].has_room());
@@ -153,9 +158,7 @@ impl Groups {
                 Order::RoundRobin | Order::Split => free.next()?,
             }
         };
-        // Puts whose bytes the device takes at once stay on one queue pair: they take too little
-        // time for several to help, and a change costs more than it gains.
-        let next = if queue_pairs[at].is_inline(bytes) { at } else { at + parts };
+        let next = if is_inline { at } else { at + parts };
         group.turn = if next < count { next } else { next - count };
         Some(Selection { first, count, at, parts, part_bytes })
     }

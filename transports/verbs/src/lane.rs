@@ -131,8 +131,10 @@ impl VerbsLane {
     }
 
     fn endpoint(&mut self, id: EndpointId) -> Result<&mut Endpoint, TransportError> {
-        let found = self.endpoints.get_mut(id.0 as usize).and_then(Option::as_mut);
-        found.ok_or(TransportError::UnknownEndpoint(id))
+        match self.endpoints.get_mut(id.0 as usize) {
+            Some(Some(endpoint)) => Ok(endpoint),
+            _ => Err(TransportError::UnknownEndpoint(id)),
+        }
     }
 
     /// Takes one put. Returns false if the endpoint takes no more.
