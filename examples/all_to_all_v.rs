@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use ferroccl::communicator::Blocks;
 use ferroccl::{Error, Reduction};
 
-/// Returns the first element of each block, if blocks follow each other.
+/// Returns the index at which each block starts, for blocks that follow each other without gaps.
 fn starts(counts: &[usize]) -> Vec<usize> {
     let add = |sum: &mut usize, count: &usize| Some(std::mem::replace(sum, *sum + count));
     counts.iter().scan(0, add).collect()

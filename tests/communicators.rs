@@ -5,7 +5,7 @@ use ccl_harness::{config, config_with, joining, ranks, ranks_with};
 use ferroccl::{Communicator, Reduction};
 use std::time::{Duration, Instant};
 
-/// Gathers `rank`, a rank in another communicator, from each member of `of`.
+/// Returns the `rank` that each member of `of` passes, in the order of their ranks in `of`.
 fn members(of: &mut Communicator, rank: u32) -> Vec<u32> {
     let mut all = vec![0; of.ranks() as usize];
     of.all_gather(&[rank], &mut all).unwrap();
@@ -142,7 +142,7 @@ fn memory_that_cannot_be_had_is_an_error_for_all_and_harms_nothing() {
         let large = c.alloc::<u8>(1 << 46).unwrap_err().to_string();
         let error = c.alloc::<u8>(1 << 46).unwrap_err();
         assert!(error.is_harmless(), "{error:?}");
-        // Far more often than a socket has room for memory that nobody takes.
+        // The descriptors of 500 failed calls would fill a socket if peers did not receive them.
         for _ in 0..500 {
             c.alloc::<u8>(100 + c.rank() as usize).unwrap_err();
         }
@@ -239,7 +239,7 @@ fn communicators_come_and_go() {
     });
 }
 
-/// Dropped memory is released: descriptors and mappings do not accumulate.
+/// Dropped memory is released: file descriptors do not accumulate.
 #[test]
 fn memory_that_is_dropped_is_given_back() {
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();

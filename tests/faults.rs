@@ -43,7 +43,7 @@ fn work() -> Result<(), Error> {
     Ok(())
 }
 
-/// Starts ranks as `-g 4` does. Each of them runs [`work`].
+/// Starts four ranks as `-g 4` of a perf program does. Each of them runs [`work`].
 #[expect(clippy::exit, reason = "the launcher's status is that of its ranks")]
 fn launched() -> Result<(), Error> {
     if std::env::var_os("FERROCCL_RANK").is_some() {

@@ -18,11 +18,11 @@ fn plugin() -> PathBuf {
     plugin
 }
 
-/// Runs `ferroccl netcheck` on the plugin, which checks the points of NCCL's contract one by one.
+/// Runs `ferroccl netcheck`, which checks the points of NCCL's contract one by one, on the plugin.
 /// No point may fail. Apart from [`HOST_ONLY`], exactly the points in `skipped` must be skipped.
 ///
-/// The default time limit of a point is longer than usual, because other tests run at the same
-/// time.
+/// `--timeout` is 60 s unless `arguments` has it: more than the default of `ferroccl netcheck`,
+/// because other tests run at the same time.
 pub(crate) fn keeps_the_contract(arguments: &[&str], variables: &[(&str, &str)], skipped: &[&str]) {
     let mut command = Command::new(ccl_harness::command::program());
     command.arg("netcheck").arg(plugin()).args(arguments);

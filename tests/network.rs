@@ -357,7 +357,8 @@ fn netns_netem_of_a_long_way_is_made_up_for() {
     }
 }
 
-/// Four hosts whose halves share one link: all ranks detect and report that the link is shared.
+/// Four hosts in two halves, with one link between the halves: all ranks detect and report that the
+/// link is shared.
 #[test]
 fn netns_of_an_oversubscribed_network_is_measured() {
     let Some(network) = Network::tapered(4, 100) else { return };

@@ -419,8 +419,8 @@ fn a_request_that_a_provider_fails_goes_over_the_other_rail_and_its_own_comes_ba
 }
 
 /// Puts of the side whose completion queue fails go over the other rail. The peer has no puts in
-/// flight: the device would acknowledge them, but only the failed queue would report them, and
-/// their loss would end the link.
+/// flight when the queue fails: the failing side's device would acknowledge them to the peer, but
+/// only the queue that cannot be read would report them. Such a loss would end the link.
 #[test]
 fn a_provider_whose_queue_cannot_be_read_is_out_and_the_other_goes_on() {
     for side in [0, 1] {

@@ -289,7 +289,7 @@ fn invitations_that_do_not_fit_are_refused() {
         assert!(error.contains("at least one"), "{error}");
         let error = c.invite(1 + c.rank()).unwrap_err().to_string();
         assert!(error.contains("another number of newcomers"), "{error}");
-        // A communicator of fewer ranks, and one of the same.
+        // A communicator of fewer ranks, and one of the same ranks.
         for color in [i64::from(c.rank()), 0] {
             let invitation = c.invite(1).unwrap();
             let mut other = c.split(color, 0).unwrap().unwrap();

@@ -25,7 +25,7 @@ pub(crate) const CASES: &[Case] = &[
 const LONG: Duration = Duration::from_secs(100);
 /// Promised time after a death within which all other ranks have ended their calls.
 const ENDED: Duration = Duration::from_secs(5);
-/// Variable with the behaviour of a rank after its first call has failed; see [`after_failure`].
+/// Variable with the behaviour of a rank; see [`after_failure`] and [`agree`].
 const ROLE: &str = "FERROCCL_TEST_ROLE";
 /// Variable with the number of elements of a call and the number of calls after the last failure.
 const WORK: &str = "FERROCCL_TEST_WORK";

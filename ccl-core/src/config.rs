@@ -119,8 +119,8 @@ crate::tunables! {
              known, 2 to 16. Alike on all hosts.";
         net_slot_bytes: Bytes = Bytes(16 << 10), "FERROCCL_NET_SLOT_BYTES", None, false,
             "Within NCCL: payload of a slot. Messages up to this length do not wait for their \
-             receive. Over TCP, which makes room for such messages only when they arrive, this \
-             holds up to 64 times the length, at most 1 MiB. Alike on all hosts.";
+             receive. Over TCP, which makes room for such messages only when they arrive, the \
+             same holds up to 64 times this length, at most 1 MiB. Alike on all hosts.";
         net_warn_after: Duration = Duration::from_secs(60), "FERROCCL_NET_WARN_AFTER", None, false,
             "Within NCCL: when a transfer makes no progress for this long, NCCL's log names it and \
              says whether other transfers of its connection make progress.";
@@ -161,7 +161,7 @@ crate::tunables! {
             "What is logged to stderr: error, warn, info, debug, trace, or a filter such as \
              ferroccl=debug.";
         .. transport_settings: TransportSettings,
-            "What is set of the transports' own tunables.";
+            "Values of the transports' own tunables that are set.";
     }
 }
 

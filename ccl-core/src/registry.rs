@@ -29,9 +29,10 @@ pub struct Setup {
     pub one_connection: bool,
     /// The longest time that the link of a port may be down before its connections count as lost.
     pub link_within: Duration,
-    /// The longest time for which a peer that can be reached may not answer before its connections
-    /// count as lost. A rank that computes polls nothing. Where dead ranks are found in another
-    /// way, as by the control plane, this can be as long as any computation.
+    /// The longest time, after a break, for which a peer that can be reached may stay silent before
+    /// its connections count as lost. A rank that computes does not poll, so it does not answer.
+    /// Where dead ranks are found in another way, as by the control plane, this can be as long as
+    /// any computation.
     pub silent_within: Duration,
 }
 
@@ -92,7 +93,8 @@ pub struct TransportKind {
     pub names_devices: fn(&Config) -> bool,
     /// Function that makes the transport.
     pub make: Make,
-    /// Function that returns a listener's address with one location fewer; none for the last one.
+    /// Function that returns a listener's address without its last location; none if that is the
+    /// only one.
     pub fewer_locations: fn(&Address) -> Option<Address>,
 }
 

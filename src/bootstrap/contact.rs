@@ -57,7 +57,7 @@ pub(super) fn of_member(
     Ok((listener, Contact::new(None, port)))
 }
 
-/// Returns the address of a control port for a rank that reaches rank 0 at `root`.
+/// Returns the address of a control port, as seen from a rank that reaches rank 0 at `root`.
 pub(super) fn address(contact: &Contact, root: SocketAddr) -> SocketAddr {
     let mut address = root;
     if let Some(ip) = contact.ip() {

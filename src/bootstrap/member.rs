@@ -1,5 +1,6 @@
 //! Joining at every rank but 0. The rank tries to reach rank 0 until rank 0 answers or the deadline
-//! passes. Rank 0 names elder ranks, which the rank asks for the roster in turn until one answers.
+//! passes. Rank 0 names the elders of the rank: ranks that get the roster earlier. The rank asks
+//! them for the roster in turn until one answers.
 
 use super::resolve::{is_loopback_name, resolve};
 use super::socket::{self, Deadline, Got, advice, random_bytes};

@@ -229,7 +229,8 @@ pub enum BootstrapError {
         /// Advice on what to do.
         advice: &'static str,
     },
-    /// Rank 0 let this rank in, but no elder rank sent the list of members.
+    /// Rank 0 let this rank in, but no elder (a rank that gets the list of members earlier) sent
+    /// the list.
     #[error(
         "rank {rank} was let in, but no rank sent it the list of members within {waited_ms} ms; \
          the last one asked, rank {elder} at {address}: {last}; {advice}"

@@ -214,7 +214,7 @@ impl Driver {
         self.connections.retain(|_, connection| {
             let written = socket::write(&connection.stream, &connection.outbox);
             connection.outbox.drain(..written);
-            // A refused stranger gets one chance to take its few bytes.
+            // A closing connection is dropped even if the socket did not accept all bytes.
             !connection.closing
         });
     }

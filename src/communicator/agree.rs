@@ -12,8 +12,8 @@ use crate::bootstrap::{FailureReason, NoVerdict, Verdict, VerdictError};
 /// Longest wait of a failing call for the agreement of the survivors. The agreement needs a few
 /// messages, and a second failure may delay it.
 const AGREEMENT: Duration = Duration::from_secs(1);
-/// Longest wait for the control plane's report on a lost connection. A rank reports the failed peer
-/// before it ends, but this rank's data path may see the loss sooner.
+/// Longest wait for the control plane's report on a lost connection. A rank that ends because of a
+/// failed peer reports that peer first, but this rank's data path may see the loss sooner.
 pub(super) const FAILURE_WITHIN: Duration = Duration::from_millis(200);
 
 /// Text for the awaited rank, in errors that name none.

@@ -242,8 +242,8 @@ mod tests {
         assert_eq!(more_flows(&config, &config), None);
     }
 
-    /// Checks that a link keeps its channels and slots however many hosts there are, and that
-    /// shorter slots are logged.
+    /// Checks that a link keeps its channels and slots with up to 512 hosts, and that shorter or
+    /// fewer slots are logged.
     #[test]
     fn many_hosts_do_not_halve_a_link_in_silence() {
         let mut config = Config::default();

@@ -29,14 +29,14 @@ struct Choice {
     key: i64,
 }
 
-/// Arguments and addresses of a rank when newcomers are invited.
+/// Arguments of a rank when newcomers are invited, and the hosts of rank 0 that the rank knows.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Invite {
     /// Port at which the rank listens for newcomers; zero unless it is rank 0 and can listen.
     port: u16,
     /// Number of newcomers.
     added: u32,
-    /// Addresses of the rank's host.
+    /// Hosts at which rank 0 can be reached, as far as the rank knows.
     hosts: Vec<String>,
 }
 
@@ -269,7 +269,7 @@ impl Communicator {
         let (give_up, secret) = (how.give_up.clone(), how.id.secret.clone());
         let met = give_up.check(how.rank).and_then(|()| meet(how));
         let (control, linked) = met.map_err(|error| {
-            // Members that fail or abort hang up. The others may see that before the reason
+            // A member that fails or aborts hangs up. The others may see that before the reason
             // arrives.
             from.await_failure(FAILURE_WITHIN);
             Attempt { error: error.into(), control: None }

@@ -50,8 +50,8 @@ pub struct Explanation {
     /// The reason for the transport between hosts, if `auto` chose it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transport_reason: Option<String>,
-    /// RDMA devices of this rank: address, packets, and the traffic class of credits and CTS, with
-    /// its reason. Empty without a communicator.
+    /// RDMA devices of this rank: address, packet size, and the traffic class of credits and CTS,
+    /// with the reason for that class. Empty without a communicator.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<String>,
     /// Distribution of messages over the queue pairs of a link, and the rule that sets it; none

@@ -27,7 +27,7 @@ pub struct Request<B> {
     buffers: PhantomData<B>,
 }
 
-/// State of a call that was started.
+/// State of a request's call.
 #[derive(Debug)]
 enum State {
     Queued(Running),
@@ -156,7 +156,7 @@ impl Communicator {
         Ok(pending.is_none_or(|pending| matches!(pending.state, State::Ended(_))))
     }
 
-    /// Waits until a call has ended and returns its buffers. Calls that were started before it end
+    /// Waits until a call has ended and returns its buffers. Calls that were started earlier end
     /// first. If nothing moves for `timeout`, the communicator breaks, as after any other deadline:
     /// a collective cannot be taken back from the other ranks. [`Communicator::test`] checks
     /// without that risk.

@@ -187,8 +187,8 @@ impl Wiring {
         }
     }
 
-    /// Makes this rank's memory, and a key to it for each peer; returns the keys that were made
-    /// even after a failure.
+    /// Makes this rank's memory, and a key to it for each peer. Also after a failure, returns the
+    /// keys that were made.
     fn make(
         &mut self,
         bytes: usize,
@@ -249,7 +249,8 @@ impl Wiring {
 }
 
 impl Local {
-    /// Adds a key to this rank's memory for each peer on its host, by rank.
+    /// Makes a key to this rank's memory for each peer on its host, and appends the keys to `keys`
+    /// by rank.
     fn share(&mut self, key: MrKey, keys: &mut Vec<Option<RemoteKey>>) -> Result<(), Error> {
         for to in &self.endpoints {
             keys.push(to.map(|to| self.lane.share(to, key)).transpose()?);

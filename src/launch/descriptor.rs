@@ -32,7 +32,8 @@ pub(super) fn adopt(fd: i32) -> Result<OwnedFd, DescriptorError> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Makes the child die with this process, and lets it inherit `inherited` under its number.
+/// Makes the child die with this process. The child inherits `inherited` under the same descriptor
+/// number.
 pub(super) fn tie(command: &mut Command, inherited: Option<OwnedFd>) {
     let parent = getpid();
     // SAFETY: between fork and exec, `bind_child` makes three system calls through rustix, which

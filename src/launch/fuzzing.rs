@@ -115,8 +115,8 @@ pub fn environment(data: &[u8]) {
     // Two kinds of secrets are not checked: short ones, which match by chance, and those that are
     // part of another variable's value.
     let is_secret = |name: &str| name == "FERROCCL_SECRET";
-    // Errors escape control characters, so an escaped value may contain the secret where the plain
-    // one does not: `\0` adds a digit.
+    // Errors escape control characters, and an escaped value may contain a secret that the plain
+    // value does not: NUL becomes `\0`, which contains a digit.
     let tells =
         |value: &str, text: &str| value.contains(text) || format!("{value:?}").contains(text);
     let told =

@@ -1,4 +1,4 @@
-//! Local ranks that this process starts, as `-g N` does.
+//! Local ranks that this process starts, for example for `-g N` of the perf programs.
 
 use super::LaunchError;
 use super::descriptor::tie;
@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 
 /// Largest number of ranks that are started on one host.
 pub const LOCAL_RANKS_MAX: u32 = 512;
-/// Time that the other ranks have to end by themselves, with errors of their own.
+/// Time after a rank has ended badly in which the other ranks can end by themselves, with errors of
+/// their own.
 const GRACE: Duration = Duration::from_secs(5);
 /// Time between SIGTERM and SIGKILL.
 const LAST_GRACE: Duration = Duration::from_secs(2);
@@ -49,8 +50,8 @@ pub struct LocalExit {
 /// others is shown by line, with the rank in front. The ranks get the variables that transports ask
 /// for ([`TransportKind::rank_environment`](ccl_core::registry::TransportKind::rank_environment)),
 /// unless these are set. If a rank ends badly, the others have 5 s to end by themselves, then they
-/// are ended. All die with this process, however it dies. Call this function on a thread that
-/// outlives the call, such as the main thread.
+/// are ended. The kernel kills all ranks when the thread that called this function ends, and so
+/// when this process dies, however it dies.
 ///
 /// # Errors
 /// The number of ranks is out of range, or the program cannot be started; then none is left
@@ -282,7 +283,8 @@ mod tests {
         group
     }
 
-    /// Starts shells and waits until all have ended, as a launcher on a busy host sees them.
+    /// Starts shells and waits until all have ended. A launcher on a busy host may find in the same
+    /// way that all have ended at once.
     fn ended(scripts: &[&str]) -> Group {
         let group = shells(scripts);
         for one in &group.running {

@@ -82,7 +82,8 @@ fn is_own_user(stream: &UnixStream) -> bool {
     socket_peercred(stream).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
 }
 
-/// Asks rank 0 for the unique id until rank 0 answers; the side of every other rank.
+/// Asks rank 0 for the unique id until rank 0 answers or the deadline passes. All ranks but rank 0
+/// call it.
 pub(super) fn ask(name: &str, deadline: Deadline) -> Result<UniqueId, LaunchError> {
     let fail = |text: String| LaunchError::LocalRendezvous { name: name.to_owned(), text };
     let address = SocketAddr::from_abstract_name(name).map_err(|error| fail(error.to_string()))?;

@@ -24,7 +24,8 @@ pub(crate) struct CallRecord {
     pub(crate) algorithm: u8,
     /// Slot fraction that the call asks for.
     pub(crate) slot_fraction: SlotFraction,
-    /// Elements of an even call; for an uneven one, a digest of the counts if all ranks know them.
+    /// Elements given to the call; where blocks have counts of their own, a digest of the counts if
+    /// all ranks know them, else 0.
     pub(crate) count: u64,
 }
 

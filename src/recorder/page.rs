@@ -5,7 +5,7 @@
 //! 128   words of the data path: number of looks for progress, current step outside operations
 //! 192   words of the control thread: times of its last sample, of the last change and look
 //! 256   ranks that the operation waits for, as a record (`ccl_memory::record`)
-//! 512   the last operations: a ring of such records, each with its progress as the last word
+//! 512   the last operations: a ring of such records, each with its progress in word 5
 //! 1536  reason why the communicator ended
 //! ```
 
@@ -47,7 +47,7 @@ pub(super) const ENTRIES: usize = 16;
 /// spare.
 pub(super) const ENTRY_WORDS: usize = 8;
 pub(super) const ENTRY_SHOWN: usize = 5;
-/// Index of an entry's progress, in folds done.
+/// Index of the word with an entry's progress, which is the number of folds done.
 pub(super) const PROGRESS: usize = 5;
 /// Progress of an operation that has ended.
 pub(super) const ENDED: u64 = u64::MAX;

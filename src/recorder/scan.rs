@@ -207,7 +207,7 @@ impl fmt::Display for Group {
 fn row(f: &mut fmt::Formatter<'_>, member: &Member, width: usize) -> fmt::Result {
     let Member { pid, stopped, snapshot, .. } = member;
     let state = if *stopped { "stopped" } else { snapshot.state };
-    // A stopped process has not changed since its own thread last sampled it.
+    // A stopped process has not changed since the last sample of its control thread.
     let since = if *stopped { snapshot.sampled_s_ago } else { snapshot.unchanged_s };
     let last = snapshot.operations.last();
     let bytes = match last {

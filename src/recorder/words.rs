@@ -1,11 +1,11 @@
-//! Text for operations and steps of a program.
+//! Text for the operations of a rank, and for its steps outside operations.
 
 use super::call::CallRecord;
 
 /// Kind of sends and receives, which are no collective.
 pub(crate) const MESSAGES: u64 = u64::MAX;
 
-/// Returns the text for an operation of the ring.
+/// Returns the text for a recorded operation.
 pub(super) fn operation(sequence: u64, kind: u64, count: u64) -> String {
     if kind == MESSAGES {
         return messages(count >> 32, count & 0xffff_ffff);
@@ -27,7 +27,7 @@ fn messages(sends: u64, recvs: u64) -> String {
     if both.is_empty() { "an empty group".to_owned() } else { both.join(" and ") }
 }
 
-/// Steps of a program that are no operations, by number from 1.
+/// Steps of a rank outside operations, by number from 1.
 const STEPS: [&str; 5] =
     ["connecting", "alloc", "split", "calls that it does not record", "invite"];
 

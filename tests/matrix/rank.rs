@@ -149,7 +149,7 @@ fn element(operation: u64, from: Rank, to: Rank, index: usize) -> u32 {
     (mixed as u32).wrapping_add((index as u32).wrapping_mul(2_654_435_761))
 }
 
-/// Makes one call with `bytes` in the larger buffer, and checks its result.
+/// Makes one call whose larger buffer has about `bytes` bytes, and checks the result.
 fn operate(
     communicator: &mut Communicator,
     collective: Collective,

@@ -12,7 +12,8 @@ use ferroccl::{Config, NetworkCheck};
 
 /// Longest record of a CTS, including the key of a device's memory.
 const RECORD_BYTES_MAX: usize = 72;
-/// Bytes of the message by which two ranks meet: its seal, its header, and one byte.
+/// Bytes of the message with which two ranks synchronize: its seal (a checksum), its header, and
+/// one byte of payload.
 const WORD: usize = 8 + 16 + 1;
 
 /// Returns the address that a device sends from.
@@ -87,7 +88,7 @@ fn packets_keep_to_the_policy_and_control_has_a_class_of_its_own() {
     );
     // The numbers of credits and CTS depend on how late each side is.
     assert!(credits + cts > 0);
-    assert_eq!(words, WORD, "the word by which they met goes by a rule of its own");
+    assert_eq!(words, WORD, "the first message goes by a rule of its own");
     assert_eq!(pairs.len(), 4, "queue pairs that carried data");
     let all: usize = pairs.values().map(|(bytes, _)| bytes).sum();
     assert!((4 * COUNT..4 * COUNT + 4096).contains(&all), "{all} bytes");
@@ -106,7 +107,7 @@ fn nothing_leaves_without_a_credit() {
     const PAUSE: Duration = Duration::from_secs(2);
     let Some((devices, _turn)) = devices() else { return };
     let config = over(&devices, |config| {
-        // Slots are twice as long between ranks on different hosts.
+        // No ranks share memory here, so slots are twice as long as configured.
         (config.slots, config.slot_bytes.0) = (SLOTS as u32, SLOT / 2);
         config.ib_policy = "qps=2".parse().unwrap();
     });

@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::devices;
 use super::faults::Down;
 
-/// Returns the bandwidth of each device's network in the topology of this machine, if it has any.
+/// Returns the bandwidth of each device's network in the topology of this machine; `None` for a
+/// device without a network.
 fn networks(devices: &[String]) -> Vec<Option<String>> {
     let mut command = Command::new(ccl_harness::command::program());
     let output = command.args(["topo", "--as", "json"]).output().unwrap();

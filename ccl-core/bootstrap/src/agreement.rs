@@ -315,7 +315,8 @@ impl Agreement {
         let cause = facts.first.clone()?;
         let survivors: Vec<_> = facts.living().collect();
         let completed = survivors.iter().filter_map(|rank| Some(promises.get(rank)?.0));
-        // An earlier verdict stays valid: these survivors have completed its operations too.
+        // The cause and the last completed operation of an earlier verdict stay valid: all these
+        // survivors have completed that operation.
         let before = facts.verdict.as_ref();
         Some(Verdict {
             epoch: self.epoch,

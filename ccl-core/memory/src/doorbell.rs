@@ -76,7 +76,8 @@ impl Doorbell {
         let before = rings.load(Ordering::Relaxed);
         sleeping.store(1, Ordering::Relaxed);
         // SeqCst: the announcement comes before the owner's last look. A ring that is already
-        // counted in `before` cannot end the sleep, but the look sees the data that it announced.
+        // counted in `before` cannot end the sleep, but the last look sees the data that was
+        // published before the ring.
         fence(order::announce());
         if !arrived() {
             (self.parking.sleep)(rings, before, at_most);

@@ -153,7 +153,7 @@ impl Region {
     ///
     /// # Safety
     ///
-    /// The word lies, aligned, inside.
+    /// The word lies inside the region and is aligned.
     #[inline]
     pub(crate) unsafe fn word32_unchecked(&self, offset: usize) -> &AtomicU32 {
         let at = self.start.as_ptr().wrapping_add(offset);
@@ -168,7 +168,7 @@ impl Region {
     ///
     /// # Safety
     ///
-    /// The word lies, aligned, inside.
+    /// The word lies inside the region and is aligned.
     #[inline]
     pub(crate) unsafe fn word64_unchecked(&self, offset: usize) -> &AtomicU64 {
         let at = self.start.as_ptr().wrapping_add(offset);
@@ -203,8 +203,8 @@ impl Region {
     /// When the bytes do not lie inside.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), RegionError> {
         let at = self.check(offset, to.len(), 1)?;
-        // SAFETY: the source lies inside the region; a peer that writes at the same time gives
-        // us torn bytes, never a reference to them.
+        // SAFETY: the source lies inside the region, and no reference to it is made. If a peer
+        // writes at the same time, the copied bytes may be torn.
         unsafe { std::ptr::copy(at.as_ptr().cast_const(), to.as_mut_ptr(), to.len()) };
         Ok(())
     }

@@ -84,8 +84,8 @@ impl Fifo {
 
     #[inline]
     fn word32(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: inside the region as above; headers are aligned to cache lines and the region
-        // to 8 bytes at least.
+        // SAFETY: inside the region as above. Headers begin at multiples of 64 bytes in the
+        // region, and `new` checked that the region is aligned to 8 bytes.
         unsafe { self.region.word32_unchecked(self.header() + offset) }
     }
 

@@ -93,7 +93,7 @@ pub(super) const fn ahead(from: u64, number: u32) -> u64 {
     (number.wrapping_sub(from as u32) & NUMBER_MASK) as u64
 }
 
-/// Returns whether this distance means that the number is old or equal.
+/// Returns whether this distance, as [`ahead`] returns it, means that `number` is `from` or older.
 pub(super) const fn behind(ahead: u64) -> bool {
     ahead == 0 || ahead > 1 << (NUMBER_BITS - 1)
 }

@@ -119,7 +119,7 @@ impl RegistrationCache {
     }
 
     pub(super) fn add(&mut self, cached: Arc<CachedMemory>) {
-        // Calls without large memory do not begin here.
+        // `begin` does this too, but calls without large memory skip it.
         self.entries.retain(|entry| !entry.cached.has_ended());
         self.entries.push(Entry { cached, used: 0 });
     }

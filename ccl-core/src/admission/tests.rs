@@ -71,7 +71,7 @@ fn seals_cover_number_header_and_payload() {
             let mut old = [0];
             region.read(at, &mut old).unwrap();
             put(at, &[old[0] ^ 1]);
-            // What an older message has left behind the payload does not count.
+            // Bytes of an older message after the payload do not count.
             let counts = at < header + HEADER_BYTES + bytes;
             assert_ne!(is_sealed(&region, header, 9), counts, "{bytes} bytes, {at}");
             put(at, &old);

@@ -156,7 +156,7 @@ pub fn predict(call: &Call<'_>, model: &Model) -> Result<Prediction, PredictErro
 }
 
 /// Returns an approximate lower bound of [`predict`], in nanoseconds: the time of the busiest port
-/// or processor. The bound needs no walk; searches for the fastest algorithm use it.
+/// or processor. The bound needs no walk; the search for the fastest protocol of a call uses it.
 ///
 /// # Errors
 ///
@@ -372,8 +372,9 @@ struct HostLoad {
     leaves: f64,
 }
 
-/// Returns the load of a host. On a large host, the root and the first and last ranks, where rings
-/// and trees differ, are counted; two ranks in the middle represent the others.
+/// Returns the load of a host. On a large host, the root and the first and last ranks are counted
+/// one by one, because their work in rings and trees differs from that of the ranks between them.
+/// Two ranks in the middle represent the other ranks.
 fn host_load(call: &Call<'_>, host: u32, model: &Model) -> Result<HostLoad, PredictError> {
     let Programs { root, hosts, .. } = call.programs;
     let size = hosts.size(host);
@@ -576,8 +577,8 @@ mod tests {
         }
     }
 
-    /// Checks that predictions are above 0.9 of the bound, so that `at_least` does not rule out the
-    /// fastest algorithm.
+    /// Checks that predictions are above 0.9 of the bound, so that `at_least` rules out the fastest
+    /// protocol only if another one is almost as fast.
     #[test]
     fn no_walk_is_faster_than_what_is_busiest() {
         let processor =

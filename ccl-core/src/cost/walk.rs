@@ -112,7 +112,7 @@ type Time = u64;
 
 /// Longest time of a single step, about five hours; longer ones are clamped.
 const PICOSECONDS_MAX: Time = 1 << 54;
-/// Largest number of slots that are modelled; no link has more messages under way at once.
+/// Largest number of slots of a link in the model; further slots of a link are left out.
 const SLOTS_MAX: u32 = 1 << 12;
 
 fn picoseconds(ns: f64) -> Time {

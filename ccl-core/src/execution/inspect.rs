@@ -22,7 +22,7 @@ pub struct StrandPosition {
     pub strand: u32,
     /// The channel.
     pub channel: u32,
-    /// The chunk that it works on.
+    /// The chunk that the strand works on.
     pub chunk: usize,
     /// The next step.
     pub at: NextStep,

@@ -49,7 +49,8 @@ pub struct Task<'a> {
     pub strand: u32,
     /// True if the result is complete.
     pub last: bool,
-    /// True if the message may be placed in its memory before its turn ([`Ports::prepost`]).
+    /// True if the message that the task reads may be placed in the output before the task's turn
+    /// ([`Ports::prepost`]).
     pub early: bool,
 }
 
@@ -84,7 +85,7 @@ pub trait Ports {
         false
     }
     /// Preposts the link's next message that is not preposted yet. A task is given if it only moves
-    /// the message to memory that nothing uses before, so ports may place the message there
+    /// the message to memory that no earlier step uses, so ports may place the message there
     /// directly.
     fn prepost(&mut self, _link: Link, _task: Option<(&Task<'_>, Message)>) {}
     /// Returns whether any message on its way is read from the caller's memory.
@@ -150,7 +151,7 @@ struct StrandState {
     scout: (u32, usize),
 }
 
-/// One run of a program, on all channels.
+/// State machine that runs a program on all channels, once per start.
 #[derive(Debug)]
 pub struct Execution {
     program: Arc<Program>,

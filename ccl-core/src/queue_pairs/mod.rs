@@ -55,7 +55,7 @@ pub struct Striping {
     pub in_flight: u32,
     /// Largest number of bytes under way from a port, over all its links; a message that would
     /// exceed this limit waits. Each communicator may always have its share of the budget under
-    /// way, regardless of other communicators. While a message waits for a small budget, messages
+    /// way, regardless of other communicators. While a message with a small budget waits, messages
     /// of the same communicator with a larger budget wait behind it.
     pub budget_bytes: usize,
     /// Traffic class of the queue pairs; `None` for the transport's own.

@@ -60,7 +60,7 @@ impl Layout {
     }
 
     /// Sets this to the result of [`Layout::vector`]. Allocates only if this layout held fewer
-    /// blocks, or even ones. Returns whether the layout changed.
+    /// blocks, or was even ([`Layout::even`]). Returns whether the layout changed.
     pub fn set_vector(
         &mut self,
         counts: &[usize],

@@ -109,7 +109,8 @@ pub struct Change {
     pub old: Measured,
     /// Fastest variant of the newer table.
     pub new: Measured,
-    /// True if the newer time exceeds the older by more than the allowed part plus both deviations.
+    /// True if the newer time exceeds the older by more than the allowed fraction of the older time
+    /// plus both deviations ([`Tuning::changes`]).
     pub is_slower: bool,
 }
 

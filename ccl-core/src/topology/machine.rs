@@ -112,7 +112,7 @@ pub struct Machine {
 }
 
 /// Class of the connection between two parts, nearest first: the classes of `nvidia-smi topo -m`,
-/// and two of this library.
+/// and XG#, SHM and NET.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// X: no connection, both are the same part.

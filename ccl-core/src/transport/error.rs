@@ -122,7 +122,7 @@ pub enum TransportError {
     /// Memory of a peer cannot be mapped, only written by puts.
     #[error("memory of {peer} cannot be mapped; put into it, as the device's capabilities say")]
     NotMapped {
-        /// Address of the peer, or its kind.
+        /// Address of the peer, or a description such as `another host`.
         peer: String,
     },
     /// A request reaches beyond the memory that it names.

@@ -141,7 +141,8 @@ pub struct Address(pub Vec<u8>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MrKey(pub u64);
 
-/// Key by which a peer reaches shared memory, in the transport's own bytes.
+/// Key by which a peer reaches memory that is shared with it ([`Lane::share`]), in the transport's
+/// own bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RemoteKey(pub Vec<u8>);
 
@@ -314,13 +315,14 @@ pub trait Lane: Send + fmt::Debug {
     /// When the connection is of another device, or a limit is met.
     fn attach(&mut self, connected: Connected) -> Result<EndpointId, TransportError>;
 
-    /// Closes an endpoint. When it returns, the peer can write nothing through it any more.
+    /// Closes an endpoint. When this returns, the peer can write nothing through the endpoint any
+    /// more.
     fn detach(&mut self, endpoint: EndpointId);
 
     /// Flushes the requests posted to an endpoint, or to all if `endpoint` is none. Returns true
-    /// once the peers have the data, or the deadline has passed. [`Lane::detach`] and dropping wait
-    /// until this returns true, at most up to a deadline that begins with the first call. To end
-    /// several lanes, call this for all of them in turn first: their waits then overlap.
+    /// once the peers have the data, or a time limit has passed, which runs from the first call.
+    /// [`Lane::detach`] and dropping wait until this returns true. To end several lanes, call this
+    /// for all of them in turn first: their waits then overlap.
     fn poll_shutdown(&mut self, endpoint: Option<EndpointId>) -> bool {
         let _ = endpoint;
         true
@@ -408,8 +410,9 @@ pub trait Lane: Send + fmt::Debug {
     /// `from` to at most its end; bytes that the put writes before `from` stay where they are.
     /// `None` cancels the redirection: nothing is written to `into` any more, and the bytes of an
     /// unfinished put are where they would be without it. Returns false, and changes nothing, if
-    /// too much of such a put has arrived, or if it reaches beyond `from`. Call this after taking
-    /// every [`Event`]: the lane forgets a put that has arrived whole.
+    /// too much of such a put has arrived, or if it reaches beyond `from`. Take all [`Event`]s
+    /// before calling this: the lane forgets a put that has arrived whole, and would redirect the
+    /// one after it.
     ///
     /// # Errors
     ///
@@ -472,9 +475,9 @@ pub trait Lane: Send + fmt::Debug {
     fn poll_timeout(&self) -> Option<Instant>;
 
     /// Returns whether all posted requests have left this process, so that none needs another
-    /// [`Lane::poll`]. Requests that a broken connection may have swallowed have not left, unless
-    /// their peer stays away. Always true where hardware or the peer's memory takes requests over
-    /// when they are posted.
+    /// [`Lane::poll`]. Requests that a broken connection may have swallowed count as not left,
+    /// unless the break is older than the time for which a peer may be unreachable. Always true
+    /// where hardware or the peer's memory takes requests over when they are posted.
     fn is_drained(&self) -> bool {
         true
     }

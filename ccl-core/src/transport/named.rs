@@ -89,7 +89,8 @@ impl<T: Clone, R: Imported> MemoryTable<T, R> {
     }
 
     /// Forgets all registrations if any has been withdrawn; returns whether one was. Call this
-    /// before the puts of a call, and before writing received bytes: their memory may be withdrawn.
+    /// before taking the puts of one [`Lane::post`](super::Lane::post), and before writing received
+    /// bytes: the memory of these puts and bytes may have been withdrawn.
     pub fn refresh(&mut self) -> bool {
         let withdrawals = self.registry.withdrawals();
         let changed = withdrawals != self.withdrawals;

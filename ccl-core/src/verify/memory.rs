@@ -124,8 +124,8 @@ impl Memory {
         })
     }
 
-    /// Records a read. Fails if an earlier write does not happen before this read; `ordered`
-    /// returns whether an access happens before this read.
+    /// Records a read. Fails if the last write of one of the cells is not ordered before this read;
+    /// `ordered` returns whether an access is ordered before it.
     pub(super) fn read(
         &mut self,
         cells: std::ops::Range<usize>,

@@ -268,8 +268,8 @@ pub enum Violation {
         /// The fold.
         fold: String,
     },
-    /// A read of an in-place input as output. Out of place the read would be garbage, and a
-    /// premultiplied sum would not scale the value.
+    /// A read of an in-place input as output. Out of place, such a read finds garbage. In place, it
+    /// finds a value that a premultiplied sum has not scaled.
     #[error("{spot} is read as output by strand {strand} while it still is the input: {fold}")]
     InputAsOutput {
         /// The element.

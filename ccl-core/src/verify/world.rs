@@ -38,9 +38,10 @@ pub(super) struct RankState {
     /// First strand of this rank in clocks.
     base: usize,
     strands: usize,
-    /// Clock of each thread: channel × strands + strand.
+    /// Clock of each thread, which is a strand on one channel, at index
+    /// channel × strands + strand.
     clocks: Vec<Clock>,
-    /// Clocks at the end of each unit of each channel, one per turn.
+    /// Clocks at the end of each unit of each channel, one per chunk of the channel.
     units: Vec<Vec<Clock>>,
     units_per_channel: usize,
     /// Number of slots of each link towards this rank.
@@ -48,7 +49,7 @@ pub(super) struct RankState {
     /// Thread of the latest task.
     thread: usize,
     in_flight_bytes: usize,
-    /// Largest number of bytes that were sent to this rank and not yet released at any time.
+    /// Maximum so far of `in_flight_bytes`, the bytes sent to this rank and not yet released.
     pub(super) in_flight_bytes_max: usize,
 }
 

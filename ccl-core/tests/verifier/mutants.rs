@@ -141,7 +141,7 @@ fn mutate_schedule(group: &Group, kind: Kind, dice: &mut Dice) -> Option<(Group,
             let before = slice.parts.first;
             slice.parts.first = before.plus(by);
             if before.eval(&[0; DEPTH]) == slice.parts.first.eval(&[0; DEPTH]) {
-                // The part is the same: a value below zero is 0, and so is any modulo 1.
+                // The part is the same: a sum below zero counts as 0, and modulo 1 every sum is 0.
                 return None;
             }
             format!("with {by} added in {op}")

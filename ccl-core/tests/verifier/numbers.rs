@@ -129,7 +129,8 @@ fn lengths(collective: Collective, ranks: u32) -> Vec<usize> {
 #[derive(Clone, Copy, Debug)]
 struct Way {
     slots: u32,
-    /// True if receivers have only one slot per sender to give.
+    /// True if the budget has only one slot per channel and sender, for the rank with the most
+    /// senders.
     tight: bool,
     channels: u32,
     in_place: bool,

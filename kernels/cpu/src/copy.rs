@@ -19,11 +19,11 @@ pub unsafe fn copy(dsts: &[*mut u8], src: *const u8, bytes: usize) {
     }
 }
 
-/// Copies `bytes` bytes past the caches where the processor can (x86): for a destination that is
-/// larger than the cache, or that this core will not read soon. Short copies, and copies on other
-/// processors, are plain. Measure before use: where the last-level cache is large, [`copy`] is
-/// faster (`fold_bench` prints both). All bytes are visible to a thread that synchronises with this
-/// one afterwards.
+/// Copies `bytes` bytes past the caches where the processor can (x86). Meant for a destination that
+/// is larger than the cache, or that this core will not read soon. Short copies, and copies on
+/// other processors, are plain. Measure before use: where the last-level cache is large, [`copy`]
+/// is faster (`fold_bench` prints both). All bytes are visible to a thread that synchronises with
+/// this one afterwards.
 ///
 /// # Safety
 /// The requirements of [`copy`], for one destination.

@@ -228,7 +228,8 @@ pub(crate) unsafe fn many<U: Unit, O: Op>(
 /// Folds `elements` elements of one block, from the byte `offset` on.
 ///
 /// # Safety
-/// The requirements of [`crate::Kernel::fold`], and `room` holds that many units.
+/// The requirements of [`crate::Kernel::fold`], and `room` has space for the accumulators of
+/// `elements` elements.
 #[inline(always)]
 unsafe fn block<U: Unit, O: Op>(
     parameters: &Parameters,

@@ -23,9 +23,9 @@ pub(crate) trait Number: Copy + 'static {
     fn div(self, count: u32) -> Self;
 }
 
-/// Implements `Number` for integers. `$wide` holds every value of the type exactly. Where it is a
-/// float, the quotient is rounded, but never to an integer that it does not equal: such an integer
-/// is at least `1 / count` away, far more than the error of rounding.
+/// Implements `Number` for integers. `$wide` holds every value of the type exactly. Where `$wide`
+/// is a float, the division may round, but never rounds a fraction to an integer: the fraction is
+/// at least `1 / count` away from every integer, far more than the rounding error.
 macro_rules! integers {
     ($($int:ty => $wide:ty;)*) => {$(
         impl Number for $int {
@@ -153,7 +153,7 @@ impl<N: Number, const LANES: usize> Number for [N; LANES] {
     }
 }
 
-/// Operator: combines two accumulators, and finishes the last one.
+/// Operator: combines two accumulators into one, and finishes the accumulator of all terms.
 pub(crate) trait Op: 'static {
     /// True if scaled terms are multiplied as they are read.
     const SCALES: bool = false;

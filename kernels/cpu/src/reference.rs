@@ -99,7 +99,7 @@ fn divide(value: Value, count: u32) -> Value {
     }
 }
 
-/// Returns a value as the type stores it: integers wrap.
+/// Wraps an integer to the range of the type; returns a float unchanged.
 fn wrap(data_type: DataType, value: Value) -> Value {
     match value {
         Value::Integer(_) => decode(data_type, &encode(data_type, value)),

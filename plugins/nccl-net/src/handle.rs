@@ -19,7 +19,8 @@ const ADDRESS: usize = SEED + SEED_BYTES;
 /// Random bytes from which the secret of a listener is made.
 pub(crate) type Seed = [u8; SEED_BYTES];
 
-/// Identifier of a host, which tells whether two processes run on one machine.
+/// Part of a digest of `FERROCCL_HOSTID`, which is empty by default. Processes with different
+/// tags count as being on different hosts; equal tags do not prove that the host is the same.
 pub(crate) type HostTag = [u8; 4];
 
 /// A decoded handle.

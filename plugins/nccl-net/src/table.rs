@@ -141,7 +141,7 @@ impl<T> Table<T> {
                     let entry = || Mutex::new(Entry { generation: 0, value: None });
                     (0..CHUNK).map(|_| entry()).collect()
                 });
-                // Release: a thread that sees the number also sees the chunk.
+                // Release: a thread that sees the new value of `used` also sees the chunk.
                 self.used.store(index + 1, Ordering::Release);
                 index
             }

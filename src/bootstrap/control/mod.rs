@@ -104,7 +104,7 @@ pub(super) struct Shared {
     /// The longest of the round trips to neighbours, in microseconds.
     pub(super) round_trip_us: AtomicU32,
     pub(super) failure: OnceLock<Failure>,
-    /// Event that interrupts the thread's wait.
+    /// Event that interrupts the control thread's wait.
     pub(super) wake: OwnedFd,
     /// Deadline by which the control thread must end; set once, when this rank leaves.
     pub(super) leaving: OnceLock<Deadline>,
@@ -118,7 +118,8 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn lock(&self) -> MutexGuard<'_, Control> {
-        // The machine is valid between any two of its calls, even if a caller panicked.
+        // The state machine is valid between any two calls of its methods, even if a caller
+        // panicked.
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Largest number of addresses of rank 0 in an invitation.
 const HOSTS_MAX: usize = 8;
 
-/// Addresses at which a rank can be met, beyond its control port.
+/// Addresses for the rendezvous of communicators that are made from this one.
 #[derive(Debug)]
 pub(super) struct Reachable {
     /// Address at which the rank listens.

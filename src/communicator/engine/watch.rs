@@ -143,7 +143,8 @@ impl Engine {
             let theirs = self.record_of(peer).filter(|theirs| theirs.sequence > own.sequence);
             self.stall_detector.ahead.extend(theirs.map(|theirs| (peer, theirs)));
         }
-        // Read after the records: messages that these ranks sent in our call have arrived by now.
+        // The links are read after the records: messages that the ranks ahead sent in our call have
+        // arrived by then.
         self.find_awaited(running);
         let StallDetector { ahead, awaited, .. } = &self.stall_detector;
         let awaits = |rank| awaited.iter().any(|(link, _)| link.peer == rank);

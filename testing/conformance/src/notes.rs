@@ -1,4 +1,4 @@
-//! Notes: messages between peers before they can put anything.
+//! Notes: messages with information that a peer needs before it can put anything.
 
 use ccl_core::transport::{Event, NOTE_BYTES_MAX};
 

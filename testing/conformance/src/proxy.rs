@@ -31,8 +31,8 @@ struct State {
     made: AtomicU64,
     /// Number of bytes that a connection forwards in one direction before it is cut; 0 means never.
     cut_after: AtomicU64,
-    /// Number of bytes that a connection forwards in one direction before one bit is changed, once
-    /// for all connections; 0 means never.
+    /// Number of bytes that a connection forwards in one direction before one bit is changed; 0
+    /// means never. The change sets this to 0, so only one connection is affected.
     spoil_after: AtomicU64,
     records: AtomicBool,
     /// Bytes that were forwarded during recording.
@@ -78,7 +78,8 @@ impl Proxy {
         }
     }
 
-    /// Breaks each connection, from now on, after about `bytes` bytes.
+    /// Breaks, from now on, each connection that has forwarded about `bytes` bytes in one direction
+    /// since it was made.
     pub fn cut_after(&self, bytes: u64) {
         self.state.cut_after.store(bytes, Ordering::Relaxed);
     }

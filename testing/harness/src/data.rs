@@ -74,8 +74,8 @@ impl Seat<'_> {
         self.case.count * (kind % 4) / 2
     }
 
-    /// Returns the blocks of the input and of the output, including those that this rank does not
-    /// have.
+    /// Returns the blocks of the input and of the output, even if this rank has no input or no
+    /// output.
     fn places(&self) -> (Places, Places) {
         use Collective as C;
         let Seat { rank, ranks, .. } = *self;
@@ -167,7 +167,7 @@ fn element(case: &Case, rank: usize, block: usize, index: usize) -> [u8; 8] {
     encode(case.data_type, if magnitude == 0.0 { 0.0 } else { sign * magnitude })
 }
 
-/// Encodes a small number that every type represents exactly.
+/// Encodes a small number that the type represents exactly.
 fn encode(data_type: DataType, value: f64) -> [u8; 8] {
     use DataType as D;
     let sign = if value < 0.0 { 0x80 } else { 0 };

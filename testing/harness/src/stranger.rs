@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ccl_core::random::Random;
 
-/// Longest time that a stranger waits for a connection, and for an answer in a single call.
+/// Longest time that a stranger waits for a connection, and, in [`random`], for a single write.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Counts of a series of random connections.
@@ -53,9 +53,9 @@ pub fn random(address: SocketAddr, count: u32, bytes_max: usize, seed: u64) -> N
     noise
 }
 
-/// Makes connections whose far side vanishes: no FIN, reset or answer comes until the host's link
-/// is set up again. Each connection sends `says` first. The function takes the link of `from` down,
-/// so use that host for nothing else.
+/// Makes connections from a host that then vanishes: the service gets no FIN, reset or answer until
+/// the host's link is set up again. Each connection sends `says` first. The function takes the link
+/// of `from` down, so use that host for nothing else.
 pub fn half_open(from: &Host, addresses: &[SocketAddr], says: &[u8]) -> Vec<TcpStream> {
     let (addresses, says) = (addresses.to_vec(), says.to_vec());
     let connect = from.spawn(move || {

@@ -130,7 +130,8 @@ pub(crate) unsafe extern "C" fn listen(
 ) -> NcclResult {
     on(context, |plugin| {
         plugin.check_context(number(context))?;
-        // SAFETY: the caller has 128 bytes for the handle, and wants the communicator there.
+        // SAFETY: the caller passes null or 128 bytes for the handle, and null or room for the
+        // communicator.
         unsafe { listen_anywhere(plugin, device, handle, comm) }
     })
 }
@@ -166,7 +167,8 @@ pub(crate) unsafe extern "C" fn connect(
 ) -> NcclResult {
     on(context, |plugin| {
         plugin.check_context(number(context))?;
-        // SAFETY: the caller has a handle, and wants the communicator and its device handle there.
+        // SAFETY: the caller passes null or a handle, and null or room for the communicator and for
+        // its device handle.
         unsafe { connect_anywhere(plugin, device, handle, comm, device_handle) }
     })
 }
@@ -247,7 +249,7 @@ pub(crate) unsafe extern "C" fn register_dma_buf(
     if !plugin.has(Fault::AnyDescriptor) {
         return NcclResult::INVALID_ARGUMENT;
     }
-    // SAFETY: the caller's arguments are passed on unchanged.
+    // SAFETY: `register` gets the caller's pointers unchanged.
     unsafe { register(comm, data, bytes, HOST, registration) }
 }
 
@@ -320,16 +322,16 @@ pub(crate) unsafe extern "C" fn irecv(
     on(comm, |plugin| {
         let count = usize::try_from(count).ok().filter(|count| (1..=GROUP_MAX).contains(count));
         let count = count.ok_or(NcclResult::INVALID_ARGUMENT)?;
-        // SAFETY: the caller has so many.
+        // SAFETY: the caller passes null or `count` values.
         let data = unsafe { values(data, count) }?;
-        // SAFETY: the caller has so many.
+        // SAFETY: the caller passes null or `count` values.
         let bytes = unsafe { values(bytes, count) }?;
-        // SAFETY: the caller has so many.
+        // SAFETY: the caller passes null or `count` values.
         let tags = unsafe { values(tags, count) }?;
-        // SAFETY: the caller has so many.
+        // SAFETY: the caller passes null or `count` values.
         let registrations = unsafe { values(registrations, count) }?;
         if !events.is_null() {
-            // SAFETY: the caller has so many.
+            // SAFETY: the caller passes null or `count` values.
             let events = unsafe { values(events, count) }?;
             events.iter().try_for_each(|event| look_at(plugin, *event))?;
         }

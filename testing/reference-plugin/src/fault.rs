@@ -19,7 +19,7 @@ pub(crate) enum Fault {
     WrongSize,
     /// No registration is found while another thread registers or deregisters: requests fail.
     RegistrationRace,
-    /// `finalize` leaves its thread behind.
+    /// `finalize` leaves the plugin's thread running.
     LeakThreads,
     /// Closing a listener leaves a descriptor open.
     LeakDescriptors,

@@ -18,8 +18,8 @@
 //! # Tags
 //!
 //! The sender sends in posting order, whatever the tags. The k-th message of a tag belongs to the
-//! k-th receive posted for the tag. A message that no receive waits for stays in the socket, unless
-//! a receive for another tag waits behind it: then the message is put aside (`receiver.rs`).
+//! k-th receive posted for the tag. A message without a posted receive stays in the socket. If a
+//! receive for another tag is posted, the message is put aside instead (`receiver.rs`).
 //!
 //! # Faults
 //!

@@ -23,7 +23,8 @@ use crate::registry::Registry;
 use crate::sender::Sender;
 use crate::slots::Ticket;
 
-/// Time after each change in which no registration is found, under [`Fault::RegistrationRace`].
+/// Time for which each registration and deregistration makes the transfers of other threads fail,
+/// under [`Fault::RegistrationRace`].
 const REBUILDING: Duration = Duration::from_millis(1);
 
 /// Interval at which the thread looks for work.
@@ -144,7 +145,7 @@ pub(crate) struct Plugin {
     helper: Mutex<Helper>,
 }
 
-/// Number of physical devices: both are the same sockets.
+/// Number of physical devices. Both use the same IP address.
 const DEVICES: i32 = 2;
 
 impl Plugin {
@@ -402,7 +403,8 @@ impl Plugin {
             }
             _ => return Err(NcclResult::INVALID_ARGUMENT),
         };
-        // SAFETY: as above; spans are dropped or detached in these three cases.
+        // SAFETY: the caller keeps the contract. The plugin does not use a span any more once its
+        // request is done or its registration or communicator is gone.
         Ok(unsafe { Span::new(start, bytes, within) })
     }
 

@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn properties_v12(
 ) -> NcclResult {
     entry(|plugin| {
         let (name, parts) = (name(plugin, device)?, plugin.parts(&device));
-        // SAFETY: the caller has room for them.
+        // SAFETY: the caller has room for the properties.
         let into = unsafe { place(into) }?;
         into.write(v12::Properties {
             name: name.as_ptr(),
@@ -72,7 +72,7 @@ pub(crate) unsafe extern "C" fn properties_v11(
 ) -> NcclResult {
     entry(|plugin| {
         let (name, parts) = (name(plugin, device)?, plugin.parts(&device));
-        // SAFETY: the caller has room for them.
+        // SAFETY: the caller has room for the properties.
         let into = unsafe { place(into) }?;
         into.write(v11::Properties {
             name: name.as_ptr(),
@@ -103,7 +103,7 @@ pub(crate) unsafe extern "C" fn properties_v9(
 ) -> NcclResult {
     entry(|plugin| {
         let (name, parts) = (name(plugin, device)?, plugin.parts(&device));
-        // SAFETY: the caller has room for them.
+        // SAFETY: the caller has room for the properties.
         let into = unsafe { place(into) }?;
         into.write(v9::Properties {
             name: name.as_ptr(),
@@ -133,7 +133,7 @@ pub(crate) unsafe extern "C" fn properties_v8(
 ) -> NcclResult {
     entry(|plugin| {
         let (name, parts) = (name(plugin, device)?, plugin.parts(&device));
-        // SAFETY: the caller has room for them.
+        // SAFETY: the caller has room for the properties.
         let into = unsafe { place(into) }?;
         into.write(v8::Properties {
             name: name.as_ptr(),

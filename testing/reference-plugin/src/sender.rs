@@ -157,8 +157,9 @@ impl Sender {
         !self.queue.is_empty() && self.broken.is_none()
     }
 
-    /// Checks whether the peer is still connected. The peer sends nothing except the byte of a
-    /// fault; that byte is read because closing a socket with unread bytes resets the connection.
+    /// Checks whether the peer is still connected. The peer sends nothing, except one byte under
+    /// [`Fault::BlockingConnect`]; that byte is read because closing a socket with unread bytes
+    /// resets the connection.
     pub(crate) fn look_for_peer(&mut self) {
         match (&self.socket).read(&mut [0]) {
             Ok(1..) => {}

@@ -54,7 +54,8 @@ pub struct Conditions {
     pub keepalive: Duration,
     /// True if the transport never detects crashed ranks.
     pub silent_crashes: bool,
-    /// True if the memory of a put may change while the put is under way; sets the capability.
+    /// True if the source or the target of a put may change while the put is under way; sets the
+    /// capability.
     pub redirects: bool,
     /// True if the puts of one endpoint arrive in order; sets the capability.
     pub ordered: bool,

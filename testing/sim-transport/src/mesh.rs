@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 ///
-/// Returns an error if the sizes do not fit, or if a rank dies meanwhile.
+/// Returns an error if the sizes in `config` are out of range, or if a rank dies meanwhile.
 pub fn mesh(
     world: &World,
     config: Config,
@@ -48,7 +48,8 @@ pub fn mesh(
     Ok(all)
 }
 
-/// Advances time until both sides have their end; returns the dialer's end and the listener's end.
+/// Advances time until the two sides are connected; returns the dialer's end of the connection and
+/// the listener's end.
 fn meet(
     world: &World,
     listener: &mut dyn Listener,

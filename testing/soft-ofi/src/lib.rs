@@ -3,9 +3,10 @@
 //! complete late, queues stay full for seconds, and messages are lost silently.
 //!
 //! [`functions`] is a table like the library's. Its `fi_getinfo` lists a [`SoftProvider`] until the
-//! provider is dropped. Requests travel when a completion queue of the provider is read, or by themselves. A
-//! seed draws the request that makes progress, and its packet. Each packet of a write checks the
-//! key anew, as a device does. No order is kept, not even between the packets of one write.
+//! provider is dropped. Requests travel when a completion queue of the provider is read, or by
+//! themselves. A seed draws the request that makes progress, and its packet. Each packet of a write
+//! checks the key anew, as a device does. No order is kept, not even between the packets of one
+//! write.
 
 mod calls;
 mod network;

@@ -63,7 +63,7 @@ pub(crate) fn pointer_of(id: u32) -> *mut c_void {
 ///
 /// The object was handed out, and is open.
 pub(crate) unsafe fn id_of<T>(object: *mut T) -> u32 {
-    // SAFETY: every object begins with this.
+    // SAFETY: every object begins with a `fid`.
     unsafe { (*object.cast::<fid>()).context }.addr() as u32
 }
 

@@ -99,8 +99,8 @@ pub(crate) fn load(address: u64, bytes: usize, into: &mut Vec<u8>) {
     let start = into.len();
     into.resize(start + bytes, 0);
     let from = std::ptr::with_exposed_provenance::<u8>(address as usize);
-    // SAFETY: the caller that registered or posted the memory vouches for it until it is
-    // deregistered or taken; both need the lock, which is held.
+    // SAFETY: the caller vouches for registered memory until it is deregistered, which needs the
+    // lock that is held, and for inline memory until the posting call returns.
     unsafe { from.copy_to_nonoverlapping(into.as_mut_ptr().wrapping_add(start), bytes) };
 }
 

@@ -42,10 +42,10 @@ pub(crate) struct Doctor {
     /// List the providers of libfabric instead: their features, and whether a test of each passes
     #[arg(long, conflicts_with_all = ["quiet", "peer", "root"])]
     ofi: bool,
-    /// Part of that for the process that watches; see [`ofi`]
+    /// Part of `--ofi` that this process runs for its parent process; see [`ofi`]
     #[arg(long, hide = true, requires = "ofi", value_name = "PART")]
     ofi_part: Option<String>,
-    /// Look and report to the process that watches; see [`watch`]
+    /// Examine the machine and report to the parent process; see [`watch`]
     #[arg(long, hide = true)]
     watched: bool,
 }

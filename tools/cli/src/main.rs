@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use ferroccl::communicator::config_without_table;
 
-/// Explains collectives, what they cost and what joins ranks, shows the configuration, tells what
+/// Explains collectives and what they cost, shows topologies and the configuration, tells what
 /// running ranks are doing, and checks machines, and plugins for NCCL.
 #[derive(Debug, Parser)]
 #[command(

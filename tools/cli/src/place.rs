@@ -31,7 +31,7 @@ pub(crate) struct Place {
     /// Numbers of the hosts that the job has, in the order of the ranks: 0,384,8-11
     #[arg(long, value_name = "LIST", value_parser = hosts)]
     hosts: HostList,
-    /// Algorithm, instead of a ring where there is one
+    /// Algorithm; the default is `ring`, or `direct` if the collective has no ring
     #[arg(long = "algo")]
     algorithm: Option<String>,
     /// Bytes of the larger buffer

@@ -173,8 +173,7 @@ fn where_nobody_waits_there_is_no_verdict() {
     assert_eq!(verdict(&[Some(computes(4)), None, Some(note(Activity::Moving, 5, &[]))]), "");
 }
 
-/// Any notes lead to a verdict as soon as one rank waits, and the verdict is about a rank that is
-/// there.
+/// Any notes lead to a verdict as soon as one rank waits.
 #[test]
 fn there_is_always_a_verdict_exhaustively() {
     let choices = |rank: Rank| -> Vec<Option<Note>> {

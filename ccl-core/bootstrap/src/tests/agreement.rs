@@ -72,7 +72,8 @@ fn judged(net: &Net) -> Result<bool, String> {
     settled(net)
 }
 
-/// Checks that every survivor completed the verdict's operations and none after its promise.
+/// Checks a verdict against `far`, the progress of all ranks when one rank learned the verdict.
+/// Every survivor had completed operation `last_completed` by then, and has completed none since.
 fn truthful(net: &Net, verdict: &Verdict, far: &[u64]) -> Result<(), String> {
     for rank in &verdict.survivors {
         let then = far[*rank as usize];

@@ -1,4 +1,5 @@
-//! Tests of joining: rank 0's machine against those of the others, with every byte passed by hand.
+//! Tests of joining: the state machine of rank 0 against those of the other ranks, with every byte
+//! passed by hand.
 
 use super::{at, frame, hello, secret};
 use crate::*;

@@ -90,7 +90,7 @@ fn a_rank_that_does_not_answer_is_named() {
         net.nodes[0].note = waiting(5, &[8]);
         net.carry_out(Plan::Stop(stopped));
         net.run_for(300);
-        net.carry_out(Plan::Overdue(if stopped == 3 { 4 } else { 3 }));
+        net.carry_out(Plan::Overdue(3));
         net.run_for(BOUND_MS);
         let verdict = verdict_of(&net, (0..9).filter(|rank| *rank != stopped));
         assert!(verdict.starts_with(&format!("rank {stopped} does not answer")), "{verdict}");

@@ -67,7 +67,7 @@ fn who_leaves_before_all_have_met_is_not_taken_for_the_cause() {
     }
 }
 
-/// A rank whose neighbours have all connected begins while other ranks still lack neighbours.
+/// All ranks start the exchange before any of their neighbours has connected.
 #[test]
 fn an_exchange_may_begin_before_all_are_linked() {
     for ranks in [2, 3, 17, 64] {

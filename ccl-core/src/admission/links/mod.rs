@@ -204,7 +204,8 @@ impl MessageLinks {
         // A lane that can redirect puts places messages directly without a CTS.
         let transfers = !caps.redirects;
         let pool = CreditPool::new(&config, peers);
-        // A credit that waits for its immediate would be missing in a shared pool.
+        // A message recognised by its seal keeps its credit until its immediate comes. A shared
+        // pool would lack that credit meanwhile.
         let seals = caps.written_early && transfers && !pool.is_shared();
         Ok(MessageLinks {
             lane,

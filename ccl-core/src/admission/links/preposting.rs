@@ -109,7 +109,8 @@ impl MessageLinks {
         Ok(true)
     }
 
-    /// Returns a peer's remote key for memory of the call; shares the memory on first use.
+    /// Returns the key by which a peer writes to memory of the call; shares the memory with the
+    /// peer on first use.
     fn shared(&mut self, rank: Rank, key: MrKey) -> Result<RemoteKey, TransportError> {
         if let Some(known) = self.zero_copy.shared(rank, key) {
             return Ok(known);

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   half 0:  0            half 1:  the mirror image (or, for an odd number of ranks, all
-//!             \                    numbers moved on by one), so that the odd ranks, leaves here,
-//!               4                  carry the load there
+//!             \                    numbers moved on by one), so that the odd ranks, leaves in
+//!               4                  half 0, carry the load in half 1
 //!             /   \
 //!            2     6      up:    sum of the children and own input, to the parent
 //!           / \   / \     down:  the parent's result, to the children

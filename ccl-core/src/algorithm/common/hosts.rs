@@ -244,8 +244,8 @@ impl Names {
         scratch(name, 0, like)
     }
 
-    /// Receives the contributions of `peers` (the first number of each tuple) to `own`. All of them
-    /// are terms of one fold; `terms` collects them.
+    /// Receives the contribution of each of `peers` (the first number of each tuple) into scratch
+    /// of the extent of `own`. All contributions are terms of one fold; `terms` collects them.
     pub(in crate::algorithm) fn receive<const N: usize>(
         &mut self,
         b: &mut Builder,

@@ -5,7 +5,7 @@ use crate::algorithm::Params;
 use crate::schedule::{Affine, Builder, Parts, Slice, TERM, Terms, input, output, scratch};
 use crate::types::Rank;
 
-/// Position on a ring of ranks: the neighbours, and the owner of each part.
+/// Position of a rank on a ring: the rank's neighbours, and the part that it owns.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::algorithm) struct Ring {
     /// Number of the part that ends at this rank in a reduction, or starts at it in a gather.
@@ -89,7 +89,7 @@ pub(in crate::algorithm) fn for_each_peer_backwards(
     b.repeat(ranks - 1, |b, i| body(b, counting_down(before(rank, 1, ranks), i, ranks)));
 }
 
-/// Receives the contributions of all other ranks to `target` and folds them with `own`, once, in
+/// Receives the contributions of all other ranks and folds them with `own` into `target`, once, in
 /// rank order: one accumulator and one rounding, the same bits for any length.
 pub(in crate::algorithm) fn fold_in_rank_order(
     b: &mut Builder,

@@ -116,8 +116,8 @@ fn in_order(number: u32, ranks: u32) -> Tree {
 }
 
 /// Returns a rank's positions in two binary trees over all ranks. Inner nodes of one tree are
-/// leaves of the other (except the roots if the number of ranks is odd), so that together the trees
-/// use every link in both directions.
+/// leaves of the other (except rank 0 if the number of ranks is odd), so that the two trees
+/// together load all ranks about equally.
 pub(in crate::algorithm) fn double_tree(rank: Rank, ranks: u32) -> [Tree; 2] {
     let other = if ranks.is_multiple_of(2) {
         in_order(ranks - 1 - rank, ranks).map(|number| ranks - 1 - number)

@@ -28,13 +28,13 @@ impl World {
         World { collective, ranks, root, count, hosts: Rc::new(Hosts::one(ranks)) }
     }
 
-    /// Returns the number of messages from one rank to another in a made-up group; a rank sends to
-    /// its last peer first.
+    /// Returns the number of messages from one rank to another in a made-up group.
     fn messages(&self, from: Rank, to: Rank) -> u32 {
         (from * 7 + to * 3) % 4 * u32::from(!(from + to).is_multiple_of(3))
     }
 
-    /// Returns the peers that a rank sends to and receives from in the group.
+    /// Returns the peers that a rank sends to in that group, the highest rank first, and the peers
+    /// that it receives from, the lowest rank first.
     pub(super) fn group(params: &Params<'_>) -> (Vec<Rank>, Vec<Rank>) {
         let rank = params.rank;
         let world = World::new(C::SendRecv, params.ranks, params.root, 0);

@@ -236,8 +236,8 @@ impl Connection {
         self.lane.poll_shutdown(None)
     }
 
-    /// Acknowledges puts at once if their senders wait to reuse much memory: this side may not poll
-    /// again soon.
+    /// Tells the lane that the next poll may be much later. The lane then acknowledges long puts at
+    /// once: the peer may be waiting to reuse their memory.
     pub(crate) fn flush_acknowledgements(&mut self, now: Instant) {
         self.lane.flush_acknowledgements(now);
     }

@@ -2,7 +2,7 @@
 //!
 //! Over TCP, this side's CPU moves the bytes. Even without a CTS, this side can therefore place a
 //! message into its buffer instead of its slot ([`ccl_core::transport::Lane::redirect`]).
-//! The sender fills its slots in turn, and messages mostly arrive in the order of their buffers. A
+//! The sender fills the slots in turn, and messages mostly arrive in the order of their buffers. A
 //! message's header still arrives in the slot and shows whether the guess was right. After a wrong
 //! guess, the message is copied back to the slot before anything reads it there.
 

@@ -390,7 +390,7 @@ impl Sender {
                 // All parts have arrived: only an empty chunk is left to send.
                 request.stage = Stage::Waiting;
                 request.sent = Some(request.bytes);
-                // No put reads its memory again.
+                // No put reads the message's memory again.
                 request.mr = None;
                 self.waiting.push_back(id as u8);
             }

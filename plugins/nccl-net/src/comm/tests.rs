@@ -389,8 +389,8 @@ impl Faults for Slow {
     }
 }
 
-/// Tests that farewells of closed communicators advance together: dead hosts must not delay the
-/// other communicators one after the other.
+/// Tests that farewells of closed communicators advance together: the delays by several dead hosts
+/// must not add up.
 #[test]
 fn farewells_of_closed_communicators_are_said_together() {
     const COUNT: usize = 5;

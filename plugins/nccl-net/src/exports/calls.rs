@@ -131,7 +131,7 @@ pub(super) unsafe extern "C" fn connect_v12(
     comm: *mut *mut c_void,
     _: *mut *mut DeviceHandle,
 ) -> NcclResult {
-    // SAFETY: as NCCL hands it in.
+    // SAFETY: NCCL passes a handle and room for the communicator, as `connect` requires.
     with("connect", |plugin| unsafe { connect(plugin, context(known)?, device, handle, comm) })
 }
 
@@ -144,7 +144,7 @@ pub(super) unsafe extern "C" fn connect_v10(
 ) -> NcclResult {
     // SAFETY: NCCL's configuration, if there is one.
     let known = Known::Here(unsafe { read_config(config) });
-    // SAFETY: as NCCL hands it in.
+    // SAFETY: NCCL passes a handle and room for the communicator, as `connect` requires.
     with("connect", |plugin| unsafe { connect(plugin, known, device, handle, comm) })
 }
 
@@ -154,7 +154,7 @@ pub(super) unsafe extern "C" fn connect_v9(
     comm: *mut *mut c_void,
     _: *mut *mut DeviceHandle,
 ) -> NcclResult {
-    // SAFETY: as NCCL hands it in.
+    // SAFETY: NCCL passes a handle and room for the communicator, as `connect` requires.
     with("connect", |plugin| unsafe {
         connect(plugin, Known::Here(Context::default()), device, handle, comm)
     })
@@ -313,7 +313,7 @@ pub(super) unsafe extern "C" fn irecv_v9(
     with("irecv", |plugin| {
         // SAFETY: NCCL has as many lengths as buffers.
         let bytes = unsafe { slice(bytes, count, "lengths") }?;
-        // SAFETY: the rest as NCCL hands it in.
+        // SAFETY: NCCL passes arrays of `count` elements and room for the request.
         unsafe { receive(plugin, comm, data, bytes.iter().copied(), tags, mrs, request) }
     })
 }
@@ -334,7 +334,7 @@ pub(super) unsafe extern "C" fn irecv_v8(
             return Err(NetError::argument(format!("{bytes} bytes to receive")));
         }
         let bytes = bytes.iter().map(|bytes| *bytes as usize);
-        // SAFETY: the rest as NCCL hands it in.
+        // SAFETY: NCCL passes arrays of `count` elements and room for the request.
         unsafe { receive(plugin, comm, data, bytes, tags, mrs, request) }
     })
 }

@@ -1,4 +1,5 @@
-//! Tests of the plugin as NCCL sees it: through its tables, with both sides in this process.
+//! Tests of the plugin as NCCL sees it: through the tables of functions that the plugin exports,
+//! with both sides in this process.
 //! `ferroccl netcheck` tests the contract; these tests cover this plugin's own behaviour.
 
 #[cfg(test)]

@@ -43,7 +43,8 @@ pub(crate) struct Pair {
 /// The lines that the plugin has logged, each with its level.
 pub(crate) static LOG: Mutex<Vec<(LogLevel, String)>> = Mutex::new(Vec::new());
 
-/// Type of NCCL's logger as this plugin calls it: with one string.
+/// Type of NCCL's logger with the arguments that this plugin passes: the last one, a string, is the
+/// only argument of the format.
 type Fixed =
     unsafe extern "C" fn(LogLevel, c_ulong, *const c_char, c_int, *const c_char, *const c_char);
 
@@ -71,7 +72,7 @@ pub(crate) fn init() -> *mut c_void {
             unsafe extern "C" fn(LogLevel, c_ulong, *const c_char, c_int, *const c_char, ...),
         >(log as Fixed)
     };
-    // SAFETY: without a profiler.
+    // SAFETY: `context` is a local variable, and `log` is a logger; there is no profiler.
     ok(unsafe { (NET.init.unwrap())(&mut context, 7, null_mut(), Some(logger), None) });
     assert!(!context.is_null());
     context
@@ -173,7 +174,7 @@ impl Pair {
 
 pub(crate) fn tested(request: *mut c_void) -> Option<Vec<usize>> {
     let (mut done, mut sizes) = (0, [-1; 8]);
-    // SAFETY: room for as many sizes as a group has.
+    // SAFETY: `sizes` has 8 elements, the largest number of buffers that one `irecv` takes.
     ok(unsafe { (NET.test.unwrap())(request, &mut done, sizes.as_mut_ptr()) });
     let sizes = sizes.iter().take_while(|size| **size >= 0).map(|size| *size as usize);
     (done == 1).then(|| sizes.collect())

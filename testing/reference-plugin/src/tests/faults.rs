@@ -85,7 +85,7 @@ impl Rig {
         }
         receives.into_iter().enumerate().all(|(at, (request, starts))| {
             let size = self.wait(request);
-            // SAFETY: it is never freed, and the request is done if it is looked at.
+            // SAFETY: the buffer is never freed, and `bytes` is called only if the request is done.
             let bytes = || unsafe { std::slice::from_raw_parts(starts[0], sizes[at]) };
             size == Ok(Some(sizes[at])) && bytes() == sent(at)
         })
@@ -107,7 +107,8 @@ fn happens(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
 
 /// Returns whether a byte arrives without any call of `test`.
 fn arrives(patience: Duration, at: *mut u8) -> bool {
-    // SAFETY: it is never freed. It may be written meanwhile, which is what is looked for.
+    // SAFETY: the byte is never freed. Another thread may write it meanwhile: the test waits for
+    // that.
     happens(patience, || unsafe { at.read_volatile() } == 7)
 }
 

@@ -40,7 +40,7 @@ fn groups_take_messages_by_tag_and_equal_tags_in_order() {
     let mut into: Vec<Buffer> = (0..16).map(|_| Buffer::new(pair.receive, vec![0; 1000])).collect();
     let (first, second) = into.split_at_mut(8);
     let requests = [irecv(pair.receive, first, &tags), irecv(pair.receive, second, &tags)];
-    // The messages of tag 1 go first, so that they overtake all others of their group.
+    // The first group's messages of tag 1 are sent before its other messages.
     let order = [(1, 1), (1, 3), (1, 7), (1, 9), (7, 6), (8, 5), (9, 4), (2, 2), (3, 0), (3, 8)];
     let rest = [(2, 10), (1, 11), (9, 12), (8, 13), (7, 14), (1, 15)];
     let mut sends = Vec::new();

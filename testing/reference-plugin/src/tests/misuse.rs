@@ -131,8 +131,12 @@ fn the_device_is_described_in_all_versions() {
     let properties = unsafe { properties.assume_init() };
     assert_eq!((properties.receives_max, properties.registration_is_global), (8, 1));
     assert_eq!((properties.memory_kinds, properties.rail), (nccl_net_abi::HOST, -1));
-    // SAFETY: nothing is written for a device that does not exist.
-    assert_eq!(check(unsafe { net().properties.unwrap()(1, null_mut()) }), Err(WRONG));
+    let mut nowhere = std::mem::MaybeUninit::<v12::Properties>::uninit();
+    // SAFETY: there is room for the properties of a device, and nothing is written through a null
+    // pointer.
+    let refused = [(2, nowhere.as_mut_ptr()), (0, null_mut())]
+        .map(|(device, into)| check(unsafe { net().properties.unwrap()(device, into) }));
+    assert_eq!(refused, [Err(WRONG); 2]);
     let names = [
         net().name,
         ncclNetPlugin_v11.0.name,

@@ -143,7 +143,7 @@ impl Buffer {
 pub(super) fn isend(comm: Pointer, buffer: &mut Buffer, tag: c_int) -> Result<Pointer> {
     let (start, bytes) = (buffer.bytes.as_mut_ptr().cast(), buffer.bytes.len());
     let (call, registration) = (net().isend.unwrap(), buffer.registration);
-    // SAFETY: the buffer outlives the request, and there is room for this.
+    // SAFETY: the buffer outlives the request, and there is room for the request's pointer.
     gives(|place| unsafe { call(comm, start, bytes, tag, registration, null_mut(), place) })
 }
 

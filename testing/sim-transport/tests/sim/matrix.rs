@@ -41,9 +41,9 @@ enum Plant {
     CountsTooLittle,
     /// One rank takes an error for success.
     SwallowsErrors,
-    /// One rank blames its neighbour.
+    /// One rank's error names the rank that follows the right one.
     BlamesAnother,
-    /// One rank's data is changed in transit.
+    /// One rank's output is changed before it is checked.
     SpoilsData,
     /// One rank waits forever.
     NeverNotices,
@@ -497,7 +497,8 @@ fn what_is_planted_is_found() {
         let found = |(seed, cell): (u64, &Cell)| run(cell, seed, plant).is_err();
         let found = (0..).zip(&cells).filter(|case| found(*case)).count();
         println!("{plant:?} is found in {found} of {} cells", cells.len());
-        // Some cells may miss it: the neighbour that is blamed may be a victim as well.
+        // Some cells may miss the defect. For example, after a long cut, the rank that is named
+        // wrongly may be dead, too.
         assert!(found * 2 > cells.len(), "{plant:?} is found in {found} of {}", cells.len());
     }
 }

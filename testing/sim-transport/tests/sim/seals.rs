@@ -1,4 +1,4 @@
-//! Short messages that are recognised in memory by their seals.
+//! Short messages that the receiver recognises in memory by their seals, which are checksums.
 
 use std::time::Duration;
 

@@ -112,7 +112,7 @@ fn the_budget_is_shared_and_reached() {
         let simulated = simulate(&job, &inputs, &world);
         simulated.check(&mapped(&job, &inputs)).unwrap();
         let most = world.in_flight_bytes_max(0);
-        // Some credits of the pool are always on their way to their senders.
+        // Some credits of the pool are always on their way to the ranks that send messages.
         let reached = if pool > 0 { allowed * 3 / 4 } else { allowed };
         assert!((reached..=allowed).contains(&most), "{most} of {allowed} bytes");
         assert!(simulated.counters[1].stalls > 0);
