@@ -65,7 +65,7 @@ pub(crate) fn all_rdma_ports() -> Vec<String> {
     names
 }
 
-/// Largest disk space that a run of all tests takes from an empty target directory, in MiB.
+/// Largest disk space, in MiB, of a run of all tests that begins with an empty target directory.
 const DISK_MIB: u64 = 5 << 10;
 /// Free disk space, in MiB, below which any failure may be due to the disk.
 const DISK_FULL_MIB: u64 = 256;
@@ -100,8 +100,8 @@ const STEPS: u64 = 20_000_000;
 /// Largest factor by which deadlines stretch.
 const SLOWNESS_MAX: f64 = 10.0;
 
-/// Returns how many times slower than usual this machine is now, 1 to 10. Times a fixed loop on two
-/// threads; [`SLOWNESS`] overrides the measurement.
+/// Returns how many times slower than usual this machine is now, 1 to 10. The function measures the
+/// time of a fixed loop on two threads; [`SLOWNESS`] overrides the measurement.
 pub(crate) fn slowness() -> f64 {
     let stated = std::env::var(SLOWNESS).ok().and_then(|text| text.parse().ok());
     stated.unwrap_or_else(measure_slowness).clamp(1.0, SLOWNESS_MAX)

@@ -42,7 +42,7 @@ enum Chore {
     Check(check::Options),
     /// Check formatting, clippy, tidy and documentation, warnings denied.
     Lint,
-    /// Check the project's own rules: layers, sizes, what may be read where.
+    /// Check the project's own rules, such as those on layers, sizes, names and the environment.
     Tidy,
     /// Install what the benchmarks and the checks can use beyond Rust; the tests need nothing.
     Setup,
@@ -55,7 +55,8 @@ enum Chore {
     /// Make a folder of checks that need a GPU, for any machine with a GPU and PyTorch, and run it
     /// if this machine has a GPU.
     Gpu(gpu::Options),
-    /// Test RDMA between Soft-RoCE devices in a small virtual machine: the suite of that name.
+    /// Test RDMA between Soft-RoCE devices in a small virtual machine: the deep part of the suite
+    /// `softroce`.
     Softroce,
     /// Run a command in a small virtual machine whose kernel can lose and delay packets.
     Guest(guest::Options),

@@ -1,4 +1,5 @@
-//! The `sim` subcommand: experiments on fabrics of switches, with the readers of their files.
+//! The `sim` subcommand: experiments on fabrics of switches. This file hands the simulator the
+//! functions that read topologies and traffic matrices.
 
 use std::process::ExitCode;
 

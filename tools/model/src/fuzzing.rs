@@ -1,4 +1,5 @@
-//! Fuzz targets of this crate: files of other tools. See `ccl_core::fuzzing`.
+//! Fuzz targets of this crate, for its readers of execution traces and of recorded calls. See
+//! `ccl_core::fuzzing`.
 
 use crate::exchange::chakra::Trace;
 use crate::exchange::job;

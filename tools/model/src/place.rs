@@ -47,7 +47,8 @@ pub struct Placement {
     hosts: usize,
     /// Traffic between groups, the highest groups first, hosts last.
     crossings: Vec<Crossed>,
-    /// Rank for each place, host after host in the given order.
+    /// Rank of each seat, host after host in the given order. A seat is a part of a host on which a
+    /// rank runs.
     order: Vec<Rank>,
 }
 
@@ -110,7 +111,7 @@ pub fn find(sends: &Sends<'_>, topology: &Topology, given: &[u32]) -> Result<Pla
     })
 }
 
-/// Returns the host of each place.
+/// Returns the host of each seat.
 fn places(topology: &Topology, given: &[u32]) -> Result<Vec<u32>, String> {
     let (mut hosts, mut known) = (Vec::new(), std::collections::BTreeSet::new());
     for host in given {
@@ -202,7 +203,7 @@ impl Placement {
         &self.crossings
     }
 
-    /// Returns the rank for each place.
+    /// Returns the rank of each seat, host after host in the given order.
     #[must_use]
     pub fn order(&self) -> &[Rank] {
         &self.order

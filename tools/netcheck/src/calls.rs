@@ -207,9 +207,9 @@ impl Calls {
             Init::V12(init) => unsafe {
                 init(&raw mut context, hash, &raw mut config, logger(), profiler)
             },
-            // SAFETY: a logger and a profiler, if there is one.
+            // SAFETY: the logger, and the profiler if there is one, are functions of this program.
             Init::V10(init) => unsafe { init(logger(), profiler) },
-            // SAFETY: a logger.
+            // SAFETY: the logger is a function of this program.
             Init::V9(init) => unsafe { init(logger()) },
         };
         (result, number(context))
@@ -357,7 +357,7 @@ impl Calls {
 
     /// Ends a registration.
     pub(crate) fn deregister(&self, comm: Opaque, registration: Opaque) -> NcclResult {
-        // SAFETY: what the plugin handed out, or what it has to refuse.
+        // SAFETY: the plugin handed out both pointers, or has to refuse them.
         unsafe { (self.deregister)(pointer(comm), pointer(registration)) }
     }
 
@@ -482,7 +482,7 @@ impl Calls {
 
     /// Closes a sending communicator.
     pub(crate) fn close_send(&self, comm: Opaque) -> NcclResult {
-        // SAFETY: what the plugin handed out, or what it has to refuse.
+        // SAFETY: the plugin handed out the pointer, or has to refuse it.
         unsafe { (self.close_send)(pointer(comm)) }
     }
 

@@ -2,7 +2,7 @@
 //! refusals as errors.
 //!
 //! Nothing here closes on drop, and communicators are `Copy`: some points close a communicator that
-//! others still use, or use a closed one.
+//! has requests in flight, or use a closed one.
 
 use std::ffi::c_int;
 use std::os::fd::RawFd;

@@ -340,7 +340,7 @@ fn death(status: ExitStatus) -> String {
     }
 }
 
-/// Passes each line to `take` in a thread of its own, and an empty line at the end.
+/// Starts a thread that passes each line of `pipe` to `take`, and an empty line at the end.
 fn in_lines(
     pipe: impl Read + Send + 'static,
     mut take: impl FnMut(&[u8]) + Send + 'static,

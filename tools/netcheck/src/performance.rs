@@ -62,8 +62,8 @@ fn measure(side: &Side) -> Outcome {
     both.back.close()
 }
 
-/// Measures the memory of a connection in this process, after messages have arrived before their
-/// receives.
+/// Measures the memory that a connection takes in this process once it has carried messages whose
+/// receives were posted late.
 fn measure_memory(side: &Side, net: &Net) -> Outcome {
     let memory = Memory::new(IN_FLIGHT * EARLY_BYTES);
     memory.fill(1);

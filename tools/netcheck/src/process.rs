@@ -11,7 +11,7 @@ use crate::stop::{Outcome, failed};
 /// Tolerated growth of memory: allocators keep some.
 const MEMORY_SLACK_BYTES: usize = 16 << 20;
 
-/// Longest time for a plugin to release its resources while the peer is open.
+/// Longest time, on most machines, for a plugin to release its resources.
 const MOMENT: Duration = Duration::from_secs(4);
 
 /// Resources that this process holds.

@@ -11,7 +11,8 @@ use crate::calls::Opaque;
 use crate::memory::Memory;
 use crate::stop::{Outcome, failed};
 
-/// First and last of the actions on an event: begin, end, update, and update and end.
+/// Numbers of the first and the last action on an event. The actions, from 0: begin; end; update;
+/// update and end.
 const BEGINS: c_int = 0;
 const LAST: c_int = 3;
 

@@ -87,7 +87,7 @@ fn filled<T: Copy>(call: impl FnOnce(*mut T) -> NcclResult) -> Result<T, NcclRes
     }
 }
 
-/// Makes `Properties` from the fields of all versions and the other given fields.
+/// Makes `Properties` from the fields that every version has and from the other given fields.
 macro_rules! properties {
     ($from:ident, $($more:tt)*) => {
         Ok(Properties {

@@ -53,7 +53,8 @@ pub(crate) fn demand(holds: bool, why: impl FnOnce() -> String) -> Outcome {
 }
 
 impl Stop {
-    /// Adds the name of the message to a failure, and of the `other` message whose data it holds.
+    /// Adds the name of the message to a failure. `other` is the name of the message
+    /// whose data arrived instead, if there is one: the failure then reports only that.
     pub(crate) fn of(self, message: &str, other: Option<String>) -> Stop {
         match (self, other) {
             (Stop::Failed(_), Some(other)) => {

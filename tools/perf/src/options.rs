@@ -202,7 +202,7 @@ pub fn file_name() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
     clap::builder::NonEmptyStringValueParser::new().map(PathBuf::from)
 }
 
-/// Error for flags that contradict each other, or the number of ranks.
+/// Error for flags that are invalid, or contradict each other or the number of ranks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
     /// Sweep that is empty.

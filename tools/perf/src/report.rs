@@ -42,7 +42,7 @@ pub struct Row {
     pub plan: Option<Plan>,
     /// Measurement with separate input and output.
     pub out_of_place: Half,
-    /// Measurement with the input within the output; `None` if there is no such form.
+    /// Measurement with one buffer for input and output; `None` if there is no such form.
     pub in_place: Option<Half>,
 }
 

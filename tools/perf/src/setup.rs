@@ -172,8 +172,8 @@ pub fn checked_call(
     in_place: bool,
 ) -> Result<u64, SubjectError> {
     trial.prepare(memory, repetition, in_place);
-    // Without the barrier, a rank that is still preparing would look like a slow transport, or
-    // would be overtaken.
+    // Without the barrier, ranks would begin the call while others are still preparing, and their
+    // waits would look like those of a slow transport.
     subject.barrier()?;
     trial.run(subject, memory, in_place)?;
     let wrong = trial.wrong(memory, repetition, in_place);

@@ -18,8 +18,8 @@ const EXACT_MAX: usize = 50;
 /// depends only on the numbers of samples.
 #[derive(Debug, Default)]
 pub struct RankTest {
-    /// Key of the cached distribution: ranks times two (those of ties are halves), in order, and
-    /// the number of new samples.
+    /// Key of the cached distribution: the ranks times two, in order, and the number of new
+    /// samples. Twice a rank is an integer, also where the rank of ties is not.
     counted: (Vec<usize>, usize),
     /// Probability, by index, that the sum of the new samples' ranks times two is at least the
     /// index.
@@ -175,8 +175,8 @@ mod tests {
 
     #[test]
     fn few_samples_as_mann_and_whitney_have_them() {
-        // Their table I, to three digits: the probability that U is at most this value; U of one
-        // side is n m - U of the other.
+        // Their table I, to three digits: the probability that U is at most the index in the list.
+        // U of one side is n m - U of the other.
         let tables: [(usize, usize, &[f64]); 4] = [
             (3, 3, &[0.050, 0.100, 0.200, 0.350, 0.500, 0.650]),
             (4, 3, &[0.028, 0.057, 0.114, 0.200, 0.314, 0.429, 0.571]),

@@ -92,7 +92,8 @@ pub struct Request<'a> {
     pub data_type: DataType,
     /// Operator of the reduction, for collectives that reduce.
     pub op: ReduceOp,
-    /// Factor of this rank for [`ReduceOp::PremulSum`]: the native bytes of one element, first.
+    /// Factor of this rank for [`ReduceOp::PremulSum`]: one element in native byte order, at the
+    /// start of the array.
     pub scalar: Option<[u8; 8]>,
     /// Root, if the collective has one.
     pub root: Rank,
@@ -135,8 +136,9 @@ pub enum Shape<'a> {
 }
 
 /// Memory of one call: raw bytes of the element type. For [`Shape::Even`], as in nccl-tests, all
-/// ranks have buffers of the same size: a rank that is not the root also has an output (which stays
-/// untouched) and an input (which is not read).
+/// ranks have buffers of the same size. If only the root receives a result, the outputs of the
+/// other ranks stay untouched. If only the root's input is sent, the inputs of the other ranks are
+/// not read.
 #[derive(Debug)]
 pub enum Buffers<'a> {
     /// Separate input and output.

@@ -170,8 +170,7 @@ impl Trial<'_> {
 
     fn wrong_in(&self, buffer: &[u8], segments: &[Segment], repetition: u64) -> u64 {
         let mut rest = buffer;
-        // Successive blocks of a reduction or of one stream rarely share a table, so none is
-        // cached.
+        // Successive segments rarely have the same source, so tables are not cached.
         let mut wrong = 0;
         for &segment in segments {
             let (head, tail) = rest.split_at(self.bytes(segment.count));

@@ -46,7 +46,8 @@ impl Axis {
             }
             None => {
                 let high = if high > 0.0 { high } else { 1.0 };
-                let (low, step) = (low.min(0.0), step(high));
+                let low = low.min(0.0);
+                let step = step(high.max(-low));
                 let min = (low / step).floor() * step;
                 (min, (high / step).ceil() * step, step)
             }
@@ -131,7 +132,7 @@ fn label(value: f64, unit: Unit) -> String {
 fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
-        v if !(1e-3..1e6).contains(&v) => format!("{value:.0e}"),
+        v if !(1e-3..1e6).contains(&v) => format!("{value:.1e}").replace(".0e", "e"),
         v if v >= 10.0 || value.fract() == 0.0 => format!("{value:.0}"),
         v if v >= 1.0 => format!("{value:.1}"),
         _ => format!("{value:.4}").trim_end_matches('0').to_owned(),
@@ -158,6 +159,9 @@ mod tests {
         assert_eq!(texts(&[0.3, 11.2], false, Unit::None), ["0", "2", "4", "6", "8", "10", "12"]);
         assert_eq!(texts(&[0.3], false, Unit::None)[..4], ["0", "0.05", "0.1", "0.15"]);
         assert_eq!(texts(&[-0.3, 0.5], false, Unit::None).first().unwrap(), "-0.3");
+        assert_eq!(texts(&[1.2e6], false, Unit::None)[4..], ["800000", "1e6", "1.2e6"]);
+        assert_eq!(texts(&[1.5e-4], false, Unit::None)[2..], ["1e-4", "1.5e-4"]);
+        assert_eq!(texts(&[-1000.0, 1.0], false, Unit::None).len(), 7);
         assert_eq!(texts(&[], true, Unit::None), ["1", "10"]);
         assert_eq!(texts(&[100.0, f64::NAN, 0.0], true, Unit::None), ["100", "1000"]);
         let axis = Axis::of([8.0, 1024.0].into_iter(), true, Unit::Bytes);

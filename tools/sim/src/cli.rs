@@ -15,8 +15,8 @@ use crate::scenario::{
     Ask, On, Parameter, REPLAY_PARAMETERS, SCENARIOS, Scenario, find, over_seeds, replay,
 };
 
-/// Simulates how long collectives take on a fabric of switches: runs experiments, each beside what
-/// its source says.
+/// Simulates how long collectives take on a fabric of switches: runs experiments and shows their
+/// results beside what their sources claim.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(after_help = "\
 Without --scenario it lists the experiments, and with --list what can be changed in each. The same
@@ -265,8 +265,8 @@ mod tests {
 
     use super::*;
 
-    /// Runs a command line. Topologies are the presets; every traffic file holds the same ring of
-    /// 16 ranks, in each of two intervals.
+    /// Runs a command line. Topologies are the presets. Every traffic file but `none` holds two
+    /// equal intervals, in which each of 16 ranks sends to the rank eight further on, modulo 16.
     fn say(line: &str) -> Result<String, CliError> {
         let topology = |name: &str| {
             let found = ccl_model::topology::presets::find(name);
@@ -404,8 +404,8 @@ mod tests {
             assert!(shown.contains(&format!("  on {name}: ")), "{shown}");
             assert!(!shown.contains("(!)") && !shown.contains("racks="), "{shown}");
         }
-        // The named network is used: the report names its tiers, and rails, which never collide
-        // below one leaf, take less time.
+        // The named network is used: the report names its tiers. The network with rails takes less
+        // time, because messages below one leaf never collide.
         let line = "ferroccl sim --scenario job --set mib=4 --json --on";
         let time = |on: &str| {
             let json: serde_json::Value =

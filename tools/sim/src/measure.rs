@@ -76,8 +76,8 @@ pub fn standard_error(values: &[f64]) -> Option<f64> {
     (values.len() > 1).then(|| (squares / (many - 1.0) / many).sqrt())
 }
 
-/// Returns the least of the values that at least the part `part` of all values does not exceed; 0.5
-/// gives the median. Returns 0 without values.
+/// Returns a quantile: the least of the values v for which at least the part `part` of all values
+/// is v or less. A `part` of 0.5 gives the median. Returns 0 without values.
 #[must_use]
 pub fn quantile(values: &[f64], part: f64) -> f64 {
     let mut sorted = values.to_vec();

@@ -249,7 +249,7 @@ impl Network {
         (first..first + 2 * cables.children * cables.per_child).step_by(2)
     }
 
-    /// Returns the links from a NIC or switch of a child of this tier upwards, failed ones
+    /// Returns the links of this tier that go up from one NIC or switch of a child, failed ones
     /// included.
     pub fn uplinks(
         &self,

@@ -22,8 +22,9 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// Returns the relative deviation of a value from the nearest expected value; 0 if the value is
-    /// as expected. For `About` it is always the deviation from the value.
+    /// Returns the relative deviation of `measured` from the nearest expected value; 0 within a
+    /// bound or a range. For `About` it is the deviation from the one expected value, even within
+    /// the tenth.
     #[must_use]
     pub fn deviation(&self, measured: f64) -> f64 {
         let beyond = |bound: f64| if bound == 0.0 { measured } else { measured / bound - 1.0 };
@@ -37,8 +38,8 @@ impl Expected {
         }
     }
 
-    /// Returns whether a value is as expected: within a tenth of a value or a range, exactly for a
-    /// bound.
+    /// Returns whether `measured` is as expected. `About` and `Between` allow a tenth of deviation,
+    /// `AtLeast` and `AtMost` none.
     #[must_use]
     pub fn holds(&self, measured: f64) -> bool {
         let slack =
@@ -208,7 +209,7 @@ impl Report {
 fn cells(finding: &Finding) -> [String; 4] {
     let expected = finding.expected.map_or_else(|| "–".to_owned(), |e| e.text(finding.unit));
     let deviation = match (finding.expected, finding.deviation) {
-        // Bounds and ranges have no value to deviate from.
+        // Within a bound or a range there is no deviation to show.
         (Some(expected), Some(0.0)) if !matches!(expected, Expected::About(_)) => {
             "within".to_owned()
         }
@@ -329,7 +330,7 @@ mod tests {
         let several = found(0.08).with_others(&[found(0.10), found(0.15)]);
         assert_eq!((several.seeds, several.seeds_text()), (3, "3 to 5".to_owned()));
         let shown = markdown(&several);
-        // For 8, 10 and 15 the standard error is the deviation, 3.6, divided by the root of 3.
+        // For 8, 10 and 15 the standard error is the standard deviation, 3.6, over the root of 3.
         assert!(shown.contains("| 11.0 % ± 2.1 % | +10.0 % |"), "{shown}");
         assert!(shown.contains("| share | – | 50.0 % | – |"), "{shown}");
         assert!(shown.contains("| time | – | 11.10 ms ± 0.21 ms | – |"), "{shown}");

@@ -338,8 +338,8 @@ impl VerbsLane {
         !self.done.is_empty() || !self.deferred.is_empty() || self.stashed > 0
     }
 
-    /// Takes completions from the queue for the next poll; none may be stashed already. Returns
-    /// whether there are any.
+    /// Takes completions from the queue for the next poll. The caller ensures that none are stashed
+    /// yet. Returns whether there are any.
     fn stash(&mut self) -> Result<bool, TransportError> {
         self.stashed = self.queue.poll(&mut self.space)?;
         Ok(self.stashed > 0)

@@ -122,7 +122,7 @@ pub struct Options {
     /// Longest time for which a port may be down, or a peer cannot be reached after a break of the
     /// side connection (at least 3 s), before the links concerned count as lost.
     pub link_within: Duration,
-    /// Longest time for which a peer that can be reached may not answer after a break of the side
+    /// Longest time for which a peer that can be reached may stay silent after a break of the side
     /// connection.
     pub silent_within: Duration,
 }

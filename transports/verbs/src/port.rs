@@ -60,8 +60,8 @@ struct Health {
     pairs: VecDeque<(u32, &'static str)>,
 }
 
-/// Returns the reason why a device of this sysfs node type cannot be used, if it lacks reliable
-/// connected queue pairs between hosts.
+/// Returns the reason why a device of this sysfs node type cannot be used; none for a channel
+/// adapter (InfiniBand or RoCE).
 fn unsuitable(node_type: &str) -> Option<String> {
     let node_type = node_type.trim();
     (!node_type.starts_with("1:")).then(|| {

@@ -19,7 +19,7 @@ pub(super) const SIZES: [u64; 9] =
     [8, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
 /// Shortest message at which the plugin's own cost should be negligible.
 const LONG_BYTES: u64 = 64 << 10;
-/// Example that measures the transport without the plugin: the same messages as puts.
+/// Example that measures the transport without the plugin: it sends each message as a put.
 const BARE: &str = "stream";
 const IPERF_SECONDS: &str = "1";
 const BUILD_WITHIN: Duration = Duration::from_secs(1800);
@@ -65,7 +65,7 @@ pub(super) fn run(sizes: &[u64], rounds: u32) -> Outcome<String> {
         against_reference(sizes, &ours, &theirs)
     );
     text.push_str(&format!(
-        "\nThe stream against the same messages as puts of the transport, without the plugin, in \
+        "\nThe stream through the plugin against a stream of puts over the transport alone, in \
          GB/s:\n\n{}",
         against_bare(sizes, &ours, &bare)
     ));

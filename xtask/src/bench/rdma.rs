@@ -144,7 +144,8 @@ struct Sides<'a> {
     json: std::path::PathBuf,
     /// Ports of two devices that reach each other.
     ports: Vec<String>,
-    /// Ports of all devices; each two that follow each other reach each other.
+    /// Ports of all devices, in pairs: the first two reach each other, the next two reach each
+    /// other.
     all: Vec<String>,
 }
 
@@ -164,7 +165,7 @@ impl Sides<'_> {
         time_of(what, &found).ok_or_else(|| format!("`{typed}` wrote no times: {found}"))
     }
 
-    /// Runs a command as rank 0 beside a rank 1, each with a device of both links.
+    /// Runs a command as rank 0 beside a rank 1. Each rank has one device on each of the two links.
     fn over_two(&self, command: &mut Command) -> Outcome {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
         let port = listener.and_then(|listener| listener.local_addr());

@@ -31,8 +31,8 @@ pub(crate) struct Options {
     /// Run the longer versions.
     #[arg(long)]
     full: bool,
-    /// Run the suites of the deep tier that cover changes since this commit, and record them, in
-    /// place of the checks.
+    /// Run the suites of the deep tier that cover changes since this commit, in place of the
+    /// checks. The results are recorded in docs/full-run.md.
     #[arg(long, value_name = "BASE", conflicts_with = "names")]
     changed: Option<String>,
 }

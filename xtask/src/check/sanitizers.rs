@@ -120,7 +120,8 @@ pub(super) fn valgrind(full: bool) -> Outcome<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// Runs `ferroccl netcheck` on the plugin for NCCL under valgrind: misuse and correct messages.
+/// Runs the checks in [`BAD_INPUT`] on the plugin for NCCL under valgrind. Some of these checks
+/// misuse the plugin, others send correct messages.
 fn bad_input() -> Outcome {
     let built = workspace::target_dir()?.join("debug");
     let plugin = built.join("deps").join(crate::dist::BUILT);

@@ -46,7 +46,7 @@ pub(crate) struct Options {
     /// Directory for the packages
     #[arg(long, value_name = "DIRECTORY", default_value = "target/dist-out")]
     out: PathBuf,
-    /// Profile to build with; `dist` is optimised as a whole
+    /// Profile to build with; `dist` optimises across all crates
     #[arg(long, default_value = "dist")]
     profile: String,
     /// Print the reason and succeed if a tool is unavailable (no Python, no network)

@@ -39,7 +39,8 @@ fn processors() -> clap::builder::RangedI64ValueParser<u8> {
 /// Flags of `cargo xtask guest`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Time limit in seconds from the start of the guest to its end; the status is 124 after it.
+    /// Time limit of the guest in seconds, from its start to its end. A run that exceeds the limit
+    /// has the status 124.
     #[arg(long, value_name = "S", default_value_t = 600)]
     timeout: u64,
     /// Processors of the guest.

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use crate::workspace::{cargo, root};
 use crate::{Outcome, process};
 
-/// Arguments of the one call that compiles everything that the suites run: libraries, tests,
-/// programs and examples, with one profile and one set of features.
+/// Arguments of the one call that compiles the test binaries and everything that they use:
+/// libraries, programs and examples, with one profile and one set of features.
 pub(crate) const BUILD: [&str; 4] = ["test", "--workspace", "--locked", "--no-run"];
 
 /// Executable that holds tests of one cargo target.

@@ -9,8 +9,8 @@ const RESULT: &str = "test result: ";
 const COMPLAINTS: [&str; 4] = ["| FAILED: ", "==ERROR: ", "SUMMARY: ", "ERROR: libFuzzer"];
 /// Largest number of lines with one of the [`COMPLAINTS`] that are kept.
 const COMPLAINTS_MAX: usize = 20;
-/// Largest number of lines that are kept of one binary's report: the reason comes first, then a
-/// backtrace or a log.
+/// Number of first lines that are kept of one binary's report: the reason comes first, then a
+/// backtrace or a log. The names of failed tests and the result are always kept.
 const LINES_MAX: usize = 60;
 
 /// Collector of failures from the output of test binaries.

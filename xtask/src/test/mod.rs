@@ -124,7 +124,8 @@ impl Counts {
         self.unsettled = 0;
     }
 
-    /// Ends a command, so that its skipped tests do not affect the next command's result line.
+    /// Records that a command has ended: its skipped tests do not affect the next command's result
+    /// line.
     fn settle(&mut self) {
         self.unsettled = 0;
     }
@@ -478,7 +479,8 @@ impl Run<'_> {
         self.cells.lock().unwrap_or_else(PoisonError::into_inner).add_line(line);
     }
 
-    /// Runs a command that prints lines as libtest does; reports name the command `name`.
+    /// Runs a command that prints lines as libtest does. If the command fails, the suite's failure
+    /// shows `name` for it.
     fn command(
         &self,
         mut command: std::process::Command,

@@ -67,11 +67,14 @@ pub(crate) fn ages() -> Vec<String> {
     deep.map(|suite| age(suite.name)).collect()
 }
 
+/// Returns the number of commits since `commit`, which may have words behind it, such as "with local
+/// changes".
 fn commits_since(commit: &str) -> Option<u64> {
+    let commit = commit.split_whitespace().next()?;
     let mut command = Command::new("git");
     command.current_dir(root()).args(["rev-list", "--count", &format!("{commit}..HEAD")]);
     let mut count = None;
-    // Errors of git are on the same pipe; none of them is a number.
+    // A line may also be an error message of git, which is never a number.
     let end = process::run(&mut command, PATIENCE, |line| count = line.trim().parse().ok());
     end.ok().filter(|end| end.success())?;
     count
@@ -99,5 +102,6 @@ mod tests {
         let deep = SUITES.iter().filter(|suite| !suite.deep.is_empty()).count();
         assert_eq!(ages().len(), deep);
         assert_eq!(commits_since("no-such-commit"), None);
+        assert_eq!(commits_since("HEAD with local changes"), Some(0));
     }
 }

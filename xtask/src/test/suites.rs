@@ -17,7 +17,7 @@ pub(crate) struct Suite {
     pub(crate) what: &'static str,
     /// Requirements beyond Rust and a C linker, and what the suite installs or skips.
     pub(crate) needs: &'static str,
-    /// Contents of each tier, with the reason.
+    /// Tests of the suite in each tier; if the suite is in one tier only, the reason.
     pub(crate) tiers: &'static str,
     /// Usual seconds of the quick part and of the deep part, on 2 idle cores with an emulated
     /// guest, for comparison. A suite is killed after [`HANGS`](super::HANGS) times as much, or
@@ -361,8 +361,8 @@ pub(crate) const DEEP: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Arguments of the README's first command, reduced to a short measurement; only this program is
-/// compiled for release.
+/// Arguments of the README's first command, reduced to a short measurement. The command compiles
+/// only this example and its dependencies.
 const README_FIRST: &[&str] = &[
     "run",
     "--release",

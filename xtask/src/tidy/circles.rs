@@ -12,7 +12,7 @@ use super::source::Source;
 /// Modules, each with the modules that it uses.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// Paths that the modules of each crate name.
+/// Paths in the code of each crate's modules.
 #[derive(Debug, Default)]
 pub(super) struct Uses {
     /// Modules by the source folder of their crate, each with the paths in the crate that it names.

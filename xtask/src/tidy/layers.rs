@@ -51,8 +51,8 @@ fn layer(dir: &str) -> Option<Layer> {
     }
 }
 
-/// Third-party crates for parsing flags, reading files and drawing. Only tools may use them, so
-/// that users of the library need not build them.
+/// Third-party crates for parsing flags, reading files and drawing. The library and the plugins
+/// must not use these crates, so that users of the library need not build them.
 const FOR_TOOLS: [&str; 11] = [
     "clap",
     "indicatif",

@@ -1,5 +1,6 @@
-//! Ratchet for sizes: a giant that the baseline lists with its size may stay, but not grow. Its
-//! entry is lowered when it shrinks, and removed once it is within the limit.
+//! Ratchet for sizes: a giant (a file or function over the limit) may stay if the baseline lists
+//! its size, but must not grow. When a giant shrinks, a finding demands that its entry be lowered,
+//! or removed if the size is within the limit.
 
 use std::collections::BTreeMap;
 

@@ -636,7 +636,7 @@ fn this_machine_is_examined_at_once() {
     let Output { status, stdout, stderr } = ferroccl(&["doctor"], &[]);
     println!("{}", String::from_utf8_lossy(&stdout));
     assert!(matches!(status.code(), Some(0 | 1)), "{}", String::from_utf8_lossy(&stderr));
-    // Far less than any deadline: nothing waits.
+    // On a machine of usual speed, this fails if a check waits until its deadline.
     assert!(start.elapsed() < stretched(Duration::from_secs(5)));
     let text = String::from_utf8(stdout).unwrap();
     assert!(CHECKS.iter().all(|check| text.contains(&format!("{}:", check.name))), "{text}");

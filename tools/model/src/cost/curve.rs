@@ -42,8 +42,9 @@ pub struct Span {
 pub struct Curve(Vec<Regime>);
 
 impl Curve {
-    /// Creates the curve through measurements in ascending order of size. Neighbouring protocols
-    /// meet at the geometric mean of the two sizes between them.
+    /// Creates the curve through measurements in ascending order of size. A protocol's line begins
+    /// at the geometric mean of the least size measured for it and the greatest size measured for
+    /// the previous protocol; the first line begins at 0.
     #[must_use]
     pub fn through(spans: &[Span]) -> Curve {
         let mut before: Option<f64> = None;

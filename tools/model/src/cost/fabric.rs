@@ -229,7 +229,7 @@ mod tests {
         assert_eq!((node, unit, up, spine), (400e9, 12.8e12, 12.8e12, 51.2e12));
         let shares = [(unit, 32.0), (up, 32.0), (spine, 128.0)];
         assert!(shares.iter().all(|(level, nodes)| share_bytes_per_s(*level, *nodes) == 400e9));
-        // 18 trays of four.
+        // A GB200 NVL72 has 18 trays with four NICs each.
         assert_eq!(links_bytes_per_s(4.0 * 18.0, 400e9), 3.6e12);
         assert_eq!(links_bytes_per_s(4.0 * 8.0, 100e9), 400e9);
     }

@@ -53,8 +53,8 @@ impl Ranks {
     }
 
     /// Returns the latency of a ring: `base + (steps − between) within + between net`. An
-    /// all_reduce has 2 (n − 1) steps, an all_gather or a reduce_scatter n − 1; each round crosses
-    /// between nodes (M − 1) times.
+    /// all_reduce has two `rounds`, an all_gather or a reduce_scatter one. A round has n − 1 steps,
+    /// of which M − 1 go between nodes.
     #[must_use]
     pub fn ring_us(&self, rounds: f64, protocol: Protocol) -> f64 {
         let (steps, between) = (rounds * (self.ranks - 1.0), rounds * (self.nodes - 1.0));

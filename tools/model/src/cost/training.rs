@@ -86,7 +86,7 @@ pub fn pipeline_s(hop_s: f64, microbatches: f64, stages: f64) -> f64 {
     hop_s * (microbatches + stages - 2.0)
 }
 
-/// Returns the least number of accelerators that hold `bytes`, as a fraction.
+/// Returns the least number of accelerators that hold `bytes`, not rounded up.
 #[must_use]
 pub fn accelerators_for(bytes: f64, memory_bytes: f64) -> f64 {
     bytes / memory_bytes

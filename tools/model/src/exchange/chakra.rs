@@ -250,8 +250,8 @@ impl Trace {
     ///
     /// # Errors
     ///
-    /// When the file is not a trace, or is truncated. Each error has a remedy; that of an invalid
-    /// message also has the byte offset.
+    /// When the file is not a trace, or is truncated. Each error has a remedy; the error for an
+    /// invalid message also has the byte offset.
     pub fn decode(name: &str, bytes: &[u8]) -> Result<Trace, String> {
         if bytes.starts_with(&[0x1f, 0x8b]) {
             return Err(format!("{name} is compressed; unpack it first: gzip -d"));

@@ -49,7 +49,7 @@ pub enum Action {
         to: Rank,
         /// Length of the message in bytes.
         bytes: u64,
-        /// Tag: a receive matches a send between the two ranks with the same tag.
+        /// Tag: a receive matches a send with the same tag between the same two ranks.
         tag: u64,
     },
     /// A message from another rank.
@@ -58,7 +58,7 @@ pub enum Action {
         from: Rank,
         /// Length of the message in bytes.
         bytes: u64,
-        /// Tag: a receive matches a send between the two ranks with the same tag.
+        /// Tag: a receive matches a send with the same tag between the same two ranks.
         tag: u64,
     },
 }
@@ -180,7 +180,8 @@ fn brings_a_block(collective: Collective) -> bool {
 }
 
 impl Entry {
-    /// Returns whether both entries are messages of one group call: they have the same times.
+    /// Returns whether both entries are messages of one group of sends and receives. Such messages
+    /// have the same times.
     fn is_beside(&self, other: &Entry) -> bool {
         let is_message = |entry: &Entry| !matches!(entry.what, Action::Collective { .. });
         let times = |entry: &Entry| (entry.start_us, entry.duration_us);
@@ -196,7 +197,7 @@ impl Job {
     }
 
     /// Returns the traces of all ranks. A rank's nodes form a chain: each call depends on the
-    /// previous one, and messages of one group call have the same dependencies.
+    /// previous one, and messages of one group of sends and receives have the same dependencies.
     #[must_use]
     pub fn traces(&self) -> Vec<Trace> {
         let ranks = self.ranks();
@@ -505,6 +506,8 @@ struct ShownCall {
 
 /// Largest number of calls that are shown to people; further calls are only counted.
 const SHOWN_MAX: usize = 50;
+/// Largest number of members that are shown of a group.
+const SHOWN_MEMBERS: usize = 16;
 
 impl Job {
     /// Returns the calls of the ranks for display.
@@ -542,9 +545,9 @@ impl fmt::Display for Shown {
         let Shown { ranks, groups, calls, messages } = self;
         writeln!(f, "{} calls of {ranks} ranks", calls.len())?;
         for (name, members) in groups {
-            let members: Vec<String> = members.iter().take(16).map(Rank::to_string).collect();
-            let more = if members.len() < 16 { "" } else { " ..." };
-            writeln!(f, "group {name}: {}{more}", members.join(" "))?;
+            let more = if members.len() <= SHOWN_MEMBERS { "" } else { " ..." };
+            let shown = members.iter().take(SHOWN_MEMBERS).map(Rank::to_string);
+            writeln!(f, "group {name}: {}{more}", shown.collect::<Vec<_>>().join(" "))?;
         }
         let heads = ["start", "took", "collective", "group", "bytes", "root"].map(str::to_owned);
         let time = |us: u64| quantity::show(us as f64 / 1e6, Unit::Seconds);

@@ -36,10 +36,10 @@ struct Operation {
     count: Option<u64>,
     bytes: u64,
     root: Option<Rank>,
-    /// Peers that a group sends to, each with the number of bytes.
+    /// Peers that the operation sends to, each with the number of bytes.
     #[serde(default)]
     sends: Vec<(Rank, u64)>,
-    /// Peers that a group receives from, each with the number of bytes.
+    /// Peers that the operation receives from, each with the number of bytes.
     #[serde(default)]
     recvs: Vec<(Rank, u64)>,
     #[serde(default)]
@@ -351,7 +351,8 @@ fn what(operation: &Operation, group: usize, ranks: u32) -> Result<Option<Action
     if root >= ranks {
         return Err(wrong(format!("root {root} is none of {ranks} ranks")));
     }
-    // A rank that is not the root may have only the smaller buffer: the count is valid for both.
+    // A rank that is not the root may have only the smaller buffer, and `bytes` is then the size of
+    // that buffer. `count` is the same on all ranks.
     let blocks = collective.even_blocks(ranks).filter(|_| !is_uneven);
     let bytes = match (blocks, operation.count, &operation.data_type) {
         _ if collective == Collective::Barrier => Some(0),

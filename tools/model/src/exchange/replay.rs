@@ -88,7 +88,8 @@ const KNOWN_PAIRS_MAX: usize = 1 << 22;
 
 impl<'a> Replay<'a> {
     /// Places the ranks of a job on the first hosts of a topology, filling each host. Collectives
-    /// take the algorithm or family of that name if they have it, else the library's choice.
+    /// take the algorithm or family that `algorithm` names if they have it, else the library's
+    /// choice.
     ///
     /// # Errors
     ///
@@ -390,7 +391,8 @@ mod tests {
     use super::super::job::{self, Action, Group};
     use super::*;
 
-    /// Returns a job of sixteen ranks: two calls of all, one of every other rank, at these times.
+    /// Returns a job of sixteen ranks: a call of all ranks, one of the even ranks, and one of all
+    /// ranks, at these times.
     fn job(times: [u64; 3]) -> Job {
         let even: Vec<Rank> = (0..16).step_by(2).collect();
         let groups = vec![
@@ -431,7 +433,8 @@ mod tests {
         assert_eq!(traffic.intervals[0].len(), 16);
         let all: u64 = traffic.intervals[0].values().sum();
         assert_eq!(all, 2 * 15 * (1 << 20));
-        // Pairs are of ranks of the job; each of the group's 8 ranks sends 7 blocks of 1 KiB.
+        // Pairs have the numbers of ranks in the job, not in the group. Each of the group's 8 ranks
+        // sends 7 blocks of 1 KiB.
         let of_group = &traffic.intervals[1];
         assert_eq!(of_group.values().sum::<u64>(), 8 * 7 * 1024);
         assert!(of_group.keys().all(|(from, to)| from % 2 == 0 && (from + 2) % 16 == *to));

@@ -358,7 +358,8 @@ pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Returns the attributes that were read from an element, or from an element inside it.
+/// Returns the attributes that were read from the element of a part (`prefix` is empty), or from an
+/// element inside it (`prefix` is `gpu.` or `net.`).
 fn facts_of(part: &Part, prefix: &str) -> Vec<(String, String)> {
     let facts = part
         .nccl
@@ -377,7 +378,7 @@ fn is_port(part: &Part) -> bool {
     part.kind == Kind::Nic && part.pci.is_none() && part.speed == LinkSpeed::NONE
 }
 
-/// Writes the other functions of a card beside the first.
+/// Writes the other PCIe functions of a card as siblings of its first one.
 fn functions(xml: &mut String, machine: &Machine, card: usize, depth: usize) {
     let is_function = |part: &usize| {
         let function = &machine.parts[*part];

@@ -230,7 +230,8 @@ fn topology(read: &File) -> Result<(Topology, Spans), Problem> {
     Ok((Topology { name: read.name.clone(), machines, hosts, fabric, placed: places }, spans))
 }
 
-/// Returns the number of a kind of machine; presets need no description in the text.
+/// Returns the index of the machine with this name in `machines`. A preset that the text does not
+/// describe is added.
 fn kind(machines: &mut Vec<Machine>, name: &str, start: usize) -> Result<usize, Problem> {
     if let Some(number) = machines.iter().position(|machine| machine.name == name) {
         return Ok(number);

@@ -34,7 +34,8 @@ pub(super) const LISTEN_CLOSE: Point = Point::alone(
 )
 .patient(3);
 
-/// Number of connections, and of those before the first measurement.
+/// Number of connections between the two measurements, and number of connections before the first
+/// measurement.
 const CONNECTIONS: usize = 60;
 const WARM_UP: usize = 10;
 

@@ -43,7 +43,7 @@ fn several_as_one(side: &Side) -> Outcome {
         )
     })?;
     describes(&net, made)?;
-    // The made device on both sides, then on one side with a found device on the other.
+    // The made device on both sides, then on one side, with one of its parts on the other side.
     let ways = [(made, made), (made, 0), (1, made)];
     for (receiver, sender) in ways {
         let device = if side.role == Role::Receiver { receiver } else { sender };

@@ -63,8 +63,8 @@ fn receive_late(link: &Link, bytes: usize) -> Outcome {
     side.barrier()
 }
 
-/// Sends to a stopped process, resumes it only if the sends do not complete otherwise, and closes
-/// as soon as all are done.
+/// Sends to a stopped process, and closes as soon as all sends are done. Resumes the process after
+/// the close, or before it if the sends do not complete otherwise.
 fn send_and_close(link: &Link, bytes: usize) -> Outcome {
     let side = link.side;
     let memory = link.memory(MESSAGES * bytes)?;
@@ -138,7 +138,7 @@ fn close_with_requests(side: &Side) -> Outcome {
             format!("closing took {} s, expected it not to wait", taken.as_secs_f64())
         })?;
         if side.role == Role::Sender {
-            // First one side closes, then the other.
+            // Gives the receiver time to close the second connection first.
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -153,7 +153,7 @@ pub(super) const RECEIVER_KILLED: Point = Point::pair(
         let net = side.net()?;
         let link = Link::open(side, &net)?;
         Stream::of(20, BYTES).receive(&link)?;
-        // What has not arrived when its sender dies may be lost: that is no violation.
+        // The sends must be done before this process dies: an error of theirs would be no violation.
         side.barrier()?;
         side.die()
     },

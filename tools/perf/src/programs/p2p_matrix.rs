@@ -231,7 +231,8 @@ fn measure(
     Ok((paths, wrong))
 }
 
-/// Rounds a time as in the file, to a tenth of a nanosecond; the result is never 0.
+/// Rounds a time to a tenth of a nanosecond, the precision of the times in a baseline file; the
+/// result is never 0.
 fn kept(time_us: f64) -> f64 {
     ((time_us * 1e4).round() / 1e4).max(1e-4)
 }

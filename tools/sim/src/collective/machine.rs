@@ -51,7 +51,8 @@ pub(super) struct Walk {
     chunks: usize,
     chunk_elements: usize,
     cursors: Vec<Cursor>,
-    /// Number of chunks that each unit has done, channel by channel.
+    /// Per channel and unit (a top-level fold or loop of the program): number of chunks that are
+    /// done.
     units: Vec<usize>,
     running: usize,
 }

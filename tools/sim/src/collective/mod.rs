@@ -8,8 +8,8 @@
 //!
 //! A message is sent when its slot has a credit, becomes flows when the rank's NICs have room, and
 //! arrives when these flows end. The receiver returns credits for half of a link's slots at a time,
-//! as it consumes messages. Within a host, a rank's messages go one after another. Reductions take
-//! time according to the rank's memory bandwidth, if it is given.
+//! as it consumes messages. Within a host, a rank's messages go one after another. Reductions and
+//! copies take time in proportion to their bytes, if [`RunParams::fold_bytes_per_s`] is finite.
 
 mod ends;
 mod fold;
@@ -50,7 +50,7 @@ pub struct RunParams {
     pub spread: Striping,
     /// Interval of [`crate::flows::Flows::new`], in seconds.
     pub settle_s: f64,
-    /// Bytes per second that a rank's reductions read and write; infinite if they take no time.
+    /// Result bytes per second of a rank's reductions and copies; infinite if they take no time.
     pub fold_bytes_per_s: f64,
     /// Ranks that begin late, each with its delay in seconds.
     pub late: Vec<(Rank, f64)>,

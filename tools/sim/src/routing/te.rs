@@ -1,5 +1,5 @@
-//! Traffic engineering: a controller that knows the traffic matrix periodically places each pair of
-//! NICs on its own path, by constrained shortest paths (CSPF).
+//! Traffic engineering by a controller that knows the traffic matrix. At fixed intervals the
+//! controller places each pair of NICs on its own path, by constrained shortest paths (CSPF).
 //!
 //! The candidates are the shortest paths with room for the whole demand; the one with the most room
 //! left is taken. A demand without a candidate may find room if other demands move. In two tiers,

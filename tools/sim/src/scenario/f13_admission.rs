@@ -60,7 +60,8 @@ fn tell(
     let part = upwards_s / network.tier_links(1, true).count() as f64 / outcome.time_s;
     let what = format!("{name}: part of the time so paused");
     match credit_bytes {
-        // Pauses for a thousandth of the time of all links do not count as sustained.
+        // Pauses of up to a thousandth of the time, as a mean over the links, do not count as
+        // sustained.
         Some(_) => findings.expect(what, Unit::Part, part, Expected::AtMost(0.001)),
         None => findings.note(what, Unit::Part, part),
     }

@@ -296,7 +296,7 @@ fn is_given_up_in_time(tls: bool) {
     }
 }
 
-/// One side computes: it does not poll for much longer than its host may be unreachable.
+/// One side computes: it goes without a poll for much longer than a host may be unreachable.
 #[test]
 fn a_peer_that_computes_is_waited_for() {
     let limits = [Duration::from_millis(100), Duration::from_secs(60)];
@@ -411,8 +411,8 @@ fn a_link_ends_though_a_child_has_its_socket() {
         }
     }
     let [near, far] = &mut pair.sides;
-    // Nobody acknowledges it: the lane knows that the connection may have swallowed it once the
-    // connection is known to have ended.
+    // Nobody acknowledges this put. Once the far lane knows that the connection has ended, the
+    // connection may have swallowed the put, so the lane is not drained.
     far.send(20, 8);
     near.lane.abort(near.endpoint);
     let begun = Instant::now();

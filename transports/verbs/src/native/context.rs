@@ -180,7 +180,7 @@ impl Context {
 
     /// Returns the descriptor that is readable when there is an event.
     pub(crate) fn events(&self) -> BorrowedFd<'_> {
-        // SAFETY: the context is open as long as this.
+        // SAFETY: the library's context is open as long as `self` lives.
         let descriptor = unsafe { (*self.raw()).async_fd };
         // SAFETY: it stays open as long as the context.
         unsafe { BorrowedFd::borrow_raw(descriptor) }
@@ -239,7 +239,7 @@ impl Drop for Context {
         if !self.is_ours() {
             return;
         }
-        // SAFETY: whatever was made of it has kept it until now.
+        // SAFETY: every object made from the context keeps it alive, so none is left.
         unsafe { (self.functions.close_device)(self.raw()) };
     }
 }
@@ -279,7 +279,7 @@ impl Drop for Domain {
         if !self.context.is_ours() {
             return;
         }
-        // SAFETY: whatever was made of it has kept it until now.
+        // SAFETY: every object made from the domain keeps it alive, so none is left.
         unsafe { (self.context.functions.dealloc_pd)(self.raw()) };
     }
 }

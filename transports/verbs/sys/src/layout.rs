@@ -231,7 +231,7 @@ fn a_machine_without_the_library_or_without_devices_is_no_fault() {
             // SAFETY: there is room for the number.
             let list = unsafe { (functions.get_device_list)(&raw mut count) };
             if !list.is_null() {
-                // SAFETY: the list is its own.
+                // SAFETY: the library has returned the list, which is freed once.
                 unsafe { (functions.free_device_list)(list) };
             }
         }

@@ -69,8 +69,8 @@ fn lost(end: &End) -> Option<&str> {
     reason
 }
 
-/// Returns two sides after a put has shown that they are joined. The first side has bytes for
-/// `puts`.
+/// Returns two sides after a put has shown that they are joined. The first side's memory is filled
+/// for `puts` puts.
 fn working(options: &Options, puts: u32) -> [End; 2] {
     let mut ends = joined(options);
     for number in 0..puts {
@@ -121,7 +121,7 @@ fn a_write_that_fails_ends_the_link_and_is_not_done() {
     }
 }
 
-/// Other puts may be on their way over other queue pairs, or have arrived.
+/// Puts other than the one that fails may be under way on other queue pairs, or may have arrived.
 #[test]
 fn of_puts_that_are_spread_those_are_done_that_the_peer_has() {
     for policy in ["3", "qps=4 order=split chunk=1K"] {

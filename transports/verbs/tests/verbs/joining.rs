@@ -78,7 +78,7 @@ fn a_reset_that_one_side_sees_harms_no_queue_pair() {
     notes_survive(|proxy| proxy.cut_side(1), &[&[1], &[0]]);
 }
 
-/// The other rank computes: it does not poll for longer than its host may be unreachable.
+/// The other rank computes: it goes without a poll for longer than a host may be unreachable.
 #[test]
 fn a_reset_while_the_peer_computes_harms_no_queue_pair() {
     let silent_within = Duration::from_secs(600);

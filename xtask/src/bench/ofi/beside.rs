@@ -14,7 +14,7 @@ use crate::{Outcome, process};
 const COMPILER: &str = "bin/mpicc";
 const INSTALL_WITHIN: Duration = Duration::from_secs(900);
 const RUN_WITHIN: Duration = Duration::from_secs(120);
-/// Largest message sizes, each with its number of timed calls.
+/// Upper limits of message sizes in bytes, each with the number of timed calls.
 const ITERATIONS: [(u64, u32); 3] = [(4096, 2000), (1 << 20, 300), (u64::MAX, 12)];
 
 /// Installed MPI, with the compiled program.

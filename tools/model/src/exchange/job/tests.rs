@@ -241,3 +241,13 @@ fn nodes_that_cannot_be_are_named() {
     let error = list("t.0.et", &twice, 0, &groups).unwrap_err();
     assert!(error.contains("node 9: there are two of that number"), "{error}");
 }
+
+#[test]
+fn members_that_are_not_shown_are_told() {
+    for (members, more) in [(SHOWN_MEMBERS, ""), (SHOWN_MEMBERS + 1, " ...")] {
+        let groups = BTreeMap::from([("g".to_owned(), (0..members as Rank).collect())]);
+        let shown = Shown { ranks: 20, groups, calls: Vec::new(), messages: (0, 0) };
+        let text = shown.to_string();
+        assert!(text.contains(&format!(" 14 15{more}\n")), "{text}");
+    }
+}
