@@ -8,7 +8,8 @@
 //! * [`Words`]: a few words for counters on hot paths.
 //!
 //! A peer may write to a shared region at any time, correctly or not. Every value in it is
-//! therefore read once, atomically, and range-checked. No reference to shared bytes is ever made.
+//! therefore read once, atomically, and range-checked. This crate makes no reference to shared
+//! bytes.
 
 pub mod doorbell;
 #[cfg(any(loom, shuttle))]

@@ -17,7 +17,8 @@ use crate::streams::Stream;
 /// Bytes of an element: that of a float32.
 pub(crate) const ELEMENT_BYTES: usize = 4;
 
-/// Least memory of a stream, from the schedules to the first of its flows.
+/// Least memory that one stream takes, in bytes: in all structures from the schedules to the
+/// stream's first flow.
 const STREAM_BYTES: f64 = 600.0;
 
 /// A collective with an algorithm and a size.
@@ -68,7 +69,7 @@ impl Call {
     pub fn sends(&self, rank: Rank, hosts: &Hosts) -> BTreeMap<Rank, u64> {
         let (algorithm, count) = (self.algorithm, self.count(hosts.ranks()));
         let sent = Sent { algorithm, root: 0, count, element_bytes: ELEMENT_BYTES, hosts };
-        // All simulated collectives have blocks of equal length; for others nothing is sent.
+        // All simulated collectives have blocks of equal length; for others, the result is empty.
         sent.by(rank).unwrap_or_default()
     }
 }

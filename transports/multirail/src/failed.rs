@@ -1,4 +1,4 @@
-//! Lane in the slot of a device that has failed.
+//! Lane that stands in for the lane of a device that has failed.
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{

@@ -6,10 +6,10 @@
 //!
 //! # Striping
 //!
-//! A put goes whole over the rail with the earliest expected completion, or over an idle rail on
-//! which it takes at most a microsecond. The expected time is computed from the bytes that all
-//! links of the [`RailsDevice`] have under way on the rail's device, and from the rail's recently
-//! measured bandwidth.
+//! A put goes whole over one rail: the first rail that the link looks at, if that rail would
+//! complete the put within a microsecond; otherwise the rail with the earliest expected completion.
+//! The expected time is computed from the bytes that all links of the [`RailsDevice`] have under
+//! way on the rail's device, and from the rail's recently measured bandwidth.
 //!
 //! # A rail that fails
 //!

@@ -220,7 +220,7 @@ impl Link {
     }
 
     /// Returns the path with the earliest expected completion; none if no rail takes the put now.
-    /// Rails are not compared if the first one that takes the put does it at once.
+    /// Rails are not compared if the first rail of the search takes the put and does it at once.
     pub(crate) fn put_path(&self, put: &Put, now: Instant) -> Option<PutPath> {
         let to = self.imports.iter().find(|import| import.number == put.to)?;
         let first = self.turn % self.rails.len().max(1);
@@ -286,8 +286,8 @@ impl Link {
     fn forget(&mut self, number: u32) -> Vec<Option<RemoteMr>> {
         let found = self.imports.iter().position(|import| import.number == number);
         let mut rails = found.map_or_else(Vec::new, |at| self.imports.swap_remove(at).rails);
-        // Another import may have the same handle on a lane below: memory that was registered again
-        // with the same key. That handle stays.
+        // Another import may have the same handle on the lane of a rail, if the peer has registered
+        // memory again and got the same key. That handle stays.
         for (rail, mr) in rails.iter_mut().enumerate() {
             let is_same = |import: &Import| mr.is_some() && import.rails.get(rail) == Some(mr);
             if self.imports.iter().any(is_same) {

@@ -39,7 +39,7 @@ const MEASURED_FOR: Duration = Duration::from_millis(1);
 /// Age from which a measurement no longer counts against a rail: the rail may have been slow only
 /// for a moment.
 const MEASURED_LATELY: Duration = Duration::from_millis(50);
-/// Duration of a put, in seconds, up to which comparing the rails takes as long as the put.
+/// Duration of a short put, in seconds: comparing the rails takes about as long.
 const AT_ONCE_S: f64 = 1e-6;
 /// Weight of a new measurement in the moving average of the bandwidth.
 const BELIEVED: f64 = 0.3;
@@ -265,8 +265,9 @@ impl Rail {
         }
     }
 
-    /// Returns the path of a put over this rail, the link's number `at`, if the rail takes one more
-    /// put and both sides' memory is known on it. Control puts do not wait behind data.
+    /// Returns the path of a put over this rail, if the rail takes one more put and both sides'
+    /// memory is known on it. `at` is the rail's number in its link. Control puts do not wait
+    /// behind data.
     pub(crate) fn path(
         &self,
         at: usize,
@@ -320,7 +321,7 @@ impl Rail {
         self.load.0.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Forgets the puts under way without an outcome.
+    /// Forgets the puts under way. Reports no outcome for them.
     fn clear(&mut self) {
         self.first = self.first.wrapping_add(self.window.len() as u64);
         self.window.clear();

@@ -244,7 +244,8 @@ impl End {
                 let remote = (self.remote.0 + offset as u64, self.remote.1);
                 let what = (from, bytes, self.descriptor);
                 // SAFETY: memory and context live until the process ends, and are used again only
-                // once the write is done.
+                // once the write is done: the providers that this program is run over complete
+                // writes in order.
                 let returned =
                     unsafe { fi_writedata(self.endpoint, what, 1, self.peer, remote, context) };
                 if returned == 0 {

@@ -42,10 +42,11 @@ pub struct Options {
     /// True if puts are writes over every provider that offers writes. Otherwise, puts are writes
     /// only over EFA adapters that can write, and messages elsewhere.
     pub always_writes: bool,
-    /// Longest time for which a peer cannot be reached after a break of the socket connection;
-    /// values below 3 s count as 3 s.
+    /// Longest time for which a peer may be unreachable after a break of the socket connection
+    /// before it counts as lost; values below 3 s count as 3 s.
     pub link_within: Duration,
-    /// Longest time for which a peer that can be reached may not answer after such a break.
+    /// Longest time for which a peer that can be reached may stay silent after a break of the
+    /// socket connection before it counts as lost.
     pub silent_within: Duration,
     /// Longest wait for the addresses of a peer's endpoints.
     pub join_within: Duration,

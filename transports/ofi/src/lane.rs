@@ -68,7 +68,7 @@ pub(crate) struct OfiLane {
     is_done_early: bool,
     patience: PeerTimeouts,
     mode: Mode,
-    /// Receives, where puts are messages; none where they are writes.
+    /// Posted receives if puts are messages; none if puts are writes.
     inbox: Option<Inbox>,
     /// Lock held for reading while bytes are copied.
     fence: Arc<RwLock<()>>,
@@ -91,7 +91,7 @@ impl OfiLane {
         patience: PeerTimeouts,
     ) -> Result<OfiLane, TransportError> {
         let inbox = if mode.writes { None } else { Some(Inbox::new(domain)?) };
-        // The heads of messages have room for any number.
+        // The head of a message has room for the number of any peer.
         let peers_max = if mode.writes { layout.peers_max() } else { usize::MAX };
         let mut lane = OfiLane {
             domain: Arc::clone(domain),

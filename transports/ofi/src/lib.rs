@@ -25,7 +25,8 @@
 //! # What is missing
 //!
 //! Over the provider `shm`, libfabric itself crashes if two ranks of one process use it: at a put
-//! to an endpoint that the process has closed and, over 2.5, at long messages in both directions.
+//! to an endpoint that the process has closed and, in version 2.5, at long messages in both
+//! directions.
 //! Ranks that are processes of their own are not affected.
 
 mod device;

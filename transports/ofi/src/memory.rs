@@ -85,7 +85,8 @@ impl Registered {
         lock(&self.shares).clear();
     }
 
-    /// Ends the registration that this side sends from, once no request names it.
+    /// Ends the registration that this side sends from. The provider must have no request
+    /// that names it.
     pub(crate) fn end_local(&self) {
         lock(&self.local).take();
     }

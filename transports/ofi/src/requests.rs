@@ -137,7 +137,7 @@ impl Requests {
     /// Ends the request with this context and returns it, if there is one.
     pub(crate) fn end(&mut self, context: *mut fi_context2) -> Option<Request> {
         let slot = *self.slots.get(&context.addr())?;
-        // SAFETY: as above.
+        // SAFETY: the slot lives until the end, and the provider touches only the context.
         let request = unsafe { (*slot.as_ptr()).request.take() }?;
         self.free.push(slot);
         Some(request)

@@ -27,8 +27,8 @@ pub struct Passed {
     /// True if memory was written too, with data for the peer; false if the provider does not offer
     /// that.
     pub wrote: bool,
-    /// True if the provider registers memory of accelerators that the kernel shares as a file
-    /// (`FI_MR_DMABUF`).
+    /// True if the provider registers DMA-bufs (`FI_MR_DMABUF`), files of the kernel that stand for
+    /// accelerator memory.
     pub dma_bufs: bool,
 }
 

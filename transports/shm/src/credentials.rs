@@ -11,7 +11,7 @@ use crate::{DESCRIPTORS, os};
 /// The process at the other end of a connection.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// Name of the process in messages.
+    /// Name of the process, for errors and logs.
     pub(crate) name: String,
     /// Pidfd, which becomes readable when the process ends; none if it could not be opened.
     pub(crate) process: Option<OwnedFd>,

@@ -99,7 +99,7 @@ impl Handshake {
         Ok(Handshake { device, socket, peer, proof, ring: None })
     }
 
-    /// Returns the peer's name in messages.
+    /// Returns the peer's name, for errors and logs.
     pub(crate) fn peer(&self) -> &str {
         &self.peer.name
     }

@@ -30,7 +30,7 @@ const FRESH: Duration = Duration::from_millis(50);
 const OFFERS_MAX: usize = 1 << 16;
 
 /// Limit on offers that hold a descriptor of this process.
-const WAITING_MAX: usize = 1024;
+pub(crate) const WAITING_MAX: usize = if cfg!(test) { 32 } else { 1024 };
 
 fn decode(key: &RemoteKey) -> Result<Offer, TransportError> {
     Offer::decode(&key.0).ok_or_else(|| {
@@ -152,6 +152,9 @@ impl Endpoint {
                 let reason = "it closed the connection and had not shared that memory".to_owned();
                 return Err(TransportError::Lost { peer, reason });
             }
+            if self.is_full() {
+                return Err(self.refused("it offers more memory regions than the limit"));
+            }
             return Err(self.refused(
                 "it has not shared the memory of this key over this connection, or it has been \
                  mapped before; share memory with each peer before its key is sent, and keep what \
@@ -172,7 +175,7 @@ impl Endpoint {
     /// Reads notes and offers from the socket. Returns whether the peer has closed the socket;
     /// messages sent before the close still count.
     fn receive_offers(&mut self) -> Result<bool, TransportError> {
-        while self.waiting < WAITING_MAX && self.offered.len() < OFFERS_MAX {
+        while !self.is_full() {
             match wire::receive(self.link.socket.as_fd(), true)? {
                 Received::Nothing => return Ok(false),
                 Received::Closed => return Ok(true),
@@ -183,7 +186,12 @@ impl Endpoint {
                 },
             }
         }
-        Err(self.refused("it offers more memory regions than the limit"))
+        Ok(false)
+    }
+
+    /// Returns whether there is no room for another offer.
+    fn is_full(&self) -> bool {
+        self.waiting >= WAITING_MAX || self.offered.len() >= OFFERS_MAX
     }
 
     fn take_offer(&mut self, message: &[u8], file: Option<OwnedFd>) -> Result<(), TransportError> {
@@ -191,8 +199,8 @@ impl Endpoint {
             return Err(self.refused("it sent something that is no offer of memory"));
         };
         // A second offer with the same number is ignored.
-        if let Entry::Vacant(namespace) = self.offered.entry(offer.id) {
-            namespace.insert(Offered { offer, file: Some(file) });
+        if let Entry::Vacant(vacant) = self.offered.entry(offer.id) {
+            vacant.insert(Offered { offer, file: Some(file) });
             self.waiting += 1;
         }
         Ok(())
@@ -230,10 +238,7 @@ impl Endpoint {
 
     /// Reads notes and offers from the socket, if there is room for them.
     fn look(&mut self) {
-        if self.waiting < WAITING_MAX
-            && self.offered.len() < OFFERS_MAX
-            && let Err(error) = self.receive_offers()
-        {
+        if let Err(error) = self.receive_offers() {
             self.lost.get_or_insert(error.to_string());
         }
     }

@@ -94,7 +94,7 @@ pub fn named_memory(name: &str, bytes: usize) -> Result<(OwnedFd, Region), Trans
 /// Maps a peer's memory after checking that it is sealed and has exactly `bytes` bytes.
 pub(crate) fn adopt(file: impl AsFd, bytes: usize, peer: &str) -> Result<Region, TransportError> {
     let refused = |reason: String| TransportError::Refused { peer: peer.to_owned(), reason };
-    // Only memfds (and files of hugetlbfs) have seals; everything else answers with an error.
+    // A file without seals answers with an error. A file of tmpfs has seals, but not these.
     let seals = rustix::fs::fcntl_get_seals(file.as_fd()).unwrap_or(SealFlags::empty());
     if !seals.contains(SEALS) {
         return Err(refused("it sent a descriptor that is not sealed memory".to_owned()));
@@ -167,8 +167,8 @@ fn map(file: BorrowedFd<'_>, bytes: usize) -> Result<Region, TransportError> {
         // SAFETY: as above; this advice concerns only the size of pages.
         let _ = unsafe { rustix::mm::madvise(address, mapped_bytes, Advice::LinuxHugepage) };
     }
-    // SAFETY: `mapping` keeps the range mapped, and the seals keep its size; no references into it
-    // are ever made.
+    // SAFETY: `mapping` keeps the range mapped, and the seals keep its size. References into it are
+    // made only in folds, to bytes that the protocol gives to this side.
     Ok(unsafe { Region::new(start, bytes, Arc::new(mapping)) })
 }
 

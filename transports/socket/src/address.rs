@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_survive_their_journey_and_nonsense_does_not() {
+    fn locations_survive_their_journey_and_nonsense_does_not() {
         let addresses = ["10.1.2.3:4", "[fd00::1]:65535"].map(|text| text.parse().unwrap());
         let location = Location { token: [9; 16], addresses: addresses.to_vec() };
         let address = location.encode();

@@ -152,7 +152,7 @@ impl Dialler {
         if over { Err(self.error()) } else { Ok(()) }
     }
 
-    /// Returns whether a connection is open, on which the peer has yet to answer.
+    /// Returns whether a connection is open whose handshake is not finished.
     pub(crate) fn is_connected(&self) -> bool {
         !self.shakes.is_empty()
     }

@@ -57,7 +57,7 @@ fn strip(text: &str, sign: char) -> (bool, &str) {
     text.strip_prefix(sign).map_or((false, text), |rest| (true, rest))
 }
 
-/// Returns the addresses to offer to peers, the likeliest first.
+/// Returns the addresses to offer to peers; the first is the most likely to be reachable.
 ///
 /// # Errors
 ///

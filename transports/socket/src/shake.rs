@@ -122,7 +122,7 @@ impl SocketHandshake {
         Ok(SocketHandshake { connection, tls, stage, peer, handshake, token, incoming, outgoing })
     }
 
-    /// Returns the peer's address, for messages.
+    /// Returns the peer's address, for errors and logs.
     #[must_use]
     pub fn peer(&self) -> &str {
         &self.peer

@@ -114,7 +114,7 @@ pub struct SideConnection {
 }
 
 impl SideConnection {
-    /// Returns the end of a connection that has proved the secret.
+    /// Creates this side's end over a connection whose two sides have proved the secret.
     #[must_use]
     pub fn new(connection: Connection) -> SideConnection {
         SideConnection {

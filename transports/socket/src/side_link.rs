@@ -29,7 +29,8 @@ pub struct SideLink {
 }
 
 impl SideLink {
-    /// Returns the end of a link's connection; none if the link has none.
+    /// Creates this side's end over the first connection of a link; none if the link has no
+    /// connection.
     #[must_use]
     pub fn new(link: Link) -> Option<SideLink> {
         let Link { id, peer, connections, reconnector, .. } = link;
@@ -43,7 +44,7 @@ impl SideLink {
         self.id
     }
 
-    /// Returns the address of the peer, for messages.
+    /// Returns the address of the peer, for errors and logs.
     #[must_use]
     pub fn peer(&self) -> &str {
         &self.peer

@@ -215,11 +215,11 @@ impl Session {
     /// Reads until all buffers are full or nothing is left, here or in the socket.
     pub(crate) fn read(&mut self, socket: &OwnedFd, into: &mut [IoSliceMut<'_>]) -> Got {
         let (mut done, mut received) = (0, false);
-        for location in into {
+        for buffer in into {
             let mut at = 0;
-            while at < location.len() {
+            while at < buffer.len() {
                 if self.plain > 0 {
-                    match self.connection.reader().read(&mut location[at..]) {
+                    match self.connection.reader().read(&mut buffer[at..]) {
                         Ok(count) => {
                             (at, done, self.plain) =
                                 (at + count, done + count, self.plain.saturating_sub(count))

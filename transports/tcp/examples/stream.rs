@@ -1,5 +1,5 @@
 //! Measures the rate of this transport in one direction over one connection, with nothing above it:
-//! puts of memory that is imported once, a few of them in flight, between two threads that poll.
+//! puts into memory that is imported once, a few puts in flight, between two threads that poll.
 //!
 //! `stream 65536` prints the rate as JSON, in 10^9 bytes a second.
 

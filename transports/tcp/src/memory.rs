@@ -43,7 +43,8 @@ pub(crate) fn reserve(bytes: usize) -> Result<Region, TransportError> {
     // only on kernels without huge pages.
     // SAFETY: the advice is about the size of pages of the range just mapped.
     let _ = unsafe { rustix::mm::madvise(address, bytes, Advice::LinuxNoHugepage) };
-    // SAFETY: the mapping lasts as long as its owner; no references into it are ever made.
+    // SAFETY: the mapping lasts as long as its owner. References into it are made only for system
+    // calls and in folds, to bytes that nobody else writes meanwhile.
     Ok(unsafe { Region::new(start, bytes, Arc::new(Mapping(start, bytes))) })
 }
 

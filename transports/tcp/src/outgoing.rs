@@ -123,7 +123,8 @@ impl Outgoing {
         !self.bare_headers.is_empty()
     }
 
-    /// Returns whether every frame of the queue is written, as far as no break has swallowed it.
+    /// Returns whether every frame of the queue is written. A frame written before a break counts
+    /// as written until [`Outgoing::resume`] learns that the peer lacks it.
     pub(crate) fn has_written_all(&self) -> bool {
         self.sent == self.queue.len()
     }
@@ -165,7 +166,7 @@ impl Outgoing {
         received: u32,
         done: &mut Vec<u64>,
     ) -> Result<(), ProtocolError> {
-        // A frame that was written in part before may have arrived as a whole after all.
+        // A write over TLS that fails may have sent frames that `sent` does not count.
         self.sent = self.queue.len();
         self.acknowledge(received, done)?;
         self.sent = 0;

@@ -75,9 +75,9 @@ impl Stripe {
     }
 
     /// Returns whether nothing has to be written any more: the socket has taken everything, and no
-    /// break can have swallowed any of it. A peer that stays away for longer does not hold up
-    /// calls, which may have nothing to do with it; what it has not received is written when it
-    /// comes back.
+    /// break can have swallowed any of it. Also returns true once a break is overdue: a peer that
+    /// stays away must not hold up calls that may have nothing to do with it. What the peer has not
+    /// received is written when it comes back.
     pub(crate) fn has_left(&self) -> bool {
         let may_be_swallowed = !self.closed && !self.outgoing.is_acknowledged();
         match &self.broken {
@@ -86,7 +86,7 @@ impl Stripe {
         }
     }
 
-    /// Returns whether the socket's having room would let this stripe write something.
+    /// Returns whether this stripe has something to write as soon as the socket has room.
     pub(crate) fn wants_room(&self) -> bool {
         match self.resuming {
             true => self.outgoing.has_bare_headers() || !self.is_flushed(),
@@ -99,8 +99,8 @@ impl Stripe {
     }
 
     /// Queues the farewell once all frames are written: the peer reads nothing after it. Returns
-    /// whether the farewell is queued. A stripe whose connection is new cannot wait, because nobody
-    /// reads the peer's report any more.
+    /// whether the farewell is queued. A stripe that is resuming does not wait for its frames: they
+    /// are written only after the peer's report, which a side that leaves may discard.
     pub(crate) fn say_farewell(&mut self) -> bool {
         if !self.said_farewell && (self.resuming || self.outgoing.has_written_all()) {
             self.outgoing.push_bare_header(Kind::Farewell, self.incoming.received());
@@ -171,7 +171,7 @@ impl Stripe {
     /// break ends when the peer has reported how many frames it has.
     pub(crate) fn replace_connection(&mut self, connection: Connection, now: Instant) {
         set_traffic_class(&connection, self.traffic_class);
-        // The peer has ended a connection that was not known to be broken.
+        // If no break was known, the peer has ended the old connection.
         self.mark_broken(ConnectionEnd::Closed, now);
         self.connection = Some(connection);
         (self.resuming, self.said_farewell) = (true, false);

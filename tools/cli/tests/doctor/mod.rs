@@ -504,7 +504,7 @@ fn every_check_has_a_planted_fault() {
 }
 
 #[test]
-fn other_twins_are_healthy_too() {
+fn settings_that_do_harm_are_told_from_others() {
     // CAP_IPC_LOCK lifts the limit, but not in a user namespace.
     let machine = Machine::healthy();
     limit(&machine, "Max locked memory", "65536");

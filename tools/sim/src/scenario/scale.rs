@@ -1,4 +1,5 @@
-//! Large collectives by folded ranks: all_reduce (hierarchical or ring) and all_to_all.
+//! Large collectives with folded ranks, where each simulated rank stands for many: all_reduce
+//! (hierarchical or ring) and all_to_all.
 
 use ccl_core::types::Collective;
 

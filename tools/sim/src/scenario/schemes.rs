@@ -27,8 +27,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Returns the means of three numbers: the part of its roofline that a job reaches, the MMR of the
-/// uplinks, and the spread of their utilisation.
+/// Returns the means of three numbers: the part of its roofline that a job reaches, the max-to-mean
+/// ratio (MMR) of the bytes on the uplinks, and the spread of the uplinks' utilisation.
 fn reached(
     setting: &Setting,
     network: &Network,

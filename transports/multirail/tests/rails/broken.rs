@@ -38,7 +38,7 @@ enum Step {
     Detach,
 }
 
-/// A lane of device number `.0`.
+/// Faults of a lane. The first field is the number of the lane's device.
 #[derive(Debug)]
 struct Faulty(usize, Knobs);
 

@@ -47,7 +47,7 @@ struct End {
 }
 
 const WORD_ID: u64 = u64::MAX;
-/// Number of immediates, which are used again in turn; more than two rails need.
+/// Number of different immediates, which are used again in turn. Two rails need fewer.
 const NAMES: usize = TURNS / 4;
 
 fn length(number: usize) -> usize {
@@ -213,7 +213,7 @@ pub(crate) fn conditions() -> Conditions {
     }
 }
 
-/// Cuts the devices of these rails off from each other for the time `lasts`.
+/// Cuts the two devices of each of these rails off from each other for the time `lasts`.
 fn cut(world: &World, rails: &[u32], lasts: Duration) {
     let (ranks, from) = (rails.iter().map(|rail| 2 * rail).collect(), world.now());
     let cut = Some(Cut { ranks, from, until: from + lasts });

@@ -72,7 +72,8 @@ fn messages_taken_early_come_once_while_rails_fail() {
                 let ours = &mut links[side];
                 if sent[side] < MESSAGES[side] && random.chance(0.3) && ours.writable(link) {
                     let bytes = payload(side, sent[side]);
-                    // SAFETY: the slot is this rank's until it is published, and holds the bytes.
+                    // SAFETY: the slot is this rank's until it is published, and is longer than the
+                    // bytes.
                     unsafe { ours.to_send(link).copy_from(bytes.as_ptr(), bytes.len()) };
                     ours.publish(link, bytes.len(), 0);
                     sent[side] += 1;

@@ -126,13 +126,13 @@ pub(crate) struct Memory {
     domain: Arc<Domain>,
 }
 
-// SAFETY: as of the domain.
+// SAFETY: as for the domain: any thread may call its objects at any time.
 unsafe impl Send for Memory {}
-// SAFETY: as of the domain.
+// SAFETY: as for the domain: any thread may call its objects at any time.
 unsafe impl Sync for Memory {}
 
-/// Returns whether a provider registers memory of accelerators that the kernel shares as a file
-/// (`FI_MR_DMABUF`).
+/// Returns whether a provider registers DMA-bufs (`FI_MR_DMABUF`), files of the kernel that stand
+/// for accelerator memory.
 ///
 /// No accelerator is needed: the registration names a file that is not open. A provider that knows
 /// the flag either passes the file to the kernel, which refuses it (`EBADF`), or ignores the file

@@ -44,7 +44,7 @@ pub(crate) struct Info {
     raw: NonNull<fi_info>,
 }
 
-// SAFETY: nobody else has the offer, and the library keeps nothing of its thread.
+// SAFETY: nobody else has the offer, and the library does not tie an offer to a thread.
 unsafe impl Send for Info {}
 // SAFETY: shared references only read.
 unsafe impl Sync for Info {}
@@ -223,7 +223,7 @@ impl Info {
     }
 
     pub(crate) fn info(&self) -> &fi_info {
-        // SAFETY: the offer is whole as long as its owner.
+        // SAFETY: the offer is whole for as long as `self` lives.
         unsafe { self.raw.as_ref() }
     }
 
@@ -268,7 +268,7 @@ impl Info {
 
     /// Returns the speed of the link, if the link reports it.
     pub(crate) fn bytes_per_s(&self) -> Option<f64> {
-        // SAFETY: the library has made what is there.
+        // SAFETY: the library has set the pointer: it is null, or valid as long as the offer.
         let nic = unsafe { self.info().nic.as_ref() }?;
         // SAFETY: as above.
         let link = unsafe { nic.link_attr.as_ref() }?;
@@ -277,7 +277,7 @@ impl Info {
 
     /// Returns the address of the device's PCI function in the format of sysfs: `0000:31:00.0`.
     pub(crate) fn pci_address(&self) -> Option<String> {
-        // SAFETY: the library has made what is there.
+        // SAFETY: the library has set the pointer: it is null, or valid as long as the offer.
         let nic = unsafe { self.info().nic.as_ref() }?;
         // SAFETY: as above.
         let bus = unsafe { nic.bus_attr.as_ref() }?;

@@ -30,7 +30,7 @@ constants! { u64:
     FI_REMOTE_CQ_DATA = 1 << 17,
     FI_DELIVERY_COMPLETE = 1 << 28,
     FI_HMEM = 1 << 47,
-    // From version 1.20 on.
+    // `FI_MR_DMABUF` exists from version 1.20 on.
     FI_MR_DMABUF = 1 << 40,
     FI_LOCAL_COMM = 1 << 51,
     FI_REMOTE_COMM = 1 << 52,

@@ -63,8 +63,8 @@ pub(crate) fn present() -> impl Iterator<Item = &'static str> {
 }
 
 /// Points of the suite in which libfabric's provider `shm` crashes because both sides are in one
-/// process: at a put to an endpoint that the process has closed and, over 2.5, at long messages in
-/// both directions.
+/// process: at a put to an endpoint that the process has closed and, in version 2.5, at long
+/// messages in both directions.
 const SHM_CRASHES: [&str; 4] = [
     "what was sent before a farewell arrives, whatever comes back",
     "a put that arrives amid a long put the other way is done",

@@ -12,7 +12,7 @@ use ccl_transport_ofi::{OfiTransport, Options};
 use crate::mending::{Side, exchange, join_again, joined, joined_over, until};
 use crate::soft::Soft;
 
-/// Bytes of each side's memory: several parts of a message, and many packets.
+/// Bytes of each side's memory: a put of all of them is several messages, or many packets.
 const BYTES: usize = 600_000;
 
 /// Returns the limits of three providers: one writes, one sends messages, and one writes only to
@@ -199,7 +199,7 @@ fn messages_that_are_lost_without_a_sign_are_missed() {
     provider.fail_next(Fault::Vanishes);
     sides[0].put(7);
     until(&mut sides, "it is done", |sides| sides[0].has(&Event::Done { id: 7 }));
-    // The caller passes the time, which runs ten times as fast here.
+    // The time is an argument of `poll`. Here it runs ten times as fast.
     let begun = now();
     while sides[1].lost().is_none() {
         assert!(now().since(begun) < Duration::from_secs(60), "{:?}", sides[1].events);

@@ -13,8 +13,8 @@ use crate::mending::{exchange, pair};
 const LATER: Duration = Duration::from_millis(200);
 /// Sleep of a lane that is not woken.
 const LONG: Duration = Duration::from_secs(20);
-/// Largest number of times that a lane may wake meanwhile: one that naps would wake thousands of
-/// times.
+/// Largest number of times that a lane may wake before the other side's put or note arrives. A lane
+/// that naps would wake thousands of times.
 const WAKES_MAX: u32 = 100;
 
 #[test]

@@ -18,6 +18,7 @@ use crate::handshake::{CONTROL_SLOTS, Link, RING};
 use crate::wire::{self, Offer};
 use ccl_clock::now;
 
+use crate::lane::WAITING_MAX;
 use crate::{DEVICE, ShmTransport};
 
 const SECRET: Secret = Secret([5; 32]);
@@ -260,6 +261,25 @@ fn memory_that_both_sides_have_dropped_is_gone() {
     for (before, after) in before.into_iter().zip(after) {
         assert!(after < before + 200, "{before} descriptors or mappings became {after}");
     }
+}
+
+/// Offers beyond the limit wait in the socket until others are imported.
+#[test]
+fn more_memory_may_be_offered_than_fits() {
+    let [mut a, mut b] = sides(64);
+    let keys: Vec<RemoteKey> = (0..WAITING_MAX + 8)
+        .map(|_| {
+            let (_, key) = a.device.allocate(64).unwrap();
+            a.lane.share(a.endpoint, key).unwrap()
+        })
+        .collect();
+    b.lane.import(b.endpoint, &keys[0]).unwrap();
+    let last = b.lane.import(b.endpoint, &keys[WAITING_MAX + 7]).unwrap_err();
+    assert!(last.to_string().contains("more memory regions than the limit"), "{last}");
+    for key in &keys {
+        b.lane.import(b.endpoint, key).unwrap();
+    }
+    assert_eq!(b.events(), []);
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn random_bytes_are_dropped_and_counted() {
 }
 
 #[test]
-fn silent_strangers_hold_few_places_for_a_short_time() {
+fn silent_strangers_hold_few_connections_for_a_short_time() {
     let device = ShmDevice::open().unwrap();
     let mut listener = device.listen(&SECRET).unwrap();
     let _silent: Vec<OwnedFd> = (0..100).map(|_| stranger(&*listener)).collect();

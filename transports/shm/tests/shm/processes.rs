@@ -291,13 +291,13 @@ fn fork_and_touch() {
     tell(&forked(|| assert!(memory.write(0, &[9]).is_err(), "it is there")));
     let mut held = Some((memory, device));
     tell(&forked(|| {
-        let place = fresh_page(start);
+        let page = fresh_page(start);
         if let Some((memory, device)) = held.take() {
             drop(memory);
             let _ = device.deregister(key);
         }
         // SAFETY: the page just mapped there, unless dropping the region has unmapped it.
-        unsafe { place.write_volatile(1) };
+        unsafe { page.write_volatile(1) };
     }));
     let mut byte = [0];
     held.unwrap().0.read(0, &mut byte).unwrap();

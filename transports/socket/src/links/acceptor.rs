@@ -86,8 +86,8 @@ impl Acceptor {
             self.joining.len() - 1
         });
         let joining = &mut self.joining[index];
-        if let Some(location) = joining.connections.get_mut(usize::from(intent.number)) {
-            *location = Some(connection);
+        if let Some(entry) = joining.connections.get_mut(usize::from(intent.number)) {
+            *entry = Some(connection);
         }
         if joining.connections.iter().all(Option::is_some) {
             let joined = self.joining.swap_remove(index);
@@ -101,7 +101,7 @@ fn lock(acceptor: &Mutex<Acceptor>) -> MutexGuard<'_, Acceptor> {
     acceptor.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes the connections of a link that the peer has made anew.
+/// Takes the connections by which the peer has replaced broken connections of a link.
 pub(super) fn take_resumed(
     acceptor: &Mutex<Acceptor>,
     link: &LinkId,

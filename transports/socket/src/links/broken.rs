@@ -10,8 +10,8 @@ use crate::connection::Connection;
 use crate::dialler::Dialler;
 use crate::end::{ConnectionEnd, LinkEnd, ReconnectError};
 
-/// Time without a look after a break from which on this side counts as having been away: it cannot
-/// know whether it would have reached the peer.
+/// Shortest pause between two calls of [`Break::redial`] after which [`BreakLimits::unreachable`]
+/// is measured anew: during the pause, this side did not try to reach the peer.
 const AWAY: Duration = Duration::from_millis(500);
 /// Pause between two attempts to connect again.
 const REDIAL_PAUSE: Duration = Duration::from_millis(20);
@@ -30,10 +30,10 @@ pub struct BreakLimits {
 #[derive(Debug)]
 pub struct Break {
     since: Instant,
-    /// Time at which a connection to the peer was last open, or at which this side, which had been
-    /// away, looked after the break again.
+    /// Time from which [`BreakLimits::unreachable`] is measured: when a connection to the peer was
+    /// last open, or when the last pause of [`AWAY`] or longer ended.
     reached: Instant,
-    /// Time at which this side last looked after the break.
+    /// Time of the last call of [`Break::redial`]; before the first, the start of the break.
     looked: Instant,
     /// True if the break is older than the time for which a peer may be unreachable.
     is_overdue: bool,
@@ -43,8 +43,8 @@ pub struct Break {
 }
 
 impl Break {
-    /// Begins a break that is found `now`. If there is one already, the connection that was to end
-    /// it has ended itself, and was open until now.
+    /// Begins a break that is found `now`. A break that has begun before is kept, and only records
+    /// that a connection to the peer was open `now`.
     pub fn begin(broken: &mut Option<Break>, end: ConnectionEnd, now: Instant) {
         let found = broken.get_or_insert_with(|| Break {
             since: now,
