@@ -155,7 +155,11 @@ pub fn predict(call: &Call<'_>, model: &Model) -> Result<Prediction, PredictErro
     Ok(Prediction { time_ns: all.time_ns * walked.time_ns / summed.time_ns, ..all })
 }
 
-/// Returns an approximate lower bound of [`predict`], in nanoseconds: the time of the busiest port
+/// Part of the busiest port's time that [`at_least`] returns. Of a large call, that time is scaled up
+/// from a small one, so it may exceed the prediction by some per cent.
+const SURE: f64 = 0.9;
+
+/// Returns a lower bound of [`predict`], in nanoseconds: nine tenths of the time of the busiest port
 /// or processor. The bound needs no walk; the search for the fastest protocol of a call uses it.
 ///
 /// # Errors
@@ -163,9 +167,9 @@ pub fn predict(call: &Call<'_>, model: &Model) -> Result<Prediction, PredictErro
 /// See [`PredictError`].
 pub fn at_least(call: &Call<'_>, model: &Model) -> Result<f64, PredictError> {
     let (all, busy_ns) = sum(call, model)?;
-    let Some(small) = small(call) else { return Ok(busy_ns) };
+    let Some(small) = small(call) else { return Ok(SURE * busy_ns) };
     let (summed, busy_ns) = sum(&small, model)?;
-    Ok(all.time_ns * busy_ns / summed.time_ns)
+    Ok(SURE * all.time_ns * busy_ns / summed.time_ns)
 }
 
 /// Returns a similar call among fewer ranks; none if the ranks are few. A buffer of a single block
@@ -577,8 +581,6 @@ mod tests {
         }
     }
 
-    /// Checks that predictions are above 0.9 of the bound, so that `at_least` rules out the fastest
-    /// protocol only if another one is almost as fast.
     #[test]
     fn no_walk_is_faster_than_what_is_busiest() {
         let processor =
@@ -596,7 +598,7 @@ mod tests {
                         let least = at_least(&call, &model).unwrap();
                         let ratio = predict(&call, &model).unwrap().time_ns / least;
                         let name = algorithm.name;
-                        assert!(ratio > 0.9, "{collective} {name} {bytes}: {ratio}");
+                        assert!(ratio >= 1.0, "{collective} {name} {bytes}: {ratio}");
                     }
                 }
             }
