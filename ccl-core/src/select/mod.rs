@@ -112,16 +112,7 @@ pub fn choose<'a>(situation: &Situation<'a>) -> Result<Choice<'a>, ChoiceError> 
         let reason = "FERROCCL_ALGO asks for it";
         return Ok(Choice { algorithm, slot_fraction, reason, rule: None });
     }
-    let measured = tuned(situation).or_else(|| {
-        let rules = situation.tuning.rules.iter();
-        rules.filter(|rule| rule.applies(situation)).find_map(|rule| {
-            let (algorithm, slot_fraction) = variant_of(collective, rule).ok()?;
-            let may = allowed(situation, algorithm) && fits(situation, algorithm);
-            let reason = "a rule of the table says so (FERROCCL_TUNING)";
-            may.then_some(Choice { algorithm, slot_fraction, reason, rule: Some(rule) })
-        })
-    });
-    let choice = match measured {
+    let choice = match by_table(situation) {
         Some(choice) => choice,
         None => {
             let rule = by_rule(situation)?;
@@ -133,6 +124,19 @@ pub fn choose<'a>(situation: &Situation<'a>) -> Result<Choice<'a>, ChoiceError> 
         false => choice.reason,
     };
     Ok(Choice { reason, ..choice })
+}
+
+/// Returns the choice of the table: by a time, or else by a rule.
+fn by_table<'a>(situation: &Situation<'a>) -> Option<Choice<'a>> {
+    tuned(situation).or_else(|| {
+        let rules = situation.tuning.rules.iter();
+        rules.filter(|rule| rule.applies(situation)).find_map(|rule| {
+            let (algorithm, slot_fraction) = variant_of(situation.collective, rule).ok()?;
+            let may = allowed(situation, algorithm) && fits(situation, algorithm);
+            let reason = "a rule of the table says so (FERROCCL_TUNING)";
+            may.then_some(Choice { algorithm, slot_fraction, reason, rule: Some(rule) })
+        })
+    })
 }
 
 fn variant_of(
@@ -271,11 +275,8 @@ impl Situation<'_> {
     /// table decides. Ignores a request of the configuration.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        let Situation { collective, bytes, hosts, tuning, .. } = *self;
-        let of = (hosts.ranks(), hosts.count());
-        let may_choose = tuning.model.is_some() && self.call.is_none() && bytes > 0;
-        let is_measured = || tuning.fastest(collective, of, bytes, |_| true).is_some();
-        may_choose && !is_measured() && !tuning.rules.iter().any(|rule| rule.applies(self))
+        let may_choose = self.tuning.model.is_some() && self.call.is_none() && self.bytes > 0;
+        may_choose && by_table(self).is_none()
     }
 }
 
@@ -372,6 +373,13 @@ mod tests {
         let known = Situation { tuning: &measured, ..LARGE };
         assert!(!known.is_open());
         assert!(Situation { hosts: &Hosts::one(5), ..known }.is_open());
+        // A time, or a rule, of an algorithm that the deterministic mode excludes decides nothing.
+        for line in ["all_reduce ranks=4 hosts=1 bytes=8: ring=1", "rule all_reduce: ring (so)"] {
+            let excluded: Tuning = format!("model; {line}").parse().unwrap();
+            let other = Situation { tuning: &excluded, ..LARGE };
+            assert!(!other.is_open(), "{line}");
+            assert!(Situation { deterministic: true, ..other }.is_open(), "{line}");
+        }
     }
 
     #[test]
