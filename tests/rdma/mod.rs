@@ -1,6 +1,6 @@
-//! Ranks connected by RDMA devices. `FERROCCL_TEST_RDMA` names this machine's devices by port: two
-//! at the ends of a link, and optionally two more at the ends of another link. The guest of the
-//! test suites has four Soft-RoCE devices.
+//! Ranks connected by RDMA devices. `FERROCCL_TEST_RDMA` lists this machine's devices, each with its
+//! port, as in `rxa:1,rxb:1`: two at the ends of a link, and optionally two more at the ends of
+//! another link. The guest of the test suites has four Soft-RoCE devices.
 
 mod doctor;
 pub(crate) mod faults;
@@ -24,7 +24,7 @@ use ferroccl::{Collective, Communicator, Config, DataType, NetworkCheck, Reducti
 
 /// Name of the transport under test.
 pub(crate) const VERBS: &str = ccl_transport_verbs::KIND.name;
-/// Variable that names this machine's devices for tests, by port.
+/// Variable that lists this machine's devices for tests, each with its port.
 const DEVICES: &str = "FERROCCL_TEST_RDMA";
 /// Lock of the link for tests that watch or disturb it.
 static LINK: Mutex<()> = Mutex::new(());
@@ -265,7 +265,7 @@ fn a_fabric_that_routes_adaptively_needs_one_queue_pair() {
             assert_eq!(plan.striping.as_ref().unwrap().striping.pairs, pairs as u32);
             let device = "credits and CTS of traffic class 0 (that of data)";
             assert!(plan.to_string().contains(device), "{plan}");
-            // A Soft-RoCE device is slow enough for a note about its round trip.
+            // There may also be a note about the round trip: a Soft-RoCE device is slow.
             let note = plan.note.as_deref().unwrap_or_default();
             let said = note.contains(": 1 queue pair for the data of each");
             assert_eq!(said, routing.is_some(), "{note}");

@@ -155,12 +155,12 @@ pub fn predict(call: &Call<'_>, model: &Model) -> Result<Prediction, PredictErro
     Ok(Prediction { time_ns: all.time_ns * walked.time_ns / summed.time_ns, ..all })
 }
 
-/// Part of the busiest port's time that [`at_least`] returns. Of a large call, that time is scaled up
-/// from a small one, so it may exceed the prediction by some per cent.
+/// Part of the busiest port's time that [`at_least`] returns. For a large call, that time is scaled
+/// up from a small call, so it may exceed the prediction by some per cent.
 const SURE: f64 = 0.9;
 
-/// Returns a lower bound of [`predict`], in nanoseconds: nine tenths of the time of the busiest port
-/// or processor. The bound needs no walk; the search for the fastest protocol of a call uses it.
+/// Returns a lower bound of [`predict`], in nanoseconds: nine tenths of the time of the busiest
+/// port or processor. The bound needs no walk; the search for the fastest protocol of a call uses it.
 ///
 /// # Errors
 ///

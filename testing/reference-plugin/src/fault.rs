@@ -57,8 +57,8 @@ pub(crate) enum Fault {
     BusIdAsPath,
     /// Requests with a profiler event are refused.
     RefusesEvents,
-    /// The profiler callback is called for every send, and for every buffer of a receive that has
-    /// events, even where the event is null.
+    /// The profiler callback is called for every send, and for every buffer of a receive with an
+    /// array of events, even if the event is null.
     StrayEvents,
     /// The plugin has no device, which is no violation.
     NoDevices,

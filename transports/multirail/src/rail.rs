@@ -21,9 +21,10 @@ const HEARD: usize = 2 * WINDOW;
 /// [`HEARD`] arrivals, and puts can arrive out of order by up to [`WINDOW`]. So no put older than
 /// the last `NAMES` can be mistaken for a new one with the same immediate.
 const NAMES: usize = 4 * WINDOW;
-/// Number of variants that a reused immediate needs; the variants are used in turn. Puts to one
-/// peer with the same immediate must be told apart when their rail fails. With this many variants,
-/// a rail with its share of the puts carries at least `NAMES` puts between two equal immediates.
+/// Number of values that a user who sends the same kind of put again and again must give its
+/// immediates in turn. Puts to one peer with equal immediates must be told apart when their rail
+/// fails. With this many values, a rail with its share of the puts carries at least `NAMES` puts
+/// between two equal immediates.
 pub const TURNS: usize = 1 << 16;
 const _: () = assert!(RAILS_MAX * NAMES <= TURNS);
 /// Number of puts with preallocated room, so that calls need not allocate.

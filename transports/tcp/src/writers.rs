@@ -9,7 +9,7 @@ use ccl_core::transport::TransportError;
 
 /// Pause between two checks of a lane that is writing.
 const PAUSE: Duration = Duration::from_micros(20);
-/// Longest wait for a lane that is writing; a poll ends sooner.
+/// Longest wait for a lane that is writing. A lane writes during a poll, which takes much less.
 const WITHIN: Duration = Duration::from_secs(10);
 
 /// Lanes of a device.

@@ -119,8 +119,8 @@ pub struct Options {
     pub relaxed_ordering: bool,
     /// Longest time that two lanes may take to connect their queue pairs.
     pub join_within: Duration,
-    /// Longest time for which a port may be down, or a peer cannot be reached after a break of the
-    /// side connection (at least 3 s), before the links concerned count as lost.
+    /// Time after which links count as lost if their port is down, or if their peer cannot be
+    /// reached after a break of the side connection (then values below 3 s count as 3 s).
     pub link_within: Duration,
     /// Longest time for which a peer that can be reached may stay silent after a break of the side
     /// connection.

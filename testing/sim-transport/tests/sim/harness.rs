@@ -263,8 +263,8 @@ pub(crate) fn prepare(
     ports.bind(call);
     let lengths = job.bytes(rank);
     let buffers_of = [(input.addr(), lengths.0), (output.addr(), lengths.1)];
-    // SAFETY: as above. Links without zero copy ignore these buffers; links with zero copy are
-    // closed when the operation ends, and in `operate`.
+    // SAFETY: as above. Links without zero copy ignore these buffers. Links with zero copy are
+    // closed by `operate` at the latest, while the buffers still live.
     unsafe { ports.open(buffers_of.into_iter()) };
     (execution, ports, buffers)
 }
