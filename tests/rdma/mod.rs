@@ -1,5 +1,5 @@
-//! Ranks connected by RDMA devices. `FERROCCL_TEST_RDMA` lists this machine's devices, each with its
-//! port, as in `rxa:1,rxb:1`: two at the ends of a link, and optionally two more at the ends of
+//! Ranks connected by RDMA devices. `FERROCCL_TEST_RDMA` lists this machine's devices, each with
+//! its port, as in `rxa:1,rxb:1`: two at the ends of a link, and optionally two more at the ends of
 //! another link. The guest of the test suites has four Soft-RoCE devices.
 
 mod doctor;

@@ -160,7 +160,8 @@ pub fn predict(call: &Call<'_>, model: &Model) -> Result<Prediction, PredictErro
 const SURE: f64 = 0.9;
 
 /// Returns a lower bound of [`predict`], in nanoseconds: nine tenths of the time of the busiest
-/// port or processor. The bound needs no walk; the search for the fastest protocol of a call uses it.
+/// port or processor. The bound needs no walk; the search for the fastest protocol of a call uses
+/// it.
 ///
 /// # Errors
 ///

@@ -64,8 +64,8 @@ unsafe extern "C" fn log(
 
 pub(crate) fn init() -> *mut c_void {
     let mut context = null_mut();
-    // SAFETY: on x86-64 and aarch64 Linux, variadic functions and functions with fixed arguments get
-    // pointers in the same way.
+    // SAFETY: on x86-64 and aarch64 Linux, variadic functions and functions with fixed arguments
+    // get pointers in the same way.
     let logger = unsafe {
         std::mem::transmute::<
             Fixed,
