@@ -420,7 +420,7 @@ fn no_dev_shm_is_needed() {
 /// A rank with too little memory or too few descriptors fails with an error, and the others fail
 /// too.
 #[test]
-fn a_rank_without_resources_fails_alone_and_is_named() {
+fn a_rank_without_resources_fails_all_and_is_named() {
     for (limit, words) in [("ulimit -v 120000", "memory"), ("ulimit -n 8", "")] {
         let ranks = Processes::ranks(3, "rounds", |rank, command| {
             command.env("FERROCCL_JOIN_TIMEOUT", "5").env("FERROCCL_SLOT_BYTES", "4M");

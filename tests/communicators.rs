@@ -48,10 +48,12 @@ fn negative_colors_get_none_and_lonely_ranks_one_of_their_own() {
 
 #[test]
 fn deadlines_may_be_endless() {
+    const MAX: Duration = Duration::MAX;
     for transport in ["shm", "tcp"] {
         let endless = config_with(|config| {
             config.transport = transport.to_owned();
-            (config.timeout, config.join_timeout) = (Duration::MAX, Duration::MAX);
+            (config.timeout, config.join_timeout, config.dead_after) = (MAX, MAX, MAX);
+            config.spin = MAX;
         });
         ranks_with(2, endless, |c| {
             let mut part = c.split(0, 0).unwrap().unwrap();

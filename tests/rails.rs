@@ -355,12 +355,12 @@ fn a_link_whose_devices_all_fail_is_lost_with_the_reason_of_each() {
     }
 }
 
-#[test]
-fn a_rail_that_fails_while_its_side_leaves_loses_no_put() {
+/// Checks that no put is lost or arrives twice if a rail fails, by `fail`, while its side leaves.
+fn leaves_nothing_behind<S>(new: impl Fn() -> Pair<S>, fail: impl Fn(&S)) {
     for rail in [0, 1] {
-        let mut pair = Pair::new();
+        let mut pair = new();
         pair.carry(100, "before");
-        pair.house.softs[0][rail].fail_next(IBV_WC_RETRY_EXC_ERR);
+        fail(&pair.house.softs[0][rail]);
         let [leaving, other] = &mut pair.ends;
         leaving.post(ccl_clock::now(), PUTS);
         let all = leaving.posted as usize;
@@ -369,12 +369,28 @@ fn a_rail_that_fails_while_its_side_leaves_loses_no_put() {
             other.go_on(ccl_clock::now(), 0);
             assert!(ccl_clock::now() < end, "rail {rail}: the farewell does not end");
         }
+        assert_eq!(
+            leaving.rail(rail).failures,
+            1,
+            "rail {rail}: {:?}",
+            leaving.lane.rails(leaving.endpoint)
+        );
         leaving.lane.detach(leaving.endpoint);
         while other.lost.is_none() {
             other.go_on(ccl_clock::now(), 0);
             assert!(ccl_clock::now() < end, "rail {rail}: the other side is not told");
         }
         assert_eq!(other.arrived.len(), all, "rail {rail}: {:?}", other.lost);
+        assert!(other.arrived.values().all(|times| *times == 1), "rail {rail}: arrived twice");
+    }
+}
+
+#[test]
+fn a_rail_that_fails_while_its_side_leaves_loses_no_put() {
+    leaves_nothing_behind(Pair::new, |soft| soft.fail_next(IBV_WC_RETRY_EXC_ERR));
+    leaves_nothing_behind(Pair::new, |soft| soft.fail_next_late(IBV_WC_LOC_QP_OP_ERR));
+    for fault in [Fault::Fails(libc::EIO), Fault::FailsLate(libc::EIO)] {
+        leaves_nothing_behind(|| Pair::over(House::ofi()), |soft| soft.fail_next(fault));
     }
 }
 

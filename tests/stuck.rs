@@ -184,8 +184,8 @@ fn a_rank_further_behind_is_named_before_those_it_holds_up() {
 #[test]
 fn ranks_in_different_calls_are_told_apart_without_checks() {
     for over in ALL {
-        // All messages have the same length, so that only the order of waiting reveals the
-        // difference.
+        // With checks off, messages do not name their call, and all have the same length. So only
+        // the stall detector reveals the difference: it compares the calls of all ranks.
         let verdict = threads(4, over, false, |c| match c.rank() {
             1 => c.reduce(&[1u8; 8], &mut [0; 8], Reduction::Sum, 1),
             _ => c.broadcast(&mut [1u8; 8], 1),
@@ -465,7 +465,7 @@ mod status {
             std::thread::sleep(Duration::from_millis(10));
             output.contains("error: ")
         });
-        // By default this signal ends the process.
+        // The library has no handler for this signal, so the signal ends the process.
         assert!(ended.unwrap().contains("rank 1 failed: died"), "{}", ranks.output(0));
     }
 }

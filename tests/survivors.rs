@@ -37,7 +37,7 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-/// Sums numbers that depend on rank, turn and index over all ranks, and checks every element.
+/// Sums, over all ranks, numbers that depend on rank, turn and index, and checks every element.
 fn turn(c: &mut Communicator, buffer: &mut [u64], turn: u64) -> Result<(), Error> {
     let ranks = u64::from(c.ranks());
     for (at, value) in buffer.iter_mut().enumerate() {

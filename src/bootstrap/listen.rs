@@ -72,7 +72,8 @@ pub fn listen_at(endpoint: &Endpoint) -> Result<TcpListener, BootstrapError> {
 }
 
 fn bind_wildcard(endpoint: &Endpoint) -> Result<TcpListener, BootstrapError> {
-    // An IPv6 wildcard takes IPv4 as well, unless the host has no IPv6 at all.
+    // A socket on the IPv6 wildcard takes IPv4 connections as well. The IPv4 wildcard is for hosts
+    // without IPv6.
     let addresses = [
         SocketAddr::from((Ipv6Addr::UNSPECIFIED, endpoint.port)),
         SocketAddr::from((Ipv4Addr::UNSPECIFIED, endpoint.port)),

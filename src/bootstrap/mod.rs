@@ -1,7 +1,8 @@
 //! Joining over TCP: [`join`] turns a [`UniqueId`] and a rank into a [`ControlPlane`], through
 //! which the ranks exchange addresses and learn of each other's death.
 //!
-//! The protocol is in `ccl_bootstrap`; this module has the sockets, the clock and the one thread.
+//! The protocol is in `ccl_bootstrap`; this module has the sockets, the clock and the control
+//! thread.
 
 mod contact;
 mod control;

@@ -189,7 +189,7 @@ impl Driver {
                 }
             }
             self.act();
-            // Bytes and hang-ups after a referral do not concern joining.
+            // Once all ranks have joined, further bytes and hang-ups do not concern joining.
             if self.machine.outcome().is_some_and(Result::is_ok) {
                 return;
             }

@@ -152,7 +152,7 @@ impl Communicator {
     /// Tries to shrink once; returns none if a survivor has gone meanwhile.
     fn shrink_once(&mut self) -> Result<Option<Communicator>, Error> {
         let config = &self.engine.config;
-        let patience = config.dead_after * 2 + Duration::from_secs(1);
+        let patience = config.dead_after.saturating_mul(2).saturating_add(Duration::from_secs(1));
         let from = self.successor.clone().unwrap_or_else(|| Arc::clone(&self.control));
         from.verdict(patience)?;
         let verdict = from.reconvene(config.join_timeout)?;
@@ -236,7 +236,8 @@ impl Communicator {
     /// # Errors
     ///
     /// When a newcomer does not come within `FERROCCL_JOIN_TIMEOUT`, or fails while it enters: this
-    /// communicator is unharmed then. The errors of a collective when one of its own ranks fails.
+    /// communicator is unharmed then. When one of this communicator's ranks fails: the errors of a
+    /// collective.
     pub fn grow(&mut self, invitation: Invitation) -> Result<Communicator, Error> {
         self.usable()?;
         if invitation.origin != self.control.origin() {

@@ -1,5 +1,5 @@
-//! Small exchanges over the control plane. Each has a topic, by which ranks notice that they are at
-//! different steps of a program instead of misreading each other's bytes.
+//! Small exchanges over the control plane. Each has a topic. By the topics, ranks notice that they
+//! are at different steps of the user's program, and do not misread each other's bytes.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl Topic {
         Topic::Invitation,
     ];
 
-    /// Returns the step of a program that the topic belongs to, for messages.
+    /// Returns the name of the step of the user's program that the topic belongs to.
     fn step(self) -> &'static str {
         match self {
             Topic::Devices | Topic::Nonces | Topic::Addresses | Topic::Ready => "connecting",

@@ -72,7 +72,8 @@ pub use tuning::machine;
 
 /// Ranks that do collectives together. All ranks make the same calls in the same order.
 ///
-/// A communicator is used by one thread at a time. A rank that drops one leaves in good order.
+/// A communicator is used by one thread at a time. A rank that drops its communicator leaves in
+/// good order.
 #[derive(Debug)]
 pub struct Communicator {
     id: u64,

@@ -50,7 +50,7 @@ impl Communicator {
     /// # }
     /// ```
     ///
-    /// Borrowed buffers cannot be used until then:
+    /// Borrowed buffers cannot be used before `scope` returns:
     ///
     /// ```compile_fail,E0506
     /// # use ferroccl::{Communicator, Error, Reduction};

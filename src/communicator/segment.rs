@@ -43,8 +43,8 @@ pub(super) struct Segment {
     registered_bytes: usize,
     /// Channels per pair of ranks.
     pub(super) channels: u32,
-    /// Number and length of the slots of each link on one host. Between hosts, this is the number
-    /// that a link's equal share of the budget holds.
+    /// Number and length of the slots of each link on one host. Links between hosts have slots of
+    /// the same length; [`Segment::message_config`] gives their number.
     pub(super) shape: Shape,
     /// Slots of each link between hosts, if the budget allows.
     slots: u32,

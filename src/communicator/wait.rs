@@ -69,7 +69,7 @@ impl WaitPolicy {
 
     /// Adapts the spin after a wait that ended with an answer, with or without yielding.
     fn adapt_spin(&mut self, yielded: bool) {
-        let spin = if yielded { self.spin / 2 } else { self.spin * 2 };
+        let spin = if yielded { self.spin / 2 } else { self.spin.saturating_mul(2) };
         self.spin = spin.clamp(SPIN_MIN.min(self.spin_max), self.spin_max);
     }
 }

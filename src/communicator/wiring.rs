@@ -62,7 +62,7 @@ pub(super) struct Wiring {
     pub(super) budget_share: f64,
 }
 
-/// Means to find the peers of one transport.
+/// Means to connect this rank with its peers over a device.
 struct Rendezvous<'a> {
     control: &'a ControlPlane,
     key: transport::Secret,

@@ -283,8 +283,8 @@ mod tests {
         group
     }
 
-    /// Starts shells and waits until all have ended. A launcher on a busy host may find in the same
-    /// way that all have ended at once.
+    /// Starts shells and waits until all have ended, so that one look finds all ends. The same may
+    /// happen to a launcher on a busy host.
     fn ended(scripts: &[&str]) -> Group {
         let group = shells(scripts);
         for one in &group.running {

@@ -53,8 +53,8 @@ impl Launch {
         self.rendezvous(timeout)
     }
 
-    /// Learns the address of rank 0, or publishes it on rank 0. All ranks must call it equally
-    /// often; a PMI process manager serves only the first call.
+    /// Learns the address of rank 0; on rank 0, publishes the address. All ranks must call this
+    /// equally often; a PMI process manager serves only the first call.
     ///
     /// # Errors
     /// The launcher's rendezvous does not work within `timeout`.

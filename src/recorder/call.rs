@@ -24,8 +24,8 @@ pub(crate) struct CallRecord {
     pub(crate) algorithm: u8,
     /// Slot fraction that the call asks for.
     pub(crate) slot_fraction: SlotFraction,
-    /// Elements given to the call; where blocks have counts of their own, a digest of the counts if
-    /// all ranks know them, else 0.
+    /// Elements of each block; where blocks have counts of their own, a digest of the counts if all
+    /// ranks know them, else 0.
     pub(crate) count: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Tests of the recorder from both sides.
+//! Tests of the recorder: what its writer records, and what is read of the recording.
 
 use ccl_bootstrap::Activity;
 
@@ -85,7 +85,7 @@ fn what_is_being_written_is_looked_at_again() {
     writer.begin([MESSAGES, 1, 1, 0]);
     writer.waits(12, &[Awaited { peer: 3, receives: true }]);
     assert!(!is_changing());
-    // The state that a writer leaves if it loses its core.
+    // The state while a writer is preempted in the middle of a write.
     let number = recorder.region.word64(page::AWAITED).unwrap();
     let was = number.swap(0, Ordering::Relaxed);
     assert!(is_changing());

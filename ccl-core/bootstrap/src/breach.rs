@@ -7,7 +7,7 @@ use super::frame::FrameError;
 use ccl_core::encoding::MessageError;
 use ccl_core::types::Rank;
 
-/// Breach of the protocol by a connected rank, which ends its connection.
+/// Breach of the protocol by a connected rank. The breach ends the connection with that rank.
 #[derive(Debug, Error)]
 pub(super) enum Breach {
     #[error(transparent)]

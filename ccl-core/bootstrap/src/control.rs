@@ -68,7 +68,7 @@ pub enum ControlError {
     },
 }
 
-/// Reason why there is no verdict, and will be none for this rank.
+/// Reason why this rank has no verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoVerdict {
     /// The others go on without this rank.
@@ -194,7 +194,7 @@ impl Control {
     /// another verdict.
     ///
     /// # Errors
-    /// When there will be no verdict for this rank.
+    /// The others declared this rank dead, or too many ranks are silent.
     pub fn verdict(&self) -> Result<Option<&Verdict>, NoVerdict> {
         if let Some(failure) = &self.facts.condemned {
             return Err(NoVerdict::Condemned(failure.clone()));
@@ -374,7 +374,8 @@ impl Control {
     /// of this process, the heartbeats of the others are among them.
     pub fn tick(&mut self, now: Instant) {
         // A rank that did not run cannot judge which peers were silent: perhaps all were stopped.
-        if now.since(self.ticked) > self.timing.silence / 2 + self.timing.heartbeat {
+        let away = (self.timing.silence / 2).saturating_add(self.timing.heartbeat);
+        if now.since(self.ticked) > away {
             self.links.values_mut().for_each(|link| link.last_received = now);
         }
         self.ticked = now;

@@ -233,7 +233,8 @@ fn control_of(rank: u32) -> Control {
     Control::new(rank, RANKS, secret(), timing, Arc::default(), Instant::ZERO)
 }
 
-/// Connects two neighbours. Returns the number that the connection has at `one`, the rank `rank`.
+/// Connects `one`, which is rank `rank`, with `other`, the next rank. Returns the number of the
+/// connection in `one`.
 fn connect(one: &mut Control, other: &mut Control, rank: u32) -> u64 {
     let dial = |from: &mut Control, to: u32| {
         std::iter::from_fn(|| from.next_dial()).find(|(_, rank)| *rank == to)

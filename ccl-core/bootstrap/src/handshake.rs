@@ -6,7 +6,7 @@ use super::identity::Secret;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-/// A random number used once: 32 bytes from the operating system, handed in by the driver.
+/// A random number used once: 32 bytes from the operating system, handed in by the caller.
 pub type Nonce = [u8; 32];
 
 /// A proof: HMAC-SHA256.

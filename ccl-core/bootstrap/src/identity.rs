@@ -83,8 +83,8 @@ impl fmt::Display for Endpoint {
 pub struct Secret([u8; SECRET_BYTES]);
 
 impl Secret {
-    /// Key of communicators that were given none. Everybody knows this key, so the driver accepts
-    /// it over loopback alone, unless the driver is told otherwise.
+    /// Key of communicators that were given none. Everybody knows this key, so ferroccl joins with
+    /// it over loopback alone, unless the program or `FERROCCL_INSECURE_JOIN=1` permits more.
     pub const PUBLIC: Secret = Secret([0; SECRET_BYTES]);
 
     /// Returns the secret that consists of these bytes, which must be random.

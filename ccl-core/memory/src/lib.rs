@@ -9,7 +9,7 @@
 //!
 //! A peer may write to a shared region at any time, correctly or not. Every value in it is
 //! therefore read once, atomically, and range-checked. This crate makes no reference to shared
-//! bytes.
+//! memory, except to single atomic words.
 
 pub mod doorbell;
 #[cfg(any(loom, shuttle))]

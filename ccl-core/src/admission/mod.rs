@@ -1,8 +1,8 @@
 //! Admission: credits and CTS over lanes that only put. This is the protocol of *message* links.
 //!
 //! A link (peer, channel) is a FIFO in each direction. The receiver owns its slots, in memory that
-//! it shares with that sender alone. The sender fills a staging slot and puts header and payload
-//! together into slot m mod n, where m is the message's number and n the number of slots.
+//! it shares with the link's sender alone. The sender fills a staging slot and puts header and
+//! payload together into slot m mod n, where m is the message's number and n the number of slots.
 //!
 //! * **The receiver admits every message.** A *credit* admits one message to its slot. Credits
 //!   travel as a count: messages with lower numbers may be sent. Credits are given when the link is

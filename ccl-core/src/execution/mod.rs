@@ -410,8 +410,8 @@ impl Execution {
                 state.step += 1;
                 continue;
             }
-            // Continues with the next chunk of the same message; after its last chunk, with the
-            // next message.
+            // Continues with the same step for the next chunk; after the last chunk, with the next
+            // step for the first chunk.
             state.turn += 1;
             chunk += *channels as usize;
             if chunk >= bound.chunks && state.step + 1 < end {

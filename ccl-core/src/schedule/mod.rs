@@ -2,8 +2,8 @@
 //!
 //! An algorithm is a pure function that returns a [`RankSchedule`] (see [`crate::algorithm`]). A
 //! schedule does not mention slots, chunks, threads or dependencies. The dependencies are inferred
-//! from the operands of each op ([`crate::lower`]), and the same object is verified
-//! ([`crate::verify`]) and executed ([`crate::execution`]).
+//! from the operands of each op ([`crate::lower`]). The schedule that is verified
+//! ([`crate::verify`]) is the one that is executed ([`crate::execution`]).
 //!
 //! Lengths are symbolic. A schedule numbers the *parts* of the user's buffers ([`Layout`]) and
 //! describes the path of one *chunk*, a bounded number of elements of every part. Execution repeats

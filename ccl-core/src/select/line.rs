@@ -19,7 +19,7 @@ pub enum LineError {
     /// A line without a colon.
     #[error("it is not like `{like}`: there is no `:`")]
     NoColon {
-        /// Example of such a line.
+        /// Example of an allowed line.
         like: &'static str,
     },
     /// A superfluous word.

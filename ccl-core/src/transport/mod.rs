@@ -334,8 +334,8 @@ pub trait Lane: Send + fmt::Debug {
     }
 
     /// Lets the endpoint's peer reach memory of this side. After this returns, the caller passes
-    /// the key to the peer by any means. Where memory can be mapped, the peer can import or map it
-    /// even if it is deregistered here meanwhile.
+    /// the returned key to the peer by any means. Where memory can be mapped, the peer can import
+    /// or map it even if it is deregistered here meanwhile.
     ///
     /// # Errors
     ///

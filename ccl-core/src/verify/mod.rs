@@ -10,10 +10,10 @@
 //!   at the end no message is left.
 //! * **No cyclic wait**. One run is enough. A direction of a link has one reading and one writing
 //!   strand (checked first), strands are sequential and never choose, and only the strand itself
-//!   can take away the event that it waits for (a message, a free slot, a unit). A possible step
-//!   therefore stays possible until it happens, steps of different strands commute, and every
-//!   maximal run consists of the same steps: if this run ends, all runs do; if it gets stuck, all
-//!   runs do, at the same step.
+//!   can take away the event that it waits for: a message, a free slot, or the end of a unit (a
+//!   top-level fold or loop of the program). A possible step therefore stays possible until it
+//!   happens, steps of different strands commute, and every maximal run consists of the same steps:
+//!   if this run ends, all runs do; if it gets stuck, all runs do, at the same step.
 //! * **More slots never hurt**. Suppose that a run completes with one slot per link, and that
 //!   another run is stuck, in which each link keeps one slot and gets more at arbitrary times.
 //!   Take the first step of the complete run that the stuck run did not do. The stuck run did all
@@ -114,7 +114,8 @@ pub struct Case {
     pub channels: u32,
     /// Bytes that a receiver admits from all senders together; `None` for no limit.
     pub budget_bytes: Option<usize>,
-    /// True if input and output coincide on ranks that have both.
+    /// True if the buffers are in the in-place form: on ranks that have both, the smaller one lies
+    /// inside the larger one.
     pub in_place: bool,
     /// True if every result must be one fold in rank order.
     pub rank_order: bool,

@@ -53,7 +53,7 @@ pub enum Reason {
     Message(Rank),
     /// A free slot towards this rank.
     Room(Rank),
-    /// A unit of another strand of the rank.
+    /// A unit (top-level fold or loop) of another strand of the rank.
     Unit(u32),
 }
 

@@ -41,7 +41,8 @@ pub(super) struct RankState {
     /// Clock of each thread, which is a strand on one channel, at index
     /// channel × strands + strand.
     clocks: Vec<Clock>,
-    /// Clocks at the end of each unit of each channel, one per chunk of the channel.
+    /// Clocks at the end of each unit (a top-level fold or loop) of each channel, one per chunk of
+    /// the channel.
     units: Vec<Vec<Clock>>,
     units_per_channel: usize,
     /// Number of slots of each link towards this rank.

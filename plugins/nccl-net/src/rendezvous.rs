@@ -277,7 +277,7 @@ impl Attempt {
 
     /// Returns whether the attempt is so old that NCCL no longer polls it.
     pub(crate) fn is_forgotten(&self, now: Instant) -> bool {
-        now.since(self.began) > 2 * self.options.join_within
+        now.since(self.began) > self.options.join_within.saturating_mul(2)
     }
 
     /// Returns the connection, once it is ready. Falls back to the network if shared memory fails

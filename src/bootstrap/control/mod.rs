@@ -30,7 +30,7 @@ pub use regroup::Invitation;
 /// Longest time that a caller waits for its report to be sent.
 const REPORT_MAX: Duration = Duration::from_millis(200);
 
-/// Longest time that a rank whose deadline has passed waits for the verdict of all.
+/// Longest time that a rank whose deadline has passed waits for the comparison of notes.
 const COMPARE_MAX: Duration = Duration::from_secs(1);
 
 /// Error of an exchange over the control plane.
@@ -401,7 +401,7 @@ impl ControlPlane {
                 )
             }
             Err(error @ NoVerdict::Condemned(_)) => Some(Err(error.into())),
-            // Silent ranks may turn out to have ended.
+            // A verdict can still come from a rank that knows that the silent ranks have ended.
             Err(error) => {
                 refusal = Some(error);
                 None
@@ -435,8 +435,8 @@ impl ControlPlane {
         &self.shared.recorder
     }
 
-    /// Starts the agreement on a stalled operation of this rank, whose deadline has passed. Returns
-    /// the verdict of all, which ends the communicator, if the ranks came to one.
+    /// Makes the ranks compare notes on a stalled operation of this rank, whose deadline has
+    /// passed. Returns the failure that ends the communicator, if there is one in time.
     pub(crate) fn compare_notes(&self, stalled: Duration) -> Option<Failure> {
         if self.thread.is_none() || self.is_forked() {
             return None;

@@ -37,7 +37,7 @@ impl DeviceReport {
     }
 }
 
-/// The reports of all ranks, by rank; empty if the transport needs none.
+/// The reports of all ranks, by rank; empty until the ranks have exchanged them.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceReports {
     pub(super) ranks: Vec<DeviceReport>,

@@ -189,9 +189,9 @@ pub(super) fn settle(config: &Config, candidates: &[Candidate]) -> Option<(&'sta
     Some((auto.name(), format!("{network} between hosts; {}", reasons.join("; "))))
 }
 
-/// Returns the longest time for which a rank may not answer the others. The control plane tells of
-/// dead ranks, and a call that makes no progress ends much sooner, with a verdict on the rank that
-/// is behind.
+/// Returns the longest time for which a rank may stay silent towards the others. The control plane
+/// tells of dead ranks, and a call that makes no progress ends much sooner, with a verdict on the
+/// rank that is behind.
 pub(super) fn silent_within(config: &Config) -> Duration {
     config.timeout.saturating_mul(100)
 }
@@ -218,7 +218,7 @@ fn rails_max(config: &Config) -> Result<usize, Error> {
     Ok(most)
 }
 
-/// Result for one rank of assigning each host's adapters to the host's ranks.
+/// Result, for one rank, of assigning each host's adapters to the host's ranks.
 #[derive(Clone, Debug, PartialEq)]
 struct Sharing {
     /// Devices of this rank's host that the rank takes.

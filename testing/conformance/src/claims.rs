@@ -36,7 +36,8 @@ fn depth(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Checks that a few control puts neither wait behind data nor hold data back.
+/// Checks that control puts do not count towards the depth: the lane takes a few before data puts
+/// that fill the depth, and one after them.
 fn control_depth(fixture: &dyn Fixture) -> Outcome {
     let depth = fixture.device(0).caps().depth_max.min(10_000);
     let pair = &mut Pair::new(fixture, 64)?;

@@ -54,8 +54,8 @@ fn pair(fixture: &dyn Fixture, config: Config) -> Result<[MessageLinks; 2], Stri
     Ok(all)
 }
 
-/// Passes after both sides have left at the same time, as ranks do. A side that left alone would
-/// wait for an answer of the other.
+/// Drops both sides at the same time, as ranks do, and passes. A side that left alone would wait
+/// for an answer of the other.
 fn leave(all: [MessageLinks; 2]) -> Outcome {
     std::thread::scope(|scope| {
         for side in all {

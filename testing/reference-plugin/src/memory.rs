@@ -36,8 +36,8 @@ pub(crate) struct Span {
 unsafe impl Send for Span {}
 
 impl Span {
-    /// Creates a buffer inside a registration. The plugin passes no registration only for an empty
-    /// buffer.
+    /// Creates a buffer inside a registration. The plugin passes `None` as the registration only if
+    /// the buffer is empty.
     ///
     /// # Safety
     ///

@@ -25,7 +25,8 @@ pub(crate) unsafe extern "C" fn listen_v10(
     handle: *mut c_void,
     comm: *mut *mut c_void,
 ) -> NcclResult {
-    // SAFETY: the caller guarantees 128 bytes at `handle`, and a pointer at `comm`.
+    // SAFETY: the caller passes null or 128 bytes for the handle, and null or room for the
+    // communicator.
     entry(|plugin| unsafe { listen_anywhere(plugin, device, handle, comm) })
 }
 
@@ -36,7 +37,8 @@ pub(crate) unsafe extern "C" fn connect_v10(
     comm: *mut *mut c_void,
     device_handle: *mut *mut DeviceHandle,
 ) -> NcclResult {
-    // SAFETY: the caller guarantees a handle, and pointers at `comm` and `device_handle`.
+    // SAFETY: the caller passes null or a handle, and null or room for the communicator and for
+    // its device handle.
     entry(|plugin| unsafe { connect_anywhere(plugin, device, handle, comm, device_handle) })
 }
 
@@ -46,7 +48,8 @@ pub(crate) unsafe extern "C" fn connect_v9(
     comm: *mut *mut c_void,
     device_handle: *mut *mut DeviceHandle,
 ) -> NcclResult {
-    // SAFETY: the caller guarantees a handle, and pointers at `comm` and `device_handle`.
+    // SAFETY: the caller passes null or a handle, and null or room for the communicator and for
+    // its device handle.
     entry(|plugin| unsafe { connect_anywhere(plugin, device, handle, comm, device_handle) })
 }
 
@@ -99,7 +102,7 @@ pub(crate) unsafe extern "C" fn irecv_v8(
 ) -> NcclResult {
     let mut wide = [0; GROUP_MAX];
     for (part, wide) in wide.iter_mut().enumerate().take(usize::try_from(count).unwrap_or(0)) {
-        // SAFETY: the caller has so many.
+        // SAFETY: the caller passes null or `count` values.
         let narrow = unsafe { bytes.wrapping_add(part).as_ref() };
         let Some(bytes) = narrow.and_then(|bytes| usize::try_from(*bytes).ok()) else {
             return NcclResult::INVALID_ARGUMENT;

@@ -293,7 +293,8 @@ impl Plugin {
             return Ok(None);
         }
         let begun = self.attempts.find(handle.attempt());
-        // The number may come from another process that had the handle before.
+        // The attempt number in the handle may be that of another process, which had the handle
+        // before.
         let attempt = match begun.filter(|attempt| lock(attempt).is_for(&token)) {
             Some(attempt) => attempt,
             None => {
@@ -360,8 +361,8 @@ impl Plugin {
         }
     }
 
-    /// Ends a registration. The plugin does not touch its memory any more, even for requests in
-    /// flight.
+    /// Ends a registration. The plugin does not touch the registered memory any more, even for
+    /// requests in flight.
     pub(crate) fn deregister(&self, comm: u64, registration: u64) -> Outcome<()> {
         self.links.find(comm).ok_or(NcclResult::INVALID_ARGUMENT)?;
         let gone = self.registrations.remove(registration).ok_or(NcclResult::INVALID_ARGUMENT)?;

@@ -25,7 +25,8 @@ struct Written {
     key: u64,
     offset: usize,
     bytes: usize,
-    /// Offset in the put of the first redirected byte, and the memory that it went to.
+    /// Offset of the first redirected byte within the put, and the memory that the redirected bytes
+    /// went to.
     diverted: Option<(usize, LocalSlice)>,
 }
 

@@ -92,7 +92,7 @@ impl World {
         self.state().conditions.clone()
     }
 
-    /// Sends a listener bytes without proof of membership, as a port scanner would.
+    /// Sends bytes to a listener without proof of membership, as a port scanner would.
     pub fn stranger(&self, address: &Address, bytes: &[u8]) {
         self.state().stranger(address, bytes);
     }

@@ -29,7 +29,7 @@ pub(crate) struct Trace {
 
 #[derive(Debug, clap::Subcommand)]
 enum Step {
-    /// Write traces of recorded ranks, from files of FERROCCL_TRACE or dumps as JSON
+    /// Write traces of recorded ranks, from files of FERROCCL_TRACE or JSON files of FERROCCL_DUMP
     Export {
         /// Recordings of all ranks
         #[arg(long, required = true, num_args = 1.., value_name = "FILE")]

@@ -191,9 +191,11 @@ fn run(arguments: &Tune) -> Result<ExitCode, Failure> {
     let Some(outcome) = measure(&wanted, config, to)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    let modelled = outcome.modelled()?;
-    write(out, &outcome.table(modelled.as_ref().map(|(model, _)| *model)))?;
-    if let Some((_, text)) = modelled {
+    // The table is written even if the fit fails: the measurement may have taken long.
+    let modelled = outcome.modelled();
+    let model = modelled.as_ref().ok().and_then(Option::as_ref).map(|(model, _)| *model);
+    write(out, &outcome.table(model))?;
+    if let Some((_, text)) = modelled? {
         // Standard output gets either the table or what is printed about it.
         let _ = match out {
             Some(_) => write!(std::io::stdout(), "{text}"),

@@ -70,7 +70,7 @@ pub(crate) enum Verdict {
     Skipped(String),
     /// The plugin broke the contract, in this way.
     Failed(String),
-    /// The process waited for its peer, which knows the reason.
+    /// The peer of this process has ended early or is late, and reports the reason itself.
     PeerEnded,
 }
 

@@ -1,4 +1,5 @@
-//! Tests of longer times: the U test of Mann and Whitney, and Holm's correction for many tests.
+//! Statistical tests of whether new times are longer than old ones: the U test of Mann and Whitney,
+//! and Holm's correction for many tests.
 //!
 //! Times are skewed, with a few outliers, so means and the normal distribution say little of them.
 //! The U test asks only which of two times is the longer one (Mann and Whitney, "On a test of
@@ -242,7 +243,7 @@ mod tests {
         assert_eq!(26.0 * 26.0 - (pooled.sum as f64 / 2.0 - 26.0 * 27.0 / 2.0), 127.5);
     }
 
-    /// Counts all choices, one after the other.
+    /// Returns the exact p-value: goes through all choices of the new samples from all samples.
     fn counted(old: &[f64], new: &[f64]) -> f64 {
         let all: Vec<f64> = old.iter().chain(new).copied().collect();
         let u = |is_new: &dyn Fn(usize) -> bool| {

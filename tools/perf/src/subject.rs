@@ -121,8 +121,8 @@ pub enum Shape<'a> {
         recv: &'a [usize],
     },
     /// Messages of `SendRecv` between two ranks only: `from` sends its input `messages` times, as
-    /// one group; `to` receives the messages one behind the other; every other rank returns at
-    /// once.
+    /// one group; `to` receives the messages into consecutive parts of its output; every other rank
+    /// returns at once.
     Pair {
         /// Rank that sends.
         from: Rank,

@@ -19,7 +19,7 @@ pub struct Stream {
     pub to: Port,
     /// Bytes of the stream.
     pub bytes: f64,
-    /// Connection between the two.
+    /// Number of the connection between the two ports.
     pub channel: u32,
     /// Group of the stream: a group is done when its last stream is.
     pub group: u32,
@@ -321,8 +321,9 @@ fn check_memory(
     SimError::if_over(what, bytes, network.plan().memory_mib)
 }
 
-/// Refuses streams that need too much work. The estimate is all messages, each on its links. It
-/// leaves out how often rates are recomputed, which takes longer if messages end one by one.
+/// Refuses streams that need too much work. The estimate is the number of messages times the most
+/// links that a message takes. It leaves out the computation of rates, which takes more work if
+/// messages end one by one.
 fn check_work(
     network: &Network,
     router: &Router,

@@ -77,7 +77,7 @@ impl Call {
 /// Hosts that work on one job, in the order of its ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// The network's hosts.
+    /// Numbers of these hosts in the network.
     pub hosts: Vec<u32>,
 }
 
@@ -119,9 +119,9 @@ impl Job {
 
     /// Returns the streams of a call of the job that cross the network, NIC by NIC.
     ///
-    /// A ring leaves a host by one NIC only. As in NCCL, there are then as many rings as NICs
-    /// (`rings`), each with a part of the buffer, and with the ranks of every host rotated by one
-    /// more. Streams of one sender are ordered by distance.
+    /// Each of the `rings` has an equal part of the buffer, and rotates the ranks within every host
+    /// by one more than the ring before. A ring leaves a host by one NIC only; as many rings as
+    /// NICs, as in NCCL, use all NICs. Streams of one sender are ordered by distance.
     ///
     /// # Errors
     ///

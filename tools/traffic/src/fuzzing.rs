@@ -1,4 +1,4 @@
-//! Fuzz targets of this crate, for files of other tools. See `ccl_core::fuzzing`.
+//! Fuzz target of this crate, for its reader of traffic matrices. See `ccl_core::fuzzing`.
 
 pub use crate::matrix::fuzzed as traffic_matrix;
 

@@ -70,7 +70,7 @@ pub(crate) struct RailsLane {
     news: Vec<Event>,
     checked: Instant,
     farewell: ShutdownWait,
-    /// The process that made the lane; a forked child must not use it.
+    /// The process that made the lane; a forked child must not use the lane.
     process: u32,
     /// Index of the lane with the last arrival.
     busy: usize,
@@ -79,12 +79,15 @@ pub(crate) struct RailsLane {
 impl RailsLane {
     pub(crate) fn new(with: &Arc<Shared>) -> Result<RailsLane, TransportError> {
         let (mut lanes, mut broken) = (Vec::<Box<dyn Lane>>::new(), Vec::new());
-        for device in &with.devices {
+        for (device, name) in with.devices.iter().zip(&with.names) {
             let (lane, error) = match device.lane() {
                 Ok(lane) => (lane, None),
                 Err(error) if error.is_own_shortage() => return Err(error),
                 // Links can be made without a device that has failed.
-                Err(error) => (Box::new(FailedLane(error.clone())) as _, Some(error)),
+                Err(error) => {
+                    tracing::warn!(device = name, %error, "a device has failed, and is left out");
+                    (Box::new(FailedLane(error.clone())) as _, Some(error))
+                }
             };
             lanes.push(lane);
             broken.push(error);
@@ -166,9 +169,8 @@ impl RailsLane {
         Ok(true)
     }
 
-    /// Handles the events of all lanes, and hands waiting puts to rails that have room. Returns
-    /// whether any were handed over.
-    fn advance(&mut self, now: Instant) -> bool {
+    /// Handles the events of all lanes, and hands waiting puts to rails that have room.
+    fn advance(&mut self, now: Instant) {
         self.memory.refresh();
         for lane in 0..self.lanes.len() {
             self.listen(lane, now);
@@ -178,9 +180,7 @@ impl RailsLane {
         }
         self.end_links(now);
         self.retry(now);
-        let any = self.batches.iter().any(|batch| !batch.is_empty());
         self.ring(now);
-        any
     }
 
     /// Hands the batches to the lanes below. Queues the puts that a lane does not take.
@@ -796,6 +796,8 @@ impl Lane for RailsLane {
         if self.process != std::process::id() {
             return true;
         }
+        let now = ccl_clock::now();
+        self.advance(now);
         let RailsLane { links, lanes, .. } = self;
         let mut is_over = true;
         if let Some(EndpointId(number)) = only {
@@ -808,9 +810,10 @@ impl Lane for RailsLane {
         } else {
             lanes.iter_mut().for_each(|lane| is_over &= lane.poll_shutdown(None));
         }
-        // A rail may have failed meanwhile; its puts then go over the others.
-        let now = ccl_clock::now();
-        let again = self.advance(now);
+        // A rail may have failed meanwhile. Its puts go over the others with the next call.
+        for lane in 0..self.lanes.len() {
+            self.listen(lane, now);
+        }
         let only = only.map(|only| only.0 as usize);
         let mut waiting = Vec::new();
         for (number, link) in self.links.iter_mut().enumerate() {
@@ -818,7 +821,7 @@ impl Lane for RailsLane {
             link.is_leaving |= only.is_none_or(|only| only == number);
             waiting.extend((link.is_leaving && link.has_untaken()).then_some(number));
         }
-        self.farewell.is_over(now, FAREWELL, &waiting, only) && is_over && !again
+        self.farewell.is_over(now, FAREWELL, &waiting, only) && is_over
     }
 
     fn abort(&mut self, endpoint: EndpointId) {

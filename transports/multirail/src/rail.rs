@@ -40,7 +40,8 @@ const MEASURED_FOR: Duration = Duration::from_millis(1);
 /// Age from which a measurement no longer counts against a rail: the rail may have been slow only
 /// for a moment.
 const MEASURED_LATELY: Duration = Duration::from_millis(50);
-/// Duration of a short put, in seconds: comparing the rails takes about as long.
+/// Longest time, in seconds, for which puts of a rail count as done at once: comparing the rails
+/// takes about as long.
 const AT_ONCE_S: f64 = 1e-6;
 /// Weight of a new measurement in the moving average of the bandwidth.
 const BELIEVED: f64 = 0.3;
@@ -301,8 +302,8 @@ impl Rail {
         (under_way + bytes) as f64 / bytes_per_s
     }
 
-    /// Returns whether the rail's device would have done a put of `bytes` bytes, and all that it
-    /// has under way, before the rails are compared.
+    /// Returns whether the rail's device needs no more time for a put of `bytes` bytes, and for all
+    /// that it has under way, than comparing the rails takes.
     pub(crate) fn does_at_once(&self, bytes: usize) -> bool {
         let under_way = self.load.0.load(Ordering::Relaxed);
         (under_way + bytes) as f64 <= self.rate.bytes_per_s * AT_ONCE_S

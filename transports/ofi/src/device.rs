@@ -101,7 +101,7 @@ pub(crate) fn caps(info: &Info, options: &Options, writes: bool) -> Caps {
     }
 }
 
-/// Returns the layout of the data of writes.
+/// Returns the layout of the remote CQ data that writes carry.
 fn layout(info: &Info, options: &Options) -> Layout {
     Layout::new(if options.short_data { 4 } else { info.domain().cq_data_size })
 }

@@ -43,20 +43,22 @@ const NAP: Duration = Duration::from_micros(50);
 /// Number of the next lane of the process. Registrations are keyed by lane.
 static LANES: AtomicU64 = AtomicU64::new(0);
 
-/// A lane of a domain. Each of its endpoints serves as many peers as the data of writes can tell
-/// apart.
+/// A lane of a domain. Its peers are divided into groups, each with libfabric endpoints of its own.
+/// If puts are writes, a group has as many peers as the data of writes can tell apart; if puts are
+/// messages, all peers are one group.
 #[derive(Debug)]
 pub(crate) struct OfiLane {
     domain: Arc<Domain>,
     posted: Arc<Mutex<Posted>>,
-    /// Number of peers of each endpoint.
+    /// Largest number of peers of a group.
     peers_max: usize,
     /// Process of the lane. The child of a fork has the same connections, and must send nothing on
     /// them.
     process: Pid,
     memory: MemoryTable<Arc<Registered>, Shared>,
     number: u64,
-    /// Peers by the numbers of their endpoints; empty where detached. Numbers are not used again.
+    /// Peers by the numbers of their [`EndpointId`]s; empty where detached. Numbers are not used
+    /// again.
     peers: Vec<Option<Peer>>,
     /// Number of the peer at which the last call of `pump_all` began.
     first: usize,
@@ -72,7 +74,7 @@ pub(crate) struct OfiLane {
     inbox: Option<Inbox>,
     /// Lock held for reading while bytes are copied.
     fence: Arc<RwLock<()>>,
-    /// Shared memory, with the endpoint that it is shared with.
+    /// Memory that peers may write to, with the peer's [`EndpointId`].
     shared: Vec<(EndpointId, MrKey, Arc<Registered>)>,
     done: Vec<u64>,
     /// Events that came during a farewell.
@@ -124,7 +126,7 @@ impl OfiLane {
         Ok(lane)
     }
 
-    /// Forgets shared memory that was deregistered.
+    /// Forgets memory that was shared with peers and is deregistered.
     fn refresh(&mut self) {
         if self.memory.refresh() {
             let registry = self.memory.registry();
@@ -468,7 +470,7 @@ impl OfiLane {
         }
     }
 
-    /// Closes the endpoints whose peers have all been attached and detached.
+    /// Closes the endpoints of each full group whose peers are all detached.
     fn close_groups(&mut self) {
         let mut posted = lock(&self.posted);
         for (group, peers) in self.peers.chunks_exact(self.peers_max).enumerate() {
@@ -490,8 +492,8 @@ fn write_put(
 ) -> Result<bool, TransportError> {
     let data = write.immediate.map(|immediate| layout.encode(number, immediate, write.bytes()));
     let context = requests.add(write.request.clone());
-    // SAFETY: the request keeps the memory. Context and request live until the write has completed,
-    // and the endpoint is closed before they are freed.
+    // SAFETY: the request keeps the memory. Context and request live until the write has completed
+    // or the endpoint is closed.
     let taken = unsafe {
         let (ranges, remote) = (write.ranges(), write.remote);
         endpoint.write_ranges(ranges, data, to, remote, acknowledged, context)
@@ -593,10 +595,7 @@ impl Lane for OfiLane {
             if peer.is_leaving && peer.is_done() {
                 peer.leave();
             }
-            let may_hear = peer.ended.is_none() && peer.sent > 0;
-            let waits_here = !peer.has_left
-                || !peer.side.is_flushed()
-                || (self.is_done_early && may_hear && !peer.is_received);
+            let waits_here = !peer.has_left(self.is_done_early);
             waiting.extend((peer.is_leaving && waits_here).then_some(number));
         }
         let only = only.map(|only| only.0 as usize);

@@ -79,7 +79,8 @@ impl Registered {
         lock(&self.shares).remove(&(lane, endpoint));
     }
 
-    /// Ends the registrations that peers write to; no more requests begin.
+    /// Ends the registrations that peers write to. This side hands no more requests for the memory
+    /// to the provider.
     pub(crate) fn end(&self) {
         self.is_ended.store(true, Ordering::Release);
         lock(&self.shares).clear();

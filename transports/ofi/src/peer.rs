@@ -186,14 +186,15 @@ pub(crate) struct Peer {
     pub(crate) ended: Option<(Instant, String)>,
     /// Time and reason of the first failure of a put to the peer; the peer may have left.
     pub(crate) failing: Option<(Instant, String)>,
-    /// True once this side has sent its farewell.
-    pub(crate) has_left: bool,
+    /// Number of immediates that this side's last farewell counts; none before it.
+    farewell: Option<u64>,
     /// True if this side sends its farewell as soon as all puts are done.
     pub(crate) is_leaving: bool,
-    /// True once the peer has confirmed everything that this side sent before its farewell.
-    pub(crate) is_received: bool,
-    /// True once this side has confirmed everything that the peer sent.
-    has_received: bool,
+    /// Number of this side's farewells for which the peer has not confirmed that everything has
+    /// arrived.
+    unconfirmed: u32,
+    /// Number of the peer's farewells for which this side has not confirmed that.
+    unanswered: u32,
     /// Reason why the peer is lost.
     pub(crate) lost: Option<String>,
     pub(crate) is_reported: bool,
@@ -229,10 +230,10 @@ impl Peer {
             joining_since: None,
             ended: None,
             failing: None,
-            has_left: false,
+            farewell: None,
             is_leaving: false,
-            is_received: false,
-            has_received: false,
+            unconfirmed: 0,
+            unanswered: 0,
             lost: None,
             is_reported: false,
         })
@@ -259,8 +260,11 @@ impl Peer {
         for word in words {
             match word {
                 SideMessage::Note(bytes) => notes.push(bytes),
-                SideMessage::Leaving(count) => self.leaves = Some(count),
-                SideMessage::Received => self.is_received = true,
+                SideMessage::Leaving(count) => {
+                    self.leaves = Some(count);
+                    self.unanswered = self.unanswered.saturating_add(1);
+                }
+                SideMessage::Received => self.unconfirmed = self.unconfirmed.saturating_sub(1),
                 SideMessage::Sent(count) => (self.claimed, self.has_new_report) = (count, true),
                 SideMessage::Failed(reason) => return self.lose(format!("it says: {reason}")),
                 SideMessage::Offer(bytes) if self.to.is_none() => {
@@ -298,9 +302,10 @@ impl Peer {
                  or does its lane wait for something else?",
                 patience.joined
             ));
-        } else if self.leaves.is_some() && self.has_all() && !self.has_received {
-            self.has_received = true;
-            self.side.send(&SideMessage::Received);
+        } else if self.has_all() {
+            for _ in 0..std::mem::take(&mut self.unanswered) {
+                self.side.send(&SideMessage::Received);
+            }
         }
     }
 
@@ -322,7 +327,8 @@ impl Peer {
         let CountReport { count, times, at } = self.sent_report;
         let times = if count == self.sent { times } else { 0 };
         let may_tell = self.is_done() && self.sent > 0 && times < TELLS_MAX;
-        if may_tell && !self.has_left && self.lost.is_none() && now.since(at) >= TELL_EVERY {
+        if may_tell && self.farewell.is_none() && self.lost.is_none() && now.since(at) >= TELL_EVERY
+        {
             self.sent_report = CountReport { count: self.sent, times: times + 1, at: now };
             self.side.send(&SideMessage::Sent(self.sent));
         }
@@ -381,10 +387,25 @@ impl Peer {
         is_over.then(|| reason.clone())
     }
 
-    /// Sends this side's farewell, once.
+    /// Sends this side's farewell, unless the last one still counts everything that was sent: puts
+    /// of another rail may be repeated here after a farewell. After a failed put, the link is about
+    /// to be lost instead.
     pub(crate) fn leave(&mut self) {
-        if !std::mem::replace(&mut self.has_left, true) {
+        if self.failing.is_none() && self.farewell != Some(self.sent) {
+            self.farewell = Some(self.sent);
+            self.unconfirmed = self.unconfirmed.saturating_add(1);
             self.side.send(&SideMessage::Leaving(self.sent));
         }
+    }
+
+    /// Returns whether the farewell is complete: all puts are done, and the peer knows their number
+    /// and, if `must_confirm`, has confirmed that they have arrived.
+    pub(crate) fn has_left(&self, must_confirm: bool) -> bool {
+        let may_hear = self.ended.is_none() && self.sent > 0;
+        self.is_done()
+            && self.failing.is_none()
+            && self.farewell == Some(self.sent)
+            && self.side.is_flushed()
+            && !(must_confirm && may_hear && self.unconfirmed > 0)
     }
 }

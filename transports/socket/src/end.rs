@@ -6,8 +6,8 @@ use ccl_core::transport::TransportError;
 use rustix::io::Errno;
 use thiserror::Error;
 
-/// Reason why a connection is no longer read or written. The texts follow the peer's name and a
-/// colon.
+/// Reason why a connection is no longer read or written. The texts say "it" for the peer, which the
+/// message names before them.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConnectionEnd {
     /// End of the stream.

@@ -53,7 +53,7 @@ enum Stage {
     Terms,
     /// TLS handshake.
     Keys,
-    /// Proof of the secret, over the channel.
+    /// Proof of the secret, inside the TLS session.
     ChannelProof(ChannelKeys),
     Done,
 }

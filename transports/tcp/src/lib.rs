@@ -73,11 +73,10 @@ pub struct Options {
     pub sockets: u32,
     /// Longest time after a break for which the peer cannot be reached before it counts as gone.
     pub resume_within: Duration,
-    /// Longest time for which a peer that can be reached may not answer, or not dial, after a break
-    /// before it counts as gone.
+    /// Longest time after a break that a reachable peer may take to answer, or to dial if that is
+    /// its part, before it counts as gone.
     pub silent_within: Duration,
-    /// True if everything but the first proof is encrypted by TLS 1.3; alike on all ranks. Needs
-    /// the feature `tls`.
+    /// True if TLS 1.3 encrypts all frames; alike on all ranks. Needs the feature `tls`.
     pub tls: bool,
     /// Congestion control by the kernel's name. Empty leaves the kernel's choice, but takes `reno`
     /// where that is `bbr`, whose pacing delays the bursts of collectives.

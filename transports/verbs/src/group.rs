@@ -146,8 +146,10 @@ impl Groups {
         let turn = if group.turn < count { group.turn } else { 0 };
         // Puts whose bytes the device takes at once stay on one queue pair: they take too little
         // time for several to help, and a change costs more than it gains.
-        let is_inline = queue_pairs[turn].is_inline(bytes);
-        let at = if parts == 1 && is_inline && queue_pairs[turn].has_room() {
+        let own = &queue_pairs[turn];
+        let is_inline = own.is_inline(bytes);
+        let may_stay = order != Order::LoadAware || own.bytes() == 0;
+        let at = if parts == 1 && is_inline && may_stay && own.has_room() {
             turn
         } else if parts > 1 {
             (0..parts).all(|part| queue_pairs[(turn + part) % count].has_room()).then_some(turn)?

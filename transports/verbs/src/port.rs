@@ -148,7 +148,8 @@ impl Port {
             located.is_partial = self.is_ethernet() && gid::is_link_local(choice.row.gid);
             (located.choice, located.others) = (choice, others);
         }
-        // An offered address that is gone might be chosen for a link, and then refused.
+        // The `others` are offered to the peer. An address that is gone could be chosen for a link,
+        // and the device would then refuse to connect the queue pairs.
         let known = located.others.len();
         let is_there = |row: &GidRow| self.context.gid(self.number, row.index) == Some(*row);
         located.others.retain(is_there);

@@ -13,7 +13,7 @@ const QUIET_MAX: u32 = 16;
 /// A put that the lane has accepted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Put {
-    /// Memory that the put reads; none if it reads no bytes.
+    /// Memory of the bytes before the tail; none if there are no such bytes.
     pub(crate) source: Option<Sge>,
     pub(crate) tail: Option<Sge>,
     /// Address and key of the peer's memory.

@@ -63,7 +63,7 @@ pub(crate) struct Options {
     /// Number of measurements of each side at each size, alternating between the sides.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Skip the runs with 8 ranks, more than there are cores.
+    /// Skip the comparison of 8 ranks with 2 ranks on the same cores.
     #[arg(long)]
     no_crowd: bool,
     /// Also write the table to this file.

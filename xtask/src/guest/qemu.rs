@@ -41,7 +41,8 @@ pub(super) struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// Runs the guest until it ends or `within` has passed; returns the command's exit status.
+    /// Runs the guest until it ends or `within` has passed; returns the exit status of the command
+    /// that the guest ran.
     pub(super) fn run(&self, within: Duration) -> Result<u8, Failure> {
         // `setpriv` has the kernel kill the guest when this process dies.
         let mut command = Command::new("setpriv");

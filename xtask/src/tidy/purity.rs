@@ -4,8 +4,8 @@
 use super::Finding;
 use super::source::Source;
 
-/// Prefixes of paths whose code may read environment variables, such as the configuration, or the
-/// code that joins from a launcher's variables.
+/// Prefixes of the paths of files that may read environment variables. Examples are the
+/// configuration, and the code that joins from a launcher's variables.
 const ENVIRONMENT_READERS: [&str; 6] = [
     "ccl-core/src/config",
     "src/launch",

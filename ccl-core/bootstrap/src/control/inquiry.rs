@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Interval at which an asker repeats its question: notes get lost with the ranks that pass them
 /// on.
 const REPEAT: Duration = Duration::from_millis(150);
-/// Time between two checks after which a rank counts as not having run.
+/// Shortest time between two checks that shows that this rank did not run in between.
 const SLEPT: Duration = Duration::from_millis(300);
 /// Time that this rank waits for another asker's verdict before it asks, too.
 const DEFERENCE: Duration = Duration::from_millis(650);

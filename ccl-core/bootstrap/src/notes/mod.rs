@@ -30,7 +30,7 @@ pub enum Activity {
     /// The rank is in an operation that makes progress.
     Moving,
     /// An operation is open, but nothing drives it: the program does not come back to its request,
-    /// or the thread does not run.
+    /// or the program's thread does not run.
     Undriven,
     /// The rank is in a step that is no operation (a split, an allocation).
     Aside,

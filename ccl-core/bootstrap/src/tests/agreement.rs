@@ -85,8 +85,9 @@ fn truthful(net: &Net, verdict: &Verdict, far: &[u64]) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns whether all survivors have the same verdict about exactly the ranks that are gone; false
-/// where they rightly have none, because they are too few.
+/// Returns true if all survivors have the same verdict about exactly the ranks that are gone, and
+/// false if they rightly have none: too few are left, or none knows of a failure. The error says
+/// what is wrong.
 fn settled(net: &Net) -> Result<bool, String> {
     let mut last: Option<&Verdict> = None;
     let mut survivors = Vec::new();
@@ -187,8 +188,8 @@ fn reconvened(net: &mut Net, leaver: Rank) -> Result<Vec<Rank>, String> {
     Ok(last.map_or_else(Vec::new, |verdict| verdict.survivors))
 }
 
-/// Ranks that go on do not wait for a rank that leaves after an agreement, and the earlier verdict
-/// still holds.
+/// Ranks that go on do not wait for a rank that leaves after an agreement, and their new verdict
+/// does not contradict the earlier one.
 #[test]
 fn those_who_are_left_reconvene_without_those_who_left() {
     let mut smaller = 0;

@@ -210,9 +210,9 @@ impl MessageLinks {
         bytes >= self.config.zero_copy_bytes_min && !self.zero_copy.buffers.is_empty()
     }
 
-    /// Offers memory of the call as the payload of the link's next message, which is writable.
-    /// Returns whether the payload is sent from there; if so, reclaim the memory before writing to
-    /// it.
+    /// Offers memory of the call as the payload of the link's next message. Call this only when the
+    /// link is [writable](MessageLinks::writable). Returns whether the payload is sent from the
+    /// offered memory; if so, reclaim that memory before writing to it.
     pub fn send_from(&mut self, link: Link, address: usize, bytes: usize) -> bool {
         let slice = self.slice(address, bytes);
         self.zero_copy.next.extend(slice.map(|slice| (link, address, slice)));

@@ -1,5 +1,5 @@
-//! Double binary tree `reduce`: half of the buffer is summed up one binary tree over the ranks
-//! other than the root, and half up a second tree whose inner nodes are the leaves of the first.
+//! Double binary tree `reduce`: half of the buffer is reduced along one binary tree over the ranks
+//! other than the root, and half along a second tree whose inner nodes are the leaves of the first.
 //!
 //! ```text
 //!   half 0:  … ──► top of tree 0 ──► root

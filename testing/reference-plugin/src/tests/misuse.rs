@@ -107,7 +107,7 @@ fn strangers_disturb_nobody_and_a_listener_accepts_many() {
         close_receive(receive).unwrap();
     }
     drop(silent);
-    // SAFETY: communicators are looked up.
+    // SAFETY: the plugin looks the listener up by its number, and never dereferences it.
     let close = || check(unsafe { net().close_listen.unwrap()(listener) });
     assert_eq!((close(), close()), (Ok(()), Err(WRONG)));
     // Nobody listens there any more.

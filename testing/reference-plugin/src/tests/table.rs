@@ -34,7 +34,7 @@ pub(super) fn init() -> Pointer {
 }
 
 pub(super) fn finalize(context: Pointer) -> Result<()> {
-    // SAFETY: contexts are looked up.
+    // SAFETY: the plugin looks the context up by its number.
     check(unsafe { net().finalize.unwrap()(context) })
 }
 
@@ -83,7 +83,7 @@ impl Pair {
         let context = init();
         let Listening(listener, mut handle) = listen(context);
         let (send, receive) = join(context, listener, &mut handle);
-        // SAFETY: communicators are looked up.
+        // SAFETY: the plugin looks the communicator up by its number.
         check(unsafe { net().close_listen.unwrap()(listener) }).unwrap();
         Pair { context, send, receive }
     }
@@ -106,12 +106,12 @@ pub(super) fn join(
 }
 
 pub(super) fn close_send(comm: Pointer) -> Result<()> {
-    // SAFETY: communicators are looked up.
+    // SAFETY: the plugin looks the communicator up by its number.
     check(unsafe { net().close_send.unwrap()(comm) })
 }
 
 pub(super) fn close_receive(comm: Pointer) -> Result<()> {
-    // SAFETY: communicators are looked up.
+    // SAFETY: the plugin looks the communicator up by its number.
     check(unsafe { net().close_receive.unwrap()(comm) })
 }
 
@@ -122,7 +122,7 @@ pub(super) fn register(comm: Pointer, bytes: &mut [u8]) -> Result<Pointer> {
 }
 
 pub(super) fn deregister(comm: Pointer, registration: Pointer) -> Result<()> {
-    // SAFETY: both are looked up.
+    // SAFETY: the plugin looks both up by their numbers.
     check(unsafe { net().deregister.unwrap()(comm, registration) })
 }
 

@@ -185,7 +185,8 @@ fn misplaced_and_doubled_transfer_grants_are_dropped() {
     }
 }
 
-/// Fault that grants credits as if each freed slot had been counted twice.
+/// Fault that raises the limit in each credit by two messages, as if two freed slots had been
+/// counted twice.
 #[derive(Debug)]
 struct DoubleCredit;
 

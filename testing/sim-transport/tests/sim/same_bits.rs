@@ -109,7 +109,8 @@ fn algorithms_in_rank_order_give_the_bits_of_one_fold() {
     assert!(seen >= 3 * 12, "{seen}");
 }
 
-/// Float sums here depend on the order of the terms, so that the comparison means something.
+/// The order of the terms changes the bits of float sums of the test data: otherwise equal bits in
+/// the other tests would prove nothing.
 #[test]
 fn other_orders_give_other_bits() {
     for data_type in [DataType::Float32, DataType::Float64, DataType::Bfloat16] {

@@ -36,7 +36,7 @@ pub(crate) fn find(name: &str) -> &'static Algorithm {
     algorithm::find(Collective::AllReduce, name).unwrap()
 }
 
-/// Reduction in which every rank sends the root, rank 0, everything at once.
+/// Reduction in which all other ranks send their whole input to the root, rank 0, at the same time.
 pub(crate) const INCAST: Algorithm = Algorithm {
     collective: Collective::Reduce,
     family: algorithm::Family::Direct,

@@ -1,4 +1,4 @@
-//! Effect of communication on training: when it takes longer than computing.
+//! Effect of communication on training: when communication takes longer than computing.
 //!
 //! `flops_per_s` is the computing rate of one accelerator, `bytes_per_s` the rate at which it (or
 //! its node) sends. `D` and `F` are the widths of a model's layers, `B` the tokens of a batch;

@@ -1,8 +1,8 @@
 //! NCCL's topology XML (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`): one machine.
 //!
-//! The format has no host bridges, and a single NVSwitch. On writing, values of this model replace
-//! those that were read; other attributes are kept as read. NVLinks to processors and unknown
-//! elements are left out.
+//! The format has no host bridges, and one NVSwitch stands for all of a machine. On writing, values
+//! of this model replace those that were read; other attributes are kept as read. NVLinks to
+//! processors and unknown elements are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

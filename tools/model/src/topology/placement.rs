@@ -218,7 +218,7 @@ impl<'t> Division<'t> {
     }
 
     /// Swaps pairs of ranks while that reduces the bytes between groups, for at most `ROUNDS`
-    /// rounds. More than `SWAPPED_RANKS_MAX` ranks stay as they are.
+    /// rounds. Changes nothing if there are more than `SWAPPED_RANKS_MAX` ranks.
     fn swap(&mut self) {
         if self.ranks.len() > SWAPPED_RANKS_MAX {
             return;

@@ -11,7 +11,7 @@ use crate::side::Side;
 use crate::stop::{Outcome, Stop, demand, failed, skipped};
 use crate::stream::Stream;
 
-/// Time to poll for an event that must not happen, or for a call that must not block.
+/// Longest time for which a point calls accept or connect again and again.
 const A_WHILE: Duration = Duration::from_millis(300);
 
 pub(super) const HANDLE_IS_128_BYTES: Point = Point::pair(

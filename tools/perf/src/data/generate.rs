@@ -2,10 +2,10 @@
 //!
 //! Exactness is reached as follows, for `n` ranks and a type with `p` significant bits:
 //!
-//! * *sum*, *avg*, *premul-sum* of floats: multiples of one power of two per element, whose
-//!   magnitudes add up to at most `2^p` over all ranks. So every partial sum, in any order, is
-//!   representable. Where `n` is so large that not every rank can contribute, the contributors
-//!   rotate with the element.
+//! * *sum*, *avg*, *premul-sum* of floats: integers times one power of two per element. The
+//!   magnitudes of the integers add up to at most `2^p` over all ranks. So every partial sum, in
+//!   any order, is representable. Where `n` is so large that not every rank can contribute, the
+//!   contributors rotate with the element.
 //! * *prod* of floats: powers of two near one, with random signs; for each element, one rank has a
 //!   full mantissa.
 //! * *sum*, *prod*, *premul-sum* of integers: any bits, since they wrap (odd factors for *prod*:

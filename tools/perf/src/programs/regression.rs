@@ -284,7 +284,8 @@ mod tests {
             compare((Path::new(""), &old), &new.paths, &[], 0.0).slower() > 0
         });
         let alarms = alarms.count();
-        // The expected number is 1 % of the runs; chance adds up to four deviations.
+        // At most 1 % of the runs are expected to raise an alarm. The limit is four standard
+        // deviations above that.
         let mean = f64::from(runs as u32) / 100.0;
         assert!(alarms as f64 <= mean + 4.0 * mean.sqrt(), "{alarms} of {runs}");
     }
@@ -296,7 +297,7 @@ mod tests {
         assert!(error.contains("give --rounds 7 or more"), "{error}");
         assert!(enough(&setting, [7, 7]).is_ok() && enough(&setting, [6, 6]).is_err());
         assert!(enough(&setting, [4, 40]).is_ok() && enough(&setting, [1, 100]).is_err());
-        // The default is enough for as many ranks as start on one machine.
+        // The default is enough for 512 ranks, the most that ferroccl starts on one machine.
         let hosts = vec![String::new(); 512];
         assert!(enough(&Setting { hosts, ..setting }, [20, 20]).is_ok());
     }

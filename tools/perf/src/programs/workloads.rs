@@ -167,8 +167,8 @@ impl Scene {
     }
 
     /// Returns the number of elements that `from` sends to each rank in a layer. Each token draws
-    /// distinct experts. Each layer ranks the experts in its own order, and draws the k-th expert
-    /// with a weight of 1/k.
+    /// distinct experts. Each layer has its own order of the experts. A token draws the k-th expert
+    /// in this order with a weight of 1/k.
     fn routed(self, layer: u64, from: Rank) -> Vec<usize> {
         let experts = EXPERTS_MIN.max(self.ranks);
         let weights: Vec<f64> = (1..=experts).map(|place| 1.0 / f64::from(place)).collect();

@@ -197,7 +197,7 @@ struct Turns {
     trial: Trial<'static>,
     /// Number of turns of each variant.
     turns: u32,
-    /// Microseconds of each round, by variant.
+    /// Mean microseconds per call in each round, by variant.
     rounds: Vec<(Variant, Vec<f64>)>,
 }
 

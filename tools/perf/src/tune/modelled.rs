@@ -36,8 +36,7 @@ impl Outcome {
         if plan.ranks > MODELLED_RANKS_MAX || sizes.len() < SIZES_MIN {
             return Ok(None);
         }
-        // Ranks fill one host after the other, as this machine's own launcher and most others place
-        // them.
+        // Assumes that ranks fill one host after the other, as most launchers place them.
         let hosts: Vec<u32> =
             (0..plan.ranks).map(|rank| rank * plan.hosts / plan.ranks.max(1)).collect();
         let programs = self.programs(&Hosts::of(&hosts), plan.slots)?;

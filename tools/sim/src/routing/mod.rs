@@ -200,7 +200,8 @@ impl FlowPath<'_> {
     /// chooses the next link.
     pub(crate) fn step(&self, (tier, up): (usize, bool), number: u32) -> Step {
         let host = if up { self.key.from.host } else { self.key.to.host };
-        // Upwards, the switch is in the child below the cables; downwards, in the group above.
+        // Upwards, the choice is made below the tier's cables, in a child of the tier (a host, or a
+        // group of the tier below); downwards, above the cables, in the child's group.
         let group = self.network.child(if up { tier } else { tier + 1 }, host);
         Step { tier, up, at: (group, number) }
     }

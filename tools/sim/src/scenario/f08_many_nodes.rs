@@ -42,7 +42,8 @@ fn all_to_all(network: &Network, hosts: u32) -> Result<Vec<Stream>, SimError> {
     Job::first(hosts).streams(network, &call, 1, 0)
 }
 
-/// Returns how much faster TE is in each of the two collectives, on a zone of `uplinks` uplinks.
+/// Returns how much faster TE is than E-ECMP in each of the two collectives, with `uplinks` uplinks
+/// per rack.
 fn gains(setting: &Setting, uplinks: u32) -> Result<[f64; 2], SimError> {
     let hosts = setting.count("hosts");
     let zone = Zone { racks: hosts.div_ceil(2), uplinks, ..Zone::default() };

@@ -388,7 +388,7 @@ fn run(
     streams::run(network, &mut router, streams, params)
 }
 
-/// Converts streams to flows through queues, one for each queue pair.
+/// Converts streams to flows for the simulation of queues, one flow per queue pair of a stream.
 fn queued(
     network: &Network,
     scheme: Scheme,

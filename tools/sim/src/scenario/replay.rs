@@ -188,7 +188,8 @@ impl<'a> Replaying<'a> {
         Ok(())
     }
 
-    /// Places the traffic until the next placement, all of which the controller knows in advance.
+    /// Routes the traffic from this interval up to the next placement, for TE, whose controller
+    /// knows that traffic in advance.
     fn place(&mut self, number: usize) -> Result<(), SimError> {
         let every_s = Interval::default().every_s;
         let period = |number: usize| (number as f64 * self.traffic.interval_s / every_s) as usize;

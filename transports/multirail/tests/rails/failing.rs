@@ -47,7 +47,8 @@ struct End {
 }
 
 const WORD_ID: u64 = u64::MAX;
-/// Number of different immediates, which are used again in turn. Two rails need fewer.
+/// Number of different immediates, which are used again in turn. With two rails, fewer than
+/// [`TURNS`] are enough.
 const NAMES: usize = TURNS / 4;
 
 fn length(number: usize) -> usize {

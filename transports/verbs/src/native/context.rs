@@ -41,7 +41,7 @@ pub(crate) struct Context {
     process: Pid,
 }
 
-// SAFETY: the library locks what its threads share.
+// SAFETY: libibverbs may be called from several threads, and locks what they share.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -250,7 +250,7 @@ pub(crate) struct Domain {
     domain: NonNull<ibv_pd>,
 }
 
-// SAFETY: the library locks what its threads share.
+// SAFETY: libibverbs may be called from several threads, and locks what they share.
 unsafe impl Send for Domain {}
 // SAFETY: as above.
 unsafe impl Sync for Domain {}
@@ -304,7 +304,7 @@ fn name(functions: &'static Functions, device: *mut ibv_device) -> Option<String
     if name.is_null() {
         return None;
     }
-    // SAFETY: it is a string, as long as the list is there.
+    // SAFETY: the name is a C string, and stays valid until the list is freed.
     let name = CString::from(unsafe { CStr::from_ptr(name) });
     name.into_string().ok()
 }

@@ -50,7 +50,7 @@ pub(crate) struct Path {
     pub(crate) timeout: u8,
     /// Number of times that a packet is sent again.
     pub(crate) retries: u8,
-    /// Number of retries when the receiver is not ready; 7 retries for ever.
+    /// Number of retries when the receiver is not ready; the value 7 means no limit.
     pub(crate) rnr_retries: u8,
 }
 
@@ -93,8 +93,8 @@ pub(crate) struct Pair {
     receives: Vec<ibv_recv_wr>,
 }
 
-// SAFETY: the library locks what its threads share, and the pointers in the lists lead only to
-// elements of the lists.
+// SAFETY: libibverbs may be called from several threads, and locks what they share. The pointers in
+// the lists lead only to elements of the lists.
 unsafe impl Send for Pair {}
 
 impl Pair {

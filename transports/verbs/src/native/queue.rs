@@ -18,7 +18,7 @@ pub(crate) struct Queue {
     channel: NonNull<ibv_comp_channel>,
 }
 
-// SAFETY: the library locks what its threads share.
+// SAFETY: libibverbs may be called from several threads, and locks what they share.
 unsafe impl Send for Queue {}
 // SAFETY: as above.
 unsafe impl Sync for Queue {}

@@ -37,7 +37,7 @@ pub fn system() -> Result<&'static Functions, &'static LoadError> {
 }
 
 fn load() -> Result<Functions, LoadError> {
-    // SAFETY: its initialisers are safe to run: other programs run them at their start.
+    // SAFETY: the library's initialisers are safe to run: other programs run them at their start.
     let library = unsafe { Library::new(LIBRARY) };
     let library = library.map_err(|error| LoadError::Library(reason(&error)))?;
     let functions = Functions::of(&library);

@@ -11,7 +11,8 @@ use rdma_sys::IBV_GID_TYPE_ROCE_V2;
 
 use crate::pair::{Gids, go_on, joined, joined_after, joined_at, joined_through_proxy};
 
-/// An interface may lose its address and get another one, in another row, without an event.
+/// An interface may lose its address and get another one, in another row of the GID table, without
+/// an event.
 #[test]
 fn an_address_that_has_changed_is_looked_up_again() {
     const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 2);

@@ -101,7 +101,7 @@ fn a_rule_with_a_class_has_queue_pairs_of_that_class() {
     ends[0].lane.set_striping(endpoint, &Striping { traffic_class: Some(32), ..striping });
     one_by_one(&mut ends, &[put; 6]);
     assert_eq!((carried(&ends, 8), carried(&ends, 32)), (vec![(2, 8192); 3], vec![(3, 12288); 2]));
-    // Use fewer queue pairs than the group has.
+    // This striping uses one of the three queue pairs of class 8.
     ends[0].lane.set_striping(endpoint, &Striping { pairs: 1, ..Striping::default() });
     one_by_one(&mut ends, &[put; 6]);
     assert_eq!(carried(&ends, 8)[0], (8, 8 * 4096));
@@ -125,6 +125,16 @@ fn the_least_loaded_gets_the_next_one() {
     assert_eq!(ends[0].lane.post(ccl_clock::now(), &puts).unwrap(), 9);
     await_all(&mut ends, 9);
     assert_eq!(carried(&ends, 8), [(1, 512 << 10), (8, 8 * 4096)]);
+}
+
+#[test]
+fn short_puts_do_not_wait_behind_a_long_one_either() {
+    let mut ends = joined(&options("qps=2 order=load_aware"));
+    let puts = [512 << 10, 4096, 8, 8].into_iter().zip(0..);
+    let puts: Vec<_> = puts.map(|(bytes, at)| ends[0].put(0, bytes, Some(at))).collect();
+    assert_eq!(ends[0].lane.post(ccl_clock::now(), &puts).unwrap(), 4);
+    await_all(&mut ends, 4);
+    assert_eq!(carried(&ends, 8), [(1, 512 << 10), (3, 4096 + 16)]);
 }
 
 /// Each rule has its own limit; credits and CTS do not count.
@@ -171,7 +181,7 @@ fn one_of_sixteen_queue_pairs_has_room_for_sixteen_writes() {
     let endpoint = ends[0].endpoint;
     ends[0].lane.set_striping(endpoint, &Striping { pairs: 1, ..Striping::default() });
     ends[0].lane.post(ccl_clock::now(), &puts).unwrap();
-    // Parallel tests also poll, so that some puts travel.
+    // Polls by tests that run in parallel may already have carried some puts.
     assert!(ends[0].soft.under_way() > 8 * 4096, "{}", ends[0].soft.under_way());
     await_all(&mut ends, puts.len());
 }
@@ -187,7 +197,7 @@ fn a_port_has_no_more_under_way_than_its_budget() {
         let puts: Vec<_> =
             (0..12).map(|at| ends[0].put(at * 4096, 4096, Some(at as u32))).collect();
         assert_eq!(ends[0].lane.post(ccl_clock::now(), &puts).unwrap(), 12);
-        // Parallel tests also poll, so that some puts travel.
+        // Polls by tests that run in parallel may already have carried some puts.
         let mut most = ends[0].soft.under_way();
         go_on(&mut ends, |[one, other]| {
             most = most.max(one.soft.under_way());
