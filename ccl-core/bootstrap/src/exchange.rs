@@ -46,7 +46,8 @@ impl Exchange {
         origin: Rank,
         blob: Vec<u8>,
     ) -> Result<Passed, Breach> {
-        // A rank starts an exchange only after it has all parts of the previous one.
+        // No rank can finish exchange `next` without this rank's part. A rank that gives up
+        // exchange `next` may start the one after it.
         if sequence > self.next + 1 {
             return Err(Breach::NotInProgress { sequence });
         }

@@ -7,7 +7,7 @@ use super::TEXT_BYTES_MAX;
 use ccl_core::encoding::Text;
 use ccl_core::types::Rank;
 
-/// Failure of a rank, and its reason: the end of the communicator.
+/// Failure of a rank, with the reason. A failure of any rank ends the communicator.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("rank {rank} {reason}")]
 pub struct Failure {

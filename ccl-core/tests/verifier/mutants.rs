@@ -301,8 +301,9 @@ fn broken_algorithms_are_rejected() {
     let tallies = tallies.into_inner().unwrap();
     print(&tallies);
     for (kind, tally) in &tallies {
-        // A dropped wait that others imply, a swap of independent ops, or a part that does not
-        // exist can be redundant; a missing or misdirected message never is.
+        // A mutant can be redundant if it drops a wait that others imply, swaps independent ops, or
+        // changes the number of a part that does not exist. A missing or misdirected message is
+        // never redundant.
         let least = match kind {
             Kind::DropRecv | Kind::DropSend | Kind::ChangePeer | Kind::DropSource => 100,
             Kind::DropTarget => 99,

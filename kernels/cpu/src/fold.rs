@@ -127,14 +127,14 @@ unsafe fn pair_of<U: Unit, O: Op>(
     let left_factor = factor::<U>(parameters, left);
     let right_factor = factor::<U>(parameters, right);
     let in_place = std::ptr::eq(dst, left.data);
-    // SAFETY: the caller's promise; written by nobody else.
+    // SAFETY: the caller's promise; nobody else uses the destination.
     let dst = unsafe { target::<U>(dst, units) };
-    // SAFETY: the caller's promise; it is not the destination.
+    // SAFETY: the caller's promise; the second term is not the destination.
     let right = (unsafe { source::<U>(right.data, units) }, right_factor);
     if in_place {
         return join_in_place::<U, O>((dst, left_factor), right, parameters.count);
     }
-    // SAFETY: the caller's promise; it is not the destination, as just seen.
+    // SAFETY: the caller's promise; the first term is not the destination, as just checked.
     let left = (unsafe { source::<U>(left.data, units) }, left_factor);
     join::<U, O>(dst, left, right, parameters.count);
 }

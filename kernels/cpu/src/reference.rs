@@ -41,7 +41,7 @@ pub fn fold(
             let value = decode(data_type, &term.0[start..start + width]);
             if scales(term) {
                 let factor = decode(data_type, &scalar.0[..width]);
-                // As if it had been stored and loaded.
+                // The product is converted to the type, as if it had been stored and loaded.
                 let product = combine(ReduceOp::Prod, value, factor);
                 decode(data_type, &encode(data_type, product))
             } else {

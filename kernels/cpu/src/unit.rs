@@ -20,7 +20,7 @@ pub(crate) trait Unit: 'static {
     /// Rounds to nearest, ties to even. Every NaN becomes the same one: the payload that the
     /// hardware makes of its operands differs between instructions and operand orders.
     fn narrow(acc: Self::Acc) -> Self::Raw;
-    /// Returns an accumulator with the element in the first bytes of `scalar` in every lane.
+    /// Returns an accumulator whose lanes all hold the element in the first bytes of `scalar`.
     fn broadcast(scalar: [u8; 8]) -> Self::Acc;
 }
 

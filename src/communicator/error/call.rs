@@ -209,7 +209,7 @@ pub enum CallError {
          ends"
     )]
     ResultTaken,
-    /// A request whose buffers are of another type than the request's.
+    /// A `Request<B>` whose buffers are not of type `B`.
     #[error(
         "the request's buffers are of another type; take them as the type that it was started with"
     )]

@@ -261,7 +261,7 @@ impl Receiver {
         }
     }
 
-    /// Copies a message that was put aside to its receive.
+    /// Copies an unexpected message into the buffer of its receive.
     fn deliver(&mut self, mut entry: Entry, message: &[u8]) {
         let bytes = message.len().min(entry.room());
         if let Some(span) = &mut entry.span {

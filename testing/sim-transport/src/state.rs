@@ -280,7 +280,8 @@ impl State {
         }
     }
 
-    /// Crashes a rank: its lanes go silent. Peers can only detect the crash from their own side.
+    /// Crashes a rank: its lanes go silent, and no peer is told. The rank's connections fail
+    /// after the keepalive time, unless crashes are silent.
     pub(crate) fn crash(&mut self, rank: u32) {
         let now = self.now;
         let Some(state) = self.ranks.get_mut(rank as usize) else { return };

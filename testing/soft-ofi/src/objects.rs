@@ -83,7 +83,7 @@ pub(crate) fn ring(bell: c_int) {
 /// Makes a descriptor unreadable.
 pub(crate) fn quiet(bell: c_int) {
     let mut count = 0u64;
-    // SAFETY: it writes the eight bytes of `count`.
+    // SAFETY: the call writes the eight bytes of `count`.
     unsafe { libc::read(bell, (&raw mut count).cast::<c_void>(), 8) };
 }
 

@@ -10,7 +10,7 @@ use crate::Fault;
 use crate::network::{Completion, Network, Payload, Queue, Request, Target};
 use crate::objects::{self, Range};
 
-/// Largest number of steps of progress for each read of a queue.
+/// Largest number of steps of progress in one call of `Network::travel`.
 const STEPS: usize = 8;
 
 /// Result of a step of a request.

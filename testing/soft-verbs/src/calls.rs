@@ -80,7 +80,7 @@ unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
     let is_last = |at: &usize| unsafe { list.wrapping_add(*at).read() }.is_null();
     let devices = (0..).take_while(|at| !is_last(at)).count();
     let list = std::ptr::slice_from_raw_parts_mut(list, devices + 1);
-    // SAFETY: it was a box of so many.
+    // SAFETY: the list was a boxed slice of `devices + 1` pointers.
     drop(unsafe { Box::from_raw(list) });
 }
 

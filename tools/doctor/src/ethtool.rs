@@ -63,7 +63,7 @@ fn ask(interface: &str, words: &[u32], bytes: usize) -> Option<Vec<u8>> {
     // The last byte stays zero.
     let name = request.name.get_mut(..interface.len()).filter(|name| name.len() < 16)?;
     name.copy_from_slice(interface.as_bytes());
-    // The buffer has words of eight bytes, as counters have.
+    // A word of the buffer has the size of a counter: eight bytes.
     let mut buffer = vec![0_u64; bytes.div_ceil(8) + 1];
     let pairs = words.chunks(2).map(|pair| {
         let [low, high] = [pair.first(), pair.get(1)].map(|word| word.copied().unwrap_or(0));

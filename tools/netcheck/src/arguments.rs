@@ -64,7 +64,7 @@ pub struct Arguments {
     /// Print JSON to a file, or to standard output (-) in place of the table
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Role of this process, which is one of the two of a point
+    /// Role of this process in a point; netcheck gives it to the processes that it starts
     #[arg(long, hide = true)]
     pub(crate) side: Option<Role>,
 }

@@ -203,7 +203,7 @@ impl Calls {
         let mut config = CommConfig { traffic_class };
         let mut context = ptr::null_mut();
         let result = match self.init {
-            // SAFETY: the places live on the stack for the length of the call.
+            // SAFETY: the variables live on the stack for the length of the call.
             Init::V12(init) => unsafe {
                 init(&raw mut context, hash, &raw mut config, logger(), profiler)
             },
@@ -218,7 +218,7 @@ impl Calls {
     /// Returns the number of devices.
     pub(crate) fn devices(&self) -> (NcclResult, i32) {
         let mut count = -1;
-        // SAFETY: the place lives on the stack for the length of the call.
+        // SAFETY: the variable lives on the stack for the length of the call.
         let result = unsafe { (self.devices)(&raw mut count) };
         (result, count)
     }
@@ -243,7 +243,7 @@ impl Calls {
         let result = match make {
             Make::Of8(make) => {
                 let mut parts = Parts::<8>::of(parts);
-                // SAFETY: the places live on the stack for the length of the call.
+                // SAFETY: the variables live on the stack for the length of the call.
                 unsafe { make(&raw mut made, &raw mut parts) }
             }
             Make::Of4(make) => {
@@ -287,8 +287,8 @@ impl Calls {
         let (mut comm, mut device_handle) = (ptr::null_mut(), ptr::null_mut());
         let (handle, place) = (handle.as_mut_ptr().cast(), &raw mut comm);
         let result = match self.connect {
-            // SAFETY: the places live on the stack for the length of the call; the handle has twice
-            // the bytes that a plugin may write.
+            // SAFETY: the variables live on the stack for the length of the call; the handle has
+            // twice the bytes that a plugin may write.
             Connect::V12(connect) => unsafe {
                 connect(pointer(context), device, handle, place, &raw mut device_handle)
             },
@@ -307,7 +307,7 @@ impl Calls {
     /// Returns the receiving communicator and its device handle, or 0 for each that does not exist.
     pub(crate) fn accept(&self, listener: Opaque) -> (NcclResult, Opaque, Opaque) {
         let (mut comm, mut device_handle) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the places live on the stack for the length of the call.
+        // SAFETY: the variables live on the stack for the length of the call.
         let result =
             unsafe { (self.accept)(pointer(listener), &raw mut comm, &raw mut device_handle) };
         (result, number(comm), number(device_handle.cast()))
@@ -350,7 +350,8 @@ impl Calls {
     ) -> Option<(NcclResult, Opaque)> {
         let get = self.device_registration?;
         let mut device = ptr::null_mut();
-        // SAFETY: the plugin handed out both pointers; the place lives on the stack for the call.
+        // SAFETY: the plugin handed out both pointers; the variable lives on the stack for the
+        // call.
         let result = unsafe { get(pointer(comm), pointer(registration), &raw mut device) };
         Some((result, number(device)))
     }
@@ -498,7 +499,7 @@ impl Calls {
         unsafe { (self.close_listen)(pointer(listener)) }
     }
 
-    /// Ends a context, if there are any.
+    /// Ends a context; does nothing if the interface has no contexts.
     pub(crate) fn finalize(&self, context: Opaque) -> NcclResult {
         match self.finalize {
             // SAFETY: likewise.

@@ -149,7 +149,7 @@ pub struct Options {
     /// Algorithm, such as ring; without it the library chooses
     #[arg(long = "algo", value_name = "NAME")]
     pub algorithm: Option<String>,
-    /// Do not cut sizes to whole blocks of 16 bytes per rank as nccl-tests does
+    /// Do not cut sizes to whole blocks of 16 bytes per rank (nccl-tests and the default cut them)
     #[arg(long)]
     pub exact: bool,
     /// Write every row with its percentiles and plan to this file

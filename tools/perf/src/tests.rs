@@ -253,8 +253,8 @@ fn a_path_that_got_slower_is_named() {
     let (text, failed) = paths(&save, timed(1, (0, 0), 0)).unwrap();
     assert!(failed == 0 && !text.contains("Compared"), "{text}");
     let compare = format!("{sizes} --baseline {}", file.display());
-    // Other times of the same distribution raise an alarm in at most one of 100 pairs of runs;
-    // chance adds a few.
+    // If the times of both runs have the same distribution, the probability of an alarm is at most
+    // 1 %. The limit of 3 alarms leaves room for chance.
     let pairs = if full() { 30 } else { 3 };
     let alarms = (1..pairs).filter(|pair| {
         paths(&save, timed(2 * pair, (0, 0), 0)).unwrap();

@@ -303,8 +303,8 @@ impl Link {
         entries.for_each(|entry| *entry = None);
     }
 
-    /// Returns the number by which the peer knows memory of this side. Shares that `is_registered`
-    /// rejects are dropped.
+    /// Returns the number by which the peer knows memory of this side. After every `SHARES_STEP`
+    /// new shares, shares that `is_registered` rejects are dropped.
     pub(crate) fn share(&mut self, key: MrKey, is_registered: impl Fn(MrKey) -> bool) -> u32 {
         if let Some((number, _)) = self.shares.iter().find(|(_, known)| *known == key) {
             return *number;

@@ -21,10 +21,10 @@ const HEARD: usize = 2 * WINDOW;
 /// [`HEARD`] arrivals, and puts can arrive out of order by up to [`WINDOW`]. So no put older than
 /// the last `NAMES` can be mistaken for a new one with the same immediate.
 const NAMES: usize = 4 * WINDOW;
-/// Number of values that a user who sends the same kind of put again and again must give its
-/// immediates in turn. Puts to one peer with equal immediates must be told apart when their rail
-/// fails. With this many values, a rail with its share of the puts carries at least `NAMES` puts
-/// between two equal immediates.
+/// Number of different immediates that a user who sends the same kind of put again and again must
+/// use in turn. Puts to one peer with equal immediates must be told apart when their rail fails.
+/// With this many values, a rail with its share of the puts carries at least `NAMES` puts between
+/// two equal immediates.
 pub const TURNS: usize = 1 << 16;
 const _: () = assert!(RAILS_MAX * NAMES <= TURNS);
 /// Number of puts with preallocated room, so that calls need not allocate.
@@ -40,8 +40,8 @@ const MEASURED_FOR: Duration = Duration::from_millis(1);
 /// Age from which a measurement no longer counts against a rail: the rail may have been slow only
 /// for a moment.
 const MEASURED_LATELY: Duration = Duration::from_millis(50);
-/// Longest time, in seconds, for which puts of a rail count as done at once: comparing the rails
-/// takes about as long.
+/// Time, in seconds, within which a put counts as done at once: comparing the rails takes about as
+/// long.
 const AT_ONCE_S: f64 = 1e-6;
 /// Weight of a new measurement in the moving average of the bandwidth.
 const BELIEVED: f64 = 0.3;

@@ -28,9 +28,9 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Largest number of reports of one count of sent immediates. It is several times
 /// [`MISSING_TELLS`], since reports that come while the peer does not poll count as one.
 const TELLS_MAX: u32 = 60;
-/// Number of a peer's reports that it has sent more than has arrived here, without an arrival in
-/// between, after which the peer is lost. A peer that reports is running, so its provider makes
-/// progress.
+/// Number of a peer's reports after which the peer is lost, if each report counts more immediates
+/// than have arrived here, and none arrives between the reports. A peer that reports is running, so
+/// its provider makes progress.
 const MISSING_TELLS: u32 = 10;
 
 /// Longest waits for a peer.
@@ -177,8 +177,8 @@ pub(crate) struct Peer {
     has_new_report: bool,
     /// This side's reports of the immediates that it has sent.
     sent_report: CountReport,
-    /// Number of arrived immediates, and the peer's reports, since the last arrival, that it has
-    /// sent more.
+    /// Number of arrived immediates, and the number of the peer's reports of a larger count since
+    /// the last arrival.
     missing: CountReport,
     /// Start of the wait for the peer's offer.
     joining_since: Option<Instant>,
@@ -320,9 +320,9 @@ impl Peer {
         self.waiting.clear();
     }
 
-    /// Reports to the peer how many immediates were sent, at intervals as long as no put is
-    /// outstanding: a provider may complete a put, and still lose it when a connection of its own
-    /// breaks.
+    /// Reports to the peer, at intervals, how many immediates were sent: a provider may complete a
+    /// put, and still lose it when a connection of its own breaks. Reports nothing while a put is
+    /// outstanding.
     pub(crate) fn report_sent(&mut self, now: Instant) {
         let CountReport { count, times, at } = self.sent_report;
         let times = if count == self.sent { times } else { 0 };

@@ -83,7 +83,7 @@ impl Heads {
 #[derive(Debug)]
 pub(crate) struct Requests {
     heads: Heads,
-    /// Separately allocated slots, by the address of their contexts; all are freed at the end.
+    /// Separately allocated slots, by the address of their contexts; all are freed by `clear`.
     slots: BTreeMap<usize, NonNull<Slot>>,
     free: Vec<NonNull<Slot>>,
 }
@@ -107,7 +107,7 @@ impl Requests {
             self.slots.insert(slot.addr().get(), slot);
             slot
         });
-        // SAFETY: the slot lives until the end, and the provider touches only the context.
+        // SAFETY: the slot lives until `clear` frees it, and the provider touches only the context.
         unsafe { (*slot.as_ptr()).request = Some(request) };
         slot.cast().as_ptr()
     }
@@ -117,7 +117,7 @@ impl Requests {
     ///
     /// # Errors
     ///
-    /// When there is no memory for the head, or it is not registered.
+    /// When there is no memory for the head, or registering the memory fails.
     pub(crate) fn add_message(
         &mut self,
         request: Request,
@@ -125,7 +125,7 @@ impl Requests {
     ) -> Result<(*mut fi_context2, Range), TransportError> {
         let context = self.add(request);
         let slot: *mut Slot = context.cast();
-        // SAFETY: the slot lives until the end, and the provider does not use it yet.
+        // SAFETY: the slot lives until `clear` frees it, and the provider does not use it yet.
         let number = unsafe { (*slot).number };
         let head = self.heads.write(number, head);
         if head.is_err() {
@@ -137,7 +137,7 @@ impl Requests {
     /// Ends the request with this context and returns it, if there is one.
     pub(crate) fn end(&mut self, context: *mut fi_context2) -> Option<Request> {
         let slot = *self.slots.get(&context.addr())?;
-        // SAFETY: the slot lives until the end, and the provider touches only the context.
+        // SAFETY: the slot lives until `clear` frees it, and the provider touches only the context.
         let request = unsafe { (*slot.as_ptr()).request.take() }?;
         self.free.push(slot);
         Some(request)
@@ -146,7 +146,8 @@ impl Requests {
 
 impl Requests {
     fn requests(&self) -> impl Iterator<Item = &Request> {
-        // SAFETY: the slots live until the end, and the provider touches only the contexts.
+        // SAFETY: the slots live until `clear` frees them, and the provider touches only the
+        // contexts.
         self.slots.values().filter_map(|slot| unsafe { &*slot.as_ptr() }.request.as_ref())
     }
 
@@ -163,7 +164,8 @@ impl Requests {
     /// Gives up the requests to some endpoints' peers: their completion queue has failed.
     pub(crate) fn give_up(&mut self, is_one: impl Fn(EndpointId) -> bool) {
         for slot in self.slots.values() {
-            // SAFETY: the slots live until the end, and the provider touches only the contexts.
+            // SAFETY: the slots live until `clear` frees them, and the provider touches only the
+            // contexts.
             let request = unsafe { &mut (*slot.as_ptr()).request };
             if let Some(request) = request.as_mut().filter(|request| is_one(request.endpoint)) {
                 request.is_given_up = true;
@@ -174,7 +176,8 @@ impl Requests {
     /// Ends the requests that are given up, after their endpoints are closed.
     pub(crate) fn end_given_up(&mut self) {
         for slot in self.slots.values() {
-            // SAFETY: the slots live until the end, and the provider touches only the contexts.
+            // SAFETY: the slots live until `clear` frees them, and the provider touches only the
+            // contexts.
             let request = unsafe { &mut (*slot.as_ptr()).request };
             if request.take_if(|request| request.is_given_up).is_some() {
                 self.free.push(*slot);

@@ -153,7 +153,7 @@ pub fn test_provider(name: &str, within: Duration) -> Result<Passed, TestError> 
     if offers {
         let what = "a write";
         second.expose(&to)?;
-        // Some providers take a receive for the data of a write.
+        // Some providers consume a posted receive for the data of a write.
         // SAFETY: as above.
         pair.post(what, || unsafe { second.recv(&received, at_data) })?;
         let remote = to.remote();

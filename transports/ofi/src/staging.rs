@@ -1,5 +1,5 @@
-//! Memory for writes whose bytes lie in two ranges. The bytes are copied into one range first: a
-//! device can write only one range with data, and for more ranges the provider sends messages
+//! Memory for writes whose bytes lie in two ranges. The bytes are copied into one range first: with
+//! remote CQ data, a device can write only one range; for more ranges the provider sends messages
 //! instead.
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl Staging {
     ///
     /// # Errors
     ///
-    /// When there is no memory, or it is not registered.
+    /// When there is no memory, or registering it fails.
     pub(crate) fn take(
         &mut self,
         domain: &Arc<Domain>,

@@ -184,7 +184,7 @@ pub fn congestion(asked: &str) -> Result<Option<Arc<str>>, TransportError> {
     Ok((paced && congest(&socket, SIMPLEST).is_ok()).then(|| SIMPLEST.into()))
 }
 
-/// Returns the address of the other end, for messages.
+/// Returns the address of the other end, for errors and logs.
 pub(crate) fn peer(socket: &OwnedFd) -> String {
     let name = rustix::net::getpeername(socket).ok().flatten();
     let address = name.and_then(|name| SocketAddr::try_from(name).ok());

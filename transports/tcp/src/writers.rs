@@ -45,8 +45,8 @@ impl Writers {
         // The lock holds off lanes that join meanwhile, so the list need not be copied: calls that
         // deregister must not allocate.
         let all = self.all();
-        // Pairs with the fence in `begin`: either that lane sees the changes, or this call sees
-        // that the lane writes.
+        // Pairs with the fence in `begin`: either a lane that begins to write sees the changes, or
+        // this call sees that the lane writes.
         fence(Ordering::SeqCst);
         for lane in all.iter().filter_map(Weak::upgrade) {
             let seen = lane.load(Ordering::Acquire);

@@ -140,7 +140,7 @@ pub(crate) enum CompletionOutcome {
 }
 
 impl Endpoint {
-    /// Makes the queue pairs, and offers them to the peer. `number` is unique to the lane.
+    /// Makes the queue pairs, and offers them to the peer. `number` is unique within the lane.
     pub(crate) fn new(
         link: Link,
         number: usize,

@@ -320,7 +320,7 @@ impl VerbsLane {
             let Some(endpoint) = endpoint else { continue };
             if let (Some(reason), false) = (&endpoint.lost, endpoint.reported) {
                 endpoint.reported = true;
-                // If it stayed in epoll, the ended connection would end every later sleep at once.
+                // If the ended connection stayed in epoll, it would end every later sleep at once.
                 endpoint.side.unwatch();
                 let endpoint = EndpointId(number as u32);
                 events.push(Event::Lost { endpoint, reason: reason.clone() });

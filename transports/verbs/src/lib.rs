@@ -111,7 +111,7 @@ pub struct Options {
     pub timeout: u8,
     /// Number of times that a packet is sent again. With 7 some devices never give up.
     pub retries: u8,
-    /// Number of retries when the receiver is not ready; 7 retries for ever.
+    /// Number of retries when the receiver is not ready; the value 7 means no limit.
     pub rnr_retries: u8,
     /// Longest payload of a packet in bytes; the port may be set to less.
     pub mtu_bytes: u32,

@@ -263,7 +263,7 @@ impl Sides<'_> {
     }
 }
 
-/// Server process that is killed when this value is dropped.
+/// Process, a server or a second rank, that is killed when this value is dropped.
 struct Reaped(Child);
 
 impl Drop for Reaped {

@@ -262,7 +262,7 @@ fn at_the_deadline_everybody_who_joined_hears_who_is_missing() {
     star.settle();
     let missing = JoinFailure::Missing { ranks: vec![2, 3], count: 2, waited_ms: 2_000 };
     everyone_hears(&star, &[1, 2], &missing);
-    // The missing ranks had until the deadline.
+    // The missing ranks get no answer: they had time to connect until the deadline.
     assert!(!star.root.has_unsent_answers());
 }
 

@@ -102,7 +102,7 @@ struct Wire {
     cut: bool,
 }
 
-/// Event that happens at a given time.
+/// Fault or action of a rank, caused by a test.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Plan {
     Kill(Rank),

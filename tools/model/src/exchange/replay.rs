@@ -73,9 +73,9 @@ pub struct Comparison {
     topology: String,
     hosts: u32,
     rows: Vec<Row>,
-    /// Recorded time of the calls that have a recorded and a predicted time.
+    /// Recorded time of the rows that have a recorded and a predicted time.
     recorded_s: f64,
-    /// Predicted time of the same calls.
+    /// Predicted time of the same rows.
     beside_s: f64,
     /// Predicted time of all calls that have one.
     predicted_s: f64,
@@ -280,7 +280,7 @@ impl<'a> Replay<'a> {
             ranks: self.job.ranks(),
             topology: self.topology.name.clone(),
             hosts: scene.map_or(0, |scene| scene.hosts.count()),
-            // Only calls with both times are compared.
+            // Only rows with both times are compared.
             recorded_s: both().map(|(recorded, _)| recorded).sum(),
             beside_s: both().map(|(_, predicted)| predicted).sum(),
             predicted_s: rows.iter().filter_map(|row| row.predicted_s).sum(),

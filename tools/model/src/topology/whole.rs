@@ -24,8 +24,8 @@ pub struct Topology {
     pub hosts: Vec<HostRun>,
     /// Network between hosts.
     pub fabric: Fabric,
-    /// Position of each host in its provider's network, by the host's number; empty if unknown. The
-    /// positions agree with the tiers of the fabric, if there are any.
+    /// Position of each host in its cloud provider's network, by the host's number; empty if
+    /// unknown. The positions agree with the tiers of the fabric, if there are any.
     pub placed: Vec<Placed>,
 }
 
@@ -86,7 +86,7 @@ impl Topology {
     }
 
     /// Returns the path between two parts, on one host or on two. Between hosts, the path goes
-    /// through the NIC nearest to each part and the switches between their groups. Unknown NICs or
+    /// through the NIC nearest to each part and the switches between the hosts. Unknown NICs or
     /// switches count as infinitely fast.
     #[must_use]
     pub fn way(&self, from: Seat, to: Seat) -> Option<Path> {

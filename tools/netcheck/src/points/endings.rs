@@ -153,7 +153,7 @@ pub(super) const RECEIVER_KILLED: Point = Point::pair(
         let net = side.net()?;
         let link = Link::open(side, &net)?;
         Stream::of(20, BYTES).receive(&link)?;
-        // The sends must be done before this process dies: their errors would be no violation.
+        // The sends must be done before this process dies: a send that fails then is no violation.
         side.barrier()?;
         side.die()
     },

@@ -2,11 +2,12 @@
 //!
 //! Shift all ranks by a *stride*, with the last ones wrapping to the front. If the network, the
 //! paths of messages and the schedule stay the same, ranks a stride apart do the same at the same
-//! time. Then it is enough to simulate the first stride of ranks. A rank r of that stride that
-//! sends to a rank p beyond it stands for all ranks that send over the same distance. One of these
-//! sends goes to the simulated rank that stands for p. So links between ranks are numbered by
-//! sender and distance. Only the network of the first stride is loaded, by the sends of its ranks:
-//! those that leave the stride replace those that enter it.
+//! time. Then it is enough to simulate the first stride of ranks. Each simulated rank stands for
+//! all ranks at multiples of the stride from it, which send over the same distances. If a simulated
+//! rank sends to a rank p beyond the first stride, one of the ranks that it stands for sends to the
+//! simulated rank that stands for p. So links between ranks are numbered by sender and distance.
+//! Only the network of the first stride is loaded, by the sends of its ranks: those that leave the
+//! stride replace those that enter it.
 
 use ccl_core::schedule::Op;
 use ccl_core::types::Rank;

@@ -92,7 +92,7 @@ pub struct Outcome {
     pub messages: u64,
     /// Bytes of these messages.
     pub message_bytes: u64,
-    /// Bytes that passed each link; with folding those of the simulated links.
+    /// Bytes that passed each link. With folding, only links that are simulated have any.
     pub carried_bytes: Vec<f64>,
     /// Largest number of bytes that were in flight to one rank.
     pub in_flight_bytes_max: u64,

@@ -262,8 +262,8 @@ impl<'a, E: Ends> World<'a, E> {
         self.pipes[pipe].has_credit()
     }
 
-    /// Adds the time of combining `bytes` bytes to a rank: its sends of the result leave when this
-    /// is done.
+    /// Adds a reduction or copy of `bytes` bytes to the work of a rank's memory. The rank's sends
+    /// of the result leave when that work is done.
     pub(super) fn fold(&mut self, rank: Rank, bytes: usize) {
         if self.params.fold_bytes_per_s.is_finite() {
             let inside = &mut self.inside[rank as usize];

@@ -1,4 +1,5 @@
-//! F3: time over the ideal time with twice the uplinks, by number of queue pairs.
+//! F3: time divided by the ideal time, by number of queue pairs. By default, racks have twice as
+//! many uplinks as NICs.
 
 use ccl_plot::Figure;
 

@@ -1,4 +1,4 @@
-//! F5: traffic engineering places everything where there is room for it.
+//! F5: traffic engineering places all demands if the network has enough capacity.
 
 use super::f04_queue_pairs::scattered;
 use super::{Parameter, Scenario, Setting, TRIALS, demands};

@@ -32,8 +32,8 @@ fn crossing(network: &Network, streams: &[Stream]) -> (f64, f64) {
     (crosses.map(|stream| stream.bytes).sum(), streams.iter().map(|stream| stream.bytes).sum())
 }
 
-/// Returns the streams of a ring over all ranks, dealt to the zones alternately, so that every step
-/// leaves the host and the zone.
+/// Returns the streams of a ring over all ranks that alternates between the zones, so that every
+/// step leaves the host and the zone.
 fn dealt(network: &Network, call: &Call, hosts: u32) -> Vec<Stream> {
     let each = network.plan().ranks_per_host;
     let half = hosts / 2 * each;

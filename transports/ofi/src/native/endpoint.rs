@@ -297,7 +297,7 @@ impl Endpoint {
             return self.check("fi_av_insert", -libc::EINVAL).map(|()| 0);
         }
         let mut number = 0;
-        // SAFETY: the address is what the same provider returned.
+        // SAFETY: the provider reads no more bytes than the address has, as checked above.
         let returned =
             unsafe { fi_av_insert(self.vector, address.as_ptr().cast(), &raw mut number) };
         self.check("fi_av_insert", returned)?;

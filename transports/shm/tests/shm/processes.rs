@@ -296,7 +296,8 @@ fn fork_and_touch() {
             drop(memory);
             let _ = device.deregister(key);
         }
-        // SAFETY: the page just mapped there, unless dropping the region has unmapped it.
+        // SAFETY: `page` was just mapped. If dropping the region has unmapped it, this write only
+        // ends the child.
         unsafe { page.write_volatile(1) };
     }));
     let mut byte = [0];
