@@ -14,7 +14,7 @@ use super::rails;
 #[path = "../../plugins/nccl-net/tests/abi/pair.rs"]
 mod pair;
 
-/// Time limit of an exchange; processors are emulated here.
+/// Time limit of [`exchange_over`]; processors may be emulated.
 const PATIENCE: Duration = Duration::from_secs(60);
 const BYTES: usize = 200_000;
 /// Number of messages at a time.

@@ -8,7 +8,7 @@ use ccl_core::transport::RailState;
 use ccl_harness::joining;
 use ferroccl::{Communicator, Config};
 
-/// Time limit of an exchange; processors are emulated here.
+/// Time limit for the failure and the recovery of a device together; processors may be emulated.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs two ranks, each on a nominal host of its own, with the devices of a side.

@@ -28,12 +28,12 @@ impl Payload {
     }
 
     pub(crate) fn write(&self, value: u64) {
-        // SAFETY: the checker fails the model if anybody reads or writes it meanwhile.
+        // SAFETY: the checker fails the model if this write races with another access to the cell.
         self.cell.with_mut(|at| unsafe { at.write(value) });
     }
 
     pub(crate) fn read(&self) -> u64 {
-        // SAFETY: the checker fails the model if anybody writes it meanwhile.
+        // SAFETY: the checker fails the model if this read races with a write to the cell.
         self.cell.with(|at| unsafe { at.read() })
     }
 }
@@ -53,7 +53,8 @@ impl Payload {
     }
 }
 
-/// Objects of one region: each word as 32 and as 64 bits; code uses only one of the two.
+/// Objects of one region. The 32-bit and the 64-bit words of the same bytes do not share values:
+/// code accesses those bytes in only one width.
 struct Memory {
     start: usize,
     words32: Vec<AtomicU32>,

@@ -47,8 +47,8 @@ impl Outbound {
         }
     }
 
-    /// Opens the link to a receiver that has this many slots and grants the reserved ones. A credit
-    /// of the receiver's pool that overtook the offer counts as well.
+    /// Opens the link to a receiver that has `slots` slots. The receiver's offer grants the first
+    /// `reserved` messages. A credit of the receiver's pool that overtook the offer counts as well.
     pub(super) fn open(&mut self, slots: u32, reserved: u32) {
         self.slots = slots;
         self.slot = (self.next % u64::from(slots.max(1))) as u32;

@@ -21,7 +21,7 @@ pub struct CallParams {
     pub slot_bytes: usize,
 }
 
-/// `clone_from` reuses memory, like that of [`Layout`].
+/// `clone_from` reuses memory, as the `clone_from` of [`Layout`] does.
 impl Clone for CallParams {
     fn clone(&self) -> CallParams {
         let CallParams { input, output, element_bytes, slot_bytes } = self;

@@ -23,8 +23,8 @@ impl Mr {
         Ok(Mr { device: Arc::clone(device), key, region, is_there: RwLock::new(true) })
     }
 
-    /// Returns how far behind the start of the memory `address` lies; fails unless all of the
-    /// `bytes` bytes there lie in the memory.
+    /// Returns the offset of `address` in the memory; fails unless all of the `bytes` bytes there
+    /// lie in the memory.
     pub(crate) fn offset(&self, address: usize, bytes: usize) -> Result<usize, NetError> {
         let start = self.region.start().addr();
         let offset = address.wrapping_sub(start);

@@ -54,10 +54,10 @@ pub struct Conditions {
     pub keepalive: Duration,
     /// True if the transport never detects crashed ranks.
     pub silent_crashes: bool,
-    /// True if the source or the target of a put may change while the put is under way; sets the
-    /// capability.
+    /// True if the source or the target of a put may change while the put is under way; sets
+    /// `Caps::redirects`.
     pub redirects: bool,
-    /// True if the puts of one endpoint arrive in order; sets the capability.
+    /// True if the puts of one endpoint arrive in order; sets `Caps::ordered`.
     pub ordered: bool,
     /// Largest number of bytes of one put.
     pub message_bytes_max: usize,

@@ -146,7 +146,7 @@ impl<'a> Flight<'a> {
         Flight { link, requests: VecDeque::new() }
     }
 
-    /// Returns the number of requests that are in flight, or done but not taken.
+    /// Returns the number of requests that are in flight, or done but not removed yet.
     pub(crate) fn len(&self) -> usize {
         self.requests.len()
     }

@@ -125,8 +125,9 @@ fn is_divided(collective: Collective) -> bool {
     )
 }
 
-/// Returns the counts of one row: `bytes` is the larger of the two buffers. A size that is divided
-/// is cut down to whole blocks of 16 bytes, as in nccl-tests, unless `exact`.
+/// Returns the counts of a call whose larger buffer has `bytes` bytes. If this size is divided
+/// among the ranks, each count is rounded down to whole units of 16 bytes, as in nccl-tests, unless
+/// `exact`.
 #[must_use]
 pub fn counts_of_size(
     collective: Collective,
@@ -154,9 +155,9 @@ pub fn counts_of_size(
 }
 
 /// Returns the number of elements from one rank to another when each rank sends at most `elements`
-/// in all. The count is proportional to the receiver's distance ahead of the sender, plus one, and
-/// rounded down to a multiple of `quantum`. Every rank sends and receives the same total, and can
-/// compute its row and its column by itself.
+/// in all. The count is proportional to one plus the receiver's distance ahead of the sender, and
+/// is rounded down to a multiple of `quantum`. Every rank sends and receives the same total, and
+/// can compute all counts that it sends or receives by itself.
 #[must_use]
 pub fn skewed_count(
     elements: usize,
@@ -171,7 +172,7 @@ pub fn skewed_count(
     share - share % quantum
 }
 
-/// Returns the `count` column: the count of the call; for `all_to_all_v` the mean of a block.
+/// Returns the `count` column: the count of the call; for `all_to_all_v` the mean count per peer.
 #[must_use]
 pub fn count_column(counts: &Counts) -> usize {
     match counts {

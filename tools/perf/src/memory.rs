@@ -127,7 +127,7 @@ impl GuardedBuffer {
 pub struct Memory {
     /// Input buffer; not used in place.
     pub input: GuardedBuffer,
-    /// Output buffer; in place the whole buffer.
+    /// Output buffer; in an in-place call, the only buffer.
     pub output: GuardedBuffer,
 }
 

@@ -81,7 +81,8 @@ impl Zone {
         let numbers = [
             (self.rack_hosts, 1, self.nic_bytes_per_s),
             (self.racks, self.uplinks, self.uplink_bytes_per_s),
-            // The paper has 192 cables from below and 192 / 7, rounded up to 28, upwards.
+            // In the paper, a spine switch has 192 cables to racks and 192 / 7, rounded up to 28,
+            // to switches of the third tier.
             (self.zones, cores, self.uplink_bytes_per_s),
         ];
         for (tier, (children, switches, bytes_per_s)) in plan.fabric.tiers.iter_mut().zip(numbers) {

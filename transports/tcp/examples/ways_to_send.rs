@@ -244,7 +244,8 @@ impl ZeroCopy {
         }
         // SAFETY: `first` is not null and lies in the buffer.
         let data = unsafe { libc::CMSG_DATA(first) };
-        // SAFETY: a notification of this kind is a `sock_extended_err`, whole.
+        // SAFETY: the data of a `MSG_ZEROCOPY` notification is a `sock_extended_err`, and the
+        // control buffer has room for all of it.
         let error = unsafe { data.cast::<libc::sock_extended_err>().read_unaligned() };
         let range = error.ee_data.wrapping_sub(error.ee_info).wrapping_add(1);
         self.done += range;

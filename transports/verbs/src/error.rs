@@ -1,4 +1,5 @@
-//! Errors that end a link: on its side connection, or while its queue pairs are being connected.
+//! Errors that end a link: on its side connection (the TCP connection over which the two sides
+//! exchange their queue pairs and notes), or while its queue pairs are being connected.
 
 use std::net::IpAddr;
 

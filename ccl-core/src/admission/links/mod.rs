@@ -755,7 +755,7 @@ impl MessageLinks {
     /// Returns whether polling these links makes system calls.
     #[must_use]
     pub fn needs_system_calls(&self) -> bool {
-        // Sockets need system calls; hardware reports completions in memory.
+        // TCP, which redirects puts, needs system calls; hardware reports completions in memory.
         self.device.caps().redirects
     }
 

@@ -84,7 +84,8 @@ struct Slots {
     stride: usize,
     /// Set of slots that may be filled.
     free: u32,
-    /// First slot to try next. It advances only where the receiver guesses slots.
+    /// First slot to try next. It advances only if the device redirects: the receiver then expects
+    /// the sender to fill the slots in turn.
     turn: u32,
 }
 

@@ -178,7 +178,7 @@ fn deregister_in_flight(side: &Side) -> Outcome {
     let net = side.net()?;
     let (receives, sends) = (Link::open(side, &net)?, Link::open(side, &net)?);
     let other = Link::open(side, &net)?;
-    // One connection has receives without sends, the other sends without receives.
+    // `receives` gets receives without sends, and `sends` gets sends without receives.
     let link = if side.role == Role::Receiver { receives } else { sends };
     let memory = link.memory(BYTES)?;
     side.step("four requests that the peer does not answer");

@@ -86,7 +86,7 @@ pub struct PathTimes {
     pub to: Rank,
     /// Half a round trip, microseconds.
     pub latency_us: Vec<f64>,
-    /// Group of messages and the answer, microseconds.
+    /// Time of a group of messages and the answer, microseconds.
     pub bandwidth_us: Vec<f64>,
 }
 

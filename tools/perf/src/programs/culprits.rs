@@ -148,7 +148,7 @@ impl Firsts {
 }
 
 /// Returns the common features of slower paths. Each step takes the group in which the slower paths
-/// that are not yet explained outnumber the unchanged paths by the most. A single path has no
+/// that are not yet explained outnumber the healthy paths by the most. A single path has no
 /// common feature.
 #[must_use]
 pub fn culprits(ranks: Ranks<'_>, paths: &[(Rank, Rank, bool)]) -> Vec<Culprit> {

@@ -32,7 +32,7 @@ impl Marking {
     }
 }
 
-/// Parameters of switches, receivers and senders. Descriptions end with the symbols of the source.
+/// Parameters of switches, receivers and senders. Descriptions end with the symbols of the paper.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dcqcn {
     /// Marking by switches.
@@ -64,12 +64,12 @@ impl Default for Dcqcn {
     }
 }
 
-/// Line rate of the source's thresholds: 40 Gbit/s, in bytes per second.
+/// Line rate of the paper's thresholds: 40 Gbit/s, in bytes per second.
 const SOURCE_BYTES_PER_S: f64 = 5e9;
 
 impl Dcqcn {
-    /// Returns the source's own numbers. Its thresholds are for 40 Gbit/s; they are scaled to the
-    /// line rate, because they stand for time in a queue. The source does not give `R_HAI`: it is
+    /// Returns the paper's own numbers. Its thresholds are for 40 Gbit/s; they are scaled to the
+    /// line rate, because they stand for time in a queue. The paper does not give `R_HAI`: it is
     /// ten times `R_AI`.
     #[must_use]
     pub fn of(line_bytes_per_s: f64) -> Dcqcn {

@@ -1,7 +1,8 @@
 //! Equal-cost multipath: a hash of the fields that stay the same within a flow.
 //!
-//! All queue pairs of a connection have the same addresses and, in the paper's case, the same UDP
-//! ports. They take one path, unless the hash includes the destination's queue pair (E-ECMP).
+//! All queue pairs of a connection have the same addresses and, as in Meta's paper on RoCE, the
+//! same UDP ports. They take one path, unless the hash includes the destination's queue pair
+//! (E-ECMP).
 
 use super::{Key, flow_of};
 use crate::network::{Link, Step};

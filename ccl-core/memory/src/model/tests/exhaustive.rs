@@ -1,5 +1,5 @@
-//! Every interleaving of small cases, with every reordering of weakly ordered hardware. Each
-//! ordering is needed: with it weakened, the model must fail.
+//! Every interleaving of small cases, with the reorderings of weakly ordered hardware that loom
+//! models. Each ordering is needed: with it weakened, the model must fail.
 
 use std::sync::atomic::{AtomicUsize, Ordering as Std};
 use std::time::Duration;
