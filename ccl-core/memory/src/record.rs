@@ -49,7 +49,8 @@ pub fn publish_at<const N: usize, const W: usize>(
     number: u64,
     words: [u64; N],
 ) {
-    // Release: a reader of any word below finds all earlier numbers afterwards.
+    // Release: a reader that sees one of the new words also sees the numbers of all entries that
+    // were published before.
     fence(order::hide());
     for (index, word) in words.into_iter().enumerate() {
         to.at(first + 1 + index).store(word, Ordering::Relaxed);

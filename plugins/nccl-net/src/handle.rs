@@ -45,8 +45,9 @@ impl Handle {
         Secret(hash.finalize().into())
     }
 
-    /// Encodes the handle; shortens the address if needed. If a second device and the path within
-    /// the host do not both fit, the device stays: the first one may have no link now.
+    /// Encodes the handle. If it is too long, the address is shortened, at first to no fewer than
+    /// two devices; then `near` is left out; then only one device stays. A second device is kept
+    /// before `near`, because the port of the first one may be down.
     pub(crate) fn fit(
         &mut self,
         shorten: impl Fn(&Address, usize) -> Option<Address>,

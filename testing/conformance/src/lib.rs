@@ -64,7 +64,8 @@ pub trait Fixture {
         false
     }
 
-    /// Returns whether lanes wait for farewells. In virtual time nothing would end such a wait.
+    /// Returns whether a lane that ends a connection waits until the peer has everything. In
+    /// virtual time nothing would end such a wait.
     fn awaits_farewells(&self) -> bool {
         true
     }

@@ -128,7 +128,8 @@ pub fn records(
     Ok(records.chunks_exact(RECORD_BYTES).map(read).collect())
 }
 
-/// Returns the bytes that this rank has sent to each peer so far, over devices.
+/// Returns the number of bytes that this rank has sent to each peer so far by way of a device;
+/// bytes in mapped memory do not count.
 pub fn sent(subject: &dyn Subject) -> Vec<u64> {
     let mut sent = vec![0; subject.ranks() as usize];
     for peer in subject.peers() {

@@ -102,7 +102,7 @@ impl Sent<'_> {
 
 /// Returns bus bandwidth over algorithm bandwidth, as in nccl-tests: the share of the data that
 /// must cross the slowest link with any algorithm. It is `2 (n − 1) / n` for all_reduce,
-/// `(n − 1) / n` for collectives in which each rank already has one of the `n` parts, and 1 for the
+/// `(n − 1) / n` for collectives in which one of a rank's `n` parts need not travel, and 1 for the
 /// rest.
 #[must_use]
 pub fn bus_factor(collective: Collective, ranks: u32) -> f64 {

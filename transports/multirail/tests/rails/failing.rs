@@ -16,8 +16,8 @@ use crate::house::House;
 const SECRET: Secret = Secret([9; 32]);
 /// Number of bytes that each put has room for.
 const STRIDE: usize = 512;
-/// Size of a word behind the memory of all puts, in bytes. Puts without an immediate write it
-/// repeatedly.
+/// Size of a word behind the memory of all puts, in bytes. It is written repeatedly, by puts that
+/// carry no immediate.
 const WORD: usize = 8;
 /// Time limit, longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -47,8 +47,8 @@ struct End {
 }
 
 const WORD_ID: u64 = u64::MAX;
-/// Number of different immediates, which are used again in turn. With two rails, fewer than
-/// [`TURNS`] are enough.
+/// Number of different immediates, which are used again in turn. So few suffice to tell puts of a
+/// failed rail apart, as there are few rails; [`TURNS`] suffices for any number of rails.
 const NAMES: usize = TURNS / 4;
 
 fn length(number: usize) -> usize {
