@@ -26,10 +26,10 @@
 //!   in-place form work together with ranks whose programs do not ([`Alias::APART`]).
 //! * **No race**. A vector clock per strand records which earlier tasks certainly happened before:
 //!   those of the same strand, those before the end of an awaited unit, of which *only the awaited
-//! chunk* counts, and those before a message that was read. A returned slot orders nothing here:
-//! that order would depend on timing. Two accesses to a cell, one of them a write, that are
-//! unordered by the clocks are a race. As all runs have the same steps and messages, they have the
-//! same clocks.
+//!   chunk* counts, and those before a message that was read. A returned slot orders nothing here:
+//!   that order would depend on timing. Two accesses to a cell, one of them a write, that are
+//!   unordered by the clocks are a race. As all runs have the same steps and messages, they have
+//!   the same clocks.
 //! * **Results**. Without races every run computes the same formulas. At the end each output
 //!   element must hold exactly the value that the collective defines: each contribution once, of
 //!   the right element, and, for reductions, through exactly one fold marked last. The run also

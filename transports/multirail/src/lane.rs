@@ -29,7 +29,8 @@ const NAP: Duration = Duration::from_micros(250);
 const RETURN_WITHIN: Duration = Duration::from_secs(5);
 /// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
-/// Longest time for which a link that ends waits until the puts of a failed rail are repeated.
+/// Longest time for which a link that ends waits until the puts of a failed rail are repeated. A
+/// rail that fails only after its own lane has stopped waiting is not noticed.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Largest number of memory regions that a peer may share at a time.
 const IMPORTS_MAX: usize = 1 << 20;
@@ -85,7 +86,7 @@ impl RailsLane {
                 Err(error) if error.is_own_shortage() => return Err(error),
                 // Links can be made without a device that has failed.
                 Err(error) => {
-                    tracing::warn!(device = name, %error, "a device has failed, and is left out");
+                    tracing::info!(device = name, %error, "a device has failed, and is left out");
                     (Box::new(FailedLane(error.clone())) as _, Some(error))
                 }
             };

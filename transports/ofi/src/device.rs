@@ -22,7 +22,7 @@ use crate::provider::{DATA_BYTES, is_limited};
 use crate::tag::Layout;
 
 /// Protocol between the two sides; the version changes with every change of their messages.
-const PROTOCOL: Protocol = protocol("ferroccl-ofi", 6);
+const PROTOCOL: Protocol = protocol("ferroccl-ofi", 7);
 
 /// Largest number of bytes of one put, even where a provider takes more.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;

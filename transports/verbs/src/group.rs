@@ -149,7 +149,7 @@ impl Groups {
         // time for several to help, and a change costs more than it gains.
         let own = &queue_pairs[turn];
         let is_inline = own.is_inline(bytes);
-        let may_stay = order != Order::LoadAware || own.bytes() == 0;
+        let may_stay = order != Order::LoadAware || own.is_inline(own.bytes());
         let at = if parts == 1 && is_inline && may_stay && own.has_room() {
             turn
         } else if parts > 1 {
