@@ -1,4 +1,4 @@
-//! Programs of several ranks in one call.
+//! One call that starts the ranks of a program, or joins as one of them.
 
 use std::fmt::Display;
 use std::io::Write as _;

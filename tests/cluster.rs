@@ -108,8 +108,8 @@ fn every_collective_runs_between_hosts() {
     }
 }
 
-/// An all_reduce over two hosts with four ranks each sends the buffer over the link once per
-/// direction, not once per rank.
+/// An all_reduce over two hosts, with four ranks on each host, sends the buffer over the link once
+/// per direction, not once per rank.
 #[test]
 fn a_sum_crosses_between_hosts_once() {
     const BYTES: u64 = 8 << 20;

@@ -1,5 +1,4 @@
-//! Local ranks as processes: shells if only their exit status matters, and this test binary if they
-//! join.
+//! Local ranks as processes: this test binary if they join, else shells.
 
 use ccl_harness::stretched;
 use ferroccl::launch::{LaunchError, LocalExit, from_environment, spawn_local};

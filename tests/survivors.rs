@@ -66,7 +66,7 @@ fn survive() -> Result<(), Error> {
     let (count, turns) = work.split_once(' ').unwrap();
     let (count, turns): (usize, u64) = (count.parse().unwrap(), turns.parse().unwrap());
     let rounds: u32 = variable(ROUNDS).parse().unwrap_or(1);
-    // Broken communicators, and the memory of their ranks.
+    // Broken communicators, each with its round, this rank's shared memory and the calls' buffer.
     let mut old = Vec::new();
     for round in 0..rounds {
         let mut shared = c.alloc::<u8>(4096)?;

@@ -13,8 +13,9 @@ pub fn offer(data: &[u8]) {
     fuzzed_record(data);
 }
 
-/// Tests values of tunables, as `number of the tunable, value` in each line: if a configuration can
-/// be read, the values that it shows must be readable, too, and give the same queue-pair policy.
+/// Tests values of tunables. Each line is a byte that selects the tunable, then the value. If a
+/// configuration can be read, the values that it shows must be readable, too, and give the same
+/// queue-pair policy.
 pub fn configuration(data: &[u8]) {
     let names: Vec<_> = Config::default().table().iter().map(|known| known.variable).collect();
     let mut given = BTreeMap::new();

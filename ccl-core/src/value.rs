@@ -91,7 +91,7 @@ impl Value for Option<bool> {
     }
 }
 
-/// The checks of the network that ranks make when they join.
+/// The checks that ranks make of the network when they join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkCheck {
     /// No checks.

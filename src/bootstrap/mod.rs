@@ -33,7 +33,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 use thiserror::Error;
 
-/// Least time that ranks have to connect with each other, however late the last one came.
+/// Least time for ranks to connect with each other, however late the last one came.
 const LINKING_MIN: Duration = Duration::from_secs(10);
 
 /// Parameters of joining.

@@ -216,8 +216,8 @@ impl Communicator {
         }
     }
 
-    /// Removes the requests from this number on, which have ended. Returns the first error among
-    /// them that no wait has returned.
+    /// Removes the requests from this number on; all of them have ended. Returns the first error
+    /// among them that no wait has returned.
     pub(super) fn take_results_from(&mut self, first: u64) -> Result<(), Error> {
         let mut failed = None;
         self.requests.queue.retain(|pending| {

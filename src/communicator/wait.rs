@@ -77,8 +77,8 @@ impl WaitPolicy {
 /// One wait, from the last progress on.
 #[derive(Debug, Default)]
 pub(super) struct Wait {
-    /// Peeks since the last reading of the clock, or since the wait began; a look counts as
-    /// [`LOOK`] of them.
+    /// Peeks since the last reading of the clock, those of earlier and shorter waits included; a
+    /// look counts as [`LOOK`] of them.
     peeks: u32,
     since: Option<Instant>,
     yielded: bool,

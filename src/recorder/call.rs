@@ -6,7 +6,7 @@ use ccl_core::select::variant::SlotFraction;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 use ccl_memory::{Region, RegionError, record};
 
-/// Number of words that are shown besides the sequence: kind and count.
+/// Number of words that are published besides the sequence: kind and count.
 const WORDS: usize = 2;
 const _: () = assert!(record::bytes(WORDS) <= CallRecord::SHARED_BYTES);
 

@@ -2,10 +2,11 @@
 //! data or in errors on all survivors. The errors name the right rank, and the survivors agree on
 //! the last completed operation.
 //!
-//! A cell is a job of four ranks on two hosts, two on each. The job uses shared memory within a
-//! host and TCP between hosts, or RDMA or libfabric between all ranks. CI runs cells that cover all
-//! pairs of fault, family and collective. The full run takes all cells, and
-//! `cargo xtask test --full` writes their results into docs/fault-matrix.md.
+//! A cell is one fault with one family and one collective. Its job has four ranks on two hosts, two
+//! on each. The job uses shared memory within a host and TCP between hosts, or RDMA or libfabric
+//! between all ranks. CI runs cells that cover all pairs of fault, family and collective. The full
+//! run takes all cells, and `cargo xtask test --full` writes their results into
+//! docs/fault-matrix.md.
 
 mod inject;
 mod judge;

@@ -1,4 +1,4 @@
-//! `ferroccl doctor` on a machine with RDMA ports: the files that it reads agree with the library.
+//! `ferroccl doctor` on a machine with RDMA ports: the files that it reads agree with libibverbs.
 
 use std::process::Command;
 

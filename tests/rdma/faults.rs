@@ -11,7 +11,7 @@ use ccl_harness::ranks_with;
 use ferroccl::{Communicator, Error, Reduction};
 use rustix::process::Signal;
 
-/// Time within which survivors have ended; processors are emulated here.
+/// Time limit for the survivors to end; processors may be emulated.
 const ENDED: Duration = Duration::from_secs(30);
 /// Longest time that a port's link may be down, by the default of `FERROCCL_DEAD_AFTER`.
 const AWAY: Duration = Duration::from_secs(3);

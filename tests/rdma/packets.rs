@@ -46,7 +46,7 @@ fn one_way(config: Config, count: usize, before: impl Fn() + Send + Sync + 'stat
 
 #[test]
 fn packets_keep_to_the_policy_and_control_has_a_class_of_its_own() {
-    // Twice the size of all slots: half of the data needs further credits.
+    // Twice the size of all slots: half of the data needs further credits or CTS.
     const COUNT: usize = 1 << 20;
     let Some((devices, _turn)) = devices() else { return };
     let config = over(&devices, |config| {

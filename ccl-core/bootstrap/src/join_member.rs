@@ -15,7 +15,7 @@ use ccl_core::types::Rank;
 #[derive(Clone, Debug)]
 enum Request {
     Join(Hello),
-    /// Request for the members, and their number.
+    /// Request for all members. The value is the number of members.
     Fetch(u32),
 }
 

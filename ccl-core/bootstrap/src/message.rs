@@ -276,7 +276,7 @@ pub enum Message {
     Fetch,
     /// Answer to `Fetch`: members, from rank `first` on.
     Members { first: Rank, members: Vec<Member> },
-    /// Part of `rank` in an exchange.
+    /// Contribution of `rank` to an exchange.
     Part { sequence: u64, rank: Rank, blob: Vec<u8> },
     /// Sign of life.
     Heartbeat,

@@ -6,7 +6,8 @@ const NUMBER_BITS: u32 = 20;
 const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
 const CHANNEL_BITS: u32 = 6;
 const KIND_SHIFT: u32 = NUMBER_BITS + CHANNEL_BITS;
-const _: () = assert!(IMMEDIATE_MAX >> KIND_SHIFT == 3, "two bits are left for what is named");
+const _: () =
+    assert!(IMMEDIATE_MAX >> KIND_SHIFT == 3, "two bits are left for the kind of immediate");
 
 /// The most channels that an immediate can encode.
 pub const CHANNELS_MAX: u32 = 1 << CHANNEL_BITS;

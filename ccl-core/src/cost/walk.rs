@@ -1,8 +1,8 @@
 //! Simulation of a collective: the executions of all ranks run in virtual time.
 //!
-//! The links of [`engine`] are modelled by the costs at their ends. A fold takes a time per byte, a
-//! message leaves when the ports on its path are free, and a rank sees a message once it has
-//! arrived.
+//! The links of [`engine`] are modelled as ports and latencies. A fold takes a time per byte. A
+//! message waits until the sender's port is free, and then until the receiver's port is free. A
+//! rank sees a message once it has arrived.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

@@ -40,7 +40,7 @@ pub enum NextStep {
         /// Peers to which the fold needs a slot.
         sends: Vec<Rank>,
     },
-    /// Wait for a unit, a top-level fold or loop of the program.
+    /// Wait for a unit: a top-level fold or loop of the program.
     Await {
         /// The unit.
         unit: u32,

@@ -122,7 +122,7 @@ impl Affine {
         self.steps == [0; DEPTH]
     }
 
-    /// Returns this expression with the counter of `from` read from `to` instead.
+    /// Returns this expression, with the counter of dimension `to` instead of that of `from`.
     #[must_use]
     pub fn rename(mut self, from: usize, to: usize) -> Affine {
         if from != to {

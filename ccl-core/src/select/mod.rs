@@ -89,8 +89,7 @@ pub enum ChoiceError {
 /// # Errors
 ///
 /// When the call asks for an algorithm that its collective does not have, or one that the
-/// deterministic mode excludes, or when the configuration's text after a `/` is no divisor of
-/// slots.
+/// deterministic mode excludes, or when the text after a `/` is not 2, 4 or 8.
 pub fn choose<'a>(situation: &Situation<'a>) -> Result<Choice<'a>, ChoiceError> {
     let collective = situation.collective;
     if let Some(text) = situation.call {
@@ -179,7 +178,7 @@ fn by_rule<'a>(situation: &Situation<'a>) -> Result<Choice<'a>, ChoiceError> {
 /// # Errors
 ///
 /// When no collective has such an algorithm (the error lists the names), or when the text after a
-/// `/` is no divisor of slots.
+/// `/` is not 2, 4 or 8.
 pub fn check_configured(text: &str) -> Result<(), ChoiceError> {
     let (name, _) = variant::split(text)?;
     let names = |algorithm: &Algorithm| [algorithm.name, family_name(algorithm.family)];

@@ -15,8 +15,8 @@
 //! distance between the quartiles. A line with `predicted` has the times of a model. A call takes
 //! the fastest variant at the nearest size, from measurements if there are any; ranks and hosts
 //! must be equal. `set` gives tunables the values that were fastest, unless they are set elsewhere;
-//! in these values `|` stands for `;`. `rule` lines ([`super::rules`]) decide if the table has no
-//! times for the call, before the library's own rules. `model` has the parameters of the
+//! in these values `|` stands for `;`. If the table has no times for the call, its `rule` lines
+//! ([`super::rules`]) come next, before the library's own rules. `model` has the parameters of the
 //! best-fitting model ([`crate::cost::figures`]). If no `rule` line applies either, the model's
 //! fastest variant replaces that of the library's own rules where the model predicts it to be
 //! clearly faster. Parameters that are left out have the defaults of this library's links. An entry

@@ -63,7 +63,8 @@ fn traffic(crossings: &[Crossing]) -> BTreeMap<(u32, u32), usize> {
     traffic
 }
 
-/// Returns two hosts of four ranks, consecutive and round-robin, and two of three and five.
+/// Returns three arrangements of eight ranks on two hosts: four consecutive ranks on each host,
+/// four ranks on each host in round-robin order, and three ranks on one host and five on the other.
 fn two_hosts() -> [Hosts; 3] {
     let ids = [[0, 0, 0, 0, 1, 1, 1, 1], [0, 1, 0, 1, 0, 1, 0, 1], [0, 0, 0, 1, 1, 1, 1, 1]];
     ids.map(|ids| Hosts::of(&ids))

@@ -30,7 +30,8 @@ fn bandwidth(kernel: &Kernel, data_type: DataType, bytes: usize, terms: usize, p
     let operands: Vec<Term> = data[1..].iter().map(|&data| Term::new(data)).collect();
     let dst = if place { data[1] } else { data[0] };
     let elements = bytes / data_type.bytes();
-    // SAFETY: the buffers are that long, and the destination is the first term or none of them.
+    // SAFETY: each buffer holds `elements` elements, and the destination is either the first term
+    // or overlaps no term.
     let work = || unsafe { kernel.fold(&[dst], &operands, elements, false) };
     bytes as f64 / time(work, (64 << 20 >> bytes.ilog2()).clamp(8, 1 << 16))
 }
@@ -68,9 +69,9 @@ fn main() {
     let (bytes, mut to) = (64 << 20, vec![0u8; 64 << 20]);
     let from = vec![1u8; bytes];
     let target = to.as_mut_ptr();
-    // SAFETY: both are that long and apart.
+    // SAFETY: both buffers have `bytes` bytes, and they do not overlap.
     let stream_ns = time(|| unsafe { copy_streaming(target, from.as_ptr(), bytes) }, 3);
-    // SAFETY: both are that long and apart.
+    // SAFETY: both buffers have `bytes` bytes, and they do not overlap.
     let copy_ns = time(|| unsafe { ccl_kernels_cpu::copy(&[target], from.as_ptr(), bytes) }, 3);
     let gb_s = |ns: f64| bytes as f64 / ns;
     println!("\n64 MiB: copy {:.1} GB/s, streaming {:.1} GB/s", gb_s(copy_ns), gb_s(stream_ns));

@@ -53,7 +53,7 @@ pub(crate) struct NetDevice {
     pub(crate) rail: i16,
     pub(crate) plane: i16,
     layer: Option<LinkLayer>,
-    /// Numbers of the devices that this one is made of; mostly its own.
+    /// Numbers of the devices that this one is made of; only its own number unless it is merged.
     pub(crate) parts: Vec<i32>,
     ids: Vec<DeviceId>,
     /// True if the device may be merged with others.

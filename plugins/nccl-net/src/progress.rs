@@ -17,7 +17,8 @@ use crate::comm::sender::Sender;
 pub(crate) const PUMP_AFTER: Duration = Duration::from_micros(500);
 /// Interval between polls of idle communicators: both sides must poll to repair a connection.
 pub(crate) const IDLE_EVERY: Duration = Duration::from_millis(100);
-/// Time without anything to do after which the thread sleeps until it is woken.
+/// Time without anything to do after which the thread sleeps until it is woken, for at most
+/// [`IDLE_EVERY`] at a time.
 const AWAKE: Duration = Duration::from_millis(50);
 /// Longest time that a closed communicator may take to deliver its messages and its farewell.
 const DRAIN_WITHIN: Duration = Duration::from_secs(4);

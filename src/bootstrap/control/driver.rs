@@ -16,7 +16,7 @@ use std::time::Duration;
 const FAREWELL: Duration = Duration::from_millis(500);
 /// Bytes read from one peer before the others have their turn.
 const TURN_BYTES: usize = 1 << 20;
-/// Pause after accepting a connection failed, usually for lack of descriptors.
+/// Pause after a connection could not be accepted, usually for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The control thread: its connections and control port.

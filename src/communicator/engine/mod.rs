@@ -728,7 +728,8 @@ impl Engine {
     }
 }
 
-/// Returns the least bytes of a message: 8 (the longest element) per part of the longest message.
+/// Returns the smallest allowed limit of a message's payload, in bytes: 8 (the longest element) for
+/// each part of the message with the most parts.
 fn message_bytes_min(program: &Program) -> usize {
     program.message_parts as usize * 8
 }

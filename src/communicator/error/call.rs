@@ -149,7 +149,7 @@ pub enum CallError {
         /// Bytes of a slot.
         slot_bytes: usize,
     },
-    /// Sends and receives that are no group.
+    /// A group of sends and receives that cannot be carried out.
     #[error(transparent)]
     Messages(#[from] SendRecvError),
     /// A message of a rank to itself that is received with another length.

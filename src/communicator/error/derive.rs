@@ -29,7 +29,7 @@ pub enum DeriveError {
         /// The rank that cannot listen.
         leader: Rank,
     },
-    /// A rank without a color where all ranks have one.
+    /// A rank that got no communicator from a split in which all ranks have the same color.
     #[error("a rank got no part in a split of all; this is a defect of ferroccl, please report it")]
     NoPart,
     /// A second `shrink` of a communicator.

@@ -3,7 +3,7 @@
 use ccl_core::encoding::MessageError;
 use ccl_core::types::Rank;
 
-/// Answers of other ranks that do not belong to this rank's step of the program.
+/// Answers of other ranks that do not belong to this rank's step of the user's program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
@@ -39,8 +39,8 @@ pub enum StepError {
     },
 }
 
-/// Error of shared memory, for the peers of the rank that failed; that rank returns its own error.
-/// All ranks fail together, and the communicator is unharmed.
+/// Error of shared memory. All ranks fail together, and the communicator is unharmed. A rank that
+/// could not make or map memory itself returns its own error instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharedMemoryError {

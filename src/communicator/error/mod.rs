@@ -39,7 +39,7 @@ pub enum Error {
     /// The configuration or the host does not allow the communicator.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// The ranks are at different steps of the program.
+    /// The ranks are at different steps of the user's program.
     #[error(transparent)]
     Step(#[from] StepError),
     /// The ranks of a host could not share memory.

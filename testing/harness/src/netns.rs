@@ -161,8 +161,8 @@ impl Host {
         self.namespace.enter(command)
     }
 
-    /// Runs `body` on a thread of this process that is in the host's namespace. Sockets made there
-    /// belong to the host, also when other threads use them.
+    /// Runs `body` on a new thread of this process, in the host's namespace. Sockets that `body`
+    /// makes belong to the host, also when other threads use them.
     pub fn spawn<T: Send + 'static>(
         &self,
         body: impl FnOnce() -> T + Send + 'static,

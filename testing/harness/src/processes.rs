@@ -98,7 +98,7 @@ impl Processes {
         })
     }
 
-    /// Starts `n` ranks without a launcher, of which rank 0 listens at `address`.
+    /// Starts `n` ranks without a launcher. Rank 0 listens at `address`.
     pub fn ranks_at(
         address: &str,
         n: u32,

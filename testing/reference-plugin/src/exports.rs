@@ -260,7 +260,7 @@ pub(crate) unsafe extern "C" fn deregister(
     on(comm, |plugin| plugin.deregister(number(comm), number(registration)))
 }
 
-/// Refuses every call unless a fault is planted: the plugin has no device side.
+/// Refuses every call unless [`Fault::ClaimsDevice`] is planted: the plugin has no device side.
 pub(crate) unsafe extern "C" fn device_registration(
     comm: *mut c_void,
     _registration: *mut c_void,

@@ -17,7 +17,8 @@ pub(crate) struct Flight {
     pub(crate) is_control: bool,
     pub(crate) immediate: Option<u32>,
     pub(crate) id: u64,
-    /// Start of the transmission that arrives.
+    /// Time at which the put has left the sender. If the put is sent several times, this is the
+    /// time of the transmission that arrives.
     pub(crate) departs: Instant,
 }
 

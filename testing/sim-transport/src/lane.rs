@@ -190,7 +190,8 @@ impl State {
         Ok(())
     }
 
-    /// Delivers a note, once that side's lane has attached the connection.
+    /// Delivers a note to a side of a connection, once a lane of this side has attached the
+    /// connection.
     pub(crate) fn noted(&mut self, link: usize, side: usize, bytes: Vec<u8>) {
         let connection = &self.links[link];
         if !connection.open || self.has_crashed(connection.sides[side].rank) {

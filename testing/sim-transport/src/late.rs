@@ -43,7 +43,7 @@ pub(crate) struct Late {
     redirects: Vec<Redirect>,
     /// Written puts, by the number of the flight.
     written: BTreeMap<u64, Written>,
-    /// Current memory of the tails of puts, by connection, the sender's side and the request.
+    /// Memory of the tails that were relocated, by the put's connection, sender's side and request.
     tails: BTreeMap<(usize, usize, u64), LocalSlice>,
 }
 

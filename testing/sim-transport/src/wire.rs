@@ -119,7 +119,8 @@ impl State {
         }
     }
 
-    /// Writes a put's bytes, unless an end is gone by now.
+    /// Writes a put's bytes and schedules its events, unless the connection is closed, the receiver
+    /// has crashed, or the sender crashed before the put departed.
     pub(crate) fn deliver(&mut self, number: u64) {
         let Some(flight) = self.flights.remove(&number) else { return };
         let connection = &self.links[flight.link];

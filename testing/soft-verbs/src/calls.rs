@@ -282,7 +282,7 @@ unsafe extern "C" fn reg_mr_iova2(
     if iova != addr.addr() as u64 {
         return refuse(EINVAL);
     }
-    // SAFETY: as with `reg_mr`.
+    // SAFETY: the caller keeps the contract, which is that of `reg_mr`.
     unsafe { reg_mr(pd, addr, length, access as c_int & !IBV_ACCESS_RELAXED_ORDERING) }
 }
 

@@ -38,8 +38,8 @@ pub(crate) struct Fault {
     pub(crate) arrives: bool,
 }
 
-/// Event with the number and the address of its queue pair; without a queue pair it concerns the
-/// port or the device.
+/// Event with the number and the address of its queue pair. An event without a queue pair concerns
+/// the port, the device or a completion queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Raised {
     pub(crate) event: ibv_event_type,

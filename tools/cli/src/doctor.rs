@@ -35,8 +35,7 @@ pub(crate) struct Doctor {
     /// Also try to reach this peer, at a port where something listens
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "root")]
     peer: Option<Endpoint>,
-    /// Machine to look at: the one whose / is this directory, a mounted image or a copy of /sys and
-    /// /proc
+    /// Machine to look at, whose / is this directory: a mounted image, or a copy of /sys and /proc
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
     /// List the providers of libfabric instead: their features, and whether a test of each passes

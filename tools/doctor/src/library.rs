@@ -9,7 +9,7 @@ use libloading::Library;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Asks {
     /// The file's name has the version. The library is not opened, because that takes time:
-    /// libraries that libfabric loads measure clocks.
+    /// libfabric loads other libraries, and these measure clocks.
     File,
     /// The file's name has the version, and the library is opened.
     Opened,

@@ -223,7 +223,8 @@ pub fn interfaces(host: &Files) -> Vec<Interface> {
         let state = host.text(&format!("{path}/operstate"));
         let state = state.as_deref().unwrap_or("unknown");
         let carrier = host.number::<u8>(&format!("{path}/carrier"));
-        // Interfaces in software do not report whether they are up: they count as up.
+        // Interfaces in software do not report whether they are up: they count as up unless they
+        // report that they have no carrier.
         let is_up = state == "up" || (state == "unknown" && carrier != Some(0));
         Interface {
             device: Device::new(host, name.clone(), &format!("{path}/device")),

@@ -136,7 +136,8 @@ pub(crate) struct Sized {
 }
 
 impl Sized {
-    /// Returns the number of elements in a cache line: each part begins at a multiple of it.
+    /// Returns the number of elements in a cache line. Each part of a block begins at a multiple of
+    /// this number.
     pub(crate) fn grain(&self) -> usize {
         predict::grain(self.element_bytes)
     }

@@ -163,7 +163,8 @@ impl<'a> Flight<'a> {
         })
     }
 
-    /// Makes a call; returns whether it gave a request. If it did not, tests the others.
+    /// Makes a call; returns whether it gave a request. If it did not, tests the requests in
+    /// flight.
     pub(crate) fn try_post(
         &mut self,
         call: impl FnOnce(&Comm) -> Result<Option<Opaque>, Refusal>,

@@ -5,7 +5,7 @@ use ccl_core::types::{Collective, DataType, Rank};
 
 use super::subject::Shape;
 
-/// Shape of one call with its own memory; see [`Shape`].
+/// Owned form of the shape of one call; see [`Shape`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Counts {
     /// Equal counts; see [`Shape::Even`].

@@ -55,8 +55,8 @@ pub struct Arguments {
     /// Seed of all that is random
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Run with this many seeds, from --seed on, and show means with their standard errors; figures
-    /// are of the first
+    /// Run with this many seeds, from --seed on, and show means with their standard errors; --plot
+    /// draws the figures of the first seed
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seeds: u32,
     /// Limit of memory, in MiB

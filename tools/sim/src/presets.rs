@@ -34,7 +34,8 @@ pub struct Zone {
 }
 
 impl Default for Zone {
-    /// Returns racks of two hosts with eight NICs of 400 Gbit/s, and as many uplinks as NICs.
+    /// Returns two racks of two hosts. Each host has eight NICs of 400 Gbit/s; each rack has 16
+    /// uplinks, as many as NICs.
     fn default() -> Zone {
         Zone {
             racks: 2,

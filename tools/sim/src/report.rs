@@ -17,7 +17,7 @@ pub enum Expected {
     AtLeast(f64),
     /// This value or less.
     AtMost(f64),
-    /// A value between these.
+    /// A value between these, or outside by at most a tenth.
     Between(f64, f64),
 }
 

@@ -109,7 +109,8 @@ impl Rank<'_> {
         })
     }
 
-    /// Measures an exchange by hand: two buffers in turn, each with a flag before the data.
+    /// Measures the hand-written exchange: each phase uses two buffers in turn, each with a flag
+    /// before the data.
     fn bare(&self) -> Result<f64, Failure> {
         self.gate.meet();
         let mut number = 0u32;

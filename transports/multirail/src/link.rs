@@ -206,7 +206,8 @@ impl Link {
         self.rails.iter().any(|rail| rail.endpoint().is_some())
     }
 
-    /// Takes the forgotten imports that can be given up: no unfinished put goes to them.
+    /// Removes the forgotten imports that no unfinished put writes to. Returns their handles on
+    /// each rail.
     pub(crate) fn take_forgotten(&mut self) -> Vec<Vec<Option<RemoteMr>>> {
         let is_acknowledged = self.is_acknowledged();
         let Link { forgotten, rails, waiting, .. } = self;

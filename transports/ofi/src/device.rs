@@ -36,8 +36,8 @@ const USUAL_BYTES_PER_S: f64 = 1e9;
 /// Options of the transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Interfaces offered to peers for the socket connection that accompanies libfabric's
-    /// endpoints, as with TCP.
+    /// Interfaces whose addresses are offered to peers for the socket connection that accompanies
+    /// libfabric's endpoints, in the syntax of the TCP transport's option.
     pub interfaces: String,
     /// True if puts are writes over every provider that offers writes. Otherwise, puts are writes
     /// only over EFA adapters that can write, and messages elsewhere.

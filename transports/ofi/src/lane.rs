@@ -159,7 +159,7 @@ impl OfiLane {
             write.add(slice);
         }
         if self.inbox.is_none() && write.ranges().len() > 1 {
-            // A device can write only one range with data.
+            // With remote CQ data, a device can write only one range.
             let Some(staged) = peer.staging.take(&self.domain, &write)? else { return Ok(false) };
             write.stage(staged);
         }

@@ -15,8 +15,8 @@ use crate::native::{Domain, LOCAL, Memory, OfiError, REMOTE, transport_error};
 /// Registrations that peers write to, each by its lane and endpoint.
 type Shares = BTreeMap<(u64, EndpointId), Memory>;
 
-/// Registered memory. Each peer that it is shared with has a registration of its own, whose key
-/// ends with the link: endpoints are not connected, so only keys keep a peer out.
+/// Registered memory. Each peer that it is shared with has a registration of its own, whose key is
+/// valid only while the link exists: endpoints are not connected, so only keys keep a peer out.
 #[derive(Debug)]
 pub(crate) struct Registered {
     region: Region,

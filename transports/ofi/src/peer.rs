@@ -193,7 +193,8 @@ pub(crate) struct Peer {
     /// Number of this side's farewells for which the peer has not confirmed that everything has
     /// arrived.
     unconfirmed: u32,
-    /// Number of the peer's farewells for which this side has not confirmed that.
+    /// Number of the peer's farewells for which this side has not confirmed that everything has
+    /// arrived.
     unanswered: u32,
     /// Reason why the peer is lost.
     pub(crate) lost: Option<String>,

@@ -1,9 +1,9 @@
 //! The data of a write: its sender, its immediate and its length.
 //!
 //! An endpoint has many peers, and a completion does not name the sender. So each side gives each
-//! peer a number, which the peer's writes carry. Providers with eight bytes of data also get the
-//! length there, since some completions of libfabric 1.17 lack it. Providers with four bytes (EFA)
-//! have the length in the completion.
+//! peer a number, which the peer's writes carry. Data of eight bytes also carries the length, since
+//! some completions of libfabric 1.17 lack it. Providers with four bytes of data (EFA) have the
+//! length in the completion.
 
 /// Bits of an immediate.
 const IMMEDIATE_BITS: u32 = 28;

@@ -55,7 +55,7 @@ pub enum ReconnectError {
         "nobody listens there any more: its process has ended, or a firewall refuses connections"
     )]
     Gone,
-    /// No new connection on which the peer has resumed, within this time.
+    /// The peer has not resumed on a new connection within this time.
     #[error("did not come back within {0:?}")]
     Late(Duration),
 }

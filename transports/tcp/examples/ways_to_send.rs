@@ -269,7 +269,8 @@ impl Way for ZeroCopy {
         let (socket, mut deadline) = (socket.as_raw_fd(), Deadline::new());
         while !message.is_empty() {
             let (start, bytes) = (message.as_ptr().cast(), message.len());
-            // SAFETY: the message lives until its notifications have come, below.
+            // SAFETY: these are the bytes of the message. The kernel reads them, and keeps their
+            // pages until they are sent.
             let sent = unsafe { libc::send(socket, start, bytes, libc::MSG_ZEROCOPY) };
             match checked(sent) {
                 Ok(count) => {

@@ -32,7 +32,7 @@ pub(crate) const ACK_DELAY_MAX: Duration = Duration::from_micros(300);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shared {
     pub(crate) link: LinkId,
-    /// True if the memory belongs to the side that had connected.
+    /// True if the memory belongs to the side that dialled.
     pub(crate) dialled: bool,
     pub(crate) memory: u32,
     pub(crate) bytes: u64,

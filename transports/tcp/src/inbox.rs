@@ -8,7 +8,7 @@ use ccl_memory::{Region, RegionError};
 use crate::error::ProtocolError;
 use crate::frame::Header;
 
-/// Limit on bytes that a redirect copies; once more of them have arrived, the redirect is refused.
+/// Limit on bytes that a redirect copies. A redirect that would copy more is refused.
 const DIVERTED_BYTES_MAX: usize = 8 << 10;
 
 /// A redirect of the bytes of one put.

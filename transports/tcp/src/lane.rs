@@ -107,7 +107,7 @@ impl TcpLane {
         found.ok_or(TransportError::UnknownEndpoint(id))
     }
 
-    /// Forgets withdrawn registrations; peers can no longer write to their memory.
+    /// Forgets memory that is no longer registered; peers can no longer write to it.
     fn refresh(&mut self) {
         if !self.memory.refresh() {
             return;

@@ -100,7 +100,7 @@ impl Stripe {
 
     /// Queues the farewell once all frames are written: the peer reads nothing after it. Returns
     /// whether the farewell is queued. A stripe that is resuming does not wait for its frames: they
-    /// are written only after the peer's report, which a side that leaves may discard.
+    /// are written only after the peer's report, and this side may discard the report as it leaves.
     pub(crate) fn say_farewell(&mut self) -> bool {
         if !self.said_farewell && (self.resuming || self.outgoing.has_written_all()) {
             self.outgoing.push_bare_header(Kind::Farewell, self.incoming.received());

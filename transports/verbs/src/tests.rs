@@ -12,7 +12,7 @@ use crate::listing::bytes_per_s;
 use crate::native::{Context, Domain, Memory, Pair, Path, Queue, Room, Write};
 use crate::{Options, PortInfo, VerbsTransport, status};
 
-/// A device with memory, and a queue pair that is not connected.
+/// A device with memory, and a queue pair, which [`joined`] connects.
 struct End {
     pair: Pair,
     queue: Arc<Queue>,

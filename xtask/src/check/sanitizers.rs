@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::{Verdict, cargo, host, nightly_missing, show};
 use crate::{Outcome, process, test, workspace};
 
-/// Crates that touch `unsafe`, and one that drives them.
+/// Crates that contain `unsafe` code, and the simulated transport, whose tests run code of
+/// these crates.
 const UNSAFE: [&str; 6] = [
     "ccl-memory",
     "ccl-kernels-cpu",

@@ -113,7 +113,8 @@ fn allowed(from: &str, to: &str, purpose: Purpose) -> bool {
         // `edges` reports a crate without a layer separately.
         return true;
     };
-    // Only the transport whose directory has the bindings, and tests, may use them.
+    // Two kinds of crates may use bindings: the transport whose directory has them, and crates of
+    // the layer `Testing`.
     if let Some(transport) = to.strip_suffix("/sys") {
         return from.starts_with(transport) || upper == Layer::Testing;
     }

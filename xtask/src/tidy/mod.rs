@@ -19,7 +19,7 @@ use std::fs;
 use crate::Outcome;
 use crate::workspace::{self, Crate, root};
 
-/// File with the tolerated sizes and circles, relative to the root.
+/// File with the tolerated sizes and circles (modules that use each other), relative to the root.
 const BASELINE: &str = "xtask/tidy-baseline.toml";
 
 /// Violation of a rule: its position, and how to mend it.

@@ -116,8 +116,8 @@ impl<'a> Case<'a> {
         Some(Stuck { rank, text })
     }
 
-    /// Finds the rank that is furthest behind among those that others wait for and that do not wait
-    /// themselves, and those that wait although no rank holds them up.
+    /// Finds the rank that is furthest behind. Candidates are the ranks that others wait for and
+    /// that do not wait themselves, and the ranks that wait although no rank holds them up.
     fn holder(&self) -> Option<Stuck> {
         let awaited = self.waiting().flat_map(|(_, note)| self.holding(note));
         let mut holders: Vec<Rank> = awaited.map(|on| on.peer).collect();
@@ -255,11 +255,12 @@ impl<'a> Case<'a> {
     /// Appends the other ranks that do not answer.
     fn tell_silent(&self, stuck: &mut Stuck) {
         let silent = self.seen.iter().filter(|(_, sight)| matches!(sight, Observed::Silent { .. }));
-        let silent: Vec<Rank> =
-            silent.map(|(rank, _)| *rank).filter(|rank| *rank != stuck.rank).collect();
+        let (own, silent): (Vec<Rank>, Vec<Rank>) =
+            silent.map(|(rank, _)| *rank).partition(|rank| *rank == stuck.rank);
         if !silent.is_empty() {
             let does = if silent.len() == 1 { "does" } else { "do" };
-            let _ = write!(stuck.text, "; {} {does} not answer either", named(&silent));
+            let either = if own.is_empty() { "" } else { " either" };
+            let _ = write!(stuck.text, "; {} {does} not answer{either}", named(&silent));
         }
     }
 }

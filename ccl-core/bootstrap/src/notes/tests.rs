@@ -127,7 +127,7 @@ fn who_does_not_answer_is_named_first() {
     let notes = [Some(waits(5, 1)), Some(computes(4)), None];
     let verdict = verdict(&notes);
     assert!(verdict.starts_with("rank 1 is behind"), "{verdict}");
-    assert!(verdict.ends_with("; rank 2 does not answer either"), "{verdict}");
+    assert!(verdict.ends_with("; rank 2 does not answer"), "{verdict}");
 }
 
 #[test]

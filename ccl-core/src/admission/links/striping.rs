@@ -43,8 +43,9 @@ impl MessageLinks {
         self.spreading = StripingState { policy, made, near, current, version, asked };
     }
 
-    /// Changes the policy from the next call on, if one was started and the existing queue pairs
-    /// suffice. Otherwise the policy stays. Returns the queue pairs that are missing, if any.
+    /// Replaces the policy from the next call on, if there is a policy and the existing queue pairs
+    /// suffice for the new one. Otherwise the policy stays. Returns the first group of queue pairs
+    /// that is missing, if any.
     pub fn change_policy(&mut self, policy: &Policy) -> Option<Group> {
         let StripingState { policy: current, made, asked, .. } = &mut self.spreading;
         *asked = None;

@@ -5,8 +5,8 @@
 //!   root ──► root+1 ──► root+2 ──► … ──► root-1
 //! ```
 //!
-//! Steps: n-1, but a long buffer flows through all ranks at once. Bytes sent per rank: the buffer
-//! (the last one: nothing), the least possible.
+//! Steps: n-1, but a long buffer flows through all ranks at once. Bytes sent per rank: the buffer,
+//! the least possible; the last rank sends nothing.
 
 use crate::algorithm::common::Ring;
 use crate::algorithm::{Algorithm, Family, Order, Params};

@@ -20,8 +20,8 @@ impl Tree {
     }
 }
 
-/// Position of a rank in the binomial tree around the root, in *positions*: ranks counted from the
-/// root.
+/// Node of a rank in the binomial tree around the root. The *position* of a rank is its number when
+/// ranks are counted from the root, which has position 0.
 ///
 /// The parent of a position is the position with its lowest set bit cleared. The subtree of a
 /// position is a range of positions that begins with it.

@@ -4,7 +4,8 @@
 //! ```text
 //!   inside   everybody ──► one rank of its host, the one with the block's local index (modulo the
 //!            host's size), which folds
-//!   across   that one ──► the block's rank, which folds it with its neighbours' blocks
+//!   across   that rank ──► the block's rank, which folds the sums of all other hosts with the
+//!            contributions of its own host's ranks
 //! ```
 //!
 //! Steps: 2. Bytes across per pair of hosts and direction: the blocks of the receiving host, the

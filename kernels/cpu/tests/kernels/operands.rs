@@ -14,7 +14,8 @@ impl Random {
     }
 }
 
-/// Returns the bits of the significand and the exponent's bias, for floats.
+/// Returns a float type's number of stored significand bits and its exponent bias; `None` for an
+/// integer type.
 pub(crate) fn float_layout(data_type: DataType) -> Option<(u32, u64)> {
     match data_type {
         DataType::Float16 => Some((10, 15)),

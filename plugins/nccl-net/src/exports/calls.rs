@@ -160,7 +160,7 @@ pub(super) unsafe extern "C" fn connect_v9(
     })
 }
 
-/// Advances a connection, for a context by number or as a value.
+/// Advances a connection. `known` is the connection's context, by its number or as a value.
 ///
 /// # Safety
 ///
@@ -353,7 +353,8 @@ unsafe fn receive(
     mrs: *mut *mut c_void,
     to: *mut *mut c_void,
 ) -> Result<(), NetError> {
-    // Replaces NCCL's hint with null, the result if the request cannot be taken.
+    // NCCL may have written its hint `OPTIONAL_COMPLETION` to `to`. Null replaces the hint, and
+    // stays if the request cannot be taken.
     // SAFETY: as above.
     unsafe { put(to, std::ptr::null_mut()) }?;
     let comm = id(comm, "the receiving communicator")?;

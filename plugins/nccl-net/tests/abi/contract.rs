@@ -28,7 +28,7 @@ fn devices_are_described() {
     let properties = pair::properties(0);
     assert!(!pair::name(0).is_empty());
     assert!(properties.speed_mbps > 0 && properties.receives_max == 8);
-    // SAFETY: as above.
+    // SAFETY: the pointer is to a temporary copy of `properties`.
     let beyond = unsafe { (NET.properties.unwrap())(count, &mut { properties }) };
     assert_eq!(beyond, NcclResult::INVALID_ARGUMENT);
     // SAFETY: the context is this test's.

@@ -136,7 +136,7 @@ fn messages_come_to_harm() {
         let (request, starts) = rig.irecv(&[(1, 5), (1, 6)]);
         rig.isend(vec![6], 6).unwrap();
         rig.isend(vec![5], 5).unwrap();
-        rig.wait(request).unwrap();
+        rig.wait(request).unwrap().unwrap();
         // SAFETY: it is never freed, and the request is done.
         unsafe { starts[0].read() != 5 }
     });

@@ -76,7 +76,8 @@ fn an_immediate_seen_twice_is_refused_once() {
 #[derive(Debug, Default)]
 struct Haunted {
     old: Vec<Event>,
-    /// True if immediates get current numbers, as if the receiver checked no generation.
+    /// True if the repeated immediates have the numbers of their slots' next messages, as if the
+    /// receiver checked only the slot.
     renewed: bool,
 }
 
@@ -110,7 +111,7 @@ fn stale_immediates_are_refused_and_counted() {
 }
 
 #[test]
-fn a_receiver_that_checks_no_generation_is_noticed() {
+fn a_receiver_that_checks_only_the_slot_is_noticed() {
     let (simulated, expected) = with_faults(|| Haunted { renewed: true, ..Haunted::default() });
     assert!(simulated.check(&expected).is_err());
 }
@@ -216,7 +217,7 @@ struct Early;
 
 impl Faults for Early {
     fn event(&mut self, event: Event, seen: &mut Vec<Event>) {
-        // Reports the put without bytes with the length of the whole message.
+        // The put without bytes is reported as if it had brought a whole message.
         seen.push(match event {
             Event::Arrived { endpoint, immediate, bytes: 0 }
                 if matches!(Immediate::decode(immediate), Some(Immediate::Message { .. })) =>

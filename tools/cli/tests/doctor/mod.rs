@@ -700,7 +700,7 @@ fn the_examples_of_its_help_work() {
     }
 }
 
-/// Plants the machine of the page's example.
+/// Plants the machine of the example in `docs/doctor.md`.
 fn example() -> Machine {
     let machine = Machine::healthy();
     limit(&machine, "Max locked memory", "8388608");

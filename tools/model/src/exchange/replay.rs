@@ -231,7 +231,8 @@ impl<'a> Replay<'a> {
         Ok((begin.min(end), end))
     }
 
-    /// Returns the bytes that a call sends, by ranks of the job.
+    /// Returns the bytes that a call sends, by pair of ranks. Ranks have their numbers in the job,
+    /// not in the group.
     fn sent(&self, call: &Call) -> Result<Bytes, String> {
         let Some(Chosen { scene, sized, algorithm }) = self.chosen(call)? else {
             return Ok(Bytes::new());

@@ -1,8 +1,8 @@
 //! NCCL's topology XML (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`): one machine.
 //!
-//! The format has no host bridges, and one NVSwitch stands for all of a machine. On writing, values
-//! of this model replace those that were read; other attributes are kept as read. NVLinks to
-//! processors and unknown elements are left out.
+//! The format has no host bridges, and one NVSwitch stands for all NVSwitches of a machine. On
+//! writing, values of this model replace those that were read; other attributes are kept as read.
+//! NVLinks to processors and unknown elements are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -226,7 +226,8 @@ impl<'d> Reading<'d> {
             let gpu = self.parts.iter().position(|part| {
                 part.kind == Kind::Gpu && part.pci.is_some() && part.pci == target
             });
-            // AMD's accelerators have other classes than display controllers.
+            // The class of a GPU begins with 0x03. AMD's accelerators have other classes, but their
+            // links are <xgmi>.
             let to = if let Some(gpu) = gpu {
                 gpu
             } else if class == NVSWITCH_CLASS {

@@ -11,7 +11,8 @@ use crate::side::Side;
 use crate::stop::{Outcome, Stop, demand, failed, skipped};
 use crate::stream::Stream;
 
-/// Longest time for which a point calls accept or connect again and again.
+/// Longest time for which a point calls accept or connect again and again, if the calls need not
+/// succeed. The point with a closed listener takes twice as long.
 const A_WHILE: Duration = Duration::from_millis(300);
 
 pub(super) const HANDLE_IS_128_BYTES: Point = Point::pair(

@@ -104,7 +104,7 @@ pub struct Outcome {
     pub simulated: u32,
 }
 
-/// Runs a collective of all ranks of a network, folded as `fold` says.
+/// Runs a collective of all ranks of a network; `fold` says which of the ranks are simulated.
 ///
 /// # Errors
 ///

@@ -26,7 +26,7 @@ pub struct Key {
     pub from: Port,
     /// Port of the receiver.
     pub to: Port,
-    /// Connection between them: each has a UDP source port of its own.
+    /// Number of the connection between the two ports; each connection has its own UDP source port.
     pub channel: u32,
     /// Queue pair of the connection.
     pub pair: u32,
@@ -72,7 +72,7 @@ pub enum Scheme {
     Spray,
 }
 
-/// All schemes with their names, in the order of the paper.
+/// All schemes with their names, in the order of Meta's paper on RoCE.
 pub const SCHEMES: [(&str, Scheme); 7] = [
     ("ecmp", Scheme::Ecmp),
     ("pinned", Scheme::Pinned),
@@ -200,8 +200,9 @@ impl FlowPath<'_> {
     /// chooses the next link.
     pub(crate) fn step(&self, (tier, up): (usize, bool), number: u32) -> Step {
         let host = if up { self.key.from.host } else { self.key.to.host };
-        // Upwards, the choice is made below the tier's cables, in a child of the tier (a host, or a
-        // group of the tier below); downwards, above the cables, in the child's group.
+        // Upwards, the NIC or switch below the tier's cables chooses: `group` is the sender's child
+        // of the tier (its host, or its group of the tier below). Downwards, the switch above the
+        // cables chooses: `group` is the receiver's group of the tier.
         let group = self.network.child(if up { tier } else { tier + 1 }, host);
         Step { tier, up, at: (group, number) }
     }

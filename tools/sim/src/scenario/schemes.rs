@@ -39,8 +39,8 @@ fn reached(
         let streams = scattered(network, seed)?;
         let bytes = streams.iter().map(|stream| stream.bytes).fold(0.0, f64::max);
         let settle_s = roofline_s(network, &streams) / 200.0;
-        // Many messages in turn: schemes that choose by pauses or by message need several per
-        // stream.
+        // Many messages in turn: a scheme that chooses a path after a pause of the flow, or for
+        // each message, needs several messages per stream.
         let params = RunParams {
             message_bytes: bytes / 64.0,
             in_flight: setting.count("pairs").div_ceil(2),

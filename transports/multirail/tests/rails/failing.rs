@@ -36,7 +36,8 @@ struct End {
     posted: usize,
     /// Number of times that each immediate has come.
     names: BTreeMap<u32, usize>,
-    /// Number of times that each put has arrived; `done` counts how often it was done.
+    /// Number of times that each put of the other side has arrived; `done` counts how often each
+    /// put of this side was done.
     arrived: BTreeMap<usize, u32>,
     done: BTreeMap<u64, u32>,
     /// Word that was written last; `word_done` is true if it is done.
@@ -294,7 +295,7 @@ fn a_rail_comes_back_when_something_passes_there_and_is_used_again() {
     cut(world, &[1], Duration::from_millis(4500));
     let until = world.now() + PATIENCE;
     ends.iter_mut().for_each(|end| end.allowed = 1500);
-    // Half of the puts are posted until the rail is back.
+    // Only half of the puts may be posted before the rail is back.
     while ends[0].failures() == 0 || ends[1].failures() == 0 || !ends.iter().all(End::is_whole) {
         ends.iter_mut().for_each(|end| end.go_on(world, &mut random));
         world.step();

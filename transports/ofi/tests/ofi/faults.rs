@@ -55,7 +55,7 @@ fn fail_and_join_again(provider: &SoftProvider, sides: &mut [Side; 2]) -> Proxy 
     join_again(sides)
 }
 
-/// The reason is the provider's, and the peer receives it, too.
+/// Both sides lose the link, and the reason that each reports has the provider's text.
 #[test]
 fn a_put_that_fails_loses_the_link() {
     for fault in [Fault::Fails(libc::EIO), Fault::FailsLate(libc::ETIMEDOUT)] {

@@ -15,7 +15,7 @@ fn seeds() -> u64 {
     if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 10 } else { 1 }
 }
 
-/// Two devices of one software provider.
+/// Two devices, of one software provider or of two.
 pub(crate) struct Soft {
     devices: [Arc<dyn Device>; 2],
     _providers: Vec<SoftProvider>,

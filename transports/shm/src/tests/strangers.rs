@@ -53,7 +53,7 @@ fn dial(device: &ShmDevice, to: &dyn Listener, secret: &Secret) -> Box<dyn Conne
     device.connect(&to.address(), secret, b"hi", now() + Duration::from_secs(10)).unwrap()
 }
 
-/// Polls both sides until the connecting one has an answer, and a few times more.
+/// Polls the listener 20 times, and the connecting side each time until it has an answer.
 fn settle(
     listener: &mut dyn Listener,
     coming: &mut dyn Connecting,

@@ -58,8 +58,8 @@ impl Break {
         found.reached = now;
     }
 
-    /// Returns whether calls need no longer wait for the end of the break, which is older than the
-    /// time for which a peer may be unreachable.
+    /// Returns whether the break is older than the time for which a peer may be unreachable. Calls
+    /// then need not wait for the end of the break.
     #[must_use]
     pub fn is_overdue(&self) -> bool {
         self.is_overdue
@@ -70,7 +70,8 @@ impl Break {
     ///
     /// # Errors
     ///
-    /// When no new connection will come: the peer refuses it, or nobody listens there.
+    /// When no new connection will come: the peer refuses it, or nobody listens at the peer's
+    /// address.
     pub fn redial(
         &mut self,
         reconnector: &Reconnector,

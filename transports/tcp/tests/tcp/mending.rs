@@ -406,13 +406,13 @@ fn a_link_ends_though_a_child_has_its_socket() {
     let child = Child(unsafe { libc::fork() });
     if child.0 == 0 {
         loop {
-            // SAFETY: it has no arguments.
+            // SAFETY: `pause` has no arguments.
             unsafe { libc::pause() };
         }
     }
     let [near, far] = &mut pair.sides;
-    // Nobody acknowledges this put. Once the far lane knows that the connection has ended, the
-    // connection may have swallowed the put, so the lane is not drained.
+    // Nobody acknowledges this put. Once the far lane knows that the connection has ended, it no
+    // longer counts the put as sent, so the lane is not drained.
     far.send(20, 8);
     near.lane.abort(near.endpoint);
     let begun = Instant::now();

@@ -62,12 +62,12 @@ macro_rules! functions {
     (@type required $call:ty) => { $call };
     (@type optional $call:ty) => { Option<$call> };
     (@find required $library:ident $symbol:literal) => {
-        // SAFETY: the header declares this function so.
+        // SAFETY: the header declares the function with this type.
         *unsafe { $library.get(concat!($symbol, "\0").as_bytes()) }
             .map_err(|_| LoadError::Function($symbol))?
     };
     (@find optional $library:ident $symbol:literal) => {
-        // SAFETY: the header declares this function so.
+        // SAFETY: the header declares the function with this type.
         unsafe { $library.get(concat!($symbol, "\0").as_bytes()) }.ok().map(|found| *found)
     };
     ($($(#[$doc:meta])* $need:ident $name:ident = $symbol:literal: $call:ty;)*) => {

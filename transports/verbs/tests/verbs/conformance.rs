@@ -12,7 +12,8 @@ use ccl_core::transport::{Address, Device, DeviceId, Transport};
 use ccl_soft_verbs::{Limits, SoftDevice, functions};
 use ccl_transport_verbs::{Options, VerbsTransport};
 
-/// Environment variable that names the devices of this machine for tests: one or two, by port.
+/// Environment variable that lists this machine's devices for tests, each with its port. The suite
+/// uses the first one or two.
 const DEVICES: &str = "FERROCCL_TEST_RDMA";
 
 /// Two devices of this process.

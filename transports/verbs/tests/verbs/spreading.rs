@@ -300,7 +300,7 @@ fn links_share_a_budget_fairly() {
         let (mut news, now) = (Vec::new(), ccl_clock::now());
         assert!(now < until, "{arrived:?}");
         sender.poll(now, &mut Vec::new()).unwrap();
-        // Even on a link where no put waits, a new put must not overtake the other link's.
+        // The first link gets new puts all the time; they must not delay those of the second link.
         sender.post(now, &[put(0, more)]).unwrap();
         receiver.poll(now, &mut news).unwrap();
         for event in news {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::{Outcome, process};
 
-/// Congestion control of both hosts, the same for all sides and independent of this machine's
-/// default. bbr would pace packets, which costs each side time.
+/// Congestion control of both hosts, the same for all compared programs and independent of this
+/// machine's default. bbr would pace packets, which costs each program time.
 pub(super) const CONGESTION: &str = "reno";
 /// Network interface of each host.
 pub(super) const INTERFACE: &str = "net0";
