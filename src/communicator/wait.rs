@@ -77,8 +77,8 @@ impl WaitPolicy {
 /// One wait, from the last progress on.
 #[derive(Debug, Default)]
 pub(super) struct Wait {
-    /// Peeks since the last reading of the clock, those of earlier and shorter waits included; a
-    /// look counts as [`LOOK`] of them.
+    /// Peeks since the last reading of the clock; a look counts as [`LOOK`] of them. Those of waits
+    /// that ended before the clock was read are included.
     peeks: u32,
     since: Option<Instant>,
     yielded: bool,

@@ -69,8 +69,8 @@ enum Rendezvous {
     SameHost(String),
 }
 
-/// Error for an environment that does not make a rank of this process, or for ranks that did not
-/// meet.
+/// Error for an environment whose variables do not say which rank this process is, or for ranks
+/// that did not meet.
 #[derive(Debug, Error)]
 pub enum LaunchError {
     /// A variable that cannot be read as the value that it must have.

@@ -40,8 +40,8 @@ pub fn publish<const N: usize>(
 
 /// Publishes a record as [`publish`] does, in the entry that begins at `first` in a ring; an index
 /// past the ring's end wraps around. The entry is not hidden while it changes. A reader must first
-/// read the entries and then find the newest number; it discards the entry that follows the newest
-/// one in the ring, because that entry may be changing.
+/// copy the entries and then read their numbers again to find the newest. It discards the entry
+/// that follows the newest one in the ring, because that entry may be changing.
 #[inline]
 pub fn publish_at<const N: usize, const W: usize>(
     to: &Words<W>,

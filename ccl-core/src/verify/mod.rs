@@ -24,9 +24,9 @@
 //!   one slot per active sender ([`Violation::Budget`]) and the program completes with one.
 //!   By the same argument fewer waits never hurt: ranks whose programs infer dependencies for the
 //!   in-place form work together with ranks whose programs do not ([`Alias::APART`]).
-//! * **No race**. A vector clock per strand records which earlier tasks certainly happened before:
-//!   those of the same strand, those before the end of an awaited unit, of which *only the awaited
-//!   chunk* counts, and those before a message that was read. A returned slot orders nothing here:
+//! * **No race**. A vector clock per strand records which steps certainly happened before: the
+//!   earlier ones of the strand, those up to the end of an awaited unit *in the awaited chunk, not
+//!   in later ones*, and those before a message that was read. A returned slot orders nothing here:
 //!   that order would depend on timing. Two accesses to a cell, one of them a write, that are
 //!   unordered by the clocks are a race. As all runs have the same steps and messages, they have
 //!   the same clocks.
@@ -272,8 +272,8 @@ fn check_links(executions: &[Execution]) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Returns the resources of each rank. A rank has as many slots per sender as the budget permits,
-/// at least one.
+/// Returns the resources of each rank. A rank has as many slots per sender as the budget permits; a
+/// budget that does not permit one is a violation.
 fn members(case: &Case, executions: &[Execution]) -> Result<Vec<Member>, Violation> {
     let channels = case.channels.max(1);
     let member = |(rank, execution): (usize, &Execution)| {

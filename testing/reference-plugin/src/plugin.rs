@@ -165,7 +165,7 @@ impl Plugin {
         }
     }
 
-    /// Returns type and version of the device side.
+    /// Returns the type and version of the network code on the accelerator that the plugin claims.
     pub(crate) fn device_side(&self) -> (i32, i32) {
         match self.has(Fault::ClaimsDevice) {
             true => (DEVICE_UNPACK, DEVICE_UNPACK_VERSION),

@@ -43,7 +43,7 @@ pub(crate) struct Late {
     redirects: Vec<Redirect>,
     /// Written puts, by the number of the flight.
     written: BTreeMap<u64, Written>,
-    /// Memory of the tails that were relocated, by the put's connection, sender's side and request.
+    /// New memory of the relocated tails, by the put's connection, sender's side and request.
     tails: BTreeMap<(usize, usize, u64), LocalSlice>,
 }
 

@@ -155,8 +155,9 @@ impl SoftProvider {
     }
 
     /// Makes an internal packet of the provider fail at each endpoint. As in older providers, the
-    /// failed completion has no context. Returns the number of endpoints with an event queue, which
-    /// all must have: libfabric's own provider for EFA would end the process at one without it.
+    /// failed completion has no context. Returns the number of endpoints that have an event queue.
+    /// Callers expect all of them to have one: at an endpoint without one, libfabric's provider for
+    /// EFA ends the process.
     pub fn fail_packets(&self, error: c_int) -> usize {
         network::lock().fail_packets(self.id, error)
     }

@@ -28,8 +28,8 @@ const FILE_BYTES_MAX: u64 = 1 << 30;
 pub const RANKS_MAX: u32 = 1 << 18;
 /// Largest number of intervals: memory has an entry for each up to the last, even without lines.
 pub const INTERVALS_MAX: usize = 1 << 20;
-/// Largest number of pairs of ranks with traffic; in a replayed job, those of all intervals added
-/// up.
+/// Largest number of pairs of ranks with traffic. For a replayed job, the numbers of all intervals
+/// are added up.
 pub const PAIRS_MAX: usize = 1 << 24;
 const COLUMNS: &str = "interval,source,destination,bytes";
 

@@ -1,6 +1,6 @@
 //! The side connection of hardware that cannot connect by itself. Over it the two sides exchange
-//! connection parameters and notes. A broken one can be replaced; if it ends for good, the peer is
-//! gone.
+//! connection parameters and notes. A broken side connection can be replaced. If it ends for good,
+//! the peer is gone.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;

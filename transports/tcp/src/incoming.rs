@@ -103,9 +103,9 @@ impl Incoming {
         (self.start, self.end, self.partial) = (0, 0, None);
     }
 
-    /// Reads available bytes; `inbox` is the memory that the peer may write to. Returns whether to
-    /// read on in this turn. A long put ends the turn, so that the receiver can redirect the next
-    /// put before its bytes are read.
+    /// Reads available bytes; `inbox` is the memory that the peer may write to. Returns whether the
+    /// caller may read again at once: not after a long put, so that the receiver can redirect the
+    /// next put before its bytes are read.
     pub(crate) fn read(
         &mut self,
         connection: &mut Connection,

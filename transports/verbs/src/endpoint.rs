@@ -51,7 +51,7 @@ struct Waiting {
     _memory: Memories,
 }
 
-/// Memory of a put's source, and of its tail.
+/// Memory of a put's source, and of its tail (bytes that follow, from another location).
 pub(crate) type Memories = [Option<Arc<Memory>>; 2];
 
 /// One end of a link.

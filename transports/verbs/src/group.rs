@@ -146,7 +146,8 @@ impl Groups {
         // The turn may stem from a striping with more queue pairs.
         let turn = if group.turn < count { group.turn } else { 0 };
         // Puts whose bytes the device takes at once stay on one queue pair: they take too little
-        // time for several to help, and a change costs more than it gains.
+        // time for several to help, and a change costs more than it gains. With the load-aware
+        // order they stay only while that queue pair has few bytes outstanding.
         let own = &queue_pairs[turn];
         let is_inline = own.is_inline(bytes);
         let may_stay = order != Order::LoadAware || own.is_inline(own.bytes());

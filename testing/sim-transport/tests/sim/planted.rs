@@ -76,8 +76,8 @@ fn an_immediate_seen_twice_is_refused_once() {
 #[derive(Debug, Default)]
 struct Haunted {
     old: Vec<Event>,
-    /// True if the repeated immediates have the numbers of their slots' next messages, as if the
-    /// receiver checked only the slot.
+    /// True if the repeated immediates get the numbers of their slots' next messages, so that the
+    /// receiver's check of the number passes.
     renewed: bool,
 }
 
@@ -374,7 +374,7 @@ fn links_that_end_say_all_farewells_before_they_wait_for_one() {
     assert_eq!(*log.0.lock().unwrap(), ["farewell", "detach", "detach"]);
 }
 
-/// A failed call takes back memory that puts to two peers still read.
+/// A call fails while puts to two peers still read its memory, which is then withdrawn.
 #[test]
 fn connections_that_are_fenced_say_their_farewells_together() {
     let job = Job::new(3, find("ring"), 1);

@@ -1,11 +1,12 @@
 //! Placement of ranks that minimizes the traffic between zones, racks and hosts.
 //!
 //! From the top of the network down, the ranks are divided among the groups of each tier, so that
-//! ranks with much mutual traffic share a group. One initial division has the ranks in order. In
-//! the other, each group begins with the rank that has the most traffic, and grows by the rank that
-//! has the most traffic with its members so far. Both are improved by swaps of two ranks, as in
-//! [Kernighan and Lin, 1970], until no swap helps or a limit is reached; the better one is taken.
-//! Less traffic at a higher tier outweighs more traffic below it.
+//! ranks with much mutual traffic share a group. One initial division has the ranks in order. The
+//! other takes ranks without a group one by one: a group begins with the rank that has the most
+//! traffic with other such ranks, and grows by the rank that has the most traffic with its members
+//! so far. Both are improved by swaps of two ranks, as in [Kernighan and Lin, 1970], until no swap
+//! helps or a limit is reached; the better one is taken. Less traffic at a higher tier outweighs
+//! more traffic below it.
 //!
 //! [Kernighan and Lin, 1970]: https://doi.org/10.1002/j.1538-7305.1970.tb01770.x
 
