@@ -30,9 +30,8 @@ pub struct Setup {
     /// The longest time that the link of a port may be down before its connections count as lost.
     pub link_within: Duration,
     /// The longest time, after a break, for which a peer that can be reached may stay silent before
-    /// its connections count as lost. A rank that computes does not poll, so it does not answer.
-    /// Where dead ranks are found in another way, as by the control plane, this can be as long as
-    /// any computation.
+    /// its connections count as lost. A rank that computes does not poll, so it does not answer. If
+    /// the control plane detects dead ranks, this time can exceed the longest computation.
     pub silent_within: Duration,
 }
 

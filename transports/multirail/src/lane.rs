@@ -173,9 +173,7 @@ impl RailsLane {
     /// Handles the events of all lanes, and hands waiting puts to rails that have room.
     fn advance(&mut self, now: Instant) {
         self.memory.refresh();
-        for lane in 0..self.lanes.len() {
-            self.listen(lane, now);
-        }
+        self.listen_to_all(now);
         while let Some((number, down)) = self.rail_failures.pop() {
             self.answer(number, &down, now);
         }
@@ -234,6 +232,11 @@ impl RailsLane {
                 break;
             }
         }
+    }
+
+    /// Handles the events of all lanes below. Returns whether there were any.
+    fn listen_to_all(&mut self, now: Instant) -> bool {
+        (0..self.lanes.len()).fold(false, |any, lane| self.listen(lane, now) | any)
     }
 
     /// Handles the events of a lane below. Returns whether there were any.
@@ -399,8 +402,7 @@ impl RailsLane {
             return;
         }
         for _ in 0..LOOKS_MAX {
-            let moved = (0..self.lanes.len()).fold(false, |any, lane| self.listen(lane, now) | any);
-            if !moved {
+            if !self.listen_to_all(now) {
                 break;
             }
         }
@@ -812,9 +814,7 @@ impl Lane for RailsLane {
             lanes.iter_mut().for_each(|lane| is_over &= lane.poll_shutdown(None));
         }
         // A rail may have failed meanwhile. Its puts go over the others with the next call.
-        for lane in 0..self.lanes.len() {
-            self.listen(lane, now);
-        }
+        self.listen_to_all(now);
         let only = only.map(|only| only.0 as usize);
         let mut waiting = Vec::new();
         for (number, link) in self.links.iter_mut().enumerate() {

@@ -29,7 +29,8 @@ const FRESH: Duration = Duration::from_millis(50);
 /// Limit on a peer's offers of memory that are kept until they are mapped.
 const OFFERS_MAX: usize = 1 << 16;
 
-/// Limit on offers that hold a descriptor of this process.
+/// Limit on offers that hold a descriptor of this process. Unit tests have a low limit, so that
+/// they reach it with few descriptors.
 pub(crate) const WAITING_MAX: usize = if cfg!(test) { 32 } else { 1024 };
 
 fn decode(key: &RemoteKey) -> Result<Offer, TransportError> {
