@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::summary::{Series, in_turn, ratio, size};
 use super::{DIST, parse_json};
-use crate::machine::{all_rdma_ports, rdma_ports};
+use crate::machine::all_rdma_ports;
 use crate::workspace::{cargo, target_dir};
 use crate::{Outcome, process, report};
 
@@ -56,9 +56,8 @@ pub(super) fn run(built: &Path, out: &Path, rounds: u32) -> Outcome<String> {
     if !process::is_installed("ib_write_bw") {
         return Err("perftest is missing: `cargo xtask setup` installs it".to_owned());
     }
-    let all = all_rdma_ports();
-    let side = Sides { built, json: out.join("rows.json"), ports: rdma_ports(), all };
-    if side.ports.is_empty() {
+    let side = Sides { built, json: out.join("rows.json"), all: all_rdma_ports() };
+    if side.all.is_empty() {
         return Err("this machine has no RDMA device".to_owned());
     }
     let has_two = side.all.len() >= TWO_EACH;
@@ -82,7 +81,7 @@ pub(super) fn run(built: &Path, out: &Path, rounds: u32) -> Outcome<String> {
     let head = ["what", "ours", "perftest", "ours / perftest", "aim"];
     Ok(format!(
         "Against `ib_write_lat` and `ib_write_bw`, over {}:\n\n{}",
-        side.ports.join(" and "),
+        side.ports().join(" and "),
         report::table(&head, &rows)
     ))
 }
@@ -142,14 +141,17 @@ impl What {
 struct Sides<'a> {
     built: &'a Path,
     json: std::path::PathBuf,
-    /// Ports of two devices that reach each other.
-    ports: Vec<String>,
     /// Ports of all devices, in pairs: the first two reach each other, the next two reach each
     /// other.
     all: Vec<String>,
 }
 
 impl Sides<'_> {
+    /// Returns the ports of two devices that reach each other, or the port of the only device.
+    fn ports(&self) -> &[String] {
+        &self.all[..self.all.len().min(2)]
+    }
+
     /// Measures ferroccl; returns microseconds.
     fn ours(&self, what: What) -> Outcome<f64> {
         let mut command = self.command(what);
@@ -157,7 +159,9 @@ impl Sides<'_> {
         if what == What::Latency(2) {
             self.over_two(&mut command)?;
         } else {
-            command.args(["-g", "2"]).env("FERROCCL_IB_HCA", format!("={}", self.ports.join(",")));
+            command
+                .args(["-g", "2"])
+                .env("FERROCCL_IB_HCA", format!("={}", self.ports().join(",")));
             process::capture(&mut command, RUN_WITHIN)?;
         }
         let found = parse_json(&self.json)?;
@@ -244,7 +248,7 @@ impl Sides<'_> {
             }
             command
         };
-        let [first, .., last] = [&self.ports[0], &self.ports[self.ports.len() - 1]];
+        let (first, last) = (&self.ports()[0], &self.ports()[self.ports().len() - 1]);
         let mut server = side(first);
         server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let server = server.spawn().map_err(|error| format!("cannot start {tool}: {error}"))?;
