@@ -87,9 +87,12 @@ fn a_reset_while_the_peer_computes_harms_no_queue_pair() {
         let options = Options { silent_within, ..Options::default() };
         let (mut ends, proxy) = joined_through_proxy(&options);
         let arrived = |event: &Event| matches!(event, Event::Arrived { .. });
-        let put = ends[0].put(0, 64, Some(1));
-        ends[0].lane.post(ccl_clock::now(), &[put]).unwrap();
-        go_on(&mut ends, |[_, other]| other.events.iter().any(arrived));
+        // A put each way: data may overtake the message that the queue pairs are connected.
+        let puts = [0, 1].map(|side| ends[side].put(0, 64, Some(1)));
+        for (end, put) in ends.iter_mut().zip(puts) {
+            end.lane.post(ccl_clock::now(), &[put]).unwrap();
+        }
+        go_on(&mut ends, |ends| ends.iter().all(|end| end.events.iter().any(arrived)));
         ends[1].events.clear();
         proxy.cut();
         let start = ccl_clock::now();
@@ -102,7 +105,7 @@ fn a_reset_while_the_peer_computes_harms_no_queue_pair() {
             let lost = end.events.iter().any(|event| matches!(event, Event::Lost { .. }));
             assert!(!lost, "end {waiting}: {:?}", end.events);
         }
-        ends[0].lane.post(ccl_clock::now(), &[put]).unwrap();
+        ends[0].lane.post(ccl_clock::now(), &[puts[0]]).unwrap();
         go_on(&mut ends, |[_, other]| other.events.iter().any(arrived));
     }
 }
