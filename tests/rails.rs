@@ -2,6 +2,7 @@
 //! or doubled, and a rail that works again is used again.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -392,6 +393,43 @@ fn a_rail_that_fails_while_its_side_leaves_loses_no_put() {
     for fault in [Fault::Fails(libc::EIO), Fault::FailsLate(libc::EIO)] {
         leaves_nothing_behind(|| Pair::over(House::ofi()), |soft| soft.fail_next(fault));
     }
+}
+
+/// Returns what is logged while `run` runs, at the level of warnings and above.
+fn warnings(run: impl FnOnce()) -> String {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let format = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
+    let subscriber = format.with_writer(Arc::new(writer)).with_ansi(false).finish();
+    tracing::subscriber::with_default(subscriber, run);
+    let mut logged = String::new();
+    reader.read_to_string(&mut logged).unwrap();
+    logged
+}
+
+/// A job that ends is no reason to look at the network.
+#[test]
+fn no_rail_is_logged_as_failed_when_its_peer_leaves() {
+    fn leave<S>(mut pair: Pair<S>) {
+        pair.carry(100, "before");
+        let [leaving, mut other] = pair.ends;
+        let mut leaving = Some(leaving);
+        let end = ccl_clock::now() + PATIENCE;
+        while other.lost.is_none() {
+            if leaving.as_mut().is_some_and(|end| end.lane.poll_shutdown(None)) {
+                leaving = None;
+            }
+            other.go_on(ccl_clock::now(), 0);
+            assert!(ccl_clock::now() < end, "the other side is not told");
+        }
+    }
+    assert_eq!(warnings(|| leave(Pair::new())), "");
+    assert_eq!(warnings(|| leave(Pair::over(House::ofi()))), "");
+    let failing = || {
+        let fail = |soft: &SoftDevice| soft.fail_next(IBV_WC_RETRY_EXC_ERR);
+        Pair::new().fails_over((0, 1), "a failure", fail);
+    };
+    let logged = warnings(failing);
+    assert!(logged.contains("a rail has failed rail=1"), "{logged}");
 }
 
 impl<S> Fixture for House<S> {

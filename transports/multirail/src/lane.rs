@@ -337,6 +337,7 @@ impl RailsLane {
             }
             Note::KeysSent => link.rails[over].informed(),
             Note::Address { device, address } => self.learn(number, device, address, now),
+            Note::Leaving => link.peer_leaves = true,
         }
     }
 
@@ -375,7 +376,12 @@ impl RailsLane {
         let Some(Some(link)) = self.links.get_mut(number) else { return };
         let Some(rail) = link.rails.get_mut(at) else { return };
         let (lane, Some(endpoint)) = (rail.lane, rail.endpoint()) else { return };
-        tracing::warn!(rail = at, device = self.with.names[lane], reason, "a rail has failed");
+        let device = &self.with.names[lane];
+        if link.peer_leaves {
+            tracing::debug!(rail = at, device, reason, "a rail has ended, as the peer leaves");
+        } else {
+            tracing::warn!(rail = at, device, reason, "a rail has failed");
+        }
         let is_clear = rail.fail(at, reason);
         link.forget_rail(at);
         let (is_last, undelivered) = (!link.is_connected(), link.undelivered_notes());
@@ -463,6 +469,18 @@ impl RailsLane {
                 fate.missing
             );
             self.lose(number, &text);
+        }
+    }
+
+    /// Begins the wait for the end of a link, or of all links if `only` is none, and announces it
+    /// to the peers.
+    fn begin_to_leave(&mut self, only: Option<usize>) {
+        for number in 0..self.links.len() {
+            let Some(link) = &mut self.links[number] else { continue };
+            if only.is_none_or(|only| only == number) && !link.is_leaving {
+                link.is_leaving = true;
+                self.send_notes(number, &[Note::Leaving]);
+            }
         }
     }
 
@@ -800,6 +818,7 @@ impl Lane for RailsLane {
             return true;
         }
         let now = ccl_clock::now();
+        self.begin_to_leave(only.map(|only| only.0 as usize));
         self.advance(now);
         let RailsLane { links, lanes, .. } = self;
         let mut is_over = true;
@@ -816,12 +835,11 @@ impl Lane for RailsLane {
         // A rail may have failed meanwhile. Its puts go over the others with the next call.
         self.listen_to_all(now);
         let only = only.map(|only| only.0 as usize);
-        let mut waiting = Vec::new();
-        for (number, link) in self.links.iter_mut().enumerate() {
-            let Some(link) = link else { continue };
-            link.is_leaving |= only.is_none_or(|only| only == number);
-            waiting.extend((link.is_leaving && link.has_untaken()).then_some(number));
-        }
+        let links = self.links.iter().enumerate();
+        let links = links.filter_map(|(number, link)| link.as_ref().map(|link| (number, link)));
+        let waits = |link: &Link| link.is_leaving && link.has_untaken();
+        let waiting: Vec<usize> =
+            links.filter(|(_, link)| waits(link)).map(|(number, _)| number).collect();
         self.farewell.is_over(now, FAREWELL, &waiting, only) && is_over
     }
 

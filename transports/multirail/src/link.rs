@@ -136,6 +136,8 @@ pub(crate) struct Link {
     pub(crate) forgotten: Vec<u32>,
     /// True once the wait for the end of the link has begun.
     pub(crate) is_leaving: bool,
+    /// True once the peer has announced that it leaves.
+    pub(crate) peer_leaves: bool,
     pub(crate) lost: bool,
 }
 
@@ -169,6 +171,7 @@ impl Link {
             imports: Vec::new(),
             forgotten: Vec::new(),
             is_leaving: false,
+            peer_leaves: false,
             lost: false,
         }
     }

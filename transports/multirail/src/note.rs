@@ -66,6 +66,8 @@ pub(crate) enum Note {
         device: u8,
         address: Address,
     },
+    /// Announcement that this side leaves: the ends of its rails that follow are no failures.
+    Leaving,
 }
 
 impl Note {
@@ -126,6 +128,7 @@ mod tests {
             Note::Ready,
             Note::KeysSent,
             Note::Address { device: 3, address: Address(vec![1; 2000]) },
+            Note::Leaving,
         ]);
         for note in notes {
             let bytes = note.encode();
