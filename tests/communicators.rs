@@ -165,7 +165,7 @@ fn an_abort_from_another_thread_ends_a_wait() {
     let errors = ranks(3, |c| {
         if c.rank() == 2 {
             // This rank cannot learn of the abort before its next call.
-            std::thread::sleep(Duration::from_millis(500));
+            std::thread::sleep(Duration::from_secs(2));
             return (c.barrier().unwrap_err().to_string(), Duration::ZERO);
         }
         let handle = c.abort_handle();

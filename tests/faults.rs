@@ -323,10 +323,10 @@ fn a_rank_that_leaves_after_its_part_is_not_missed() {
 /// A deadline's error names only a rank whose message is missing.
 #[test]
 fn a_deadline_names_nobody_whose_message_has_come() {
-    let impatient = config_with(|config| config.timeout = Duration::from_millis(500));
+    let impatient = config_with(|config| config.timeout = Duration::from_secs(2));
     let errors = ranks_with(6, impatient, |c| {
         if c.rank() == 5 {
-            std::thread::sleep(Duration::from_secs(1));
+            std::thread::sleep(Duration::from_secs(5));
             return String::new();
         }
         let mut sum = [0u8];
@@ -351,8 +351,11 @@ fn a_rank_that_never_calls_is_named() {
     });
     for (error, took) in &errors[..2] {
         assert!(error.contains("a message from rank 2"), "{error}");
-        assert!(*took > Duration::from_millis(900) && *took < stretched(ENDED), "{took:?}");
+        assert!(*took < stretched(ENDED), "{took:?}");
     }
+    // The first deadline ends both calls, which need not begin together.
+    let longest = errors[0].1.max(errors[1].1);
+    assert!(longest > Duration::from_millis(900), "{longest:?}");
     let (late, _) = &errors[2];
     assert!(late.contains("no progress for"), "who comes late learns why: {late}");
 }
@@ -382,7 +385,7 @@ fn survivors_agree_on_the_last_operation() {
         for _ in 0..3 {
             c.barrier().unwrap();
         }
-        std::thread::sleep(Duration::from_millis(300));
+        std::thread::sleep(Duration::from_secs(1));
         if c.rank() == 1 {
             c.abort_handle().abort("disk full");
         }

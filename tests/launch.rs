@@ -20,9 +20,9 @@ fn all_well_is_zero() {
 
 #[test]
 fn the_first_bad_end_is_the_status() {
-    let script = "if [ $FERROCCL_RANK = 2 ]; then exit 7; fi; sleep 0.3; exit $FERROCCL_RANK";
+    let script = "if [ $FERROCCL_RANK = 2 ]; then exit 7; fi; sleep 3; exit $FERROCCL_RANK";
     assert_eq!(shells(4, script), LocalExit { code: 7, failed: Some(2) });
-    let script = "if [ $FERROCCL_RANK = 1 ]; then kill -9 $$; fi; sleep 0.3";
+    let script = "if [ $FERROCCL_RANK = 1 ]; then kill -9 $$; fi; sleep 3";
     assert_eq!(shells(2, script), LocalExit { code: 137, failed: Some(1) });
 }
 

@@ -149,9 +149,10 @@ fn a_pair_that_sends_too_much_before_it_receives_is_told_for_whom_it_waits() {
         let peer = 1 - c.rank();
         c.send(&vec![0u8; LARGE], peer).unwrap_err()
     });
-    let waits = |error: &&Error| matches!(error, Error::Deadline { .. });
-    let error = errors.iter().find(waits).unwrap().to_string();
-    assert!(error.contains("waiting for a free slot at rank"), "{error}");
+    // The other one may learn of the end before it has sent anything.
+    let waits = |error: &Error| matches!(error, Error::Deadline { .. });
+    let names_slot = |error: &Error| error.to_string().contains("waiting for a free slot at rank");
+    assert!(errors.iter().any(|error| waits(error) && names_slot(error)), "{errors:?}");
 }
 
 #[test]

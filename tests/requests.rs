@@ -153,7 +153,7 @@ fn kinds_may_be_mixed() {
 fn a_wait_for_a_peer_that_does_not_come_ends_in_time() {
     let results = ranks(2, |c| {
         if c.rank() == 1 {
-            std::thread::sleep(Duration::from_secs(1));
+            std::thread::sleep(Duration::from_secs(3));
             return (String::new(), String::new(), Duration::ZERO);
         }
         let (a, b) = (start(c, 1, 10), start(c, 2, 10));
@@ -196,7 +196,7 @@ fn polling_ends_too() {
     let results = ranks_with(2, impatient, |c| {
         let begun = Instant::now();
         if c.rank() == 1 {
-            std::thread::sleep(Duration::from_secs(1));
+            std::thread::sleep(Duration::from_secs(3));
             return (String::new(), Duration::ZERO);
         }
         let request = start(c, 1, 10);

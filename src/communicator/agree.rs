@@ -14,7 +14,7 @@ use crate::bootstrap::{FailureReason, NoVerdict, Verdict, VerdictError};
 const AGREEMENT: Duration = Duration::from_secs(1);
 /// Longest wait for the control plane's report on a lost connection. A rank that ends because of a
 /// failed peer reports that peer first, but this rank's data path may see the loss sooner.
-pub(super) const FAILURE_WITHIN: Duration = Duration::from_millis(200);
+pub(super) const FAILURE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Text for the awaited rank, in errors that name none.
 const NOBODY: &str = "nobody yet";

@@ -35,7 +35,7 @@ pub struct Group {
     /// Number of its ranks, here and elsewhere.
     pub ranks: u32,
     /// The failure of the communicator, or the rank that holds up the others as far as this machine
-    /// shows; none if no rank has waited for a second.
+    /// shows. None if no running rank has waited for a second, or if no such rank is found.
     pub verdict: Option<String>,
     /// The ranks that were found, by rank.
     pub members: Vec<Member>,

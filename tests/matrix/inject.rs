@@ -2,7 +2,7 @@
 
 use super::judge::{Expected, Failure, ended_ms, judge};
 use super::rank::{PLAN, Plan, REPORT, Report, now_ms};
-use super::{Cell, Fault, PER_HOST, RANKS};
+use super::{Cell, Fault, INCONCLUSIVE, PER_HOST, RANKS};
 use ccl_core::types::{Collective, Rank};
 use ccl_harness::netns::{Host, Network};
 use ccl_harness::processes::{Ended, Processes, command};
@@ -229,9 +229,9 @@ fn inject(
         }
         Fault::Broken => resets(network)?,
         Fault::FullSendBuffer => full_buffers(network, job)?,
-        Fault::Stranger => strangers(network, draw, random)?,
-        Fault::HalfOpen => strangers(network, draw, half_open)?,
-        Fault::SlowReader => strangers(network, draw, slow_readers)?,
+        Fault::Stranger => strangers(network, job, draw, random)?,
+        Fault::HalfOpen => strangers(network, job, draw, half_open)?,
+        Fault::SlowReader => strangers(network, job, draw, slow_readers)?,
         // These faults are there from the beginning.
         Fault::Loss | Fault::Delay | Fault::Reordering => {}
     }
@@ -311,14 +311,22 @@ fn full_buffers(network: &Network, job: &Processes) -> Result<(), String> {
 type Disturb = fn(&Host, Vec<SocketAddr>, u64) -> u32;
 
 /// Disturbs all listeners of the first two hosts from the third host.
-fn strangers(network: &Network, draw: &Draw, disturb: Disturb) -> Result<(), String> {
-    let job = network.hosts[..2].iter();
+fn strangers(
+    network: &Network,
+    job: &Processes,
+    draw: &Draw,
+    disturb: Disturb,
+) -> Result<(), String> {
+    let hosts = network.hosts[..2].iter();
     let listens = |host: &Host| {
         let address = host.ipv4();
         host.listening().into_iter().map(move |port| SocketAddr::new(address, port))
     };
-    let addresses: Vec<SocketAddr> = job.flat_map(listens).collect();
+    let addresses: Vec<SocketAddr> = hosts.flat_map(listens).collect();
     let connected = disturb(&network.hosts[2], addresses.clone(), draw.seed);
+    if connected < RANKS && has_ended(job) {
+        return Err(format!("the job ended before the strangers came: {INCONCLUSIVE}"));
+    }
     if connected < RANKS {
         return Err(format!("strangers got {connected} connections to {addresses:?}"));
     }

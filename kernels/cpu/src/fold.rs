@@ -146,8 +146,8 @@ const BLOCK_BYTES: usize = 4096;
 #[repr(C, align(64))]
 struct Room(MaybeUninit<[u8; BLOCK_BYTES]>);
 
-/// Accumulators of one block, lane by lane: all first lanes, then all second ones. A vector of
-/// accumulators is therefore one load, whatever the unit.
+/// Accumulators of one block. Lane 0 of all units comes first, then lane 1 of all units. So one
+/// load fills a vector register, however many lanes a unit has.
 struct Accumulators<'a, N: Number> {
     lanes: *mut N::Lane,
     room: PhantomData<&'a mut Room>,

@@ -20,7 +20,7 @@ const SETTLED: usize = 400;
 const FAREWELLS_MAX: usize = 2_000;
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// End of the connection.
+/// One side of the connection.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) device: Arc<dyn Device>,
@@ -148,7 +148,7 @@ pub(crate) fn meet(
         }
         fixture.idle();
     }
-    Err("two willing sides do not find together".to_owned())
+    Err("the two sides did not connect in time".to_owned())
 }
 
 /// Makes another connection between the two sides and drops the listener; the listening side's end
@@ -238,7 +238,10 @@ impl Pair {
             }
             if fixture.now() >= end {
                 let events: Vec<usize> = self.ends.iter().map(|end| end.events.len()).collect();
-                return Err(format!("{what}: not within {:?}; {events:?}", fixture.patience()));
+                let patience = fixture.patience();
+                return Err(format!(
+                    "{what}: not within {patience:?}; events per side: {events:?}"
+                ));
             }
             fixture.idle();
         }

@@ -110,7 +110,7 @@ impl Capture {
     /// Stops the capture and returns its packets; a retransmitted packet appears once.
     pub fn end(mut self) -> Vec<Packet> {
         // The kernel needs time to hand the last packets to tcpdump.
-        std::thread::sleep(Duration::from_millis(500));
+        std::thread::sleep(Duration::from_secs(1));
         kill_process(Pid::from_child(&self.tcpdump), Signal::INT).unwrap();
         let deadline = Instant::now() + PATIENCE;
         while self.tcpdump.try_wait().unwrap().is_none() {

@@ -1,9 +1,9 @@
 //! Test networks: hosts are network namespaces, joined by links that can be cut, and whose traffic
 //! can be counted. The kernel of the guest (`cargo xtask guest`) can also make links lossy.
 //!
-//! A namespace has no name. A process that reads from a pipe until its end keeps the namespace
-//! alive, and the test holds the pipe's other end. So the network is gone when the test ends, even
-//! if the test crashes.
+//! A namespace has no name. A process in the namespace keeps it alive: the process reads a pipe
+//! until end of file. The test holds the pipe's write end, so the network is gone when the test
+//! ends, even if the test crashes.
 
 use super::skip;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -79,7 +79,8 @@ impl Namespace {
     }
 
     /// Returns a command that runs `command` in this namespace; its process dies with the thread
-    /// that starts it. The caller sets standard input, output and error again.
+    /// that starts it. Redirections of `command` are not kept: the caller sets standard input,
+    /// output and error of the result.
     fn enter(&self, command: &Command) -> Command {
         let mut inside = Command::new("setpriv");
         inside.args(["--pdeathsig", "KILL", "--", "nsenter"]);
@@ -156,7 +157,8 @@ impl Host {
     }
 
     /// Returns a command that runs `command` on this host; its process dies with the thread that
-    /// starts it. The caller sets standard input, output and error again.
+    /// starts it. Redirections of `command` are not kept: the caller sets standard input, output
+    /// and error of the result.
     pub fn enter(&self, command: &Command) -> Command {
         self.namespace.enter(command)
     }
@@ -374,7 +376,7 @@ fn join(from: &Namespace, name: &str, to: &Host) {
 }
 
 /// Returns whether networks can be made here; prints the reason if not. Any later failure is a
-/// defect.
+/// defect, except that a kernel may lack `tbf` or `netem`.
 fn possible() -> bool {
     let try_out = |program: &str, arguments: &[&str]| match Command::new(program)
         .args(arguments)

@@ -45,8 +45,8 @@ pub struct Limits {
     pub requests: usize,
     /// Largest number of bytes of a packet.
     pub packet_bytes: usize,
-    /// True if a request may complete before the peer has anything of it, as in a socket's buffer,
-    /// unless `FI_DELIVERY_COMPLETE` is asked for.
+    /// True if a request may complete while its bytes are still on this side, as a socket buffers
+    /// them. Requests with `FI_DELIVERY_COMPLETE` never do.
     pub is_done_early: bool,
     /// True if completion queues have a descriptor to wait for.
     pub wakes: bool,

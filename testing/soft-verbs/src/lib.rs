@@ -44,7 +44,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// Returns a RoCE device with room for everything and a unique address.
+    /// Returns the limits of a RoCE device with room for everything. The device gets a unique
+    /// address when it is made.
     fn default() -> Limits {
         Limits {
             pairs: 1 << 16,

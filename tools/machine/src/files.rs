@@ -81,8 +81,8 @@ impl Files {
             }
             let mut target = next.read_link()?;
             if target.is_absolute() {
-                // A tree that was made at its present place may have absolute links into its own
-                // directory.
+                // In a tree that was built in this directory, absolute links may begin with the
+                // path of the directory.
                 if let Ok(inside) = target.strip_prefix(&self.root) {
                     target = inside.to_owned();
                 }

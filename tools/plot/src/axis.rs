@@ -128,7 +128,7 @@ fn label(value: f64, unit: Unit) -> String {
     format!("{}{unit}", number(value))
 }
 
-/// Formats a number with as many digits as are needed to tell it from its neighbours.
+/// Formats a number with a few digits, by its magnitude.
 fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),

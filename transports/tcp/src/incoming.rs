@@ -127,7 +127,7 @@ impl Incoming {
         Ok(true)
     }
 
-    /// Returns whether the rest of a put probably arrives soon. A long rest is left to gather in
+    /// Returns whether the rest of a frame probably arrives soon. A long rest is left to gather in
     /// the socket first: while a stripe reads, the kernel does not receive more.
     fn is_soon_whole(&self) -> bool {
         self.partial.as_ref().is_some_and(|partial| partial.left() <= SOON_BYTES)

@@ -15,7 +15,7 @@ type Graph = BTreeMap<String, BTreeSet<String>>;
 /// Paths in the code of each crate's modules.
 #[derive(Debug, Default)]
 pub(super) struct Uses {
-    /// Modules by the source folder of their crate, each with the paths in the crate that it names.
+    /// Modules by the source folder of their crate, each with the paths that the module names.
     crates: BTreeMap<String, BTreeMap<String, Vec<String>>>,
 }
 
@@ -150,7 +150,8 @@ pub(super) fn compare(
         let count = modules.len();
         (count > known).then(|| {
             let message = format!(
-                "{count} modules use each other in circles, {known} before: cut one of {names}"
+                "{count} modules use each other in circles, {known} before: remove a use between \
+                 two of {names}"
             );
             Finding::new(folder, 0, message)
         })
@@ -159,7 +160,7 @@ pub(super) fn compare(
         let count = circles.get(folder).map_or(0, BTreeSet::len);
         (count < *known).then(|| {
             let message =
-                format!("`{folder}` has {count} modules in circles, not {known}: lower it");
+                format!("`{folder}` has {count} modules in circles, not {known}: lower {known}");
             Finding::new(at, 0, message)
         })
     });

@@ -1,4 +1,4 @@
-//! Version 8, since NCCL 2.20.3: lengths are `int`s, devices have no parts.
+//! Version 8, since NCCL 2.20.3: lengths of messages are `int`s, and no device is virtual.
 
 use core::ffi::{CStr, c_int};
 use core::mem::offset_of;

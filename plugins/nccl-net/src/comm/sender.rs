@@ -327,7 +327,7 @@ impl Sender {
         if request.id == id && request.stage != Stage::Vacant {
             return Ok(());
         }
-        Err(NetError::argument("a request of isend that is done already, or never was"))
+        Err(NetError::argument("the request is already done, or isend never returned it"))
     }
 
     /// Makes progress without waiting.
@@ -369,7 +369,7 @@ impl Sender {
             }
         };
         if understood.is_err() {
-            self.connection.abort("it sent a message that is invalid for a sender");
+            self.connection.abort("it sent a message that a receiver must not send");
         }
     }
 
@@ -509,8 +509,8 @@ impl Sender {
         }
         let usable = slots.free & !self.busy;
         let is_short = request.bytes <= self.settings.short_bytes;
-        // Slots reserved for messages whose buffers are known. With redirects, fewer are reserved:
-        // while messages arrive as expected, no CTS announces their buffers.
+        // Slots reserved for messages that have a CTS. With redirects, fewer are reserved: while
+        // messages arrive as the receiver expects, the receiver sends no CTS.
         let part = if self.connection.redirects() { 4 } else { 2 };
         let reserved = slots.count.div_ceil(part);
         let may_be_early = request.bytes <= slots.bytes
@@ -553,7 +553,8 @@ impl Sender {
             // The receiver knows nothing of parts: it is told when all have arrived.
             let count = bytes.div_ceil(most);
             request.stage = Stage::Parts(count);
-            // Parts of equal length: a lane may report a short put as done before it has arrived.
+            // Equal parts leave no short part at the end: a lane may report a short put as done
+            // before the put has arrived.
             let part_bytes = bytes.div_ceil(count);
             for at in (0..bytes).step_by(part_bytes) {
                 let bytes = part_bytes.min(bytes - at);

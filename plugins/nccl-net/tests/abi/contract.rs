@@ -345,7 +345,7 @@ fn what_was_sent_before_its_sender_closed_can_still_be_received() {
     // SAFETY: a communicator of this pair.
     ok(unsafe { (NET.close_send.unwrap())(pair.sender) });
     // The plugin's progress thread needs time to notice that the sender is gone.
-    std::thread::sleep(Duration::from_millis(400));
+    std::thread::sleep(Duration::from_millis(1500));
     for bytes in [100, 200] {
         let wanted = pair.irecv(&[(0, 500, 1)]);
         assert_eq!(until("a receive", || tested(wanted)), [bytes]);

@@ -39,8 +39,8 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Topology, String> {
         let (said, line) = (error.to_string(), error.line());
         let said = said.split(" at line ").next().unwrap_or_default();
         format!(
-            "{file}:{line}: {said}; a file that begins with {{ is taken for what `aws ec2 \
-             describe-instance-topology --output json` prints"
+            "{file}:{line}: {said}; a file that begins with {{ is read as the output of `aws ec2 \
+             describe-instance-topology --output json`"
         )
     })?;
     if read.next_token.is_some_and(|token| !token.is_empty()) {

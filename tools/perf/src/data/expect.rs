@@ -23,7 +23,7 @@ pub enum Source {
 pub struct Segment {
     /// Source of the content.
     pub source: Source,
-    /// First element of the source.
+    /// Index of the segment's first element in the source.
     pub first: usize,
     /// Number of elements.
     pub count: usize,

@@ -48,8 +48,8 @@ struct End {
 }
 
 const WORD_ID: u64 = u64::MAX;
-/// Number of different immediates, which are used again in turn. So few suffice to tell puts of a
-/// failed rail apart, as there are few rails; [`TURNS`] suffices for any number of rails.
+/// Number of different immediates, which are used again in turn. [`TURNS`] suffices for any number
+/// of rails. The test that repeats immediates has two rails, which need fewer.
 const NAMES: usize = TURNS / 4;
 
 fn length(number: usize) -> usize {
@@ -302,7 +302,7 @@ fn a_rail_comes_back_when_something_passes_there_and_is_used_again() {
         let has_failed = |end: &&End| end.failures() > 0;
         let is_away = |end: &End| !end.lane.rails(end.endpoint)[1].is_up;
         let dead = world.now() < cut_until;
-        assert!(!dead || ends.iter().filter(has_failed).all(is_away), "it carries into nothing");
+        assert!(!dead || ends.iter().filter(has_failed).all(is_away), "a cut rail is shown as up");
         assert!(world.now() < until, "it never comes back");
     }
     ends.iter_mut().for_each(|end| end.allowed = end.puts);
@@ -406,7 +406,7 @@ fn a_device_that_dies_silently_is_taken_out_or_named() {
         while !ends.iter().all(End::is_complete) && !is_lost(&ends) {
             ends.iter_mut().for_each(|end| end.go_on(world, &mut random));
             world.step();
-            assert!(world.now() < until, "seed {seed}: neither the one nor the other");
+            assert!(world.now() < until, "seed {seed}: neither complete nor lost");
         }
         if is_lost(&ends) {
             named += 1;

@@ -5,9 +5,9 @@
 //! its manual pages explain them. Only what ferroccl uses is here. Most calls are no symbols of the
 //! library but pointers in its objects; [`fi_close`] and its siblings go through them.
 //!
-//! The types are those of version 1.17. Later versions append fields to some of them. Of these
-//! types, some are allocated only by the library ([`Functions::dupinfo`] of null), and the others
-//! have room at their end.
+//! The types are those of version 1.17. Later versions append fields to some of them. The library
+//! itself allocates some of these types ([`Functions::dupinfo`] with a null pointer); the others
+//! have spare bytes at their end.
 //!
 //! Everything goes through a [`Functions`], so a program may bring its own: a simulated provider
 //! for tests.

@@ -1,4 +1,4 @@
-//! The suite over software providers, which deliver out of order and complete late.
+//! The suite over software providers, which deliver out of order and complete early or late.
 
 use std::sync::Arc;
 
@@ -96,8 +96,8 @@ fn messages_of_a_provider_without_writes_pass_the_suite() {
     );
 }
 
-/// Over an adapter of AWS that cannot write, puts are messages. All memory that they are sent from
-/// must be registered, that of their heads included.
+/// Over an adapter of AWS that cannot write, puts are messages. The memory that a message is sent
+/// from must be registered, and so must the memory of the message's header.
 #[test]
 fn messages_of_an_adapter_without_writes_pass_the_suite() {
     passes(|seed| Limits { emulates_writes: true, ..Limits::efa(seed) }, &Options::default());

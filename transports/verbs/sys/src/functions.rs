@@ -131,7 +131,7 @@ functions! {
     /// Registers memory.
     required reg_mr = "ibv_reg_mr":
         unsafe extern "C" fn(*mut ibv_pd, *mut c_void, size_t, c_int) -> *mut ibv_mr;
-    /// Registers memory with optional access flags, of which those that the kernel does not know
+    /// Registers memory, with optional access flags. Optional flags that the kernel does not know
     /// are ignored.
     optional reg_mr_iova2 = "ibv_reg_mr_iova2":
         unsafe extern "C" fn(*mut ibv_pd, *mut c_void, size_t, u64, c_uint) -> *mut ibv_mr;

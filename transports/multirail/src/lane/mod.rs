@@ -1,5 +1,8 @@
 //! A lane over several lanes, one for each device.
 
+mod failover;
+mod recovery;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,17 +19,15 @@ use ccl_socket::ShutdownWait;
 use crate::failed::FailedLane;
 use crate::link::Link;
 use crate::memory::{Keys, LocalKeys, Theirs};
-use crate::note::{self, ArrivalReport, Note, RailFailure};
-use crate::rail::{NUMBER, Outcome, Put, PutPath, Rail, Stage};
-use crate::rendezvous::{Gathered, Hello, lock};
+use crate::note::{Note, RailFailure};
+use crate::rail::{NUMBER, Put, PutPath, Rail, Stage};
+use crate::rendezvous::Gathered;
 use crate::shared::Shared;
 
 /// Interval between checks for rails that come back.
 const CHECK_EVERY: Duration = Duration::from_millis(5);
 /// Longest sleep on one lane while others may have events.
 const NAP: Duration = Duration::from_micros(250);
-/// Longest time that an attempt to reconnect a rail may take.
-const RETURN_WITHIN: Duration = Duration::from_secs(5);
 /// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 /// Longest time for which a link that ends waits until the puts of a failed rail are repeated. A
@@ -371,107 +372,6 @@ impl RailsLane {
         }
     }
 
-    /// Takes out a rail that has failed.
-    fn fail(&mut self, number: usize, at: usize, reason: String) {
-        let Some(Some(link)) = self.links.get_mut(number) else { return };
-        let Some(rail) = link.rails.get_mut(at) else { return };
-        let (lane, Some(endpoint)) = (rail.lane, rail.endpoint()) else { return };
-        let device = &self.with.names[lane];
-        if link.peer_leaves {
-            tracing::debug!(rail = at, device, reason, "a rail has ended, as the peer leaves");
-        } else {
-            tracing::warn!(rail = at, device, reason, "a rail has failed");
-        }
-        let is_clear = rail.fail(at, reason);
-        link.forget_rail(at);
-        let (is_last, undelivered) = (!link.is_connected(), link.undelivered_notes());
-        let reasons = link.reasons();
-        self.lanes[lane].abort(endpoint);
-        self.route(lane, endpoint, None);
-        if is_last {
-            self.ends.push((number, reasons));
-        } else if !is_clear {
-            let reason = format!(
-                "puts in flight have the same immediate, so it is unknown which of them arrived; \
-                 {reasons}"
-            );
-            self.ends.push((number, reason));
-        } else {
-            self.send_notes(number, &undelivered);
-        }
-    }
-
-    /// Loses the links that have ended, after taking in all arrivals over their other rails: a peer
-    /// leaves only once its puts are delivered, so none of them may be dropped here.
-    fn end_links(&mut self, now: Instant) {
-        if self.ends.is_empty() {
-            return;
-        }
-        for _ in 0..LOOKS_MAX {
-            if !self.listen_to_all(now) {
-                break;
-            }
-        }
-        for (number, reason) in std::mem::take(&mut self.ends) {
-            self.lose(number, &reason);
-        }
-    }
-
-    /// Answers a peer that has closed its end of a rail, after taking in all arrivals over the
-    /// rail.
-    fn answer(&mut self, number: usize, down: &RailFailure, now: Instant) {
-        let at = usize::from(down.rail);
-        let rail = |lane: &RailsLane| {
-            let rail = lane.links.get(number)?.as_ref()?.rails.get(at)?;
-            let endpoint = rail.endpoint().filter(|_| rail.epoch == down.epoch);
-            Some((rail.lane, endpoint.is_some()))
-        };
-        let Some((lane, is_open)) = rail(self) else { return };
-        if is_open {
-            for _ in 0..LOOKS_MAX {
-                if !self.listen(lane, now) {
-                    break;
-                }
-            }
-            if rail(self).is_some_and(|(_, is_open)| is_open) {
-                self.fail(number, at, "the peer has closed it".to_owned());
-            }
-        }
-        let Some(Some(link)) = self.links.get(number) else { return };
-        let fate = link.rails[at].answer(down);
-        self.send_notes(number, &[Note::ArrivalReport(fate)]);
-    }
-
-    /// Handles the peer's answer about the puts of a rail that has failed.
-    fn settle(&mut self, number: usize, fate: &ArrivalReport, now: Instant) {
-        let Some(Some(link)) = self.links.get_mut(number) else { return };
-        let Some(rail) = link.rails.get_mut(usize::from(fate.rail)) else { return };
-        let mut outcomes = Vec::new();
-        if !rail.settle(fate, now, &mut outcomes) {
-            return;
-        }
-        let failure = rail.failure.clone().filter(|_| fate.missing > 0);
-        for outcome in outcomes {
-            match outcome {
-                Outcome::Done(request) => self.news.push(link.done(request)),
-                Outcome::Again(request) => {
-                    link.waiting.push_back(request);
-                    self.waits = true;
-                }
-            }
-        }
-        if fate.missing > 0 {
-            let text = format!(
-                "rail {} has failed ({}), and {} puts that its device had said were done have not \
-                 arrived",
-                fate.rail,
-                failure.as_deref().unwrap_or("reason unknown"),
-                fate.missing
-            );
-            self.lose(number, &text);
-        }
-    }
-
     /// Begins the wait for the end of a link, or of all links if `only` is none, and announces it
     /// to the peers.
     fn begin_to_leave(&mut self, only: Option<usize>) {
@@ -491,171 +391,6 @@ impl RailsLane {
         }
     }
 
-    /// Gives the link up and reports it as lost.
-    fn lose(&mut self, number: usize, reason: &str) {
-        let Some(Some(link)) = self.links.get_mut(number) else { return };
-        if std::mem::replace(&mut link.lost, true) {
-            return;
-        }
-        link.waiting.clear();
-        link.dialling.clear();
-        let endpoints = link.rails.iter().map(|rail| (rail.lane, rail.endpoint()));
-        let endpoints: Vec<_> = endpoints.collect();
-        link.rails.iter_mut().for_each(Rail::give_up);
-        for (lane, endpoint) in endpoints {
-            if let Some(endpoint) = endpoint {
-                self.lanes[lane].abort(endpoint);
-                self.route(lane, endpoint, None);
-            }
-        }
-        let endpoint = EndpointId(number as u32);
-        self.news.push(Event::Lost { endpoint, reason: reason.to_owned() });
-    }
-
-    /// Reconnects rails that are down, and forgets unused memory.
-    fn check(&mut self, now: Instant) {
-        self.checked = now;
-        for number in 0..self.links.len() {
-            let is_down = |rail: &Rail| matches!(rail.stage, Stage::Down { .. });
-            if self.links[number].as_ref().is_some_and(|link| !link.forgotten.is_empty()) {
-                self.forget_idle(number);
-            }
-            self.prove_again(number, now);
-            let Some(link) = self.links[number].as_ref().filter(|link| !link.lost) else {
-                continue;
-            };
-            if !link.rails.iter().any(is_down) {
-                continue;
-            }
-            if link.dial.is_some() {
-                self.dial(number, now);
-            } else {
-                self.accept_rails(number, now);
-            }
-        }
-    }
-
-    /// Repeats the proofs that devices did not take.
-    fn prove_again(&mut self, number: usize, now: Instant) {
-        let owes = |rail: &Rail| rail.owes_proof && rail.endpoint().is_some();
-        let rails = self.links[number].iter().flat_map(|link| link.rails.iter().enumerate());
-        let owing: Vec<usize> = rails.filter(|(_, rail)| owes(rail)).map(|(at, _)| at).collect();
-        owing.into_iter().for_each(|at| self.prove(number, at, now));
-    }
-
-    /// Dials the rails of a link that are down, and takes in those that have connected.
-    fn dial(&mut self, number: usize, now: Instant) {
-        let RailsLane { links, with, .. } = self;
-        let Some(Some(link)) = links.get_mut(number) else { return };
-        let Link { id, rails, dial: Some(dial), dialling, .. } = link else { return };
-        let count = rails.len() as u8;
-        for (at, rail) in rails.iter_mut().enumerate() {
-            let Stage::Down { again } = rail.stage else { continue };
-            // The peer sends the address later.
-            let Some(address) = dial.to(at) else { continue };
-            let is_dialled = dialling.iter().any(|(dialled, _)| *dialled == at);
-            // A rail that never was up waits as long as a failed one.
-            let Some(again) = again else {
-                rail.rest(now);
-                continue;
-            };
-            if is_dialled || now < again {
-                continue;
-            }
-            let (epoch, text) = (rail.epoch + 1, Vec::new());
-            let hello = Hello { link: *id, rail: at as u8, rails: count, known: 0, epoch, text };
-            let (device, deadline) = (&with.devices[rail.lane], now + RETURN_WITHIN);
-            match device.connect(address, &dial.secret, &hello.encode(), deadline) {
-                Ok(connecting) => dialling.push((at, connecting)),
-                Err(_) => rail.rest(now),
-            }
-        }
-        let mut come = Vec::new();
-        dialling.retain_mut(|(at, connecting)| match connecting.poll(now) {
-            Ok(None) => true,
-            Ok(Some(connected)) => {
-                come.push((*at, connected));
-                false
-            }
-            Err(_) => {
-                rails[*at].rest(now);
-                false
-            }
-        });
-        for (at, connected) in come {
-            let epoch = self.links[number].as_ref().map_or(0, |link| link.rails[at].epoch + 1);
-            self.reconnect(number, at, epoch, connected, now);
-        }
-    }
-
-    /// Takes in rails that come back.
-    fn accept_rails(&mut self, number: usize, now: Instant) {
-        let Some(Some(link)) = self.links.get(number) else { return };
-        let Some(device_listeners) = &link.device_listeners else { return };
-        let mut device_listeners = lock(device_listeners);
-        // The listener reports an error when it is polled.
-        let _ = device_listeners.pump(now);
-        let returned = device_listeners.take_returned(&link.id);
-        drop(device_listeners);
-        for one in returned {
-            let Some(Some(link)) = self.links.get(number) else { return };
-            let (at, epoch) = (usize::from(one.hello.rail), one.hello.epoch);
-            let is_awaited = link
-                .rails
-                .get(at)
-                .is_some_and(|rail| matches!(rail.stage, Stage::Down { .. }) && rail.epoch < epoch);
-            // A rail that comes before this side has found it down is dropped; the peer dials it
-            // again.
-            if is_awaited {
-                self.reconnect(number, at, epoch, one.connected, now);
-            }
-        }
-    }
-
-    /// Takes in a rail that is connected again, and sends the keys of shared memory over it.
-    fn reconnect(
-        &mut self,
-        number: usize,
-        at: usize,
-        epoch: u32,
-        connected: Connected,
-        now: Instant,
-    ) {
-        let RailsLane { links, lanes, with, .. } = self;
-        let Some(Some(link)) = links.get_mut(number) else { return };
-        let index = link.rails[at].lane;
-        let lane = &mut lanes[index];
-        let Ok(endpoint) = lane.attach(connected) else { return link.rails[at].rest(now) };
-        link.rails[at].reconnect(epoch, endpoint);
-        if let Some(striping) = &link.striping {
-            lane.set_striping(endpoint, striping);
-        }
-        let what = if link.rails[at].failures == 0 { "has come" } else { "is back" };
-        tracing::info!(rail = at, device = with.names[index], "a rail {what}");
-        self.route(index, endpoint, Some((number, at)));
-        self.send_keys(number, at, Note::Ready);
-    }
-
-    /// Sends the keys of shared memory over the rail that they are for, and then the note `then`.
-    fn send_keys(&mut self, number: usize, at: usize, then: Note) {
-        let RailsLane { links, lanes, with, .. } = self;
-        let Some(Some(link)) = links.get(number) else { return };
-        let rail = &link.rails[at];
-        let (lane, Some(endpoint)) = (&mut lanes[rail.lane], rail.endpoint()) else { return };
-        let mut keys = Vec::new();
-        for (memory, key) in link.shares() {
-            // Memory that is no longer registered needs no key.
-            let Ok(registered) = with.registry.find(key) else { continue };
-            let own = registered.with[rail.lane];
-            let shared = own.and_then(|own| lane.share(endpoint, own).ok());
-            keys.extend(shared.map(|RemoteKey(key)| (memory, key)));
-        }
-        for note in note::keys(keys).into_iter().chain([then]) {
-            // The next poll notices a failure.
-            let _ = lane.note(endpoint, &note.encode());
-        }
-    }
-
     /// Makes the lanes below forget memory that no put names any more.
     fn forget_idle(&mut self, number: usize) {
         let RailsLane { links, lanes, .. } = self;
@@ -666,38 +401,6 @@ impl RailsLane {
                     lanes[rail.lane].forget(endpoint, mr);
                 }
             }
-        }
-    }
-
-    /// Tests with an empty put whether a rail that is back works; the rail carries no other put
-    /// until this one is acknowledged. The connection for notes beside the rail may work all
-    /// the same when the rail does not.
-    fn prove(&mut self, number: usize, at: usize, now: Instant) {
-        let RailsLane { links, lanes, with, .. } = self;
-        let Some(Some(link)) = links.get_mut(number) else { return };
-        let rail = &link.rails[at];
-        let (index, Some(endpoint)) = (rail.lane, rail.endpoint()) else { return };
-        let known = |key| with.registry.find(key).ok().and_then(|own| own.with[index]);
-        let own = link.shares().into_iter().find_map(|(_, key)| known(key));
-        let proof = own.zip(link.any_on_rail(at)).map(|(own, remote)| WorkRequest::Put {
-            endpoint,
-            local: LocalSlice { key: own, offset: 0, bytes: 0 },
-            tail: None,
-            is_control: false,
-            remote,
-            remote_offset: 0,
-            immediate: None,
-            id: id(number, at, rail.epoch.into()) | PROOF,
-        });
-        let rail = &mut link.rails[at];
-        let Some(proof) = proof else {
-            // Unless both sides share memory, no put can be made, so none can fail.
-            return rail.proved();
-        };
-        match lanes[index].post(now, &[proof]) {
-            // A proof that is not taken is repeated with the next check.
-            Ok(taken) => rail.owes_proof = taken == 0,
-            Err(error) => self.fail(number, at, error.to_string()),
         }
     }
 }
