@@ -100,9 +100,9 @@ impl Sent<'_> {
 }
 
 /// Returns bus bandwidth over algorithm bandwidth, as in nccl-tests: the bytes that cross the
-/// slowest link with the best algorithm, divided by the bytes of the collective. It is `2 (n − 1) / n` for all_reduce,
-/// `(n − 1) / n` for collectives in which one of a rank's `n` parts need not travel, and 1 for the
-/// rest.
+/// slowest link with the best algorithm, divided by the bytes of the collective. It is
+/// `2 (n − 1) / n` for all_reduce, `(n − 1) / n` for collectives in which one of a rank's `n` parts
+/// need not travel, and 1 for the rest.
 #[must_use]
 pub fn bus_factor(collective: Collective, ranks: u32) -> f64 {
     use Collective as C;
