@@ -394,7 +394,7 @@ fn rank_0_and_more_may_leave_and_the_rest_goes_on_hearing_of_each_other() {
         thread::sleep(Duration::from_secs(1));
         planes.last().unwrap().abort("disk full");
         for plane in &planes {
-            let (failure, _) = awaited_failure(plane, SOON);
+            let (failure, _) = awaited_failure(plane, stretched(Duration::from_secs(1)));
             assert_eq!(failure.to_string(), "rank 8 gave up: disk full");
         }
     }
@@ -427,7 +427,7 @@ fn an_abort_is_heard_by_all_with_its_reason() {
     let planes = all(4);
     planes[3].abort("disk full");
     for plane in &planes {
-        let (failure, _) = awaited_failure(plane, SOON);
+        let (failure, _) = awaited_failure(plane, stretched(Duration::from_secs(1)));
         assert_eq!(failure.to_string(), "rank 3 gave up: disk full");
     }
     assert!(planes[1].barrier(SOON).unwrap_err().to_string().contains("disk full"));

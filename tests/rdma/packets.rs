@@ -104,7 +104,7 @@ fn nothing_leaves_without_a_credit() {
     const SLOT: usize = 16 << 10;
     const SLOTS: usize = 4;
     const MESSAGES: usize = 32;
-    const PAUSE: Duration = Duration::from_secs(2);
+    const PAUSE: Duration = Duration::from_secs(4);
     let Some((devices, _turn)) = devices() else { return };
     let config = over(&devices, |config| {
         // No ranks share memory here, so slots are twice as long as configured.
@@ -129,7 +129,7 @@ fn nothing_leaves_without_a_credit() {
     // back in time.
     let message = SLOT + 16;
     assert!([SLOTS - 1, SLOTS].contains(&((first - WORD) / message)), "{first}");
-    assert!(after(longest) > PAUSE / 2, "{:?}", after(longest));
+    assert!(after(longest) > PAUSE * 3 / 4, "{:?}", after(longest));
     // Directly placed messages have no header.
     let headers = first + later - WORD - MESSAGES * SLOT;
     assert!(headers.is_multiple_of(16) && headers <= MESSAGES * 16, "{headers} bytes of headers");

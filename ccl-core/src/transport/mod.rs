@@ -590,3 +590,16 @@ pub enum Event {
         reason: String,
     },
 }
+
+impl Event {
+    /// Returns the endpoint of the peer that the event comes from; none for [`Event::Done`].
+    #[must_use]
+    pub fn endpoint(&self) -> Option<EndpointId> {
+        match self {
+            Event::Done { .. } => None,
+            Event::Arrived { endpoint, .. }
+            | Event::Note { endpoint, .. }
+            | Event::Lost { endpoint, .. } => Some(*endpoint),
+        }
+    }
+}

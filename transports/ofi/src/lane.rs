@@ -567,12 +567,7 @@ impl Lane for OfiLane {
     fn detach(&mut self, endpoint: EndpointId) {
         self.wait_for_shutdown(Some(endpoint));
         self.close(endpoint);
-        self.deferred.retain(|event| match event {
-            Event::Arrived { endpoint: at, .. }
-            | Event::Note { endpoint: at, .. }
-            | Event::Lost { endpoint: at, .. } => *at != endpoint,
-            Event::Done { .. } => true,
-        });
+        self.deferred.retain(|event| event.endpoint() != Some(endpoint));
     }
 
     fn poll_shutdown(&mut self, only: Option<EndpointId>) -> bool {

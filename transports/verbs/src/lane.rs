@@ -399,12 +399,7 @@ impl Lane for VerbsLane {
         self.memory.forget(endpoint);
         self.close(closed);
         self.room += completions(&self.port, &self.options);
-        self.deferred.retain(|event| match event {
-            Event::Arrived { endpoint: at, .. }
-            | Event::Note { endpoint: at, .. }
-            | Event::Lost { endpoint: at, .. } => *at != endpoint,
-            Event::Done { .. } => true,
-        });
+        self.deferred.retain(|event| event.endpoint() != Some(endpoint));
     }
 
     fn poll_shutdown(&mut self, only: Option<EndpointId>) -> bool {

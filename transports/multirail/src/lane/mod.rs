@@ -508,12 +508,7 @@ impl Lane for RailsLane {
                 self.route(lane, at, None);
             }
         }
-        self.news.retain(|event| match event {
-            Event::Arrived { endpoint: at, .. }
-            | Event::Note { endpoint: at, .. }
-            | Event::Lost { endpoint: at, .. } => *at != endpoint,
-            Event::Done { .. } => true,
-        });
+        self.news.retain(|event| event.endpoint() != Some(endpoint));
     }
 
     fn poll_shutdown(&mut self, only: Option<EndpointId>) -> bool {
@@ -521,12 +516,13 @@ impl Lane for RailsLane {
             return true;
         }
         let now = ccl_clock::now();
-        self.begin_to_leave(only.map(|only| only.0 as usize));
+        let only = only.map(|only| only.0 as usize);
+        self.begin_to_leave(only);
         self.advance(now);
         let RailsLane { links, lanes, .. } = self;
         let mut is_over = true;
-        if let Some(EndpointId(number)) = only {
-            let Some(Some(link)) = links.get(number as usize) else { return true };
+        if let Some(number) = only {
+            let Some(Some(link)) = links.get(number) else { return true };
             for rail in &link.rails {
                 if let Some(at) = rail.endpoint() {
                     is_over &= lanes[rail.lane].poll_shutdown(Some(at));
@@ -537,12 +533,10 @@ impl Lane for RailsLane {
         }
         // A rail may have failed meanwhile. Its puts go over the others with the next call.
         self.listen_to_all(now);
-        let only = only.map(|only| only.0 as usize);
-        let links = self.links.iter().enumerate();
-        let links = links.filter_map(|(number, link)| link.as_ref().map(|link| (number, link)));
         let waits = |link: &Link| link.is_leaving && link.has_untaken();
+        let numbers = 0..self.links.len();
         let waiting: Vec<usize> =
-            links.filter(|(_, link)| waits(link)).map(|(number, _)| number).collect();
+            numbers.filter(|number| self.links[*number].as_ref().is_some_and(waits)).collect();
         self.farewell.is_over(now, FAREWELL, &waiting, only) && is_over
     }
 
