@@ -360,6 +360,10 @@ fn good_and_bad(fixture: &dyn Fixture) -> Outcome {
     let posted = pair.ends[0].lane.post(fixture.now(), &[good, bad, good]);
     let taken = posted.unwrap_or(0);
     ensure!(taken <= 1, "{taken} of good, bad, good were taken");
+    pair.until(fixture, "the arrival of what was taken", |pair| {
+        pair.ends[1].arrived(pair.ends[1].endpoint).len() >= taken
+    })?;
+    // What was not taken would arrive now.
     pair.settle(fixture)?;
     let arrived = pair.ends[1].arrived(pair.ends[1].endpoint);
     ensure!(arrived.len() == taken, "{taken} were taken, {arrived:?} arrived");

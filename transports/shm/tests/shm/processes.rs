@@ -127,7 +127,7 @@ fn event(lane: &mut dyn Lane, within: Duration) -> Event {
 }
 
 fn expect_lost(lane: &mut dyn Lane, endpoint: EndpointId, pid: u32) -> String {
-    match event(lane, Duration::from_secs(1)) {
+    match event(lane, Duration::from_secs(3)) {
         Event::Lost { endpoint: of, reason } => {
             assert_eq!(of, endpoint);
             assert!(reason.contains(&format!("process {pid} ")), "{reason}");
