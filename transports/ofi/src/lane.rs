@@ -12,7 +12,7 @@ use ccl_core::transport::{
     TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
-use ccl_socket::{Link, ShutdownWait};
+use ccl_socket::{FAREWELL_WITHIN, Link, ShutdownWait};
 use libfabric_sys::{FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, fi_context2};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
@@ -33,8 +33,6 @@ const TURNS_MAX: usize = 16;
 /// Interval of checks for notes and closed connections, while no link is being made or about to
 /// end.
 const CHECK_EVERY: Duration = Duration::from_millis(1);
-/// Longest wait for a peer to receive what was posted, before its link closes.
-const FAREWELL: Duration = Duration::from_secs(4);
 /// Pause between two checks during that wait.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 /// Longest sleep if the provider cannot wake a lane, or has not taken all puts.
@@ -444,7 +442,7 @@ impl OfiLane {
         }
     }
 
-    /// Waits until peers have what was posted, for at most [`FAREWELL`] per peer.
+    /// Waits until peers have what was posted, for at most [`FAREWELL_WITHIN`] per peer.
     fn wait_for_shutdown(&mut self, only: Option<EndpointId>) {
         while !self.poll_shutdown(only) {
             std::thread::sleep(FAREWELL_PAUSE);
@@ -594,7 +592,7 @@ impl Lane for OfiLane {
             waiting.extend((peer.is_leaving && waits_here).then_some(number));
         }
         let only = only.map(|only| only.0 as usize);
-        self.farewell.is_over(now(), FAREWELL, &waiting, only)
+        self.farewell.is_over(now(), FAREWELL_WITHIN, &waiting, only)
     }
 
     fn abort(&mut self, endpoint: EndpointId) {

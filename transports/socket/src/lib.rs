@@ -58,7 +58,7 @@ pub use address::{Location, Token};
 pub use connection::Connection;
 pub use dialler::Dialler;
 pub use end::{ConnectionEnd, LinkEnd, ReconnectError, SideEnd};
-pub use farewell::ShutdownWait;
+pub use farewell::{FAREWELL_WITHIN, ShutdownWait};
 pub use gate::{AuthenticatedConnection, BUSY_MAX, Gate};
 pub use hello::{Hello, TEXT_BYTES_MAX};
 pub use interface::interfaces;

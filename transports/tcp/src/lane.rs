@@ -12,7 +12,9 @@ use ccl_core::transport::{
     RemoteMr, TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
-use ccl_socket::{BreakLimits, Connection, DESCRIPTORS, Got, Link, ShutdownWait, os, socket};
+use ccl_socket::{
+    BreakLimits, Connection, DESCRIPTORS, FAREWELL_WITHIN, Got, Link, ShutdownWait, os, socket,
+};
 use rustix::event::{Timespec, epoll};
 use rustix::process::Pid;
 
@@ -39,8 +41,6 @@ const CHECK_EVERY: Duration = Duration::from_millis(50);
 const READ_EVERY: u32 = 8;
 /// Largest number of reads with which one check of a farewell discards received bytes.
 const UNHEARD_READS: usize = 64;
-/// Longest time that a farewell may take to reach the peer's kernel.
-const FAREWELL: Duration = Duration::from_millis(500);
 /// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 
@@ -315,7 +315,7 @@ impl Lane for TcpLane {
             }
         }
         let only = only.map(|only| only.0 as usize);
-        self.farewell.is_over(ccl_clock::now(), FAREWELL, &waiting, only)
+        self.farewell.is_over(ccl_clock::now(), FAREWELL_WITHIN, &waiting, only)
     }
 
     /// Detaches the endpoint without a farewell. Bytes that the kernel does not have yet are

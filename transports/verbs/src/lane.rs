@@ -13,7 +13,7 @@ use ccl_core::transport::{
     Slice, TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
-use ccl_socket::{DESCRIPTORS, Link, ShutdownWait, SideMessage, os};
+use ccl_socket::{DESCRIPTORS, FAREWELL_WITHIN, Link, ShutdownWait, SideMessage, os};
 use rdma_sys::ibv_wc;
 use rustix::event::{Timespec, epoll};
 use rustix::process::Pid;
@@ -39,10 +39,6 @@ const CHECK_IDLE: Duration = Duration::from_millis(1);
 const CHECK_MOVING: Duration = Duration::from_millis(4);
 /// Largest number of links that one check finds readable.
 const READY_MAX: usize = 64;
-/// Longest wait for the delivery of posted puts before a link is closed. Delivery needs no CPU time
-/// of the peer, but a slow network or retries may delay it. A dead peer is not waited for. The wait
-/// is shorter than the time that a launcher grants to ranks that end.
-const FAREWELL: Duration = Duration::from_secs(4);
 /// Pause between two checks of a farewell.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 /// Longest sleep of a lane that waits for its port's budget.
@@ -420,7 +416,7 @@ impl Lane for VerbsLane {
             }
         }
         let only = only.map(|only| only.0 as usize);
-        if self.farewell.is_over(now(), FAREWELL, &waiting, only) {
+        if self.farewell.is_over(now(), FAREWELL_WITHIN, &waiting, only) {
             return true;
         }
         let mut events = std::mem::take(&mut self.deferred);
