@@ -79,6 +79,8 @@ const VERSIONS: [(&str, &[&str]); 4] = [
 pub(crate) const SHORT: &str = "loads_and_names,properties,send_receive,zero_sizes,truncation,\
                                 in_order,grouped_receives,thirty_two_in_flight,\
                                 deregister_with_requests_in_flight";
+/// Helper threads, which small machines do not have unless they are configured.
+const HELPERS: (&str, &str) = ("FERROCCL_NET_THREADS", "3");
 /// Points that need a second device.
 pub(crate) const ONE_DEVICE: [&str; 2] = ["cross_device", "several_devices_as_one"];
 /// Point that version 8 lacks, because it has no virtual devices.
@@ -92,6 +94,7 @@ fn over_tcp() {
         keeps_the_contract(&["--api", version], &[tcp], &[&ONE_DEVICE, lacks].concat());
     }
     let sockets = ("FERROCCL_SOCKETS", "3");
+    keeps_the_contract(&["--contract-only"], &[tcp, HELPERS], &ONE_DEVICE);
     keeps_the_contract(&["--contract-only"], &[tcp, sockets], &ONE_DEVICE);
 }
 
@@ -101,6 +104,7 @@ fn over_shared_memory() {
     // Shared memory has no port that a stranger could find.
     let skipped = [&ONE_DEVICE[..], &["stranger_on_port"]].concat();
     keeps_the_contract(&[], &[shm], &skipped);
+    keeps_the_contract(&["--contract-only"], &[shm, HELPERS], &skipped);
     for (version, lacks) in VERSIONS {
         keeps_the_contract(&["--api", version], &[shm], &[&skipped[..], lacks].concat());
     }
@@ -110,7 +114,9 @@ fn over_shared_memory() {
 #[test]
 fn over_each_transport_in_short() {
     for transport in ["tcp", "shm"] {
-        keeps_the_contract(&["--only", SHORT], &[("FERROCCL_TRANSPORT", transport)], &[]);
+        let transport = ("FERROCCL_TRANSPORT", transport);
+        keeps_the_contract(&["--only", SHORT], &[transport], &[]);
+        keeps_the_contract(&["--only", SHORT], &[transport, HELPERS], &[]);
     }
 }
 

@@ -22,6 +22,7 @@ mod exports;
 #[doc(hidden)]
 pub mod fuzzing;
 mod handle;
+mod helpers;
 mod log;
 mod memory;
 mod plugin;

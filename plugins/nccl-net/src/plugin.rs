@@ -19,11 +19,12 @@ use crate::comm::connection::Connection;
 use crate::comm::receiver::{Receiver, Sizes};
 use crate::comm::sender::Sender;
 use crate::comm::wire::{GROUP_MAX, SLOTS_MAX};
-use crate::comm::{Settings, TRANSFER_BYTES_MAX};
+use crate::comm::{HELP_BYTES_MIN, Settings, TRANSFER_BYTES_MAX};
 use crate::context::{Context, Known};
 use crate::device::{self, Devices, shorten};
 use crate::error::NetError;
 use crate::handle::Handle;
+use crate::helpers::Helpers;
 use crate::memory::Mr;
 use crate::progress::{IDLE_EVERY, PUMP_AFTER, Progress};
 use crate::rendezvous::{Attempt, ConnectOptions, Listening};
@@ -45,6 +46,7 @@ pub(crate) struct Plugin {
     users: AtomicU32,
     contexts: Table<Arc<Context>>,
     pub(crate) progress: Progress,
+    helpers: Helpers,
     pub(crate) listeners: Table<Listening>,
     pub(crate) attempts: Table<Attempt>,
     pub(crate) senders: Table<Sender>,
@@ -122,10 +124,12 @@ impl Plugin {
                 ),
             ));
         }
+        let helpers = Helpers::new(config.net_threads);
         let settings = Settings {
             slots: config.net_slots.into(),
             slot_bytes: config.net_slot_bytes.0,
             short_bytes: config.net_slot_bytes.0,
+            has_helpers: helpers.any(),
             timeout: config.net_timeout,
             warn_after: config.net_warn_after,
         };
@@ -142,6 +146,7 @@ impl Plugin {
             users: AtomicU32::new(0),
             contexts: Table::new(Kind::Context),
             progress: Progress::default(),
+            helpers,
             listeners: Table::new(Kind::Listener),
             attempts: Table::new(Kind::Attempt),
             senders: Table::new(Kind::Sender),
@@ -177,6 +182,7 @@ impl Plugin {
             .users
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |users| users.checked_sub(1));
         if before == Ok(1) {
+            self.helpers.stop();
             self.progress.stop();
             self.devices.forget_made();
         }
@@ -258,7 +264,8 @@ impl Plugin {
     }
 
     fn start(&'static self) -> Result<(), NetError> {
-        self.progress.start(|now| self.look(now)).map_err(|error| {
+        let started = self.progress.start(|now| self.look(now));
+        started.and_then(|()| self.helpers.start(help)).map_err(|error| {
             let text = format!("a thread cannot be started: {error}; look at `ulimit -u`");
             NetError::new(NcclResult::SYSTEM_ERROR, text)
         })
@@ -296,6 +303,39 @@ impl Plugin {
         });
         forgotten.into_iter().for_each(|id| drop(self.attempts.remove(id)));
         busy
+    }
+
+    /// Polls the communicators with long messages that no other thread holds. Returns whether there
+    /// are any.
+    fn help(&self) -> bool {
+        let mut any = false;
+        self.senders.for_each_idle(|_, sender| any |= sender.help(now()));
+        self.receivers.for_each_idle(|_, receiver| any |= receiver.help(now()));
+        any
+    }
+
+    /// Runs `work` on a communicator. Returns none if a helper polls the communicator at this time:
+    /// NCCL then calls again.
+    fn with<T, R>(
+        &self,
+        table: &Table<T>,
+        comm: Id,
+        name: &str,
+        work: impl FnOnce(&mut T) -> Result<Option<R>, NetError>,
+    ) -> Result<Option<R>, NetError> {
+        let result = match self.helpers.any() {
+            true => table.try_with(comm, work),
+            false => Ok(table.with(comm, work)),
+        };
+        result.map_or(Ok(None), |found| found.ok_or_else(|| gone(name))?)
+    }
+
+    /// Wakes the threads that a message of `bytes` bytes needs.
+    fn wake(&self, bytes: usize) {
+        self.progress.wake();
+        if bytes >= HELP_BYTES_MIN {
+            self.helpers.wake();
+        }
     }
 
     /// Registers memory with a communicator's device.
@@ -365,12 +405,11 @@ impl Plugin {
             )));
         }
         let (mr, offset) = self.locate(mr, address, bytes)?;
-        let sent = self.senders.with(comm, |sender| {
+        let sent = self.with(&self.senders, comm, "a sending communicator", |sender| {
             check_device(mr.as_ref(), &sender.connection().mr_device)?;
             sender.isend(now(), mr.map(|(_, mr)| mr), offset, bytes, tag)
         });
-        let sent = sent.ok_or_else(|| gone("a sending communicator"))?;
-        self.progress.wake();
+        self.wake(bytes);
         sent
     }
 
@@ -391,30 +430,28 @@ impl Plugin {
             let (mr, offset) = self.locate(*mr, *address, *bytes)?;
             *buffer = Buffer { mr, offset, bytes: *bytes, tag: *tag };
         }
-        let received = self.receivers.with(comm, |receiver| {
+        let received = self.with(&self.receivers, comm, "a receiving communicator", |receiver| {
             let device = Arc::clone(&receiver.connection().mr_device);
             buffers.iter().try_for_each(|buffer| check_device(buffer.mr.as_ref(), &device))?;
             receiver.irecv(now(), &buffers[..receives.len()])
         });
-        let received = received.ok_or_else(|| gone("a receiving communicator"))?;
-        self.progress.wake();
+        self.wake(receives.iter().map(|(_, _, bytes, _)| bytes).sum());
         received
     }
 
     /// Tests a request. Returns its sizes, once it is done.
     pub(crate) fn test(&self, comm: Id, request: RequestId) -> Result<Option<Tested>, NetError> {
-        let missing = || gone("the communicator of a request");
+        let name = "the communicator of a request";
         if comm.kind == Kind::Sender {
-            let tested = self.senders.with(comm, |sender| sender.test(now(), request));
-            let bytes = tested.ok_or_else(missing)??;
-            return Ok(bytes.map(|bytes| {
+            let test = |sender: &mut Sender| sender.test(now(), request);
+            return Ok(self.with(&self.senders, comm, name, test)?.map(|bytes| {
                 let mut sizes = [0; GROUP_MAX];
                 sizes[0] = bytes;
                 Tested { count: 1, sizes }
             }));
         }
-        let tested = self.receivers.with(comm, |receiver| receiver.test(now(), request));
-        let done = tested.ok_or_else(missing)??;
+        let test = |receiver: &mut Receiver| receiver.test(now(), request);
+        let done = self.with(&self.receivers, comm, name, test)?;
         Ok(done.map(|(count, sizes)| Tested { count, sizes }))
     }
 
@@ -441,6 +478,11 @@ impl Plugin {
         listening.into_joining().for_each(|receiver| self.progress.close_receiver(receiver));
         Ok(())
     }
+}
+
+/// Polls communicators for a helper thread.
+fn help() -> bool {
+    PLUGIN.get().is_some_and(Plugin::help)
 }
 
 fn check_device(mr: Option<&Found>, device: &Arc<dyn Device>) -> Result<(), NetError> {

@@ -367,6 +367,7 @@ mod tests {
             slots: 8,
             slot_bytes: 1024,
             short_bytes: 1024,
+            has_helpers: false,
             timeout: long,
             warn_after: long,
         };

@@ -104,6 +104,10 @@ struct Entry<T> {
 
 type Slot<T> = Mutex<Entry<T>>;
 
+/// Another thread holds the lock of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held;
+
 /// Objects by number, each behind a lock of its own.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
@@ -116,6 +120,14 @@ pub(crate) struct Table<T> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 impl<T> Table<T> {
@@ -161,6 +173,22 @@ impl<T> Table<T> {
         entry.value.as_deref_mut().map(work)
     }
 
+    /// Runs `work` on an object under its lock, unless another thread holds the lock; none if the
+    /// object is gone.
+    pub(crate) fn try_with<R>(
+        &self,
+        id: Id,
+        work: impl FnOnce(&mut T) -> R,
+    ) -> Result<Option<R>, Held> {
+        let slot = self.slot(id.index).filter(|_| id.kind == self.kind);
+        let Some(slot) = slot else { return Ok(None) };
+        let mut entry = try_lock(slot).ok_or(Held)?;
+        if entry.generation != id.generation {
+            return Ok(None);
+        }
+        Ok(entry.value.as_deref_mut().map(work))
+    }
+
     /// Removes an object: its number means nothing from now on.
     pub(crate) fn remove(&self, id: Id) -> Option<Box<T>> {
         let mut entry = lock(self.slot(id.index).filter(|_| id.kind == self.kind)?);
@@ -188,11 +216,7 @@ impl<T> Table<T> {
     pub(crate) fn for_each_idle(&self, mut work: impl FnMut(Id, &mut T)) {
         for index in 0..self.used.load(Ordering::Acquire) {
             let Some(slot) = self.slot(index) else { return };
-            let mut entry = match slot.try_lock() {
-                Ok(entry) => entry,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => continue,
-            };
+            let Some(mut entry) = try_lock(slot) else { continue };
             let id = Id { kind: self.kind, index, generation: entry.generation };
             if let Some(value) = entry.value.as_deref_mut() {
                 work(id, value);
@@ -233,8 +257,10 @@ mod tests {
         assert_eq!(table.with(other, |value| *value), None);
         assert_eq!(table.remove(id).as_deref(), Some(&7));
         assert_eq!(table.remove(id), None);
+        assert_eq!(table.try_with(id, |value| *value), Ok(None));
         let next = table.add(Box::new(8)).unwrap();
         assert_ne!(next, id);
+        assert_eq!(table.try_with(next, |_| table.try_with(next, |_| ())), Ok(Some(Err(Held))));
         assert_eq!(table.with(id, |value| *value), None);
         let mut seen = Vec::new();
         table.for_each_idle(|id, value| seen.push((id, *value)));

@@ -38,6 +38,8 @@ TOLD_S = 60
 # Over which of our transports, beside NCCL's own sockets.
 OURS = ["tcp", "shm"]
 SOCKETS = {"NCCL_NET_PLUGIN": "none", "NCCL_NET": "Socket"}
+# The same with helper threads of NCCL's, which are off by default.
+HELPED = SOCKETS | {"NCCL_SOCKET_NTHREADS": "1", "NCCL_NSOCKS_PERTHREAD": "1"}
 ELEMENTS = [1, 1000, 1 << 18, 3_000_001]
 TIMED_BYTES = [8, 1 << 16, 1 << 20, 1 << 26]
 ROUNDS = 5
@@ -174,7 +176,8 @@ def timed(options):
         if why:
             yield "all_reduce, times", f"ok: not measured, {why}"
             return
-        ways = {"sockets": SOCKETS} | {transport: ours(transport) for transport in OURS}
+        ways = {"sockets": SOCKETS, "with a helper thread each": HELPED}
+        ways |= {transport: ours(transport) for transport in OURS}
         found = {way: {size: [] for size in TIMED_BYTES} for way in ways}
         for _ in range(ROUNDS):
             for way, environment in ways.items():
@@ -189,12 +192,12 @@ def timed(options):
         for size in TIMED_BYTES:
             base = statistics.median(found["sockets"][size])
             told = [f"sockets {base:.0f} µs"]
-            for transport in OURS:
-                median = statistics.median(found[transport][size])
-                pairs = zip(found[transport][size], found["sockets"][size])
-                ratios = [our / their for our, their in pairs]
+            for way in [way for way in ways if way != "sockets"]:
+                median = statistics.median(found[way][size])
+                pairs = zip(found[way][size], found["sockets"][size])
+                ratios = [one / other for one, other in pairs]
                 spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-                told.append(f"{transport} {median:.0f} µs, {median / base:.2f} ({spread}) of that")
+                told.append(f"{way} {median:.0f} µs, {median / base:.2f} ({spread}) of that")
             yield f"all_reduce of {size} bytes, medians of {ROUNDS} runs", "ok: " + "; ".join(told)
 
 

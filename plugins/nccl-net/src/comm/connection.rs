@@ -134,6 +134,12 @@ impl Connection {
         self.device.caps().redirects
     }
 
+    /// Returns whether CPUs, not a device, copy the bytes of messages.
+    pub(crate) fn copies(&self) -> bool {
+        let caps = self.device.caps();
+        caps.mapped || caps.redirects
+    }
+
     /// Redirects data that arrives at `from` into other memory; `None` ends the redirect. Returns
     /// false, and changes nothing, if too much of the data has arrived or the data reaches beyond
     /// `from`.

@@ -16,9 +16,9 @@
 //! * **Both sides count messages and buffers**: the k-th message of a tag is for the k-th buffer
 //!   with that tag.
 //!
-//! Nothing waits here, except `Sender::release`: each call does the work that is possible now.
-//! Calls to one communicator take turns; communicators share only their device, context and
-//! queue-pair policy.
+//! Nothing waits here, except `Sender::release`: each call does the work that is possible now,
+//! unless a helper thread does it. Calls to one communicator take turns; communicators share only
+//! their device, context and queue-pair policy.
 
 pub(crate) mod buffer;
 pub(crate) mod connection;
@@ -44,6 +44,21 @@ pub(crate) const COMMS_MAX: i32 = 1 << 16;
 /// exceeds the device's limit for one put.
 pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 30;
 
+/// Shortest message, in bytes, that helper threads are asked to help with.
+pub(crate) const HELP_BYTES_MIN: usize = 64 << 10;
+/// Rate, in bytes per microsecond, of the slowest network on which helpers are of use.
+const HELP_BYTES_PER_US: usize = 1000;
+/// Time for which helpers poll in addition to the time of the message.
+const HELP_WITHIN: Duration = Duration::from_millis(1);
+/// Longest time since a helper's last poll after which the caller still leaves polling to helpers.
+const HELP_GAP_MAX: Duration = Duration::from_micros(20);
+/// Time that helpers leave to the caller to notice the events of a poll.
+const HELP_PAUSE_MAX: Duration = Duration::from_micros(10);
+/// Time between two polls of helpers that have nothing to copy.
+const HELP_PAUSE: Duration = Duration::from_micros(2);
+/// Shortest duration of a poll that copies bytes.
+const HELP_POLL_SHORT: Duration = Duration::from_micros(5);
+
 /// Factor by which slots are longer if they take no memory until a message arrives early.
 const LONG_SLOT: usize = 64;
 /// Largest number of bytes of such a slot, unless `short_bytes` is larger.
@@ -58,6 +73,8 @@ pub(crate) struct Settings {
     pub(crate) slot_bytes: usize,
     /// Largest number of bytes of a message that is copied instead of sent zero-copy.
     pub(crate) short_bytes: usize,
+    /// True if helper threads poll communicators with long messages.
+    pub(crate) has_helpers: bool,
     /// Time without progress after which a request fails.
     pub(crate) timeout: Duration,
     /// Time without progress after which a warning is logged.
@@ -69,6 +86,7 @@ impl Settings {
     /// copied: their slots take memory only if messages come before their buffers.
     fn on(mut self, connection: &Connection) -> Settings {
         self.slot_bytes = self.short_bytes;
+        self.has_helpers &= connection.copies();
         if connection.redirects() {
             let long = self.short_bytes.saturating_mul(LONG_SLOT).min(LONG_SLOT_BYTES_MAX);
             self.slot_bytes = long.max(self.short_bytes);
@@ -82,6 +100,61 @@ impl Settings {
 
     pub(crate) fn stride(&self) -> usize {
         HEADER_BYTES + self.slot_bytes.next_multiple_of(HEADER_BYTES)
+    }
+}
+
+/// State of the help that helper threads give a communicator: they poll in place of its caller.
+#[derive(Clone, Copy, Debug)]
+struct Help {
+    /// Time until which helpers poll.
+    until: Instant,
+    /// End of the last poll by a helper.
+    polled: Option<Instant>,
+    /// Time from the end of a helper's poll until the next.
+    pause: Duration,
+}
+
+impl Help {
+    fn new(now: Instant) -> Help {
+        Help { until: now, polled: None, pause: Duration::ZERO }
+    }
+
+    /// Asks for help with a message, for the time that it takes at [`HELP_BYTES_PER_US`].
+    fn ask(&mut self, settings: &Settings, now: Instant, bytes: usize) {
+        if settings.has_helpers && bytes >= HELP_BYTES_MIN {
+            let us = (bytes / HELP_BYTES_PER_US) as u64;
+            self.until = self.until.max(now + HELP_WITHIN + Duration::from_micros(us));
+        }
+    }
+
+    fn is_asked(&self, now: Instant) -> bool {
+        now < self.until
+    }
+
+    /// Returns whether a helper should poll now.
+    fn is_due(&self, now: Instant) -> bool {
+        self.polled.is_none_or(|polled| now.since(polled) >= self.pause)
+    }
+
+    /// Records a helper's poll, and whether it had events.
+    fn polled(&mut self, began: Instant, now: Instant, had_events: bool) {
+        self.polled = Some(now);
+        self.pause = match now.since(began) < HELP_POLL_SHORT {
+            _ if had_events => HELP_PAUSE_MAX,
+            // A short poll has copied nothing.
+            true => HELP_PAUSE,
+            false => Duration::ZERO,
+        };
+    }
+
+    /// Records a call of the caller, which has seen the events of the last poll.
+    fn called(&mut self) {
+        self.pause = self.pause.min(HELP_PAUSE);
+    }
+
+    /// Returns whether a helper polls so often that the caller need not.
+    fn is_given(&self, now: Instant) -> bool {
+        self.polled.is_some_and(|polled| now.since(polled) < HELP_GAP_MAX)
     }
 }
 

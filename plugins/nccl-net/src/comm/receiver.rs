@@ -14,7 +14,7 @@ use super::wire::{
     GROUP_MAX, GROUPS, HEADER_BYTES, Header, Immediate, Note, RECORD_BYTES, Receive, Record,
     THROUGH_SLOTS,
 };
-use super::{Settings, Wait};
+use super::{Help, Settings, Wait};
 use crate::error::NetError;
 use crate::memory::Mr;
 use crate::table::{Id, RequestId};
@@ -118,6 +118,7 @@ pub(crate) struct Receiver {
     tags: Tags,
     known: Vec<Known>,
     numbers: u32,
+    help: Help,
 }
 
 impl Receiver {
@@ -170,6 +171,7 @@ impl Receiver {
             tags: Tags::default(),
             known: Vec::new(),
             numbers: 0,
+            help: Help::new(now),
         })
     }
 
@@ -236,6 +238,9 @@ impl Receiver {
             *entry = Entry { buffer: buffer.clone(), ordinal, ..Entry::default() };
         }
         let id = group.id;
+        let bytes = buffers.iter().map(|buffer| buffer.bytes).sum();
+        self.help.ask(&self.settings, now, bytes);
+        self.help.called();
         self.next = self.next.wrapping_add(1);
         self.waiting |= bit;
         if self.withheld == 0 {
@@ -275,7 +280,8 @@ impl Receiver {
             let text = "a request of irecv that is done already, or never was";
             return Err(NetError::argument(text));
         }
-        if self.groups[at].stage != Stage::Waiting(0) {
+        self.help.called();
+        if self.groups[at].stage != Stage::Waiting(0) && !self.help.is_given(now) {
             self.pump(now)?;
         }
         let Receiver { groups, connection, settings, .. } = self;
@@ -336,6 +342,18 @@ impl Receiver {
         }
         self.connection.flush(now)?;
         Ok(())
+    }
+
+    /// Polls in place of the caller, if there are long messages. Returns whether there are any.
+    pub(crate) fn help(&mut self, now: Instant) -> bool {
+        let has_long = self.help.is_asked(now) && self.has_work();
+        if has_long && self.help.is_due(now) {
+            if let Err(error) = self.pump(now) {
+                self.connection.abort(&error.text);
+            }
+            self.help.polled(now, ccl_clock::now(), self.connection.moved == now);
+        }
+        has_long
     }
 
     fn take(&mut self, event: &Event) -> Result<(), NetError> {

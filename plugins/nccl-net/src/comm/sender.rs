@@ -15,7 +15,7 @@ use super::wire::{
     GROUP_MAX, GROUPS, HEADER_BYTES, Header, Immediate, Note, RECORD_BYTES, Receive, Record,
     SLOTS_MAX, THROUGH_SLOTS,
 };
-use super::{Settings, Wait};
+use super::{Help, Settings, Wait};
 use crate::context::Context;
 use crate::error::NetError;
 use crate::memory::Mr;
@@ -128,6 +128,9 @@ pub(crate) struct Sender {
     vacant: Vec<u8>,
     /// Requests with something left to post, in order.
     waiting: VecDeque<u8>,
+    help: Help,
+    /// True if a request came while a helper polled, and has been left to the helper.
+    has_new: bool,
 }
 
 impl Sender {
@@ -178,6 +181,8 @@ impl Sender {
             requests: (0..REQUESTS).map(request).collect(),
             vacant: (0..REQUESTS).rev().map(|slot| slot as u8).collect(),
             waiting: VecDeque::with_capacity(REQUESTS),
+            help: Help::new(now),
+            has_new: false,
         })
     }
 
@@ -234,6 +239,9 @@ impl Sender {
     /// Closes the communicator for the caller. Messages that are not completely posted are dropped,
     /// and the caller's memory is not read after this call.
     pub(crate) fn close(&mut self, until: Instant) {
+        if std::mem::take(&mut self.has_new) {
+            self.advance();
+        }
         self.release(None, until);
         let requests = &self.requests;
         // A message that arrived in parts is still announced.
@@ -276,6 +284,12 @@ impl Sender {
         };
         self.waiting.push_back(slot);
         self.adapt(bytes);
+        self.help.ask(&self.settings, now, bytes);
+        self.help.called();
+        if self.help.is_given(now) {
+            self.has_new = true;
+            return Ok(Some(id));
+        }
         self.advance();
         self.connection.flush(now)?;
         Ok(Some(id))
@@ -294,7 +308,9 @@ impl Sender {
     /// Tests a request. Returns its bytes, once it is done.
     pub(crate) fn test(&mut self, now: Instant, id: RequestId) -> Result<Option<usize>, NetError> {
         self.known(id)?;
-        if self.requests[usize::from(id.slot)].stage != Stage::Done {
+        self.help.called();
+        let is_done = self.requests[usize::from(id.slot)].stage == Stage::Done;
+        if !is_done && !self.help.is_given(now) {
             self.pump(now)?;
         }
         let Sender { requests, connection, settings, .. } = self;
@@ -337,13 +353,25 @@ impl Sender {
         for event in &events {
             self.take(event);
         }
-        let any = !events.is_empty();
+        let any = !events.is_empty() | std::mem::take(&mut self.has_new);
         self.connection.give_back(events);
         if any {
             self.advance();
             self.connection.flush(now)?;
         }
         Ok(())
+    }
+
+    /// Polls in place of the caller, if there are long messages. Returns whether there are any.
+    pub(crate) fn help(&mut self, now: Instant) -> bool {
+        let has_long = self.help.is_asked(now) && self.has_work();
+        if has_long && self.help.is_due(now) {
+            if let Err(error) = self.pump(now) {
+                self.connection.abort(&error.text);
+            }
+            self.help.polled(now, ccl_clock::now(), self.connection.moved == now);
+        }
+        has_long
     }
 
     fn take(&mut self, event: &Event) {

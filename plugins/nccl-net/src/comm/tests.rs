@@ -28,6 +28,7 @@ const SETTINGS: Settings = Settings {
     slots: 8,
     slot_bytes: 1024,
     short_bytes: 1024,
+    has_helpers: false,
     timeout: PATIENCE,
     warn_after: PATIENCE,
 };

@@ -135,12 +135,21 @@ impl Pair {
         let mut request = null_mut();
         let (comm, mr) = (self.sender, self.out);
         let isend = NET.isend.unwrap();
-        // SAFETY: the buffer is registered and stays.
-        ok(unsafe { isend(comm, data, bytes, tag, mr, null_mut(), &mut request) });
-        request
+        until("isend, while a helper polls", || {
+            // SAFETY: the buffer is registered and stays.
+            ok(unsafe { isend(comm, data, bytes, tag, mr, null_mut(), &mut request) });
+            (!request.is_null()).then_some(request)
+        })
     }
 
     pub(crate) fn irecv(&mut self, parts: &[(usize, usize, c_int)]) -> *mut c_void {
+        until("irecv, while a helper polls", || {
+            let request = self.try_irecv(parts);
+            (!request.is_null()).then_some(request)
+        })
+    }
+
+    pub(crate) fn try_irecv(&mut self, parts: &[(usize, usize, c_int)]) -> *mut c_void {
         let start = self.into.as_mut_ptr();
         let mut data: Vec<*mut c_void> =
             parts.iter().map(|(at, ..)| start.wrapping_add(*at).cast()).collect();
