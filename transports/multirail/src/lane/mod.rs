@@ -242,12 +242,14 @@ impl RailsLane {
 
     /// Handles the events of a lane below. Returns whether there were any.
     fn listen(&mut self, lane: usize, now: Instant) -> bool {
-        let mut events = std::mem::take(&mut self.below);
-        if self.broken[lane].is_none()
-            && let Err(error) = self.lanes[lane].poll(now, &mut events)
-        {
-            self.broken[lane] = Some(error);
+        if self.broken[lane].is_none() {
+            match self.lanes[lane].poll(now, &mut self.below) {
+                Ok(()) if self.below.is_empty() => return false,
+                Ok(()) => {}
+                Err(error) => self.broken[lane] = Some(error),
+            }
         }
+        let mut events = std::mem::take(&mut self.below);
         let any = !events.is_empty();
         for event in events.drain(..) {
             self.handle(lane, event, now);
@@ -668,7 +670,9 @@ impl Lane for RailsLane {
         if now.since(self.checked) >= CHECK_EVERY {
             self.check(now);
         }
-        events.append(&mut self.news);
+        if !self.news.is_empty() {
+            events.append(&mut self.news);
+        }
         match self.broken.iter().all(Option::is_some) {
             true => self.broken[0].clone().map_or(Ok(()), Err),
             false => Ok(()),
