@@ -121,10 +121,10 @@ crate::tunables! {
             "Within NCCL: payload of a slot. Messages up to this length do not wait for their \
              receive. Over TCP, which makes room for such messages only when they arrive, the \
              same holds up to 64 times this length, at most 1 MiB. Alike on all hosts.";
-        net_threads: Option<u8> = None, "FERROCCL_NET_THREADS", Some("NCCL_SOCKET_NTHREADS"), false,
+        net_threads: Option<u8> = None, "FERROCCL_NET_THREADS", None, false,
             "Within NCCL: threads of this process that send and receive long messages beside \
              NCCL's own thread, over TCP and shared memory, where CPUs copy the bytes. They sleep \
-             while there are no long messages. At most 16; -1: one for every 8 CPUs, at most 4.";
+             while there are no long messages. At most 16; -1: one for every 8 CPUs, at most 2.";
         net_warn_after: Duration = Duration::from_secs(60), "FERROCCL_NET_WARN_AFTER", None, false,
             "Within NCCL: when a transfer makes no progress for this long, NCCL's log names it and \
              says whether other transfers of its connection make progress.";

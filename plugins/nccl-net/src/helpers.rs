@@ -8,11 +8,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// CPUs for each helper, if the number of helpers is not configured: the processes of a host share
-/// its CPUs.
+/// CPUs for each helper, if the number of helpers is not configured.
 const CPUS_PER_HELPER: usize = 8;
-/// Largest number of helpers that is not configured.
-const HELPERS_CHOSEN_MAX: usize = 4;
+/// Largest number of helpers that is not configured. Every process of a host has as many.
+const HELPERS_CHOSEN_MAX: usize = 2;
 /// Largest number of helpers.
 const HELPERS_MAX: u8 = 16;
 /// Time without work after which a helper sleeps.
@@ -24,7 +23,8 @@ const NAP_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Helpers {
     count: usize,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// The threads; none while they are not started.
+    threads: Mutex<Option<Vec<JoinHandle<()>>>>,
     stops: AtomicBool,
     asleep: AtomicUsize,
     bed: Mutex<()>,
@@ -57,26 +57,30 @@ impl Helpers {
     }
 
     /// Starts the threads, unless they run. Each calls `help` repeatedly, which polls communicators
-    /// and returns whether any needs help.
-    pub(crate) fn start(&'static self, help: fn() -> bool) -> std::io::Result<()> {
-        let mut threads = lock(&self.threads);
-        if threads.is_empty() {
-            self.stops.store(false, Ordering::Relaxed);
-        }
-        for number in threads.len()..self.count {
-            let builder = std::thread::Builder::new().name(format!("ferroccl net {number}"));
-            threads.push(builder.spawn(move || self.run(help))?);
-        }
-        Ok(())
+    /// and returns whether any needs help. A thread that cannot be started is only logged: NCCL's
+    /// own thread does its work.
+    pub(crate) fn start(&'static self, help: fn() -> bool) {
+        lock(&self.threads).get_or_insert_with(|| {
+            self.stops.store(false, Ordering::SeqCst);
+            let start = |number| {
+                let builder = std::thread::Builder::new().name(format!("ferroccl net {number}"));
+                builder.spawn(move || self.run(help))
+            };
+            let started: Result<Vec<_>, _> = (0..self.count).map(start).collect();
+            started.unwrap_or_else(|error| {
+                tracing::warn!("helper threads cannot be started: {error}; look at `ulimit -u`");
+                Vec::new()
+            })
+        });
     }
 
     /// Ends the threads, and waits for that.
     pub(crate) fn stop(&self) {
-        let threads = std::mem::take(&mut *lock(&self.threads));
+        let mut threads = lock(&self.threads);
         self.stops.store(true, Ordering::SeqCst);
         drop(lock(&self.bed));
         self.woken.notify_all();
-        for thread in threads {
+        for thread in threads.take().into_iter().flatten() {
             // A panic of a helper is ignored: no caller could handle it.
             let _ = thread.join();
         }
@@ -99,6 +103,7 @@ impl Helpers {
                 busy_at = ccl_clock::now();
             } else if ccl_clock::now().since(busy_at) >= AWAKE {
                 self.sleep();
+                busy_at = ccl_clock::now();
             }
             std::thread::yield_now();
         }
@@ -145,9 +150,9 @@ mod tests {
     fn helpers_sleep_until_they_are_woken_or_stopped() {
         let helpers: &'static Helpers = Box::leak(Box::new(Helpers::new(Some(3))));
         for _ in 0..2 {
-            helpers.start(count).unwrap();
-            helpers.start(count).unwrap();
-            assert_eq!(lock(&helpers.threads).len(), 3);
+            helpers.start(count);
+            helpers.start(count);
+            assert_eq!(lock(&helpers.threads).as_ref().map(Vec::len), Some(3));
             until("they sleep", || helpers.asleep.load(Ordering::Relaxed) == 3);
             let before = CALLS.load(Ordering::Relaxed);
             until("one wakes", || {
@@ -155,7 +160,7 @@ mod tests {
                 CALLS.load(Ordering::Relaxed) > before
             });
             helpers.stop();
-            assert!(lock(&helpers.threads).is_empty());
+            assert!(lock(&helpers.threads).is_none());
             assert_eq!(helpers.asleep.load(Ordering::Relaxed), 0);
         }
     }
@@ -163,7 +168,7 @@ mod tests {
     #[test]
     fn small_machines_have_no_helpers() {
         let counts = [1, 7, 8, 16, 31, 32, 192].map(chosen);
-        assert_eq!(counts, [0, 0, 1, 2, 3, 4, 4]);
+        assert_eq!(counts, [0, 0, 1, 2, 2, 2, 2]);
         assert!(!Helpers::new(Some(0)).any());
         assert_eq!(Helpers::new(Some(200)).count, HELPERS_MAX.into());
     }

@@ -19,7 +19,7 @@ use crate::comm::connection::Connection;
 use crate::comm::receiver::{Receiver, Sizes};
 use crate::comm::sender::Sender;
 use crate::comm::wire::{GROUP_MAX, SLOTS_MAX};
-use crate::comm::{HELP_BYTES_MIN, Settings, TRANSFER_BYTES_MAX};
+use crate::comm::{Settings, TRANSFER_BYTES_MAX};
 use crate::context::{Context, Known};
 use crate::device::{self, Devices, shorten};
 use crate::error::NetError;
@@ -28,7 +28,7 @@ use crate::helpers::Helpers;
 use crate::memory::Mr;
 use crate::progress::{IDLE_EVERY, PUMP_AFTER, Progress};
 use crate::rendezvous::{Attempt, ConnectOptions, Listening};
-use crate::table::{Id, Kind, RequestId, Table};
+use crate::table::{Helped, Id, Kind, RequestId, Table};
 use crate::{config, log};
 
 /// Longest wait of `closeSend` and `deregMr` for memory that is still being sent, which happens
@@ -264,8 +264,8 @@ impl Plugin {
     }
 
     fn start(&'static self) -> Result<(), NetError> {
-        let started = self.progress.start(|now| self.look(now));
-        started.and_then(|()| self.helpers.start(help)).map_err(|error| {
+        self.helpers.start(help);
+        self.progress.start(|now| self.look(now)).map_err(|error| {
             let text = format!("a thread cannot be started: {error}; look at `ulimit -u`");
             NetError::new(NcclResult::SYSTEM_ERROR, text)
         })
@@ -308,34 +308,25 @@ impl Plugin {
     /// Polls the communicators with long messages that no other thread holds. Returns whether there
     /// are any.
     fn help(&self) -> bool {
-        let mut any = false;
-        self.senders.for_each_idle(|_, sender| any |= sender.help(now()));
-        self.receivers.for_each_idle(|_, receiver| any |= receiver.help(now()));
-        any
+        self.senders.help(&now) | self.receivers.help(&now)
     }
 
     /// Runs `work` on a communicator. Returns none if a helper polls the communicator at this time:
     /// NCCL then calls again.
-    fn with<T, R>(
+    fn with<T: Helped, R>(
         &self,
         table: &Table<T>,
         comm: Id,
         name: &str,
-        work: impl FnOnce(&mut T) -> Result<Option<R>, NetError>,
+        work: impl FnOnce(&mut T, Instant) -> Result<Option<R>, NetError>,
     ) -> Result<Option<R>, NetError> {
-        let result = match self.helpers.any() {
-            true => table.try_with(comm, work),
-            false => Ok(table.with(comm, work)),
-        };
-        result.map_or(Ok(None), |found| found.ok_or_else(|| gone(name))?)
-    }
-
-    /// Wakes the threads that a message of `bytes` bytes needs.
-    fn wake(&self, bytes: usize) {
-        self.progress.wake();
-        if bytes >= HELP_BYTES_MIN {
+        let now = now();
+        let Ok(found) = table.call(comm, now, |value| work(value, now)) else { return Ok(None) };
+        let (result, needs_help) = found.ok_or_else(|| gone(name))?;
+        if needs_help {
             self.helpers.wake();
         }
+        result
     }
 
     /// Registers memory with a communicator's device.
@@ -354,6 +345,10 @@ impl Plugin {
     pub(crate) fn deregister(&self, comm: Id, mr: Id) -> Result<(), NetError> {
         self.device_of(comm)?;
         let found = self.memory.remove(mr).ok_or_else(|| gone("a registration"))?;
+        if Arc::strong_count(&found) > 1 {
+            // Withdrawn memory cannot be sent any more.
+            self.senders.for_each(Sender::post_new);
+        }
         found.withdraw();
         if Arc::strong_count(&found) > 1 {
             // Requests, mostly of one sender, still use the memory. All senders share the deadline.
@@ -405,11 +400,11 @@ impl Plugin {
             )));
         }
         let (mr, offset) = self.locate(mr, address, bytes)?;
-        let sent = self.with(&self.senders, comm, "a sending communicator", |sender| {
+        let sent = self.with(&self.senders, comm, "a sending communicator", |sender, now| {
             check_device(mr.as_ref(), &sender.connection().mr_device)?;
-            sender.isend(now(), mr.map(|(_, mr)| mr), offset, bytes, tag)
+            sender.isend(now, mr.map(|(_, mr)| mr), offset, bytes, tag)
         });
-        self.wake(bytes);
+        self.progress.wake();
         sent
     }
 
@@ -430,12 +425,13 @@ impl Plugin {
             let (mr, offset) = self.locate(*mr, *address, *bytes)?;
             *buffer = Buffer { mr, offset, bytes: *bytes, tag: *tag };
         }
-        let received = self.with(&self.receivers, comm, "a receiving communicator", |receiver| {
+        let name = "a receiving communicator";
+        let received = self.with(&self.receivers, comm, name, |receiver, now| {
             let device = Arc::clone(&receiver.connection().mr_device);
             buffers.iter().try_for_each(|buffer| check_device(buffer.mr.as_ref(), &device))?;
-            receiver.irecv(now(), &buffers[..receives.len()])
+            receiver.irecv(now, &buffers[..receives.len()])
         });
-        self.wake(receives.iter().map(|(_, _, bytes, _)| bytes).sum());
+        self.progress.wake();
         received
     }
 
@@ -443,14 +439,14 @@ impl Plugin {
     pub(crate) fn test(&self, comm: Id, request: RequestId) -> Result<Option<Tested>, NetError> {
         let name = "the communicator of a request";
         if comm.kind == Kind::Sender {
-            let test = |sender: &mut Sender| sender.test(now(), request);
+            let test = |sender: &mut Sender, now| sender.test(now, request);
             return Ok(self.with(&self.senders, comm, name, test)?.map(|bytes| {
                 let mut sizes = [0; GROUP_MAX];
                 sizes[0] = bytes;
                 Tested { count: 1, sizes }
             }));
         }
-        let test = |receiver: &mut Receiver| receiver.test(now(), request);
+        let test = |receiver: &mut Receiver, now| receiver.test(now, request);
         let done = self.with(&self.receivers, comm, name, test)?;
         Ok(done.map(|(count, sizes)| Tested { count, sizes }))
     }

@@ -2,8 +2,11 @@
 //! dereferenced. A table rejects the number of an object that is gone or never existed.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::time::Duration;
+
+use ccl_core::time::Instant;
 
 const INDEX_BITS: u32 = 20;
 const CHUNK_BITS: u32 = 10;
@@ -102,11 +105,51 @@ struct Entry<T> {
     value: Option<Box<T>>,
 }
 
-type Slot<T> = Mutex<Entry<T>>;
+#[derive(Debug)]
+struct Slot<T> {
+    entry: Mutex<Entry<T>>,
+    /// Time until which helpers poll the object, in nanoseconds.
+    helped_until: AtomicU64,
+    /// Time until which helpers leave the lock to other threads, in nanoseconds.
+    left_until: AtomicU64,
+}
+
+impl<T> Slot<T> {
+    fn new() -> Slot<T> {
+        Slot {
+            entry: Mutex::new(Entry { generation: 0, value: None }),
+            helped_until: AtomicU64::new(0),
+            left_until: AtomicU64::new(0),
+        }
+    }
+
+    /// Locks the object. Helpers leave the lock to a thread that waits for it here.
+    fn lock(&self) -> MutexGuard<'_, Entry<T>> {
+        try_lock(&self.entry).unwrap_or_else(|| {
+            self.left_until.store(u64::MAX, Ordering::Relaxed);
+            let entry = lock(&self.entry);
+            self.left_until.store(0, Ordering::Relaxed);
+            entry
+        })
+    }
+}
 
 /// Another thread holds the lock of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held;
+
+/// An object that helper threads may poll in place of its caller.
+pub(crate) trait Helped {
+    /// Polls in place of the caller.
+    fn help(&mut self, clock: &dyn Fn() -> Instant);
+
+    /// Returns the time until which helpers should poll.
+    fn helped_until(&self) -> Instant;
+}
+
+/// Time for which helpers leave an object's lock to a caller that has not got it. NCCL's thread
+/// calls again much sooner.
+const LEFT_FOR: Duration = Duration::from_micros(10);
 
 /// Objects by number, each behind a lock of its own.
 #[derive(Debug)]
@@ -149,49 +192,30 @@ impl<T> Table<T> {
             None => {
                 let index = self.used.load(Ordering::Relaxed);
                 let chunk = self.chunks.get(index as usize >> CHUNK_BITS)?;
-                chunk.get_or_init(|| {
-                    let entry = || Mutex::new(Entry { generation: 0, value: None });
-                    (0..CHUNK).map(|_| entry()).collect()
-                });
+                chunk.get_or_init(|| (0..CHUNK).map(|_| Slot::new()).collect());
                 // Release: a thread that sees the new value of `used` also sees the chunk.
                 self.used.store(index + 1, Ordering::Release);
                 index
             }
         };
         drop(vacant);
-        let mut entry = lock(self.slot(index)?);
+        let mut entry = self.slot(index)?.lock();
         entry.value = Some(value);
         Some(Id { kind: self.kind, index, generation: entry.generation })
     }
 
     /// Runs `work` on an object under its lock; none if the object is gone.
     pub(crate) fn with<R>(&self, id: Id, work: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let mut entry = lock(self.slot(id.index).filter(|_| id.kind == self.kind)?);
+        let mut entry = self.slot(id.index).filter(|_| id.kind == self.kind)?.lock();
         if entry.generation != id.generation {
             return None;
         }
         entry.value.as_deref_mut().map(work)
     }
 
-    /// Runs `work` on an object under its lock, unless another thread holds the lock; none if the
-    /// object is gone.
-    pub(crate) fn try_with<R>(
-        &self,
-        id: Id,
-        work: impl FnOnce(&mut T) -> R,
-    ) -> Result<Option<R>, Held> {
-        let slot = self.slot(id.index).filter(|_| id.kind == self.kind);
-        let Some(slot) = slot else { return Ok(None) };
-        let mut entry = try_lock(slot).ok_or(Held)?;
-        if entry.generation != id.generation {
-            return Ok(None);
-        }
-        Ok(entry.value.as_deref_mut().map(work))
-    }
-
     /// Removes an object: its number means nothing from now on.
     pub(crate) fn remove(&self, id: Id) -> Option<Box<T>> {
-        let mut entry = lock(self.slot(id.index).filter(|_| id.kind == self.kind)?);
+        let mut entry = self.slot(id.index).filter(|_| id.kind == self.kind)?.lock();
         if entry.generation != id.generation {
             return None;
         }
@@ -206,7 +230,7 @@ impl<T> Table<T> {
     pub(crate) fn for_each(&self, mut work: impl FnMut(&mut T)) {
         for index in 0..self.used.load(Ordering::Acquire) {
             let Some(slot) = self.slot(index) else { return };
-            if let Some(value) = lock(slot).value.as_deref_mut() {
+            if let Some(value) = slot.lock().value.as_deref_mut() {
                 work(value);
             }
         }
@@ -216,12 +240,81 @@ impl<T> Table<T> {
     pub(crate) fn for_each_idle(&self, mut work: impl FnMut(Id, &mut T)) {
         for index in 0..self.used.load(Ordering::Acquire) {
             let Some(slot) = self.slot(index) else { return };
-            let Some(mut entry) = try_lock(slot) else { continue };
+            let Some(mut entry) = try_lock(&slot.entry) else { continue };
             let id = Id { kind: self.kind, index, generation: entry.generation };
             if let Some(value) = entry.value.as_deref_mut() {
                 work(id, value);
             }
         }
+    }
+}
+
+impl<T: Helped> Table<T> {
+    /// Runs `work` on an object under its lock; none if the object is gone. Returns also whether
+    /// helpers should poll the object from now on.
+    ///
+    /// # Errors
+    ///
+    /// When helpers poll the object, and one of them holds the lock.
+    pub(crate) fn call<R>(
+        &self,
+        id: Id,
+        now: Instant,
+        work: impl FnOnce(&mut T) -> R,
+    ) -> Result<Option<(R, bool)>, Held> {
+        let slot = self.slot(id.index).filter(|_| id.kind == self.kind);
+        let Some(slot) = slot else { return Ok(None) };
+        let mut entry = if slot.helped_until.load(Ordering::Relaxed) <= now.as_nanos() {
+            slot.lock()
+        } else if let Some(entry) = try_lock(&slot.entry) {
+            entry
+        } else {
+            slot.left_until.store((now + LEFT_FOR).as_nanos(), Ordering::Relaxed);
+            return Err(Held);
+        };
+        slot.left_until.store(0, Ordering::Relaxed);
+        if entry.generation != id.generation {
+            return Ok(None);
+        }
+        let Some(value) = entry.value.as_deref_mut() else { return Ok(None) };
+        let result = work(value);
+        let until = value.helped_until();
+        slot.helped_until.store(until.as_nanos(), Ordering::Relaxed);
+        Ok(Some((result, now < until)))
+    }
+
+    /// Polls the objects that need help and whose locks are free. Returns whether any needs help.
+    pub(crate) fn help(&self, clock: &dyn Fn() -> Instant) -> bool {
+        let mut any = false;
+        for index in 0..self.used.load(Ordering::Acquire) {
+            let Some(slot) = self.slot(index) else { return any };
+            let until = slot.helped_until.load(Ordering::Relaxed);
+            // Mostly zero: saves reading the clock.
+            if until == 0 {
+                continue;
+            }
+            let now = clock();
+            if until <= now.as_nanos() {
+                let _ = slot.helped_until.compare_exchange(
+                    until,
+                    0,
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                );
+                continue;
+            }
+            any = true;
+            if slot.left_until.load(Ordering::Relaxed) > now.as_nanos() {
+                continue;
+            }
+            if let Some(mut entry) = try_lock(&slot.entry)
+                && let Some(value) = entry.value.as_deref_mut()
+            {
+                value.help(clock);
+                slot.helped_until.store(value.helped_until().as_nanos(), Ordering::Relaxed);
+            }
+        }
+        any
     }
 }
 
@@ -257,14 +350,53 @@ mod tests {
         assert_eq!(table.with(other, |value| *value), None);
         assert_eq!(table.remove(id).as_deref(), Some(&7));
         assert_eq!(table.remove(id), None);
-        assert_eq!(table.try_with(id, |value| *value), Ok(None));
         let next = table.add(Box::new(8)).unwrap();
         assert_ne!(next, id);
-        assert_eq!(table.try_with(next, |_| table.try_with(next, |_| ())), Ok(Some(Err(Held))));
         assert_eq!(table.with(id, |value| *value), None);
         let mut seen = Vec::new();
         table.for_each_idle(|id, value| seen.push((id, *value)));
         assert_eq!(seen, [(next, 8)]);
+    }
+
+    /// Counts its polls by helpers, and asks for them until a time.
+    struct Asks {
+        until: Instant,
+        polls: usize,
+    }
+
+    impl Helped for Asks {
+        fn help(&mut self, _: &dyn Fn() -> Instant) {
+            self.polls += 1;
+        }
+
+        fn helped_until(&self) -> Instant {
+            self.until
+        }
+    }
+
+    #[test]
+    fn helpers_poll_whom_they_should_and_leave_the_lock_to_callers() {
+        let at = Instant::from_nanos;
+        let table = Table::new(Kind::Sender);
+        let id = table.add(Box::new(Asks { until: Instant::ZERO, polls: 0 })).unwrap();
+        let polls = |now| table.call(id, at(now), |asks| asks.polls);
+        assert!(!table.help(&|| at(1)), "it has not asked");
+        // While helpers poll, a call does not wait for the lock; otherwise a call would.
+        let asked = table.call(id, at(1), |asks| asks.until = at(100_000));
+        assert_eq!(asked, Ok(Some(((), true))));
+        let held = table.with(id, |_| {
+            assert!(table.help(&|| at(2)), "a held object needs help");
+            polls(2)
+        });
+        assert_eq!(held, Some(Err(Held)));
+        assert!(table.help(&|| at(3)));
+        assert_eq!(polls(4), Ok(Some((0, true))), "the lock is left to the caller");
+        assert!(table.help(&|| at(5)));
+        assert_eq!(polls(6), Ok(Some((1, true))));
+        assert!(!table.help(&|| at(100_000)), "its time is over");
+        assert_eq!(polls(100_001), Ok(Some((1, false))));
+        let gone = table.remove(id);
+        assert!(gone.is_some() && polls(7) == Ok(None));
     }
 
     #[test]

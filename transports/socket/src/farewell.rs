@@ -6,8 +6,9 @@ use std::time::Duration;
 use ccl_core::time::Instant;
 
 /// Longest wait for a peer to receive what was posted, before its link closes. A busy peer may not
-/// poll for a while, and a slow network or retries may delay delivery. A dead peer is not waited
-/// for. The wait is shorter than the time that a launcher grants to ranks that end.
+/// poll for a while, and a slow network or retries may delay delivery. A peer whose death has been
+/// noticed is not waited for. The wait is shorter than the time that a launcher grants to ranks
+/// that end.
 pub const FAREWELL_WITHIN: Duration = Duration::from_secs(4);
 
 /// Farewells of a lane's endpoints. Each endpoint has its own deadline; the waits overlap.

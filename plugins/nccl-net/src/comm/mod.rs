@@ -44,20 +44,18 @@ pub(crate) const COMMS_MAX: i32 = 1 << 16;
 /// exceeds the device's limit for one put.
 pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 30;
 
-/// Shortest message, in bytes, that helper threads are asked to help with.
-pub(crate) const HELP_BYTES_MIN: usize = 64 << 10;
+/// Shortest message, in bytes, for which a sender asks for help, and after which a receiver does.
+const HELP_BYTES_MIN: usize = 64 << 10;
 /// Rate, in bytes per microsecond, of the slowest network on which helpers are of use.
 const HELP_BYTES_PER_US: usize = 1000;
 /// Time for which helpers poll in addition to the time of the message.
 const HELP_WITHIN: Duration = Duration::from_millis(1);
 /// Longest time since a helper's last poll after which the caller still leaves polling to helpers.
 const HELP_GAP_MAX: Duration = Duration::from_micros(20);
-/// Time that helpers leave to the caller to notice the events of a poll.
-const HELP_PAUSE_MAX: Duration = Duration::from_micros(10);
 /// Time between two polls of helpers that have nothing to copy.
 const HELP_PAUSE: Duration = Duration::from_micros(2);
-/// Shortest duration of a poll that copies bytes.
-const HELP_POLL_SHORT: Duration = Duration::from_micros(5);
+/// Shortest duration of a poll that is assumed to have copied bytes.
+const HELP_COPY_MIN: Duration = Duration::from_micros(5);
 
 /// Factor by which slots are longer if they take no memory until a message arrives early.
 const LONG_SLOT: usize = 64;
@@ -115,11 +113,11 @@ struct Help {
 }
 
 impl Help {
-    fn new(now: Instant) -> Help {
-        Help { until: now, polled: None, pause: Duration::ZERO }
+    fn new() -> Help {
+        Help { until: Instant::ZERO, polled: None, pause: Duration::ZERO }
     }
 
-    /// Asks for help with a message, for the time that it takes at [`HELP_BYTES_PER_US`].
+    /// Asks for help, for the time that a message takes at [`HELP_BYTES_PER_US`].
     fn ask(&mut self, settings: &Settings, now: Instant, bytes: usize) {
         if settings.has_helpers && bytes >= HELP_BYTES_MIN {
             let us = (bytes / HELP_BYTES_PER_US) as u64;
@@ -127,8 +125,9 @@ impl Help {
         }
     }
 
-    fn is_asked(&self, now: Instant) -> bool {
-        now < self.until
+    /// Returns whether a helper polls so often that the caller need not.
+    fn is_given(&self, now: Instant) -> bool {
+        now < self.until && self.polled.is_some_and(|polled| now.since(polled) < HELP_GAP_MAX)
     }
 
     /// Returns whether a helper should poll now.
@@ -136,25 +135,11 @@ impl Help {
         self.polled.is_none_or(|polled| now.since(polled) >= self.pause)
     }
 
-    /// Records a helper's poll, and whether it had events.
-    fn polled(&mut self, began: Instant, now: Instant, had_events: bool) {
+    /// Records a helper's poll.
+    fn polled(&mut self, began: Instant, now: Instant) {
         self.polled = Some(now);
-        self.pause = match now.since(began) < HELP_POLL_SHORT {
-            _ if had_events => HELP_PAUSE_MAX,
-            // A short poll has copied nothing.
-            true => HELP_PAUSE,
-            false => Duration::ZERO,
-        };
-    }
-
-    /// Records a call of the caller, which has seen the events of the last poll.
-    fn called(&mut self) {
-        self.pause = self.pause.min(HELP_PAUSE);
-    }
-
-    /// Returns whether a helper polls so often that the caller need not.
-    fn is_given(&self, now: Instant) -> bool {
-        self.polled.is_some_and(|polled| now.since(polled) < HELP_GAP_MAX)
+        let has_copied = now.since(began) >= HELP_COPY_MIN;
+        self.pause = if has_copied { Duration::ZERO } else { HELP_PAUSE };
     }
 }
 

@@ -17,7 +17,7 @@ use super::wire::{
 use super::{Help, Settings, Wait};
 use crate::error::NetError;
 use crate::memory::Mr;
-use crate::table::{Id, RequestId};
+use crate::table::{Helped, Id, RequestId};
 
 /// Identifier of all puts except those of records, whose identifier is their index in the ring.
 const OTHER_ID: u64 = GROUPS as u64;
@@ -121,6 +121,22 @@ pub(crate) struct Receiver {
     help: Help,
 }
 
+impl Helped for Receiver {
+    fn help(&mut self, clock: &dyn Fn() -> Instant) {
+        let now = clock();
+        if self.has_work() && self.help.is_due(now) {
+            if let Err(error) = self.pump(now) {
+                self.connection.abort(&error.text);
+            }
+            self.help.polled(now, clock());
+        }
+    }
+
+    fn helped_until(&self) -> Instant {
+        self.help.until
+    }
+}
+
 impl Receiver {
     /// Creates a receiver over a connection. It can receive once [`Receiver::is_ready`] is true.
     pub(crate) fn new(
@@ -171,7 +187,7 @@ impl Receiver {
             tags: Tags::default(),
             known: Vec::new(),
             numbers: 0,
-            help: Help::new(now),
+            help: Help::new(),
         })
     }
 
@@ -238,9 +254,6 @@ impl Receiver {
             *entry = Entry { buffer: buffer.clone(), ordinal, ..Entry::default() };
         }
         let id = group.id;
-        let bytes = buffers.iter().map(|buffer| buffer.bytes).sum();
-        self.help.ask(&self.settings, now, bytes);
-        self.help.called();
         self.next = self.next.wrapping_add(1);
         self.waiting |= bit;
         if self.withheld == 0 {
@@ -280,7 +293,6 @@ impl Receiver {
             let text = "a request of irecv that is done already, or never was";
             return Err(NetError::argument(text));
         }
-        self.help.called();
         if self.groups[at].stage != Stage::Waiting(0) && !self.help.is_given(now) {
             self.pump(now)?;
         }
@@ -342,18 +354,6 @@ impl Receiver {
         }
         self.connection.flush(now)?;
         Ok(())
-    }
-
-    /// Polls in place of the caller, if there are long messages. Returns whether there are any.
-    pub(crate) fn help(&mut self, now: Instant) -> bool {
-        let has_long = self.help.is_asked(now) && self.has_work();
-        if has_long && self.help.is_due(now) {
-            if let Err(error) = self.pump(now) {
-                self.connection.abort(&error.text);
-            }
-            self.help.polled(now, ccl_clock::now(), self.connection.moved == now);
-        }
-        has_long
     }
 
     fn take(&mut self, event: &Event) -> Result<(), NetError> {
@@ -581,6 +581,8 @@ impl Receiver {
     fn finish(&mut self, at: usize, index: usize) {
         let group = &mut self.groups[at];
         group.entries[index].is_done = true;
+        // Not the buffer's length: NCCL's buffers are mostly longer than its messages.
+        self.help.ask(&self.settings, self.connection.pumped, group.entries[index].got);
         self.finished = (group.number, self.connection.pumped);
         if let Stage::Waiting(left) = &mut group.stage {
             *left = left.saturating_sub(1);

@@ -19,7 +19,7 @@ use super::{Help, Settings, Wait};
 use crate::context::Context;
 use crate::error::NetError;
 use crate::memory::Mr;
-use crate::table::RequestId;
+use crate::table::{Helped, RequestId};
 
 /// Largest number of requests of one communicator: NCCL's limit times the buffers of a group.
 const REQUESTS: usize = 256;
@@ -133,6 +133,22 @@ pub(crate) struct Sender {
     has_new: bool,
 }
 
+impl Helped for Sender {
+    fn help(&mut self, clock: &dyn Fn() -> Instant) {
+        let now = clock();
+        if self.has_work() && self.help.is_due(now) {
+            if let Err(error) = self.pump(now) {
+                self.connection.abort(&error.text);
+            }
+            self.help.polled(now, clock());
+        }
+    }
+
+    fn helped_until(&self) -> Instant {
+        self.help.until
+    }
+}
+
 impl Sender {
     /// Creates a sender over a connection. It can send once [`Sender::is_ready`] is true.
     pub(crate) fn new(
@@ -181,7 +197,7 @@ impl Sender {
             requests: (0..REQUESTS).map(request).collect(),
             vacant: (0..REQUESTS).rev().map(|slot| slot as u8).collect(),
             waiting: VecDeque::with_capacity(REQUESTS),
-            help: Help::new(now),
+            help: Help::new(),
             has_new: false,
         })
     }
@@ -236,12 +252,17 @@ impl Sender {
         }
     }
 
-    /// Closes the communicator for the caller. Messages that are not completely posted are dropped,
-    /// and the caller's memory is not read after this call.
-    pub(crate) fn close(&mut self, until: Instant) {
+    /// Posts the messages that were left to a helper.
+    pub(crate) fn post_new(&mut self) {
         if std::mem::take(&mut self.has_new) {
             self.advance();
         }
+    }
+
+    /// Closes the communicator for the caller. Messages that are not completely posted are dropped,
+    /// and the caller's memory is not read after this call.
+    pub(crate) fn close(&mut self, until: Instant) {
+        self.post_new();
         self.release(None, until);
         let requests = &self.requests;
         // A message that arrived in parts is still announced.
@@ -285,7 +306,6 @@ impl Sender {
         self.waiting.push_back(slot);
         self.adapt(bytes);
         self.help.ask(&self.settings, now, bytes);
-        self.help.called();
         if self.help.is_given(now) {
             self.has_new = true;
             return Ok(Some(id));
@@ -308,7 +328,6 @@ impl Sender {
     /// Tests a request. Returns its bytes, once it is done.
     pub(crate) fn test(&mut self, now: Instant, id: RequestId) -> Result<Option<usize>, NetError> {
         self.known(id)?;
-        self.help.called();
         let is_done = self.requests[usize::from(id.slot)].stage == Stage::Done;
         if !is_done && !self.help.is_given(now) {
             self.pump(now)?;
@@ -360,18 +379,6 @@ impl Sender {
             self.connection.flush(now)?;
         }
         Ok(())
-    }
-
-    /// Polls in place of the caller, if there are long messages. Returns whether there are any.
-    pub(crate) fn help(&mut self, now: Instant) -> bool {
-        let has_long = self.help.is_asked(now) && self.has_work();
-        if has_long && self.help.is_due(now) {
-            if let Err(error) = self.pump(now) {
-                self.connection.abort(&error.text);
-            }
-            self.help.polled(now, ccl_clock::now(), self.connection.moved == now);
-        }
-        has_long
     }
 
     fn take(&mut self, event: &Event) {

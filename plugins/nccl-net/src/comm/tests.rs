@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::error::NetError;
 use crate::memory::Mr;
 use crate::progress::Progress;
-use crate::table::{Id, Kind, RequestId, Table};
+use crate::table::{Helped, Id, Kind, RequestId, Table};
 
 const SECRET: Secret = Secret([5; 32]);
 /// Deadline that no correct test reaches, in simulated time.
@@ -43,6 +43,8 @@ struct House {
     receiver: Receiver,
     /// Table that gives numbers for registrations.
     numbers: Table<()>,
+    /// Decides who polls, if there are helpers.
+    helpers: Option<Random>,
 }
 
 /// A message to be sent. Lists of messages are in the order of their buffers.
@@ -103,7 +105,8 @@ impl House {
             match (sender, receiver) {
                 (Some(sender), Some(receiver)) if sender.is_ready() && receiver.is_ready() => {
                     let numbers = Table::new(Kind::Memory);
-                    return House { world, rails, sender, receiver, numbers };
+                    let helpers = None;
+                    return House { world, rails, sender, receiver, numbers, helpers };
                 }
                 parts => (sender, receiver) = parts,
             }
@@ -114,8 +117,17 @@ impl House {
 
     fn go_on(&mut self) {
         let now = self.world.now();
-        ok(self.sender.pump(now));
-        ok(self.receiver.pump(now));
+        if let Some(random) = &mut self.helpers {
+            if random.chance(0.3) && now < self.sender.helped_until() {
+                self.sender.help(&|| now);
+            }
+            if random.chance(0.3) && now < self.receiver.helped_until() {
+                self.receiver.help(&|| now);
+            }
+        } else {
+            ok(self.sender.pump(now));
+            ok(self.receiver.pump(now));
+        }
         self.world.step();
     }
 
@@ -318,6 +330,64 @@ fn messages_survive_rails_that_fail() {
         failures += house.failures();
     }
     assert!(failures > 2 * seeds, "only {failures} rails have failed");
+}
+
+/// Tests messages whose caller or a helper polls, at random.
+#[test]
+fn messages_arrive_whoever_polls() {
+    for seed in 0..4 {
+        let mut random = Random::new(seed);
+        let conditions = Conditions { ordered: true, redirects: true, ..Conditions::default() };
+        let world = World::new(2, conditions, seed);
+        let devices = [0, 1].map(|side| -> Arc<dyn Device> { world.device(side) });
+        let settings = Settings { has_helpers: true, ..SETTINGS };
+        let mut house = House::over(world, 1, &devices, settings);
+        house.helpers = Some(Random::new(seed));
+        let all = messages(400, &mut random);
+        run(&mut house, &all, &mut random, false);
+        left_to_a_helper(&mut house);
+    }
+}
+
+/// Closes the sender while a message is left to a helper: the message arrives.
+fn left_to_a_helper(house: &mut House) {
+    let region = || Region::private(200_000);
+    let source = Arc::new(ok(Mr::new(&house.sender.connection().mr_device, region())));
+    let sink = Arc::new(ok(Mr::new(&house.receiver.connection().mr_device, region())));
+    let number = house.numbers.add(Box::new(())).unwrap();
+    let now = house.world.now();
+    let buffers = [(0, 100_000), (100_000, 10)].map(|(offset, bytes)| Buffer {
+        mr: Some((number, Arc::clone(&sink))),
+        offset,
+        bytes,
+        tag: 9,
+    });
+    let received = ok(house.receiver.irecv(now, &buffers)).unwrap();
+    let until = now + PATIENCE;
+    assert!(ok(house.sender.isend(now, Some(Arc::clone(&source)), 0, 100_000, 9)).is_some());
+    let mut was_reading = false;
+    while house.sender.is_reading() || !was_reading {
+        was_reading |= house.sender.is_reading();
+        ok(house.sender.pump(house.world.now()));
+        ok(house.receiver.pump(house.world.now()));
+        house.world.step();
+        assert!(house.world.now() < until);
+    }
+    let now = house.world.now();
+    assert!(now < house.sender.helped_until());
+    house.sender.help(&|| now);
+    assert!(ok(house.sender.isend(now, Some(source), 100_000, 10, 9)).is_some());
+    house.sender.close(ccl_clock::now());
+    let got = loop {
+        let now = house.world.now();
+        ok(house.sender.pump(now));
+        if let Some(got) = ok(house.receiver.test(now, received)) {
+            break got;
+        }
+        house.world.step();
+        assert!(house.world.now() < until);
+    };
+    assert_eq!((got.0, &got.1[..2]), (2, &[100_000, 10][..]));
 }
 
 /// Tests that a request without progress fails with a report, even while others progress.
