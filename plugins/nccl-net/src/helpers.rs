@@ -62,15 +62,20 @@ impl Helpers {
     pub(crate) fn start(&'static self, help: fn() -> bool) {
         lock(&self.threads).get_or_insert_with(|| {
             self.stops.store(false, Ordering::SeqCst);
-            let start = |number| {
+            let mut started = Vec::with_capacity(self.count);
+            for number in 0..self.count {
                 let builder = std::thread::Builder::new().name(format!("ferroccl net {number}"));
-                builder.spawn(move || self.run(help))
-            };
-            let started: Result<Vec<_>, _> = (0..self.count).map(start).collect();
-            started.unwrap_or_else(|error| {
-                tracing::warn!("helper threads cannot be started: {error}; look at `ulimit -u`");
-                Vec::new()
-            })
+                match builder.spawn(move || self.run(help)) {
+                    Ok(thread) => started.push(thread),
+                    Err(error) => {
+                        tracing::warn!(
+                            "a helper thread cannot be started: {error}; see `ulimit -u`"
+                        );
+                        break;
+                    }
+                }
+            }
+            started
         });
     }
 
