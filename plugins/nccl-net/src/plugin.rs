@@ -15,11 +15,10 @@ use ccl_socket::{fork, socket};
 use nccl_net_abi::{Attributes, HANDLE_BYTES, HOST, LogLevel, Logger, NcclResult, SUBSYSTEM_INIT};
 
 use crate::comm::buffer::Buffer;
-use crate::comm::connection::Connection;
 use crate::comm::receiver::{Receiver, Sizes};
 use crate::comm::sender::Sender;
 use crate::comm::wire::{GROUP_MAX, SLOTS_MAX};
-use crate::comm::{Settings, TRANSFER_BYTES_MAX};
+use crate::comm::{Communicator, Settings, TRANSFER_BYTES_MAX};
 use crate::context::{Context, Known};
 use crate::device::{self, Devices, shorten};
 use crate::error::NetError;
@@ -274,27 +273,7 @@ impl Plugin {
     /// Polls communicators that no other thread holds or has polled lately, and drops old attempts.
     /// Returns whether any communicator has something to do.
     fn look(&self, now: Instant) -> bool {
-        let mut busy = false;
-        let mut is_late = |connection: &mut Connection, works: bool| {
-            busy |= works;
-            now.since(connection.pumped) >= if works { PUMP_AFTER } else { IDLE_EVERY }
-        };
-        self.senders.for_each_idle(|_, sender| {
-            let works = sender.has_work();
-            if is_late(sender.connection(), works)
-                && let Err(error) = sender.pump(now)
-            {
-                sender.connection().abort(&error.text);
-            }
-        });
-        self.receivers.for_each_idle(|_, receiver| {
-            let works = receiver.has_work();
-            if is_late(receiver.connection(), works)
-                && let Err(error) = receiver.pump(now)
-            {
-                receiver.connection().abort(&error.text);
-            }
-        });
+        let busy = poll_late(&self.senders, now) | poll_late(&self.receivers, now);
         let mut forgotten = Vec::new();
         self.attempts.for_each_idle(|id, attempt| {
             if attempt.is_forgotten(now) {
@@ -474,6 +453,21 @@ impl Plugin {
         listening.into_joining().for_each(|receiver| self.progress.close_receiver(receiver));
         Ok(())
     }
+}
+
+/// Polls the communicators that no other thread holds or has polled lately. Returns whether any has
+/// something to do.
+fn poll_late<T: Communicator>(table: &Table<T>, now: Instant) -> bool {
+    let mut busy = false;
+    table.for_each_idle(|_, comm| {
+        let works = comm.has_work();
+        busy |= works;
+        let pause = if works { PUMP_AFTER } else { IDLE_EVERY };
+        if now.since(comm.connection().pumped) >= pause {
+            comm.pump_or_abort(now);
+        }
+    });
+    busy
 }
 
 /// Polls communicators for a helper thread.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 
+use crate::comm::Communicator;
 use crate::comm::connection::Connection;
 use crate::comm::receiver::Receiver;
 use crate::comm::sender::Sender;

@@ -9,11 +9,11 @@ use ccl_core::transport::{
     Address, Connected, Connecting, Device, Listener, Secret, TransportError,
 };
 
-use crate::comm::Settings;
 use crate::comm::connection::ConnectionSettings;
 use crate::comm::receiver::Receiver;
 use crate::comm::sender::Sender;
 use crate::comm::wire::Note;
+use crate::comm::{Communicator, Settings};
 use crate::context::Context;
 use crate::device::NetDevice;
 use crate::error::NetError;
@@ -146,9 +146,7 @@ impl Listening {
         self.tell_of_strangers();
         for at in 0..self.joining.len() {
             let (until, name, receiver) = &mut self.joining[at];
-            if let Err(error) = receiver.pump(now) {
-                receiver.connection().abort(&error.text);
-            }
+            receiver.pump_or_abort(now);
             if receiver.is_ready() {
                 let connection = receiver.connection();
                 let how = connection.describe(&self.options.policy);

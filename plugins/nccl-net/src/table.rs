@@ -144,7 +144,7 @@ pub(crate) trait Helped {
     fn help(&mut self, clock: &dyn Fn() -> Instant);
 
     /// Returns the time until which helpers should poll.
-    fn helped_until(&self) -> Instant;
+    fn helped_until(&mut self) -> Instant;
 }
 
 /// Time for which helpers leave an object's lock to a caller that has not got it. NCCL's thread
@@ -369,7 +369,7 @@ mod tests {
             self.polls += 1;
         }
 
-        fn helped_until(&self) -> Instant {
+        fn helped_until(&mut self) -> Instant {
             self.until
         }
     }

@@ -35,6 +35,7 @@ use std::time::Duration;
 use ccl_core::time::Instant;
 
 use crate::error::NetError;
+use crate::table::Helped;
 use connection::Connection;
 use wire::{HEADER_BYTES, SLOTS_MAX};
 
@@ -101,9 +102,43 @@ impl Settings {
     }
 }
 
+/// A communicator of either direction, as the threads see it that poll it.
+pub(crate) trait Communicator {
+    fn connection(&mut self) -> &mut Connection;
+
+    /// Returns whether a request is open, or anything posted needs another poll.
+    fn has_work(&self) -> bool;
+
+    /// Makes progress without waiting.
+    fn pump(&mut self, now: Instant) -> Result<(), NetError>;
+
+    fn help_state(&mut self) -> &mut Help;
+
+    /// Makes progress without waiting; an error ends the connection.
+    fn pump_or_abort(&mut self, now: Instant) {
+        if let Err(error) = self.pump(now) {
+            self.connection().abort(&error.text);
+        }
+    }
+}
+
+impl<T: Communicator> Helped for T {
+    fn help(&mut self, clock: &dyn Fn() -> Instant) {
+        let now = clock();
+        if self.has_work() && self.help_state().is_due(now) {
+            self.pump_or_abort(now);
+            self.help_state().polled(now, clock());
+        }
+    }
+
+    fn helped_until(&mut self) -> Instant {
+        self.help_state().until
+    }
+}
+
 /// State of the help that helper threads give a communicator: they poll in place of its caller.
 #[derive(Clone, Copy, Debug)]
-struct Help {
+pub(crate) struct Help {
     /// Time until which helpers poll.
     until: Instant,
     /// End of the last poll by a helper.

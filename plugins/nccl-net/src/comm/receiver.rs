@@ -14,10 +14,10 @@ use super::wire::{
     GROUP_MAX, GROUPS, HEADER_BYTES, Header, Immediate, Note, RECORD_BYTES, Receive, Record,
     THROUGH_SLOTS,
 };
-use super::{Help, Settings, Wait};
+use super::{Communicator, Help, Settings, Wait};
 use crate::error::NetError;
 use crate::memory::Mr;
-use crate::table::{Helped, Id, RequestId};
+use crate::table::{Id, RequestId};
 
 /// Identifier of all puts except those of records, whose identifier is their index in the ring.
 const OTHER_ID: u64 = GROUPS as u64;
@@ -121,19 +121,46 @@ pub(crate) struct Receiver {
     help: Help,
 }
 
-impl Helped for Receiver {
-    fn help(&mut self, clock: &dyn Fn() -> Instant) {
-        let now = clock();
-        if self.has_work() && self.help.is_due(now) {
-            if let Err(error) = self.pump(now) {
-                self.connection.abort(&error.text);
-            }
-            self.help.polled(now, clock());
-        }
+impl Communicator for Receiver {
+    fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
     }
 
-    fn helped_until(&self) -> Instant {
-        self.help.until
+    fn has_work(&self) -> bool {
+        self.waiting != 0 || !self.connection.is_drained()
+    }
+
+    fn pump(&mut self, now: Instant) -> Result<(), NetError> {
+        self.connection.flush(now)?;
+        let events = self.connection.poll(now)?;
+        let mut result = Ok(());
+        for event in &events {
+            if result.is_ok() {
+                result = self.take(event);
+            }
+        }
+        if !events.is_empty() {
+            self.withheld_since = now;
+            result = result.and_then(|()| self.settle());
+        } else if self.has_freed(4) {
+            // The connection is idle.
+            self.send_credits();
+        }
+        self.connection.give_back(events);
+        let is_late = now.since(self.withheld_since) >= CTS_AFTER
+            || now.since(self.first_withheld) >= CTS_AT_LAST;
+        if self.withheld != 0 && is_late {
+            result = result.and_then(|()| self.send_withheld_cts());
+        }
+        if let Err(error) = result {
+            self.connection.abort(&error.text);
+        }
+        self.connection.flush(now)?;
+        Ok(())
+    }
+
+    fn help_state(&mut self) -> &mut Help {
+        &mut self.help
     }
 }
 
@@ -191,18 +218,9 @@ impl Receiver {
         })
     }
 
-    pub(crate) fn connection(&mut self) -> &mut Connection {
-        &mut self.connection
-    }
-
     /// Returns whether messages can be received.
     pub(crate) fn is_ready(&self) -> bool {
         self.ring.is_some() && self.is_peer_ready
-    }
-
-    /// Returns whether a receive waits, or anything posted needs another poll.
-    pub(crate) fn has_work(&self) -> bool {
-        self.waiting != 0 || !self.connection.is_drained()
     }
 
     /// Ends all receives whose CTS has not been sent. Messages without a receive are discarded from
@@ -324,36 +342,6 @@ impl Receiver {
             format!("a receive of up to {bytes} bytes with tags {tags:?} from")
         })?;
         Ok(None)
-    }
-
-    /// Makes progress without waiting.
-    pub(crate) fn pump(&mut self, now: Instant) -> Result<(), NetError> {
-        self.connection.flush(now)?;
-        let events = self.connection.poll(now)?;
-        let mut result = Ok(());
-        for event in &events {
-            if result.is_ok() {
-                result = self.take(event);
-            }
-        }
-        if !events.is_empty() {
-            self.withheld_since = now;
-            result = result.and_then(|()| self.settle());
-        } else if self.has_freed(4) {
-            // The connection is idle.
-            self.send_credits();
-        }
-        self.connection.give_back(events);
-        let is_late = now.since(self.withheld_since) >= CTS_AFTER
-            || now.since(self.first_withheld) >= CTS_AT_LAST;
-        if self.withheld != 0 && is_late {
-            result = result.and_then(|()| self.send_withheld_cts());
-        }
-        if let Err(error) = result {
-            self.connection.abort(&error.text);
-        }
-        self.connection.flush(now)?;
-        Ok(())
     }
 
     fn take(&mut self, event: &Event) -> Result<(), NetError> {

@@ -15,11 +15,11 @@ use super::wire::{
     GROUP_MAX, GROUPS, HEADER_BYTES, Header, Immediate, Note, RECORD_BYTES, Receive, Record,
     SLOTS_MAX, THROUGH_SLOTS,
 };
-use super::{Help, Settings, Wait};
+use super::{Communicator, Help, Settings, Wait};
 use crate::context::Context;
 use crate::error::NetError;
 use crate::memory::Mr;
-use crate::table::{Helped, RequestId};
+use crate::table::RequestId;
 
 /// Largest number of requests of one communicator: NCCL's limit times the buffers of a group.
 const REQUESTS: usize = 256;
@@ -133,19 +133,32 @@ pub(crate) struct Sender {
     has_new: bool,
 }
 
-impl Helped for Sender {
-    fn help(&mut self, clock: &dyn Fn() -> Instant) {
-        let now = clock();
-        if self.has_work() && self.help.is_due(now) {
-            if let Err(error) = self.pump(now) {
-                self.connection.abort(&error.text);
-            }
-            self.help.polled(now, clock());
-        }
+impl Communicator for Sender {
+    fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
     }
 
-    fn helped_until(&self) -> Instant {
-        self.help.until
+    fn has_work(&self) -> bool {
+        self.vacant.len() < REQUESTS || !self.connection.is_drained()
+    }
+
+    fn pump(&mut self, now: Instant) -> Result<(), NetError> {
+        self.connection.flush(now)?;
+        let events = self.connection.poll(now)?;
+        for event in &events {
+            self.take(event);
+        }
+        let any = !events.is_empty() | std::mem::take(&mut self.has_new);
+        self.connection.give_back(events);
+        if any {
+            self.advance();
+            self.connection.flush(now)?;
+        }
+        Ok(())
+    }
+
+    fn help_state(&mut self) -> &mut Help {
+        &mut self.help
     }
 }
 
@@ -202,18 +215,9 @@ impl Sender {
         })
     }
 
-    pub(crate) fn connection(&mut self) -> &mut Connection {
-        &mut self.connection
-    }
-
     /// Returns whether messages can be sent.
     pub(crate) fn is_ready(&self) -> bool {
         self.slots.is_some() && self.is_peer_ready
-    }
-
-    /// Returns whether a request is open, or anything posted needs another poll.
-    pub(crate) fn has_work(&self) -> bool {
-        self.vacant.len() < REQUESTS || !self.connection.is_drained()
     }
 
     /// Returns whether puts still read the caller's memory.
@@ -363,22 +367,6 @@ impl Sender {
             return Ok(());
         }
         Err(NetError::argument("the request is already done, or isend never returned it"))
-    }
-
-    /// Makes progress without waiting.
-    pub(crate) fn pump(&mut self, now: Instant) -> Result<(), NetError> {
-        self.connection.flush(now)?;
-        let events = self.connection.poll(now)?;
-        for event in &events {
-            self.take(event);
-        }
-        let any = !events.is_empty() | std::mem::take(&mut self.has_new);
-        self.connection.give_back(events);
-        if any {
-            self.advance();
-            self.connection.flush(now)?;
-        }
-        Ok(())
     }
 
     fn take(&mut self, event: &Event) {

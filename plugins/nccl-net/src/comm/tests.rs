@@ -10,11 +10,11 @@ use ccl_memory::Region;
 use ccl_transport_multirail::{RailsDevice, shorten};
 use ccl_transport_sim::{Conditions, Random, World};
 
-use super::Settings;
 use super::buffer::Buffer;
 use super::connection::ConnectionSettings;
 use super::receiver::Receiver;
 use super::sender::Sender;
+use super::{Communicator, Settings};
 use crate::context::Context;
 use crate::error::NetError;
 use crate::memory::Mr;
