@@ -138,7 +138,7 @@ impl fmt::Debug for Secret {
 pub struct Address(pub Vec<u8>);
 
 /// Key of memory that is registered with a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct MrKey(pub u64);
 
 /// Key by which a peer reaches memory that is shared with it ([`Lane::share`]), in the transport's
@@ -147,7 +147,7 @@ pub struct MrKey(pub u64);
 pub struct RemoteKey(pub Vec<u8>);
 
 /// A peer's memory as one lane knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RemoteMr(pub u64);
 
 /// The greatest immediate: a transport may need the other four bits to count the parts of a put.
@@ -175,7 +175,7 @@ pub fn check_note(bytes: &[u8]) -> Result<(), TransportError> {
 }
 
 /// A connection of one lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct EndpointId(pub u32);
 
 impl EndpointId {
@@ -521,7 +521,7 @@ pub struct RailState {
 }
 
 /// Bytes of registered memory of this side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalSlice {
     /// Key of the registration.
     pub key: MrKey,
@@ -532,7 +532,7 @@ pub struct LocalSlice {
 }
 
 /// Request to a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkRequest {
     /// Put of local bytes into the peer's memory. All bytes are there before the peer sees the
     /// immediate. Without an immediate, the peer sees nothing but the bytes.
@@ -559,7 +559,7 @@ pub enum WorkRequest {
 }
 
 /// Event on a lane.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// The local memory of a request may be used again.
     Done {

@@ -6,12 +6,13 @@ use super::source::Source;
 
 /// Prefixes of the paths of files that may read environment variables. Examples are the
 /// configuration, and the code that joins from a launcher's variables.
-const ENVIRONMENT_READERS: [&str; 6] = [
+const ENVIRONMENT_READERS: [&str; 7] = [
     "ccl-core/src/config",
     "src/launch",
     "plugins/nccl-net/src/config.rs",
     "testing/reference-plugin/src/config.rs",
     "testing/harness",
+    "testing/remote-device",
     "xtask/",
 ];
 
