@@ -1,8 +1,8 @@
 //! Agreement after a failure. The lowest living rank coordinates: it asks all living ranks how far
 //! they are, and they promise to go no further and to heed no lower coordinator. Then the
 //! coordinator proposes a verdict and, once all living ranks have accepted, announces it. If the
-//! coordinator dies, the next rank does the same. It proposes the verdict that ranks accepted from
-//! the highest earlier coordinator, if there is one.
+//! coordinator dies, the next rank coordinates. If ranks have already accepted verdicts, the new
+//! coordinator proposes the latest of them: that of the highest earlier coordinator.
 //!
 //! Nothing here happens before a failure is known.
 
@@ -24,7 +24,7 @@ pub(super) enum Action {
     Flood(Message, Option<ConnectionId>),
     /// Message to one neighbour.
     Send(ConnectionId, Message),
-    /// Verdict to learn: a fact like others, known through this neighbour.
+    /// Verdict that this rank learns from a neighbour, as it learns facts.
     Learn(Verdict, Option<ConnectionId>),
     /// Failure that ends the communicator.
     Fail(Failure),

@@ -41,7 +41,7 @@ pub enum LineError {
     #[error("there is no time behind the `:`")]
     NoTime,
     /// A point with two times of one algorithm.
-    #[error("an algorithm has two times; keep one of each")]
+    #[error("an algorithm appears twice; keep one time for each algorithm")]
     TwoTimes,
     /// A point that repeats an earlier line.
     #[error("an earlier line has the same collective, ranks, hosts and bytes; keep one")]
@@ -50,7 +50,9 @@ pub enum LineError {
     #[error("{0} is set before; keep one line")]
     SetBefore(&'static str),
     /// A setting that a table cannot have.
-    #[error("a table cannot have the setting {text:?}; a table may set these, to a value: {known}")]
+    #[error(
+        "a table cannot have the setting {text:?}; use NAME=VALUE with one of these names: {known}"
+    )]
     NotSettable {
         /// Text of the setting.
         text: String,

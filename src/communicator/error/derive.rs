@@ -7,8 +7,8 @@ use ccl_core::types::Rank;
 /// Every variant but [`DeriveError::Exhausted`] is [harmless](super::Error::is_harmless): the rank
 /// refuses the call before it sends anything, or the ranks of the new communicator learn of the
 /// problem in an exchange and do not begin to connect. The existing communicator is unchanged.
-/// Failures while the ranks of the new communicator connect are other errors;
-/// [`Error::Unmade`](super::Error::Unmade) holds those of `shrink` and `grow`.
+/// A rank of the new communicator that cannot connect is another error; for `shrink` and `grow` it
+/// is within [`Error::Unmade`](super::Error::Unmade).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeriveError {
@@ -30,7 +30,7 @@ pub enum DeriveError {
         leader: Rank,
     },
     /// A rank that got no communicator from a split in which all ranks have the same color.
-    #[error("a rank got no part in a split of all; this is a defect of ferroccl, please report it")]
+    #[error("split: a rank got no communicator; this is a defect of ferroccl, please report it")]
     NoPart,
     /// A second `shrink` of a communicator.
     #[error("shrink: it was done already; go on with the communicator that came of it")]
@@ -41,8 +41,8 @@ pub enum DeriveError {
          call split()"
     )]
     NothingFailed,
-    /// A `shrink` that lost ranks in as many attempts as there are ranks. This rank's communicator
-    /// had failed before and stays so.
+    /// A `shrink` whose every attempt lost another rank; there is one attempt per rank. This rank's
+    /// communicator had failed before and stays so.
     #[error("shrink: every attempt lost another rank; start the job again")]
     Exhausted,
     /// An invitation of nobody.

@@ -81,9 +81,12 @@ fn two_places(fixture: &dyn Fixture) -> Outcome {
         pair.post(fixture, 0, &[work])?;
         arrives(fixture, &mut pair, id as u32, HEAD + bytes)?;
         let seen = bytes_of(&pair.ends[1].inbox)?;
-        ensure!(seen[..HEAD] == text[..HEAD], "{bytes} bytes: the first place's are wrong");
-        ensure!(seen[HEAD..HEAD + bytes] == text[at..], "{bytes} bytes: the second place's");
-        ensure!(seen[HEAD + bytes] == UNTOUCHED, "{bytes} bytes: more than that");
+        ensure!(seen[..HEAD] == text[..HEAD], "{bytes} bytes: those of the first range are wrong");
+        ensure!(
+            seen[HEAD..HEAD + bytes] == text[at..],
+            "{bytes} bytes: those of the second range are wrong"
+        );
+        ensure!(seen[HEAD + bytes] == UNTOUCHED, "{bytes} bytes: more were written");
     }
     let beyond = put(&pair.ends[0], 2 * most - 3, 4, 9);
     let posted = pair.ends[0].lane.post(fixture.now(), &[beyond]);
@@ -158,9 +161,15 @@ fn redirected(fixture: &dyn Fixture) -> Outcome {
         pair.post(fixture, 0, &work)?;
         arrives(fixture, &mut pair, id, HEAD + bytes)?;
         let (there, here) = (bytes_of(&pair.ends[1].source)?, bytes_of(&pair.ends[1].inbox)?);
-        ensure!(there[33..33 + bytes] == text[at..], "{bytes} bytes: wrong elsewhere");
+        ensure!(
+            there[33..33 + bytes] == text[at..],
+            "{bytes} bytes: the redirected ones are wrong"
+        );
         let around = there[..33].iter().chain(&there[33 + bytes..]).chain(&here[HEAD..]);
-        ensure!(around.into_iter().all(|byte| *byte == UNTOUCHED), "{bytes} bytes: not only there");
+        ensure!(
+            around.into_iter().all(|byte| *byte == UNTOUCHED),
+            "{bytes} bytes: some went astray"
+        );
         ensure!(here[..HEAD] == text[..HEAD], "{bytes} bytes: the head is wrong");
         // The redirection applies to one put only.
         let work = [put(&pair.ends[0], at, bytes, id + 1)];
@@ -200,11 +209,11 @@ fn taken_back(fixture: &dyn Fixture) -> Outcome {
         }
         let to = &mut pair.ends[1];
         if !to.arrived(to.endpoint).is_empty() {
-            to.lane.redirect(peer, from, None).map_err(failed("taking back what is over"))?;
+            to.lane.redirect(peer, from, None).map_err(failed("cancelling after the put"))?;
             arrives(fixture, &mut pair, polls, HEAD + bytes)?;
             continue;
         }
-        to.lane.redirect(peer, from, None).map_err(failed("taking back"))?;
+        to.lane.redirect(peer, from, None).map_err(failed("cancelling"))?;
         to.source.write(0, &clean).map_err(failed("writing"))?;
         arrives(fixture, &mut pair, polls, HEAD + bytes)?;
         let (there, here) = (bytes_of(&pair.ends[1].source)?, bytes_of(&pair.ends[1].inbox)?);

@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub type Case = (&'static str, fn() -> Result<(), Error>);
 
 /// Runs one rank in a process that [`Processes`] started; returns at once in any other process.
-#[expect(clippy::exit, reason = "it stands for a program, whose status is not that of a test")]
+#[expect(clippy::exit, reason = "the process is a rank, not a test, and ends as a program does")]
 pub fn rank(cases: &[&[Case]]) {
     let Ok(name) = std::env::var(CASE) else { return };
     let mut cases = cases.iter().copied().flatten();
@@ -174,7 +174,10 @@ impl Processes {
         let processes = std::mem::take(&mut self.0).into_iter().zip(statuses);
         let ended = processes.map(|(process, status)| {
             while !process.readers.iter().all(JoinHandle::is_finished) {
-                assert!(Instant::now() < deadline, "a process that it left behind has its output");
+                assert!(
+                    Instant::now() < deadline,
+                    "a process that a rank left behind holds the rank's output open"
+                );
                 thread::sleep(PAUSE);
             }
             let output = String::from_utf8_lossy(&process.output.lock().unwrap()).into_owned();

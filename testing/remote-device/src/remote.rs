@@ -1,4 +1,4 @@
-//! The process of the test: a device whose calls are made by the other process.
+//! The test's side: a device that hands its calls to the process that serves.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -173,8 +173,9 @@ fn copy_changes(from: &Region, to: &Region, common: &mut Vec<u8>) {
 
 /// A device of another process.
 ///
-/// Memory that is [registered](Device::register), and not [allocated](Device::allocate), is copied:
-/// its changes by this process when puts are posted, and those by puts when one has arrived.
+/// Memory that is [registered](Device::register), and not [allocated](Device::allocate), has a copy
+/// in shared memory. What this process has changed is copied there when puts are posted; what puts
+/// have changed is copied back when one has arrived.
 #[derive(Clone, Debug)]
 pub struct RemoteDevice(Arc<Shared>);
 
@@ -302,7 +303,8 @@ impl Drop for RemoteConnecting {
     }
 }
 
-/// Connection that the other process holds; its number is taken when a lane attaches it.
+/// Connection that the other process holds. The number is none once a lane has attached the
+/// connection.
 #[derive(Debug)]
 struct RemoteConnected {
     device: RemoteDevice,

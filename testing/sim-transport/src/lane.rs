@@ -57,8 +57,8 @@ impl State {
         found.ok_or(TransportError::UnknownEndpoint(at))
     }
 
-    /// Returns the share that a peer's key names, if its memory is on the other side of this
-    /// connection.
+    /// Returns the share with the number of a peer's key, if the memory of that share is on the
+    /// other side of this connection.
     fn share_of(&self, link: usize, side: usize, number: u64) -> Option<&Share> {
         let share = usize::try_from(number).ok().and_then(|index| self.shares.get(index));
         share.filter(|share| share.link == link && share.side == 1 - side)
@@ -110,7 +110,7 @@ impl State {
             true => Ok(()),
             false => Err(TransportError::Unsupported {
                 what: "relocate or redirect puts",
-                reason: "puts of this network read and write where they said first",
+                reason: "a put of this network keeps the locations with which it was posted",
             }),
         }
     }

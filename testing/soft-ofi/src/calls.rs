@@ -236,7 +236,7 @@ unsafe extern "C" fn read_event(
 unsafe extern "C" fn trywait(_fabric: *mut fid_fabric, list: *mut *mut fid, count: c_int) -> c_int {
     let mut network = lock();
     for at in 0..count as usize {
-        // SAFETY: the list has so many queues.
+        // SAFETY: the list has this number of queues.
         let queue = unsafe { list.wrapping_add(at).read() };
         // SAFETY: they are open.
         let queue = unsafe { id_of(queue) };
@@ -443,7 +443,7 @@ unsafe extern "C" fn read(queue: *mut fid_cq, into: *mut c_void, count: size_t) 
             buf: null_mut(),
             data: completion.data,
         };
-        // SAFETY: the caller has room for so many.
+        // SAFETY: the caller has room for this number.
         unsafe { into.cast::<fi_cq_data_entry>().wrapping_add(taken).write(entry) };
         taken += 1;
     }
@@ -485,7 +485,7 @@ unsafe extern "C" fn describe(
     _text: *mut c_char,
     _bytes: size_t,
 ) -> *const c_char {
-    c"the software provider was told to".as_ptr()
+    c"the software provider was told to fail".as_ptr()
 }
 
 unsafe extern "C" fn av_open(
@@ -526,7 +526,7 @@ unsafe extern "C" fn insert(
     let mut inserted = 0;
     for at in 0..count {
         let address = addresses.cast::<[u8; ADDRESS_BYTES]>().wrapping_add(at);
-        // SAFETY: the caller has so many addresses.
+        // SAFETY: the caller has this number of addresses.
         let address = unsafe { address.read_unaligned() };
         let (head, rest) = address.split_at(ADDRESS_HEAD.len());
         let known = (head == ADDRESS_HEAD).then(|| rest.first_chunk().copied()).flatten();
@@ -535,7 +535,7 @@ unsafe extern "C" fn insert(
             vector.len() as u64 - 1
         });
         inserted += c_int::from(number.is_some());
-        // SAFETY: the caller has room for so many numbers.
+        // SAFETY: the caller has room for all numbers.
         unsafe { numbers.wrapping_add(at).write(number.unwrap_or(FI_ADDR_UNSPEC)) };
     }
     inserted

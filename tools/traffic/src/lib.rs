@@ -151,7 +151,7 @@ mod tests {
         // 2 (n - 1) / n of the buffer.
         let expected = (0..4).map(|rank| ((rank, (rank + 1) % 4), 3_840)).collect();
         assert_eq!(bytes, expected);
-        // Parts begin at cache lines, as in a real call: 96, 112, 96 and 96 of 400.
+        // Parts begin at cache lines, as in a real call: 400 elements are 96, 112, 96 and 96.
         let odd = Sent { count: 400, ..sent }.by_all().unwrap();
         assert_eq!(odd.values().sum::<u64>(), 2 * 3 * 1_600);
         assert!(odd.values().all(|bytes| bytes % 64 == 0));

@@ -61,8 +61,8 @@ impl Drop for Mapping {
     }
 }
 
-/// Allocates `bytes` bytes of zeroed memory and commits all pages: neither shrinking nor a full
-/// memory limit can take them away later.
+/// Allocates `bytes` bytes of zeroed memory and commits all pages, so that a later use never lacks
+/// memory. Nobody can make the memory smaller.
 pub(crate) fn allocate(bytes: usize) -> Result<Segment, TransportError> {
     allocate_as("ferroccl", bytes)
 }

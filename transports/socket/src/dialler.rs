@@ -68,7 +68,7 @@ impl Dialler {
     ///
     /// # Errors
     ///
-    /// When the gate refuses, or no address is left.
+    /// When the listener refuses, or no address is left.
     pub fn poll(
         &mut self,
         now: Instant,
@@ -178,8 +178,8 @@ impl Dialler {
         TransportError::Lost {
             peer: format!("TCP listener {}", self.location.text()),
             reason: format!(
-                "none of its addresses answers: {}; choose interfaces that reach it with \
-                 FERROCCL_SOCKET_IFNAME on its side, and look for a firewall",
+                "none of its addresses answers: {}; set FERROCCL_SOCKET_IFNAME on that \
+                 host to interfaces that this host reaches, and look for a firewall",
                 self.failures.join("; ")
             ),
         }

@@ -12,19 +12,20 @@
 //!
 //! Every stripe, and every stripe that replaces a broken one, has a TLS session of its own. A
 //! record that was changed on the way breaks the connection, and its bytes are sent again. TLS
-//! costs CPU time per byte: bytes are encrypted, decrypted, and copied once or twice more than the
-//! kernel does anyway. It also takes 64 KiB of memory per socket, up to 256 KiB that wait for the
-//! socket, and a few allocations per message. Compare `all_reduce_perf` with `FERROCCL_TLS=1` and
-//! with `0` to measure the cost. Without TLS, the only cost is one comparison per system call.
+//! costs CPU time per byte: for encryption, for decryption, and for one or two copies more than the
+//! kernel's own. Memory per socket is 64 KiB, and up to 256 KiB more for data that waits; each
+//! message takes a few allocations. Compare `all_reduce_perf` with `FERROCCL_TLS=1` and with `0` to
+//! measure the cost. Without TLS, the only cost is one comparison per system call.
 //!
 //! # Broken connections
 //!
 //! A put is done when the peer has acknowledged its frame (unless [`Options::done_when_written`]);
 //! until then its bytes stay in the sender's memory. When a connection breaks and the peer lives,
 //! the side that had connected connects again. Both sides report how many frames they have
-//! received, and lost frames are sent again: nothing is lost, and no put is written again after it
-//! was reported. A peer at whose address nobody listens is gone at once; one that cannot be reached
-//! for [`Options::resume_within`], or does not answer for [`Options::silent_within`], is gone too.
+//! received, and lost frames are sent again: nothing is lost, and no put is written again after the
+//! receiver has reported its arrival. A peer at whose address nobody listens is gone at once; one
+//! that cannot be reached for [`Options::resume_within`], or does not answer for
+//! [`Options::silent_within`], is gone too.
 
 mod device;
 #[cfg(test)]
@@ -71,15 +72,15 @@ pub struct Options {
     pub interfaces: String,
     /// Connections per pair of ranks, at least 1.
     pub sockets: u32,
-    /// Longest time after a break for which the peer cannot be reached before it counts as gone.
+    /// Time after a break from which a peer counts as gone if no address of it can be reached.
     pub resume_within: Duration,
     /// Longest time after a break that a reachable peer may take to answer, or to dial if that is
     /// its part, before it counts as gone.
     pub silent_within: Duration,
     /// True if TLS 1.3 encrypts all frames; alike on all ranks. Needs the feature `tls`.
     pub tls: bool,
-    /// Congestion control by the kernel's name. Empty leaves the kernel's choice, but takes `reno`
-    /// where that is `bbr`, whose pacing delays the bursts of collectives.
+    /// Congestion control, by its name in the kernel. Empty leaves the kernel's choice, but takes
+    /// `reno` where that is `bbr`, whose pacing delays the bursts of collectives.
     pub congestion: String,
     /// True if a put is done when the kernel has its bytes, instead of when the peer has them. The
     /// memory is then given back sooner, and a break that loses some of these bytes is not mended.

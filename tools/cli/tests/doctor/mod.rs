@@ -1,4 +1,4 @@
-//! `ferroccl doctor`, on planted machines with one fault each, and on this one.
+//! `ferroccl doctor`, on imitated machines with one fault each, and on the machine of the test.
 
 mod machine;
 mod ofi;
@@ -460,7 +460,7 @@ fn a_healthy_machine_has_nothing_to_report() {
     let (status, found) = examine(&Machine::healthy(), &[]);
     assert_eq!(status, 0, "{found:?}");
     let others: Vec<_> = found.iter().filter(|[_, verdict, ..]| verdict != "ok").collect();
-    // Files have no routes, so `bootstrap` reports unknown.
+    // An imitated machine is a tree of files without routes, so `bootstrap` reports unknown.
     assert!(others.len() == 1 && others[0][0] == "bootstrap", "{others:?}");
     let mut checks: Vec<&str> = found.iter().map(|[check, ..]| check.as_str()).collect();
     checks.sort_unstable();
@@ -496,7 +496,7 @@ fn each_planted_fault_is_found_and_nothing_else() {
 
 #[test]
 fn every_check_has_a_planted_fault() {
-    // Files have no routes and peers: other tests check those on this machine.
+    // An imitated machine has no routes and peers: other tests check those on this machine.
     let missing = CHECKS.iter().map(|check| check.name).filter(|name| {
         PLANTS.iter().all(|plant| plant.check != *name) && !["bootstrap", "peer"].contains(name)
     });
@@ -545,7 +545,7 @@ fn settings_that_do_harm_are_told_from_others() {
     assert!(quiet(&machine));
     machine.link("sys/bus/pci/devices/0000:14:00.0", NIC);
     assert!(!quiet(&machine));
-    // ACS that only checks the sender redirects nothing.
+    // An ACS setting by which switches only check the sender does not redirect packets.
     let machine = Machine::healthy();
     machine.write("sys/bus/pci/devices/0000:12:00.0/config", configuration(1));
     assert_eq!(examine(&machine, &[]).0, 0);

@@ -40,8 +40,8 @@ pub(super) fn affinity(host: &Host) -> Vec<Finding> {
     let mut found = Vec::new();
     if allowed.len() == 1 && online > 1 {
         let evidence = format!("it may use processor {list} alone, of {online}");
-        let remedy = "a rank has threads beside its own (torch, NCCL, a control thread): give it \
-                      several; ranks that share one processor hold each other up";
+        let remedy = "a rank has further threads (torch, NCCL, a control thread): give it several \
+                      processors; ranks that share one processor hold each other up";
         found.push(Finding::advice("this process", evidence, remedy));
     }
     let own = node_of(&allowed, nodes.iter().cloned());
@@ -80,7 +80,7 @@ fn near(host: &Host, own: Option<u32>, list: &str) -> Finding {
     match own {
         _ if devices.is_empty() => Finding::ok(subject, "there is no device to be near to"),
         _ if known.is_empty() => {
-            let evidence = format!("the firmware does not say of which NUMA node {names} are");
+            let evidence = format!("the firmware does not name the NUMA node of {names}");
             let remedy = "look whether the BIOS has an option for it (NPS, SNC), or ask the \
                           provider; virtual machines often hide it";
             Finding::unknown(subject, evidence, remedy)
@@ -122,8 +122,8 @@ fn named(host: &Host, asked: &str) -> Option<Device> {
     Device::at(host, &address)
 }
 
-/// Checks whether the kernel migrates pages between nodes: registered pages stay, and the others
-/// are scanned again and again.
+/// Checks whether the kernel migrates pages between nodes. That scans all pages again and again,
+/// and registered ones stay anyway.
 pub(super) fn balancing(host: &Host) -> Vec<Finding> {
     let file = "/proc/sys/kernel/numa_balancing";
     let several = nodes(host).len() > 1;

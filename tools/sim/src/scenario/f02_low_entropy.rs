@@ -12,8 +12,8 @@ use crate::streams::RunParams;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f2",
-    title: "max-to-mean ratio where each NIC of a rack sends to one other",
-    source: "training traffic is of low entropy, and spread much less evenly than 1,000 flows \
+    title: "max-to-mean ratio where each NIC of a rack sends to one NIC of another rack",
+    source: "training traffic has few flows, which spread much less evenly than 1,000 flows would \
              (§5.2.1, Table 2; recomputed as balls in bins for 16 NICs on 16 uplinks: 3.05, 1.97, \
              1.47, 1.32 with 1, 4, 16, 32 queue pairs)",
     parameters: &[
@@ -54,7 +54,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     }
     let single = RunParams::at_once(1);
     let mut alone = Vec::new();
-    // More queue pairs change nothing if the hash leaves them out.
+    // More queue pairs change nothing if the hash ignores their numbers.
     let mut ratios = Vec::new();
     for seed in setting.trials() {
         let outcome = run_streams(&network, Scheme::Ecmp, &streams, RunParams::at_once(16), seed)?;

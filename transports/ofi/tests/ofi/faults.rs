@@ -64,7 +64,7 @@ fn a_put_that_fails_loses_the_link() {
             exchange(&mut sides, 1);
             provider.fail_next(fault);
             sides[0].put_bytes(7, BYTES);
-            lost_to_both(&mut sides, "the provider says: the software provider was told to");
+            lost_to_both(&mut sides, "the provider says: the software provider was told to fail");
             let is_done = sides[0].has(&Event::Done { id: 7 });
             assert!(!is_done, "{fault:?}: done, and failed");
         }

@@ -68,7 +68,7 @@ fn parts_of_a_message_are_equal_and_arrive_as_one() {
     assert!(come == pattern);
     assert_eq!(carried(&ends, 8), [(1, BYTES as u64 / 4); 4]);
     go_on(&mut ends, |[one, _]| one.events == [Event::Done { id: 7 }]);
-    // Fewer bytes than two chunks make one part; fewer than three chunks make two.
+    // A put of less than two chunks stays whole; one of less than three is cut in two.
     ends.iter_mut().for_each(|end| end.events.clear());
     let puts = [(64 << 10) + 1, (128 << 10) + 1].map(|bytes| ends[0].put(0, bytes, Some(1)));
     one_by_one(&mut ends, &puts);
@@ -141,7 +141,11 @@ fn short_puts_do_not_wait_behind_a_long_one_either() {
 #[test]
 fn no_more_are_under_way_than_the_rule_in_force_says() {
     let mut ends = joined(&options("bytes>=1M: qps=1 in_flight=1; qps=2 in_flight=3"));
-    assert_eq!(ends[0].device.caps().depth_max, 1024, "a rule's limit is not every call's");
+    assert_eq!(
+        ends[0].device.caps().depth_max,
+        1024,
+        "the limit of one rule does not apply to all calls"
+    );
     let puts: Vec<_> = (0..8).map(|at| ends[0].put(0, 4096, Some(at))).collect();
     one_by_one(&mut ends, &puts[..1]);
     let (endpoint, in_force) = (ends[0].endpoint, Striping { pairs: 2, ..Striping::default() });

@@ -16,7 +16,7 @@ use crate::workspace::{cargo, target_dir};
 use crate::{Outcome, process, report};
 
 const LATENCY_BYTES: u64 = 8;
-/// Sizes of all_reduce, and its program.
+/// Sizes of the measured all_reduce calls.
 const ALL_REDUCE_BYTES: [u64; 4] = [1 << 10, 64 << 10, 1 << 20, 64 << 20];
 const ALL_REDUCE: &str = "all_reduce_perf";
 pub(super) const SIZES: [u64; 3] = [64 << 10, 1 << 20, 16 << 20];

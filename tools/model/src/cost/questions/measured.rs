@@ -13,24 +13,24 @@ const WITHIN: Input = else_takes(needs("within", "e", Unit::Count), 370.0 / 450.
 const BETWEEN: Input = else_takes(needs("between", "e_node", Unit::Count), 43.0 / 50.0);
 const IN_NETWORK: Input = else_takes(needs("in-network", "g", Unit::Count), 1.3);
 
-const SWEPT: &str = "T = a + B / W, with a and W of the line that holds for the size; made from \
-                     6 of the source's sizes";
+const SWEPT: &str = "T = a + B / W, with values of a and W for each range of sizes; fitted to 6 \
+                     of the source's sizes";
 const ENGINEERING_ONLINE: &str = "engineering book, online in August 2026";
 
 pub(super) const QUESTIONS: &[Question] = &[
     Question {
         name: "a100_all_reduce",
         asks: "How long does NCCL's all_reduce take on eight A100, by its protocols?",
-        formula: "T = a + B / W, with a and W of the protocol that holds for the size; \
-                  calibrated with 6 of the 20 sizes of the source",
+        formula: "T = a + B / W, with values of a and W for each protocol; fitted to 6 of the \
+                  source's 20 sizes",
         source: ENGINEERING,
         inputs: &[BYTES],
         answer: |x| swept(&A100_ALL_REDUCE, x[0]),
     },
     Question {
         name: "h200_all_reduce",
-        asks: "How long does NCCL's all_reduce take on eight H200, whose switches reduce from 2 \
-               MiB on?",
+        asks: "How long does NCCL's all_reduce take on eight H200, whose switches do the reduction \
+               of 2 MiB and more?",
         formula: SWEPT,
         source: ENGINEERING_ONLINE,
         inputs: &[BYTES],
@@ -96,8 +96,8 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "nccl_latency",
-        asks: "What latency has NCCL's all_reduce of few bytes over NVLink nodes, by its own \
-               constants?",
+        asks: "What is the latency of a small all_reduce over NVLink nodes, by the constants in \
+               NCCL?",
         formula: "ring base + (2 (n - 1) - 2 (M - 1)) within + 2 (M - 1) net; trees base + 2 \
                   ((n / M - 1) within + log2(M) net)",
         source: "NCCL 2.30, tuning.cc",
