@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use ccl_core::encoding;
+use ccl_core::time::Instant;
 use ccl_core::transport::{
     Address, EndpointId, MrKey, RemoteKey, RemoteMr, Secret, TransportError, WorkRequest,
 };
@@ -19,8 +20,8 @@ pub(crate) const SECRET: Secret = Secret([0x3a; 32]);
 /// Longest wait for an answer. A lane that is dropped may wait for its peer for some seconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Call of a device. The answer is a `Result` of the type in the comment and a
-/// [`Failure`].
+/// Call of a device. The answer is a `Result` of the type in the comment and a [`Failure`]. Times
+/// are those of the host's clock, which both processes share.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Call {
     /// Maps memory of the calling process and registers it: [`MrKey`].
@@ -30,15 +31,15 @@ pub(crate) enum Call {
     /// The listener's number and address: `(usize, Address)`.
     Listen { secret: [u8; 32] },
     /// The connection's number and hello: `Option<(usize, Vec<u8>)>`.
-    PollListener(usize),
+    PollListener(usize, Instant),
     /// `u64`.
     Rejected(usize),
     /// `()`.
     DropListener(usize),
     /// The number of the connection in the making: `usize`.
-    Connect { address: Address, secret: [u8; 32], hello: Vec<u8>, within: Duration },
+    Connect { address: Address, secret: [u8; 32], hello: Vec<u8>, deadline: Instant },
     /// The connection's number and hello: `Option<(usize, Vec<u8>)>`.
-    PollConnecting(usize),
+    PollConnecting(usize, Instant),
     /// `()`.
     DropConnecting(usize),
     /// `()`.
@@ -60,15 +61,14 @@ pub(crate) enum LaneCall {
     Share(EndpointId, MrKey),
     Import(EndpointId, RemoteKey),
     Forget(EndpointId, RemoteMr),
-    Post(Vec<WorkRequest>),
+    Post(Instant, Vec<WorkRequest>),
     Note(EndpointId, Vec<u8>),
-    Poll,
+    Poll(Instant),
     Peek,
-    /// Time from now: `Option<Duration>`.
     PollTimeout,
     IsDrained,
     IsAcknowledged,
-    FlushAcknowledgements,
+    FlushAcknowledgements(Instant),
     Sleep(Duration),
     Drop,
 }

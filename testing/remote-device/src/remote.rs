@@ -245,8 +245,7 @@ impl Device for RemoteDevice {
         deadline: Instant,
     ) -> Result<Box<dyn Connecting>, TransportError> {
         let (address, hello) = (address.clone(), hello.to_vec());
-        let within = deadline.since(now());
-        let call = Call::Connect { address, secret: secret.0, hello, within };
+        let call = Call::Connect { address, secret: secret.0, hello, deadline };
         Ok(Box::new(RemoteConnecting { device: self.clone(), number: self.ask(&call)? }))
     }
 
@@ -268,8 +267,8 @@ impl Listener for RemoteListener {
         self.address.clone()
     }
 
-    fn poll(&mut self, _now: Instant) -> Result<Option<Connected>, TransportError> {
-        let found = self.device.ask(&Call::PollListener(self.number))?;
+    fn poll(&mut self, now: Instant) -> Result<Option<Connected>, TransportError> {
+        let found = self.device.ask(&Call::PollListener(self.number, now))?;
         Ok(self.device.connected(found))
     }
 
@@ -291,8 +290,8 @@ struct RemoteConnecting {
 }
 
 impl Connecting for RemoteConnecting {
-    fn poll(&mut self, _now: Instant) -> Result<Option<Connected>, TransportError> {
-        let found = self.device.ask(&Call::PollConnecting(self.number))?;
+    fn poll(&mut self, now: Instant) -> Result<Option<Connected>, TransportError> {
+        let found = self.device.ask(&Call::PollConnecting(self.number, now))?;
         Ok(self.device.connected(found))
     }
 }
@@ -376,17 +375,17 @@ impl Lane for RemoteLane {
         Err(TransportError::NotMapped { peer: "a peer of another process".to_owned() })
     }
 
-    fn post(&mut self, _now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {
+    fn post(&mut self, now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {
         self.device.copies().values_mut().for_each(Copied::send);
-        self.ask(LaneCall::Post(work.to_vec()))
+        self.ask(LaneCall::Post(now, work.to_vec()))
     }
 
     fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
         self.ask(LaneCall::Note(endpoint, bytes.to_vec()))
     }
 
-    fn poll(&mut self, _now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
-        let polled: Vec<Event> = match self.ask(LaneCall::Poll) {
+    fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
+        let polled: Vec<Event> = match self.ask(LaneCall::Poll(now)) {
             Err(_) if self.device.0.killed.load(Ordering::Relaxed) => return Ok(()),
             polled => polled?,
         };
@@ -402,8 +401,7 @@ impl Lane for RemoteLane {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let wait: Option<Duration> = self.ask(LaneCall::PollTimeout).unwrap_or_default();
-        wait.map(|wait| now() + wait)
+        self.ask(LaneCall::PollTimeout).unwrap_or_default()
     }
 
     fn is_drained(&self) -> bool {
@@ -414,8 +412,8 @@ impl Lane for RemoteLane {
         self.ask(LaneCall::IsAcknowledged).unwrap_or(true)
     }
 
-    fn flush_acknowledgements(&mut self, _now: Instant) {
-        self.tell(LaneCall::FlushAcknowledgements);
+    fn flush_acknowledgements(&mut self, now: Instant) {
+        self.tell(LaneCall::FlushAcknowledgements(now));
     }
 
     fn sleep(&mut self, longest: Duration) {

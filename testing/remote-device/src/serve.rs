@@ -85,8 +85,8 @@ impl Server {
                     (add(&mut self.listeners, listener), address)
                 }))
             }
-            Call::PollListener(number) => {
-                let polled = self.listeners[number].as_mut().unwrap().poll(now());
+            Call::PollListener(number, now) => {
+                let polled = self.listeners[number].as_mut().unwrap().poll(now);
                 answer(polled.map(|connected| self.keep(connected)))
             }
             Call::Rejected(number) => {
@@ -96,13 +96,12 @@ impl Server {
                 self.listeners[number] = None;
                 done()
             }
-            Call::Connect { address, secret, hello, within } => {
-                let deadline = now() + within;
+            Call::Connect { address, secret, hello, deadline } => {
                 let begun = self.device.connect(&address, &Secret(secret), &hello, deadline);
                 answer(begun.map(|connecting| add(&mut self.connecting, connecting)))
             }
-            Call::PollConnecting(number) => {
-                let polled = self.connecting[number].as_mut().unwrap().poll(now());
+            Call::PollConnecting(number, now) => {
+                let polled = self.connecting[number].as_mut().unwrap().poll(now);
                 answer(polled.map(|connected| self.keep(connected)))
             }
             Call::DropConnecting(number) => {
@@ -161,21 +160,18 @@ fn answer_of(lane: &mut dyn Lane, call: LaneCall) -> Vec<u8> {
             lane.forget(at, mr);
             done()
         }
-        LaneCall::Post(work) => answer(lane.post(now(), &work)),
+        LaneCall::Post(now, work) => answer(lane.post(now, &work)),
         LaneCall::Note(endpoint, bytes) => answer(lane.note(endpoint, &bytes)),
-        LaneCall::Poll => {
+        LaneCall::Poll(now) => {
             let mut events = Vec::new();
-            answer(lane.poll(now(), &mut events).map(|()| events))
+            answer(lane.poll(now, &mut events).map(|()| events))
         }
         LaneCall::Peek => answer(Ok(lane.peek())),
-        LaneCall::PollTimeout => {
-            let now = now();
-            answer(Ok(lane.poll_timeout().map(|at| at.since(now))))
-        }
+        LaneCall::PollTimeout => answer(Ok(lane.poll_timeout())),
         LaneCall::IsDrained => answer(Ok(lane.is_drained())),
         LaneCall::IsAcknowledged => answer(Ok(lane.is_acknowledged())),
-        LaneCall::FlushAcknowledgements => {
-            lane.flush_acknowledgements(now());
+        LaneCall::FlushAcknowledgements(now) => {
+            lane.flush_acknowledgements(now);
             done()
         }
         LaneCall::Sleep(longest) => {

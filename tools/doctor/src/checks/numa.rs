@@ -122,8 +122,8 @@ fn named(host: &Host, asked: &str) -> Option<Device> {
     Device::at(host, &address)
 }
 
-/// Checks whether the kernel migrates pages between nodes. That scans all pages again and again,
-/// and registered ones stay anyway.
+/// Checks whether the kernel migrates pages between nodes. For that, the kernel scans all pages
+/// again and again, although registered pages stay.
 pub(super) fn balancing(host: &Host) -> Vec<Finding> {
     let file = "/proc/sys/kernel/numa_balancing";
     let several = nodes(host).len() > 1;
