@@ -2,8 +2,8 @@
 //! processes of their own.
 //!
 //! The test starts a [`RemoteProcess`], which is this test binary again with one of its tests; that
-//! test calls [`serve`]. Calls travel over a TCP connection and are answered one at a time. Memory
-//! is shared memory of [`ccl_transport_shm`]: a device's bytes are seen in both processes at once.
+//! test calls [`serve()`]. Calls travel over a TCP connection and are answered one at a time.
+//! Memory is shared memory of [`ccl_transport_shm`]: both processes see its bytes at once.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::panic, clippy::unwrap_used, reason = "it serves tests, which fail with it")]
