@@ -12,8 +12,11 @@ use ccl_memory::Region;
 use ccl_remote_device::{RemoteProcess, serve};
 use ccl_transport_ofi::{OfiTransport, Options, providers};
 
-/// Two devices of this process.
-struct Ofi([Arc<dyn Device>; 2]);
+/// Two devices, and the process of the second one, unless that is this process.
+struct Ofi {
+    devices: [Arc<dyn Device>; 2],
+    other: Option<RemoteProcess>,
+}
 
 /// Opens a device of a provider that runs anywhere.
 fn open(provider: &str, options: &Options) -> Arc<dyn Device> {
@@ -26,13 +29,22 @@ fn open(provider: &str, options: &Options) -> Arc<dyn Device> {
 
 impl Ofi {
     fn new(provider: &str, options: &Options) -> Ofi {
-        Ofi([(), ()].map(|()| open(provider, options)))
+        Ofi { devices: [(), ()].map(|()| open(provider, options)), other: None }
+    }
+
+    /// Opens devices of the provider `shm` in two processes. In one, libfabric crashes at a put to
+    /// an endpoint that the process has closed and, in version 2.5, at long messages in both
+    /// directions.
+    fn shm() -> Ofi {
+        let own = open("shm", &Options::default());
+        let other = RemoteProcess::start("conformance::shm_of_the_other_process", own.caps());
+        Ofi { devices: [own, Arc::new(other.device())], other: Some(other) }
     }
 }
 
 impl Fixture for Ofi {
     fn device(&self, side: usize) -> Arc<dyn Device> {
-        Arc::clone(&self.0[side])
+        Arc::clone(&self.devices[side])
     }
 
     fn now(&self) -> Instant {
@@ -45,6 +57,18 @@ impl Fixture for Ofi {
 
     fn stranger(&self, address: &Address, bytes: &[u8]) -> bool {
         knock(first_location(address).unwrap(), bytes);
+        true
+    }
+
+    fn kill(&self, side: usize) -> bool {
+        let Some(other) = self.other.as_ref().filter(|_| side == 1) else { return false };
+        // Libfabric leaves the memory of a killed process behind, as `PID:UID:NUMBER`.
+        let of_process = format!("{}:", other.kill());
+        for entry in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&of_process) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
         true
     }
 }
@@ -65,53 +89,6 @@ const WITHDRAWN: &str = "what is on its way to memory that is given back goes no
 pub(crate) fn present() -> impl Iterator<Item = &'static str> {
     let all = providers().unwrap_or_default();
     ["tcp", "tcp;ofi_rxm"].into_iter().filter(move |name| all.iter().any(|one| one.name == *name))
-}
-
-/// A device of this process and one of another. Libfabric's provider `shm` needs them: with both
-/// sides in one process it crashes at a put to an endpoint that the process has closed and, in
-/// version 2.5, at long messages in both directions.
-struct Processes {
-    own: Arc<dyn Device>,
-    other: RemoteProcess,
-}
-
-impl Processes {
-    fn new() -> Processes {
-        let own = open("shm", &Options::default());
-        let other = RemoteProcess::start("conformance::shm_of_the_other_process", own.caps());
-        Processes { own, other }
-    }
-}
-
-impl Fixture for Processes {
-    fn device(&self, side: usize) -> Arc<dyn Device> {
-        match side {
-            0 => Arc::clone(&self.own),
-            _ => Arc::new(self.other.device()),
-        }
-    }
-
-    fn now(&self) -> Instant {
-        ccl_clock::now()
-    }
-
-    fn idle(&self) {
-        std::thread::sleep(Duration::from_micros(20));
-    }
-
-    fn kill(&self, side: usize) -> bool {
-        if side != 1 {
-            return false;
-        }
-        // Libfabric leaves the memory of a killed process behind, as `PID:UID:NUMBER`.
-        let of_process = format!("{}:", self.other.kill());
-        for entry in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
-            if entry.file_name().to_string_lossy().starts_with(&of_process) {
-                let _ = std::fs::remove_file(entry.path());
-            }
-        }
-        true
-    }
 }
 
 /// Returns whether libfabric has a provider; says so if it has not.
@@ -148,7 +125,7 @@ fn shm_between_processes_passes_the_suite() {
     if !has("shm") {
         return;
     }
-    let report = run(|| Box::new(Processes::new()));
+    let report = run(|| Box::new(Ofi::shm()));
     assert!(report.passed(), "{report}");
 }
 
