@@ -15,7 +15,7 @@ fn starts(counts: &[usize]) -> Vec<usize> {
 fn main() -> ExitCode {
     ferroccl::run(4, |communicator| {
         let (rank, ranks) = (communicator.rank() as usize, communicator.ranks() as usize);
-        // Rank r sends r + p + 1 tokens to rank p, and so receives as many from it.
+        // Rank r sends r + p + 1 tokens to rank p, and receives as many tokens from rank p.
         let counts = Vec::from_iter((0..ranks).map(|peer| rank + peer + 1));
         let (total, starts) = (counts.iter().sum(), starts(&counts));
         let blocks = Blocks { counts: &counts, starts: &starts };

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
                 break;
             }
             if number == 3 && communicator.rank() == 2 {
-                // Like a killed rank: it closes nothing and sends nothing.
+                // The rank dies as if killed: it closes nothing and sends nothing.
                 std::process::abort();
             }
         }

@@ -1,4 +1,4 @@
-//! Reads what the neighbours have written, without a message: the ranks of a host map each other's
+//! Reads the neighbours' data without a message: the ranks of a host map each other's
 //! memory. `cargo run --example symmetric_memory` starts four ranks on this machine.
 
 use std::process::ExitCode;

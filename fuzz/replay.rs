@@ -1,5 +1,5 @@
 //! Runs fuzz targets without a fuzzer, on the kept corpus and on seeded mutations of it. The tests
-//! of each crate with targets include this file.
+//! of each crate that has fuzz targets include this file.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The clock of the library. The clock is read here, not taken from a transport, and handed down to
-//! lanes, links and state machines.
+//! The clock of the library. The library reads this clock, never a transport's, and hands the time
+//! down to lanes, links and state machines.
 
 pub(crate) use ccl_clock::now;

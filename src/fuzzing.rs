@@ -1,5 +1,5 @@
-//! Fuzz targets of this crate, as in `ccl_core::fuzzing`: the launchers' protocols and their
-//! environment, and the recordings of other processes.
+//! Fuzz targets of this crate, as in `ccl_core::fuzzing`: the protocols and environments of
+//! launchers, and the recordings of other processes.
 
 pub use crate::launch::fuzzing::{environment, pmi, store};
 pub use crate::recorder::fuzzed as recording;

@@ -1,5 +1,5 @@
-//! Parts of the library that this project's own tools share with it. This module is not an
-//! interface: it changes whenever the tools need that.
+//! Internals of the library, for this project's own tools. This module is no public interface: it
+//! changes whenever the tools need a change.
 
 pub use crate::bootstrap::listen::own_hosts;
 pub use crate::bootstrap::resolve::resolve;
@@ -10,5 +10,5 @@ pub use crate::communicator::network::Measurement;
 pub use crate::communicator::setting;
 pub use crate::communicator::tuning::processor;
 
-/// The commit that the library was made from.
+/// The commit from which the library was built.
 pub const COMMIT: &str = env!("FERROCCL_COMMIT");

@@ -1,5 +1,5 @@
-//! The registry of transports. Adding one to the library takes a crate with a [`TransportKind`] and
-//! a line here; no other module chooses a transport by name. A program can [`add`] one of its own.
+//! The registry of transports. A new transport takes a crate with a [`TransportKind`] and a line
+//! here; no other module chooses a transport by name. A program can [`add`] its own transports.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -53,7 +53,7 @@ pub fn of_reach(reach: Reach) -> Vec<&'static TransportKind> {
     all
 }
 
-/// A name that `FERROCCL_TRANSPORT` cannot have.
+/// Error for a value of `FERROCCL_TRANSPORT` that names no transport.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("FERROCCL_TRANSPORT={name}: there is no such transport; use {known}")]
 pub struct UnknownTransport {
@@ -87,7 +87,7 @@ impl Choice {
         })
     }
 
-    /// Returns the transports that a configuration names; those of `auto` if it names none.
+    /// Returns the transports that a configuration names; those of `auto` if the name is unknown.
     pub fn of(config: &Config) -> Choice {
         let auto = || choices().first().map(|(_, auto)| *auto);
         let named = Choice::named(&config.transport).ok().or_else(auto);

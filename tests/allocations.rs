@@ -38,8 +38,8 @@ mod tests {
     /// Number of rounds, which must be equal on all ranks.
     const ROUNDS: u32 = 3;
 
-    /// Returns the number of allocations in 100 calls after a first one. The result is the minimum
-    /// of a few rounds, because a rank that waits for long on a busy machine runs the stall
+    /// Returns the number of allocations in 100 calls that follow a first call. The result is the
+    /// minimum of a few rounds: on a busy machine, a rank that waits for long runs the stall
     /// detector, which may allocate.
     fn count(
         c: &mut Communicator,

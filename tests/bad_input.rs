@@ -74,7 +74,7 @@ fn types_operators_and_collectives_that_differ_are_named() {
         0 => c.all_gather(&[1i32], &mut [0; 3]),
         _ => c.all_reduce_in_place(&mut [1i32], Reduction::Sum),
     });
-    // The second call of one rank is the first of another.
+    // `all_to_all` is the second call of rank 0 and the first call of rank 1.
     disagree(2, &["barrier #", "all_to_all #"], |c| {
         if c.rank() == 0 {
             c.barrier()?;
@@ -374,7 +374,8 @@ fn all_well(ended: &[Ended]) {
     }
 }
 
-/// Wraps the command of a rank in a shell that first runs a script, which may set limits or mount.
+/// Wraps the command of a rank in a shell that first runs a script. The script may set limits or
+/// mount file systems.
 pub(crate) fn within(command: &mut Command, shell: &[&str], script: &str) {
     let mut outer = Command::new(shell[0]);
     outer.args(&shell[1..]).args(["-c", &format!("{script}; exec \"$0\" \"$@\"")]);

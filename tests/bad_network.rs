@@ -78,7 +78,7 @@ fn interfaces_that_lead_nowhere() {
 #[test]
 fn a_rank_without_descriptors_or_memory() {
     for (limit, words, others) in [
-        // So few descriptors that the rank cannot send its error to the others.
+        // With so few descriptors, the rank cannot send its error to the others.
         ("ulimit -n 5", "ulimit -n", "no control connection with rank 1"),
         ("ulimit -n 8", "ulimit -n", "ulimit -n"),
         ("ulimit -v 600000", "FERROCCL_SLOT_BYTES", "FERROCCL_SLOT_BYTES"),

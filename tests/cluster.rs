@@ -20,7 +20,7 @@ pub(crate) const WORK: &str = "FERROCCL_TEST_WORK";
 pub(crate) const SECRET: &str = "00112233445566778899aabbccddeeff";
 const PORT: u16 = 7100;
 
-/// Runs every collective but barriers and send/recv, and checks the results.
+/// Runs every collective except barriers and send/recv, and checks the results.
 fn collectives() -> Result<(), Error> {
     let mut communicator = Communicator::from_environment()?;
     for collective in Collective::ALL {
@@ -143,7 +143,7 @@ fn a_sum_crosses_between_hosts_once() {
 #[test]
 fn an_interface_that_leads_nowhere_is_not_taken() {
     let Some(network) = Network::back_to_back() else { return };
-    network.lay_more();
+    network.add_interfaces();
     for interfaces in ["", "dead0,net0", "10.79.0.0/24,fast0", "^lo"] {
         let ended = job(
             &network,
@@ -164,7 +164,7 @@ fn an_interface_that_leads_nowhere_is_not_taken() {
 fn the_network_of_the_data_may_be_another_than_that_of_the_bootstrap() {
     const BYTES: u64 = 4 << 20;
     let Some(network) = Network::back_to_back() else { return };
-    network.lay_more();
+    network.add_interfaces();
     let ended = job(
         &network,
         1,

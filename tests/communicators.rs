@@ -5,7 +5,7 @@ use ccl_harness::{config, config_with, joining, ranks, ranks_with};
 use ferroccl::{Communicator, Reduction};
 use std::time::{Duration, Instant};
 
-/// Returns the `rank` that each member of `of` passes, in the order of their ranks in `of`.
+/// Returns the values of `rank` that the members of communicator `of` pass, in rank order.
 fn members(of: &mut Communicator, rank: u32) -> Vec<u32> {
     let mut all = vec![0; of.ranks() as usize];
     of.all_gather(&[rank], &mut all).unwrap();
@@ -139,7 +139,7 @@ fn memory_of_ranks_that_share_none_cannot_be_read() {
 #[test]
 fn memory_that_cannot_be_had_is_an_error_for_all_and_harms_nothing() {
     let errors = ranks(3, |c| {
-        // Larger than an address space, and larger than this machine's memory.
+        // The first length exceeds an address space; the next two exceed this machine's memory.
         let absurd = c.alloc::<u64>(usize::MAX / 4).unwrap_err().to_string();
         let large = c.alloc::<u8>(1 << 46).unwrap_err().to_string();
         let error = c.alloc::<u8>(1 << 46).unwrap_err();

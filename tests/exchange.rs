@@ -61,7 +61,7 @@ fn its_page_shows_what_it_says() {
     page_shows_what_it_says(include_str!("../docs/exchange.md"), 6);
 }
 
-/// Calls of running ranks are recorded, exported, read back and predicted, all of them with times.
+/// Calls of running ranks are recorded, exported, read back and predicted. Every call has a time.
 #[test]
 fn calls_of_running_ranks_become_a_prediction() {
     let dir = Dir::new("ranks");
@@ -160,8 +160,8 @@ fn traffic_of_running_ranks_is_counted() {
     let traffic = ccl_traffic::matrix::read(&matrix).unwrap();
     assert_eq!((traffic.ranks, traffic.intervals.len()), (3, 1));
     let whole = traffic.whole();
-    // Two blocks of 100 KiB in each call: warm-up, timed and checked calls, out of place and in
-    // place.
+    // Each rank sends two blocks of 100 KiB per call. There are warm-up, timed and checked calls,
+    // out of place and in place.
     let calls = 2.0 * f64::from(1 + 20 + 1);
     for rank in 0..3 {
         let sent = whole[&(rank, (rank + 1) % 3)] as f64 / (calls * 2.0 * 102_400.0);

@@ -1,5 +1,5 @@
-//! Ranks that are killed or stopped, leave, or never make a call. The other ranks end soon, each
-//! with an error that names the failed rank, and leave nothing behind.
+//! Ranks that are killed or stopped, that leave, or that never make a call. The other ranks end
+//! soon, each with an error that names the failed rank, and leave nothing behind.
 
 use ccl_harness::processes::{Case, Ended, Processes, arguments, command, say, was_killed};
 use ccl_harness::stretched;
@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 pub(crate) const CASES: &[Case] = &[("work", work), ("launched", launched), ("forks", forks)];
 
-/// Variable with the collective and the bytes of the calls of [`work`]; `TURNS` has the number of
-/// calls (endless if unset).
+/// Variable with the collective of [`work`] and its buffer length in bytes. `TURNS` has the number
+/// of calls; without `TURNS`, the calls never end.
 const WORK: &str = "FERROCCL_TEST_WORK";
 const TURNS: &str = "FERROCCL_TEST_TURNS";
 const JOINED: Duration = Duration::from_secs(60);
-/// Promised time after a death within which all other ranks have ended.
+/// Promised longest time from a death to the end of all other ranks.
 const ENDED: Duration = Duration::from_secs(5);
 
 /// Repeats one kind of call.
@@ -112,14 +112,14 @@ pub(crate) fn assert_named(ended: &[Ended], victim: usize) {
     }
 }
 
-/// Resources of processes that could outlive them.
+/// Resources that could outlive their processes.
 struct Traces {
     pids: Vec<u32>,
     sockets: BTreeSet<String>,
 }
 
 impl Traces {
-    /// Collects the resources of living processes; none may have anything under /dev/shm.
+    /// Collects the resources of living processes; no process may use a file under /dev/shm.
     fn of(pids: Vec<u32>) -> Traces {
         let mut inodes = BTreeSet::new();
         for pid in &pids {
@@ -357,7 +357,7 @@ fn a_rank_that_never_calls_is_named() {
     let longest = errors[0].1.max(errors[1].1);
     assert!(longest > Duration::from_millis(900), "{longest:?}");
     let (late, _) = &errors[2];
-    assert!(late.contains("no progress for"), "who comes late learns why: {late}");
+    assert!(late.contains("no progress for"), "the late rank learns the reason: {late}");
 }
 
 /// Every call after a failure ends at once with the same cause.

@@ -16,7 +16,7 @@ fn place(config: &mut Config, host: u32) {
     config.socket_interfaces = "127.0.0.1".to_owned();
 }
 
-/// Runs `run` on each of `n` ranks, which `hosts` places.
+/// Runs `run` on each of `n` ranks; `hosts` returns the host of a rank.
 fn placed<T: Send + 'static>(
     n: u32,
     hosts: Hosts,
@@ -154,7 +154,7 @@ fn sums(communicator: &mut Communicator) {
 }
 
 /// All ranks report the same measurement, whatever it finds on a single machine. A communicator
-/// that is split from theirs keeps the result.
+/// that comes from a split keeps the result.
 #[test]
 fn a_network_that_is_measured_first() {
     for hosts in [(|rank| rank) as Hosts, |rank| rank / 2, |_| 0] {

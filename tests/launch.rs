@@ -1,4 +1,4 @@
-//! Local ranks as processes: this test binary if they join, else shells.
+//! Local ranks as processes. Ranks that join run this test binary; other ranks are shells.
 
 use ccl_harness::stretched;
 use ferroccl::launch::{LaunchError, LocalExit, from_environment, spawn_local};
@@ -58,7 +58,7 @@ fn what_cannot_be_started_is_an_error() {
     }
 }
 
-/// Starts local ranks and prints how they ended, in a process that [`launched`] starts.
+/// Starts local ranks and prints how they ended. The command of [`launched`] starts its process.
 #[test]
 fn launcher() {
     let Ok(task) = std::env::var(TASK) else { return };

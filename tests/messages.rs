@@ -149,7 +149,7 @@ fn a_pair_that_sends_too_much_before_it_receives_is_told_for_whom_it_waits() {
         let peer = 1 - c.rank();
         c.send(&vec![0u8; LARGE], peer).unwrap_err()
     });
-    // The other one may learn of the end before it has sent anything.
+    // The other rank may learn of the failure before it has sent anything.
     let waits = |error: &Error| matches!(error, Error::Deadline { .. });
     let names_slot = |error: &Error| error.to_string().contains("waiting for a free slot at rank");
     assert!(errors.iter().any(|error| waits(error) && names_slot(error)), "{errors:?}");
@@ -164,7 +164,7 @@ fn messages_that_do_not_fit_each_other_are_errors() {
     assert!(errors[1].contains("10 bytes") && errors[1].contains("11 bytes"), "{errors:?}");
     assert!(errors[0].contains("10 bytes"), "{errors:?}");
     let errors = ranks(2, |c| match c.rank() {
-        // The first barrier may succeed: rank 1 has entered it before it sees the message.
+        // The first barrier may succeed: rank 1 enters that barrier before it sees the message.
         0 => {
             c.send(&[1u8; 10], 1).unwrap();
             c.barrier().and_then(|()| c.barrier()).unwrap_err().to_string()

@@ -18,11 +18,11 @@ fn plugin() -> PathBuf {
     plugin
 }
 
-/// Runs `ferroccl netcheck`, which checks the points of NCCL's contract one by one, on the plugin.
+/// Runs `ferroccl netcheck` on the plugin: it checks the points of NCCL's contract one by one.
 /// No point may fail. Apart from [`HOST_ONLY`], exactly the points in `skipped` must be skipped.
 ///
-/// `--timeout` is 60 s unless `arguments` has it: more than the default of `ferroccl netcheck`,
-/// because other tests run at the same time.
+/// The time-out is 60 s unless `arguments` contains `--timeout`. The default of `ferroccl netcheck`
+/// is shorter, but other tests run at the same time.
 pub(crate) fn keeps_the_contract(arguments: &[&str], variables: &[(&str, &str)], skipped: &[&str]) {
     let mut command = Command::new(ccl_harness::command::program());
     command.arg("netcheck").arg(plugin()).args(arguments);
@@ -49,7 +49,7 @@ pub(crate) fn keeps_the_contract(arguments: &[&str], variables: &[(&str, &str)],
 /// Points about device memory and device offload, neither of which this plugin supports.
 const HOST_ONLY: [&str; 3] = ["consumed_receives", "dma_buf_registration", "device_registration"];
 
-/// API versions older than the newest, which is the default; each with the points that it lacks.
+/// Older API versions, each with the points that it lacks. The newest version is the default.
 const VERSIONS: [(&str, &[&str]); 4] = [
     (
         "v8",
@@ -79,7 +79,7 @@ const VERSIONS: [(&str, &[&str]); 4] = [
 pub(crate) const SHORT: &str = "loads_and_names,properties,send_receive,zero_sizes,truncation,\
                                 in_order,grouped_receives,thirty_two_in_flight,\
                                 deregister_with_requests_in_flight";
-/// Helper threads, which small machines do not have unless they are configured.
+/// Setting for three helper threads; small machines have none by default.
 const HELPERS: (&str, &str) = ("FERROCCL_NET_THREADS", "3");
 /// Points that need a second device.
 pub(crate) const ONE_DEVICE: [&str; 2] = ["cross_device", "several_devices_as_one"];

@@ -18,7 +18,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 const ADDRESS: &str = "FERROCCL_TEST_ADDRESS";
-/// Variable with which a test fails, instead of being skipped, if `tc netem` does not work.
+/// Variable that makes a test fail, instead of being skipped, if `tc netem` does not work.
 const NETEM: &str = "FERROCCL_TEST_NETEM";
 const PORT: u16 = 7000;
 const WITHIN: Duration = Duration::from_secs(60);
@@ -91,8 +91,7 @@ fn there(to: IpAddr) -> SocketAddr {
     SocketAddr::new(to, PORT)
 }
 
-/// Runs two processes, the second of which exchanges the payload with the first. Returns the
-/// traffic of each host's link.
+/// Runs two processes, which exchange the payload. Returns the traffic of each host's link.
 fn processes_talk(first: &Host, second: &Host, address: IpAddr) -> [Traffic; 2] {
     let before = [first, second].map(Host::traffic);
     let on = |host: &Host, case: &str| {

@@ -34,8 +34,8 @@ pub(crate) fn present() -> impl Iterator<Item = &'static str> {
     PROVIDERS.into_iter().filter(move |name| all.iter().any(|provider| provider.name == *name))
 }
 
-/// Removes memory that killed processes have left in `/dev/shm` over [`SHM`]. libfabric names it
-/// `PID:UID:NUMBER`, and a later process with the same id cannot use the provider.
+/// Removes files that killed processes have left in `/dev/shm` because they used [`SHM`]. libfabric
+/// names them `PID:UID:NUMBER`, and a later process with the same PID cannot use the provider.
 fn clear_shm() {
     for entry in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -43,7 +43,7 @@ fn clear_shm() {
         if let Some([process, _, _]) = numbers.as_deref()
             && !std::path::Path::new(&format!("/proc/{process}")).exists()
         {
-            // Another test may have removed it, and it may be another user's.
+            // Another test may have removed the file, or the file may belong to another user.
             let _ = std::fs::remove_file(entry.path());
         }
     }
@@ -93,8 +93,8 @@ static SOFT: [Soft; 2] = [
 ];
 
 const fn soft(name: &'static str, id: u8, make: Make) -> TransportKind {
-    // The lowest preference: other tests of this process let the library choose a transport, which
-    // must not be this one.
+    // The lowest preference: other tests of this process let the library choose a transport, and it
+    // must not choose this one.
     let preference = 0;
     TransportKind { name, id, preference, adapters: false, tunables: NO_TUNABLES, make, ..KIND }
 }
@@ -142,8 +142,8 @@ fn a_hundred_seeds_run_over_software_providers() {
 }
 
 /// Checks all points of the plugin in the deep tier, else only [`SHORT`]. Over `ofi_rxm`, always
-/// checks only [`SHORT`]: each endpoint takes so much memory that the part which malloc keeps after
-/// a free looks like a leak.
+/// checks only [`SHORT`]: each endpoint takes much memory, and malloc keeps so much of it after a
+/// free that this looks like a leak.
 #[test]
 fn the_plugin_keeps_nccls_contract() {
     for name in present() {

@@ -14,7 +14,7 @@ use ccl_soft_verbs::{Limits, SoftDevice, functions};
 use ccl_transport_verbs::{KIND, Options, VerbsTransport};
 use ferroccl::transports;
 
-static GLANCES: AtomicUsize = AtomicUsize::new(0);
+static PEEKS: AtomicUsize = AtomicUsize::new(0);
 /// Longest duration that a call of `Lane::sleep` allowed, in microseconds.
 static LONGEST_US: AtomicU64 = AtomicU64::new(0);
 
@@ -24,7 +24,7 @@ struct Counting;
 
 impl Faults for Counting {
     fn peeked(&mut self) {
-        GLANCES.fetch_add(1, Ordering::Relaxed);
+        PEEKS.fetch_add(1, Ordering::Relaxed);
     }
 
     fn sleeps(&mut self, longest: Duration) {
@@ -53,8 +53,8 @@ impl Transport for Counted {
 static COUNTED: TransportKind = TransportKind {
     name: "counted",
     id: 252,
-    // The lowest preference: other tests of this process let the library choose a transport, which
-    // must not be this one.
+    // The lowest preference: other tests of this process let the library choose a transport, and it
+    // must not choose this one.
     preference: 0,
     adapters: false,
     tunables: NO_TUNABLES,
@@ -95,7 +95,7 @@ fn ping_pong(times: usize, pause: Duration) {
 #[test]
 fn a_rank_that_waits_for_a_device_peeks_at_it() {
     ping_pong(100, Duration::ZERO);
-    assert!(GLANCES.load(Ordering::Relaxed) > 0, "it only polls");
+    assert!(PEEKS.load(Ordering::Relaxed) > 0, "it only polls");
 }
 
 #[test]

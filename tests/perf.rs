@@ -17,7 +17,7 @@ pub(crate) fn examples() -> &'static Path {
         // <target>/<profile>/deps/<this test>
         let own = std::env::current_exe().unwrap();
         let profile = own.ancestors().nth(2).unwrap();
-        // `cargo xtask test` has built them with everything else.
+        // `cargo xtask test` has built the examples with everything else.
         if std::env::var_os("FERROCCL_TEST_BUILT").is_some() {
             return profile.join("examples");
         }

@@ -37,24 +37,24 @@ const LINK_WITHIN: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(2100);
 
 /// Two sides, each with a device for each of two rails; `S` is a handle of such a device.
-struct House<S> {
+struct TwoSides<S> {
     softs: [[S; 2]; 2],
     devices: [Arc<dyn Device>; 2],
 }
 
-impl<S> House<S> {
-    /// Makes a house of these devices; `open` returns the name and the device of each.
-    fn of(softs: [[S; 2]; 2], open: impl Fn(&S) -> (String, Arc<dyn Device>)) -> House<S> {
+impl<S> TwoSides<S> {
+    /// Makes two sides with these handles; `open` returns the name and the device of a handle.
+    fn of(softs: [[S; 2]; 2], open: impl Fn(&S) -> (String, Arc<dyn Device>)) -> TwoSides<S> {
         let devices = softs.each_ref().map(|softs| -> Arc<dyn Device> {
             Arc::new(RailsDevice::new(softs.iter().map(&open).collect()).unwrap())
         });
-        House { softs, devices }
+        TwoSides { softs, devices }
     }
 }
 
-impl House<SoftProvider> {
-    /// Returns a house of libfabric providers like AWS's.
-    fn ofi() -> House<SoftProvider> {
+impl TwoSides<SoftProvider> {
+    /// Returns two sides with libfabric providers like AWS's.
+    fn ofi() -> TwoSides<SoftProvider> {
         let options = ccl_transport_ofi::Options {
             interfaces: "127.0.0.1".to_owned(),
             acknowledged: true,
@@ -62,14 +62,14 @@ impl House<SoftProvider> {
         };
         let transport = OfiTransport::over(ccl_soft_ofi::functions(), "efa", options);
         let soft = |seed| SoftProvider::new(ccl_soft_ofi::Limits::efa(seed));
-        House::of([[1, 2], [3, 4]].map(|seeds| seeds.map(soft)), |soft| {
+        TwoSides::of([[1, 2], [3, 4]].map(|seeds| seeds.map(soft)), |soft| {
             (soft.device(), transport.open(&DeviceId(soft.device())).unwrap())
         })
     }
 }
 
-impl House<SoftDevice> {
-    fn new() -> House<SoftDevice> {
+impl TwoSides<SoftDevice> {
+    fn new() -> TwoSides<SoftDevice> {
         let options = Options {
             interfaces: "127.0.0.1".to_owned(),
             acknowledged: true,
@@ -78,7 +78,7 @@ impl House<SoftDevice> {
         };
         let transport = VerbsTransport::over(functions(), options);
         let soft = |seed| SoftDevice::new(Limits { seed, ..Limits::default() });
-        House::of([[1, 2], [3, 4]].map(|seeds| seeds.map(soft)), |soft| {
+        TwoSides::of([[1, 2], [3, 4]].map(|seeds| seeds.map(soft)), |soft| {
             let name = format!("{}:1", soft.name());
             (name.clone(), transport.open(&DeviceId(name)).unwrap())
         })
@@ -105,7 +105,7 @@ fn byte(side: usize, number: u32) -> u8 {
 }
 
 impl End {
-    /// Posts puts up to `allowed`, some at a time.
+    /// Posts at most [`AT_ONCE`] more puts, as long as the total is below `allowed`.
     fn post(&mut self, now: Instant, allowed: u32) {
         let put = |number: u32| WorkRequest::Put {
             endpoint: self.endpoint,
@@ -146,7 +146,7 @@ impl End {
 
 /// Both ends of a link, and a clock that can be advanced.
 struct Pair<S> {
-    house: House<S>,
+    sides: TwoSides<S>,
     ends: [End; 2],
     ahead: Duration,
     allowed: u32,
@@ -154,14 +154,14 @@ struct Pair<S> {
 
 impl Pair<SoftDevice> {
     fn new() -> Pair<SoftDevice> {
-        Pair::over(House::new())
+        Pair::over(TwoSides::new())
     }
 }
 
 impl<S> Pair<S> {
-    fn over(house: House<S>) -> Pair<S> {
-        let mut connected = join(&house, b"who").unwrap().into_iter();
-        let mut parts = house.devices.each_ref().map(|device| {
+    fn over(sides: TwoSides<S>) -> Pair<S> {
+        let mut connected = join(&sides, b"who").unwrap().into_iter();
+        let mut parts = sides.devices.each_ref().map(|device| {
             let mut lane = device.lane().unwrap();
             let endpoint = lane.attach(connected.next().unwrap()).unwrap();
             let [source, inbox] = [(); 2].map(|()| device.allocate(PUTS as usize * BYTES).unwrap());
@@ -182,7 +182,7 @@ impl<S> Pair<S> {
             let (done, arrived) = (BTreeMap::new(), BTreeMap::new());
             End { lane, endpoint, key, inbox, remote, posted: 0, done, arrived, lost: None }
         });
-        Pair { house, ends, ahead: Duration::ZERO, allowed: 0 }
+        Pair { sides, ends, ahead: Duration::ZERO, allowed: 0 }
     }
 
     /// Polls both ends until the condition is true.
@@ -231,8 +231,8 @@ impl<S> Pair<S> {
         self.ends.iter().all(|end| end.rail(rail).is_up)
     }
 
-    /// Makes a device fail a put with `fail`. Checks that the put goes over the other rail, that
-    /// the failed rail comes back, and that no put is lost or doubled. Returns the reported
+    /// Calls `fail`, which makes a device fail a put. Checks that the put goes over the other rail,
+    /// that the failed rail comes back, and that no put is lost or doubled. Returns the reported
     /// failure.
     fn fails_over(
         &mut self,
@@ -241,7 +241,7 @@ impl<S> Pair<S> {
         fail: impl Fn(&S),
     ) -> String {
         self.carry(100, context);
-        fail(&self.house.softs[side][rail]);
+        fail(&self.sides.softs[side][rail]);
         self.carry(200, context);
         self.until(context, |pair| pair.has_failed(rail));
         let failure = self.ends[side].rail(rail).failure.unwrap();
@@ -284,7 +284,7 @@ fn a_rail_whose_queue_pairs_fail_comes_back() {
         let context = format!("side {side}");
         let mut pair = Pair::new();
         pair.carry(100, &context);
-        pair.house.softs[side][1].raise(IBV_EVENT_QP_FATAL);
+        pair.sides.softs[side][1].raise(IBV_EVENT_QP_FATAL);
         pair.carry(200, &context);
         pair.until(&context, |pair| pair.has_failed(1));
         pair.comes_back(1, PAUSE, &context);
@@ -297,7 +297,7 @@ fn a_port_that_loses_its_link_is_out_until_it_has_it_again() {
         let context = format!("side {side}");
         let mut pair = Pair::new();
         pair.carry(100, &context);
-        pair.house.softs[side][0].set_link(false);
+        pair.sides.softs[side][0].set_link(false);
         pair.allowed += 100;
         pair.until(&context, |pair| pair.ends.iter().all(|end| end.posted == pair.allowed));
         pair.until(&context, |pair| pair.has_failed(0));
@@ -307,7 +307,7 @@ fn a_port_that_loses_its_link_is_out_until_it_has_it_again() {
         pair.ahead += PAUSE;
         pair.until("it is tried in vain", |pair| pair.failures(0) == 2);
         pair.carry(200, &context);
-        pair.house.softs[side][0].set_link(true);
+        pair.sides.softs[side][0].set_link(true);
         pair.comes_back(0, 2 * PAUSE, &context);
     }
 }
@@ -318,7 +318,7 @@ fn a_device_that_fails_is_not_used_again_and_the_others_are() {
         let context = format!("side {side}");
         let mut pair = Pair::new();
         pair.carry(100, &context);
-        pair.house.softs[side][0].raise(IBV_EVENT_DEVICE_FATAL);
+        pair.sides.softs[side][0].raise(IBV_EVENT_DEVICE_FATAL);
         pair.carry(200, &context);
         pair.until(&context, |pair| pair.has_failed(0));
         let failure = pair.ends[side].rail(0).failure.unwrap();
@@ -336,15 +336,15 @@ fn a_link_whose_devices_all_fail_is_lost_with_the_reason_of_each() {
         let mut pair = Pair::new();
         pair.carry(100, "before");
         pair.allowed = PUTS;
-        pair.house.softs[first][0].raise(IBV_EVENT_DEVICE_FATAL);
-        pair.house.softs[second][1].raise(IBV_EVENT_DEVICE_FATAL);
+        pair.sides.softs[first][0].raise(IBV_EVENT_DEVICE_FATAL);
+        pair.sides.softs[second][1].raise(IBV_EVENT_DEVICE_FATAL);
         pair.until("the end", |pair| pair.ends.iter().all(|end| end.lost.is_some()));
         let reasons = pair.ends.each_ref().map(|end| end.lost.as_deref().unwrap());
         for reason in reasons {
             assert!(reason.contains("rail 0: ") && reason.contains("rail 1: "), "{reason}");
         }
         for (rail, side) in [(0, first), (1, second)] {
-            let name = pair.house.softs[side][rail].name();
+            let name = pair.sides.softs[side][rail].name();
             let own = format!("rail {rail}: {name}:1: the device failed");
             assert!(reasons[side].contains(&own), "{own}: {}", reasons[side]);
         }
@@ -356,12 +356,12 @@ fn a_link_whose_devices_all_fail_is_lost_with_the_reason_of_each() {
     }
 }
 
-/// Checks that no put is lost or arrives twice if a rail fails, by `fail`, while its side leaves.
+/// Checks that no put is lost or arrives twice if `fail` makes a rail fail while its side leaves.
 fn leaves_nothing_behind<S>(new: impl Fn() -> Pair<S>, fail: impl Fn(&S)) {
     for rail in [0, 1] {
         let mut pair = new();
         pair.carry(100, "before");
-        fail(&pair.house.softs[0][rail]);
+        fail(&pair.sides.softs[0][rail]);
         let [leaving, other] = &mut pair.ends;
         leaving.post(ccl_clock::now(), PUTS);
         let all = leaving.posted as usize;
@@ -391,11 +391,11 @@ fn a_rail_that_fails_while_its_side_leaves_loses_no_put() {
     leaves_nothing_behind(Pair::new, |soft| soft.fail_next(IBV_WC_RETRY_EXC_ERR));
     leaves_nothing_behind(Pair::new, |soft| soft.fail_next_late(IBV_WC_LOC_QP_OP_ERR));
     for fault in [Fault::Fails(libc::EIO), Fault::FailsLate(libc::EIO)] {
-        leaves_nothing_behind(|| Pair::over(House::ofi()), |soft| soft.fail_next(fault));
+        leaves_nothing_behind(|| Pair::over(TwoSides::ofi()), |soft| soft.fail_next(fault));
     }
 }
 
-/// Returns what is logged while `run` runs, at the level of warnings and above.
+/// Returns the warnings and errors that are logged while `run` runs.
 fn warnings(run: impl FnOnce()) -> String {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let format = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
@@ -406,7 +406,7 @@ fn warnings(run: impl FnOnce()) -> String {
     logged
 }
 
-/// A job that ends is no reason to look at the network.
+/// The end of a job is no network problem, so no rail is logged as failed.
 #[test]
 fn no_rail_is_logged_as_failed_when_its_peer_leaves() {
     fn leave<S>(mut pair: Pair<S>) {
@@ -423,7 +423,7 @@ fn no_rail_is_logged_as_failed_when_its_peer_leaves() {
         }
     }
     assert_eq!(warnings(|| leave(Pair::new())), "");
-    assert_eq!(warnings(|| leave(Pair::over(House::ofi()))), "");
+    assert_eq!(warnings(|| leave(Pair::over(TwoSides::ofi()))), "");
     let failing = || {
         let fail = |soft: &SoftDevice| soft.fail_next(IBV_WC_RETRY_EXC_ERR);
         Pair::new().fails_over((0, 1), "a failure", fail);
@@ -432,7 +432,7 @@ fn no_rail_is_logged_as_failed_when_its_peer_leaves() {
     assert!(logged.contains("a rail has failed rail=1"), "{logged}");
 }
 
-impl<S> Fixture for House<S> {
+impl<S> Fixture for TwoSides<S> {
     fn device(&self, side: usize) -> Arc<dyn Device> {
         Arc::clone(&self.devices[side])
     }
@@ -448,14 +448,14 @@ impl<S> Fixture for House<S> {
 
 #[test]
 fn rails_over_rdma_pass_the_suite_of_transports() {
-    let report = run(|| Box::new(House::new()));
+    let report = run(|| Box::new(TwoSides::new()));
     println!("{report}");
     assert!(report.passed(), "{report}");
 }
 
 #[test]
 fn rails_over_libfabric_pass_the_suite_of_transports() {
-    let report = run(|| Box::new(House::ofi()));
+    let report = run(|| Box::new(TwoSides::ofi()));
     println!("{report}");
     assert!(report.passed(), "{report}");
 }
@@ -465,7 +465,7 @@ fn a_request_that_a_provider_fails_goes_over_the_other_rail_and_its_own_comes_ba
     for (side, rail) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         for fault in [Fault::Fails(libc::EIO), Fault::FailsLate(libc::EIO)] {
             let context = format!("provider {rail} of side {side}, {fault:?}");
-            let mut pair = Pair::over(House::ofi());
+            let mut pair = Pair::over(TwoSides::ofi());
             let failure = pair.fails_over((side, rail), &context, |soft| soft.fail_next(fault));
             assert!(!failure.is_empty(), "{context}");
         }
@@ -473,20 +473,20 @@ fn a_request_that_a_provider_fails_goes_over_the_other_rail_and_its_own_comes_ba
 }
 
 /// Puts of the side whose completion queue fails go over the other rail. The peer has no puts in
-/// flight when the queue fails: the failing side's device would acknowledge them to the peer, but
-/// only the queue that cannot be read would report them. Such a loss would end the link.
+/// flight when the queue fails. The failing side's device would acknowledge such puts to the peer,
+/// but only the failed queue would report their arrival. That loss would end the link.
 #[test]
 fn a_provider_whose_queue_cannot_be_read_is_out_and_the_other_goes_on() {
     for side in [0, 1] {
         let context = format!("side {side}");
-        let mut pair = Pair::over(House::ofi());
+        let mut pair = Pair::over(TwoSides::ofi());
         pair.carry(100, &context);
-        pair.house.softs[side][0].set(Condition::Broken(libc::EIO));
+        pair.sides.softs[side][0].set(Condition::Broken(libc::EIO));
         pair.ends[side].go_on(ccl_clock::now(), pair.allowed + AT_ONCE);
         pair.until(&context, |pair| pair.has_failed(0));
         pair.carry(200, &context);
         assert!(!pair.is_up(0) && pair.is_up(1), "{context}");
-        pair.house.softs[side][0].set(Condition::Good);
+        pair.sides.softs[side][0].set(Condition::Good);
         pair.comes_back(0, PAUSE, &context);
     }
 }

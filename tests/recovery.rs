@@ -17,10 +17,10 @@ const SOON: Duration = Duration::from_secs(5);
 /// Time after which the other ranks have ended the call that this rank has ended.
 const ALL_DONE: Duration = Duration::from_millis(600);
 
-/// Transport, and the placement of ranks on hosts that results in it.
+/// Expected transport, and the function that returns the host of a rank.
 type Place = (&'static str, fn(u32) -> u32);
 
-/// Placements in which all ranks, no ranks, or pairs share memory.
+/// Placements in which all ranks, no ranks, or pairs of ranks share memory.
 pub(crate) const PLACES: [Place; 3] =
     [("shm", |_| 0), ("tcp", |rank| rank), ("shm+tcp", |rank| rank / 2)];
 
@@ -88,8 +88,8 @@ fn every_later_call_says_the_same() {
     }
 }
 
-/// Non-blocking calls count as operations. None succeeds after its rank has reported its last
-/// completed operation.
+/// Non-blocking calls count as operations. After a rank has reported its last completed operation,
+/// no call of this rank succeeds.
 #[test]
 fn requests_count_and_end_with_the_agreement() {
     let last = ranks(3, |c| {
@@ -124,7 +124,7 @@ fn nothing_is_shrunk_before_a_failure() {
     });
 }
 
-/// One rank after the other leaves with an abort; the others go on.
+/// Ranks leave one by one, each with an abort, and the remaining ranks go on.
 #[test]
 fn survivors_go_on_again_and_again() {
     for (transport, host) in PLACES {
@@ -376,7 +376,7 @@ fn an_abort_ends_a_shrink() {
             if let Some(aborter) = aborter {
                 aborter.join().unwrap();
             }
-            // Stays until the other rank's waits have ended: a rank does not wait for one that has
+            // Stays until the other rank's waits have ended: no rank waits for a rank that has
             // left.
             thread::sleep(Duration::from_millis(1500));
         });
@@ -425,7 +425,7 @@ fn an_abort_ends_growing() {
     });
 }
 
-/// The condition of a [`GiveUp`] ends the wait of ranks for a rank that never comes, or for rank 0.
+/// The condition of a [`GiveUp`] ends the wait for a rank that never comes, or for rank 0.
 #[test]
 fn an_abort_ends_joining() {
     let called_off = Arc::new(AtomicBool::new(false));

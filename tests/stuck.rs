@@ -1,5 +1,5 @@
-//! Stall detection: whatever the cause, ranks end soon after the deadline with the same verdict.
-//! `ferroccl status` reports the verdict earlier.
+//! Stall detection: after a stall of any cause, all ranks that wait end soon after the deadline,
+//! with the same verdict. `ferroccl status` reports the verdict before the deadline.
 
 use ccl_harness::processes::{Case, Ended, Processes, say};
 use ccl_harness::stretched;
@@ -18,7 +18,7 @@ const WHO: &str = "FERROCCL_TEST_WHO";
 const JOINED: Duration = Duration::from_secs(60);
 /// Deadline of the operations.
 const TIMEOUT: Duration = Duration::from_millis(1500);
-/// Promised time after the deadline within which all ranks have ended.
+/// Promised limit: all ranks that wait end within this time after the deadline.
 const MORE: Duration = Duration::from_millis(1000);
 /// Additional time for a machine with more ranks than cores.
 const GRACE: Duration = Duration::from_millis(1500);
@@ -105,7 +105,7 @@ fn verdict_of(
     verdict(&errors[0].0).to_owned()
 }
 
-/// The links between hosts are not made yet when the first call begins.
+/// A rank that computes is named even in the first call, when no link between hosts exists yet.
 #[test]
 fn a_rank_that_computes_before_the_first_call_is_named() {
     for (n, who) in [(2, 0), (2, 1), (5, 0)] {
@@ -303,7 +303,7 @@ fn a_rank_in_an_endless_loop_is_named() {
     for rank in [0, 2] {
         ranks.await_text(rank, "error: ", stretched(TIMEOUT + MORE + GRACE));
     }
-    // The stuck rank dumps its recording nevertheless.
+    // The stuck rank dumps its recording although it computes.
     ranks.await_text(1, "ferroccl: rank 1 of 3, process ", stretched(MORE));
     ranks.signal(1, Signal::KILL);
     let ended = ranks.end(JOINED);
@@ -345,7 +345,7 @@ mod status {
         String::from_utf8(out.stdout).unwrap()
     }
 
-    /// Returns the communicator of these processes. The status also lists those of other tests.
+    /// Returns the communicator of these processes. The status lists those of other tests, too.
     fn group_of(ranks: &Processes, n: usize) -> Value {
         let all: Value = serde_json::from_str(&ferroccl(&["status", "--json"])).unwrap();
         let pids: Vec<_> = (0..n).map(|rank| Value::from(ranks.id(rank))).collect();

@@ -1,5 +1,5 @@
-//! Ranks as processes that are killed or stopped. The survivors report the same failure, shrink and
-//! go on. A rank that was declared dead does them no harm when it wakes.
+//! Failures of ranks whose processes are killed or stopped. The survivors report the same failure,
+//! shrink and go on. A rank that was declared dead does the survivors no harm when it wakes.
 
 use crate::recovery::PLACES;
 use ccl_harness::full;
@@ -23,7 +23,7 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 const LONG: Duration = Duration::from_secs(100);
-/// Promised time after a death within which all other ranks have ended their calls.
+/// Promised limit: all other ranks end their calls within this time after a death.
 const ENDED: Duration = Duration::from_secs(5);
 /// Variable with the behaviour of a rank; see [`after_failure`] and [`agree`].
 const ROLE: &str = "FERROCCL_TEST_ROLE";
@@ -171,7 +171,7 @@ fn scribble() {
     say(&format!("wrote {bytes} bytes of memory and to {sockets} sockets"));
 }
 
-/// Works until a failure, and then waits for an agreement that another thread aborts.
+/// Waits in a barrier until a failure, and then in an agreement until another thread aborts it.
 fn agree() -> Result<(), Error> {
     let mut c = Communicator::from_environment()?;
     say("working 0");
@@ -193,7 +193,7 @@ fn agree() -> Result<(), Error> {
     Err(error)
 }
 
-/// Splits by parity, so that every part spans hosts, and then splits the part again.
+/// Splits the ranks by parity, so that each part spans hosts, and then splits each part again.
 fn parts() -> Result<(), Error> {
     let mut c = Communicator::from_environment()?;
     let rank = c.rank();
@@ -402,7 +402,7 @@ fn a_rank_that_wakes_harms_nobody() {
 fn an_abort_ends_an_agreement() {
     let ranks = Processes::ranks(3, "agree", |rank, command| {
         command.env(ROLE, if rank == 1 { "abort" } else { "" });
-        // Far longer than the test takes.
+        // This time is far longer than the test takes: no rank is declared dead.
         command.env("FERROCCL_DEAD_AFTER", "60s");
     });
     (0..3).for_each(|rank| ranks.await_text(rank, "working 0", LONG));
@@ -428,7 +428,8 @@ fn on_hosts(network: &Network, n: u32, case: &str, ip: IpAddr) -> Processes {
     })
 }
 
-/// Parts of a communicator connect across hosts, with or without rank 0, whichever rank leads.
+/// Parts of a communicator connect across hosts, with or without its rank 0. Each part is led by
+/// its member with the highest rank in the communicator.
 #[test]
 fn parts_meet_between_hosts() {
     for ipv6 in [false, true] {
@@ -444,7 +445,7 @@ fn parts_meet_between_hosts() {
     }
 }
 
-/// Both ranks of a host die, and processes of a new host take their places.
+/// Both ranks of a host die, and processes on a new host replace them.
 #[test]
 fn newcomers_of_another_host_replace_the_dead() {
     let Some(network) = Network::switched(3) else { return };

@@ -1,5 +1,5 @@
-//! All collectives over a transport that the library does not know. Adding it takes a crate and one
-//! line.
+//! All collectives over a transport that the library does not know. Adding such a transport takes a
+//! crate and one line.
 
 use ccl_harness::{config_with, ranks_with};
 use ferroccl::transports;

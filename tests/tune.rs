@@ -12,7 +12,7 @@ use ccl_harness::command::{commands_of, examples_of_its_help_work, refused, said
 use ccl_harness::processes::{Processes, free_address};
 use ccl_harness::{config_with, joining};
 
-/// File that is removed when dropped.
+/// A tuning table in a file; dropping it removes the file.
 struct Table(PathBuf);
 
 impl Table {
@@ -56,7 +56,7 @@ fn the_commands_of_its_pages_work() {
     fs::create_dir_all(&folder).unwrap();
     let mut commands = commands_of(include_str!("../docs/tune.md"));
     commands.extend(commands_of(include_str!("../docs/model.md")));
-    // Makes the table that the pages compare with: no command of theirs makes it.
+    // Makes the table that the pages compare with: no command on the pages makes it.
     commands.insert(0, "tune -g 2 --out good.tuning");
     assert!(commands.len() > 7, "{commands:?}");
     for line in commands {
@@ -126,8 +126,8 @@ fn shorter_messages_are_tried_and_other_ranks_foreseen() {
     let plan =
         with(&format!("@{}", more.name()), "explain all_reduce --bytes 1M --ranks 16 --hosts 4");
     assert!(text(&plan.stdout).contains("predicted to be the fastest (FERROCCL_TUNING)"));
-    // A setting goes into the table only if the model predicts that it helps: not
-    // FERROCCL_CHANNELS=1, which is the default, but more slots on a link with high latency.
+    // A setting goes into the table only if the model predicts that it helps. FERROCCL_CHANNELS=1,
+    // the default, does not help; more slots on a link with high latency do.
     said(&predict("4 --hosts 4 --collectives all_to_all --try FERROCCL_CHANNELS=1"));
     let table = fs::read_to_string(&more.0).unwrap();
     assert!(!table.contains("set FERROCCL_CHANNELS"), "{table}");
@@ -204,7 +204,7 @@ fn a_model_chooses_where_nothing_was_measured() {
             let plan = communicator.explain(call).unwrap();
             (plan.algorithm, plan.reason)
         };
-        // The usual rule takes an algorithm with two steps.
+        // The rules alone would take an algorithm with two steps.
         let (algorithm, reason) = of(&call(Collective::AllReduce));
         assert_eq!(algorithm, "direct", "{reason}");
         assert!(reason.contains("predicted to be faster than what the rules take"), "{reason}");
@@ -264,8 +264,8 @@ fn the_network_is_looked_at_where_there_is_one() {
 }
 
 /// A measurement ignores a table of another machine, and writes one line per size for a collective
-/// that is named twice. Without a file, the whole table goes to standard output, and what is
-/// printed about it to standard error.
+/// that is named twice. Without a file, the whole table goes to standard output, and the text about
+/// the table goes to standard error.
 #[test]
 fn measuring_asks_for_nothing_that_was_measured() {
     let arguments = "tune -g 2 -b 1k -e 4k --rounds 1 --collectives all_gather,all_gather";

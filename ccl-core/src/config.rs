@@ -61,10 +61,10 @@ crate::tunables! {
              links.";
         ib_adaptive_routing: Option<bool> = None, "FERROCCL_IB_ADAPTIVE_ROUTING",
             Some("NCCL_IB_ADAPTIVE_ROUTING"), true,
-            "Whether the fabric spreads the packets of one queue pair over its paths by itself: \
-             then each link needs and gets only one queue pair for its data, unless \
-             FERROCCL_IB_POLICY is set. 1, 0, or -1 to assume it of InfiniBand and not of RoCE \
-             (within NCCL: of neither).";
+            "Whether the fabric routes adaptively, that is, spreads the packets of one queue pair \
+             over its paths: each link then gets only one queue pair for its data, unless \
+             FERROCCL_IB_POLICY is set. 1: yes. 0: no. -1: yes for InfiniBand and no for RoCE \
+             (within NCCL: no for both).";
         ib_traffic_class: u8 = 0, "FERROCCL_IB_TC", Some("NCCL_IB_TC"), false,
             "Traffic class (DSCP and ECN) of what verbs sends.";
         host_id: String = String::new(), "FERROCCL_HOSTID", Some("NCCL_HOSTID"), false,
@@ -74,10 +74,10 @@ crate::tunables! {
             "Algorithm to use wherever a collective has it, by name or family (ring, direct, \
              double_tree, …); empty lets the planner choose. `ferroccl explain` lists them.";
         tuning: Tuning = Tuning::NONE, "FERROCCL_TUNING", None, true,
-            "Which algorithm was measured to be the fastest, as `ferroccl tune` writes it: @ and \
-             the name of a file (@/etc/ferroccl.tuning), or the lines themselves. Empty leaves the \
-             choice to rules; \"model\" asks a general model as well. A file of another machine is \
-             refused.";
+            "Table of the algorithms that were measured to be the fastest, written by `ferroccl \
+             tune`: @ and the name of a file (@/etc/ferroccl.tuning), or the lines of the table. \
+             Empty leaves the choice to rules; \"model\" also uses a general cost model. A table \
+             of another machine is refused.";
         deterministic: bool = false, "FERROCCL_DETERMINISTIC", None, true,
             "Reduce every element in rank order in one accumulator, so that the bits depend on the \
              data alone: not on length, chunk, algorithm, transport or placement.";
@@ -90,9 +90,9 @@ crate::tunables! {
              defaults that do not suit it. Tunables that are set stay; `FERROCCL_DEBUG=info` logs \
              the changes. 1: round trips between hosts (more slots if the default number limits a \
              link's bandwidth), and whether RDMA devices are of a fabric that routes adaptively. \
-             measure: also the bandwidth of each pair of hosts, alone and with all pairs at once \
-             (more connections or queue pairs, if that helps), for which each host sends up to 128 \
-             MiB at every start. 0 leaves everything as it is.";
+             measure: also the bandwidth of each pair of hosts, one pair at a time and all pairs \
+             at once; more connections or queue pairs are then used if they help. Each host sends \
+             up to 128 MiB for this at every start. 0 leaves everything as it is.";
         channels: u32 = 1, "FERROCCL_CHANNELS", Some("NCCL_MAX_NCHANNELS"), true,
             "Parallel channels per pair of ranks; chunks of a message take turns on them.";
         slots: u32 = 8, "FERROCCL_SLOTS", None, true,
@@ -102,9 +102,9 @@ crate::tunables! {
              ranks share a host. Should stay well inside a core's second-level cache.";
         budget_bytes: Bytes = Bytes(32 << 20), "FERROCCL_BUDGET_BYTES", None, true,
             "Most bytes that all peers together may have under way towards one rank, and towards \
-             one RDMA device, whose ranks share it. Where it does not hold all slots of every \
-             link, each keeps some and the links that are busy share the rest; with many ranks \
-             slots shrink as well, to 1 KiB.";
+             one RDMA device, whose ranks share it. If the budget does not hold all slots of \
+             every link, each link keeps some slots, and busy links share the rest. With many \
+             ranks, slots shrink too, to 1 KiB at least.";
         zero_copy_bytes: Bytes = Bytes(16 << 10), "FERROCCL_ZERO_COPY_BYTES", None, false,
             "Messages over a network of at least this length are sent from the caller's buffers \
              and received into them, where the algorithm and the transport allow; shorter ones are \
@@ -119,8 +119,8 @@ crate::tunables! {
              known, 2 to 16. Alike on all hosts.";
         net_slot_bytes: Bytes = Bytes(16 << 10), "FERROCCL_NET_SLOT_BYTES", None, false,
             "Within NCCL: payload of a slot. Messages up to this length do not wait for their \
-             receive. Over TCP, which makes room for such messages only when they arrive, the \
-             same holds up to 64 times this length, at most 1 MiB. Alike on all hosts.";
+             receive. Over TCP this limit is 64 times as long, at most 1 MiB, because TCP \
+             allocates memory for such messages only when they arrive. Alike on all hosts.";
         net_threads: Option<u8> = None, "FERROCCL_NET_THREADS", None, false,
             "Within NCCL: threads of this process that send and receive long messages beside \
              NCCL's own thread, over TCP and shared memory, where CPUs copy the bytes. They sleep \
@@ -134,13 +134,13 @@ crate::tunables! {
              is called, so this must exceed the longest time by which a rank may be behind the \
              others. The death of a peer is noticed at once.";
         timeout: Duration = Duration::from_secs(600), "FERROCCL_TIMEOUT", None, false,
-            "An operation that makes no progress for so long ends with an error.";
+            "An operation that makes no progress for this long ends with an error.";
         join_timeout: Duration = Duration::from_secs(60), "FERROCCL_JOIN_TIMEOUT", None, false,
             "How long ranks wait for each other to join.";
         heartbeat: Duration = Duration::from_millis(500), "FERROCCL_HEARTBEAT", None, true,
             "How often a rank tells that it lives.";
         dead_after: Duration = Duration::from_secs(3), "FERROCCL_DEAD_AFTER", None, true,
-            "A rank that is silent for so long is dead.";
+            "A rank that is silent for this long counts as dead.";
         spin: Duration = Duration::from_micros(100), "FERROCCL_SPIN", None, false,
             "How long a waiting rank spins before it gives its core away, when each rank has a \
              core.";
@@ -154,8 +154,8 @@ crate::tunables! {
              none, or a file that is appended to (%p stands for the process, %r for the rank; a \
              name that ends in .json gets a line of JSON).";
         dump_signal: bool = true, "FERROCCL_DUMP_SIGNAL", None, false,
-            "Dump the recording on SIGUSR1. Only where the program leaves that signal at its \
-             default, which is to be killed by it.";
+            "Dump the recording on SIGUSR1. This has no effect if the program handles or ignores \
+             that signal itself.";
         trace: String = String::new(), "FERROCCL_TRACE", None, false,
             "File to which a rank appends each call, with its start and duration, as a line of \
              JSON (%p stands for the process, %r for the rank), for `ferroccl trace export`. \

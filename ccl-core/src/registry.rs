@@ -6,12 +6,12 @@ use std::time::Duration;
 use crate::config::{Config, Table};
 use crate::transport::{Address, Transport, TransportError};
 
-/// Ranks that a transport joins.
+/// Ranks that a transport connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reach {
     /// Processes of one host.
     Host,
-    /// Processes of any hosts that a network joins.
+    /// Processes of any hosts that share a network.
     Network,
 }
 
@@ -19,11 +19,11 @@ pub enum Reach {
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// True if a put is done only when the peer has it. Several devices that act as one require
-    /// this, to repeat the puts that one of them has lost
+    /// this: puts that one device has lost are repeated over another device
     /// ([`Caps::acknowledged`](crate::transport::Caps::acknowledged)).
     pub acknowledged: bool,
-    /// True if a put is done as soon as it is written to the operating system, where there is a
-    /// choice. A break that loses some of the written bytes is then not mended.
+    /// True if a put is done as soon as it is written to the operating system, where the transport
+    /// has a choice. A broken connection that lost some of the written bytes is then not mended.
     pub done_when_written: bool,
     /// True if each lane has one connection.
     pub one_connection: bool,
@@ -68,12 +68,12 @@ pub struct TransportKind {
     pub name: &'static str,
     /// Number of the kind in messages between processes; never reused for another kind.
     pub id: u8,
-    /// Ranks that the transport joins.
+    /// Ranks that the transport connects.
     pub reach: Reach,
-    /// Preference of `auto`: among the kinds of one reach that all ranks have, the highest wins.
+    /// Preference of `auto`: the highest wins among the kinds of equal reach that all ranks have.
     pub preference: u8,
-    /// True if the devices are adapters: a host has some or none, its ranks divide them so that
-    /// each rank takes the nearest ones, and several adapters can act as one device.
+    /// True if the devices are adapters. A host has some adapters or none, each of its ranks takes
+    /// the nearest ones, and several adapters can act as one device.
     pub adapters: bool,
     /// True if messages are striped over queue pairs by a policy ([`crate::queue_pairs`]).
     pub stripes: bool,
@@ -92,8 +92,8 @@ pub struct TransportKind {
     pub names_devices: fn(&Config) -> bool,
     /// Function that makes the transport.
     pub make: Make,
-    /// Function that returns a listener's address without its last location; none if that is the
-    /// only one.
+    /// Function that returns a listener's address without the last of its network addresses; none
+    /// if there is only one network address.
     pub fewer_locations: fn(&Address) -> Option<Address>,
 }
 

@@ -91,7 +91,7 @@ impl Value for Option<bool> {
     }
 }
 
-/// The checks that ranks make of the network when they join.
+/// Checks of the network that ranks make when they join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkCheck {
     /// No checks.

@@ -1,4 +1,4 @@
-//! All targets in one program, so that it is linked once: `FERROCCL_FUZZ=NAME cargo fuzz run any`.
+//! All targets in one program, to link only once: `FERROCCL_FUZZ=NAME cargo fuzz run any`.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Links the plugin so that it stays mapped when NCCL unloads it: a thread may still be ending in
-//! its code.
+//! Links the plugin so that it stays mapped when NCCL unloads it: a thread that is ending may still
+//! run the plugin's code.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,4 +1,4 @@
-//! Control ports: the addresses at which a rank listens and at which the others reach that rank.
+//! Control ports: the addresses at which each rank listens and at which the other ranks reach it.
 
 use super::resolve::is_loopback_name;
 use super::{BootstrapError, Contact, Join, Roster, socket};
@@ -21,8 +21,8 @@ fn failed(error: io::Error) -> BootstrapError {
     BootstrapError::System { doing: "listen for control connections", error }
 }
 
-/// Opens the control port of rank 0, which listens wherever rank 0 listens for joining. The contact
-/// holds no address: the others use the address at which they reach rank 0.
+/// Opens the control port of rank 0, at the IP address at which rank 0 listens for joining. The
+/// contact holds no address: the other ranks use the address at which they reach rank 0.
 pub(super) fn of_root(joining: SocketAddr) -> Result<(TcpListener, Contact), BootstrapError> {
     let listener = listen(joining.ip()).map_err(failed)?;
     let port = listener.local_addr().map_err(failed)?.port();
@@ -34,10 +34,10 @@ pub(super) fn spans_hosts(join: &Join) -> bool {
     join.spans_hosts || join.id.endpoints.iter().any(|endpoint| !is_loopback_name(&endpoint.host))
 }
 
-/// Opens the control port of any other rank, at the address from which this rank reaches rank 0. If
+/// Opens the control port of a rank other than 0, at the address from which it reaches rank 0. If
 /// that address is loopback, this rank is on rank 0's host. If ranks may nevertheless be on other
-/// hosts and joining beyond loopback is allowed, the port listens on all addresses, and the others
-/// use the address at which they reach rank 0.
+/// hosts and joining beyond loopback is allowed, the port listens on all addresses, and the other
+/// ranks use the address at which they reach rank 0.
 pub(super) fn of_member(
     join: &Join,
     root: &TcpStream,

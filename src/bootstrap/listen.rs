@@ -55,8 +55,8 @@ impl Listening {
 }
 
 /// Listens at an endpoint that the ranks agreed on before. A loopback endpoint is bound as it is.
-/// Any other is bound at its port on all addresses, because on its own host a name often resolves
-/// to a loopback address such as 127.0.1.1.
+/// Any other endpoint is bound at its port on all addresses, because a host's name often resolves
+/// to a loopback address such as 127.0.1.1 on the host itself.
 ///
 /// # Errors
 /// The port is taken, or a loopback endpoint cannot be resolved or bound. An address of another

@@ -85,8 +85,8 @@ fn misled(endpoint: &Endpoint, address: SocketAddr) -> String {
         return String::new();
     }
     format!(
-        "the name {} means {} here, which is this host itself: if rank 0 runs on another one, give \
-         that one's address, or mend /etc/hosts; ",
+        "the name {} resolves to {} here, an address of this host: if rank 0 runs on another host, \
+         give that host's address, or correct /etc/hosts; ",
         endpoint.host,
         address.ip()
     )
@@ -99,7 +99,7 @@ fn attempt(join: &Join, address: SocketAddr, deadline: Deadline) -> Result<Joine
     let passing = |error: std::io::Error| Setback::Passing(error.to_string());
     let timeout = deadline.left().min(CONNECT_MAX).max(Duration::from_millis(1));
     let stream = TcpStream::connect_timeout(&address, timeout).map_err(passing)?;
-    // A port that nobody listens at can connect to itself when it is also the one chosen for
+    // A port that nobody listens at connects to itself if the system chooses the same port for
     // the connecting side.
     if stream.local_addr().is_ok_and(|local| local == address) {
         return Err(Setback::Passing("nobody listens there".to_owned()));
@@ -128,7 +128,9 @@ fn attempt(join: &Join, address: SocketAddr, deadline: Deadline) -> Result<Joine
         None if machine.is_introduced() => {
             Err(Setback::Final(incomplete(join, &machine, deadline)))
         }
-        None => Err(Setback::Passing(format!("what listens at {address} does not answer"))),
+        None => {
+            Err(Setback::Passing(format!("the process that listens at {address} does not answer")))
+        }
     }
 }
 
@@ -146,7 +148,7 @@ fn ask_elders(
         (elder, address) = (*rank, contact::address(contact, root));
         match ask(join, referral, address, deadline) {
             Ok(members) => return Ok(members),
-            // The elder may have died; the next knows the same.
+            // The elder may have died; the next elder knows the members, too.
             Err(Setback::Passing(reason)) => last = reason,
             Err(setback) => return Err(setback),
         }
@@ -185,7 +187,7 @@ fn ask(
 fn incomplete(join: &Join, machine: &MemberJoin, deadline: Deadline) -> BootstrapError {
     let missing = match machine.missing() {
         Some(ranks) => format!("{ranks} did not: see whether they were started"),
-        None => "rank 0 did not say that all are there".to_owned(),
+        None => "rank 0 did not report that all ranks have joined".to_owned(),
     };
     BootstrapError::Incomplete { rank: join.rank, waited_ms: deadline.waited_ms(), missing }
 }

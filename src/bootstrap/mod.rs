@@ -63,7 +63,7 @@ pub struct Join {
     /// True if other ranks may be on other hosts even where rank 0 is reached by loopback.
     pub spans_hosts: bool,
     /// Longest time that [`ControlPlane::close`] blocks while others do not take this rank's last
-    /// messages. Other ranks pass on the messages that are missed.
+    /// messages. A rank that misses these messages hears of them from other ranks.
     pub linger: Duration,
     /// Settings of the recording of this rank and of its dumps.
     pub recorder: recorder::Settings,
@@ -273,7 +273,7 @@ fn explain(strays: &Strays) -> String {
     let causes = [
         (strays.wrong_secret, "with another secret"),
         (strays.wrong_version, "of another protocol version"),
-        (strays.malformed, "that broke off or were no ferroccl process"),
+        (strays.malformed, "that broke off or did not come from ferroccl"),
         (strays.slow, "that were too slow"),
     ];
     let told: Vec<_> = causes

@@ -57,7 +57,7 @@ impl Deadline {
 /// Returns 32 random bytes from the operating system.
 ///
 /// # Errors
-/// The system has none to give.
+/// The system gives no random bytes.
 pub fn random_bytes() -> Result<[u8; 32], BootstrapError> {
     let mut bytes = [0; 32];
     let mut filled = 0;
@@ -84,7 +84,7 @@ pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
 }
 
 /// Waits until a descriptor is ready or broken, at most `timeout`. Returns for each descriptor
-/// whether it is.
+/// whether it is ready or broken.
 pub(crate) fn wait(fds: &[(BorrowedFd<'_>, PollFlags)], timeout: Duration) -> Vec<bool> {
     let mut polled: Vec<_> =
         fds.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
@@ -93,7 +93,8 @@ pub(crate) fn wait(fds: &[(BorrowedFd<'_>, PollFlags)], timeout: Duration) -> Ve
     match poll(&mut polled, timeout.ok().as_ref()) {
         Ok(_) => polled.iter().map(|fd| !fd.revents().is_empty()).collect(),
         Err(error) => {
-            // An interruption is a wake-up like any other; for anything else, do not spin.
+            // An interruption is a wake-up like any other; after another error, the sleep prevents
+            // spinning.
             if error != rustix::io::Errno::INTR {
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -121,7 +122,7 @@ pub(super) fn is_refused(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ConnectionRefused
 }
 
-/// Lets up to `waiting` connections wait to be accepted, as far as the system allows that.
+/// Raises the backlog to `waiting` connections, at least 128, as far as the system allows.
 pub(super) fn widen(listener: &TcpListener, waiting: u32) {
     let waiting = i32::try_from(waiting.max(128)).unwrap_or(i32::MAX);
     // The socket listens already. If its backlog cannot be raised, some ranks have to connect
@@ -129,14 +130,14 @@ pub(super) fn widen(listener: &TcpListener, waiting: u32) {
     let _ = rustix::net::listen(listener, waiting);
 }
 
-/// Raises this process's limit of open files if that is too low for so many connections.
+/// Raises this process's limit of open files if the limit is too low for `connections`.
 pub(super) fn allow_descriptors(connections: u32) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let needed = u64::from(connections) + 256;
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < needed) {
         limit.current = Some(limit.maximum.map_or(needed, |maximum| needed.min(maximum)));
-        // If that is refused, accepting fails later with its own error.
+        // If the system refuses, accepting fails later with its own error.
         let _ = setrlimit(Resource::Nofile, limit);
     }
 }
@@ -148,7 +149,7 @@ pub(super) enum Got {
     End,
 }
 
-/// Reads the bytes that are there.
+/// Reads the bytes that have arrived.
 pub(super) fn read(mut stream: &TcpStream, buffer: &mut [u8]) -> Got {
     loop {
         match stream.read(buffer) {
@@ -176,7 +177,8 @@ pub(super) fn write(mut stream: &TcpStream, bytes: &[u8]) -> usize {
     written
 }
 
-/// Waits until a descriptor is ready or broken, at most `timeout`. Returns whether it is.
+/// Waits until a descriptor is ready or broken, at most `timeout`. Returns whether it is ready or
+/// broken; false also if a signal interrupts the wait.
 pub(crate) fn is_ready(fd: BorrowedFd<'_>, flags: PollFlags, timeout: Duration) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(fd, flags)];
     let timeout = Timespec::try_from(timeout).ok();

@@ -33,8 +33,8 @@ impl Communicator {
     /// and the last operation that all survivors completed. The verdict is the same on every
     /// survivor. Operations are counted from 1, in the order of the calls. Operations after the
     /// last one of the verdict are void even where they succeeded. The wait is at most `timeout`.
-    /// If ranks are silent, it takes a little longer than the time to find them dead
-    /// (`FERROCCL_DEAD_AFTER`).
+    /// If ranks are silent, the verdict takes a little longer than `FERROCCL_DEAD_AFTER`, the time
+    /// after which they count as dead.
     ///
     /// # Errors
     ///
@@ -46,7 +46,7 @@ impl Communicator {
     }
 
     /// Checks that a finished operation may return `Ok`. After this rank has reported its progress
-    /// to the agreement, no operation may.
+    /// to the agreement, no operation may return `Ok`.
     #[inline]
     pub(super) fn check_may_end(&self, running: &Running) -> Result<(), Error> {
         let completed = self.control.completed();
@@ -97,8 +97,8 @@ impl Communicator {
         )
     }
 
-    /// Returns the cause of the communicator's end, as all survivors name it if they agree soon
-    /// enough.
+    /// Returns the cause of the communicator's end. If the survivors agree within [`AGREEMENT`],
+    /// they all return the same cause; otherwise each returns the failure that it knows.
     fn cause(&self) -> Option<Cause> {
         let broken = |rank, reason: &dyn ToString, last_completed| Error::Broken {
             during: self.during(&NEW_CALL),
@@ -133,8 +133,9 @@ impl Communicator {
         Some(Cause { error: broken(failure.rank, &failure.reason, last_completed), is_own })
     }
 
-    /// Records an error that ends the communicator, reports the error to the other ranks, and
-    /// returns it with the cause that they agree on. Returns a harmless error as it is.
+    /// Records an error that ends the communicator, and reports it to the other ranks. Returns the
+    /// error for the caller, with the cause that the survivors agree on. Returns a harmless error
+    /// as it is.
     #[cold]
     pub(super) fn broken(&mut self, error: Error, during: String) -> Error {
         if error.is_harmless() {
@@ -165,8 +166,8 @@ impl Communicator {
         }
     }
 
-    /// Returns the error of a step that is no operation, or the cause if the communicator has
-    /// failed.
+    /// Returns `error`, which comes from a step that is no operation. If the communicator has
+    /// failed, returns the result of [`Communicator::broken`] for `error`.
     pub(super) fn or_failure(&mut self, error: Error, doing: &str) -> Error {
         if self.control.has_failed() {
             let during = self.during(&doing);
@@ -177,9 +178,9 @@ impl Communicator {
 }
 
 impl Engine {
-    /// Reports the rank that is to blame, if no rank has reported one. Must be called before the
-    /// call's memory is unbound, which may close connections that still use the memory: to a peer,
-    /// a closed connection looks like a failure of this rank.
+    /// Reports the rank that is to blame, if no rank has reported a failure. Must be called before
+    /// the call's memory is unbound: unbinding may close connections that still use the memory, and
+    /// a peer takes a closed connection for a failure of this rank.
     pub(super) fn blame(&self, error: &Error) {
         if error.is_harmless() {
             return;

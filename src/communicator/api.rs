@@ -41,7 +41,7 @@ impl Call<'_> {
     }
 }
 
-/// Returns the elements per rank of a buffer of this length.
+/// Returns the number of elements per rank in a buffer of this length.
 fn per_rank(collective: Collective, length: usize, ranks: u32) -> Result<usize, Error> {
     if length.is_multiple_of(ranks as usize) {
         return Ok(length / ranks as usize);
@@ -128,7 +128,7 @@ impl Communicator {
         self.run_in_place(&call, cast_slice_mut(buffer))
     }
 
-    /// Reduces to the root; `output` may be empty elsewhere.
+    /// Reduces to the root; `output` may be empty on other ranks.
     pub fn reduce<T: Element>(
         &mut self,
         input: &[T],
@@ -140,7 +140,7 @@ impl Communicator {
         self.run(&call, Buffers::apart(cast_slice(input), cast_slice_mut(output)))
     }
 
-    /// Gathers all inputs in order of rank, on the root; `output` may be empty elsewhere.
+    /// Gathers all inputs in order of rank, on the root; `output` may be empty on other ranks.
     pub fn gather<T: Element>(
         &mut self,
         input: &[T],
@@ -151,7 +151,7 @@ impl Communicator {
         self.run(&call, Buffers::apart(cast_slice(input), cast_slice_mut(output)))
     }
 
-    /// Hands each rank its block of the root's input; `input` may be empty elsewhere.
+    /// Hands each rank its block of the root's input; `input` may be empty on other ranks.
     pub fn scatter<T: Element>(
         &mut self,
         input: &[T],
@@ -228,7 +228,7 @@ impl Communicator {
     }
 
     /// Does what [`Communicator::all_to_all`] does, with blocks of different lengths: the block
-    /// that rank i sends to j must be as long as the one that j receives from i.
+    /// that rank i sends to rank j must be as long as the block that rank j receives from rank i.
     pub fn all_to_all_v<T: Element>(
         &mut self,
         input: &[T],
@@ -241,19 +241,19 @@ impl Communicator {
         self.run(&call, Buffers::apart(cast_slice(input), cast_slice_mut(output)))
     }
 
-    /// Returns when every rank has called `barrier`.
+    /// Waits until every rank has called `barrier`.
     pub fn barrier(&mut self) -> Result<(), Error> {
         let mut token = [0u8];
         self.run_in_place(&even::<u8>(Collective::Barrier, 1), &mut token)
     }
 
-    /// Sends to one peer; returns when `data` may be changed, which may be before `data` was
-    /// received.
+    /// Sends to one peer. Returns once `data` may be changed, possibly before the peer has received
+    /// it.
     pub fn send<T: Element>(&mut self, data: &[T], peer: Rank) -> Result<(), Error> {
         self.group().send(data, peer).run()
     }
 
-    /// Receives from one peer; `data` must be exactly as long as what the peer sends.
+    /// Receives from one peer; `data` must be exactly as long as the peer's message.
     pub fn recv<T: Element>(&mut self, data: &mut [T], peer: Rank) -> Result<(), Error> {
         self.group().recv(data, peer).run()
     }

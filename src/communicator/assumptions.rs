@@ -21,11 +21,11 @@ use crate::transports::Choice;
 /// Assumed rate of a link: a port of 100 Gbit/s.
 const BYTES_PER_S: f64 = 12.5e9;
 
-/// Largest number of slots; more cost more memory than they are worth.
+/// Largest number of slots; more slots cost more memory than they are worth.
 const SLOTS_MAX: u32 = 64;
 
 /// Returns the setting that gives the most flows to the links of a network whose messages are not
-/// striped, unless the user has set it.
+/// striped. Returns none if there is no such setting, or if the user has set it.
 fn untouched_flows(config: &Config) -> Option<(&'static str, &'static str)> {
     let kind = Choice::of(config).network.filter(|kind| !kind.stripes)?;
     let (variable, values) = kind.more_flows?;
@@ -75,8 +75,9 @@ pub(super) fn flows(config: &Config, is_infiniband: bool, more: bool) -> (Config
     (config, Some(said))
 }
 
-/// Describes the change that gives a link more flows than `holds`, a configuration that was made
-/// from `asked`. Returns none if the user has set the number, or if a link has enough flows.
+/// Describes the change that gives a link more flows than it has under `holds`, a configuration
+/// that was made from `asked`. Returns none if the user has set the number, or if a link has enough
+/// flows.
 pub(super) fn more_flows(asked: &Config, holds: &Config) -> Option<String> {
     let is_infiniband = holds.ib_adaptive_routing == Some(true);
     let mut taken = asked.clone();

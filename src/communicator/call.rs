@@ -46,16 +46,17 @@ impl<'a> Call<'a> {
         Seat { collective: self.collective, rank, ranks, root: self.root }
     }
 
-    /// Compares the numbers of blocks in input and output, always as for two ranks. With a single
-    /// rank each buffer has one block, but the block may begin anywhere in the buffer that is the
-    /// larger one for two ranks.
+    /// Compares the numbers of blocks in input and output, always as for two ranks: the buffer with
+    /// more blocks is the larger one. With a single rank, each buffer has one block, but the
+    /// block may begin anywhere in the buffer that is the larger one for two ranks.
     fn proportion(&self) -> Ordering {
         let (input, output) = self.seat(0, 2).blocks();
         input.cmp(&output)
     }
 
     /// Returns the number of elements in the larger of the two buffers, on a rank that has both.
-    /// Returns 0 unless all ranks know the counts. The planner chooses by this number.
+    /// Returns 0 unless all ranks know the counts. The planner chooses by this number of
+    /// elements.
     pub(super) fn elements(&self, ranks: u32) -> usize {
         match self.sizes {
             Sizes::Even(count) => {
@@ -70,8 +71,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Returns the count that ranks compare: that of an even call, or a digest of counts that all
-    /// ranks know; 0 if not all ranks know the counts.
+    /// Returns the count that ranks compare: the count of an even call, or a digest of all ranks'
+    /// counts; 0 if not all ranks know the counts.
     pub(super) fn compared_count(&self) -> u64 {
         match self.sizes {
             Sizes::Even(count) => count as u64,
@@ -202,8 +203,8 @@ impl Call<'_> {
 
 const BYTES_MAX: usize = isize::MAX as usize;
 
-/// Returns the elements from the beginning of a buffer to the end of its last block; none if that
-/// overflows.
+/// Returns the number of elements from the beginning of a buffer to the end of its last block; none
+/// if the number overflows.
 fn extent(blocks: Blocks<'_>) -> Option<usize> {
     blocks
         .starts

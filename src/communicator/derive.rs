@@ -1,6 +1,6 @@
-//! Communicators that are made from another one: parts of it, its survivors, or all of it and
-//! newcomers. Each has connections, memory and a secret of its own: a late write of a rank of the
-//! old communicator lands in memory that the new one does not use.
+//! Communicators made from another communicator: of some of its ranks, of its survivors, or of all
+//! its ranks and newcomers. Each has connections, memory and a secret of its own: a late write of a
+//! rank of the old communicator lands in memory that the new communicator does not use.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Weak};
@@ -18,7 +18,7 @@ use super::{Communicator, configure};
 use crate::bootstrap::{BootstrapError, ControlPlane, GiveUp, Invitation, Join, meet};
 
 /// Advice for survivors that did not come together.
-const SHRINK_ADVICE: &str = "It may be called again, by all survivors";
+const SHRINK_ADVICE: &str = "All survivors may call shrink() again";
 const GROW_ADVICE: &str =
     "The communicator is as it was: invite() anew, or go on without newcomers";
 
@@ -49,7 +49,8 @@ struct Attempt {
 
 impl Communicator {
     /// Splits into communicators of the ranks that give the same `color`, ordered by `key` and then
-    /// by rank. A rank with a negative color takes part but gets none. All ranks call it.
+    /// by rank. A rank with a negative color takes part but gets no communicator. All ranks
+    /// call it.
     ///
     /// # Errors
     ///
@@ -60,7 +61,7 @@ impl Communicator {
         split.map_err(|error| self.or_failure(error, "split"))
     }
 
-    /// Makes another communicator of all ranks, with another configuration, the same on all. All
+    /// Makes another communicator of all ranks, with `config`, which is the same on all ranks. All
     /// ranks call it.
     ///
     /// # Errors
@@ -169,7 +170,7 @@ impl Communicator {
         let obstacle = from.await_obstacle(&verdict.survivors, FAILURE_WITHIN);
         let has_lost = match control {
             None => from.has_lost(&verdict.survivors),
-            // Others may be in the new communicator: the next attempt starts there.
+            // Other ranks may be in the new communicator: the next attempt starts from it.
             Some(control) => {
                 self.control.set_successor(&Arc::downgrade(&control));
                 let all = Vec::from_iter(0..control.ranks());
@@ -235,8 +236,8 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// When a newcomer does not come within `FERROCCL_JOIN_TIMEOUT`, or fails while it enters: this
-    /// communicator is unharmed then. When one of this communicator's ranks fails: the errors of a
+    /// A newcomer does not come within `FERROCCL_JOIN_TIMEOUT`, or fails while it enters; this
+    /// communicator is then unharmed. If one of this communicator's ranks fails: the errors of a
     /// collective.
     pub fn grow(&mut self, invitation: Invitation) -> Result<Communicator, Error> {
         self.usable()?;
@@ -255,8 +256,8 @@ impl Communicator {
         })
     }
 
-    /// Makes a communicator with this one's configuration. An abort of `from` meanwhile ends the
-    /// new one as well.
+    /// Makes a communicator with this one's configuration. An abort of `from` in the meantime also
+    /// ends the new communicator.
     fn make(
         &self,
         from: &Arc<ControlPlane>,
@@ -270,8 +271,8 @@ impl Communicator {
         let (give_up, secret) = (how.give_up.clone(), how.id.secret.clone());
         let met = give_up.check(how.rank).and_then(|()| meet(how));
         let (control, linked) = met.map_err(|error| {
-            // A member that fails or aborts hangs up. The others may see that before the reason
-            // arrives.
+            // A member that fails or aborts hangs up. The others may see the hang-up before the
+            // reason arrives.
             from.await_failure(FAILURE_WITHIN);
             Attempt { error: error.into(), control: None }
         })?;

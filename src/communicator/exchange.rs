@@ -1,5 +1,5 @@
-//! Small exchanges over the control plane. Each has a topic. By the topics, ranks notice that they
-//! are at different steps of the user's program, and do not misread each other's bytes.
+//! Small exchanges over the control plane. Each exchange has a topic. By comparing topics, ranks
+//! notice that they are at different steps of the user's program, and misread no bytes.
 
 use std::time::Duration;
 

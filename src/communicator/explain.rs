@@ -24,9 +24,9 @@ use crate::transports::Choice;
 pub struct Explanation {
     /// The collective.
     pub collective: String,
-    /// Ranks of the communicator.
+    /// Number of ranks of the communicator.
     pub ranks: u32,
-    /// Hosts of the ranks; ranks that share no memory count as hosts of their own.
+    /// Number of hosts of the ranks; ranks that share no memory count as hosts of their own.
     pub hosts: u32,
     /// The algorithm taken.
     pub algorithm: String,
@@ -61,9 +61,9 @@ pub struct Explanation {
     pub channels: u32,
     /// Slots of each link; between hosts, as many as a link's equal share of the budget holds.
     pub slots: u32,
-    /// The most payload of one slot.
+    /// Largest payload of one slot, in bytes.
     pub slot_bytes: usize,
-    /// The most payload of a message of this call: a slot, or a part of it.
+    /// Largest payload of a message of this call, in bytes: a slot, or a part of it.
     pub message_bytes: usize,
     /// Number of times that the schedule is repeated to cover the buffers.
     pub chunks: usize,

@@ -25,7 +25,7 @@ impl Side {
     }
 }
 
-/// Returns the lengths of the messages between a rank and itself.
+/// Returns the lengths of the messages on this side that a rank exchanges with itself.
 fn own(side: &Side, rank: Rank) -> impl Iterator<Item = usize> {
     let pairs = side.peers.iter().zip(&side.bytes);
     pairs.filter(move |(peer, _)| **peer == rank).map(|(_, bytes)| *bytes)
@@ -62,8 +62,8 @@ impl Messages {
 #[derive(Debug)]
 #[must_use = "nothing moves until `run`"]
 pub struct Group<'c, 'b> {
-    /// Communicator, which holds the messages: their lists are reused, and a group is cheap to
-    /// move.
+    /// Communicator, which holds the group's messages: it reuses their lists, and a group is cheap
+    /// to move.
     communicator: &'c mut Communicator,
     buffers: PhantomData<&'b mut [u8]>,
 }

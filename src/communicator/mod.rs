@@ -103,10 +103,10 @@ pub struct AbortHandle {
 }
 
 impl AbortHandle {
-    /// Ends the communicator on all ranks: every call, started or later, fails with this reason. If
-    /// the communicator has failed before, this rank gives up for good: [`Communicator::agree`] and
-    /// [`Communicator::shrink`] end on this rank, and on ranks that wait for this one. A
-    /// communicator that is being made from this one ends as well.
+    /// Ends the communicator on all ranks: every call that has not ended, and every later call,
+    /// fails with this reason. If the communicator has failed before, this rank gives up for good:
+    /// [`Communicator::agree`] and [`Communicator::shrink`] end on this rank, and on ranks that
+    /// wait for this one. A communicator that is being made from this one ends as well.
     pub fn abort(&self, reason: &str) {
         if let Some(control) = self.control.upgrade() {
             control.abort(reason);
@@ -183,7 +183,8 @@ impl Communicator {
         Communicator::join(0, 1, UniqueId { endpoints: Vec::new(), secret }, config)
     }
 
-    /// Connects the ranks and adapts the links to the network; `measured` is an earlier result.
+    /// Connects the ranks and adapts the links to the network. `measured` holds the results of an
+    /// earlier measurement of the network, if there was one.
     fn wired(
         control: Arc<ControlPlane>,
         secret: Secret,
@@ -192,7 +193,7 @@ impl Communicator {
     ) -> Result<Communicator, Error> {
         let (told, rank) = (Arc::clone(&control), control.rank());
         let wired = Communicator::wire(control, secret, config, measured);
-        wired.and_then(Communicator::suited).inspect_err(|error| {
+        wired.and_then(Communicator::adjusted_to_network).inspect_err(|error| {
             // Without a report, the others see a rank that leaves in good order. If another rank
             // has died, all ranks learn of it without a report, but later.
             let (rank, reason, known) = match error {
@@ -300,8 +301,8 @@ impl Communicator {
     }
 
     /// Iterates over the rails to each connected peer, with the payload that each rail has carried
-    /// and whether it has failed. With several RDMA devices there is one rail for each; if no rank
-    /// uses several, there are none.
+    /// and whether it has failed. With several RDMA devices there is one rail for each device; if
+    /// no rank uses several devices, there are no rails.
     pub fn rails(&self) -> impl Iterator<Item = (Rank, RailState)> {
         self.engine.ports.view().rails()
     }
@@ -314,8 +315,8 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// When the text is no policy, or the policy needs more queue pairs than were made; then the
-    /// old one stays.
+    /// The text is no policy, or the policy needs more queue pairs than were made. The old policy
+    /// then stays.
     pub fn set_policy(&mut self, policy: &str) -> Result<(), Error> {
         self.usable()?;
         let policy: Policy = policy.parse().map_err(CallError::Policy)?;
@@ -438,8 +439,8 @@ pub fn config_from_environment() -> Result<Config, Error> {
     Ok(config)
 }
 
-/// Returns the configuration that the environment asks for without its tuning table, for tools that
-/// measure anew.
+/// Returns the configuration that the environment asks for, but without the environment's tuning
+/// table, for tools that measure anew.
 ///
 /// # Errors
 ///
@@ -474,8 +475,8 @@ fn config_with_table(table: Option<String>) -> Result<Config, Error> {
     Ok(Config::read(&tuned, &tables).map_err(wrong)?)
 }
 
-/// Returns the configuration of the environment with this table in place of its own, without
-/// checking that the table is of this machine.
+/// Returns the configuration of the environment with `tuning` in place of the environment's tuning
+/// table. Does not check that the table is of this machine.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
-//! Measurement of the network under load. Defaults assume a network that carries the full rate of
-//! all hosts at once, between any pairs. One pair of hosts is measured alone, then all pairs at
-//! once. Each pair has one host of each half of the hosts.
+//! Measurement of the network under load. The default settings assume a network that carries the
+//! full rate of all hosts at once, between any pairs of hosts. This module measures one pair
+//! of hosts alone, then all pairs at once. A pair has one host of each half of the hosts.
 //!
-//! `ferroccl tune` measures, and so do joining ranks with `FERROCCL_CHECK_NETWORK=measure`.
+//! `ferroccl tune` measures the network. Joining ranks do so if `FERROCCL_CHECK_NETWORK=measure`.
 
 use std::fmt;
 use std::time::Instant;
@@ -14,17 +14,18 @@ use ccl_core::types::Rank;
 use super::error::Error;
 use super::{Communicator, assumptions};
 
-/// Bytes of one message; a group has `MESSAGES` of them each way.
+/// Bytes of one message; a group sends `MESSAGES` messages and receives as many.
 const MESSAGE_BYTES: usize = 1 << 20;
 const MESSAGES: usize = 8;
 const PINGS: u32 = 50;
-/// Least share of a lone pair's rate that the defaults need when all pairs send at once.
+/// Least rate of the slowest pair when all pairs send at once, as a fraction of a lone pair's rate.
+/// Below this rate, the defaults do not suit the network.
 const LEFT: f64 = 0.8;
 /// Number of rounds that ranks measure when they join: few, so that users wait less.
 const ROUNDS: u32 = 3;
-/// Time after which no round begins, however slow the network is.
+/// Total measured time, in seconds, after which no further round begins.
 const LONG_ENOUGH_S: f64 = 5.0;
-/// Least speed-up for which more flows are kept.
+/// Speed-up by more flows, as a ratio of rates, above which the links keep these flows.
 const WORTH: f64 = 1.1;
 
 /// Results of measuring the network, the same on all ranks.
@@ -34,19 +35,19 @@ pub struct Measurement {
     pub pairs: u32,
     /// Round trip of a few bytes between two hosts, in microseconds.
     pub round_trip_us: f64,
-    /// Rate in each direction between two hosts while the others are idle, in bytes per second.
+    /// Rate in each direction between two hosts while all other hosts are idle, in bytes/s.
     pub alone: f64,
     /// Rate of the slowest pair when all pairs send at once; in bytes per second.
     pub together: f64,
 }
 
 impl Measurement {
-    /// Returns the fraction of the rate that is left when all pairs send at once.
+    /// Returns the rate when all pairs send at once, as a fraction of the rate of one pair alone.
     fn left(&self) -> f64 {
         self.together / self.alone
     }
 
-    /// Returns whether less of the rate is left than the defaults assume.
+    /// Returns whether pairs that send at once slow each other down more than the defaults assume.
     pub fn is_oversubscribed(&self) -> bool {
         self.pairs > 1 && self.left() < LEFT
     }
@@ -78,7 +79,7 @@ impl fmt::Display for Measurement {
     }
 }
 
-/// Outcome of measuring when ranks joined; split and shrunk communicators inherit it.
+/// Outcome of the measurement at joining; split and shrunk communicators inherit it.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
     /// True if links have more flows than by default.
@@ -88,8 +89,9 @@ pub(super) struct Measured {
 }
 
 impl Communicator {
-    /// Measures the network, in a first round that does not count and at most `rounds` more;
-    /// returns none for a single host. All ranks call it, and all get the same result.
+    /// Measures the network in at most `rounds` rounds, after a first round that includes
+    /// connecting and does not count. Returns none for a single host. All ranks call it and get the
+    /// same result.
     #[doc(hidden)]
     pub fn measure_network(&mut self, rounds: u32) -> Result<Option<Measurement>, Error> {
         let hosts = self.hosts().clone();
@@ -106,7 +108,7 @@ impl Communicator {
         for _ in 0..=rounds {
             alone.push(self.exchanged(first, &mut buffers)?);
             together.push(self.exchanged(own, &mut buffers)?);
-            // All ranks agree: their times are equal.
+            // All ranks have the same times, so they all stop after the same round.
             if alone.iter().chain(&together).sum::<f64>() > LONG_ENOUGH_S {
                 break;
             }
@@ -123,7 +125,7 @@ impl Communicator {
     /// Measures the network if `FERROCCL_CHECK_NETWORK=measure` asks for it and there is no earlier
     /// measurement. Returns a communicator with more flows if the network is crowded and more flows
     /// are faster, otherwise this one. All ranks call it.
-    pub(super) fn suited(mut self) -> Result<Communicator, Error> {
+    pub(super) fn adjusted_to_network(mut self) -> Result<Communicator, Error> {
         let is_asked = self.config().check_network == NetworkCheck::Measure;
         if !is_asked || self.measured.is_some() {
             return Ok(self);
@@ -144,7 +146,9 @@ impl Communicator {
             } else {
                 "so the links stay as they were"
             };
-            said += &format!("; with {more} all at once get {times:.2} times that rate, {outcome}");
+            said += &format!(
+                "; with {more}, all pairs at once are {times:.2} times as fast, {outcome}"
+            );
             if more_flows {
                 self = other;
             }
@@ -217,8 +221,8 @@ impl Communicator {
     }
 }
 
-/// Returns the number of this rank's pair of hosts and the peer in that pair; only the first rank
-/// of a host has one.
+/// Returns the number of this rank's pair of hosts and the peer in that pair. Only the first rank
+/// of a host has a peer.
 fn partner(hosts: &Hosts, rank: Rank) -> Option<(u32, Rank)> {
     let ((host, local), half) = (hosts.seat(rank), hosts.count() / 2);
     let (pair, other) = if host < half { (host, host + half) } else { (host - half, host - half) };
@@ -226,8 +230,8 @@ fn partner(hosts: &Hosts, rank: Rank) -> Option<(u32, Rank)> {
     (local == 0 && pair < half).then(|| (pair, hosts.members(other).next().unwrap_or(rank)))
 }
 
-/// Returns the median of all but the first time, which includes connecting; that time if it is the
-/// only one.
+/// Returns the median of all times except the first, which includes connecting. Returns the first
+/// time if there is no other.
 fn median(mut times: Vec<f64>) -> f64 {
     if times.len() > 1 {
         times.remove(0);

@@ -1,5 +1,5 @@
-//! Predictions for calls that were not measured, by a tuning table's model. Each class of sizes is
-//! predicted once, in some milliseconds, and cached.
+//! Cache of predictions, which a tuning table's model makes for calls that were not measured. The
+//! model predicts each class of sizes once, which takes some milliseconds.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use ccl_core::types::{Collective, DataType};
 
 use super::expected::{Asked, predicted};
 
-/// Predictions by collective and class, a power of two of bytes.
+/// Predictions by collective and size class. Class `n` has sizes from 2^n to 2^(n+1) - 1 bytes.
 #[derive(Debug, Default)]
 pub(super) struct PredictionCache {
     known: BTreeMap<(Collective, u32), Vec<(Variant, f64)>>,
@@ -22,8 +22,8 @@ impl PredictionCache {
     /// collective's blocks are not equal.
     ///
     /// Ranks that have the same configuration get the same list: it is computed per class, for root
-    /// 0 and elements of four bytes, with only additions, multiplications and divisions, which all
-    /// processors round alike.
+    /// 0 and elements of four bytes. The computation uses only additions, multiplications and
+    /// divisions, which all processors round alike.
     pub(super) fn variants(
         &mut self,
         config: &Config,

@@ -45,7 +45,7 @@ impl<T> DerefMut for Registered<T> {
 
 impl<T> Drop for Registered<T> {
     fn drop(&mut self) {
-        // Before the memory is freed.
+        // The registration ends before the memory is freed.
         self.cached.end();
     }
 }
@@ -64,7 +64,7 @@ impl Communicator {
         self.usable()?;
         let mut elements = elements;
         let bytes = size_of_val(&*elements);
-        // Exposed, as the addresses of buffers in calls are.
+        // The address is exposed, like the addresses of the buffers of calls.
         let address = elements.as_mut_ptr().expose_provenance();
         let start = std::ptr::with_exposed_provenance_mut(address);
         let start = NonNull::new(start).unwrap_or(NonNull::dangling());

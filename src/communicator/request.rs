@@ -143,7 +143,8 @@ impl Communicator {
         Ok(Request { id, communicator: self.id, buffers: PhantomData })
     }
 
-    /// Advances started calls. Returns whether this one has ended.
+    /// Advances the started calls in their order, as far as possible without waiting. Returns
+    /// whether the call of `request` has ended.
     ///
     /// # Errors
     ///
@@ -191,7 +192,7 @@ impl Communicator {
         Err(CallError::ForeignRequest.into())
     }
 
-    /// Drives every started call to its end, because blocking calls run after them.
+    /// Drives every started call to its end. A blocking call does this before it runs.
     pub(super) fn drain_requests(&mut self) -> Result<(), Error> {
         let timeout = self.engine.config.timeout;
         while self.first_open().is_some() {
@@ -216,8 +217,8 @@ impl Communicator {
         }
     }
 
-    /// Removes the requests from this number on; all of them have ended. Returns the first error
-    /// among them that no wait has returned.
+    /// Removes the requests with numbers from `first` on, all of which have ended. Returns the
+    /// first of their errors that no wait has returned.
     pub(super) fn take_results_from(&mut self, first: u64) -> Result<(), Error> {
         let mut failed = None;
         self.requests.queue.retain(|pending| {
@@ -297,7 +298,7 @@ impl Communicator {
     }
 
     fn start_pending(&mut self, at: usize) -> Result<Running, Error> {
-        // The state that remains if a panic keeps the caller from setting another one.
+        // This state remains if a panic keeps the caller from setting another one.
         let panicked = "this rank panicked while the call was under way".to_owned();
         let ended = State::Ended(Err(Cause(panicked)));
         match std::mem::replace(&mut self.requests.queue[at].state, ended) {

@@ -19,8 +19,8 @@ pub struct Scope<'scope, 'env> {
     env: PhantomData<&'env mut &'env ()>,
 }
 
-/// Guard that ends the scope's calls if the closure panics; without a panic none is open when the
-/// guard is dropped.
+/// Guard that ends the scope's calls if the closure panics. Without a panic, all calls have ended
+/// before the guard is dropped, except in a forked child.
 struct Unwinding<'c>(&'c mut Communicator);
 
 impl Drop for Unwinding<'_> {
@@ -75,7 +75,7 @@ impl Communicator {
         let first = self.next_request();
         let unwinding = Unwinding(self);
         let result = body(&mut Scope { communicator: unwinding.0, env: PhantomData });
-        // After a fork in the closure, the child gets here, too.
+        // If the closure forks, the child gets here, too.
         unwinding.0.not_forked()?;
         unwinding.0.drain_requests()?;
         unwinding.0.take_results_from(first).map(|()| result)
@@ -98,8 +98,8 @@ impl<'env> Scope<'_, 'env> {
         self.communicator.enqueue(call, T::DATA_TYPE, buffers, ())
     }
 
-    /// Starts any call in place: `buffer` is the larger of input and output, and the smaller one is
-    /// this rank's block of it.
+    /// Starts any call in place: `buffer` is the larger of input and output, and the smaller is
+    /// this rank's block of `buffer`.
     ///
     /// # Errors
     ///

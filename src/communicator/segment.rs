@@ -19,17 +19,17 @@ use crate::recorder::CallRecord;
 const HEAD: usize = doorbell::BYTES + CallRecord::SHARED_BYTES;
 /// Slot length below which links get fewer slots rather than shorter ones.
 const SLOT_BYTES_MIN: usize = 4 << 10;
-/// Least number of slots that fit into a link's equal share of a small budget, where links between
-/// hosts share credits: slots are shortened until that many fit. The link reserves two of them, and
-/// two are for the pool.
+/// Least number of slots that a link's equal share of a small budget holds, if links between hosts
+/// share credits. Slots are shortened until this many fit: the link reserves two slots, and two are
+/// for the pool.
 const SLOTS_SHARED: u32 = 4;
-/// Largest number of slots of a link between hosts per reserved slot, which bounds the memory of
-/// slots.
+/// Largest number of slots of a link between hosts, as a multiple of its reserved slots. The limit
+/// bounds the memory that slots take.
 const SLOTS_PER_RESERVED: u32 = 4;
-/// Least length of slots; one such slot for each peer may exceed the budget.
+/// Least length of a slot in bytes, even if one such slot for each peer exceeds the budget.
 const SLOT_BYTES_LEAST: usize = 1 << 10;
 
-/// Layout of a rank's segment; equal on all ranks of a host. The slots are equal everywhere.
+/// Layout of a rank's segment, equal on all ranks of a host. Slots are equal on all hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     /// Ranks of the communicator.
@@ -51,8 +51,8 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// Returns the layout on the host of `rank`: slots of the configured size and number, or as the
-    /// budget allows. The usual budget is enough for 32,000 peers. If no two ranks share a host,
+    /// Returns the layout on the host of `rank`. Slots have the configured size and number, or what
+    /// the budget allows. The usual budget suffices for 32,000 peers. If no two ranks share a host,
     /// slots are twice as large: a system call costs more than a poll of a slot, and smaller slots
     /// would not keep zero-copy payload in a cache. Between hosts, a small budget first makes slots
     /// fewer and then shorter, because idle links leave their credits to others.
@@ -89,15 +89,15 @@ impl Segment {
         }
     }
 
-    /// Limits a rank to this multiple of the configured budget of a network device. A multiple
-    /// above 1, where every rank has several devices, counts as 1.
+    /// Limits a rank to `share` times the configured budget of a network device. A `share` above 1
+    /// counts as 1: every rank then has several devices.
     pub(super) fn on_network(mut self, share: f64) -> Segment {
         self.network_budget_bytes = (self.budget_bytes as f64 * share.clamp(0.0, 1.0)) as usize;
         self
     }
 
-    /// Returns a note if links between hosts share credits because ranks that share a network
-    /// device share its budget.
+    /// Returns a note if links between hosts share credits, and the reason is that several ranks
+    /// divide the budget of one network device.
     pub(super) fn budget_note(&self) -> Option<String> {
         let fewer = self.fewer_slots();
         let shares_device = self.network_budget_bytes < self.budget_bytes;
@@ -210,8 +210,8 @@ impl Segment {
         of.part(doorbell::BYTES, CallRecord::SHARED_BYTES)
     }
 
-    /// Returns the slots in `owner`'s segment into which `sender` writes; none unless they share a
-    /// host.
+    /// Returns the slots in `owner`'s segment into which `sender` writes; none unless both ranks
+    /// are on this host.
     pub(super) fn link(
         &self,
         segment: &Region,

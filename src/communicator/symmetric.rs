@@ -15,8 +15,8 @@ use super::{CallError, Communicator, Error};
 /// Memory that every rank of a host maps: a part for each rank, which only that rank writes.
 ///
 /// The memory is never exposed as a slice, because other ranks may read it at any time. A read
-/// during another rank's write returns old data, new data or a mix. A call between the two, at
-/// least a [`Communicator::barrier`], orders them.
+/// during another rank's write returns old data, new data or a mix. A call between the write and
+/// the read, at least a [`Communicator::barrier`], orders them.
 #[derive(Debug)]
 pub struct SymmetricBuffer<T> {
     /// The parts by rank; none for ranks whose memory is not mapped.
@@ -73,16 +73,17 @@ impl<T: Element> SymmetricBuffer<T> {
     ///
     /// # Errors
     ///
-    /// When there are not as many elements.
+    /// When `data` is longer than the elements from `start` on.
     pub fn read(&self, start: usize, data: &mut [T]) -> Result<(), Error> {
         self.read_from(self.rank, start, data)
     }
 
-    /// Copies a rank's elements, beginning at `start`, into `data`. The other rank takes no part.
+    /// Copies a rank's elements, beginning at `start`, into `data`. That rank takes no part in it.
     ///
     /// # Errors
     ///
-    /// When the rank's memory is not mapped here, or there are not as many elements.
+    /// When the rank's memory is not mapped here, or `data` is longer than the elements from
+    /// `start` on.
     pub fn read_from(&self, rank: Rank, start: usize, data: &mut [T]) -> Result<(), Error> {
         let offset = start.saturating_mul(size_of::<T>());
         let read = self.part(rank)?.read(offset, bytemuck::cast_slice_mut(data));
@@ -94,7 +95,7 @@ const ALLOC_ADVICE: &str =
     "The communicator is as it was: ask for less on every rank, or raise the limit";
 
 impl Communicator {
-    /// Allocates memory of `count` zeroed elements on every rank, which all ranks of its host map.
+    /// Allocates `count` zeroed elements on every rank, in memory that all ranks of its host map.
     /// All ranks call it with the same count. The memory is freed when the buffer is dropped on all
     /// ranks.
     ///

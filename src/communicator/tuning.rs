@@ -1,4 +1,4 @@
-//! Tuning tables: their sources, and the check that they are of this machine.
+//! Tuning tables: their sources, and the check that a table was measured on this machine.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::error::{Error, SetupError, TableError};
 const TABLE_BYTES_MAX: u64 = 16 << 20;
 
 /// Returns the name of this machine in tables: the model and number of its processors. Processors
-/// that this process may not use count as well, because launchers bind ranks to some of them.
+/// that this process may not use count, too: a launcher may bind each rank to a few processors.
 #[must_use]
 pub fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -25,7 +25,7 @@ pub fn processor() -> String {
     model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
 }
 
-/// Returns the text of a table: the contents of the file that `@NAME` names, or the value itself.
+/// Returns the text of a table: the contents of file `NAME` if `value` is `@NAME`, else `value`.
 ///
 /// # Errors
 ///

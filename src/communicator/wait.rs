@@ -1,10 +1,10 @@
-//! Waiting of a rank: a rank spins while an answer is likely soon, yields while others may need the
-//! core, then sleeps until its doorbell rings.
+//! Waiting of a rank: a rank spins while an answer is likely soon, yields while other threads may
+//! need the core, then sleeps until its doorbell rings.
 //!
-//! Spinning helps only if the peer runs meanwhile. Two ranks that share a core, because there are
-//! more ranks than cores or because another process burns one, would each spin away the time in
-//! which the other could answer. So the spin adapts: it halves whenever a wait outlasts it, and
-//! doubles, up to the configured time, whenever an answer comes within it.
+//! Spinning helps only if the peer runs meanwhile. Two ranks share a core if there are more ranks
+//! than cores, or if another process keeps a core busy. While one of them spins, the other cannot
+//! run and answer. So the spin adapts: it halves whenever a wait is longer than the spin, and
+//! doubles, up to the configured time, whenever an answer comes during the spin.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,8 @@ use ccl_memory::doorbell::Doorbell;
 /// The shortest spin.
 const SPIN_MIN: Duration = Duration::from_micros(1);
 
-/// Number of peeks at the links that one look for progress counts as. A look takes at least as long
-/// as that many peeks.
+/// Number of peeks at the links for which one look for progress counts: a look takes at least as
+/// long as this many peeks.
 const LOOK: u32 = 4;
 
 /// The kind of work that one look for progress takes.
@@ -30,8 +30,8 @@ pub(super) enum PollCost {
 }
 
 impl PollCost {
-    /// Returns the number of empty looks between two readings of the clock; small for looks with
-    /// system calls, which take longer than a reading.
+    /// Returns the number of empty looks between two readings of the clock. It is small for looks
+    /// with system calls, because such a look takes longer than a reading of the clock.
     fn per_tick(self) -> u32 {
         match self {
             PollCost::Memory | PollCost::Device => 64,
@@ -67,7 +67,7 @@ impl WaitPolicy {
         WaitPolicy { spin, spin_max, park_after, poll_cost, doorbell }
     }
 
-    /// Adapts the spin after a wait that ended with an answer, with or without yielding.
+    /// Adapts the spin after a wait that ended with an answer. `yielded`: the rank yielded before.
     fn adapt_spin(&mut self, yielded: bool) {
         let spin = if yielded { self.spin / 2 } else { self.spin.saturating_mul(2) };
         self.spin = spin.clamp(SPIN_MIN.min(self.spin_max), self.spin_max);
@@ -77,8 +77,8 @@ impl WaitPolicy {
 /// One wait, from the last progress on.
 #[derive(Debug, Default)]
 pub(super) struct Wait {
-    /// Peeks since the last reading of the clock; a look counts as [`LOOK`] of them. Those of waits
-    /// that ended before the clock was read are included.
+    /// Peeks since the last reading of the clock; a look counts as [`LOOK`] peeks. Earlier waits
+    /// that ended without a reading of the clock are included.
     peeks: u32,
     since: Option<Instant>,
     yielded: bool,
@@ -102,7 +102,7 @@ impl Wait {
             && !self.yielded
             && !wait_policy.spin_max.is_zero()
         {
-            // Other kinds of look take longer than the hint's pause.
+            // Looks of the other kinds already take longer than this pause.
             if wait_policy.poll_cost == PollCost::Memory {
                 std::hint::spin_loop();
             }

@@ -33,7 +33,7 @@ const POLL_PAUSE: Duration = Duration::from_micros(100);
 struct Local {
     device: Arc<dyn Device>,
     lane: Box<dyn Lane>,
-    /// Endpoints by rank; none for this rank and those on other hosts.
+    /// Endpoints by rank; none for this rank and for ranks on other hosts.
     endpoints: Vec<Option<EndpointId>>,
 }
 
@@ -69,14 +69,14 @@ struct Rendezvous<'a> {
     timeout: Duration,
 }
 
-/// Memory that a rank has made, or could not make.
+/// Report of a rank on memory that it has made, or failed to make.
 #[derive(Debug, Serialize, Deserialize)]
 struct Offered {
     /// Bytes that were asked for.
     bytes: usize,
     /// True if the memory was made, with a key for each peer on the host.
     is_made: bool,
-    /// Keys to the memory by rank, as many as were made; none for this rank and those on other
+    /// Keys to the memory by rank, as many as were made; none for this rank and for ranks on other
     /// hosts.
     keys: Vec<Option<RemoteKey>>,
 }
@@ -128,7 +128,7 @@ impl Wiring {
                 let segment = Segment::new(&hosts, rank, &config).on_network(budget_share);
                 let mut links =
                     rendezvous.message_links(device, &peers, &segment, silent_within(&config))?;
-                // Other transports have no queue pairs to spread over.
+                // Transports that do not stripe have no queue pairs to spread messages over.
                 if kind.stripes {
                     links.start_policy(config.policy(), near);
                 }
@@ -187,8 +187,8 @@ impl Wiring {
         }
     }
 
-    /// Makes this rank's memory, and a key to it for each peer. Also after a failure, returns the
-    /// keys that were made.
+    /// Makes this rank's memory, and a key to it for each peer. Returns the keys that were made,
+    /// even after a failure.
     fn make(
         &mut self,
         bytes: usize,
@@ -353,7 +353,7 @@ fn connecting_of(rank: Rank) -> String {
     format!("rank {rank} in connecting to its peers")
 }
 
-/// Pauses, unless a rank has failed or the time is up.
+/// Pauses between two polls. Returns an error if a rank has failed or the time is up.
 fn await_more<'a>(
     control: &ControlPlane,
     rank: Rank,

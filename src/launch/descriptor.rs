@@ -11,8 +11,8 @@ use std::sync::{Mutex, PoisonError};
 
 use super::service::DescriptorError;
 
-/// Adopts a descriptor that this process inherited, at most once in its life, and makes it
-/// close-on-exec.
+/// Adopts a descriptor that this process inherited, and makes it close-on-exec. Each descriptor can
+/// be adopted once in the life of the process.
 pub(super) fn adopt(fd: i32) -> Result<OwnedFd, DescriptorError> {
     static ADOPTED: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
     if fd < 3 {
@@ -33,8 +33,8 @@ pub(super) fn adopt(fd: i32) -> Result<OwnedFd, DescriptorError> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Makes the child die with this process. The child inherits `inherited` under the same descriptor
-/// number.
+/// Makes the child die with the thread that starts it, and so with this process. The child inherits
+/// `inherited` under the same descriptor number.
 pub(super) fn tie(command: &mut Command, inherited: Option<OwnedFd>) {
     let parent = getpid();
     // SAFETY: between fork and exec, `bind_child` makes three system calls through rustix, which

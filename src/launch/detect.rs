@@ -38,7 +38,7 @@ impl fmt::Display for Launcher {
 const COMM_ID: &str = "FERROCCL_COMM_ID";
 
 /// Finds this process's rank: in our own variables, then torchrun's, Open MPI's, PMI's, Slurm's.
-/// Returns `None` where none of them is set: this process was started alone.
+/// Returns `None` if no launcher is found: this process was started alone.
 ///
 /// # Errors
 /// A variable is malformed or missing, or the launcher offers no rendezvous.
@@ -133,7 +133,7 @@ fn find(variables: &Variables) -> Result<Option<Found>, LaunchError> {
     Ok(Some(found))
 }
 
-/// Returns the rendezvous that `FERROCCL_COMM_ID` names, whatever the launcher.
+/// Returns the rendezvous that `FERROCCL_COMM_ID` names, for any launcher.
 fn known(variables: &Variables, rank: u32) -> Result<Option<Rendezvous>, LaunchError> {
     let Some(text) = variables.text(COMM_ID)? else { return Ok(None) };
     if text.starts_with("ferroccl1:") {

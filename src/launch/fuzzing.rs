@@ -22,7 +22,7 @@ fn launcher(says: &[u8]) -> Option<(LauncherStream, UnixStream)> {
     Some((LauncherStream::new(ours.into(), Deadline::after(Duration::from_secs(5))), theirs))
 }
 
-/// Feeds the answers of a PMI process manager.
+/// Feeds the data to the PMI client, as the answers of a process manager.
 pub fn pmi(data: &[u8]) {
     let (id, says) = match data.split_first() {
         Some((first, rest)) if first & 1 == 1 => (Some(u32::from(*first)), rest),
@@ -42,7 +42,7 @@ pub fn pmi(data: &[u8]) {
     assert!(!matches!(told, Err(ServiceError::Late { .. })), "it waits at the end");
 }
 
-/// Feeds the answers of torchrun's store.
+/// Feeds the data to the store's client, as the answers of torchrun's store.
 pub fn store(data: &[u8]) {
     let dialect = match data.first() {
         Some(first) if first & 1 == 1 => Dialect::Recent,
@@ -58,7 +58,7 @@ pub fn store(data: &[u8]) {
     assert!(!matches!(told, Err(ServiceError::Late { .. })), "it waits at the end");
 }
 
-/// Variables of a launcher's environment that are read, except for those that name files.
+/// Variables of a launcher's environment that the library reads, except those that name files.
 const NAMES: [&str; 33] = [
     "FERROCCL_RANK",
     "FERROCCL_RANKS",
@@ -95,8 +95,8 @@ const NAMES: [&str; 33] = [
     "SLURM_STEP_ID",
 ];
 
-/// Feeds an environment. The first byte of each line is the variable's number in `NAMES`, and the
-/// rest is the value.
+/// Feeds the data to the detection of launchers, as an environment. The first byte of each line is
+/// the variable's number in `NAMES`, and the rest is the value.
 pub fn environment(data: &[u8]) {
     let lines = data.split(|byte| *byte == b'\n').filter_map(<[u8]>::split_first);
     let pairs: Vec<_> = lines

@@ -26,20 +26,20 @@ const GRACE: Duration = Duration::from_secs(5);
 const LAST_GRACE: Duration = Duration::from_secs(2);
 /// Time to wait for the last lines of ended ranks: a grandchild may hold their pipe.
 const DRAIN: Duration = Duration::from_secs(1);
-/// Time after the first bad end within which a killed rank counts as the first. The system closes
-/// the connections of a killed rank before its process counts as ended, so that other ranks may be
-/// seen to end earlier.
+/// Time after the first bad end within which a killed rank counts as the first to fail. The system
+/// closes the connections of a killed rank before it reports the end of its process, so other ranks
+/// may seem to end earlier.
 const TOGETHER: Duration = Duration::from_millis(200);
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// Outcome of local ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalExit {
-    /// Exit status: 0 if all ended well, else the first bad status, an exit code or 128 + a
-    /// signal's number. A killed rank counts as the first of those that ended at about the same
-    /// time.
+    /// Exit status: 0 if all ranks ended well, else that of the first rank that failed (its exit
+    /// code, or 128 + the signal's number). Of ranks that ended at about the same time, a killed
+    /// rank counts as the first.
     pub code: u8,
-    /// The rank that ended with `code`, if that is bad.
+    /// The rank that ended with `code`; none if all ranks ended well.
     pub failed: Option<u32>,
 }
 
@@ -50,12 +50,12 @@ pub struct LocalExit {
 /// others is shown by line, with the rank in front. The ranks get the variables that transports ask
 /// for ([`TransportKind::rank_environment`](ccl_core::registry::TransportKind::rank_environment)),
 /// unless these are set. If a rank ends badly, the others have 5 s to end by themselves, then they
-/// are ended. The kernel kills all ranks when the thread that called this function ends, and so
-/// when this process dies, however it dies.
+/// are ended. The kernel kills all ranks when the thread that called this function ends. That
+/// includes the death of this process, for any reason.
 ///
 /// # Errors
-/// The number of ranks is out of range, or the program cannot be started; then none is left
-/// running.
+/// The number of ranks is out of range, or the program cannot be started. No rank is left running
+/// then.
 pub fn spawn_local<S: AsRef<OsStr>>(
     ranks: u32,
     program: &Path,
@@ -105,7 +105,7 @@ struct Group {
     running: Vec<Running>,
     readers: Receiver<()>,
     reader: Option<Sender<()>>,
-    /// Ranks that ended badly, in the order in which that was seen.
+    /// Ranks that ended badly, in the order in which this process saw their ends.
     failures: Vec<Failure>,
 }
 
@@ -211,8 +211,8 @@ impl Group {
             }
             Err(error) => {
                 eprintln!(
-                    "[rank {}] has ended, and nobody knows how ({error}), so it counts as failed; \
-                     start this program without SIGCHLD being ignored",
+                    "[rank {}] has ended, but its status is unknown ({error}), so it counts as \
+                     failed; do not ignore SIGCHLD in this program",
                     one.rank
                 );
                 failures.push(Failure { rank: one.rank, code: 1, killed: false, seen });
@@ -249,7 +249,7 @@ fn pass_on(rank: u32, stderr: ChildStderr) {
                 if line.last() != Some(&b'\n') {
                     line.push(b'\n');
                 }
-                // One write per line: lines of two ranks do not mix. A closed stderr loses them.
+                // One write per line: lines of two ranks do not mix. Errors are ignored.
                 let _ = std::io::stderr().write_all(&line);
             }
         }
@@ -283,8 +283,8 @@ mod tests {
         group
     }
 
-    /// Starts shells and waits until all have ended, so that one look finds all ends. The same may
-    /// happen to a launcher on a busy host.
+    /// Starts shells and waits until all have ended, so that one call of `reap` finds all ends. On
+    /// a busy host, a launcher may find several ends at once, too.
     fn ended(scripts: &[&str]) -> Group {
         let group = shells(scripts);
         for one in &group.running {

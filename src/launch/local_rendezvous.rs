@@ -20,7 +20,7 @@ use std::time::Duration;
 /// that writing the text never blocks.
 const TEXT_BYTES_MAX: u64 = 4096;
 
-/// Rank 0's side of the rendezvous, which ends when dropped.
+/// Rank 0's side of the rendezvous. Dropping it ends the rendezvous.
 pub(super) struct LocalRendezvous {
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -67,8 +67,8 @@ fn serve(listener: &UnixListener, text: &str, ended: &AtomicBool) {
         socket::is_ready(listener.as_fd(), PollFlags::IN, Duration::from_millis(50));
         match listener.accept() {
             Ok((mut stream, _)) if is_own_user(&stream) => {
-                // A fresh socket buffers all of the text; a peer that hangs up early does not want
-                // it.
+                // A fresh socket buffers all of the text. The write fails only if the peer has hung
+                // up.
                 let _ = stream.write_all(text.as_bytes());
             }
             Ok(_) => tracing::warn!("another user asked for the unique id and was not told"),
@@ -89,7 +89,7 @@ pub(super) fn ask(name: &str, deadline: Deadline) -> Result<UniqueId, LaunchErro
     let address = SocketAddr::from_abstract_name(name).map_err(|error| fail(error.to_string()))?;
     loop {
         match UnixStream::connect_addr(&address) {
-            Ok(stream) if is_own_user(&stream) => match listen(stream, deadline) {
+            Ok(stream) if is_own_user(&stream) => match read_answer(stream, deadline) {
                 Ok(text) => {
                     return text
                         .parse()
@@ -110,7 +110,7 @@ pub(super) fn ask(name: &str, deadline: Deadline) -> Result<UniqueId, LaunchErro
     }
 }
 
-fn listen(stream: UnixStream, deadline: Deadline) -> std::io::Result<String> {
+fn read_answer(stream: UnixStream, deadline: Deadline) -> std::io::Result<String> {
     stream.set_read_timeout(Some(deadline.left().max(Duration::from_millis(1))))?;
     let mut text = String::new();
     stream.take(TEXT_BYTES_MAX).read_to_string(&mut text)?;

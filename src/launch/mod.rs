@@ -1,6 +1,6 @@
-//! The launcher of this process, its rank, and the rendezvous of the ranks: the environment of
-//! torchrun, Open MPI, MPICH, Slurm or our own variables ([`from_environment`]), and local ranks
-//! that this process starts ([`spawn_local`]).
+//! Launching of ranks. [`from_environment`] reads this process's rank, and the rendezvous of the
+//! ranks, from the variables of torchrun, Open MPI, MPICH or Slurm, or from our own variables.
+//! [`spawn_local`] starts local ranks.
 //!
 //! Our own variables are in the table [`VARIABLES`].
 //!
@@ -113,7 +113,7 @@ pub enum LaunchError {
     NoRendezvousPoint {
         /// The launcher.
         launcher: Launcher,
-        /// The way in which the launcher passes variables on.
+        /// Text on how this launcher passes variables on to the ranks.
         pass_on: &'static str,
     },
     /// A secret that cannot be used.

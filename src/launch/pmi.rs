@@ -1,7 +1,7 @@
 //! A client of the PMI-1 wire protocol, which MPICH's, Intel's and Slurm's process managers speak.
 //! Commands and answers are lines of `key=value` words, and each command is answered before the
 //! next. Rank 0 puts one value into the job's key-value space, all ranks wait at the barrier, and
-//! the others get the value.
+//! all other ranks get the value.
 
 use super::descriptor::adopt;
 use super::service::ServiceError;
@@ -87,7 +87,7 @@ impl Pmi {
         Ok(pmi)
     }
 
-    /// Puts a value, which others can get after the next barrier.
+    /// Puts a value, which the other ranks can get after the next barrier.
     pub(super) fn put(&mut self, key: &str, value: &str) -> Result<(), ServiceError> {
         // Lines consist of words: a value has neither blanks nor line ends.
         if value.len() >= self.value_bytes_max || value.contains(char::is_whitespace) {
@@ -110,7 +110,7 @@ impl Pmi {
         word(&answer, "value").map(str::to_owned)
     }
 
-    /// Ends the conversation: without this, a process manager takes an exit for a crash.
+    /// Ends the conversation. Without this, the process manager takes this rank's exit for a crash.
     pub(super) fn finish(mut self) -> Result<(), ServiceError> {
         self.ask("finalize", "finalize_ack").map(|_| ())
     }
@@ -169,8 +169,8 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
 
-    /// Returns a connection to a manager that answers line by line from a script of (start of the
-    /// question, answer).
+    /// Returns a connection to a manager that answers line by line from a script. An entry of the
+    /// script is the start of an expected question, and the answer.
     fn manager(script: &'static [(&'static str, &'static str)]) -> OwnedFd {
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::thread::spawn(move || {

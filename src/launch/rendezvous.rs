@@ -53,8 +53,8 @@ impl Launch {
         self.rendezvous(timeout)
     }
 
-    /// Learns the address of rank 0; on rank 0, publishes the address. All ranks must call this
-    /// equally often; a PMI process manager serves only the first call.
+    /// Learns the address of rank 0; on rank 0, publishes the address. All ranks must call this the
+    /// same number of times. A PMI process manager serves only the first call.
     ///
     /// # Errors
     /// The launcher's rendezvous does not work within `timeout`.
@@ -102,8 +102,8 @@ impl Launch {
         Ok(Found { listener: Some(listener), ..self.known(vec![endpoint.clone()]) })
     }
 
-    /// Listens on rank 0. Returns the result and the id to publish. A secret that all ranks were
-    /// given replaces the secret just drawn, and is not published.
+    /// Listens on rank 0. Returns rank 0's own id with the listener, and the id to publish. If all
+    /// ranks were given a secret, rank 0's own id has that secret, and the published id has none.
     fn listen(&self, reach: Reach) -> Result<(Found, UniqueId), LaunchError> {
         let reach = match (&self.host, reach) {
             (_, Reach::Loopback) => Reach::Loopback,

@@ -51,10 +51,10 @@ pub enum ServiceError {
         /// The limit of the service, in bytes: a value must be shorter.
         bytes_max: usize,
     },
-    /// The service answered another command.
+    /// The answer belongs to another command than the one that was sent.
     #[error("it answers {answer} where {expected} is due")]
     Unexpected {
-        /// The command in its answer.
+        /// The command in the answer.
         answer: String,
         /// The command that was expected.
         expected: &'static str,
@@ -78,7 +78,7 @@ pub enum ServiceError {
     /// The service is not torchrun's store.
     #[error("it says that it holds {keys} keys: is it a TCPStore?")]
     NoStore {
-        /// The number of keys in its answer.
+        /// The number of keys in the answer.
         keys: i64,
     },
     /// The store stopped waiting for a key.

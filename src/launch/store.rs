@@ -5,8 +5,8 @@
 //! eight-byte length in front. In the dialect of PyTorch 2.1 and later, a connection begins with a
 //! validation, which is command 0, and `SET` is command 1. Older stores know no validation, and
 //! `SET` is command 0. No message names the dialect, but an older store answers `GETNUMKEYS` on a
-//! connection without a validation. A recent one closes such a connection or, if it is a libuv
-//! server, ignores it. Agents with a libuv server set the variable that `is_recent` is read from.
+//! connection without a validation. A recent store closes such a connection or, if it is a libuv
+//! server, ignores it. Agents with a libuv server set the variable that decides `is_recent`.
 
 use super::service::ServiceError;
 use super::stream::LauncherStream;
@@ -103,7 +103,7 @@ impl Store {
         self.array::<8>().map(|_| ())
     }
 
-    /// Returns the value of `key`, as soon as a rank sets it.
+    /// Waits until a rank has set `key`, and returns its value.
     pub(super) fn wait_for(&mut self, key: &str) -> Result<Vec<u8>, ServiceError> {
         let mut bytes = vec![self.dialect.code(Command::Wait)];
         bytes.extend(1u64.to_le_bytes());

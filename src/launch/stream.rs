@@ -1,4 +1,4 @@
-//! Reading and writing a launcher's socket, each under a deadline.
+//! Reads and writes on a launcher's socket, under a deadline.
 
 use super::service::ServiceError;
 use crate::bootstrap::socket::{self, Deadline};
@@ -59,7 +59,7 @@ impl LauncherStream {
         Err(last)
     }
 
-    /// Sets the deadline of everything that follows.
+    /// Sets the deadline of all later reads and writes.
     pub(super) fn set_deadline(&mut self, deadline: Deadline) {
         self.deadline = deadline;
     }
@@ -88,7 +88,7 @@ impl LauncherStream {
     pub(super) fn write(&mut self, mut bytes: &[u8]) -> Result<(), ServiceError> {
         while !bytes.is_empty() {
             self.wait(PollFlags::OUT)?;
-            // Avoids SIGPIPE if the other end is gone; a pipe does not support `send`.
+            // `send` avoids SIGPIPE if the other end is gone, but a pipe does not support it.
             let sent = match send(&self.fd, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Err(Errno::NOTSOCK) => rustix::io::write(&self.fd, bytes),
                 sent => sent,

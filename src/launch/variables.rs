@@ -81,7 +81,7 @@ impl Variables {
         }
     }
 
-    /// Returns a number that must be set because another variable is.
+    /// Returns a number that must be set, because the variable `other` is set.
     pub(super) fn needed(&self, name: &'static str, other: &str) -> Result<u32, LaunchError> {
         let because = || format!("{other} is");
         self.number(name)?.ok_or_else(|| LaunchError::Absent { name, because: because() })

@@ -1,5 +1,5 @@
-//! The current call of each rank, in memory that its peers can read: ranks that disagree, or wait
-//! for each other, can name both calls.
+//! The current call of each rank, in memory that its peers can read. A rank that disagrees with a
+//! peer, or waits for it, can thus name the calls of both.
 
 use ccl_core::algorithm;
 use ccl_core::select::variant::SlotFraction;
@@ -19,13 +19,13 @@ pub(crate) struct CallRecord {
     pub(crate) data_type: DataType,
     pub(crate) op: ReduceOp,
     pub(crate) root: Rank,
-    /// The algorithm that the call asks for: 1 + its number in the registry; 0 for the choice that
-    /// all ranks make alike.
+    /// The algorithm, as 1 + its number in the registry, if the call asks for one or a tuning
+    /// table's model predicts; else 0, because all ranks then choose alike.
     pub(crate) algorithm: u8,
-    /// Slot fraction that the call asks for.
+    /// Slot fraction of the algorithm; the whole slot if `algorithm` is 0.
     pub(crate) slot_fraction: SlotFraction,
-    /// Elements of each block; where blocks have counts of their own, a digest of the counts if all
-    /// ranks know them, else 0.
+    /// Elements of each block. If blocks have counts of their own, this is a digest of the counts,
+    /// or 0 if not all ranks know the counts.
     pub(crate) count: u64,
 }
 

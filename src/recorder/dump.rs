@@ -8,11 +8,11 @@ use ccl_core::types::Rank;
 use super::json;
 use super::snapshot::Snapshot;
 
-/// Writes a recording to `stderr`, nowhere (`none`), or to the end of a file.
+/// Writes a recording to standard error (`stderr` or empty), a file's end, or nowhere (`none`).
 pub(super) fn dump(snapshot: &Snapshot, to: &str) {
     let result = match to {
         "none" => return,
-        // All at once, so that the lines of ranks do not mix.
+        // One write for all lines, so that the lines of different ranks do not mix.
         "stderr" | "" => std::io::stderr().write_all(snapshot.to_string().as_bytes()),
         file => append(snapshot, &path(file, snapshot.rank)),
     };

@@ -1,6 +1,6 @@
-//! Trace of every call of a rank, with its beginning and duration, which `ferroccl trace` replays.
-//! The trace is kept only where `FERROCCL_TRACE` asks for it, because it reads clocks on the data
-//! path.
+//! Trace of every call of a rank, with the call's beginning and duration. `ferroccl trace` replays
+//! it. The trace is kept only if `FERROCCL_TRACE` asks for it, because tracing reads clocks on the
+//! data path.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::snapshot::Call;
 use super::{Sent, Shown, Subject, json, now_ns};
 
-/// Number of calls that are kept before they are written.
+/// Number of calls that are collected before they are written to the file.
 const CALLS: usize = 4096;
 
 /// A call that has ended.
@@ -24,20 +24,20 @@ struct Timed {
     ended_ns: u64,
 }
 
-/// A rank's calls on their way to a file.
+/// A rank's calls, collected in memory and written to a file.
 #[derive(Debug)]
 pub(super) struct Journal {
     path: String,
-    /// The file; none once writing has failed, and then no more calls are kept.
+    /// The file; none after a failure to open or write it. Without a file, no calls are kept.
     file: Option<File>,
     subject: Subject,
     host: String,
     /// Fork generation of the process that records: a forked child writes nothing.
     generation: u32,
-    /// Difference from the monotonic clock of the host to the time of day, in nanoseconds.
+    /// Time of day minus the monotonic clock of the host, in nanoseconds.
     epoch_ns: u64,
     calls: Vec<Timed>,
-    /// The call that has not ended.
+    /// The call that has begun and not ended, with the time of its beginning in nanoseconds.
     open: Option<(u64, Shown, Sent, u64)>,
 }
 
@@ -68,11 +68,11 @@ struct Operation {
 }
 
 impl Journal {
-    /// Makes a journal that writes to a file. `%p` in `name` stands for the process, `%r` for the
-    /// rank.
+    /// Makes a journal that writes to a file. `%p` in `name` stands for the process id, `%r` for
+    /// the rank.
     pub(super) fn new(name: &str, subject: &Subject, host: String) -> Journal {
         let path = super::dump::path(name, subject.rank);
-        // Opening something other than a file, such as a pipe, may block until it is read.
+        // Only a file is opened: opening a pipe may block until another process reads the pipe.
         let is_else = std::fs::metadata(&path).is_ok_and(|about| !about.is_file());
         let opened = match is_else {
             true => Err(std::io::Error::other("it is no file")),
@@ -129,7 +129,7 @@ impl Journal {
             host: &self.host,
             operations: self.calls.iter().map(operation).collect(),
         };
-        // All at once, so that the lines of ranks do not mix.
+        // One write per line, so that the lines of different ranks do not mix.
         let written = json::line(&line).and_then(|line| file.write_all(&line));
         if let Err(error) = written {
             give_up(&self.path, &error);
@@ -145,7 +145,7 @@ fn give_up(path: &str, error: &std::io::Error) {
         "ferroccl: FERROCCL_TRACE: {path}: {error}; from here on no calls are kept, and the last \
          line may be cut\n"
     );
-    // There is nowhere else to say it.
+    // A failure of this write can be reported nowhere.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 

@@ -157,12 +157,12 @@ impl Recorder {
             signal::install();
         }
         recorder.sample();
-        // Release: a reader of the magic sees the rest.
+        // Release: a reader that sees the magic number also sees all fields above.
         recorder.region.word64(0)?.store(page::MAGIC, Ordering::Release);
         Ok(recorder)
     }
 
-    /// Returns the data path's side; none if nothing is recorded. Only one may be in use.
+    /// Returns the data path's writer; none if recording is off. Only one writer may be in use.
     pub(crate) fn writer(&self) -> Option<Writer> {
         let awaited = self.region.part(page::AWAITED, record::bytes(page::AWAITED_WORDS)).ok()?;
         let (live, ring) = (self.live.clone(), self.ring.clone());
@@ -170,8 +170,8 @@ impl Recorder {
         self.settings.is_on.then_some(writer)
     }
 
-    /// Returns the data path's side with times, to be used in place of the writer; none if calls
-    /// are not traced. Ranks that do not trace thus pay nothing for it. Only one may be in use.
+    /// Returns a writer that also records times, to be used instead of a plain one; none if calls
+    /// are not traced. Ranks that do not trace thus pay nothing. Only one writer may be in use.
     pub(crate) fn timed(&self) -> Option<Box<Timed>> {
         let trace = &self.settings.trace;
         let writer = self.writer().filter(|_| !trace.is_empty())?;
@@ -190,8 +190,8 @@ impl Recorder {
         self.live.at(page::ASIDE).store(number, Ordering::Relaxed);
     }
 
-    /// Checks for changes since the last sample, and records the time. The control thread calls it,
-    /// and any thread that dumps the recording.
+    /// Checks for changes since the last sample, and records the time. The control thread and each
+    /// thread that dumps the recording call it.
     pub(crate) fn sample(&self) {
         let number = |index: usize| self.ring.at(ENTRY_WORDS * index).load(Ordering::Acquire);
         let newest = (0..ENTRIES).max_by_key(|index| number(*index)).unwrap_or(0);
@@ -244,7 +244,7 @@ impl Recorder {
         let _ = self.region.write(page::FAILURE, why);
     }
 
-    /// Dumps the recording if a signal has asked for it since the last time.
+    /// Dumps the recording if a signal has asked for it since the last call.
     pub(crate) fn dump_on_signal(&self) {
         let count = signal::count();
         if self.signals.swap(count, Ordering::Relaxed) != count {
@@ -299,9 +299,9 @@ fn retry_until_consistent(mut look: impl FnMut() -> bool) {
     }
 }
 
-/// Words of an operation at its beginning: kind and count, as in its call record; its number among
-/// the collectives; and its bytes times 256, plus 1 + the algorithm's index in the registry if it
-/// has an algorithm.
+/// Words of an operation at its beginning: kind, count, sequence and size. Kind and count are as in
+/// its call record, and the sequence is its number among the collectives. The size is its bytes
+/// times 256, plus 1 + the algorithm's index in the registry if it has an algorithm.
 pub(crate) type Shown = [u64; 4];
 
 /// The data path's side of a recording, which stores numbers and reads no clock.
@@ -379,7 +379,7 @@ pub(crate) struct Sent {
     pub(crate) recvs: Vec<(Rank, u64)>,
 }
 
-/// The data path's side of a recording with the times of every call and the peers of messages.
+/// A [`Writer`] that also records the times of every call and the peers of messages.
 #[derive(Debug)]
 pub(crate) struct Timed {
     pub(crate) writer: Writer,

@@ -38,8 +38,8 @@ pub(super) const SAMPLED_AT: usize = 0;
 pub(super) const CHANGED_AT: usize = 1;
 pub(super) const LOOKED_AT: usize = 2;
 pub(super) const AWAITED: usize = 256;
-/// Words of the record of awaited ranks: the operation's number and progress in one word, its folds
-/// in all, the number of awaited ranks, and the first of these.
+/// Words of the record of awaited ranks: one with the operation's number and progress, one with its
+/// total of folds, one with the number of awaited ranks, and one for each of the first such ranks.
 pub(super) const AWAITED_WORDS: usize = 3 + AWAITED_MAX;
 pub(super) const RING: usize = 512;
 pub(super) const ENTRIES: usize = 16;
@@ -85,7 +85,7 @@ impl Entry {
         words::operation(self.sequence, self.kind, self.count)
     }
 
-    /// Returns a number that tells calls of one sequence number apart.
+    /// Returns a hash that tells different calls of one sequence number apart; 0 for messages.
     fn call(&self) -> u64 {
         let record = CallRecord::of(self.sequence, self.kind, self.count);
         record.filter(|_| self.kind != MESSAGES).map_or(0, |record| record.tag(true).max(1))
@@ -98,8 +98,8 @@ pub(super) fn algorithm_of(size: u64) -> Option<&'static str> {
     algorithm::all().nth(index).map(|algorithm| algorithm.name)
 }
 
-/// Two copies of a recording, made one after the other. A record that is equal in both had that
-/// content between the copies.
+/// Two copies of a recording, made one after the other. A record that is equal in both copies had
+/// that content between the two.
 pub(super) struct Page<'a> {
     first: &'a [u8; BYTES],
     second: &'a [u8; BYTES],
@@ -174,8 +174,8 @@ impl<'a> Page<'a> {
         Some(Entry { number, kind, count, sequence, size, progress: read(PROGRESS) })
     }
 
-    /// Returns the folds of an operation, the number of awaited ranks, and the first of these; none
-    /// if the operation has moved since they were recorded.
+    /// Returns the folds of an operation, the number of awaited ranks, and the first awaited ranks;
+    /// none if the operation has moved since they were recorded.
     pub(super) fn awaited(&self, entry: &Entry) -> Option<(u64, u64, Vec<Awaited>)> {
         let read = |index: usize| word(self.first, AWAITED + 8 * index);
         let is_whole = read(0) == word(self.second, AWAITED);

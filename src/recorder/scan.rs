@@ -32,10 +32,10 @@ pub struct Status {
 pub struct Group {
     /// Name of the communicator.
     pub communicator: String,
-    /// Number of its ranks, here and elsewhere.
+    /// Number of the communicator's ranks, here and on other machines.
     pub ranks: u32,
     /// The failure of the communicator, or the rank that holds up the others as far as this machine
-    /// shows. None if no running rank has waited for a second, or if no such rank is found.
+    /// shows. None if no running rank has waited for a second, or if the cause is not found.
     pub verdict: Option<String>,
     /// The ranks that were found, by rank.
     pub members: Vec<Member>,
@@ -87,7 +87,8 @@ pub fn status(pid: Option<u32>) -> io::Result<Status> {
     Ok(grouped(found.into_values()))
 }
 
-/// Members by device and inode of their memory: a forked child has its parent's descriptors.
+/// Members by device and inode of their memory. A forked child has its parent's descriptors, so a
+/// scan may find the same memory twice.
 type Found = BTreeMap<(u64, u64), Member>;
 
 fn look_at(pid: u32, found: &mut Found) -> io::Result<()> {

@@ -15,8 +15,8 @@ pub(super) fn count() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Installs the handler, once per process, if the program has left the signal at its default. The
-/// program's own handler, or its wish to ignore the signal, stays.
+/// Installs the handler, once per process, if the program has left the signal at its default.
+/// Changes nothing if the program handles or ignores the signal.
 pub(super) fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -26,7 +26,7 @@ pub struct Snapshot {
     /// Activity: `computing`, `waiting`, `moving`, `undriven` (an operation is open, but the
     /// program does not come back to it), `aside` (in a step that is no operation).
     pub state: &'static str,
-    /// The last operation, or the step that the rank is in; empty before the first.
+    /// The last operation, or the step that the rank is in; empty before the first operation.
     pub last: String,
     /// Time since the operation, its progress or the step changed, in seconds.
     pub unchanged_s: f64,
@@ -61,7 +61,7 @@ pub struct Call {
     pub collective: Option<&'static str>,
     /// Type of the elements; none for messages.
     pub data_type: Option<&'static str>,
-    /// Elements given to the call; none where blocks have counts of their own.
+    /// Elements of each block; none if blocks have counts of their own.
     pub count: Option<u64>,
     /// The root, for collectives that have one.
     pub root: Option<u32>,
@@ -91,7 +91,7 @@ impl Call {
 pub struct Operation {
     /// Number among all operations of the rank, from 1.
     pub number: u64,
-    /// Number of the collective; for messages, that of the last collective before them.
+    /// Number of the collective; messages have the number of the last collective before them.
     pub sequence: u64,
     /// Description of the operation.
     #[serde(flatten)]
@@ -102,7 +102,7 @@ pub struct Operation {
     pub bytes: u64,
     /// True if the operation has ended.
     pub ended: bool,
-    /// Number of the bytes that are done, where that is known.
+    /// Number of bytes that are done, if known.
     pub bytes_done: Option<u64>,
     /// Steps done, if the operation has not ended.
     pub step: Option<u64>,

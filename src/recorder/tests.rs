@@ -1,4 +1,4 @@
-//! Tests of the recorder: what its writer records, and what is read of the recording.
+//! Tests of the recorder: what a writer records, and what a reader of the recording sees.
 
 use ccl_bootstrap::Activity;
 

@@ -20,19 +20,19 @@ const SECRET: &str = "00112233445566778899aabbccddeeff";
 const PORT: u16 = 7200;
 /// Silence after which a rank of the job counts as dead.
 const DEAD_AFTER_MS: u64 = 2000;
-/// Duration of a stop or a cut that is shorter than [`DEAD_AFTER_MS`].
+/// Duration of a short stop or a short cut; it is below [`DEAD_AFTER_MS`].
 pub(super) const MOMENT: Duration = Duration::from_millis(500);
-/// Sizes of socket buffers that fill quickly, as in `tcp_rmem`: minimum, default, maximum.
+/// Sizes in bytes of socket buffers that fill quickly: minimum, default, maximum, as in `tcp_rmem`.
 const SMALL_BUFFERS: &str = "4096 16384 16384";
 /// Bytes at which a send queue counts as full with [`SMALL_BUFFERS`], whose sizes include the
 /// kernel's overhead.
 const FULL_QUEUE_BYTES: u64 = 4000;
-/// Number of bytes that data connections reach and control-plane connections never do.
+/// Number of transferred bytes that data connections reach, and control-plane connections do not.
 const DATA_BYTES: u64 = 300_000;
 /// Pause of a slow rank before each call.
 const LATE_MS: u64 = 25;
 
-/// Returns the arguments of `tc netem` for a fault that runs in the guest, and `None` for others.
+/// Returns the arguments of `tc netem` for a fault that runs in the guest, else `None`.
 pub(super) fn netem(fault: Fault) -> Option<&'static str> {
     match fault {
         Fault::Loss => Some("loss 1%"),
@@ -288,7 +288,7 @@ fn resets(network: &Network) -> Result<(), String> {
         return Err("no connection carried data: the cell shows nothing".to_owned());
     }
     if reset == 0 {
-        skip("this kernel resets no connections for others: it lacks INET_DIAG_DESTROY");
+        skip("this kernel cannot reset another process's connections: it lacks INET_DIAG_DESTROY");
     }
     Ok(())
 }

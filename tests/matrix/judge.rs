@@ -7,7 +7,7 @@ use ccl_core::types::Rank;
 use ccl_harness::stretched;
 use std::time::Duration;
 
-/// Promised time after a fault within which every survivor has its error, in milliseconds.
+/// Promised longest time from a fault to the error of every survivor, in milliseconds.
 const ENDED_MS: u64 = 5000;
 
 /// Returns [`ENDED_MS`], stretched for this machine.
@@ -29,7 +29,7 @@ pub(super) enum Expected {
 pub(super) struct Failure {
     /// Time of the failure, by the system's clock.
     pub(super) at_ms: u64,
-    /// Time after the failure within which every survivor has its error.
+    /// Longest time from the failure to the error of every survivor.
     pub(super) within_ms: u64,
     /// Ranks that the survivors must find dead. If there are none, each error names some rank.
     pub(super) dead: Vec<Rank>,

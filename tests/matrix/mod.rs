@@ -36,11 +36,11 @@ const PER_HOST: u32 = 2;
 const INCONCLUSIVE: &str = "the cell shows nothing";
 /// Maximum number of runs of a cell.
 const ATTEMPTS: usize = 5;
-/// Number of jobs that run at the same time, because they mostly wait.
+/// Number of jobs that run at the same time: jobs mostly wait.
 const ABREAST: usize = 2;
 /// Faults that last as long as their job: in the quick tier, all cells of such a fault are one job.
 const LASTING: [Fault; 3] = [Fault::FullSendBuffer, Fault::HalfOpen, Fault::SlowReader];
-/// Variable with which a test fails, instead of being skipped, if `tc netem` does not work.
+/// Variable that makes a test fail, instead of being skipped, if `tc netem` does not work.
 const NETEM: &str = "FERROCCL_TEST_NETEM";
 /// Variable that selects the full run.
 const FULL: &str = "FERROCCL_TEST_FULL";

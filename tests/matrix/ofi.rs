@@ -12,7 +12,7 @@ use std::thread;
 
 /// Faults of processes; the other faults concern TCP connections and devices.
 pub(super) const FAULTS: [Fault; 3] = [Fault::Kill, Fault::LongStop, Fault::ShortStop];
-/// Time within which every survivor has its error.
+/// Longest time from a fault to the error of every survivor, in milliseconds.
 const ENDED_MS: u64 = 15_000;
 
 fn run(cells: &[Cell], attempt: Attempt, provider: &str) -> Result<String, String> {

@@ -121,7 +121,7 @@ fn work(communicator: &mut Communicator, plan: &Plan, completed: &mut u64) -> Re
         let collective = super::COLLECTIVES.into_iter().find(|one| one.to_string() == *name);
         let collective = collective.unwrap();
         for turn in 0..plan.sizes.len() {
-            // Another order in each round.
+            // The sizes are rotated from round to round.
             let bytes = plan.sizes[(turn + (round ^ plan.seed) as usize) % plan.sizes.len()];
             std::thread::sleep(Duration::from_millis(plan.late_ms));
             operate(communicator, collective, algorithm, *completed, bytes)?;

@@ -17,7 +17,7 @@ use std::thread;
 pub(super) const FAULTS: [Fault; 6] =
     [Fault::Kill, Fault::LongStop, Fault::ShortStop, Fault::LongCut, Fault::ShortCut, Fault::Loss];
 const PORT: u16 = 7300;
-/// Time within which every survivor has its error; processors may be emulated.
+/// Longest time until every survivor has its error, in milliseconds; processors may be emulated.
 const ENDED_MS: u64 = 15_000;
 
 /// Runs cells; `sides` has the devices of each side, one for each link.

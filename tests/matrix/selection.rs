@@ -12,7 +12,7 @@ fn pairs(cell: &Cell) -> [Pair; 3] {
 }
 
 /// Returns cells that cover all pairs of faults, families and collectives in `all`. Each step takes
-/// the cell with the most new pairs, and the first of several such cells.
+/// the cell with the most new pairs; of several such cells, it takes the first.
 pub(super) fn pairwise(all: &[Cell]) -> Vec<Cell> {
     let mut chosen = Vec::new();
     let mut seen: Vec<Pair> = Vec::new();

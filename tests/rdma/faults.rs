@@ -50,7 +50,7 @@ fn run(line: &str) {
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Degradation of both ends of a link with `tc netem`, until dropped.
+/// Degradation of a link by `tc netem` at both ends. It ends when the value is dropped.
 pub(crate) struct Netem(Vec<String>);
 
 impl Netem {
@@ -107,7 +107,7 @@ fn packets_that_are_lost_are_sent_again() {
     }
 }
 
-/// Interface of a device whose link is down, until dropped.
+/// Interface of a device whose link is down until the value is dropped.
 pub(crate) struct Down {
     interface: String,
     /// Routes of tables that the kernel does not fill by itself. They vanish when the link goes
@@ -183,7 +183,7 @@ fn a_link_that_stays_away_is_named() {
         let down = (communicator.rank() == 1).then(|| Down::new(&device));
         let error = sums(communicator, || false).unwrap_err().to_string();
         let took = start.elapsed();
-        // The other rank's port has no link either, and that rank has to detect it itself.
+        // The other rank's port has no link either. That rank has to detect the loss by itself.
         if down.is_some() {
             std::thread::sleep(AWAY);
         }

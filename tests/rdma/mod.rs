@@ -180,22 +180,21 @@ fn large_messages_are_copied_at_neither_end() {
             group.recv(&mut output, before as u32).run().unwrap();
             assert!(output.iter().all(|value| *value == before as u32 + turn));
         }
-        let accounts = communicator.peer_statistics();
-        accounts
-            .map(|(_, account)| [account.sent, account.zero_copy_sent, account.zero_copy_received])
+        let all_statistics = communicator.peer_statistics();
+        all_statistics
+            .map(|(_, statistics)| {
+                [statistics.sent, statistics.zero_copy_sent, statistics.zero_copy_received]
+            })
             .fold([0; 3], |all, one| std::array::from_fn(|at| all[at] + one[at]))
     });
     println!("sent, zero copy, placed: {seen:?}");
     for [sent, zero_copy, _] in &seen {
-        assert!(
-            zero_copy * 2 > *sent,
-            "{zero_copy} of {sent} messages were sent from where they lay"
-        );
+        assert!(zero_copy * 2 > *sent, "{zero_copy} of {sent} messages were sent with zero copy");
     }
     // A late rank finds messages in their slots, so the test only requires that some messages were
     // placed directly.
     let placed: u64 = seen.iter().map(|[_, _, placed]| placed).sum();
-    assert!(placed > 0, "no message came past its slot");
+    assert!(placed > 0, "no message was placed directly");
 }
 
 /// Registered buffers need no registration in a call, so shorter messages use zero copy, too.
@@ -207,7 +206,7 @@ fn registered_buffers_lend_shorter_messages() {
     let config = over(&devices, |config| config.registered_bytes = Bytes(400_000));
     let seen = ranks_with(2, config, |communicator| {
         let zero_copy = |communicator: &Communicator| -> u64 {
-            communicator.peer_statistics().map(|(_, account)| account.zero_copy_sent).sum()
+            communicator.peer_statistics().map(|(_, statistics)| statistics.zero_copy_sent).sum()
         };
         // Buffers of 160,000 bytes: at most two of them may be registered at a time.
         let mut buffers = [1u32, 2, 3].map(|fill| vec![fill; 40_000]);
@@ -290,8 +289,8 @@ fn seven_senders_keep_to_the_budget_of_their_receiver() {
             communicator.gather(&own, &mut all, 0).unwrap();
             assert!(all.iter().enumerate().all(|(at, value)| *value as usize == at / COUNT));
         }
-        let mut accounts = communicator.peer_statistics();
-        accounts.find(|(rank, _)| *rank == 0).map_or(0, |(_, own)| own.in_flight_bytes_max)
+        let mut all_statistics = communicator.peer_statistics();
+        all_statistics.find(|(rank, _)| *rank == 0).map_or(0, |(_, own)| own.in_flight_bytes_max)
     });
     println!("bytes under way to rank 0, at most: {under_way:?}");
     let all: u64 = under_way.iter().sum();
@@ -323,8 +322,8 @@ fn one_sender_takes_the_credits_of_idle_ones() {
             }
         }
         communicator.barrier().unwrap();
-        let mut accounts = communicator.peer_statistics();
-        accounts.find(|(rank, _)| *rank == 0).map_or(0, |(_, own)| own.in_flight_bytes_max)
+        let mut all_statistics = communicator.peer_statistics();
+        all_statistics.find(|(rank, _)| *rank == 0).map_or(0, |(_, own)| own.in_flight_bytes_max)
     });
     println!("bytes under way to rank 0, at most: {under_way:?}");
     let equal = BUDGET as u64 / 4 / 7;

@@ -17,7 +17,7 @@ mod pair;
 /// Time limit of [`exchange_over`]; processors may be emulated.
 const PATIENCE: Duration = Duration::from_secs(60);
 const BYTES: usize = 200_000;
-/// Number of messages at a time.
+/// Number of messages in flight at a time.
 const AT_ONCE: usize = 6;
 
 /// Variable that marks the test's own child process, which is configured by its environment.
@@ -73,7 +73,7 @@ fn exchange(pair: &mut Pair) {
     assert!(pair.into == pair.from, "other data");
 }
 
-/// Exchanges until exactly the wanted ports of the sending side send data; returns the time taken.
+/// Exchanges until exactly the sender's ports that `wanted` marks send data; returns the duration.
 fn exchange_over(pair: &mut Pair, ports: &[String], wanted: [bool; 2]) -> Duration {
     let start = Instant::now();
     loop {

@@ -10,7 +10,7 @@ use ccl_harness::capture::Capture;
 use ccl_harness::{ranks_with, stretched};
 use ferroccl::{Config, NetworkCheck};
 
-/// Longest record of a CTS, including the key of a device's memory.
+/// Length in bytes of the longest record of a CTS, including the key of a device's memory.
 const RECORD_BYTES_MAX: usize = 72;
 /// Bytes of the message with which two ranks synchronize: its seal (a checksum), its header, and
 /// one byte of payload.
@@ -60,7 +60,7 @@ fn packets_keep_to_the_policy_and_control_has_a_class_of_its_own() {
     let address = address(&devices[0]);
     let capture = Capture::start(&devices[0]);
     // The receiver is late: the first messages fill its slots, and it returns credits for them. For
-    // the others it sends CTS.
+    // the later messages, it sends CTS.
     one_way(config, COUNT, || std::thread::sleep(stretched(Duration::from_millis(500))));
     let packets = capture.end();
     let mut pairs: BTreeMap<u32, (usize, BTreeSet<u16>)> = BTreeMap::new();

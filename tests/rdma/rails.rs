@@ -11,7 +11,7 @@ use ferroccl::{Communicator, Config};
 /// Time limit for the failure and the recovery of a device together; processors may be emulated.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs two ranks, each on a nominal host of its own, with the devices of a side.
+/// Runs two ranks, each on a nominal host of its own and with the devices of one side.
 fn on_two_hosts<T: Send + 'static>(
     sides: &[Vec<String>; 2],
     change: impl Fn(&mut Config) + Send + Sync + 'static,
@@ -32,8 +32,8 @@ fn rails_of(communicator: &Communicator) -> Vec<RailState> {
     communicator.rails().map(|(_, rail)| rail).collect()
 }
 
-/// Returns the final state of the rails, once all ranks have read theirs: a rank that leaves closes
-/// rails.
+/// Returns the final state of the rails, once all ranks have read theirs. A rank that left earlier
+/// would close rails.
 fn rails_at_last(communicator: &mut Communicator) -> Vec<RailState> {
     let rails = rails_of(communicator);
     communicator.barrier().unwrap();

@@ -61,7 +61,7 @@ pub(crate) struct Options {
 struct Point {
     bytes: u64,
     time_us: f64,
-    /// Bus bandwidth as in nccl-tests: the load of the slowest link.
+    /// Bus bandwidth in GB/s, as nccl-tests defines it: the load of the slowest link.
     bus_gbps: f64,
 }
 
@@ -160,8 +160,8 @@ fn parse_transport(name: &str) -> Result<String, String> {
     known.map(str::to_owned).ok_or_else(|| format!("choose among {ALL}"))
 }
 
-/// Draws time and bus bandwidth against size, with a line per transport, one collective below the
-/// other.
+/// Draws time and bus bandwidth against size: a row of figures per collective, with a line per
+/// transport.
 fn draw(all: &[Comparison]) -> String {
     let row = |Comparison { collective, lines }: &Comparison| {
         let point = |point: &Point| sweep::Point {
@@ -201,7 +201,7 @@ fn once(program: &Path, transport: &str, out: &Path, short: bool) -> Outcome<Vec
     points(&text).ok_or_else(|| format!("{} wrote no rows", program.display()))
 }
 
-/// Parses the rows of a perf program; `None` if one has wrong values or lacks a field.
+/// Parses the rows of a perf program; returns `None` if a row has wrong values or lacks a field.
 fn points(text: &str) -> Option<Vec<Point>> {
     let found: Value = serde_json::from_str(text).ok()?;
     let rows = found["rows"].as_array()?.iter();

@@ -57,7 +57,7 @@ const CHECKS: [Check; 4] = [
     },
 ];
 
-/// Runs every check, including those after a failed one, and prints a table of them.
+/// Runs every check, even after one has failed, and prints a table of the results.
 pub(crate) fn run() -> Outcome {
     let (start, slowness) = (Instant::now(), machine::slowness());
     let mut rows = Vec::new();

@@ -46,8 +46,8 @@ impl Provenance {
     }
 }
 
-/// Returns the first port of at most two RDMA devices of the kernel, as `FERROCCL_IB_HCA` names
-/// them.
+/// Returns the first port of each of at most two RDMA devices of the kernel, in the notation of
+/// `FERROCCL_IB_HCA`.
 pub(crate) fn rdma_ports() -> Vec<String> {
     let mut names = all_rdma_ports();
     // The guest has two links, and the devices of one link do not reach those of the other.
@@ -55,8 +55,8 @@ pub(crate) fn rdma_ports() -> Vec<String> {
     names
 }
 
-/// Returns the first port of each RDMA device of the kernel, as `FERROCCL_IB_HCA` names them. In
-/// the guest, the devices of a link follow each other.
+/// Returns the first port of each RDMA device of the kernel, in the notation of `FERROCCL_IB_HCA`.
+/// In the guest, the two devices of a link are adjacent in the list.
 pub(crate) fn all_rdma_ports() -> Vec<String> {
     let names = fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
     let mut names: Vec<String> =
@@ -74,8 +74,8 @@ const DISK_FULL_MIB: u64 = 256;
 /// empty text if the space is unknown.
 pub(crate) fn disk_notice() -> String {
     free_mib().map_or_else(String::new, |free| {
-        let enough = if free < DISK_MIB { ", which it may not have" } else { "" };
-        format!("A run from nothing takes up to {DISK_MIB} MiB of disk{enough}: {free} are free.")
+        let enough = if free < DISK_MIB { ", which may not suffice" } else { "" };
+        format!("An empty target directory grows to {DISK_MIB} MiB; {free} MiB are free{enough}.")
     })
 }
 

@@ -20,7 +20,7 @@ use crate::Outcome;
 const GLANCE: Duration = Duration::from_millis(50);
 /// Interval at which a parent checks its child once the child's output has ended.
 const MOMENT: Duration = Duration::from_millis(2);
-/// Longest time that a process that outlives the child may hold the output open; then it is killed.
+/// Longest time that a leftover process may hold the child's output open before it is killed.
 const LINGER: Duration = Duration::from_secs(2);
 
 static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
@@ -84,7 +84,7 @@ pub(crate) fn run(
     deadline: Duration,
     on_line: impl FnMut(&str),
 ) -> Outcome<End> {
-    // One pipe for both: with two, headings could be separated from their text.
+    // Both outputs share one pipe: with two pipes, headings could be separated from their text.
     let (reader, writer) = pipe()?;
     let errors = writer.try_clone().map_err(|error| format!("cannot duplicate a pipe: {error}"))?;
     command.stderr(errors);
@@ -107,7 +107,8 @@ fn start_and_watch(
 ) -> Outcome<End> {
     let name = typed(command);
     let started = command.stdin(Stdio::null()).stdout(writer).process_group(0).spawn();
-    // Drops the write ends that `command` holds: the reader sees no end while one is open.
+    // Drops the write ends that `command` holds: the reader sees no end of the output while a
+    // write end is open.
     command.stdout(Stdio::null()).stderr(Stdio::inherit());
     let mut child = started.map_err(|error| format!("cannot start `{name}`: {error}"))?;
     let lines = read_lines(reader);
@@ -115,8 +116,8 @@ fn start_and_watch(
         .map_err(|error| format!("`{name}`: {error}"))
 }
 
-/// Runs `command` and returns its standard output; its errors go to our standard error. An
-/// unsuccessful end is an error.
+/// Runs `command` and returns its standard output. The command inherits this program's standard
+/// error. An unsuccessful end is an error.
 pub(crate) fn capture(command: &mut Command, deadline: Duration) -> Outcome<String> {
     let mut output = String::new();
     let end = start_and_watch(command, pipe()?, deadline, |line| {

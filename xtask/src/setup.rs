@@ -90,8 +90,8 @@ pub(crate) fn run() -> Outcome {
     let install = install_command(&missing);
     if !process::is_installed("apt-get") {
         println!(
-            "This is no Debian. Install what your system calls Open MPI, with its `mpicc`, iperf3, \
-             PyTorch, perftest and valgrind."
+            "This is no Debian. Install your system's packages of Open MPI (with `mpicc`), \
+             iperf3, PyTorch, perftest and valgrind."
         );
         return Ok(());
     }

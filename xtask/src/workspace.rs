@@ -40,7 +40,7 @@ pub(crate) fn target_dir() -> Outcome<PathBuf> {
 pub(crate) enum Purpose {
     /// Build of the crate itself, or of its build script.
     Build,
-    /// Build of its tests, examples and benchmarks only.
+    /// Build of the crate's tests, examples and benchmarks only.
     Dev,
 }
 

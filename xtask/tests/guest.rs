@@ -32,7 +32,7 @@ mod guest {
 
     #[test]
     fn output_and_errors_come_back_byte_for_byte() {
-        // Larger than every buffer in between, and with every byte value.
+        // The data is larger than every buffer on its path, and contains every byte value.
         let bytes: Vec<u8> = (0..1_500_000u32).map(|i| (i ^ (i >> 8)) as u8).collect();
         let file = std::env::temp_dir().join(format!("ferroccl-bytes-{}", std::process::id()));
         std::fs::write(&file, &bytes).unwrap();

@@ -1,8 +1,8 @@
-//! Agreement after a failure. The lowest living rank coordinates: it asks all living ranks how far
-//! they are, and they promise to go no further and to heed no lower coordinator. Then the
-//! coordinator proposes a verdict and, once all living ranks have accepted, announces it. If the
-//! coordinator dies, the next rank coordinates. If ranks have already accepted verdicts, the new
-//! coordinator proposes the latest of them: that of the highest earlier coordinator.
+//! Agreement after a failure. The lowest living rank coordinates: it asks all living ranks for
+//! their progress, and they promise to complete no more operations and to heed no lower
+//! coordinator. Then the coordinator proposes a verdict and, once all living ranks have accepted,
+//! announces it. If the coordinator dies, the next rank coordinates. If ranks have already accepted
+//! verdicts, the new coordinator proposes the latest: that of the highest earlier coordinator.
 //!
 //! Nothing here happens before a failure is known.
 
@@ -20,11 +20,11 @@ use std::time::Duration;
 /// Action for the control plane: a message to send or a fact to learn. Actions come in order.
 #[derive(Debug)]
 pub(super) enum Action {
-    /// Message to all neighbours but one.
+    /// Message to all neighbours, except the one on this connection (if any).
     Flood(Message, Option<ConnectionId>),
     /// Message to one neighbour.
     Send(ConnectionId, Message),
-    /// Verdict that this rank learns from a neighbour, as it learns facts.
+    /// Verdict to record as a fact, and the connection that brought it, if any.
     Learn(Verdict, Option<ConnectionId>),
     /// Failure that ends the communicator.
     Fail(Failure),
@@ -133,7 +133,7 @@ impl Agreement {
         facts.first.is_some() && facts.condemned.is_none() && is_due(facts, true)
     }
 
-    /// Checks whether this rank must coordinate, and continues as coordinator where it can. If
+    /// Makes this rank coordinate if it must, and continues an agreement that it coordinates. If
     /// `regular` (at a heartbeat), a coordinator repeats its question: answers get lost if a rank
     /// that forwards them dies.
     pub(super) fn drive(
@@ -337,7 +337,7 @@ impl Agreement {
             self.promised = None;
             self.accepted = None;
             self.lead = None;
-            // The survivors of this verdict may use the port; those of the next need another one.
+            // The survivors of this verdict may use the port; the next verdict needs another port.
             self.rendezvous_port = None;
         }
     }

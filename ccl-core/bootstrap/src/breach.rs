@@ -22,7 +22,7 @@ pub(super) enum Breach {
     NotInProgress { sequence: u64 },
     #[error("a second part of rank {rank} of exchange {sequence}")]
     SecondPart { rank: Rank, sequence: u64 },
-    #[error("a message that no neighbour sends")]
+    #[error("a message that neighbours do not send each other")]
     NoNeighbours,
     #[error("a message out of turn")]
     OutOfTurn,

@@ -27,10 +27,10 @@ pub enum MemberJoinError {
     )]
     RootUnproven,
     /// The process that listens there sent a message that is not of this protocol.
-    #[error("what listens there is no ferroccl rank 0 ({0}): see whether the port is taken")]
+    #[error("the process that listens there is no ferroccl rank 0 ({0}): is the port taken?")]
     Alien(MessageError),
     /// The process that listens there sent a frame that is not of this protocol.
-    #[error("what listens there is no ferroccl rank 0 ({0}): see whether the port is taken")]
+    #[error("the process that listens there is no ferroccl rank 0 ({0}): is the port taken?")]
     AlienFrame(FrameError),
     /// A rank that was asked for the list of members closed the connection without an answer.
     #[error("it closed the connection before it sent the list of members")]
@@ -55,7 +55,7 @@ enum Stage {
     Proven,
 }
 
-/// A connection on its way through the challenge.
+/// State of the connecting side in one challenge.
 #[derive(Debug)]
 pub(super) struct Caller {
     secret: Secret,
@@ -79,7 +79,7 @@ impl Caller {
         matches!(self.stage, Stage::Proven)
     }
 
-    /// Takes the next message of the other side; returns the answer, if it needs one.
+    /// Takes the next message of the other side. Returns the answer to send, if any.
     pub(super) fn step(&mut self, message: &Message) -> Result<Option<Message>, MemberJoinError> {
         match (self.stage, message) {
             // Before its proof, the other side may refuse only because of the version.

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Number of the last operation that ended well on this rank, and whether later ones may do so.
+/// Number of the last operation that ended well on this rank, and whether later operations may
+/// still end well.
 ///
 /// The data path calls [`Completed::finish`] at the end of each operation: a relaxed load and a
 /// relaxed store. After a failure the control plane freezes the number and tells it to the other
@@ -16,7 +17,7 @@ pub struct Completed {
 
 impl Completed {
     /// Records that operation `number` is done here. Returns whether the operation may end well. If
-    /// not, the survivors of a failure have agreed or soon will, and the operation must fail.
+    /// not, it must fail: the survivors of a failure have agreed on a verdict, or soon will.
     #[inline]
     #[must_use = "an operation that is not let through must not return Ok"]
     pub fn finish(&self, number: u64) -> bool {
@@ -33,7 +34,8 @@ impl Completed {
         self.number.load(Ordering::SeqCst)
     }
 
-    /// Prevents later operations from ending well. Returns the number of the last one that did.
+    /// Prevents all operations that have not ended yet from ending well. Returns the number of the
+    /// last operation that ended well.
     pub fn freeze(&self) -> u64 {
         self.frozen.store(true, Ordering::SeqCst);
         self.number()

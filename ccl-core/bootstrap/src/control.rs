@@ -53,7 +53,7 @@ pub enum ControlError {
     Failed(Failure),
     /// A rank left in good order and cannot take part any more.
     #[error(
-        "rank {rank} has left the communicator in good order and takes no part in this: all \
+        "rank {rank} has left the communicator in good order and takes no part in this call: all \
          ranks must make the same calls"
     )]
     Left {
@@ -61,7 +61,7 @@ pub enum ControlError {
         rank: Rank,
     },
     /// The contribution is too long.
-    #[error("a contribution of {bytes} bytes is over the {BLOB_BYTES_MAX} of one exchange")]
+    #[error("a contribution of {bytes} bytes exceeds the {BLOB_BYTES_MAX} bytes of one exchange")]
     TooLong {
         /// Length of the contribution, in bytes.
         bytes: usize,
@@ -121,7 +121,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Returns the state right after joining: nobody is connected yet. `secret` is the
+    /// Returns the state right after joining: no neighbour is connected yet. `secret` is the
     /// communicator's own; the data path sets `completed`.
     #[must_use]
     pub fn new(
@@ -159,12 +159,12 @@ impl Control {
     }
 
     /// Sets the roster that ranks get when they ask for it.
-    pub fn tell_of(&mut self, roster: &Roster) {
+    pub fn set_roster(&mut self, roster: &Roster) {
         self.roster.clear();
         roster.parts().for_each(|part| append_frame(&mut self.roster, &part.encode()));
     }
 
-    /// Returns the first failure that this rank learned of, which is the end of the communicator.
+    /// Returns the first failure that this rank learned of. This failure ends the communicator.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
         self.facts.first.as_ref()
@@ -210,9 +210,9 @@ impl Control {
         Ok(verdict)
     }
 
-    /// Returns a verdict only if all its survivors are still here, for ranks that want to go on
-    /// together. If a survivor has left, the lowest of the others starts another agreement once it
-    /// also calls this; until then there is no verdict.
+    /// Returns the verdict, for ranks that go on together, if all its survivors are still here. If
+    /// a survivor has left, returns `None`: the lowest living rank starts another agreement when it
+    /// calls this function.
     ///
     /// # Errors
     /// Returns the errors of [`Control::verdict`].
@@ -247,8 +247,8 @@ impl Control {
         self.drive_agreement(false, now);
     }
 
-    /// Records that this rank's operation has stalled for so long that it ends. The ranks then
-    /// compare notes and report a failure that names the rank that holds up the others.
+    /// Records that this rank's operation has stalled past its deadline. The ranks then compare
+    /// notes, and report as failed the rank that holds up the others.
     pub fn overdue(&mut self, stalled: Duration, now: Instant) {
         let stalled_ms = u32::try_from(stalled.as_millis()).unwrap_or(u32::MAX);
         self.inquiry.overdue(stalled_ms, now);
@@ -446,7 +446,7 @@ impl Control {
         left.map(|rank| format!("rank {rank} has left the communicator"))
     }
 
-    /// Leaves in good order: this rank wants no more from the others, which close the connections.
+    /// Leaves in good order: this rank needs no more from the others. They close the connections.
     pub fn leave(&mut self) {
         if self.leaving {
             return;
@@ -536,7 +536,7 @@ impl Control {
             fact @ (Message::Dead(_) | Message::Failed(_)) => {
                 self.record_fact(fact, Some(connection), now);
             }
-            Message::Decided(verdict) => self.judge(verdict, Some(connection), now),
+            Message::Decided(verdict) => self.learn_verdict(verdict, Some(connection), now),
             Message::Ask(ask) if !self.leaving => {
                 let (facts, completed) = (&self.facts, &self.completed);
                 self.agreement.asked(ask, connection, facts, completed, now);
@@ -584,7 +584,7 @@ impl Control {
         }
     }
 
-    fn judge(&mut self, verdict: Verdict, source: Option<ConnectionId>, now: Instant) {
+    fn learn_verdict(&mut self, verdict: Verdict, source: Option<ConnectionId>, now: Instant) {
         self.agreement.decided(&verdict);
         self.record_fact(Message::Decided(verdict), source, now);
     }
@@ -653,7 +653,7 @@ impl Control {
                     link.send(&message);
                 }
             }
-            Action::Learn(verdict, source) => self.judge(verdict, source, now),
+            Action::Learn(verdict, source) => self.learn_verdict(verdict, source, now),
             Action::Fail(failure) => {
                 self.record_fact(Message::Failed(failure), None, now);
                 self.drive_agreement(false, now);

@@ -1,5 +1,5 @@
-//! Exchanges: each rank hands in a part and gets the parts of all ranks. Parts travel along the
-//! overlay by themselves, even through ranks that have not started the exchange yet.
+//! Exchanges: each rank hands in a part and gets the parts of all ranks. Ranks pass parts along the
+//! overlay, even the parts of an exchange that they have not started themselves.
 
 use super::breach::Breach;
 use super::message::Message;
@@ -47,7 +47,7 @@ impl Exchange {
         blob: Vec<u8>,
     ) -> Result<Passed, Breach> {
         // No rank can finish exchange `next` without this rank's part. A rank that gives up
-        // exchange `next` may start the one after it.
+        // exchange `next` may start exchange `next + 1`.
         if sequence > self.next + 1 {
             return Err(Breach::NotInProgress { sequence });
         }
@@ -78,7 +78,7 @@ impl Exchange {
         }
     }
 
-    /// Returns the parts of all ranks, in order of rank, if this was the last exchange to finish.
+    /// Returns the parts of all ranks, in order of rank, if this exchange was the last to finish.
     pub(super) fn collect(&mut self, sequence: u64) -> Option<Vec<Vec<u8>>> {
         let (_, parts) = self.finished.take_if(|(finished, _)| *finished == sequence)?;
         Some(parts)

@@ -18,7 +18,7 @@ pub(super) struct Facts {
     pub(super) left: BTreeMap<Rank, u64>,
     /// Cause of the communicator's end, as far as this rank knows.
     pub(super) first: Option<Failure>,
-    /// Failure that the other ranks report of this rank, which then takes part in nothing any more.
+    /// Failure of this rank, as other ranks report it. Once set, this rank takes part in nothing.
     pub(super) condemned: Option<Failure>,
     pub(super) verdict: Option<Verdict>,
     /// True if this rank coordinates, and wants to go on with the ranks that are still here. A new
@@ -62,7 +62,7 @@ impl Facts {
         self.dead.contains_key(&rank) || self.left.contains_key(&rank)
     }
 
-    /// Returns the ranks that are neither dead nor have left, this one among them.
+    /// Returns the ranks that have neither died nor left. This rank can be one of them.
     pub(super) fn living(&self) -> impl Iterator<Item = Rank> {
         (0..self.ranks).filter(|rank| !self.is_gone(*rank))
     }
@@ -90,8 +90,8 @@ impl Facts {
         news
     }
 
-    /// Takes in a death, which outweighs leaving: a rank that was killed while it said goodbye has
-    /// not told every rank, and all ranks must come to the same view of it.
+    /// Takes in a death, which overrides a goodbye: a rank that was killed while it said goodbye
+    /// has not told every rank, and all ranks must come to the same view of that rank.
     fn insert_death(&mut self, failure: &Failure) -> bool {
         if self.dead.contains_key(&failure.rank) {
             return false;
@@ -167,8 +167,9 @@ impl Facts {
     }
 
     /// Returns whether the living ranks form a quorum: they outnumber the silent ranks, or are as
-    /// many and include the lowest rank. Silent ranks may live on the other side of a broken
-    /// network; at most one side has a quorum. Ranks excluded by an earlier verdict do not count.
+    /// many and include the lowest of all these ranks. Silent ranks may live on the other side of a
+    /// broken network; at most one side has a quorum. Ranks excluded by an earlier verdict do not
+    /// count.
     pub(super) fn has_quorum(&self) -> bool {
         let count = self.silent().count();
         let lowest_silent = self.silent().next().unwrap_or(Rank::MAX);

@@ -61,13 +61,13 @@ pub enum FailureReason {
     /// The ranks compared notes after a deadline, and this rank holds up the others.
     #[error("{text}")]
     Stuck {
-        /// Time without progress of the operation whose deadline passed, in milliseconds.
+        /// Time for which the overdue operation had made no progress, in milliseconds.
         stalled_ms: u32,
         /// The verdict, to be read after "rank N".
         #[serde(with = "Text::<TEXT_BYTES_MAX>")]
         text: String,
     },
-    /// The rank sent a message that no rank of ours would send.
+    /// The rank sent a message that breaks the protocol.
     #[error("broke the protocol of the control connection: {text}")]
     Protocol {
         /// Description of the breach.

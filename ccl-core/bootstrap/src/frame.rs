@@ -7,13 +7,13 @@ const HEADER_BYTES: usize = 4;
 /// The body of one frame.
 pub type Frame = Vec<u8>;
 
-/// Error for a length prefix that no peer of ours would send.
+/// Error for a length prefix that exceeds the bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a frame of {length} bytes was announced where {length_max} is the most")]
+#[error("a frame of {length} bytes was announced; {length_max} bytes are the most")]
 pub struct FrameError {
     /// Length that the prefix announces, in bytes.
     pub length: usize,
-    /// Bound at that moment, in bytes.
+    /// Bound of the decoder when the prefix came, in bytes.
     pub length_max: usize,
 }
 
@@ -34,7 +34,7 @@ impl Decoder {
         Decoder { length_max, header: [0; HEADER_BYTES], header_filled: 0, body: Vec::new() }
     }
 
-    /// Changes the bound for later frames; used once the peer has proved who it is.
+    /// Changes the bound for later frames; used once the peer has proved that it knows the secret.
     pub fn set_length_max(&mut self, length_max: usize) {
         self.length_max = length_max;
     }

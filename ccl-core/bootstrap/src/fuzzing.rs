@@ -18,7 +18,7 @@ impl<'a> Script<'a> {
         self.0.split_off_first().copied().unwrap_or(0)
     }
 
-    /// Takes as many bytes as the next byte says, or as are left.
+    /// Takes a count from the next byte, and then this number of bytes, or all that are left.
     fn bytes(&mut self) -> &'a [u8] {
         let count = usize::from(self.byte()).min(self.0.len());
         let (front, rest) = self.0.split_at(count);
@@ -130,8 +130,8 @@ pub fn join_root(data: &[u8]) {
     }
 }
 
-/// Tests a rank other than 0 that joins, or asks for all members: the listener that it connects to
-/// sends anything, before or after that listener has proved that it knows the secret.
+/// Tests a rank other than 0 that joins or asks for all members. The listener to which it connects
+/// sends anything, before or after proving that it knows the secret.
 pub fn join_member(data: &[u8]) {
     let mut script = Script(data);
     let stage = script.byte();

@@ -1,6 +1,6 @@
-//! Gate: the accepting side of the keyed challenge, which decides who may speak and how long a
-//! stranger has to introduce itself. Rank 0's rendezvous and every rank's control port stand behind
-//! a gate.
+//! Gate: the accepting side of the keyed challenge. It decides which connections may enter, and how
+//! long a stranger may take to introduce itself. Rank 0's rendezvous and every rank's control port
+//! stand behind a gate.
 
 use super::frame::Decoder;
 use super::handshake::{Nonce, Nonces, Role, proof, proves};
@@ -17,7 +17,7 @@ pub type ConnectionId = u64;
 /// Connections that came to nothing, counted by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Strays {
-    /// Connections that sent a malformed message or one out of turn, or closed early.
+    /// Connections that sent a malformed message or a message out of turn, or that closed early.
     pub malformed: u64,
     /// Connections that answered the challenge wrongly, because they have another secret.
     pub wrong_secret: u64,
@@ -60,7 +60,7 @@ pub(super) enum GateVerdict {
     /// The connection is to be closed without a message.
     Drop,
     /// The connection enters: it has proved that it knows the secret, and this is its first
-    /// message. The nonce is the one of its challenge.
+    /// message. The nonce is from the connection's challenge.
     Enter(Message, Nonce),
 }
 
@@ -105,8 +105,8 @@ impl Gate {
         (now.since(peer.since) >= patience).then_some(*connection)
     }
 
-    /// Adds a connection to the gate, which must have room. Returns the connection that was evicted
-    /// for it and must be closed, if there is one.
+    /// Adds a connection to the gate, which must have room. Returns the connection, if any, that
+    /// was evicted to make room; the caller must close it.
     pub(super) fn add_half_open(
         &mut self,
         connection: ConnectionId,
@@ -125,8 +125,8 @@ impl Gate {
         evicted
     }
 
-    /// Takes bytes up to the end of one message and judges the message; `None` when they are used
-    /// up.
+    /// Takes bytes up to the end of one message, and judges the message. Returns `None` when
+    /// `bytes` is used up.
     pub(super) fn received(
         &mut self,
         connection: ConnectionId,

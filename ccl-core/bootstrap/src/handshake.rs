@@ -1,6 +1,6 @@
-//! Keyed challenge: each side proves that it knows the secret by a MAC over both nonces, the
-//! protocol version and its own role, so that no answer can be replayed, on another connection or
-//! to its sender.
+//! Keyed challenge: each side proves that it knows the secret. The proof is a MAC over both nonces,
+//! the protocol version and the side's own role. No proof can therefore be replayed on another
+//! connection, or reflected to its sender.
 
 use super::identity::Secret;
 use hmac::{Hmac, Mac};
@@ -12,7 +12,7 @@ pub type Nonce = [u8; 32];
 /// A proof: HMAC-SHA256.
 pub(super) type Proof = [u8; 32];
 
-/// Side of a connection that proves.
+/// Side of a connection that sends a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Connector,

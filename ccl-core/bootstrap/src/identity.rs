@@ -9,8 +9,8 @@ const SECRET_BYTES: usize = 32;
 const PREFIX: &str = "ferroccl1:";
 const ENDPOINTS_MAX: usize = 8;
 
-/// Error for a text that names no endpoint, secret or unique id. The message does not repeat a text
-/// that may hold a secret.
+/// Error for a text that is no valid endpoint, secret or unique id. The message does not repeat a
+/// text that may hold a secret.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum IdentityError {
     /// The text is not `host:port`.
@@ -83,7 +83,7 @@ impl fmt::Display for Endpoint {
 pub struct Secret([u8; SECRET_BYTES]);
 
 impl Secret {
-    /// Key of communicators that were given none. Everybody knows this key, so ferroccl joins with
+    /// Key of communicators without a secret. Everybody knows this key, so ferroccl joins with
     /// it over loopback alone, unless the program or `FERROCCL_INSECURE_JOIN=1` permits more.
     pub const PUBLIC: Secret = Secret([0; SECRET_BYTES]);
 
@@ -102,8 +102,8 @@ impl Secret {
         Secret(digest.finalize().into())
     }
 
-    /// Derives a key for another purpose, which reveals nothing about this key or about keys for
-    /// other purposes.
+    /// Derives a key for another purpose. The derived key reveals nothing about this key or about
+    /// keys for other purposes.
     #[must_use]
     pub fn derive(&self, purpose: &[u8]) -> [u8; SECRET_BYTES] {
         let mut digest = Sha256::new();

@@ -47,8 +47,8 @@ impl MemberJoin {
         MemberJoin::begin(secret, Request::Join(own), nonce)
     }
 
-    /// Starts to fetch the members, of which there are `ranks`, on a fresh connection to the
-    /// control port of an elder; `secret` is that of the control connections.
+    /// Starts to fetch the list of all `ranks` members, on a fresh connection to the control port
+    /// of an elder. `secret` is the secret of the control connections.
     #[must_use]
     pub fn fetch(secret: Secret, ranks: u32, nonce: Nonce) -> MemberJoin {
         MemberJoin::begin(secret, Request::Fetch(ranks), nonce)

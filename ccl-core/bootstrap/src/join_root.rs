@@ -20,8 +20,8 @@ pub struct JoinLimits {
     /// Time within which a connection must have proved and introduced itself, counted from its
     /// start.
     pub half_open: Duration,
-    /// Largest number of connections at once that have not introduced themselves yet; at least the
-    /// number of ranks is allowed.
+    /// Largest number of simultaneous connections that have not introduced themselves yet. A limit
+    /// below the number of ranks is raised to that number.
     pub half_open_max: usize,
     /// Shortest interval at which the ranks that have joined are told which ranks are missing.
     pub waiting_every: Duration,
@@ -43,7 +43,7 @@ impl Default for JoinLimits {
 pub enum RootAction {
     /// Bytes to send on a connection.
     Send(ConnectionId, Vec<u8>),
-    /// Connection to close once everything before is sent.
+    /// Connection to close once all earlier bytes are sent.
     Close(ConnectionId),
 }
 
@@ -112,8 +112,8 @@ impl RootJoin {
     }
 
     /// Returns whether joining has failed because ranks were started wrongly, and some ranks do not
-    /// know it yet. The driver serves these for a while; otherwise they would look for rank 0 until
-    /// their own deadline.
+    /// know it yet. The driver serves such ranks for a while; otherwise they would look for rank 0
+    /// until their own deadline.
     #[must_use]
     pub fn has_unsent_answers(&self) -> bool {
         let failed = match &self.outcome {

@@ -3,14 +3,14 @@
 //! machines of joining ([`RootJoin`], [`MemberJoin`]) and of the time after joining ([`Control`]).
 //!
 //! Nothing here opens a socket, reads a clock or draws a random number: the driver hands in bytes,
-//! times and nonces, and takes out the bytes to send. Ranks meet at rank 0. After that all ranks
-//! are equal, and connected as `overlay` says.
+//! times and nonces, and takes out the bytes to send. Ranks meet at rank 0. After joining, all
+//! ranks are equal; the module `overlay` describes the connections between them.
 //!
 //! Order of the messages on a connection, with the connector on the left:
 //!
 //! ```text
-//! Open {protocol, nonce}  ->                    the connector speaks first: a port scanner, which
-//!                         <-  Challenge {nonce}  does not, learns nothing
+//! Open {protocol, nonce}  ->                    the connector speaks first: a port scanner that
+//!                         <-  Challenge {nonce}  stays silent learns nothing
 //! Proof {mac}             ->                    the connector proves first: a stranger gets no
 //!                         <-  RootProof {mac}    proof to work on, and costs one small HMAC
 //! Hello {rank, ...}       ->
@@ -70,7 +70,7 @@ pub use message::{
 pub use notes::{AWAITED_MAX, Activity, Awaited, Note, Noted, Observed, Stuck, find_stuck};
 pub use verdict::{Answer, Ask, Question, Verdict, Vote};
 
-/// Largest number of bytes of the text of a reason.
+/// Largest length, in bytes, of the text that explains a failure.
 pub const TEXT_BYTES_MAX: usize = 1024;
 /// Version of this crate's messages; a peer of another version is refused, and learns both
 /// versions.

@@ -57,7 +57,8 @@ pub struct Contact {
 }
 
 impl Contact {
-    /// Returns the contact of a port at an address, or at the address by which rank 0 is reached.
+    /// Returns the contact of a port at `ip`. `None` stands for the address by which the reader
+    /// reaches rank 0.
     #[must_use]
     pub fn new(ip: Option<IpAddr>, port: u16) -> Contact {
         let ip = ip.map_or([0; 16], |ip| match ip {
@@ -77,7 +78,7 @@ impl Contact {
 /// All ranks of a communicator, in order of rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roster {
-    /// Value that tells this communicator from every other that has the same secret.
+    /// Value that distinguishes this communicator from all others with the same secret.
     pub session: [u8; 32],
     /// Members, one per rank.
     pub members: Vec<Member>,
@@ -103,7 +104,7 @@ impl Roster {
 /// does not send the roster to all ranks, because its length grows with their number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Referral {
-    /// Value that tells this communicator from every other that has the same secret.
+    /// Value that distinguishes this communicator from all others with the same secret.
     pub session: [u8; 32],
     /// Ranks that get the roster before the receiver of this message, with their contacts: nearest
     /// in the tree first, rank 0 last.
@@ -175,9 +176,9 @@ pub enum JoinFailure {
     DuplicateRank {
         /// Rank that both claim.
         rank: Rank,
-        /// Process id of the one that came first.
+        /// Process id of the process that joined first.
         first: u32,
-        /// Process id of the other.
+        /// Process id of the other process.
         second: u32,
     },
     /// Two ranks are configured differently.
@@ -211,7 +212,7 @@ pub enum JoinFailure {
     },
 }
 
-/// `#[serde(with = "WithMagic")]`: a value behind the magic bytes of a ferroccl process.
+/// Encoding for `#[serde(with = "WithMagic")]`: the magic bytes of ferroccl, then the value.
 struct WithMagic;
 
 const MAGIC: [u8; 4] = *b"FCCL";

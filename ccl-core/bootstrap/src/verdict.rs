@@ -17,8 +17,8 @@ pub struct Verdict {
     pub dead: Vec<Rank>,
     /// Failure that ended the communicator.
     pub cause: Failure,
-    /// Number of the last operation that every survivor had completed; later ones are void, even
-    /// where they had ended well.
+    /// Number of the last operation that every survivor had completed. Later operations are void,
+    /// even those that ended well on some ranks.
     pub last_completed: u64,
     /// Ranks that can go on together, in order.
     #[serde(with = "RankSet::<RANKS_MAX>")]

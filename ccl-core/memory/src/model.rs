@@ -1,5 +1,5 @@
 //! Memory under a model checker: the words and the payload of a region are the checker's own
-//! objects, so the checker sees every access and chooses their order.
+//! objects, so the checker sees every access and chooses the order of accesses.
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -11,7 +11,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 #[cfg(test)]
 mod tests;
 
-/// Eight bytes of payload. Written and read without synchronisation, as payload is.
+/// Eight bytes of payload, written and read without synchronisation, like all payload.
 pub(crate) struct Payload {
     #[cfg(loom)]
     cell: loom::cell::UnsafeCell<u64>,

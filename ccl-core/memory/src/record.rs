@@ -28,12 +28,12 @@ pub fn publish<const N: usize>(
     words: [u64; N],
 ) -> Result<(), RegionError> {
     to.word64(0)?.store(0, Ordering::Relaxed);
-    // Release: a reader of any word below does not find the old number afterwards.
+    // Release: a reader that sees any word stored below does not find the old number afterwards.
     fence(order::hide());
     for (at, word) in (8..).step_by(8).zip(words) {
         to.word64(at)?.store(word, Ordering::Relaxed);
     }
-    // Release: the words are there before their number.
+    // Release: the words are visible before their number.
     to.word64(0)?.store(number, order::show());
     Ok(())
 }
@@ -55,11 +55,11 @@ pub fn publish_at<const N: usize, const W: usize>(
     for (index, word) in words.into_iter().enumerate() {
         to.at(first + 1 + index).store(word, Ordering::Relaxed);
     }
-    // Release: the words are there before their number.
+    // Release: the words are visible before their number.
     to.at(first).store(number, order::show());
 }
 
-/// Returns the current record with its number; none before the first, or while it changes.
+/// Returns the current record with its number; none before the first record, or during a change.
 #[inline]
 #[must_use]
 pub fn read<const N: usize>(from: &Region) -> Option<(u64, [u64; N])> {
@@ -68,7 +68,7 @@ pub fn read<const N: usize>(from: &Region) -> Option<(u64, [u64; N])> {
     for (at, word) in (8..).step_by(8).zip(&mut words) {
         *word = from.word64(at).ok()?.load(Ordering::Relaxed);
     }
-    // Acquire: if the number is still the same, so were the words while they were read.
+    // Acquire: if the number is unchanged, the words did not change while they were read.
     fence(order::confirm());
     let again = from.word64(0).ok()?.load(Ordering::Relaxed);
     (number != 0 && again == number).then_some((number, words))

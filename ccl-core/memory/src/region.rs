@@ -121,7 +121,7 @@ impl Region {
     ///
     /// # Errors
     ///
-    /// When the part does not lie inside.
+    /// When the part does not lie inside the region.
     pub fn part(&self, offset: usize, bytes: usize) -> Result<Region, RegionError> {
         let start = self.check(offset, bytes, 1)?;
         Ok(Region { start, bytes, owner: Arc::clone(&self.owner) })
@@ -200,7 +200,7 @@ impl Region {
     ///
     /// # Errors
     ///
-    /// When the bytes do not lie inside.
+    /// When the bytes do not lie inside the region.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), RegionError> {
         let at = self.check(offset, to.len(), 1)?;
         // SAFETY: the source lies inside the region, and no reference to it is made. If a peer
@@ -230,7 +230,7 @@ impl Region {
     ///
     /// # Errors
     ///
-    /// When the bytes do not lie inside.
+    /// When the bytes do not lie inside their region.
     pub fn copy_from(
         &self,
         offset: usize,
@@ -240,8 +240,8 @@ impl Region {
     ) -> Result<(), RegionError> {
         let source = from.check(from_offset, bytes, 1)?;
         let at = self.check(offset, bytes, 1)?;
-        // SAFETY: both lie inside their regions and may overlap; no reference into the target
-        // exists, and a peer that writes to the source at the same time gives us torn bytes.
+        // SAFETY: both ranges lie inside their regions and may overlap. No reference into the
+        // target exists. If a peer writes to the source meanwhile, the copied bytes may be torn.
         unsafe { std::ptr::copy(source.as_ptr().cast_const(), at.as_ptr(), bytes) };
         Ok(())
     }
@@ -268,8 +268,8 @@ unsafe impl Sync for Allocation {}
 impl Allocation {
     const LINE: usize = 64;
 
-    /// Returns a layout of whole cache lines, at least one; of a single line for impossibly large
-    /// sizes.
+    /// Returns a layout of whole cache lines, at least one. The layout has a single line if `bytes`
+    /// is impossibly large.
     fn layout(bytes: usize) -> Layout {
         let lines = bytes.max(1).checked_next_multiple_of(Allocation::LINE);
         let layout = Layout::from_size_align(lines.unwrap_or(usize::MAX), Allocation::LINE);

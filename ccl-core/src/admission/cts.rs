@@ -78,7 +78,7 @@ fn sum(record: &[u8]) -> u32 {
     let (words, _) = record.as_chunks();
     let sum = words.iter().enumerate().fold(1u64, |sum, (at, word)| {
         let word = u64::from_le_bytes(*word);
-        // Leaves out the sum, the upper half of its word.
+        // Leaves out the checksum field, which is the upper half of its word.
         let word = if at == SUM.start / 8 { word & u64::from(u32::MAX) } else { word };
         (sum.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     });

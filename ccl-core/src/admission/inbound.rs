@@ -6,7 +6,7 @@ use super::immediate::ahead;
 /// The destination of the next message's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
-    /// Destination that is not decided yet: the slot, unless another is decided.
+    /// Slot of the message for now: another destination may still be decided.
     Undecided,
     /// Slot of the message.
     Slot,
@@ -17,7 +17,7 @@ pub(super) enum Destination {
 #[derive(Debug)]
 pub(super) struct Inbound {
     slots: u32,
-    /// Credits that the link always has, at most its slots.
+    /// Number of credits that the link always has; at most its number of slots.
     reserved: u32,
     /// The number of the next message to be taken.
     next: u64,
@@ -39,7 +39,7 @@ pub(super) struct Inbound {
     /// message with this number.
     settled: (u64, usize),
     /// Per slot: the memory of a message that was placed directly, if any.
-    past: Vec<Option<Placement>>,
+    placed: Vec<Option<Placement>>,
     pub(super) preposts: Preposts,
     destination: Destination,
 }
@@ -61,7 +61,7 @@ impl Inbound {
             late: vec![false; slots as usize],
             late_count: 0,
             settled: (0, 0),
-            past: vec![None; slots as usize],
+            placed: vec![None; slots as usize],
             preposts: Preposts::default(),
             destination: Destination::Undecided,
         }
@@ -100,12 +100,12 @@ impl Inbound {
 
     /// Returns the destination of the next message's payload.
     pub(super) fn destination(&self) -> Destination {
-        self.past().map_or(self.destination, |placed| Destination::At(placed.address))
+        self.placed().map_or(self.destination, |placed| Destination::At(placed.address))
     }
 
     /// Returns the placement of the next message, if it was placed where its CTS says.
-    pub(super) fn past(&self) -> Option<Placement> {
-        self.past[self.slot()]
+    pub(super) fn placed(&self) -> Option<Placement> {
+        self.placed[self.slot()]
     }
 
     /// Sets the destination of the next message's payload.
@@ -131,15 +131,15 @@ impl Inbound {
     }
 
     /// Marks a message as arrived: in its slot, or where its CTS says.
-    pub(super) fn arrive(&mut self, slot: usize, past: Option<Placement>) {
+    pub(super) fn arrive(&mut self, slot: usize, placed: Option<Placement>) {
         self.arrived[slot] = true;
-        self.past[slot] = past;
+        self.placed[slot] = placed;
     }
 
     /// Returns whether the next message may be taken before its immediate: it is granted and has
-    /// not arrived, and at most a quarter of the reserved slots, this message's included, would
-    /// wait for an immediate. A slot is granted again only after its immediate: if more slots
-    /// waited, the sender might lack credits while this rank makes no call, and so does not poll.
+    /// not arrived, and at most a quarter of the reserved slots would then wait for an immediate. A
+    /// slot is granted again only after its immediate. If more slots waited, the sender might lack
+    /// credits while this rank makes no call and therefore does not poll.
     #[inline]
     pub(super) fn may_take_early(&self) -> bool {
         self.next < self.granted
@@ -206,7 +206,7 @@ impl Inbound {
         if !std::mem::replace(&mut self.arrived[slot], false) {
             return None;
         }
-        self.past[slot] = None;
+        self.placed[slot] = None;
         self.preposts.taken(self.next);
         self.next += 1;
         self.slot = if slot + 1 < self.arrived.len() { slot + 1 } else { 0 };

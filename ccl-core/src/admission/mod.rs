@@ -9,8 +9,8 @@
 //!   made and renewed as slots are freed. Message headers carry the count for the other direction;
 //!   without messages, the count travels alone once half of the reserved slots are free.
 //! * **The immediate identifies the message** by channel and number; the slot follows from the
-//!   number. The immediate of a message that was not granted, or arrived before, is refused and
-//!   counted.
+//!   number. The immediate of a message that was not granted, or has arrived already, is refused
+//!   and counted.
 //! * **Puts may arrive in any order.** Messages that overtake others wait in their slots. Credits
 //!   without a message travel in the immediate of an empty put; a count that is not above the
 //!   highest one so far is ignored.
@@ -101,8 +101,8 @@ impl Config {
     }
 
     /// Returns the slots reserved for each link when there are `peers` peers: all slots if the
-    /// budget holds them, else half of an equal share, but at least `slots_min`, and at least two
-    /// if the share has two. With two slots, a link forwards one message while the next arrives.
+    /// budget holds them, else half of an equal share. The result is at least `slots_min`, and at
+    /// least two if the share has two: a link then forwards one message while the next arrives.
     #[must_use]
     pub fn reserved_slots(&self, peers: usize) -> u32 {
         let share = self.equal_slots(peers);
@@ -126,8 +126,8 @@ impl Config {
     }
 
     /// Returns the most bytes, headers included, that `peers` peers together can have under way
-    /// towards this rank: within the budget if the budget holds [`Config::slots_min`] slots of each
-    /// link.
+    /// towards this rank. The result is within the budget if the budget holds
+    /// [`Config::slots_min`] slots of each link.
     #[must_use]
     pub fn in_flight_bytes_max(&self, peers: usize) -> usize {
         if peers == 0 {
@@ -194,7 +194,7 @@ pub struct Counters {
     /// Messages that were placed directly.
     pub zero_copy_received: u64,
     /// CTS that this rank sent.
-    pub transfers: u64,
+    pub cts_sent: u64,
     /// Credits given from the pool.
     pub pool_credits: u64,
 }

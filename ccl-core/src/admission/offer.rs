@@ -16,7 +16,7 @@ pub enum OfferError {
     /// The message is not an offer.
     #[error(transparent)]
     Unreadable(#[from] MessageError),
-    /// Version of the peer's link protocol, unlike this rank's.
+    /// Version of the peer's link protocol, which differs from this rank's version.
     #[error(
         "it speaks version {0} of the link protocol, this rank {VERSION}; run the same release on \
          all ranks"
@@ -50,7 +50,7 @@ pub(super) struct Offer {
     pub(super) slots: u32,
     /// Slots that are granted from the start.
     pub(super) reserved: u32,
-    /// Number of CTS records of each link; their memory follows that of all slots. 0 for none.
+    /// Number of CTS records of each link, or 0. The records follow all slots in memory.
     pub(super) records: u32,
     pub(super) slot_bytes: u64,
     /// True if short messages are to be sealed.

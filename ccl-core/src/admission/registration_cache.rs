@@ -130,7 +130,7 @@ impl RegistrationCache {
         self.entries.retain(|entry| !entry.cached.has_ended());
     }
 
-    /// Ends the call: from now on, what it has used may be evicted.
+    /// Ends the call: from now on, registrations that the call used may be evicted.
     pub(super) fn end(&mut self) {
         self.calls += 1;
     }
@@ -161,7 +161,7 @@ impl RegistrationCache {
         loop {
             match cached.register(device) {
                 Ok(registered) => return registered,
-                // The limit on locked memory may be below that of the cache.
+                // The limit on locked memory may be below the limit of the cache.
                 Err(error) if error.is_shortage() => self.evict_one()?,
                 Err(_) => return None,
             }
@@ -181,7 +181,7 @@ impl RegistrationCache {
         Some(())
     }
 
-    /// Forgets all registrations, which in the child of a fork are the parent's.
+    /// Forgets all registrations: in the child of a fork, they belong to the parent.
     pub(super) fn abandon(&mut self) {
         std::mem::forget(std::mem::take(&mut self.entries));
     }

@@ -8,9 +8,9 @@
 //! bytes are there, in whatever order the device has written them. (For the same reason, NCCL's LL
 //! protocol has a flag in each word.)
 //!
-//! The immediate still follows, and the slot is only granted again once it has come. The receiver
-//! therefore knows which immediates are still to come, and mistakes none for that of another
-//! message.
+//! The immediate still follows, and the slot is granted again only after the immediate has come.
+//! The receiver therefore knows which immediates are still to come, and never takes the immediate
+//! of one message for that of another.
 
 use ccl_memory::Region;
 

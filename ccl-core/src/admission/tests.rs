@@ -34,9 +34,9 @@ fn config(slots: u32, slots_min: u32, budget_bytes: usize) -> Config {
 fn names_survive_their_immediates() {
     for channel in [0, 1, CHANNELS_MAX - 1] {
         for number in [0, 1, WRAP - 1, WRAP, 5 * WRAP + 77] {
-            let names = [Immediate::message, Immediate::placed, Immediate::credit];
-            for name in names.map(|name| name(channel, number)) {
-                assert_eq!(Immediate::decode(name.encode()), Some(name));
+            let immediates = [Immediate::message, Immediate::placed, Immediate::credit];
+            for immediate in immediates.map(|immediate| immediate(channel, number)) {
+                assert_eq!(Immediate::decode(immediate.encode()), Some(immediate));
             }
         }
     }
@@ -149,7 +149,7 @@ fn pump(slots: u32, messages: u64) {
         for &(staging, number) in under_way.iter().rev() {
             let slot = inbound.expect(number).unwrap();
             inbound.arrive(slot, None);
-            assert_eq!(inbound.expect(number), None, "a name is good for once");
+            assert_eq!(inbound.expect(number), None, "an immediate is good for once");
             assert_eq!(outbound.done(staging), 1);
         }
         let mut credits = Vec::new();
@@ -349,12 +349,12 @@ fn what_a_message_tells_needs_no_grant_of_its_own() {
         outbound.sent(1);
         inbound.arrive(slot, None);
         assert_eq!(inbound.release(), None, "message {number}: half of the slots are not free");
-        // A message goes the other way.
+        // A message goes in the other direction.
         assert!(outbound.piggybacked_credit(inbound.renew() as u32));
         assert!(outbound.ready(NOW, &mut 0), "message {number}: it is granted again");
         assert_eq!(outbound.done(slot), 1);
     }
-    // No message goes the other way.
+    // No message goes in the other direction.
     let due: Vec<_> = (100..104u32)
         .filter_map(|number| {
             let slot = inbound.expect(number).unwrap();

@@ -20,7 +20,7 @@
 //! Non-roots have no output in `reduce` and `gather(_v)`, and no input in `broadcast` and
 //! `scatter(_v)`. Lengths are taken only from buffers whose layout the rank knows: in `gather_v`
 //! and `scatter_v` a non-root knows only its own block. The in-place forms
-//! ([`crate::lower::Alias`]) run the same schedule; a copy onto itself does nothing.
+//! ([`crate::lower::Alias`]) run the same schedule; a copy of a part onto itself does nothing.
 
 mod all_gather;
 mod all_reduce;
@@ -45,7 +45,7 @@ pub use send_recv::{SendRecvError, send_recv};
 /// Position of a rank in a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params<'a> {
-    /// Rank whose schedule is wanted, below `ranks`.
+    /// Rank for which the schedule is made, below `ranks`.
     pub rank: Rank,
     /// Number of ranks, at least 1.
     pub ranks: u32,

@@ -106,8 +106,8 @@ impl Counting<'_> {
             if times > 0.0 {
                 self.body(body, depth + 1, at, times * f64::from(stride));
             }
-            // As outer loops advance, all iterations of a stride stay alike for as long as the
-            // first and the last of them do.
+            // As outer loops advance, the work of a stride stays the same for as long as the work
+            // of its first and of its last iteration does.
             at[depth] = first + stride - 1;
             let there = if stride > 1 { self.body(body, depth + 1, at, 0.0) } else { here };
             alike = least(alike, least(here, there));
@@ -198,7 +198,7 @@ impl Counting<'_> {
         }
         let one_chunk = chunks(self.longest_part()) == 1;
         if one_chunk && tasks > 1 && self.model.processor.fold_ns > 0.0 {
-            // Neighbours may have been joined, depending on their addresses.
+            // Neighbouring parts may have been joined, depending on their addresses.
             tasks = if exactly { self.joined(fold, at) } else { tasks };
             alike = [1; DEPTH];
         }

@@ -37,7 +37,7 @@ pub struct Programs {
     known: RefCell<BTreeMap<Rank, Arc<Program>>>,
     /// Outlines of the ranks that are counted.
     outlines: RefCell<BTreeMap<Rank, Arc<Outline>>>,
-    /// Programs of fewer ranks on similar hosts, which represent these ranks; none for few ranks.
+    /// Programs of fewer ranks on similar hosts, for extrapolation; none if these ranks are few.
     fewer: OnceCell<Option<Box<Programs>>>,
 }
 
@@ -155,7 +155,7 @@ pub fn predict(call: &Call<'_>, model: &Model) -> Result<Prediction, PredictErro
     Ok(Prediction { time_ns: all.time_ns * walked.time_ns / summed.time_ns, ..all })
 }
 
-/// Part of the busiest port's time that [`at_least`] returns. For a large call, that time is scaled
+/// Fraction of the busy time that [`at_least`] returns. For a large call, the busy time is scaled
 /// up from a small call, so it may exceed the prediction by some per cent.
 const SURE: f64 = 0.9;
 
@@ -331,8 +331,8 @@ fn sum(call: &Call<'_>, model: &Model) -> Result<(Prediction, f64), PredictError
 }
 
 /// Returns the hosts that are counted, with the number of hosts that each represents. The root's
-/// host represents itself. Of the others, the first and the last of each size represent all of that
-/// size.
+/// host represents itself. Of the other hosts, the first and the last of each size represent all
+/// hosts of that size.
 fn samples(programs: &Programs) -> Vec<(u32, f64)> {
     let hosts = &programs.hosts;
     let (root, _) = hosts.seat(programs.root);
@@ -475,7 +475,7 @@ mod tests {
         for ranks in [2, 3, 4, 8] {
             let hosts = Hosts::one(ranks);
             let n = f64::from(ranks);
-            // Each rank receives all but its own part; once for each phase.
+            // In each phase, a rank receives (n - 1) / n of the buffer.
             let gather = bytes * (n - 1.0) / (n * rate);
             let reduce = 2.0 * gather;
             for (collective, name, expected) in [
@@ -532,7 +532,7 @@ mod tests {
         assert!(predict(&call(&ring, bytes), &model).unwrap().time_ns > 3.0 * seen.time_ns);
     }
 
-    /// Compares predictions for many ranks with walks through all of them: in time, and in bytes
+    /// Compares predictions for many ranks with walks of all these ranks, by time and by bytes
     /// between hosts.
     #[test]
     fn many_ranks_are_told_of_from_few() {

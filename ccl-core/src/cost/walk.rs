@@ -27,7 +27,8 @@ pub struct Processor {
     pub memory_ns: [f64; 3],
 }
 
-/// Largest buffers of a rank that may stay in its own cache, and in a cache that processors share.
+/// Largest buffers of a rank, in bytes, that may stay in its own cache, and in a cache that
+/// processors share.
 pub const NEAR_BYTES: [usize; 2] = [1 << 20, 16 << 20];
 
 impl Processor {
@@ -40,8 +41,8 @@ impl Processor {
         self.fold_ns + bytes * all.map(byte_ns).sum::<f64>()
     }
 
-    /// Returns the time of a byte that a fold reads or writes: in the caller's buffers, which have
-    /// `buffer_bytes`, or in a slot or in scratch.
+    /// Returns the time of a byte that a fold reads or writes, in nanoseconds. The byte is in the
+    /// caller's buffers (`is_user`), which have `buffer_bytes`, or in a slot or scratch.
     pub(super) fn byte_ns(&self, is_user: bool, buffer_bytes: usize) -> f64 {
         let far = NEAR_BYTES.iter().filter(|near| buffer_bytes > **near).count();
         if is_user { self.memory_ns[far] } else { self.slot_ns }
@@ -151,7 +152,7 @@ struct World<'m> {
     pipes: Vec<Pipe>,
     /// Ports within hosts, out of and into each rank.
     within: Vec<[Port; 2]>,
-    /// Ports between hosts, of each owner.
+    /// Ports between hosts, out of and into each owner.
     between: Vec<[Port; 2]>,
     now: Vec<Time>,
     busy: Vec<Time>,
@@ -256,7 +257,7 @@ impl<'m> engine::World for World<'m> {
         RankPorts { world: self, rank, has_folded: false }
     }
 
-    /// Schedules the rank's next check for work; its work has taken time.
+    /// Schedules the rank's next check for work, for the time when its present work ends.
     fn moved(&mut self, rank: Rank) -> bool {
         self.look_again(rank);
         false
@@ -357,8 +358,8 @@ impl<'m> World<'m> {
         }
     }
 
-    /// Returns the ports of a rank towards another: whether they are within its host, and their
-    /// owner.
+    /// Returns the owner of the ports that a rank uses towards another rank: whether the ports are
+    /// within the rank's host, and the owner's index.
     fn owner(&self, rank: Rank, other: Rank) -> (bool, usize) {
         let within = self.is_within(rank, other);
         match self.model.network_ports {
@@ -367,8 +368,8 @@ impl<'m> World<'m> {
         }
     }
 
-    /// Occupies a port with a message for `ns`, not before `from`. Returns the times when the
-    /// message begins to pass and has passed.
+    /// Occupies a port with a message for `ns` nanoseconds, at the earliest from time `from` on.
+    /// Returns the times at which the message begins to pass and has passed.
     fn pass(
         &mut self,
         (within, owner): (bool, usize),

@@ -106,8 +106,8 @@ pub(super) struct BoundFold {
     pub(super) last: bool,
     /// True if the fold only moves one whole message to the output, and perhaps forwards it. The
     /// message may then be placed in the output directly.
-    pub(super) locations: bool,
-    /// True if the message may also be placed there before its turn.
+    pub(super) placeable: bool,
+    /// True if the message may also be placed in the output before the fold's turn.
     pub(super) early: bool,
 }
 
@@ -119,7 +119,7 @@ pub(super) enum Step {
     Done { unit: u32 },
 }
 
-/// The only step of a one-step program, with its peers in place of ranges.
+/// The only step of a one-step program, with its peers instead of ranges of peers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Single {
     pub(super) recv: Option<Rank>,
@@ -129,7 +129,7 @@ pub(super) struct Single {
     /// Index of the first target among the operands; the operands before it are sources.
     pub(super) middle: usize,
     pub(super) last: bool,
-    pub(super) locations: bool,
+    pub(super) placeable: bool,
     pub(super) early: bool,
 }
 
@@ -202,8 +202,8 @@ impl Bound {
         };
         let (elements, middle) = (segment.elements, segment.middle as usize);
         let (recv, send) = (only(fold.recvs)?, only(fold.sends)?);
-        let BoundFold { last, locations, early, .. } = *fold;
-        Some(Single { recv, send, elements, middle, last, locations, early })
+        let BoundFold { last, placeable, early, .. } = *fold;
+        Some(Single { recv, send, elements, middle, last, placeable, early })
     }
 
     fn lay_out_scratch(&mut self, program: &Program, numbers: &CallParams) {
@@ -268,13 +268,14 @@ impl Bound {
         let targets = fold.targets.iter().map(|target| (&target.location, target.repeat));
         let sends = self.bind_peers(targets, counters);
         let last = fold.last;
-        let locations = matches!(&self.segments[range(segments)], [only] if self.locations(only));
-        let early = locations && fold.early;
-        let bound = BoundFold { segments, recvs, sends, whole, instr, last, locations, early };
+        let placeable =
+            matches!(&self.segments[range(segments)], [only] if self.is_placeable(only));
+        let early = placeable && fold.early;
+        let bound = BoundFold { segments, recvs, sends, whole, instr, last, placeable, early };
         self.steps.push(Step::Fold(bound));
     }
 
-    fn locations(&self, segment: &Segment) -> bool {
+    fn is_placeable(&self, segment: &Segment) -> bool {
         let Segment { first, middle, end, .. } = *segment;
         let is_output = |target: &Operand| matches!(target, Operand::Output(_));
         matches!(&self.operands[range((first, middle))], [Operand::Slot(_)])

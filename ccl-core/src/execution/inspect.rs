@@ -111,9 +111,9 @@ impl Execution {
         self.bound.steps.iter().filter(folds).count() as u64 * self.bound.chunks as u64
     }
 
-    /// Replaces `waits` with all links of the folds that unfinished strands execute next, receives
-    /// (true) first, for the report on a stuck operation. Reuses the memory of `waits`, because
-    /// this is called often during a long wait.
+    /// Replaces `waits` with all links of the folds that unfinished strands execute next, for the
+    /// report on a stuck operation. The flag is true for receives, which come first. Reuses the
+    /// memory of `waits`, because this is called often during a long wait.
     pub fn waits_for(&self, waits: &mut Vec<(Link, bool)>) {
         waits.clear();
         for (_, channel, _, step) in self.unfinished() {

@@ -88,19 +88,19 @@ pub trait Ports {
     /// the message to memory that no earlier step uses, so ports may place the message there
     /// directly.
     fn prepost(&mut self, _link: Link, _task: Option<(&Task<'_>, Message)>) {}
-    /// Returns whether any message on its way is read from the caller's memory.
+    /// Returns whether any message in flight is read from the caller's memory.
     #[inline]
     fn has_zero_copy_sends(&self) -> bool {
         false
     }
-    /// Reclaims the memory that the task writes. Returns false while a message on its way is read
+    /// Reclaims the memory that the task writes. Returns false while a message in flight is read
     /// from that memory; the execution then calls again later.
     #[inline]
     fn reclaim(&mut self, _task: &Task<'_>) -> bool {
         true
     }
     /// Checks the link's next message, which has arrived. Returns whether it is the message of this
-    /// call that the schedule expects; after `false`, nothing is read from it.
+    /// call that the schedule expects; after `false`, the message is not read.
     fn accept(&mut self, link: Link, message: Message) -> bool;
     /// Combines the operands. Slots named by operands are readable or writable, as just checked.
     fn fold(&mut self, task: &Task<'_>);
@@ -112,7 +112,7 @@ pub trait Ports {
     /// that move data ignore it.
     #[inline]
     fn done(&mut self, _mark: Mark) {}
-    /// Reports that a strand continues because a unit is done, in the turn that the mark names.
+    /// Reports that a strand continues because the mark's unit is done for the mark's turn.
     #[inline]
     fn awaited(&mut self, _mark: Mark) {}
 }
@@ -189,8 +189,8 @@ impl Execution {
         &self.program
     }
 
-    /// Starts a run with these parameters. Allocates nothing if they equal those of the previous
-    /// run, or need no more memory.
+    /// Starts a run with these parameters. Allocates nothing if the parameters equal those of the
+    /// previous run, or need no more memory.
     pub fn start(&mut self, numbers: &CallParams) {
         self.bound.bind(&self.program, numbers);
         self.restart();
@@ -294,7 +294,7 @@ impl Execution {
         if let Some(peer) = single.recv
             && !ports.readable(link(peer))
         {
-            if single.locations {
+            if single.placeable {
                 ports.expect(link(peer), &task);
             }
             return Progress::Blocked;
@@ -436,8 +436,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Preposts the messages that the fold will take, if all may be preposted. Returns whether the
-    /// look ahead may continue.
+    /// Preposts the messages that the fold will take, if all may be preposted. Returns whether
+    /// `look_ahead` may continue.
     fn prepost<P: Ports>(&self, ports: &mut P) -> bool {
         let bound = self.bound;
         let segments = &bound.segments[range(self.fold.segments)];
@@ -476,7 +476,7 @@ impl Run<'_> {
         let link = |&peer: &Rank| Link { peer, channel: self.channel };
         let message_bytes = elements * bound.element_bytes;
         if !recvs.iter().all(|peer| ports.readable(link(peer))) {
-            if let (true, [segment], [peer]) = (self.fold.locations, segments, recvs) {
+            if let (true, [segment], [peer]) = (self.fold.placeable, segments, recvs) {
                 ports.expect(link(peer), &self.task(segment, elements, 0, message_bytes));
             }
             return false;
@@ -505,7 +505,7 @@ impl Run<'_> {
         true
     }
 
-    /// Reclaims the memory that the fold writes. Returns false while a message on its way is read
+    /// Reclaims the memory that the fold writes. Returns false while a message in flight is read
     /// from that memory.
     #[inline(never)]
     fn reclaims<P: Ports>(

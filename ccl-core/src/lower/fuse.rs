@@ -18,8 +18,8 @@ pub(crate) enum Lowered {
     Loop { count: u32, body: Vec<Lowered> },
 }
 
-/// Fuses a schedule. Also returns the parts of each scratch buffer that is still used. Without
-/// `relay` no fold reads a slot and writes another.
+/// Fuses a schedule. Returns the folds, and the number of parts of each scratch buffer: 0 if no
+/// fold uses the buffer any more. Without `relay`, no fold both reads a slot and writes one.
 pub(super) fn fuse(schedule: &RankSchedule, relay: bool) -> (Vec<Lowered>, Vec<u32>) {
     let uses = Uses::of(&schedule.body, relay);
     let nodes = fuse_body(&schedule.body, 0, &uses);
@@ -103,7 +103,7 @@ fn fuse_body(body: &[Node], depth: usize, uses: &Uses) -> Vec<Lowered> {
     out
 }
 
-/// Receive that can be read in its slot: the original target, and the slot.
+/// Receive whose message can be read in its slot: the original target, and the slot.
 struct Deferred {
     buffer: Buffer,
     parts: Parts,

@@ -8,9 +8,9 @@
 //!
 //! A program consists of *strands*. Instructions of a strand run in order; strands run
 //! concurrently. All instructions that use one direction of one link are in one strand, so that
-//! messages keep their order. The remaining order between strands is inferred from the memory that
-//! they read and write, and becomes [`Instr::Await`], which waits for a *unit*: a top-level fold or
-//! loop of another strand.
+//! messages keep their order. Any other order between strands is inferred from the memory that they
+//! read and write. It becomes an [`Instr::Await`], which waits for a *unit* of another strand: a
+//! top-level fold or loop.
 
 mod fuse;
 mod strands;
@@ -32,7 +32,7 @@ pub enum Location {
     Slot(Affine),
 }
 
-/// Operand that a fold reads, `repeat` times along [`crate::schedule::TERM`].
+/// Operand that a fold reads `repeat` times; [`crate::schedule::TERM`] counts the repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Location to read from.
@@ -41,7 +41,7 @@ pub struct Source {
     pub repeat: u32,
 }
 
-/// Operand that a fold writes, `repeat` times along [`crate::schedule::TERM`].
+/// Operand that a fold writes `repeat` times; [`crate::schedule::TERM`] counts the repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Location to write to.
@@ -90,7 +90,7 @@ pub enum Instr {
     Await {
         /// The unit.
         unit: u32,
-        /// Number of chunks by which the unit's chunk is earlier: 0 or 1.
+        /// Distance from the unit's chunk to the waiting strand's chunk, in chunks: 0 or 1.
         lag: u32,
     },
     /// Signals that `unit` of this chunk is done.
@@ -120,7 +120,7 @@ pub struct Program {
     pub strands: Vec<Strand>,
     /// Number of units that [`Instr::Done`] and [`Instr::Await`] refer to.
     pub units: u32,
-    /// Parts of each scratch buffer that is still needed after fusing; 0 for the others.
+    /// Number of parts of each scratch buffer; 0 for a buffer that fusing made superfluous.
     pub scratch_parts: Vec<u32>,
     /// Copy of [`RankSchedule::whole_messages`].
     pub whole_messages: bool,
@@ -175,11 +175,11 @@ pub fn lower(schedule: &RankSchedule, alias: Alias) -> Program {
     lower_for_slots(schedule, alias, 2)
 }
 
-/// Does what [`lower`] does, for links with `slots` slots.
+/// Lowers a schedule as [`lower`] does, for links with `slots` slots.
 ///
-/// A fold from one slot to another holds the first while it waits for the second. Around a ring of
-/// links with a single slot, all ranks would wait for each other in this way. With a single slot,
-/// an arriving message is therefore stored before it is sent on. The messages are the same
+/// A fold from one slot to another holds the first slot while it waits for the second one. In a
+/// ring whose links have a single slot, all ranks would thus wait for each other. With a single
+/// slot, an arriving message is therefore stored before it is sent on. The messages are the same
 /// with any number of slots.
 #[must_use]
 pub fn lower_for_slots(schedule: &RankSchedule, alias: Alias, slots: u32) -> Program {

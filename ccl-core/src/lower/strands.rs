@@ -101,7 +101,7 @@ pub(super) fn mark_early(nodes: &mut [Lowered], alias: Alias) {
     nodes.iter_mut().for_each(|node| touch(node, 0, &mut [0; DEPTH], alias, &mut touched));
 }
 
-/// Marks every fold whose only source is a slot as early; `touch` takes wrong marks back.
+/// Marks as early every fold whose only source is a slot; `touch` removes the wrong marks.
 fn begin(node: &mut Lowered) {
     match node {
         Lowered::Loop { body, .. } => body.iter_mut().for_each(begin),
@@ -193,8 +193,8 @@ fn assign(units: &[Footprint]) -> Vec<usize> {
             }
         }
     }
-    // A unit without links (a copy) joins the strand of the unit before it; the first unit
-    // joins that of the second.
+    // A unit without links (a copy) joins the strand of the unit before it; the first unit joins
+    // the strand of the unit after it.
     for unit in 0..units.len() {
         if units[unit].sends.is_empty() && units[unit].recvs.is_empty() {
             group[unit] = if unit > 0 { group[unit - 1] } else { *group.get(1).unwrap_or(&0) };
@@ -230,9 +230,9 @@ fn infer(units: &[Footprint], strand_of: &[usize]) -> BTreeMap<usize, Vec<(usize
     awaits
 }
 
-/// Drops the waits that others imply. A strand runs its units in order: if one of its units is done
-/// for a chunk, the units before it in the strand are done for this chunk, and all units of the
-/// strand are done for the chunk before.
+/// Drops waits that other waits imply. A strand runs its units in order: if one of its units is
+/// done for a chunk, the units before it in the strand are done for this chunk, and all units of
+/// the strand are done for the chunk before.
 fn needed(
     awaits: BTreeMap<usize, Vec<(usize, u32)>>,
     strand_of: &[usize],

@@ -28,7 +28,7 @@ const HASHES: u64 = 64;
 /// ports: the largest load of a link divided by the mean load, on average over several hashes. The
 /// result is 1 for an even load, `links` if all flows share a link, and 0 without flows or links.
 ///
-/// The measure is that of [Meta, SIGCOMM 2024], section 5.2.
+/// [Meta, SIGCOMM 2024], section 5.2, defines this measure.
 ///
 /// [Meta, SIGCOMM 2024]: https://doi.org/10.1145/3651890.3672233
 #[must_use]
@@ -49,7 +49,7 @@ pub fn max_to_mean(flows: &[Flow], links: usize) -> f64 {
 
 impl Flow {
     /// Returns a hash of the fields that fabrics hash by default, and of the peer's queue pair if
-    /// `with_queue_pair`. Each `salt` gives another hash, as each switch has its own.
+    /// `with_queue_pair`. Each `salt` selects another hash function, as each switch has its own.
     #[must_use]
     pub fn hashed(&self, salt: u64, with_queue_pair: bool) -> u64 {
         let address = |address: IpAddr| match address {
@@ -78,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns `each` flows from each of `hosts` hosts to one other host.
+    /// Returns flows to one host from `hosts` other hosts, `each` flows per host.
     fn flows(hosts: u8, each: u16) -> Vec<Flow> {
         let flow = |host, number: u16| Flow {
             from: Ipv4Addr::new(10, 0, 0, host).into(),

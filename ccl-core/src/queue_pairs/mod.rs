@@ -2,10 +2,10 @@
 //! of a link.
 //!
 //! An Ethernet fabric hashes flows onto its links, and a collective has few flows: several queue
-//! pairs per peer give the hash more to spread. [Meta, SIGCOMM 2024], section 5, uses 16 queue
-//! pairs for rings and trees, and 4 where a rank has many peers already. Whole messages take the
-//! queue pairs in turn, because a split message is complete only with its slowest part. A fabric
-//! that spreads the packets of one queue pair by itself needs only one.
+//! pairs per peer give the hash more flows to spread. [Meta, SIGCOMM 2024], section 5, uses 16
+//! queue pairs for rings and trees, and 4 where a rank has many peers already. Whole messages take
+//! the queue pairs in turn, because a split message is complete only with its slowest part. A
+//! fabric that itself spreads the packets of a queue pair over its links needs only one queue pair.
 //!
 //! Only the sender follows a rule. The receiver counts the parts of a message that arrive, whatever
 //! their number. All ranks nevertheless have the same rules, which are compared when ranks join,
@@ -34,7 +34,7 @@ pub const PARTS_MAX: u32 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Every message over all queue pairs, in equal parts.
+    /// Messages in equal parts, each part over another queue pair.
     Split,
     /// Whole messages over the queue pairs in turn.
     RoundRobin,
@@ -53,10 +53,10 @@ pub struct Striping {
     pub chunk_bytes: usize,
     /// Largest number of messages that a link has under way over each device.
     pub in_flight: u32,
-    /// Largest number of bytes under way from a port, over all its links; a message that would
-    /// exceed this limit waits. Each communicator may always have its share of the budget under
-    /// way, regardless of other communicators. While a message with a small budget waits, messages
-    /// of the same communicator with a larger budget wait behind it.
+    /// Largest number of bytes under way from a port, over all its links. A message that would
+    /// exceed this limit waits, but each lane may always have one message under way, and as many
+    /// bytes as its share of the budget. While a message waits, the later messages of its lane wait
+    /// too, even if their rules have larger budgets.
     pub budget_bytes: usize,
     /// Traffic class of the queue pairs; `None` for the transport's own.
     pub traffic_class: Option<u8>,
@@ -193,8 +193,8 @@ impl Policy {
         self.rules.iter().find(|rule| rule.holds(situation))
     }
 
-    /// Returns the queue pairs that each link needs for all rules, in the order of their first
-    /// rule.
+    /// Returns the groups of queue pairs that each link needs for all rules together, in the order
+    /// of the rules that use them first.
     #[must_use]
     pub fn groups(&self) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
@@ -207,8 +207,8 @@ impl Policy {
         groups
     }
 
-    /// Returns the first group of queue pairs that the policy needs and a link lacks, if there is
-    /// one.
+    /// Returns the first group of queue pairs that the policy needs and of which `made`, the groups
+    /// of a link, has too few or none; none if the link has enough.
     #[must_use]
     pub fn beyond(&self, made: &[Group]) -> Option<Group> {
         let has = |own: &Group| {

@@ -2,8 +2,8 @@
 //!
 //! Rules are separated by `;`. The words before a rule's `:` are its conditions: names of
 //! collectives, separated by `,`, and `bytes>=`, `bytes<`, `fan_out>=`, `fan_out<`, `tier=`. The
-//! words after the `:`, or all words if there is none, are the settings: `qps=`, `order=`,
-//! `chunk=`, `in_flight=`, `budget=`, `tc=`. A number alone, in place of settings, is `qps=`.
+//! words after the `:`, or all words if there is no `:`, are the settings: `qps=`, `order=`,
+//! `chunk=`, `in_flight=`, `budget=`, `tc=`. A single number instead of settings means `qps=`.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -35,7 +35,7 @@ fn wrong(word: &str, problem: &'static str) -> PolicyError {
 
 fn number(word: &str, text: &str, most: usize) -> Result<usize, PolicyError> {
     let number = Bytes::read(text).map(|Bytes(number)| number).filter(|number| *number <= most);
-    number.ok_or_else(|| wrong(word, "no number, or too large"))
+    number.ok_or_else(|| wrong(word, "not a number, or too large"))
 }
 
 impl FromStr for Policy {
@@ -53,16 +53,16 @@ impl FromStr for Policy {
 }
 
 fn rule(text: &str) -> Result<Rule, PolicyError> {
-    let (conditions, deeds) = text.split_once(':').unwrap_or(("", text));
+    let (conditions, settings) = text.split_once(':').unwrap_or(("", text));
     let mut rule = Rule::always(Policy::default().otherwise());
     conditions.split_whitespace().try_for_each(|word| condition(&mut rule, word))?;
-    if let Ok(pairs) = deeds.trim().parse::<u32>() {
+    if let Ok(pairs) = settings.trim().parse::<u32>() {
         rule.striping.pairs = pairs;
     } else {
-        deeds.split_whitespace().try_for_each(|word| deed(&mut rule.striping, word))?;
+        settings.split_whitespace().try_for_each(|word| set(&mut rule.striping, word))?;
     }
     if !(1..=PAIRS_MAX).contains(&rule.striping.pairs) {
-        return Err(wrong(deeds.trim(), "no rule with 1 to 64 queue pairs"));
+        return Err(wrong(settings.trim(), "not a rule with 1 to 64 queue pairs"));
     }
     Ok(rule)
 }
@@ -94,7 +94,7 @@ fn condition(rule: &mut Rule, word: &str) -> Result<(), PolicyError> {
     Ok(())
 }
 
-fn deed(striping: &mut Striping, word: &str) -> Result<(), PolicyError> {
+fn set(striping: &mut Striping, word: &str) -> Result<(), PolicyError> {
     let (name, value) = word.split_once('=').ok_or_else(|| wrong(word, "not like qps=4"))?;
     match name {
         "qps" => striping.pairs = number(word, value, PAIRS_MAX as usize)? as u32,

@@ -1,10 +1,10 @@
-//! Numbers that are affine in loop counters, modulo the ranks: the only form that a schedule may
-//! use.
+//! Expressions that are affine in the loop counters, optionally modulo a number: the only form in
+//! which a schedule states peers and part numbers.
 
 use std::fmt;
 use std::ops::Range;
 
-/// Deepest nest: two loops in the schedule, and the counter of a repeated operand inside an op.
+/// Number of counters: one for each of two nested loops, and one for a repeated operand of an op.
 pub const DEPTH: usize = 3;
 
 /// Dimension that counts the repetitions of one operand (see [`super::Terms`]).
@@ -79,8 +79,8 @@ impl Affine {
         self.offset + u32::try_from(value).unwrap_or(0)
     }
 
-    /// Returns the largest value while each counter stays below its count, without enumeration. The
-    /// result is exact, except for expressions that wrap: it is then offset + modulus - 1.
+    /// Returns the largest value while each counter stays below its count, without enumeration. For
+    /// an expression that wraps, returns an upper bound instead: offset + modulus - 1.
     #[must_use]
     pub fn most(&self, counts: &Counters) -> u32 {
         let (mut least, mut most) = (self.base, self.base);
@@ -122,7 +122,8 @@ impl Affine {
         self.steps == [0; DEPTH]
     }
 
-    /// Returns this expression, with the counter of dimension `to` instead of that of `from`.
+    /// Returns this expression with the counter of dimension `from` replaced by the counter of
+    /// dimension `to`.
     #[must_use]
     pub fn rename(mut self, from: usize, to: usize) -> Affine {
         if from != to {

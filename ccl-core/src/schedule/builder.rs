@@ -1,4 +1,4 @@
-//! Notation for algorithms: a few verbs that read like the textbook's pseudo-code.
+//! Notation for algorithms: a few functions that read like the pseudo-code of a textbook.
 
 use super::{Affine, Buffer, Extent, Node, Op, Parts, RankSchedule, Slice, TERM, Terms};
 use crate::types::Rank;
@@ -13,7 +13,7 @@ pub fn output(parts: impl Into<Parts>) -> Slice {
     user(Buffer::Output, parts.into())
 }
 
-/// Returns parts of a scratch buffer, as long as those of `like`.
+/// Returns parts of a scratch buffer; each is as long as the corresponding part of `like`.
 pub fn scratch(id: u8, parts: impl Into<Parts>, like: Slice) -> Slice {
     Slice { buffer: Buffer::Scratch(id), parts: parts.into(), extent: like.extent }
 }
@@ -23,7 +23,8 @@ fn user(buffer: Buffer, parts: Parts) -> Slice {
 }
 
 impl Slice {
-    /// Returns this slice `repeat` times along [`TERM`], as an operand of a reduction.
+    /// Returns this slice as an operand of a reduction, repeated `repeat` times; [`TERM`] counts
+    /// the repetitions.
     #[must_use]
     pub const fn repeat(self, repeat: u32) -> Terms {
         Terms { slice: self, repeat }
@@ -53,8 +54,8 @@ impl Builder {
         Builder { schedule, open: Vec::new() }
     }
 
-    /// Sends all chunks of an op before the next op: see [`RankSchedule::whole_messages`]. Only for
-    /// schedules whose ops do not wait for each other.
+    /// Makes all chunks of an op come before the next op: see [`RankSchedule::whole_messages`].
+    /// Only for schedules whose ops do not wait for each other.
     pub fn whole_messages(&mut self) {
         self.schedule.whole_messages = true;
     }
@@ -98,7 +99,7 @@ impl Builder {
         self.push(Op::Reduce { target, terms: present(terms), last: false });
     }
 
-    /// Does what [`Builder::reduce`] does, for a result that has every rank's contribution.
+    /// Writes the same as [`Builder::reduce`], for a result that has every rank's contribution.
     pub fn reduce_last(&mut self, target: Slice, terms: &[Terms]) {
         self.push(Op::Reduce { target, terms: present(terms), last: true });
     }
@@ -165,8 +166,8 @@ impl Builder {
     }
 }
 
-/// Returns a number above the numbers of all `parts` under these loops: the smallest such number or
-/// a slightly larger one.
+/// Returns an exclusive upper bound on the numbers of `parts` in these loops: the lowest bound or a
+/// slightly higher one.
 fn bound(parts: &Parts, loops: &[u32], repeat: u32) -> u32 {
     let count = |dimension: usize| loops.get(dimension).copied().unwrap_or(1);
     let first = parts.first.most(&[count(0), count(1), repeat]);
@@ -180,7 +181,7 @@ fn present(terms: &[Terms]) -> Vec<Terms> {
     terms.iter().copied().filter(|terms| terms.repeat > 0).collect()
 }
 
-/// A peer: a rank, or an expression.
+/// A peer: a rank, or an expression for a rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(Affine);
 

@@ -92,8 +92,8 @@ impl Layout {
         true
     }
 
-    /// Returns the first element and the number of elements of part `part`; a missing block is
-    /// empty.
+    /// Returns the first element and the number of elements of part `part`; a part of a missing
+    /// block is empty.
     #[must_use]
     #[inline]
     pub fn part(&self, part: u32) -> (usize, usize) {

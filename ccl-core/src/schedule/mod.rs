@@ -33,12 +33,12 @@ pub enum Buffer {
     Input,
     /// The caller's output.
     Output,
-    /// Scratch memory with this number, for chunks on their way; private to one operation.
+    /// Scratch buffer with this number, which holds chunks between ops; private to one call.
     Scratch(u8),
 }
 
-/// Set of parts of a buffer: `total` parts in runs of `run`, the runs `period` apart, from `first`,
-/// wrapping at `wrap` (0: never).
+/// Parts of a buffer: `total` parts in runs of `run` neighbouring parts. The first run begins at
+/// part `first`, each next run `period` parts further. Numbers wrap at `wrap` (0: never).
 ///
 /// A single part is a run of one. The parts whose number has bit k set are runs of 2^k at period
 /// 2^(k+1). A period of -1 modulo the wrap counts downwards. A period of 0 repeats the same run.
@@ -76,7 +76,7 @@ impl Parts {
     }
 
     /// Returns one part `total` times: the extent of a message with that many equal parts, for a
-    /// rank whose own buffer has only one.
+    /// rank whose own buffer has only one such part.
     #[must_use]
     pub const fn again(part: Affine, total: u32) -> Parts {
         Parts { first: part, run: 1, period: 0, total, wrap: 0 }
@@ -104,8 +104,8 @@ impl Parts {
         u32::try_from(part).unwrap_or(u32::MAX)
     }
 
-    /// Returns the number of successive, evenly spaced parts in `range`, from the `index`th on. The
-    /// `index`th part is `part`, which is in `range`.
+    /// Returns the number of successive, evenly spaced parts in `range`, from the `index`th part
+    /// on. That part has the number `part`, which is in `range`.
     #[must_use]
     pub(crate) fn stride(&self, index: u32, part: u32, range: &Range<u32>) -> u32 {
         let run = self.run.max(1);
@@ -149,7 +149,7 @@ pub struct Slice {
     pub buffer: Buffer,
     /// Parts of the buffer.
     pub parts: Parts,
-    /// Length of each part; for the input and the output, that of the parts themselves.
+    /// Parts that give the lengths; for the input and the output, the slice's own parts.
     pub extent: Extent,
 }
 
@@ -162,10 +162,10 @@ impl Slice {
     }
 }
 
-/// Operand of a reduction, possibly repeated: `repeat` slices along the counter [`TERM`].
+/// Operand of a reduction: a slice, repeated `repeat` times; [`TERM`] counts the repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Terms {
-    /// The slice; its expressions may step along [`TERM`].
+    /// The slice; its expressions may depend on the counter [`TERM`].
     pub slice: Slice,
     /// Number of repetitions.
     pub repeat: u32,
@@ -213,7 +213,7 @@ pub enum Op {
     },
 }
 
-/// An op, or a loop over others.
+/// An op, or a loop over nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
     /// An op.

@@ -32,10 +32,10 @@ pub struct Blocks<'a> {
 pub enum Sizes<'a> {
     /// Elements of every block, for collectives with equal blocks; the barrier ignores the number.
     Even(usize),
-    /// Count per rank: `all_gather_v`, `reduce_scatter_v`, and the root of `gather_v` and
+    /// Count per rank, for `all_gather_v`, `reduce_scatter_v`, and the root of `gather_v` and
     /// `scatter_v`.
     PerRank(Blocks<'a>),
-    /// Elements of this rank's own block: the ranks other than the root in `gather_v` and
+    /// Elements of this rank's own block, for the ranks other than the root in `gather_v` and
     /// `scatter_v`.
     Own(usize),
     /// Blocks that go to and come from each rank, for `all_to_all_v`; blocks of each send and each
@@ -93,8 +93,8 @@ impl Seat {
         }
     }
 
-    /// Returns whether the rank has an input. A rank without one still knows the input's layout if
-    /// all counts are equal, so that a schedule may measure lengths by it.
+    /// Returns whether the rank has an input. A rank without an input still knows the input's
+    /// layout if all counts are equal, so that a schedule may express lengths by this layout.
     #[must_use]
     pub fn has_input(&self) -> bool {
         use Collective as C;
@@ -128,7 +128,7 @@ impl Seat {
         Ok((input, output))
     }
 
-    /// Does what [`Seat::layouts`] does, in the memory of existing layouts.
+    /// Writes the result of [`Seat::layouts`] into existing layouts, whose memory it reuses.
     ///
     /// # Errors
     ///

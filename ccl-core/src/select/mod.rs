@@ -27,7 +27,7 @@ pub struct Situation<'a> {
     pub bytes: usize,
     /// The ranks, and their placement on hosts.
     pub hosts: &'a Hosts,
-    /// True if the bits of the result may depend only on the data.
+    /// True if the bits of the result must depend on nothing but the data.
     pub deterministic: bool,
     /// Largest number of bytes in one message.
     pub slot_bytes: usize,
@@ -167,7 +167,7 @@ fn by_rule<'a>(situation: &Situation<'a>) -> Result<Choice<'a>, ChoiceError> {
     Ok(Choice {
         algorithm: narrow.next().unwrap_or(algorithm),
         slot_fraction,
-        reason: "so many ranks that messages of other algorithms do not fit slots",
+        reason: "with so many ranks, messages of the preferred algorithm do not fit a slot",
         rule: None,
     })
 }
@@ -225,7 +225,7 @@ fn fits(situation: &Situation<'_>, algorithm: &Algorithm) -> bool {
 /// Bytes of the widest type.
 const ELEMENT_BYTES_MAX: usize = 8;
 /// Largest number of parts per rank that any algorithm puts into a message. With few ranks, this
-/// bound spares the examination of a schedule.
+/// bound suffices, and no schedule has to be made to see that messages fit.
 const PARTS_PER_RANK_MAX: usize = 4;
 
 /// Returns the variant that was measured, or is predicted by the table, to be the fastest.
@@ -249,11 +249,13 @@ fn tuned<'a>(situation: &Situation<'a>) -> Option<Choice<'a>> {
     Some(Choice { algorithm, slot_fraction: fastest.slot_fraction, reason, rule: None })
 }
 
-/// Fraction of the predicted time of the rules' variant below which a model's variant replaces it.
-/// Below 1, because the errors of a model are larger than the differences between similar variants.
+/// Ratio of two predicted times, of a model's variant to the rules' variant. Below this ratio, the
+/// model's variant is taken. Less than 1, because a model's errors exceed the differences between
+/// similar variants.
 const WORTH: f64 = 0.9;
 
-/// Returns the variant that a model predicts to be faster than that of the rules.
+/// Returns the fastest variant, by the model, of those that may be taken, if the model predicts it
+/// to be clearly faster than the variant of the rules.
 fn faster<'a>(situation: &Situation<'a>, rule: &Choice<'a>) -> Option<Choice<'a>> {
     let own = Variant { algorithm: rule.algorithm.name, slot_fraction: rule.slot_fraction };
     let (_, own_ns) = situation.predicted.iter().find(|(fastest, _)| *fastest == own)?;
@@ -263,7 +265,7 @@ fn faster<'a>(situation: &Situation<'a>, rule: &Choice<'a>) -> Option<Choice<'a>
         may.then_some((algorithm, fastest.slot_fraction, *time_ns))
     });
     let (algorithm, slot_fraction, time_ns) = others.next()?;
-    let reason = "predicted to be faster than what the rules take (a model in FERROCCL_TUNING)";
+    let reason = "predicted by the model in FERROCCL_TUNING to be faster than the rules' choice";
     let is_faster = time_ns < WORTH * own_ns;
     is_faster.then_some(Choice { algorithm, slot_fraction, reason, rule: None })
 }
@@ -321,7 +323,8 @@ mod tests {
         let tuning = &line.parse().unwrap();
         let tuned = Situation { tuning, ..LARGE };
         assert_eq!(taken(tuned), ("ring", "measured to be the fastest (FERROCCL_TUNING)"));
-        // The deterministic mode takes the fastest of those in rank order; a request always wins.
+        // The deterministic mode takes the fastest algorithm that folds in rank order; a request
+        // always wins.
         assert_eq!(taken(Situation { deterministic: true, ..tuned }).0, "direct_two_phase");
         assert_eq!(taken(Situation { configured: "direct", ..tuned }).0, "direct");
         assert_eq!(taken(Situation { call: Some("direct"), ..tuned }).0, "direct");

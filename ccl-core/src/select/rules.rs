@@ -5,10 +5,10 @@
 //! ```
 //!
 //! A line names collectives, then bounds that must all hold, then the variant ([`super::variant`])
-//! and, in parentheses, the reason. The bounds are: `ranks`; `hosts`; `host_ranks`, the ranks of
-//! the largest host, and `host_ranks_min`, those of the smallest; `bytes` of the larger buffer,
-//! `bytes_per_rank`, and `messages`, the number of slots that the bytes fill; and the word
-//! `deterministic`, for rules of that mode alone. The library's own rules are in `rules.txt`; a
+//! and, in parentheses, the reason. There are bounds on: `ranks`; `hosts`; `host_ranks` and
+//! `host_ranks_min`, the numbers of ranks on the largest and the smallest host; `bytes`, of the
+//! larger buffer; `bytes_per_rank`; and `messages`, the number of slots that the bytes fill. The
+//! word `deterministic` limits a rule to that mode. The library's own rules are in `rules.txt`; a
 //! table of `FERROCCL_TUNING` may have further rules, which come first.
 
 use std::fmt;
@@ -24,7 +24,7 @@ use crate::value::{Bytes, Value};
 pub const TEXT: &str = include_str!("rules.txt");
 
 static BUILT_IN: LazyLock<Vec<Rule>> = LazyLock::new(|| {
-    // A test reads every line.
+    // A test checks that every line can be read.
     TEXT.lines().filter_map(|line| Rule::read(line.strip_prefix("rule ")?).ok()).collect()
 });
 
@@ -43,7 +43,7 @@ pub struct Rule {
     pub deterministic: bool,
     /// Bounds that must all hold.
     pub bounds: Vec<Bound>,
-    /// Variant that the rule chooses; all of the collectives have the algorithm.
+    /// Variant that the rule chooses; all of the collectives have its algorithm.
     pub variant: Variant,
     /// Reason, in half a sentence; may be empty.
     pub reason: String,

@@ -14,13 +14,13 @@
 //! time of each variant ([`super::variant`]) in microseconds; the number after `~` is half the
 //! distance between the quartiles. A line with `predicted` has the times of a model. A call takes
 //! the fastest variant at the nearest size, from measurements if there are any; ranks and hosts
-//! must be equal. `set` gives tunables the values that were fastest, unless they are set elsewhere;
-//! in these values `|` stands for `;`. If the table has no times for the call, its `rule` lines
-//! ([`super::rules`]) come next, before the library's own rules. `model` has the parameters of the
-//! best-fitting model ([`crate::cost::figures`]). If no `rule` line applies either, the model's
-//! fastest variant replaces that of the library's own rules where the model predicts it to be
-//! clearly faster. Parameters that are left out have the defaults of this library's links. An entry
-//! ends with the line or with `;`.
+//! must be equal. `set` gives a tunable the value that was fastest, unless the tunable is set
+//! elsewhere; in this value `|` stands for `;`. If the table has no times for the call, its `rule`
+//! lines ([`super::rules`]) come next, before the library's own rules. `model` has the parameters
+//! of the best-fitting model ([`crate::cost::figures`]). If no `rule` line applies either, the
+//! model's fastest variant replaces the variant of the library's own rules where the model predicts
+//! it to be clearly faster. Parameters that are left out have the defaults of this library's links.
+//! An entry ends with the line or with `;`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -59,7 +59,7 @@ pub struct Tuning {
     pub points: Vec<Point>,
 }
 
-/// Reading checks the range of every number of a table, so none is NaN.
+/// Equality is total: reading checks the range of every number of a table, so none is NaN.
 impl Eq for Tuning {}
 
 /// Measurement or prediction of a collective at one size.
@@ -96,7 +96,7 @@ pub struct Measured {
 pub struct TuningError {
     /// Number of the line, from 1.
     pub line: usize,
-    /// Problem with it.
+    /// Problem with the line.
     pub problem: LineError,
 }
 
@@ -151,9 +151,9 @@ impl Tuning {
         self.measured().find(|point| point.key() == (collective, ranks, hosts, bytes))
     }
 
-    /// Returns the fastest variant at the point nearest to this number of bytes, among algorithms
-    /// that may be taken, and whether it is predicted; none if there is no point with these ranks
-    /// and hosts, or if no algorithm of the nearest point may be taken.
+    /// Returns the fastest variant at the point nearest to this number of bytes, and whether its
+    /// time is predicted. Takes only algorithms for which `may` is true. Returns none if there is
+    /// no point with these ranks and hosts, or if no algorithm of the nearest point may be taken.
     pub fn fastest(
         &self,
         collective: Collective,

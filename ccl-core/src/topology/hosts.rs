@@ -101,7 +101,7 @@ impl Hosts {
         }
     }
 
-    /// Returns the rank with this local index, which must be below the host's size.
+    /// Returns the rank with this local index on a host; the index must be below the host's size.
     #[must_use]
     pub fn rank(&self, host: u32, local: u32) -> Rank {
         match &self.kind {

@@ -17,7 +17,7 @@ pub enum Kind {
     Gpu,
     /// Switch that joins accelerators by their own links.
     NvSwitch,
-    /// A network card, or one port of one.
+    /// A network card, or one of its ports.
     Nic,
 }
 
@@ -209,7 +209,7 @@ impl Machine {
     }
 
     /// Returns the path between two parts: by the accelerators' own links if there are some,
-    /// otherwise by the parts that they are plugged into.
+    /// otherwise by the parts that the two are plugged into.
     #[must_use]
     pub fn path(&self, from: usize, to: usize) -> Path {
         if from == to {

@@ -3,7 +3,7 @@
 use super::machine::{Class, Kind, LinkSpeed, Machine, Part};
 use crate::transport::{Locality, pci_address};
 
-/// Parts that are plugged in one by one.
+/// Tree of parts, made by plugging in one part after the other.
 #[derive(Clone, Debug, Default)]
 pub struct Plugs {
     /// Parts, in the order of their arrival.
@@ -21,10 +21,11 @@ impl Plugs {
     /// In a path, the component `pciDDDD:BB` is a root complex (the last one, if there are
     /// several). The components after it are PCI functions, and all of them but the last are
     /// bridges: a root port, and two for each switch, its upstream and a downstream port. The
-    /// host bridge of a root complex is put under the `node` of the first path with that root
-    /// complex, if there is one. Devices that share a bus behind a root port or a port of a switch
-    /// are one card, as are functions of one address on the bus of a root complex; the other
-    /// devices of a card are plugged into its first one.
+    /// host bridge of a root complex is put under the `node` given with the first path of that root
+    /// complex, if any. Devices that share a bus behind a root port or a port of a switch are one
+    /// card. So are the functions of one address on the bus of a root complex. The first device of
+    /// a card is plugged into the lowest switch above it, or into the host bridge if there is no
+    /// switch. The other devices of the card are plugged into the first one.
     ///
     /// `speed` returns the speed of the link of a PCI function, by its path.
     pub fn plug(
@@ -83,11 +84,11 @@ impl Plugs {
 }
 
 impl Locality {
-    /// Returns the distance to another device of the same host, by the tree of the parts that their
-    /// paths describe ([`Plugs::plug`]). For devices on one root complex without a common bridge,
-    /// the result is [`Class::Sys`] if their NUMA nodes are known to differ. If a device has no
-    /// path, such as a device in software, only the NUMA nodes count; without them the result is
-    /// [`Class::Sys`].
+    /// Returns the distance to another device of the same host, by the tree of parts that the paths
+    /// of both devices describe ([`Plugs::plug`]). For devices on one root complex without a common
+    /// bridge, the result is [`Class::Sys`] if their NUMA nodes are known to differ. If a device
+    /// has no path (a device in software, for example), the result is [`Class::Node`] if both NUMA
+    /// nodes are known and equal, otherwise [`Class::Sys`].
     #[must_use]
     pub fn distance(&self, other: &Locality) -> Class {
         let same_node = self.numa_node.zip(other.numa_node).map(|(one, two)| one == two);

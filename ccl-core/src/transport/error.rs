@@ -52,7 +52,7 @@ pub enum TransportError {
         reason: String,
     },
     /// The lane has no such endpoint, or has detached it.
-    #[error("this lane has no endpoint {}, or not any more; attach a connection for another", .0.0)]
+    #[error("this lane has no endpoint {}, or has detached it; attach a new connection", .0.0)]
     UnknownEndpoint(EndpointId),
     /// A connection is attached to a lane of a device that did not make it.
     #[error("this connection was made by another device; attach it to a lane of that one")]
@@ -69,7 +69,7 @@ pub enum TransportError {
         of: &'static str,
     },
     /// Memory is not registered with the device, or not any more.
-    #[error("memory key {} is not registered with this device, or not any more; register it", .0.0)]
+    #[error("memory key {} is not (or no longer) registered with this device; register it", .0.0)]
     UnknownMemory(MrKey),
     /// Memory was deregistered while bytes of it were being sent.
     #[error(
@@ -96,8 +96,8 @@ pub enum TransportError {
     },
     /// The memory of a put was not imported from the put's peer, or has been forgotten since.
     #[error(
-        "memory {} was not imported from endpoint {}, or not any more; import the key that the \
-         peer has shared there",
+        "memory {} is not (or no longer) imported from endpoint {}; import the key that the \
+         endpoint's peer has shared",
         .memory.0, .endpoint.0
     )]
     NotImported {
@@ -234,7 +234,7 @@ pub enum TransportError {
          (`ulimit -v`, the memory of the container)"
     )]
     Memory(#[from] OutOfMemory),
-    /// The transport's own memory is smaller than the transport takes it to be.
+    /// The transport's own memory is smaller than the transport assumes.
     #[error("{0}; this is a defect of ferroccl, please report it")]
     Region(#[from] RegionError),
     /// Two parts of the library disagree.
@@ -314,7 +314,7 @@ impl TransportError {
     /// to blame.
     #[must_use]
     pub fn is_own_shortage(&self) -> bool {
-        // Too many open files: ENFILE of the host, EMFILE of the process; ENOBUFS.
+        // Too many open files of the host (ENFILE) or of the process (EMFILE), or ENOBUFS.
         self.is_shortage() || matches!(self, TransportError::Os { code: 23 | 24 | 105, .. })
     }
 }

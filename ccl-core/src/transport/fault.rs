@@ -14,8 +14,8 @@ use std::time::Duration;
 /// Faults in work and events on their way through a [`FaultInjector`]. The default methods change
 /// nothing.
 pub trait Faults: Send + fmt::Debug {
-    /// Changes work on its way down. Pushes onto `posted` the work that is posted in its place, and
-    /// onto `events` the events that are reported although no work is done.
+    /// Changes a request before the lane below gets it. Pushes onto `posted` the requests that are
+    /// posted instead, and onto `events` the events that are reported although no work is done.
     fn work(&mut self, work: WorkRequest, posted: &mut Vec<WorkRequest>, events: &mut Vec<Event>) {
         let _ = events;
         posted.push(work);
@@ -31,7 +31,7 @@ pub trait Faults: Send + fmt::Debug {
         true
     }
 
-    /// Returns whether [`Lane::poll_shutdown`] returns true once the lane below does.
+    /// Returns whether [`Lane::poll_shutdown`] returns true once the lane below returns true.
     fn leaves(&mut self) -> bool {
         true
     }
@@ -52,8 +52,8 @@ pub trait Faults: Send + fmt::Debug {
         true
     }
 
-    /// Changes a redirection on its way down ([`Lane::redirect`]): returns the `into` to pass on
-    /// instead, or `None` to pass nothing on and report success.
+    /// Changes a redirection ([`Lane::redirect`]): returns the `into` to pass to the lane below, or
+    /// `None` to pass nothing and report success.
     fn redirects(&mut self, into: Option<LocalSlice>) -> Option<Option<LocalSlice>> {
         Some(into)
     }
@@ -66,19 +66,18 @@ pub trait Faults: Send + fmt::Debug {
         let _ = longest;
     }
 
-    /// Changes an event on its way up. Pushes onto `seen` the events that are reported in its
-    /// place.
+    /// Changes an event of the lane below. Pushes onto `seen` the events that are reported instead.
     fn event(&mut self, event: Event, seen: &mut Vec<Event>) {
         seen.push(event);
     }
 }
 
-/// A lane that wraps another and injects faults.
+/// A lane that wraps another lane and injects faults.
 #[derive(Debug)]
 pub struct FaultInjector<F> {
     lane: Box<dyn Lane>,
     faults: F,
-    /// Work taken from above, but not yet by the lane below.
+    /// Work that this lane has taken, and that the lane below has not taken yet.
     pending: Vec<WorkRequest>,
     /// Events to report at the next poll.
     events: Vec<Event>,
@@ -86,7 +85,7 @@ pub struct FaultInjector<F> {
 }
 
 impl<F: Faults> FaultInjector<F> {
-    /// Puts faults around `lane`.
+    /// Returns a lane that wraps `lane` and injects `faults`.
     #[must_use]
     pub fn new(lane: Box<dyn Lane>, faults: F) -> FaultInjector<F> {
         let (pending, events, below) = (Vec::new(), Vec::new(), Vec::new());
@@ -268,7 +267,7 @@ type Wrap = dyn Fn(Box<dyn Lane>) -> Box<dyn Lane> + Send + Sync;
 /// Function that refuses something by returning an error.
 type Refuse = dyn Fn() -> Result<(), TransportError> + Send + Sync;
 
-/// A device that wraps another and injects faults; at first it injects none.
+/// A device that wraps another device and injects faults; at first it injects none.
 pub struct FaultyDevice {
     inner: Arc<dyn Device>,
     /// Capabilities that the device claims.

@@ -9,13 +9,13 @@
 //!                                ◀─  proof
 //! ```
 //!
-//! A proof is a keyed hash (HMAC-SHA256) over the protocol, the side, both nonces and the hello, so
-//! that no answer can be replayed, on another connection or to its sender. The connector proves
-//! first: a stranger who connects learns nothing but the version and a nonce.
+//! A proof is a keyed hash (HMAC-SHA256) over the protocol, the side, both nonces and the hello. A
+//! proof is therefore refused if it is replayed, on another connection or to its sender. The
+//! connector proves first: a stranger that connects learns nothing but the version and a nonce.
 //!
 //! Where an encrypted channel is put over the proved connection, both sides prove the secret once
 //! more, over keys that only the two ends of that channel share ([`Handshake::channel_proof`]). An
-//! attacker in between who relayed the first proofs has a different channel with each side.
+//! attacker that relays the first proofs has a different channel with each side, and fails here.
 //!
 //! No I/O happens here: messages are handed in and out whole.
 
@@ -283,8 +283,8 @@ impl Handshake {
         // prove nothing.
         let mut proof = Hmac::<Sha256>::new_from_slice(&self.secret.0)
             .unwrap_or_else(|_| Hmac::new(&Default::default()));
-        // The label fixes all lengths but those of the name and the hello, and the code fixes the
-        // name, so different inputs give different bytes.
+        // The label implies the length of every input but the name and the hello, and the name is
+        // a constant of the code. So different inputs give different bytes.
         proof.update(self.protocol.name.as_bytes());
         proof.update(label);
         proof.update(&self.protocol.version.to_le_bytes());
@@ -333,7 +333,7 @@ mod tests {
         assert!(connector.closed().1);
     }
 
-    /// A shorter proof would be easier to guess.
+    /// Shows that a proof with bytes missing or added is refused: a shorter one is easier to guess.
     #[test]
     fn a_proof_is_32_bytes_and_none_of_them_may_lack() {
         let (mut connector, mut listener, hello) = pair(b"", &SECRET);

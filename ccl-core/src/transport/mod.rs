@@ -4,14 +4,14 @@
 //! [`Lane`]s; a lane moves bytes into memory that the other side has shared. Planners read
 //! [`Caps`], never names: the conformance suite tests each capability that a device claims.
 //!
-//! An operation that takes time is polled, with the time handed in, and has a deadline. Only
-//! [`Lane::sleep`], [`Lane::detach`] and dropping a lane block.
+//! An operation that takes time has a deadline; the caller polls it and passes the current time.
+//! Only [`Lane::sleep`], [`Lane::detach`] and dropping a lane block.
 
 mod error;
 mod fault;
 pub mod handshake;
 mod locality;
-mod named;
+mod memory_table;
 mod registry;
 
 use std::any::Any;
@@ -28,7 +28,7 @@ use crate::time::Instant;
 pub use error::TransportError;
 pub use fault::{FaultInjector, Faults, FaultyDevice};
 pub use locality::{Locality, pci_address};
-pub use named::{Imported, MemoryTable, ResolvedPut, Slice, take};
+pub use memory_table::{Imported, MemoryTable, ResolvedPut, Slice, take};
 pub use registry::{Registration, Registry};
 
 /// A kind of connection between ranks, for example shared memory.
@@ -101,10 +101,10 @@ pub struct Caps {
     /// True if puts on one endpoint arrive in the order in which they were posted.
     pub ordered: bool,
     /// True if the source or the target of a put may change while the put is under way
-    /// ([`Lane::relocate`], [`Lane::redirect`]): this side's CPU copies the bytes, late.
+    /// ([`Lane::relocate`], [`Lane::redirect`]): the CPU of this side copies the bytes late.
     pub redirects: bool,
-    /// True if a device writes the bytes of puts to memory some time before the event that reports
-    /// them. Short messages are then recognised in memory.
+    /// True if a device writes the bytes of a put to memory some time before the event that reports
+    /// the put. Short messages are then recognised in memory.
     pub written_early: bool,
     /// True if a put is [done](Event::Done) only when the peer has the data, and never if its
     /// connection ends earlier. A put that is not done may then be repeated over another path.
@@ -146,7 +146,7 @@ pub struct MrKey(pub u64);
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RemoteKey(pub Vec<u8>);
 
-/// A peer's memory as one lane knows it.
+/// Number of a peer's memory that a lane has imported ([`Lane::import`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RemoteMr(pub u64);
 
@@ -320,7 +320,7 @@ pub trait Lane: Send + fmt::Debug {
     fn detach(&mut self, endpoint: EndpointId);
 
     /// Flushes the requests posted to an endpoint, or to all if `endpoint` is none. Returns true
-    /// once the peers have the data, or a time limit has passed, which runs from the first call.
+    /// once the peers have the data, or once a time limit since the first call has passed.
     /// [`Lane::detach`] and dropping wait until this returns true. To end several lanes, call this
     /// for all of them in turn first: their waits then overlap.
     fn poll_shutdown(&mut self, endpoint: Option<EndpointId>) -> bool {
@@ -335,7 +335,7 @@ pub trait Lane: Send + fmt::Debug {
 
     /// Lets the endpoint's peer reach memory of this side. After this returns, the caller passes
     /// the returned key to the peer by any means. Where memory can be mapped, the peer can import
-    /// or map it even if it is deregistered here meanwhile.
+    /// or map it even if this side deregisters it meanwhile.
     ///
     /// # Errors
     ///
@@ -401,22 +401,22 @@ pub trait Lane: Send + fmt::Debug {
         let _ = (endpoint, id, tail);
         Err(TransportError::Unsupported {
             what: "relocate the bytes of a put",
-            reason: "it reads memory at its own time; look at `Caps::redirects` first",
+            reason: "its device may read the memory at any time; check `Caps::redirects` first",
         })
     }
 
-    /// Makes the peer's next put at `from`, which is memory shared with that peer, arrive in `into`
-    /// instead, which has the same length. This moves the bytes of one put, from the beginning of
-    /// `from` to at most its end; bytes that the put writes before `from` stay where they are.
+    /// Makes the peer's next put to `from` arrive in `into` instead. `from` is memory shared with
+    /// that peer, and `into` has the same length. Only bytes of one put move, from the beginning of
+    /// `from` to its end at most; bytes that the put writes before `from` stay where they are.
     /// `None` cancels the redirection: nothing is written to `into` any more, and the bytes of an
-    /// unfinished put are where they would be without it. Returns false, and changes nothing, if
-    /// too much of such a put has arrived, or if it reaches beyond `from`. Take all [`Event`]s
-    /// before calling this: the lane forgets a put that has arrived whole, and would redirect the
-    /// one after it.
+    /// unfinished put are where they would be without the redirection. Returns false, and changes
+    /// nothing, if too much of the put has arrived, or if the put reaches beyond `from`. Take all
+    /// [`Event`]s before calling this: the lane forgets a put that has arrived whole, and would
+    /// redirect the put after it.
     ///
     /// # Errors
     ///
-    /// When one of the two lies in no registered memory, `from` is not shared with that peer, or
+    /// When `from` or `into` lies in no registered memory, `from` is not shared with that peer, or
     /// the transport cannot do this ([`Caps::redirects`]).
     fn redirect(
         &mut self,
@@ -432,7 +432,7 @@ pub trait Lane: Send + fmt::Debug {
     }
 
     /// Returns the flows that puts to the endpoint's peer are spread over now, as an Ethernet
-    /// fabric sees them; none if the endpoint is not connected yet, or its data does not travel in
+    /// fabric sees them; none if the endpoint is not connected yet, or if the puts do not travel in
     /// such flows.
     fn flows(&self, endpoint: EndpointId) -> Vec<Flow> {
         let _ = endpoint;

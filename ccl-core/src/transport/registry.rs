@@ -45,7 +45,7 @@ impl<T: Clone> Registry<T> {
         }
     }
 
-    /// Returns a number that distinguishes this device's connections from another's.
+    /// Returns a number that distinguishes this device's connections from those of other devices.
     #[must_use]
     pub fn device(&self) -> u64 {
         self.device
@@ -62,7 +62,7 @@ impl<T: Clone> Registry<T> {
     ///
     /// # Errors
     ///
-    /// When the key is not registered, or no longer.
+    /// When the key is not registered, or is no longer registered.
     pub fn find(&self, key: MrKey) -> Result<Registration<T>, TransportError> {
         self.lock().get(&key).cloned().ok_or(TransportError::UnknownMemory(key))
     }

@@ -20,8 +20,8 @@ const NOBODY: Stamp = Stamp { thread: 0, epoch: 0 };
 struct Cell {
     value: Value,
     writer: Stamp,
-    /// The latest read of each strand since the last write. A correct write is ordered after all of
-    /// them.
+    /// The latest read by each strand since the last write. A correct write is ordered after all of
+    /// these reads.
     readers: Vec<Stamp>,
 }
 
@@ -150,7 +150,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Writes values and records the write, as [`Memory::read`] records a read.
+    /// Writes values and records the write. Fails if the last write of one of the cells, or a read
+    /// since then, is not ordered before this write; `ordered` is as in [`Memory::read`].
     pub(super) fn write(
         &mut self,
         first: usize,

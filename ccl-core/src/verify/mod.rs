@@ -1,4 +1,4 @@
-//! Verification that schedules are right: all ranks together, on the programs that really run.
+//! Verification of schedules, for all ranks together, on the programs that really run.
 //!
 //! [`check`] lowers the schedules of all ranks and passes the programs to [`check_programs`], which
 //! runs the real [`Execution`] of each rank on ports into a symbolic world. Links are FIFOs with
@@ -14,21 +14,21 @@
 //!   top-level fold or loop of the program). A possible step therefore stays possible until it
 //!   happens, steps of different strands commute, and every maximal run consists of the same steps:
 //!   if this run ends, all runs do; if it gets stuck, all runs do, at the same step.
-//! * **More slots never hurt**. Suppose that a run completes with one slot per link, and that
-//!   another run is stuck, in which each link keeps one slot and gets more at arbitrary times.
+//! * **More slots never hurt**. Suppose that a run with one slot per link completes. Suppose also
+//!   that a run is stuck in which each link keeps one slot and gets more slots at arbitrary times.
 //!   Take the first step of the complete run that the stuck run did not do. The stuck run did all
 //!   steps before it, so the messages and units that the step needs are there. On each link that
 //!   the step sends on, all earlier messages were taken out and no later one was put in, because
 //!   one strand writes the link in order: the kept slot is free and the step is possible. Hence a
 //!   receiver's byte budget, from which further slots are granted in any order, is safe if it holds
-//!   one slot per active sender ([`Violation::Budget`]) and the program completes with one.
+//!   one slot per active sender ([`Violation::Budget`]) and the program completes with one slot.
 //!   By the same argument fewer waits never hurt: ranks whose programs infer dependencies for the
 //!   in-place form work together with ranks whose programs do not ([`Alias::APART`]).
-//! * **No race**. A vector clock per strand records which steps certainly happened before: the
-//!   earlier ones of the strand, those up to the end of an awaited unit *in the awaited chunk, not
-//!   in later ones*, and those before a message that was read. A returned slot orders nothing here:
-//!   that order would depend on timing. Two accesses to a cell, one of them a write, that are
-//!   unordered by the clocks are a race. As all runs have the same steps and messages, they have
+//! * **No race**. A vector clock per strand records the steps that certainly happened before:
+//!   earlier steps of the strand, steps up to the end of an awaited unit *in the awaited chunk, not
+//!   in later ones*, and steps before a message that was read. A returned slot orders nothing here:
+//!   that order would depend on timing. Two accesses to a cell are a race if one of them is a write
+//!   and the clocks do not order them. As all runs have the same steps and messages, they have
 //!   the same clocks.
 //! * **Results**. Without races every run computes the same formulas. At the end each output
 //!   element must hold exactly the value that the collective defines: each contribution once, of
@@ -36,7 +36,7 @@
 //!   finds reads of garbage, writes to the input, accesses outside a buffer, operands that overlap
 //!   in part, and writes to memory between the blocks. With [`Case::rank_order`] each result must
 //!   be one fold over the ranks in ascending order, for any length, as deterministic mode promises.
-//! * **Barriers** are checked by the clocks: at the end every rank has heard of every other.
+//! * **Barriers** are checked by the clocks: at the end every rank has heard of every other rank.
 
 mod memory;
 mod placements;
@@ -105,7 +105,8 @@ pub struct Case {
     pub gap: usize,
     /// Bytes of one element.
     pub element_bytes: usize,
-    /// Number of elements that the lengths of parts are multiples of.
+    /// Granularity of part lengths, in elements; only the last non-empty part of a block may break
+    /// it.
     pub grain: usize,
     /// Longest payload of a message; it determines the number of chunks.
     pub slot_bytes: usize,
@@ -272,8 +273,8 @@ fn check_links(executions: &[Execution]) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Returns the resources of each rank. A rank has as many slots per sender as the budget permits; a
-/// budget that does not permit one is a violation.
+/// Returns the resources of each rank. A rank has the case's slots per sender and channel, or fewer
+/// if the budget permits no more. A budget for less than one slot each is a violation.
 fn members(case: &Case, executions: &[Execution]) -> Result<Vec<Member>, Violation> {
     let channels = case.channels.max(1);
     let member = |(rank, execution): (usize, &Execution)| {
@@ -330,7 +331,7 @@ fn run(mut world: World, executions: &mut [Execution]) -> (World, bool) {
     }
 }
 
-/// Adds the texts of the folds to a race: runs once more and records them.
+/// Adds the texts of both folds to a race: runs the programs once more and records the texts.
 fn with_texts(
     violation: Violation,
     found: &World,

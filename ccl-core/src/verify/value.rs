@@ -46,9 +46,9 @@ struct Node {
 
 /// All expressions of a run.
 ///
-/// Garbage is 0. `raw(r)` is rank r's contribution, untouched in its input; `leaf(r)` is the same
-/// contribution once it was read from there. A premultiplied sum scales the contribution when it is
-/// read, so the two expressions differ.
+/// Garbage is 0. `raw(r)` is rank r's contribution, untouched in the input; `leaf(r)` is the same
+/// contribution after it was read from the input. A premultiplied sum scales the contribution when
+/// it is read, so the two expressions differ.
 #[derive(Clone, Debug)]
 pub(super) struct Exprs {
     ranks: u32,

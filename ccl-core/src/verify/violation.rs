@@ -174,7 +174,7 @@ pub enum Violation {
         cycle: Vec<Waiting>,
     },
     /// A strand that waits for an event that never comes, and the strands that wait for it.
-    #[error("nobody answers: {}", sentence(chain))]
+    #[error("a strand waits for an event that never comes: {}", sentence(chain))]
     Starved {
         /// Strands of the chain; the last one waits for an event that never comes.
         chain: Vec<Waiting>,
@@ -217,7 +217,9 @@ pub enum Violation {
         fold: String,
     },
     /// An access outside the buffer, or to a buffer that the rank does not have.
-    #[error("rank {rank}, strand {strand}: outside of the buffer ({elements} elements): {fold}")]
+    #[error(
+        "rank {rank}, strand {strand}: access outside the buffer of {elements} elements: {fold}"
+    )]
     OutOfBounds {
         /// The rank.
         rank: Rank,
@@ -331,7 +333,7 @@ pub enum Violation {
         /// Content of the element.
         found: String,
     },
-    /// A rank that can leave a barrier before another one has entered.
+    /// A rank that can leave a barrier before another rank has entered it.
     #[error("rank {rank} may leave the barrier before rank {unheard} has entered it")]
     Barrier {
         /// Rank that may leave.
@@ -354,8 +356,8 @@ impl fmt::Display for Spot {
 
 impl fmt::Display for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let deed = if self.write { "write" } else { "read" };
-        write!(f, "the {deed} of strand {} on channel {}", self.strand, self.channel)?;
+        let kind = if self.write { "write" } else { "read" };
+        write!(f, "the {kind} of strand {} on channel {}", self.strand, self.channel)?;
         if self.fold.is_empty() { Ok(()) } else { write!(f, " ({})", self.fold) }
     }
 }

@@ -9,7 +9,7 @@ use super::violation::{Access, Misfold, Spot, Violation};
 use crate::execution::{self, Link, Mark, Operand, Ports, Task};
 use crate::types::Rank;
 
-/// Vector clock of one channel: per strand of all ranks, the number of tasks that happened before.
+/// Vector clock of one channel: per strand of each rank, how many of its tasks happened earlier.
 type Clock = Vec<u32>;
 
 /// A message under way.
@@ -31,14 +31,14 @@ struct Pipe {
     received: usize,
 }
 
-/// Knowledge and memory of a rank's strands.
+/// Memory of a rank, and the clocks of its strands.
 #[derive(Debug)]
 pub(super) struct RankState {
     pub(super) memory: Memory,
     /// First strand of this rank in clocks.
     base: usize,
     strands: usize,
-    /// Clock of each thread, which is a strand on one channel, at index
+    /// Clocks of the threads. A thread is one strand on one channel; its index is
     /// channel × strands + strand.
     clocks: Vec<Clock>,
     /// Clocks at the end of each unit (a top-level fold or loop) of each channel, one per chunk of
@@ -77,11 +77,12 @@ pub(super) struct World {
     pub(super) violation: Option<Violation>,
     pub(super) messages: u64,
     pub(super) message_bytes: u64,
-    /// Accesses whose folds are wanted as text: rank and stamp.
+    /// Rank and stamp of each access whose fold is to be recorded as text.
     pub(super) sought: Vec<(Rank, Stamp)>,
-    /// Texts of `sought`, if these accesses occurred.
+    /// Texts of the folds of `sought`, in the same order; a text is empty if its access did not
+    /// occur.
     pub(super) texts: Vec<String>,
-    /// The race found, to be reported with texts.
+    /// The race found: the rank, and the stamps of the earlier and the later access.
     pub(super) race: Option<(Rank, Stamp, Stamp)>,
 }
 
@@ -144,7 +145,7 @@ impl World {
         (from as usize * ranks + to as usize) * self.channels as usize + channel as usize
     }
 
-    /// Returns the number of messages that were sent and not received.
+    /// Returns the number of messages that were sent and not yet released.
     pub(super) fn waiting(&self, from: Rank, to: Rank, channel: u32) -> usize {
         self.pipes[self.pipe_index(from, to, channel)].queue.len()
     }
@@ -154,7 +155,7 @@ impl World {
         self.ranks[to as usize].slots.saturating_sub(self.waiting(from, to, channel))
     }
 
-    /// Returns the violation for a link with messages that were not received, if there is one.
+    /// Returns a violation if some link has messages that were not received.
     pub(super) fn unreceived(&self) -> Option<Violation> {
         let ranks = self.ranks.len() as u32;
         for (index, pipe) in self.pipes.iter().enumerate() {
@@ -172,7 +173,7 @@ impl World {
         None
     }
 
-    /// Returns another rank none of whose tasks happened before the end of `rank`'s strands.
+    /// Returns another rank, if any, no task of which happened before the end of `rank`'s strands.
     pub(super) fn unheard(&self, rank: Rank) -> Option<Rank> {
         let heard = |other: &RankState| {
             let strands = other.base..other.base + other.strands;
@@ -439,7 +440,7 @@ impl World {
         &mut self,
         rank: Rank,
         stamp: Stamp,
-        deed: impl FnOnce(&mut Memory, &dyn Fn(Stamp) -> bool) -> T,
+        access: impl FnOnce(&mut Memory, &dyn Fn(Stamp) -> bool) -> T,
     ) -> T {
         let RankState { memory, clocks, base, strands, .. } = &mut self.ranks[rank as usize];
         let clock = &clocks[stamp.thread as usize];
@@ -449,7 +450,7 @@ impl World {
                 (earlier.thread as usize / *strands, earlier.thread as usize % *strands);
             other == channel && clock[*base + strand] >= earlier.epoch
         };
-        deed(memory, &ordered)
+        access(memory, &ordered)
     }
 
     fn fail_race(&mut self, rank: Rank, unordered: Unordered, stamp: Stamp, writes: bool) {
@@ -546,7 +547,7 @@ fn join(clock: &mut Clock, other: &Clock) {
     }
 }
 
-/// Returns whether a target overlaps another operand without being the same.
+/// Returns whether a target overlaps another operand only in part.
 fn overlaps(sources: &[Location], targets: &[Location], elements: usize) -> bool {
     let cells = |location: &Location| match *location {
         Location::Cells { first, .. } => Some(first),

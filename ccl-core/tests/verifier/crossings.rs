@@ -54,7 +54,7 @@ fn crossings(collective: Collective, name: &str, hosts: &Hosts, count: usize) ->
     Ok(found)
 }
 
-/// Returns the number of elements by sending and receiving host.
+/// Returns the number of elements for each pair of sending and receiving host.
 fn traffic(crossings: &[Crossing]) -> BTreeMap<(u32, u32), usize> {
     let mut traffic = BTreeMap::new();
     for crossing in crossings {
@@ -87,7 +87,7 @@ fn all_reduce_sends_the_buffer_once_each_way_between_two_hosts() {
     assert!(flat.values().all(|elements| *elements > 3 << 20), "{flat:?}");
 }
 
-/// Counts how often each block crosses, by the block and `host` of each crossing.
+/// Counts the crossings of each block. The key is the block and the result of `host`.
 fn times(crossings: &[Crossing], host: fn(&Crossing) -> u32) -> BTreeMap<(u32, u32), u32> {
     let mut times = BTreeMap::new();
     for crossing in crossings {
@@ -98,7 +98,7 @@ fn times(crossings: &[Crossing], host: fn(&Crossing) -> u32) -> BTreeMap<(u32, u
     times
 }
 
-/// Returns every block with every host but its own, each once.
+/// Returns a count of 1 for each pair of a block and a host other than the block's own.
 fn once_per_remote_host(hosts: &Hosts) -> BTreeMap<(u32, u32), u32> {
     let remote = |block: u32| (0..hosts.count()).filter(move |host| hosts.seat(block).0 != *host);
     (0..hosts.ranks()).flat_map(|block| remote(block).map(move |host| ((block, host), 1))).collect()

@@ -1,5 +1,5 @@
-//! Grouped sends and receives: any group whose messages pair up is correct, in any order on each
-//! rank.
+//! Grouped sends and receives: a group is correct if its messages pair up, whatever their order on
+//! each rank.
 
 use ccl_core::algorithm::{SendRecvError, send_recv};
 use ccl_core::schedule::RankSchedule;
@@ -11,7 +11,8 @@ use crate::mutants::Dice;
 
 type Lists = Vec<Vec<(u32, usize)>>;
 
-/// Returns random messages, some on the same link or to oneself. Receives have their own order.
+/// Returns the sends and receives of random messages. Some messages share a link, and some go to
+/// their own sender. The receives of a rank name their senders in random order.
 fn group(ranks: u32, dice: &mut Dice) -> (Lists, Lists) {
     let (mut sends, mut recvs) =
         (vec![Vec::new(); ranks as usize], vec![Vec::new(); ranks as usize]);

@@ -37,7 +37,7 @@ const KINDS: [Kind; 8] = [
     Kind::DropTarget,
 ];
 
-/// Steele, Lea and Flood's splitmix64.
+/// Random number generator: splitmix64 by Steele, Lea and Flood.
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
@@ -226,7 +226,7 @@ fn mutate(group: &Group, kind: Kind, dice: &mut Dice) -> Option<(Group, String)>
 struct Tally {
     mutants: u32,
     rejected: u32,
-    /// Accepted by all cases of the suite.
+    /// Number of mutants that pass every trial of the suite.
     redundant: u32,
     examples: Vec<String>,
     /// Number of times that each violation was the first one found.
@@ -246,11 +246,11 @@ impl Tally {
 }
 
 /// Tries mutants of one algorithm and kind, for several numbers of ranks.
-fn try_kind(algorithm: &'static Algorithm, kind: Kind, wanted: u32, seed: u64) -> Tally {
+fn try_kind(algorithm: &'static Algorithm, kind: Kind, goal: u32, seed: u64) -> Tally {
     let mut dice = Dice(seed);
     let mut tally = Tally::default();
-    for attempt in 0..wanted * 4 {
-        if tally.mutants == wanted {
+    for attempt in 0..goal * 4 {
+        if tally.mutants == goal {
             break;
         }
         let ranks = [2, 3, 4, 5, 7][attempt as usize % 5];
@@ -278,7 +278,7 @@ fn try_kind(algorithm: &'static Algorithm, kind: Kind, wanted: u32, seed: u64) -
     tally
 }
 
-/// Returns whether a change can break anything: nobody reads the content of a barrier's messages.
+/// Returns whether a change can break anything: no rank reads the content of a barrier's messages.
 fn matters(algorithm: &Algorithm, kind: Kind) -> bool {
     let data = matches!(kind, Kind::DropSource | Kind::DropTarget | Kind::ShiftPart);
     algorithm.collective != Collective::Barrier || !data
@@ -286,7 +286,7 @@ fn matters(algorithm: &Algorithm, kind: Kind) -> bool {
 
 #[test]
 fn broken_algorithms_are_rejected() {
-    let wanted = if full() { 200 } else { 20 };
+    let goal = if full() { 200 } else { 20 };
     let items: Vec<(&Algorithm, Kind)> = algorithm::all()
         .flat_map(|one| KINDS.map(|kind| (one, kind)))
         .filter(|(algorithm, kind)| matters(algorithm, *kind))
@@ -295,7 +295,7 @@ fn broken_algorithms_are_rejected() {
     on_two_threads(&items, |&(algorithm, kind)| {
         let name = algorithm.collective.name().bytes().chain(algorithm.name.bytes());
         let seed = name.fold(kind as u64, |seed, byte| seed.wrapping_mul(31) + u64::from(byte));
-        let tally = try_kind(algorithm, kind, wanted, seed);
+        let tally = try_kind(algorithm, kind, goal, seed);
         tallies.lock().unwrap().entry(kind).or_default().add(tally);
     });
     let tallies = tallies.into_inner().unwrap();

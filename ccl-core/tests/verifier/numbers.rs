@@ -15,13 +15,13 @@ pub(crate) struct Group {
     pub(crate) algorithm: &'static Algorithm,
     pub(crate) ranks: u32,
     pub(crate) root: u32,
-    /// Divisor of the number of trials: one in `share` runs.
+    /// Divisor of the number of trials: one trial in `share` is run.
     share: usize,
     pub(crate) schedules: Vec<RankSchedule>,
-    /// Programs of all ranks. First index: for one slot, or for more. Second index: for calls in
-    /// place too, or only for calls out of place.
+    /// Programs of all ranks. First index: 0 for one slot, 1 for more slots. Second index: 0 for
+    /// calls in place and out of place, 1 for calls out of place only.
     pub(crate) programs: [[Vec<Arc<Program>>; 2]; 2],
-    /// The most peers that one rank receives from.
+    /// Largest number of peers that one rank receives from.
     senders: usize,
 }
 
@@ -50,7 +50,7 @@ impl Group {
         Group { algorithm, ranks, root, share: 1, schedules, programs, senders }
     }
 
-    /// Checks a trial, with the programs for as many slots as each link is guaranteed in its case.
+    /// Checks a trial with the programs for the number of slots that each link is guaranteed.
     pub(crate) fn check(&self, trial: &Trial) -> Result<Report, Violation> {
         let Trial { case, apart } = trial;
         let slots = sure_slots(case, &self.programs[1][0]);
@@ -63,8 +63,8 @@ impl Group {
         let all = lengths.into_iter().flat_map(|length| ways().map(move |way| (length, way)));
         // Unoptimised builds run only a sample.
         let step = if cfg!(debug_assertions) { 11 } else { self.share };
-        // The turn skips a number after the 48 ways of each length, so that a way meets other
-        // parameters with the next length.
+        // The turn skips a number after the 48 ways of each length. The next length thus combines
+        // each way with other parameters.
         let trials =
             all.enumerate().map(|(turn, (length, way))| trial(self, length, way, turn + turn / 48));
         trials.step_by(step)
@@ -75,7 +75,7 @@ impl Group {
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
     pub(crate) case: Case,
-    /// True if lowered for input and output that never coincide.
+    /// True if the schedules are lowered for calls whose input and output never coincide.
     pub(crate) apart: bool,
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn lower_all(
     schedules.iter().map(lowered).collect()
 }
 
-/// Returns placements of ranks on hosts; several only for algorithms that depend on them.
+/// Returns placements of ranks on hosts: one, unless the algorithm depends on the placement.
 pub(crate) fn hosts(algorithm: &Algorithm, ranks: u32) -> Vec<Hosts> {
     match algorithm.family {
         Family::Hierarchical => placements(ranks),
@@ -110,7 +110,7 @@ pub(crate) fn roots(collective: Collective, ranks: u32) -> Vec<u32> {
     }
 }
 
-/// Returns lengths: no elements, one, primes, fewer than ranks, about as many, and more.
+/// Returns lengths in elements: 0, 1, primes, and some below, near and above the number of ranks.
 fn lengths(collective: Collective, ranks: u32) -> Vec<usize> {
     if collective == Collective::Barrier {
         return vec![1];
@@ -125,11 +125,11 @@ fn lengths(collective: Collective, ranks: u32) -> Vec<usize> {
     lengths
 }
 
-/// Setting that varies besides lengths.
+/// Settings of a trial that vary besides its length.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     slots: u32,
-    /// True if the budget has only one slot per channel and sender, for the rank with the most
+    /// True if the budget is only one slot per channel and sender of the rank with the most
     /// senders.
     tight: bool,
     channels: u32,
@@ -179,8 +179,8 @@ fn trial(group: &Group, length: usize, way: Way, turn: usize) -> Trial {
 
 fn counts(collective: Collective, ranks: usize, length: usize, turn: usize) -> Counts {
     use Collective as C;
-    // Equal counts, alternately empty counts, or uneven counts. Symmetric in i and j, for in-place
-    // cases.
+    // Counts are equal, alternately empty, or uneven. They are symmetric in i and j, as in-place
+    // cases require.
     let count = |i: usize, j: usize| match turn % 3 {
         0 => length,
         1 => length * ((i + j) % 2),

@@ -1,4 +1,4 @@
-//! Deliberate mistakes in schedules and programs: the verifier must report each as what it is.
+//! Deliberate mistakes in schedules and programs: the verifier must report the right violation.
 
 use std::sync::Arc;
 
@@ -92,7 +92,7 @@ fn a_budget_below_one_slot_per_sender_is_refused() {
     assert!(report.in_flight_bytes_max <= 1024);
 }
 
-/// Rank 0 receives from rank 1 into scratch, and sends it on to rank 2 later.
+/// Rank 0 receives a buffer from rank 1 into scratch, and later sends the buffer to rank 2.
 fn relay(rank: u32) -> RankSchedule {
     let mut b = Builder::new(rank, 3, 1);
     match rank {
@@ -139,7 +139,8 @@ fn a_race_between_strands_is_told_with_both_folds() {
     assert!(first.fold.contains("scratch[0..4]") && second.fold.contains("scratch[0..4]"));
 }
 
-/// A rank sends, in place, from the memory that receives its last message.
+/// Shows that the verifier reports a race if a message may arrive too early: a rank sends, in
+/// place, from the memory that receives its last message.
 #[test]
 fn a_message_that_may_come_too_early_is_told() {
     let schedules = pair(|b, rank, other| {

@@ -7,13 +7,14 @@ const STREAM_BYTES_MIN: usize = 4096;
 /// Copies `bytes` bytes from `src` to each of `dsts`. A destination equal to `src` is left alone.
 ///
 /// # Safety
-/// `src` is valid for reading and each of `dsts` for writing `bytes` bytes; a destination may be
-/// exactly `src` and must otherwise overlap nothing; nobody else writes to them meanwhile.
+/// `src` is valid for reading `bytes` bytes, and each of `dsts` for writing as many. A destination
+/// is exactly `src` or does not overlap it. Destinations do not overlap each other. During the
+/// call, nothing else writes to this memory.
 #[inline]
 pub unsafe fn copy(dsts: &[*mut u8], src: *const u8, bytes: usize) {
     for &dst in dsts {
         if !std::ptr::eq(dst, src) {
-            // SAFETY: the caller's promise; not the same, so they do not overlap.
+            // SAFETY: the caller's promise; `dst` is not `src`, so they do not overlap.
             unsafe { std::ptr::copy_nonoverlapping(src, dst, bytes) };
         }
     }
@@ -30,7 +31,7 @@ pub unsafe fn copy(dsts: &[*mut u8], src: *const u8, bytes: usize) {
 pub unsafe fn copy_streaming(dst: *mut u8, src: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     if bytes >= STREAM_BYTES_MIN && !std::ptr::eq(dst, src) {
-        // SAFETY: the caller's promise; not the same, so they do not overlap.
+        // SAFETY: the caller's promise; `dst` is not `src`, so they do not overlap.
         return unsafe { stream(dst, src, bytes) };
     }
     // SAFETY: the caller's promise.
@@ -51,7 +52,7 @@ unsafe fn stream(dst: *mut u8, src: *const u8, bytes: usize) {
     let mut done = head;
     while bytes - done >= LINE_BYTES {
         let (dst, src) = (dst.wrapping_add(done), src.wrapping_add(done));
-        // SAFETY: the caller's promise, within `bytes`; aligned, since `head` saw to it.
+        // SAFETY: the caller's promise, within `bytes`; `head` makes the address a multiple of 64.
         unsafe { stream_line(dst, src) };
         done += LINE_BYTES;
     }
@@ -65,8 +66,8 @@ unsafe fn stream(dst: *mut u8, src: *const u8, bytes: usize) {
 /// Copies one line of 64 bytes by non-temporal stores.
 ///
 /// # Safety
-/// `src` is valid for reading and `dst`, a multiple of 16, for writing 64 bytes; the caller
-/// fences before anybody may read `dst`.
+/// `src` is valid for reading 64 bytes. `dst` is a multiple of 16, and valid for writing 64 bytes.
+/// The caller fences before another thread or a device may read `dst`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn stream_line(dst: *mut u8, src: *const u8) {

@@ -89,8 +89,8 @@ fn loops<U: Unit, O: Op>(level: SimdLevel) -> Loops {
     }
 }
 
-/// Returns the loops of an operator on `U`. Sums and products use `M`: the unsigned integer of a
-/// signed `U`, since both wrap to the same bits. That saves an eighth of the loops.
+/// Returns the loops of an operator on `U`. Sums and products use `M`. If `U` is a signed integer,
+/// `M` is its unsigned type: both wrap to the same bits. This saves an eighth of the loops.
 fn of_op<U: Unit, M: Unit>(op: ReduceOp, finish: bool, level: SimdLevel) -> Loops {
     match op {
         ReduceOp::Sum => loops::<M, Sum>(level),
@@ -103,13 +103,13 @@ fn of_op<U: Unit, M: Unit>(op: ReduceOp, finish: bool, level: SimdLevel) -> Loop
     }
 }
 
-/// Returns the loops of an operator on a type that uses those of no other type.
+/// Returns the loops of an operator on a type that uses no loops of another type.
 fn alone<U: Unit>(op: ReduceOp, finish: bool, level: SimdLevel) -> Loops {
     of_op::<U, U>(op, finish, level)
 }
 
-/// Returns the loops of a reduction; `finish` selects those that complete it. The processor must
-/// have `level`.
+/// Returns the loops of a reduction: with `finish`, the loops that complete the reduction. The
+/// processor must have `level`.
 pub(crate) fn find(data_type: DataType, op: ReduceOp, finish: bool, level: SimdLevel) -> Loops {
     match data_type {
         DataType::Int8 => of_op::<Native<i8>, Native<u8>>(op, finish, level),

@@ -1,4 +1,4 @@
-//! The loops. Everything here is inlined into the functions of [`crate::dispatch`], which set the
+//! Loops that fold. They are inlined into the functions of [`crate::dispatch`], which set the
 //! vector instructions that the compiler may use.
 
 use std::marker::PhantomData;
@@ -22,7 +22,7 @@ pub(crate) struct Parameters {
 #[repr(C, packed)]
 struct Packed<T: Copy>(T);
 
-/// Returns the units at `data`, to read.
+/// Returns the `count` units at `data` as a slice to read.
 ///
 /// # Safety
 /// `data` is valid for reading `count` units for as long as the slice is used, and nobody
@@ -33,7 +33,7 @@ unsafe fn source<'a, U: Unit>(data: *const u8, count: usize) -> &'a [Packed<U::R
     unsafe { std::slice::from_raw_parts(data.cast(), count) }
 }
 
-/// Returns the units at `data`, to write.
+/// Returns the `count` units at `data` as a slice to write.
 ///
 /// # Safety
 /// `data` is valid for reading and writing `count` units for as long as the slice is used, and
@@ -66,7 +66,7 @@ fn write<U: Unit, O: Op>(acc: U::Acc, count: u32) -> Packed<U::Raw> {
     Packed(U::narrow(O::finish(acc, count)))
 }
 
-/// Computes `dst = left ⊕ right`, where `dst` is neither.
+/// Computes `dst = left ⊕ right`, where `dst` is neither operand.
 #[inline(always)]
 fn join<U: Unit, O: Op>(
     dst: &mut [Packed<U::Raw>],
@@ -207,7 +207,7 @@ pub(crate) unsafe fn many<U: Unit, O: Op>(
     for start in (0..elements).step_by(block_elements) {
         let count = Ord::min(block_elements, elements - start);
         let whole = count - count % U::ELEMENTS;
-        // SAFETY: the caller's promise; there is room for that many units.
+        // SAFETY: the caller's promise; `room` has space for the units of a block.
         unsafe {
             block::<U, O>(parameters, &mut room, first_dst, terms, (start * bytes, whole));
         }
@@ -256,14 +256,14 @@ unsafe fn block<U: Unit, O: Op>(
         let (data, factor) = operand(term);
         for (unit, &raw) in data.iter().enumerate() {
             let value = read::<U, O>(raw, factor);
-            // SAFETY: within the room; all have been set by the turn before.
+            // SAFETY: within the room, and set by the turn before.
             let joined = || O::combine(unsafe { accumulators.at(unit) }, value);
             let value = if turn == 0 { value } else { joined() };
             // SAFETY: within the room.
             unsafe { accumulators.set(unit, value) };
         }
     }
-    // SAFETY: the caller's promise; from here on no term is read but `last`, which is not `dst`.
+    // SAFETY: the caller's promise; from here on, no term is read but `last`, which is not `dst`.
     let dst = unsafe { target::<U>(dst, units) };
     let Some(last) = last else {
         for (unit, dst) in dst.iter_mut().enumerate() {

@@ -16,14 +16,14 @@
 //!   number of ranks, correctly rounded (not multiplied by a reciprocal).
 //! * **float16, bfloat16 and float8** are reduced in float32 over all terms of one fold and rounded
 //!   once, to nearest with ties to even, when the result is stored. Where an algorithm needs
-//!   several folds for one element, each of them rounds: those are the only intermediate roundings.
+//!   several folds for one element, each fold rounds: there are no other intermediate roundings.
 //! * **Subnormals** are kept everywhere.
 //! * **Overflow**: float16 and bfloat16 go to infinity. Both float8 types saturate to their largest
-//!   finite number (448 and 57344), as CUDA's conversions that NCCL uses do (`__NV_SATFINITE`); an
-//!   infinity of e5m2 in a reduction saturates, too.
+//!   finite number (448 and 57344), like the CUDA conversions that NCCL uses (`__NV_SATFINITE`);
+//!   an infinity of e5m2 in a reduction saturates, too.
 //! * **Premultiplied sums**: a scaled term is multiplied by the scalar and rounded to the element's
-//!   type before it is added, as if the product had been stored and loaded. So a product that is
-//!   added here equals the product that is sent. Multiply and add are never fused.
+//!   type before it is added, as if the product had been stored and loaded. So the product
+//!   that a rank adds equals the product that it sends. Multiply and add are never fused.
 //! * **NaN**: a fold that meets a NaN, or makes one (∞ − ∞, 0 × ∞), stores NaN, for every operator.
 //!   In particular, minimum and maximum propagate NaN. NCCL's documentation leaves this open, and
 //!   an operator that drops NaN on some paths would hide a diverged rank. The stored NaN is always
@@ -192,10 +192,10 @@ impl Kernel {
     /// the fold does nothing.
     ///
     /// # Safety
-    /// Each term is valid for reading and each destination for reading and writing `elements`
-    /// elements, and nobody else writes to them (or reads a destination) meanwhile. A destination
-    /// may be *exactly equal* to a term (in place) and must otherwise overlap nothing, in
-    /// particular no other destination. Terms may overlap each other. No alignment is assumed.
+    /// Each term is valid for reading `elements` elements, and each destination for reading and
+    /// writing as many. During the call, nothing else writes to them or reads a destination. A
+    /// destination is *exactly equal* to a term (in place) or does not overlap it. Destinations do
+    /// not overlap each other; terms may. No alignment is assumed.
     #[inline]
     pub unsafe fn fold(&self, dsts: &[*mut u8], terms: &[Term], elements: usize, finish: bool) {
         let loops = if finish { &self.last } else { &self.partial };
@@ -206,7 +206,7 @@ impl Kernel {
             }
             // The operators are commutative.
             (&[dst], &[left, right]) if !std::ptr::eq(dst, left.data) => {
-                // SAFETY: the caller's promise; the destination is not the second term any more.
+                // SAFETY: the caller's promise; `left`, now second, is not the destination.
                 unsafe { (loops.pair)(&self.parameters, dst, [right, left], elements) };
             }
             (_, &[only]) if self.copies(only, finish) => {

@@ -15,9 +15,9 @@ pub(crate) trait Number: Copy + 'static {
     fn add(self, other: Self) -> Self;
     /// Returns the product; integers wrap.
     fn mul(self, other: Self) -> Self;
-    /// Returns the smaller one; −0 is smaller than +0, and NaN wins over everything.
+    /// Returns the smaller number; −0 is smaller than +0, and NaN wins over everything.
     fn min(self, other: Self) -> Self;
-    /// Returns the larger one; +0 is larger than −0, and NaN wins over everything.
+    /// Returns the larger number; +0 is larger than −0, and NaN wins over everything.
     fn max(self, other: Self) -> Self;
     /// Returns the quotient by a count: correctly rounded for floats, towards zero for integers.
     fn div(self, count: u32) -> Self;
@@ -72,9 +72,9 @@ integers! {
     u64 => u64;
 }
 
-/// Implements `Number` for floats. Minimum and maximum are selections between bit patterns: equal
-/// operands differ at most in the sign of zero, so that OR (minimum) and AND (maximum) of the signs
-/// settle the tie, and an unordered pair falls through to the operand that is NaN.
+/// Implements `Number` for floats. Minimum and maximum select between bit patterns. Equal operands
+/// differ at most in the sign of zero: OR of their bits is the minimum, and AND the maximum. If an
+/// operand is NaN, the result is a NaN operand.
 macro_rules! floats {
     ($($float:ty)*) => {$(
         impl Number for $float {
@@ -157,7 +157,7 @@ impl<N: Number, const LANES: usize> Number for [N; LANES] {
 pub(crate) trait Op: 'static {
     /// True if scaled terms are multiplied as they are read.
     const SCALES: bool = false;
-    /// Returns `a ⊕ b`. Commutative down to the bits, once NaN is canonical.
+    /// Returns `a ⊕ b`. Swapped operands give the same bits, once NaN is canonical.
     fn combine<N: Number>(a: N, b: N) -> N;
     /// Returns the value that is rounded and stored.
     #[inline(always)]

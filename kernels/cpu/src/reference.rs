@@ -19,7 +19,7 @@ enum Value {
 }
 
 /// Returns the bytes that [`crate::Kernel::fold`] stores to each destination; `None` without terms.
-/// All terms have the same length, a multiple of the element's.
+/// All terms have the same length, a multiple of an element's length.
 #[must_use]
 pub fn fold(
     data_type: DataType,
@@ -82,7 +82,7 @@ fn combine(op: ReduceOp, a: Value, b: Value) -> Value {
             ReduceOp::Min => choose(a, b, a.total_cmp(&b) == Ordering::Less),
             ReduceOp::Max => choose(a, b, a.total_cmp(&b) == Ordering::Greater),
         }),
-        // Both come from one type.
+        // Never reached: both values have the same type.
         _ => a,
     }
 }
@@ -160,8 +160,8 @@ pub(crate) struct Narrow {
     mantissa_bits: u32,
     /// The magnitude of infinity, for types that have one.
     infinity: Option<u32>,
-    /// The magnitude that is stored for values that are too large. If this is infinity,
-    /// [`Narrow::value`] returns for it the power of two above the largest finite number.
+    /// The magnitude that is stored for values that are too large. For infinity,
+    /// [`Narrow::value`] returns the power of two above the largest finite number.
     pub(crate) largest: u32,
     nan: u32,
 }

@@ -17,8 +17,8 @@ pub(crate) trait Unit: 'static {
     const ELEMENTS: usize;
     /// Converts a unit to an accumulator, exactly.
     fn widen(raw: Self::Raw) -> Self::Acc;
-    /// Rounds to nearest, ties to even. Every NaN becomes the same one: the payload that the
-    /// hardware makes of its operands differs between instructions and operand orders.
+    /// Rounds an accumulator to nearest, ties to even. Every NaN becomes the same NaN: the payload
+    /// that hardware computes depends on the instruction and on the order of its operands.
     fn narrow(acc: Self::Acc) -> Self::Raw;
     /// Returns an accumulator whose lanes all hold the element in the first bytes of `scalar`.
     fn broadcast(scalar: [u8; 8]) -> Self::Acc;
@@ -159,10 +159,10 @@ fn encode<F: Format>(value: f32) -> u32 {
         rounded
     } else {
         let normal = rounded.wrapping_sub(rebias::<F>() >> shift) as i32;
-        // The comparison is signed, because every vector unit has a signed one.
+        // The comparison is signed: every vector instruction set has signed comparisons.
         let normal = Ord::min(normal, F::OVERFLOW as i32) as u32;
-        // In a sum with this power of two, the last bit is worth the format's smallest subnormal,
-        // so the adder rounds to a multiple of it.
+        // In a sum with this power of two, the last bit is worth the format's smallest subnormal.
+        // So the sum is rounded to a multiple of that subnormal.
         let ruler = rebias::<F>() + ((shift + 1) << 23);
         let subnormal =
             (f32::from_bits(bits) + f32::from_bits(ruler)).to_bits().wrapping_sub(ruler);
@@ -199,7 +199,7 @@ impl<F: Format> Unit for Single<F> {
 }
 
 /// A `u32` that holds `LANES` narrow floats. Shifts of the `u32` take the floats apart and put them
-/// together. A vector has one `u32` in each of its own lanes, so these loops vectorise well.
+/// together. Each lane of a vector register holds one such `u32`, so these loops vectorise well.
 pub(crate) struct Word<F, const LANES: usize>(PhantomData<F>);
 
 impl<F: Format, const LANES: usize> Unit for Word<F, LANES> {

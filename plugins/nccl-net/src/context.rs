@@ -33,9 +33,9 @@ pub(crate) enum Known {
 /// State of a communicator of NCCL.
 #[derive(Debug)]
 pub(crate) struct Context {
-    /// Traffic class of the communicator's packets, if it wants one of its own.
+    /// Traffic class of the communicator's packets, if NCCL's configuration has one.
     pub(crate) traffic_class: Option<u8>,
-    /// Number of the collective; in the upper 32 bits, the number of peers that it sends to.
+    /// Lower 32 bits: number of the collective. Upper 32 bits: number of peers that it sends to.
     doing: AtomicU64,
 }
 

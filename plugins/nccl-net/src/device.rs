@@ -20,7 +20,7 @@ use crate::handle::HostTag;
 /// value is for merged devices, whose other ports carry on.
 const LINK_WITHIN: Duration = Duration::from_secs(3);
 const LINK_WITHIN_OF_SEVERAL: Duration = Duration::from_millis(500);
-/// Speed of a card of unknown speed, as NCCL assumes it.
+/// Speed that is assumed for a card of unknown speed, as in NCCL.
 const SPEED_MBPS: i32 = 10_000;
 /// Largest number of devices that can be merged into one.
 const PARTS_MAX: usize = 8;
@@ -88,7 +88,7 @@ impl NetDevice {
             match self.transport.open(id) {
                 Ok(device) => opened.push((id.0.clone(), device)),
                 Err(error) => {
-                    tracing::warn!("{} goes without {}: {error}", self.name(), id.0);
+                    tracing::warn!("{} is opened without its part {}: {error}", self.name(), id.0);
                     failed = Some(error);
                 }
             }
@@ -159,7 +159,7 @@ impl Devices {
         let usage = |text: String| Err(NetError::new(NcclResult::INVALID_USAGE, text));
         if !(1..=PARTS_MAX).contains(&parts.len()) {
             let count = parts.len();
-            return usage(format!("a device of {count} others; use 1 to {PARTS_MAX}"));
+            return usage(format!("cannot merge {count} devices into one; merge 1 to {PARTS_MAX}"));
         }
         let twice = |(at, part): (usize, &i32)| parts[..at].contains(part);
         if parts.iter().enumerate().any(twice) {
@@ -188,7 +188,7 @@ impl Devices {
             let before = all.iter().find(|device| same(device)).cloned();
             known.push(before.unwrap_or_else(|| {
                 let made = Arc::new(several(&found, parts, transport));
-                tracing::info!("{} are one device", made.name());
+                tracing::info!("devices were merged into {}", made.name());
                 all.push(Arc::clone(&made));
                 made
             }));
@@ -263,13 +263,13 @@ pub(crate) fn find(config: &Config) -> Result<(Devices, String), NetError> {
         let (devices, lacks) = match of(kind, config) {
             // Other transports may need no adapter.
             Err(error) if kind.adapters => {
-                reasons.push(format!("not {}, since {error}", kind.name));
+                reasons.push(format!("{} is not available: {error}", kind.name));
                 continue;
             }
             found => found?,
         };
         if devices.count() > 0 {
-            reasons.push(format!("{} is the best that there is", kind.name));
+            reasons.push(format!("{} is the best transport that is available", kind.name));
             return Ok((devices, reasons.join("; ")));
         }
         reasons.push(format!("there is no device for {}: {lacks}", kind.name));

@@ -27,8 +27,8 @@ pub fn nccl_net(data: &[u8]) {
         2 => {
             let Some(bytes) = data.first_chunk() else { return };
             let immediate = u32::from_le_bytes(*bytes);
-            if let Some(name) = Immediate::decode(immediate) {
-                assert_eq!(name.encode(), immediate);
+            if let Some(decoded) = Immediate::decode(immediate) {
+                assert_eq!(decoded.encode(), immediate);
             }
         }
         3 => match Note::decode(data) {

@@ -127,7 +127,7 @@ mod tests {
     use crate::device::shorten;
     use crate::table::{self, Table};
 
-    /// Largest number of bytes of an address that fit.
+    /// Bytes of the longest address that fits into a handle.
     const ADDRESS_BYTES_MAX: usize = HANDLE_BYTES - ADDRESS;
 
     fn handle(address: usize) -> Handle {

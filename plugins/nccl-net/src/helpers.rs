@@ -10,13 +10,13 @@ use std::time::Duration;
 
 /// CPUs for each helper, if the number of helpers is not configured.
 const CPUS_PER_HELPER: usize = 8;
-/// Largest number of helpers that is not configured. Every process of a host has as many.
+/// Largest number of helpers if the number is not configured; every process has its own helpers.
 const HELPERS_CHOSEN_MAX: usize = 2;
 /// Largest number of helpers.
 const HELPERS_MAX: u8 = 16;
 /// Time without work after which a helper sleeps.
 const AWAKE: Duration = Duration::from_micros(200);
-/// Longest sleep of a helper that nobody wakes.
+/// Longest sleep of a helper that is not woken.
 const NAP_MAX: Duration = Duration::from_secs(1);
 
 /// The helper threads of a process. All sleep while no communicator needs help.
@@ -50,13 +50,13 @@ impl Helpers {
         }
     }
 
-    /// Returns whether there are any.
+    /// Returns whether there are helpers.
     #[inline]
     pub(crate) fn any(&self) -> bool {
         self.count > 0
     }
 
-    /// Starts the threads, unless they run. Each calls `help` repeatedly, which polls communicators
+    /// Starts the threads, unless they run. Each repeatedly calls `help`, which polls communicators
     /// and returns whether any needs help. A thread that cannot be started is only logged: NCCL's
     /// own thread does its work.
     pub(crate) fn start(&'static self, help: fn() -> bool) {
@@ -79,7 +79,7 @@ impl Helpers {
         });
     }
 
-    /// Ends the threads, and waits for that.
+    /// Ends the threads, and waits until they have ended.
     pub(crate) fn stop(&self) {
         let mut threads = lock(&self.threads);
         self.stops.store(true, Ordering::SeqCst);
@@ -91,8 +91,8 @@ impl Helpers {
         }
     }
 
-    /// Wakes the helpers that sleep. One that is about to sleep may miss this: communicators are
-    /// polled by NCCL's thread too.
+    /// Wakes the helpers that sleep. A helper that is about to sleep may miss this call, which does
+    /// no harm: NCCL's thread polls communicators too.
     #[inline]
     pub(crate) fn wake(&self) {
         if self.asleep.load(Ordering::Relaxed) > 0 {

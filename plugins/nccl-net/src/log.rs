@@ -18,12 +18,12 @@ pub(crate) fn direct(logger: Logger) {
     }
 }
 
-/// Starts to log the transports' messages; `finer` adds those for debugging.
+/// Starts to log the transports' messages; `finer` adds debug messages.
 pub(crate) fn start(finer: bool) {
     let level = if finer { Level::DEBUG } else { Level::INFO };
     let format = tracing_subscriber::fmt().with_max_level(level).with_writer(Lines);
     let format = format.without_time().with_ansi(false).with_target(false).with_level(false);
-    // An error means that a subscriber exists, as in tests; it stays.
+    // Fails if a subscriber exists already, as in tests; that subscriber stays.
     let _ = format.try_init();
 }
 

@@ -7,7 +7,7 @@ use ccl_memory::{Region, RegionError};
 
 use crate::error::NetError;
 
-/// A registration.
+/// Registration of the caller's memory with a device.
 #[derive(Debug)]
 pub(crate) struct Mr {
     pub(crate) device: Arc<dyn Device>,
@@ -23,8 +23,8 @@ impl Mr {
         Ok(Mr { device: Arc::clone(device), key, region, is_there: RwLock::new(true) })
     }
 
-    /// Returns the offset of `address` in the memory; fails unless all of the `bytes` bytes there
-    /// lie in the memory.
+    /// Returns the offset of `address` in the memory; fails unless the `bytes` bytes from `address`
+    /// on all lie in the memory.
     pub(crate) fn offset(&self, address: usize, bytes: usize) -> Result<usize, NetError> {
         let start = self.region.start().addr();
         let offset = address.wrapping_sub(start);

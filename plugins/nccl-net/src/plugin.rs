@@ -1,4 +1,4 @@
-//! The plugin without C: numbers in, results out.
+//! The plugin behind its C interface: objects are numbers, and calls return `Result`s.
 
 use std::ffi::c_void;
 use std::ops::RangeInclusive;
@@ -30,7 +30,7 @@ use crate::rendezvous::{Attempt, ConnectOptions, Listening};
 use crate::table::{Helped, Id, Kind, RequestId, Table};
 use crate::{config, log};
 
-/// Longest wait of `closeSend` and `deregMr` for memory that is still being sent, which happens
+/// Longest time that `closeSend` and `deregMr` wait while memory is still being sent. They wait
 /// only when NCCL aborts. NCCL's thread that waits here serves other communicators too.
 const RELEASE_WITHIN: Duration = Duration::from_millis(10);
 
@@ -86,7 +86,7 @@ pub(crate) fn plugin() -> Result<&'static Plugin, NetError> {
 /// Initialises the plugin if needed, and counts one more user.
 pub(crate) fn init(logger: Logger) -> Result<(), NetError> {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    // First, so that errors of the configuration are logged too.
+    // The logger is set first, so that errors of the configuration are logged too.
     log::direct(logger);
     if PLUGIN.get().is_none() {
         let config = config::read()?;
@@ -284,8 +284,8 @@ impl Plugin {
         busy
     }
 
-    /// Polls the communicators with long messages that no other thread holds. Returns whether there
-    /// are any.
+    /// Polls the communicators that need help with long messages and that no other thread holds.
+    /// Returns whether any communicator needs help.
     fn help(&self) -> bool {
         self.senders.help(&now) | self.receivers.help(&now)
     }
@@ -315,7 +315,7 @@ impl Plugin {
                 "memory of kind {kind}: only memory of the host (1) is offered"
             )));
         }
-        // May take long, so the communicator is not locked.
+        // Registering may take long, so the communicator is not locked.
         let mr = Arc::new(Mr::new(&self.device_of(comm)?, region)?);
         self.memory.add(Box::new(mr)).ok_or_else(too_many)
     }
@@ -347,7 +347,8 @@ impl Plugin {
         device.ok_or_else(|| gone("a communicator"))
     }
 
-    /// Returns a buffer's registration and its offset there. An empty buffer needs no registration.
+    /// Returns a buffer's registration and the buffer's offset in the registered memory. An empty
+    /// buffer needs no registration.
     fn locate(
         &self,
         mr: Option<Id>,
@@ -485,7 +486,7 @@ fn check_device(mr: Option<&Found>, device: &Arc<dyn Device>) -> Result<(), NetE
 }
 
 fn gone(what: &str) -> NetError {
-    NetError::argument(format!("{what} that is closed already, or never was"))
+    NetError::argument(format!("{what} that is already closed, or never existed"))
 }
 
 fn too_many() -> NetError {

@@ -23,7 +23,7 @@ pub(crate) const IDLE_EVERY: Duration = Duration::from_millis(100);
 const AWAKE: Duration = Duration::from_millis(50);
 /// Longest time that a closed communicator may take to deliver its messages and its farewell.
 const DRAIN_WITHIN: Duration = Duration::from_secs(4);
-/// Time for which a closed receiver discards arriving messages, unless its peer closes too.
+/// Time for which a closed receiver discards arriving messages; ends early if the peer closes too.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// A communicator that NCCL has closed.
@@ -31,7 +31,7 @@ const LINGER: Duration = Duration::from_secs(1);
 struct Closed {
     comm: Comm,
     since: Instant,
-    /// True once the communicator is drained, or has failed, and the farewell has begun.
+    /// True once the communicator is drained or has failed: the farewell then begins.
     leaves: bool,
 }
 
@@ -108,7 +108,8 @@ impl Progress {
         Ok(())
     }
 
-    /// Ends the thread once all closed communicators are drained or cut off, and waits for that.
+    /// Ends the thread once all closed communicators are drained or cut off. Returns when the
+    /// thread has ended.
     pub(crate) fn stop(&self) {
         let Some((handle, thread)) = lock(&self.running).take() else { return };
         self.stops.store(true, Ordering::Relaxed);

@@ -155,7 +155,7 @@ impl Listening {
             }
             let gone = receiver.connection().lost.clone();
             if gone.is_some() || now >= *until {
-                let reason = gone.unwrap_or_else(|| "it said nothing".to_owned());
+                let reason = gone.unwrap_or_else(|| "the peer sent nothing in time".to_owned());
                 tracing::warn!("a connection ended before it was ready: {reason}");
                 receiver.connection().abort("it was not ready in time");
                 self.joining.swap_remove(at);
@@ -191,7 +191,7 @@ pub(crate) struct Attempt {
     candidates: Vec<(ConnectionSettings, String, Address)>,
     context: Arc<Context>,
     secret: Secret,
-    /// Transport's attempt over the last candidate.
+    /// The transport's attempt to connect to the last candidate.
     connecting: Option<Box<dyn Connecting>>,
     sender: Option<Box<Sender>>,
     options: ConnectOptions,

@@ -134,7 +134,7 @@ impl<T> Slot<T> {
     }
 }
 
-/// Another thread holds the lock of an object.
+/// Error of a call to an object whose lock another thread holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held;
 
@@ -147,8 +147,8 @@ pub(crate) trait Helped {
     fn helped_until(&mut self) -> Instant;
 }
 
-/// Time for which helpers leave an object's lock to a caller that has not got it. NCCL's thread
-/// calls again much sooner.
+/// Time for which helpers leave an object's lock to a caller that failed to get it. NCCL's thread
+/// calls again well within this time.
 const LEFT_FOR: Duration = Duration::from_micros(10);
 
 /// Objects by number, each behind a lock of its own.
@@ -250,12 +250,12 @@ impl<T> Table<T> {
 }
 
 impl<T: Helped> Table<T> {
-    /// Runs `work` on an object under its lock; none if the object is gone. Returns also whether
+    /// Runs `work` on an object under its lock; none if the object is gone. Also returns whether
     /// helpers should poll the object from now on.
     ///
     /// # Errors
     ///
-    /// When helpers poll the object, and one of them holds the lock.
+    /// Helpers should poll the object at this time, and another thread holds its lock.
     pub(crate) fn call<R>(
         &self,
         id: Id,
@@ -289,7 +289,7 @@ impl<T: Helped> Table<T> {
         for index in 0..self.used.load(Ordering::Acquire) {
             let Some(slot) = self.slot(index) else { return any };
             let until = slot.helped_until.load(Ordering::Relaxed);
-            // Mostly zero: saves reading the clock.
+            // Mostly zero: then the clock need not be read.
             if until == 0 {
                 continue;
             }
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(seen, [(next, 8)]);
     }
 
-    /// Counts its polls by helpers, and asks for them until a time.
+    /// An object that counts its polls by helpers, and asks for polls until a given time.
     struct Asks {
         until: Instant,
         polls: usize,
@@ -381,7 +381,7 @@ mod tests {
         let id = table.add(Box::new(Asks { until: Instant::ZERO, polls: 0 })).unwrap();
         let polls = |now| table.call(id, at(now), |asks| asks.polls);
         assert!(!table.help(&|| at(1)), "it has not asked");
-        // While helpers poll, a call does not wait for the lock; otherwise a call would.
+        // While helpers poll, a call does not wait for the lock: it returns `Held`.
         let asked = table.call(id, at(1), |asks| asks.until = at(100_000));
         assert_eq!(asked, Ok(Some(((), true))));
         let held = table.with(id, |_| {

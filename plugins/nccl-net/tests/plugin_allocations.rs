@@ -1,5 +1,5 @@
-//! Tests that messages allocate nothing in any thread of the process, after similar messages have
-//! passed.
+//! Tests that messages allocate nothing in any thread of the process. The test first passes similar
+//! messages, which may allocate.
 
 #[cfg(test)]
 #[path = "abi/pair.rs"]
@@ -38,21 +38,21 @@ mod tests {
     use super::pair::{self, NET, Pair, both, ok};
 
     const SIZES: [usize; 6] = [0, 8, 5000, 20_000, 300_000, 2 << 20];
-    /// Number of rounds; only the one with the fewest allocations counts, since a thread that waits
-    /// long also does other work.
+    /// Number of rounds; only the round with the fewest allocations counts, since a thread that
+    /// waits long also does other work.
     const ROUNDS: usize = 5;
 
     /// Passes one message with the plugin's own calls and nothing else.
     fn message(pair: &mut Pair, bytes: usize) {
-        let (mut wanted, mut sent): (*mut c_void, *mut c_void) = (null_mut(), null_mut());
+        let (mut receive, mut sent): (*mut c_void, *mut c_void) = (null_mut(), null_mut());
         let (mut into, from) = (pair.into.as_mut_ptr().cast(), pair.from.as_mut_ptr().cast());
         let (mut room, mut tag, mut mr) = (bytes, 3 as c_int, pair.back);
         let (irecv, isend, test) = (NET.irecv.unwrap(), NET.isend.unwrap(), NET.test.unwrap());
-        while wanted.is_null() {
+        while receive.is_null() {
             let comm = pair.receiver;
             let (room, tag) = (&mut room, &mut tag);
             // SAFETY: arrays of one element, and a buffer that is registered and stays.
-            ok(unsafe { irecv(comm, 1, &mut into, room, tag, &mut mr, null_mut(), &mut wanted) });
+            ok(unsafe { irecv(comm, 1, &mut into, room, tag, &mut mr, null_mut(), &mut receive) });
         }
         while sent.is_null() {
             let (comm, mr) = (pair.sender, pair.out);
@@ -61,7 +61,7 @@ mod tests {
         }
         let mut done = [0; 2];
         while done != [1; 2] {
-            for (done, request) in done.iter_mut().zip([wanted, sent]) {
+            for (done, request) in done.iter_mut().zip([receive, sent]) {
                 if *done == 0 {
                     let mut size = -1;
                     // SAFETY: room for the one size that the request has.
@@ -89,8 +89,8 @@ mod tests {
         }
         let mut pair = Pair::on([0, 0], 2 << 20);
         let device = pair::name(0);
-        let (wanted, sent) = (pair.irecv(&[(0, 8, 1)]), pair.isend(0, 8, 1));
-        assert_eq!(both(sent, wanted), [8]);
+        let (receive, sent) = (pair.irecv(&[(0, 8, 1)]), pair.isend(0, 8, 1));
+        assert_eq!(both(sent, receive), [8]);
         for bytes in SIZES {
             for _ in 0..20 {
                 message(&mut pair, bytes);

@@ -11,8 +11,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time since leaving after which a rank that has sent everything stops waiting for the others to
-/// close.
+/// Longest time that a leaving rank that has sent everything waits for the others to close, counted
+/// from the moment at which it leaves.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// Bytes read from one peer before the others have their turn.
 const TURN_BYTES: usize = 1 << 20;
@@ -34,7 +34,7 @@ pub(super) struct Stream {
     stream: TcpStream,
     is_connecting: bool,
     /// True if the round trip of the connection was measured. One measurement is enough: the kernel
-    /// reports the shortest round trip so far, and counts that of the TCP handshake, too.
+    /// reports the shortest round trip so far, the TCP handshake included.
     is_measured: bool,
 }
 
@@ -61,7 +61,7 @@ impl Driver {
             }
             self.dial(&mut control);
             self.write(&mut control);
-            // Published last: a caller that sees the failure may end the process.
+            // The failure is published last: a caller that sees it may end the process.
             publish(&shared, &control);
             shared.changed.notify_all();
             drop(control);

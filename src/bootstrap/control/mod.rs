@@ -74,8 +74,8 @@ pub enum VerdictError {
     },
     /// The survivors did not agree in time.
     #[error(
-        "the survivors did not agree within {waited_ms} ms after this failure: {failure}. Give \
-         them more time than it takes to find a silent rank dead (FERROCCL_DEAD_AFTER)"
+        "the survivors did not agree within {waited_ms} ms after this failure: {failure}. Use a \
+         timeout longer than FERROCCL_DEAD_AFTER, after which a silent rank counts as dead"
     )]
     TimedOut {
         /// Time waited, in milliseconds.
@@ -99,7 +99,7 @@ pub enum VerdictError {
 pub(super) struct Shared {
     control: Mutex<Control>,
     pub(super) changed: Condvar,
-    /// 0 while no rank has failed, else 1 + the rank that failed.
+    /// 1 + the failed rank; 0 while no rank has failed.
     failed: AtomicU64,
     /// The longest of the round trips to neighbours, in microseconds.
     pub(super) round_trip_us: AtomicU32,
@@ -214,7 +214,7 @@ impl ControlPlane {
         let secret = join.control_secret(&roster.session);
         let mut control =
             Control::new(rank, ranks, secret.clone(), timing, completed.clone(), now());
-        control.tell_of(&roster);
+        control.set_roster(&roster);
         let shared = Arc::new(Shared {
             control: Mutex::new(control),
             changed: Condvar::new(),
@@ -280,7 +280,7 @@ impl ControlPlane {
                 let address = self.addresses.get(peer as usize).copied();
                 let address = address.map_or_else(String::new, |address| address.to_string());
                 let waited_ms = deadline.waited_ms();
-                // Without a report, ranks that are connected take the failure for leaving.
+                // Without this report, connected ranks believe that this one leaves in good order.
                 let text = format!("it has no control connection with rank {peer}");
                 self.report(self.rank, format!("{text}: {}", advice()));
                 let rank = self.rank;
@@ -314,8 +314,8 @@ impl ControlPlane {
         self.shared.failed.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the failure that ended this communicator, if one has, as far as this rank knows. If
-    /// several ranks fail at once, other ranks may first hear of another failure:
+    /// Returns the failure that ended this communicator, as far as this rank knows; none without a
+    /// failure. If several ranks fail at once, other ranks may first hear of another failure:
     /// [`ControlPlane::verdict`] names the failure that all agree on.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
@@ -339,14 +339,15 @@ impl ControlPlane {
         if self.is_forked() { Strays::default() } else { self.shared.lock().strays() }
     }
 
-    /// Returns this rank's progress, in which the data path records the end of each operation. An
-    /// operation that `Completed` refuses must not end well.
+    /// Returns this rank's progress, in which the data path records the end of each operation. If
+    /// [`Completed::finish`] returns false for an operation, that operation must fail.
     #[must_use]
     pub fn completed(&self) -> &Arc<Completed> {
         &self.completed
     }
 
-    /// Lets no further operation end well on this rank; returns the number of the last that did.
+    /// Prevents all operations that have not ended yet from ending well on this rank. Returns the
+    /// number of the last operation that ended well.
     pub fn freeze(&self) -> u64 {
         self.completed.freeze()
     }
@@ -354,8 +355,8 @@ impl ControlPlane {
     /// Waits for the verdict that the survivors of a failure agree on, at most `timeout`. A failure
     /// starts the agreement by itself. The verdict is the same on every survivor.
     ///
-    /// If a survivor dies after that, the next call waits for another verdict, of the next epoch,
-    /// which has more dead ranks, the same cause and the same last operation.
+    /// If a survivor dies after the verdict, the next call waits for the verdict of the next epoch.
+    /// That verdict has more dead ranks, the same cause and the same last operation.
     ///
     /// # Errors
     /// Nothing has failed, the others declared this rank dead, this rank gave up
@@ -366,7 +367,7 @@ impl ControlPlane {
     }
 
     /// Does what [`ControlPlane::verdict`] does, for ranks that want to go on together. If a
-    /// survivor has left in good order, those that remain agree once more.
+    /// survivor has left in good order, the remaining ranks agree once more.
     ///
     /// # Errors
     /// The errors of [`ControlPlane::verdict`].
@@ -435,8 +436,8 @@ impl ControlPlane {
         &self.shared.recorder
     }
 
-    /// Makes the ranks compare notes on a stalled operation of this rank, whose deadline has
-    /// passed. Returns the failure that ends the communicator, if there is one in time.
+    /// Makes the ranks compare notes on an operation of this rank that has stalled past its
+    /// deadline. Returns the failure that ends the communicator, if one is found in time.
     pub(crate) fn compare_notes(&self, stalled: Duration) -> Option<Failure> {
         if self.thread.is_none() || self.is_forked() {
             return None;
@@ -484,7 +485,7 @@ impl ControlPlane {
         }
         shared.wake();
         // The thread publishes the failure after sending it: the caller may end this process next,
-        // and the others must not take that for the cause.
+        // and the other ranks must not take the end of the process for the cause.
         let unseen = |_: &mut Control| !self.has_failed();
         let waited = shared.changed.wait_timeout_while(control, REPORT_MAX, unseen);
         let (control, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -505,8 +506,8 @@ impl ControlPlane {
     /// same order; a blob has at most 1 MiB less 64 bytes.
     ///
     /// # Errors
-    /// A rank failed or left, or not all called within `timeout`. Where a rank's time runs out,
-    /// the first rank that took no part is declared failed everywhere.
+    /// A rank failed or left, or not all ranks called within `timeout`. If a rank's time runs out,
+    /// the first rank that took no part is declared failed on all ranks.
     pub fn all_gather(
         &self,
         blob: Vec<u8>,
@@ -525,7 +526,7 @@ impl ControlPlane {
         }
     }
 
-    /// Returns when all ranks have called `barrier`.
+    /// Waits until all ranks have called `barrier`.
     ///
     /// # Errors
     /// The errors of [`ControlPlane::all_gather`].
@@ -568,7 +569,7 @@ impl Drop for ControlPlane {
 
 fn recorder(join: &Join, roster: &Roster) -> Result<Recorder, BootstrapError> {
     let Join { rank, ranks, timing, .. } = *join;
-    // The session itself need not be seen from outside.
+    // The name is derived from the session, which need not be seen from outside.
     let name = Secret::from_bytes(roster.session).derive(b"name of a recording");
     let subject = Subject {
         rank,

@@ -1,4 +1,4 @@
-//! Communicators that come from another one: the rendezvous of their ranks, and their secret.
+//! Communicators made from another communicator: the rendezvous of their ranks, and their secret.
 
 use super::super::resolve::is_loopback_name;
 use super::super::{Endpoint, GiveUp, Join, Secret, UniqueId, Verdict, contact, listen};
@@ -104,7 +104,7 @@ impl ControlPlane {
     }
 
     /// Returns the parameters with which this rank, as number `position` of `members`, joins a new
-    /// communicator of them. The members meet at `port` of the first, which has the listener.
+    /// communicator of `members`. They meet at `port` of the first member, which has the listener.
     pub(crate) fn derived_join(
         &self,
         members: &[Rank],
@@ -130,11 +130,11 @@ impl ControlPlane {
     }
 
     /// Returns the parameters with which this rank joins a new communicator of the survivors. The
-    /// survivors keep their order as ranks; the lowest becomes rank 0, which listens already.
+    /// survivors keep their order as ranks; the lowest survivor becomes rank 0 and listens already.
     /// Limits and timing are defaults.
     ///
     /// # Errors
-    /// This rank does not survive, or the lowest survivor could not listen.
+    /// This rank is not among the survivors, or the lowest survivor could not listen.
     pub fn regroup(&self, verdict: &Verdict) -> Result<Join, VerdictError> {
         let no = |reason| VerdictError::NoRendezvous { rank: self.rank, reason };
         let survivors = &verdict.survivors;
@@ -146,7 +146,7 @@ impl ControlPlane {
         }
         let mut listener = None;
         if position == 0 && survivors.len() > 1 {
-            // Another attempt may need the socket.
+            // The socket is cloned, because another attempt may need it.
             let rendezvous_listeners = self.shared.rendezvous_listeners();
             let known =
                 rendezvous_listeners.get(&port).and_then(|listener| listener.try_clone().ok());
@@ -161,7 +161,7 @@ impl ControlPlane {
         self.shared.rendezvous_listeners().remove(&verdict.rendezvous_port);
     }
 
-    /// Returns why these ranks cannot go on together any more, if they cannot.
+    /// Returns the reason why these ranks can no longer go on together; none if they can.
     pub(crate) fn obstacle(&self, members: &[Rank]) -> Option<String> {
         if self.is_forked() { None } else { self.shared.lock().obstacle(members) }
     }
@@ -221,7 +221,7 @@ impl ControlPlane {
         }
     }
 
-    /// Returns bytes that differ between communicators, and tell nothing of their secrets.
+    /// Returns bytes that differ between communicators, and reveal nothing about their secrets.
     pub(crate) fn origin(&self) -> [u8; 32] {
         self.secret.derive(b"origin of invitations")
     }

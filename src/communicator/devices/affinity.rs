@@ -65,7 +65,7 @@ impl DeviceReports {
         !self.ranks.is_empty() && self.layers().all(|is_infiniband| is_infiniband)
     }
 
-    /// Returns why the ranks cannot all use their devices together, if they cannot.
+    /// Returns the reason why the ranks cannot all use their devices together; none if they can.
     pub(super) fn lacks(&self) -> Option<String> {
         let lacking = self.ranks.iter().enumerate().find_map(|(rank, own)| match own {
             DeviceReport::Lacks(why) => Some((rank, why)),
@@ -110,8 +110,8 @@ fn locality(near: &str) -> Result<Locality, Error> {
     }
     let path = pci_function(near)?;
     let node = fs::read_to_string(path.join("numa_node")).ok();
-    // -1 if the node is unknown. Then the process's own node is used: launchers place ranks near
-    // their accelerators.
+    // The file says -1 if the node is unknown. Then the process's own node is used: launchers place
+    // ranks near their accelerators.
     let node = node.and_then(|text| text.trim().parse().ok());
     Ok(Locality { numa_node: node.or_else(numa_node), pci_path: path.to_str().map(str::to_owned) })
 }

@@ -21,13 +21,13 @@ use affinity::DeviceReports;
 /// Longest time that the link of one of several devices may be down before others take over.
 const LINK_WITHIN: Duration = Duration::from_millis(500);
 
-/// A transport between hosts that needs adapters, and the adapters of this host that its ranks may
+/// A transport between hosts that needs adapters, and the adapters that the ranks on this host may
 /// take.
 #[derive(Debug)]
 pub(super) struct Candidate {
     pub(super) kind: &'static TransportKind,
     pub(super) devices: Vec<DeviceInfo>,
-    /// The reason why the host has no such devices.
+    /// The reason to report if `devices` is empty.
     pub(super) lacks: String,
     /// The reports of all ranks, once they are exchanged.
     pub(super) survey: DeviceReports,
@@ -43,7 +43,7 @@ pub(super) struct Devices {
     pub(super) shared: Option<Arc<dyn Device>>,
     /// Device between hosts, and its transport; none if all ranks share memory.
     pub(super) network: Option<(&'static TransportKind, Arc<dyn Device>)>,
-    /// Ranks on the host of this one, whether or not they share memory.
+    /// Ranks on this rank's host, itself included, whether or not they share memory.
     pub(super) near: Vec<Rank>,
     /// The RDMA devices that this rank takes, each described for people.
     pub(super) rdma: Vec<String>,
@@ -53,8 +53,8 @@ pub(super) struct Devices {
 }
 
 impl Devices {
-    /// Opens the devices of a rank of the roster. `candidate` is that of the transport between
-    /// hosts, if that transport needs adapters.
+    /// Opens the devices of a rank of the roster. `candidate` belongs to the transport between
+    /// hosts; none if that transport needs no adapters.
     pub(super) fn open(
         config: &Config,
         roster: &Roster,
@@ -74,8 +74,8 @@ impl Devices {
             None => Hosts::of(&Vec::from_iter(0..ranks)),
             Some(_) => Hosts::of(&Vec::from_iter((0..ranks).map(own))),
         };
-        // All ranks decide alike, even one that is alone on its host, because all take part in each
-        // other's exchanges.
+        // All ranks decide alike, even a rank that is alone on its host, because all ranks take
+        // part in every exchange.
         let sharing = hosts.count() < ranks;
         let near: Vec<Rank> = (0..ranks).filter(|peer| own(*peer) == own(rank)).collect();
         let shared = match choice.host.filter(|_| sharing) {
@@ -99,9 +99,9 @@ impl Devices {
     }
 }
 
-/// Finds the adapters of this host, for each transport that the configuration names or leaves open,
-/// the preferred one first. `auto` leaves out devices in software unless they are named: they are
-/// no faster than a transport that needs no adapter.
+/// Finds the adapters of this host for each transport that the configuration allows, in order of
+/// preference. `auto` leaves out devices in software unless they are named: they are no faster than
+/// a transport that needs no adapter.
 pub(super) fn candidates(config: &Config, hosts: usize) -> Result<Vec<Candidate>, Error> {
     let is_auto = config.transport == transports::AUTO;
     let kinds = match is_auto {
@@ -189,14 +189,14 @@ pub(super) fn settle(config: &Config, candidates: &[Candidate]) -> Option<(&'sta
     Some((auto.name(), format!("{network} between hosts; {}", reasons.join("; "))))
 }
 
-/// Returns the longest time for which a rank may stay silent towards the others. The control plane
-/// tells of dead ranks, and a call that makes no progress ends much sooner, with a verdict on the
-/// rank that is behind.
+/// Returns the longest time for which a rank may stay silent towards the others. The time is long,
+/// because other parts act much sooner: the control plane reports dead ranks, and a call without
+/// progress ends with a verdict on the rank that is behind.
 pub(super) fn silent_within(config: &Config) -> Duration {
     config.timeout.saturating_mul(100)
 }
 
-/// Makes a transport; the link of a port may be down for `link_within`.
+/// Makes a transport; the link of a port may be down for at most `link_within`.
 fn make(
     kind: &TransportKind,
     config: &Config,
@@ -223,7 +223,7 @@ fn rails_max(config: &Config) -> Result<usize, Error> {
 struct Sharing {
     /// Devices of this rank's host that the rank takes.
     taken: Vec<usize>,
-    /// True if every rank of the communicator takes at most one.
+    /// True if every rank of the communicator takes at most one device.
     single: bool,
     /// The least budget that any rank has, as a multiple of one device's budget.
     budget_share: f64,
@@ -253,8 +253,8 @@ impl Sharing {
     }
 }
 
-/// Opens the adapters that a rank takes. Where every rank of the communicator takes a single one,
-/// failover is impossible, so messages are not tracked for it.
+/// Opens the adapters that a rank takes. If every rank of the communicator takes a single adapter,
+/// failover is impossible, so messages are not tracked for failover.
 fn rails(
     config: &Config,
     Sharing { taken, single, .. }: &Sharing,
@@ -515,7 +515,7 @@ mod tests {
         let devices = Vec::from_iter((0..4).flat_map(|switch| [at(switch, 0), at(switch, 1)]));
         let two = Vec::from_iter((0..4).flat_map(|switch| [at(switch, 2), at(switch, 3)]));
         assert_eq!(taken(&devices, &two, 4), own);
-        // Four for each accelerator, as on an AWS p5.
+        // Four devices for each accelerator, as on an AWS p5.
         let devices = (0..8).flat_map(|switch| (0..4).map(move |port| at(switch, port)));
         let devices = Vec::from_iter(devices);
         let four = Vec::from_iter((0..8).map(|switch| at(switch, 4)));
@@ -531,7 +531,7 @@ mod tests {
         assert_eq!(taken(&[at(0, 0), at(1, 0)], &[at(5, 1)], 4), [[0, 1]]);
         assert_eq!(taken(&[at(0, 0), at(6, 0)], &[at(5, 1)], 4), [[1]]);
         assert_eq!(taken(&[at(0, 0), at(1, 0)], &[at(5, 1), at(6, 1)], 4), [[0], [1]]);
-        // Only the node of the devices is known, or nothing.
+        // Only the NUMA node of the devices is known, or not even their node.
         assert_eq!(taken(&on(&[Some(0), Some(1)]), &[at(5, 1)], 4), [[1]]);
         assert_eq!(taken(&on(&[None; 2]), &[at(5, 1), at(0, 1)], 4), [[0], [1]]);
     }

@@ -72,7 +72,7 @@ pub(super) struct Plan {
     pins: u32,
 }
 
-/// The last call, planned and checked. The same call again needs neither.
+/// The last call, planned and checked. If the same call follows, only its buffers are checked.
 #[derive(Debug)]
 struct PlannedCall {
     collective: Collective,
@@ -173,7 +173,7 @@ impl Drop for Engine {
 /// the application's tracing subscriber.
 pub(super) struct UnbindGuard<'e> {
     pub(super) engine: &'e mut Engine,
-    /// True if the thread was unwinding before the call, which is allowed.
+    /// True if the thread was unwinding before the call: such calls are allowed.
     unwinding: bool,
 }
 
@@ -188,7 +188,7 @@ impl Drop for UnbindGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if std::thread::panicking() && !self.unwinding {
-            // Without a report, the others wait, or only see this rank's connections end.
+            // Without a report, the other ranks wait, or only see this rank's connections end.
             let Engine { control, rank, .. } = &*self.engine;
             control.report(*rank, "this rank panicked in the middle of a call");
         }
@@ -327,7 +327,7 @@ impl Engine {
         }
     }
 
-    /// Checks and plans a call that differs from the one before.
+    /// Checks and plans a call that differs from the previous call.
     fn prepare(&mut self, call: &Call<'_>, in_place: bool) -> Result<&PlannedCall, Error> {
         self.recent = None;
         let (input_bytes, output_bytes) = call.check(self.rank, self.ranks)?;
@@ -454,7 +454,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes all progress that is possible at once. Returns whether the call has ended.
+    /// Makes all progress that is possible without waiting. Returns whether the call has ended.
     pub(super) fn poll(&mut self, running: &Running) -> Result<bool, Error> {
         loop {
             match self.advance(running.plan)? {
@@ -589,7 +589,7 @@ impl Engine {
         let Engine { plans, ports, wait_policy, .. } = self;
         match (ports.links().messages(), &wait_policy.doorbell) {
             (Some(messages), None) => messages.sleep(SLEEP_MAX),
-            // No single event reports both peers on this host and others.
+            // No single event reports both the peers on this host and the peers on other hosts.
             (Some(messages), Some(_)) => messages.sleep(SLEEP_MIXED),
             (None, None) => std::thread::yield_now(),
             (None, Some(doorbell)) => {
@@ -627,7 +627,7 @@ impl Engine {
 
     fn message_plan(&mut self, messages: &Messages) -> Result<usize, Error> {
         let (sends, recvs) = (&messages.sends.peers, &messages.recvs.peers);
-        // Short lists, for which `==` would call `memcmp`.
+        // The lists are short, and `==` would call `memcmp`.
         let is_same =
             |a: &[Rank], b: &[Rank]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b);
         let is_known = |plan: &Plan| match &plan.key {
@@ -742,7 +742,7 @@ pub(super) fn check_message(program: &Program, slot_bytes: usize) -> Result<(), 
     Err(CallError::SlotTooSmall { parts: program.message_parts, slot_bytes }.into())
 }
 
-/// Returns the most payload of a message, in bytes.
+/// Returns the largest payload of a message, in bytes.
 pub(super) fn message_bytes(
     slot_fraction: SlotFraction,
     slot_bytes: usize,
@@ -774,7 +774,7 @@ fn messages_of(key: &PlanKey, numbers: &CallParams) -> Sent {
 /// `Done` only once all its messages have left this process.
 #[inline(never)]
 fn carry(messages: &mut MessageLinks, progress: Progress) -> Result<Progress, Error> {
-    // The usual case after a receive, without a clock reading.
+    // The usual case after a receive: the clock need not be read.
     if progress == Progress::Done && messages.is_over() {
         return Ok(progress);
     }

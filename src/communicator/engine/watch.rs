@@ -15,11 +15,11 @@ use crate::recorder::{CallRecord, Writer};
 
 /// Time without progress after which a call checks the other ranks.
 const PATIENCE: Duration = Duration::from_millis(10);
-/// Time after the end of a connection before its rank counts as gone. A leaving rank sends a
+/// Time after the end of a connection before the peer counts as gone. A leaving rank sends a
 /// farewell and hangs up; the farewell may be read a little after the hang-up is seen.
 const FAREWELL_GRACE: Duration = Duration::from_millis(100);
-/// Time without progress after which a rank that has left in good order counts as gone, though what
-/// it has sent may still be on its way: its connection may have broken, and nobody makes it anew.
+/// Time without progress after which a rank that has left in good order counts as gone. Messages
+/// from it may still be on their way, but a connection that broke is not made anew.
 const LEFT_GRACE: Duration = Duration::from_secs(10);
 /// Largest number of links that a message about a deadline names.
 const NAMED_MAX: usize = 4;
@@ -34,8 +34,8 @@ const NO_VERDICT: &str = "Is that rank alive, and does it make the same calls?";
 #[derive(Debug, Default)]
 pub(super) struct StallDetector {
     /// Links that the call waits for, each with true if the call waits to receive and false if it
-    /// waits to send. A link that has the message or the room is left out, unless its peer has yet
-    /// to acknowledge payload.
+    /// waits to send. A link that already has the message, or room for it, is left out, unless its
+    /// peer has yet to acknowledge payload.
     awaited: Vec<(Link, bool)>,
     /// Awaited ranks, as the recording shows them.
     shown: Vec<Awaited>,
@@ -53,7 +53,7 @@ pub(crate) struct Lost {
 }
 
 impl Engine {
-    /// Checks why nothing has moved for so long. Returns an error if the reason is known.
+    /// Checks why nothing has moved for `stalled`. Returns an error if the reason is known.
     #[cold]
     pub(super) fn check_stall(
         &mut self,
@@ -115,7 +115,7 @@ impl Engine {
     #[inline]
     fn check_next_message(&mut self, own: CallRecord, link: Link) -> Result<(), Error> {
         let links = self.ports.links();
-        // `readable` would connect the peer.
+        // `readable` would request a connection with a peer that has none.
         if !links.is_connected(link) || !links.readable(link) {
             return Ok(());
         }
@@ -253,7 +253,7 @@ impl Engine {
             Some(record) if number == record.tag(true) >> 32 => {
                 format!("{record} (a message of {bytes} bytes)")
             }
-            _ => format!("something that sends {bytes} bytes"),
+            _ => format!("an unknown call that sends {bytes} bytes"),
         }
     }
 

@@ -125,11 +125,13 @@ pub enum CallError {
         collective: Collective,
         /// Rank whose block begins first.
         first: Rank,
-        /// Rank whose block begins in the other one.
+        /// Rank whose block begins inside the block of `first`.
         second: Rank,
     },
     /// Buffers of another element type than the call's.
-    #[error("{collective}: the call is of {call}, the buffers of {buffers}")]
+    #[error(
+        "{collective}: the call is for {call} elements, and the buffers have {buffers} elements"
+    )]
     DataType {
         /// The collective.
         collective: Collective,
@@ -164,7 +166,7 @@ pub enum CallError {
         /// Bytes that the rank expects of itself.
         expected: usize,
     },
-    /// Symmetric memory of a rank that this rank does not map.
+    /// Another rank's symmetric memory, which this rank does not map.
     #[error(
         "the memory of rank {rank} is not mapped: it is on another host, or FERROCCL_TRANSPORT \
          keeps the ranks of this host from sharing memory; send it instead"
@@ -191,7 +193,7 @@ pub enum CallError {
     /// A queue-pair policy that needs more queue pairs than the ranks made when they joined.
     #[error(
         "this policy: it needs {pairs} queue pairs of traffic class {} on each link, and fewer \
-         were made when the ranks joined; join with a FERROCCL_IB_POLICY that has as many",
+         were made when the ranks joined; join with a FERROCCL_IB_POLICY that has enough",
         class(*.traffic_class)
     )]
     QueuePairs {

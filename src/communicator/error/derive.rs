@@ -1,14 +1,14 @@
-//! Errors in making communicators from another one.
+//! Errors in making communicators from another communicator.
 
 use ccl_core::types::Rank;
 
-/// Error in making a communicator from another one.
+/// Error in making a communicator from another communicator.
 ///
 /// Every variant but [`DeriveError::Exhausted`] is [harmless](super::Error::is_harmless): the rank
 /// refuses the call before it sends anything, or the ranks of the new communicator learn of the
 /// problem in an exchange and do not begin to connect. The existing communicator is unchanged.
-/// A rank of the new communicator that cannot connect is another error; for `shrink` and `grow` it
-/// is within [`Error::Unmade`](super::Error::Unmade).
+/// If a rank of the new communicator cannot connect, the call returns another error; `shrink` and
+/// `grow` return it within [`Error::Unmade`](super::Error::Unmade).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeriveError {
@@ -33,7 +33,7 @@ pub enum DeriveError {
     #[error("split: a rank got no communicator; this is a defect of ferroccl, please report it")]
     NoPart,
     /// A second `shrink` of a communicator.
-    #[error("shrink: it was done already; go on with the communicator that came of it")]
+    #[error("shrink: this communicator was shrunk before; use the communicator that this returned")]
     AlreadyShrunk,
     /// A `shrink` of a communicator that has not failed.
     #[error(
@@ -42,7 +42,7 @@ pub enum DeriveError {
     )]
     NothingFailed,
     /// A `shrink` whose every attempt lost another rank; there is one attempt per rank. This rank's
-    /// communicator had failed before and stays so.
+    /// communicator had failed before and stays failed.
     #[error("shrink: every attempt lost another rank; start the job again")]
     Exhausted,
     /// An invitation of nobody.
@@ -62,6 +62,6 @@ pub enum DeriveError {
         theirs: u32,
     },
     /// An invitation that another communicator made, such as the one from which this one grew.
-    #[error("grow: this invitation is another communicator's; grow the one that invited")]
+    #[error("grow: another communicator made this invitation; call grow() on that communicator")]
     ForeignInvitation,
 }

@@ -52,7 +52,7 @@ pub enum SharedMemoryError {
         /// Bytes asked for on each rank.
         bytes: usize,
     },
-    /// A rank that made no memory, or did not map that of its peers.
+    /// A rank that made no memory, or did not map the memory of its peers.
     #[error(
         "rank {peer} could not make {bytes} bytes of shared memory or map those of its peers; its \
          own error says why"

@@ -25,7 +25,7 @@ pub use setup::{SetupError, TableError};
 
 /// An error of a communicator. After an error that is not [harmless](Error::is_harmless), the
 /// communicator is broken: later operations end with [`Error::Broken`] or, after a stall, with
-/// [`Error::Deadline`], with the same cause on all survivors.
+/// [`Error::Deadline`]. The cause is the same on all survivors.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

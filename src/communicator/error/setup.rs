@@ -62,7 +62,7 @@ pub enum SetupError {
     /// A PCI address of no device.
     #[error(
         "FERROCCL_NEAR_PCI={near}: this host has no such PCI device, or sysfs does not show it \
-         here ({error}); `lspci -D` lists those that there are"
+         here ({error}); `lspci -D` lists the devices"
     )]
     NoPciDevice {
         /// The configured address.

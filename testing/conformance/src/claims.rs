@@ -1,4 +1,4 @@
-//! Claims of a device in its capabilities.
+//! Checks of the claims that a device makes in its capabilities.
 
 use std::sync::atomic::Ordering;
 
@@ -36,8 +36,8 @@ fn depth(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Checks that control puts do not count towards the depth: the lane takes a few before data puts
-/// that fill the depth, and one after them.
+/// Checks that control puts do not count towards the depth: the lane takes three control puts, then
+/// data puts that fill the depth, then another control put.
 fn control_depth(fixture: &dyn Fixture) -> Outcome {
     let depth = fixture.device(0).caps().depth_max.min(10_000);
     let pair = &mut Pair::new(fixture, 64)?;

@@ -19,14 +19,11 @@ pub(crate) const POINTS: &[Point] = &[
     Point { name: "a dead peer is told of once, and work for it is void", check: death },
     Point { name: "a dropped connection is told of", check: dropped },
     Point { name: "a lost endpoint leaves the others alone", check: others },
-    Point { name: "memory is given back while nothing uses it", check: given_back },
-    Point {
-        name: "what is on its way to memory that is given back goes nowhere",
-        check: withdrawn,
-    },
+    Point { name: "memory is deregistered while nothing uses it", check: given_back },
+    Point { name: "a put under way to deregistered memory writes nothing", check: withdrawn },
 ];
 
-/// Fills the source with `byte` and posts 16 puts of it in one call, which may take fewer.
+/// Fills end 0's source with `byte` and posts 16 puts of it in one call. The lane may take fewer.
 fn flood(fixture: &dyn Fixture, pair: &mut Pair, byte: u8) -> Result<(), String> {
     let size = pair.ends[0].source.bytes();
     pair.ends[0].source.write(0, &vec![byte; size]).map_err(failed("writing"))?;
@@ -36,7 +33,7 @@ fn flood(fixture: &dyn Fixture, pair: &mut Pair, byte: u8) -> Result<(), String>
     Ok(())
 }
 
-/// Detaches a side while the other one goes on.
+/// Shuts down and detaches a side's endpoint, while both sides are polled.
 fn leave(fixture: &dyn Fixture, pair: &mut Pair, side: usize) -> Result<(), String> {
     let (endpoint, end) = (pair.ends[side].endpoint, fixture.now() + fixture.patience());
     while !pair.ends[side].lane.poll_shutdown(Some(endpoint)) {
@@ -93,7 +90,8 @@ fn farewell(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// A side leaves before it has read the other's puts, and more puts come after it has left.
+/// Checks that a side's puts arrive although the side leaves before it has read the other side's
+/// puts, and although more puts come after it has left.
 fn last_puts(fixture: &dyn Fixture) -> Outcome {
     const PUTS: u32 = 8;
     if !fixture.awaits_farewells() {
@@ -207,12 +205,12 @@ fn withdrawn(fixture: &dyn Fixture) -> Outcome {
     let device = fixture.device(0);
     let caps = device.caps();
     if caps.mapped {
-        // The sender itself writes to mapped memory; its mapping lives as long as the sender.
+        // The sender itself writes to mapped memory, and may do so as long as the sender lives.
         return NOT_CLAIMED;
     }
     let bytes = BYTES.min(caps.message_bytes_max);
     let text = pattern(1, bytes);
-    // Deregisters the memory that the put names or, if `elsewhere`, that it was redirected to.
+    // Deregisters the memory that the put names or, if `elsewhere`, the target of its redirection.
     for (elsewhere, polls) in (0..6).flat_map(|polls| [(false, polls), (true, polls)]) {
         if elsewhere && !caps.redirects {
             continue;
@@ -240,11 +238,14 @@ fn withdrawn(fixture: &dyn Fixture) -> Outcome {
         pair.settle(fixture)?;
         let clean = bytes_of(&memory)?.iter().all(|byte| *byte == UNTOUCHED);
         ensure!(clean, "after {polls} polls, elsewhere: {elsewhere}: written to afterwards");
-        // A put whose redirected memory is deregistered counts as received.
+        // A redirected put counts as received when the target of its redirection is deregistered.
         if caps.acknowledged && !elsewhere && !had_come {
             let (done, told) = (pair.ends[0].done(), pair.ends[1].arrived(endpoint));
             ensure!(done.is_empty(), "after {polls} polls: done, and the peer never had it");
-            ensure!(told.is_empty(), "after {polls} polls: the peer is told of what never came");
+            ensure!(
+                told.is_empty(),
+                "after {polls} polls: the peer is told of a put that never arrived"
+            );
         }
     }
     PASSED

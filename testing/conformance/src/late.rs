@@ -1,4 +1,4 @@
-//! Puts with two sources and two destinations, and memory that changes while puts are under way.
+//! Puts with two sources or two destinations, some of which change while the puts are under way.
 
 use ccl_core::transport::{LocalSlice, WorkRequest};
 
@@ -7,8 +7,8 @@ use crate::{Fixture, Outcome, PASSED, Point, Verdict, ensure, failed};
 
 pub(crate) const POINTS: &[Point] = &[
     Point { name: "a put takes its bytes from two places", check: two_places },
-    Point { name: "claim: what is sent may move while it is under way", check: relocated },
-    Point { name: "claim: what arrives goes where it is wanted, once", check: redirected },
+    Point { name: "claim: the source of a put may move while it is under way", check: relocated },
+    Point { name: "claim: a redirect applies to one put", check: redirected },
     Point { name: "claim: a redirect can be undone", check: taken_back },
     Point { name: "claim: a put that is too long goes where its sender says", check: too_long },
 ];
@@ -21,7 +21,7 @@ fn claimed(fixture: &dyn Fixture) -> bool {
     fixture.device(0).caps().redirects
 }
 
-/// Returns a put to the inbox's start: a head from the source's start, and a tail from `at`.
+/// Returns a put to the inbox's start: a head from the source's start, and `bytes` bytes from `at`.
 fn put(end: &End, at: usize, bytes: usize, id: u32) -> WorkRequest {
     let WorkRequest::Put { endpoint, local, remote, .. } = end.put(HEAD, None, 0);
     WorkRequest::Put {
@@ -40,7 +40,7 @@ fn source(end: &End, offset: usize, bytes: usize) -> LocalSlice {
     LocalSlice { key: end.source_key, offset, bytes }
 }
 
-/// Returns the receiver's inbox behind the head.
+/// Returns the slice of an end's inbox that follows the head.
 fn slot(end: &End, bytes: usize) -> LocalSlice {
     LocalSlice { key: end.inbox_key, offset: HEAD, bytes }
 }

@@ -40,7 +40,7 @@ pub trait Fixture {
     /// Returns the device of side 0 or 1. The sides can reach each other; they may be one device.
     fn device(&self, side: usize) -> Arc<dyn Device>;
 
-    /// Returns the time on the clock of all deadlines.
+    /// Returns the present time of the clock that all deadlines use.
     fn now(&self) -> Instant;
 
     /// Lets a little time pass, so that work in flight makes progress.
@@ -51,7 +51,7 @@ pub trait Fixture {
         Duration::from_secs(10)
     }
 
-    /// Puts middleware around a lane of that side.
+    /// Wraps a lane of that side in middleware; returns the lane itself by default.
     fn wrap(&self, side: usize, lane: Box<dyn Lane>) -> Box<dyn Lane> {
         let _ = side;
         lane
@@ -64,8 +64,8 @@ pub trait Fixture {
         false
     }
 
-    /// Returns whether a lane that ends a connection waits until the peer has everything. In
-    /// virtual time nothing would end such a wait.
+    /// Returns whether a lane that ends a connection waits until the peer has all data. In virtual
+    /// time, nothing would end such a wait.
     fn awaits_farewells(&self) -> bool {
         true
     }
@@ -78,7 +78,7 @@ pub trait Fixture {
     }
 }
 
-/// Clock for fixtures in real time.
+/// Clock for fixtures that run in real time.
 #[derive(Clone, Copy, Debug)]
 pub struct WallClock(std::time::Instant);
 

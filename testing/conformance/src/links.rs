@@ -15,9 +15,9 @@ pub(crate) const POINTS: &[Point] = &[
     Point { name: "message links carry everything once, in order", check: carry },
     Point { name: "a message that comes before its sender's offer is kept", check: early },
     Point { name: "message links connect when they are first asked for", check: on_demand },
-    Point { name: "message links say how long credits were waited for", check: waits },
+    Point { name: "message links count the time that they wait for credits", check: waits },
     Point { name: "claim: messages are placed where CTS say", check: transfers },
-    Point { name: "message links share the credits that none has for itself", check: pool },
+    Point { name: "message links share the credits of the pool", check: pool },
     Point { name: "message links name the rank that is lost", check: lost },
 ];
 
@@ -54,8 +54,8 @@ fn pair(fixture: &dyn Fixture, config: Config) -> Result<[MessageLinks; 2], Stri
     Ok(all)
 }
 
-/// Drops both sides at the same time, as ranks do, and passes. A side that left alone would wait
-/// for an answer of the other.
+/// Drops both sides at the same time, as ranks do, and returns `PASSED`. A side that left alone
+/// would wait for an answer of the other side.
 fn leave(all: [MessageLinks; 2]) -> Outcome {
     std::thread::scope(|scope| {
         for side in all {
@@ -75,7 +75,7 @@ fn carry(fixture: &dyn Fixture) -> Outcome {
     carry_over(fixture, pair(fixture, CONFIG)?)
 }
 
-/// Side 0 receives a message before it imports the offer of side 1.
+/// Checks that side 0 keeps a message that comes before side 0 imports the offer of side 1.
 fn early(fixture: &dyn Fixture) -> Outcome {
     let mut all = apart(fixture, CONFIG)?;
     let [accepted, connected] = join(fixture, b"early")?;
@@ -126,7 +126,7 @@ fn until(
     Ok(())
 }
 
-/// The sender's statistics say how long it waited for a slow receiver.
+/// Checks that the sender's statistics say how long it waited for the credits of a slow receiver.
 fn waits(fixture: &dyn Fixture) -> Outcome {
     let mut all = pair(fixture, CONFIG)?;
     let (sending, receiving) = (Link { peer: 1, channel: 2 }, Link { peer: 0, channel: 2 });
@@ -152,21 +152,27 @@ fn waits(fixture: &dyn Fixture) -> Outcome {
             all[1].release(receiving);
         }
         // The sender may be done before the receiver has polled all arrivals.
-        let has_all = all[1].peer_statistics().all(|(_, account)| account.received == 3);
+        let has_all = all[1].peer_statistics().all(|(_, statistics)| statistics.received == 3);
         has_all && all[0].writable(sending) && all[0].is_idle()
     })?;
     let most = fixture.now().since(told);
-    let accounts: Vec<_> = all[0].peer_statistics().collect();
-    let [(1, account)] = accounts.as_slice() else { return Err(format!("{accounts:?}")) };
-    let waited = account.credit_waits.percentile(99).unwrap_or_default();
-    ensure!(account.credit_waits.count() == 1, "{account:?}");
-    ensure!(waited >= asked && waited <= most * 5 / 4, "{account:?}: {asked:?} to {most:?}");
-    ensure!((account.in_flight_bytes, account.in_flight_bytes_max) == (0, bytes), "{account:?}");
-    ensure!((account.sent, account.stalls) == (3, 1), "{account:?}");
+    let all_statistics: Vec<_> = all[0].peer_statistics().collect();
+    let [(1, statistics)] = all_statistics.as_slice() else {
+        return Err(format!("{all_statistics:?}"));
+    };
+    let waited = statistics.credit_waits.percentile(99).unwrap_or_default();
+    ensure!(statistics.credit_waits.count() == 1, "{statistics:?}");
+    ensure!(waited >= asked && waited <= most * 5 / 4, "{statistics:?}: {asked:?} to {most:?}");
+    ensure!(
+        (statistics.in_flight_bytes, statistics.in_flight_bytes_max) == (0, bytes),
+        "{statistics:?}"
+    );
+    ensure!((statistics.sent, statistics.stalls) == (3, 1), "{statistics:?}");
     leave(all)
 }
 
-/// One side uses the link long before the other does; each side is late once.
+/// Checks that a link connects on first use and not earlier. One side uses the link long before the
+/// other; each side is late once.
 fn on_demand(fixture: &dyn Fixture) -> Outcome {
     if fixture.device(0).caps().mapped {
         return Ok(Verdict::Skipped("memory is mapped, which links by messages do without"));
@@ -233,8 +239,8 @@ fn carry_over(fixture: &dyn Fixture, mut all: [MessageLinks; 2]) -> Outcome {
     leave(all)
 }
 
-/// Messages go from the sender's memory directly to the receiver's. Every fifth prepost names no
-/// memory, and every seventh expects another message.
+/// Checks that messages go directly from the sender's memory to the receiver's. Every fifth prepost
+/// names no memory, and every seventh expects another message.
 fn transfers(fixture: &dyn Fixture) -> Outcome {
     const MESSAGES: u64 = 300;
     const ROOM: usize = 300_000;
@@ -246,9 +252,7 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
     let memory = [Region::private(ROOM), Region::private(ROOM)];
     let text = pattern(3, ROOM);
     memory[0].write(0, &text).map_err(failed("writing"))?;
-    for (links, memory) in all.iter_mut().zip(&memory) {
-        links.open(std::iter::once(memory.clone()));
-    }
+    all.iter_mut().zip(&memory).for_each(|(links, own)| links.open(std::iter::once(own.clone())));
     let (sending, receiving) = (Link { peer: 1, channel: 1 }, Link { peer: 0, channel: 1 });
     let [from, into] = memory.each_ref().map(|memory| memory.start().addr());
     let location =
@@ -260,7 +264,6 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
         let [sender, receiver] = &mut all;
         while preposted < MESSAGES && receiver.may_prepost(receiving) {
             let (at, bytes) = location(preposted);
-            // Some preposts expect another message.
             let tag = preposted + u64::from(preposted % 7 == 3);
             let placement = Placement { address: into + at, bytes, tag };
             receiver.prepost(receiving, (preposted % 5 > 0).then_some(placement));
@@ -279,7 +282,10 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
             ensure!(head == (bytes, taken), "message {taken} is {head:?}");
             let is_there = receiver.received(receiving).addr() == into + at;
             let is_wanted = taken % 5 > 0 && taken % 7 != 3;
-            ensure!(!is_there || is_wanted, "message {taken} was not wanted there");
+            ensure!(
+                !is_there || is_wanted,
+                "message {taken} is in memory that its CTS did not name"
+            );
             let mut seen = vec![0; bytes];
             memory[1].read(at, &mut seen).map_err(failed("reading"))?;
             ensure!(!is_there || seen == text[at..at + bytes], "message {taken} came as another");
@@ -306,8 +312,8 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
     leave(all)
 }
 
-/// A budget of seven messages for three links of three slots: each link has two reserved slots, and
-/// one slot is in the pool.
+/// Checks that links share the credits of a pool. The budget is seven messages: each of three links
+/// reserves two slots, and one slot is in the pool.
 fn pool(fixture: &dyn Fixture) -> Outcome {
     const MESSAGES: u64 = 100;
     let budget_bytes = 7 * (HEADER_BYTES + CONFIG.slot_bytes);

@@ -39,7 +39,7 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// Returns the completed requests in the order of completion.
+    /// Returns the ids of the completed requests, in the order of completion.
     pub(crate) fn done(&self) -> Vec<u64> {
         let id = |event: &Event| if let Event::Done { id } = event { Some(*id) } else { None };
         self.events.iter().filter_map(id).collect()
@@ -89,7 +89,7 @@ impl End {
     }
 }
 
-/// Both ends of a connection; end 0 was the listener.
+/// Both ends of a connection; end 0 accepted it.
 #[derive(Debug)]
 pub(crate) struct Pair {
     pub(crate) ends: [End; 2],
@@ -126,7 +126,7 @@ pub(crate) fn pattern(number: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(mix).collect()
 }
 
-/// Polls both sides until they are connected; returns the accepting side's end, then the other's.
+/// Polls both sides until they are connected; returns both ends, the accepting side's end first.
 pub(crate) fn meet(
     fixture: &dyn Fixture,
     listener: &mut dyn Listener,
@@ -151,8 +151,8 @@ pub(crate) fn meet(
     Err("the two sides did not connect in time".to_owned())
 }
 
-/// Makes another connection between the two sides and drops the listener; the listening side's end
-/// comes first.
+/// Makes a connection between the two sides and drops the listener. Returns both ends, the
+/// accepting side's end first.
 ///
 /// # Errors
 ///

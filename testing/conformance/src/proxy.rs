@@ -95,7 +95,7 @@ impl Proxy {
         self.state.made.load(Ordering::Relaxed)
     }
 
-    /// Returns the address of a listener with the proxy's address in place of its own.
+    /// Returns a listener's address, with the listener's location replaced by the proxy's.
     ///
     /// # Errors
     /// Returns an error if the address is not a TCP address.
@@ -104,7 +104,7 @@ impl Proxy {
     }
 }
 
-/// Returns a TCP listener's address with another location. RDMA listeners have such addresses too.
+/// Returns a TCP listener's address with another location. RDMA listeners' addresses also work.
 ///
 /// # Errors
 /// Returns an error if the address is not a TCP address.
@@ -113,7 +113,7 @@ pub fn instead_of(address: &Address, other: SocketAddr) -> Result<Address, Trans
     Ok(Location { token, addresses: vec![other] }.encode())
 }
 
-/// Returns the first location in a TCP listener's address. RDMA listeners have such addresses too.
+/// Returns the first location in a TCP listener's address. RDMA listeners' addresses also work.
 ///
 /// # Errors
 /// Returns an error if the address is not a TCP address.
@@ -128,7 +128,7 @@ impl Proxy {
         self.state.spoil_after.store(bytes, Ordering::Relaxed);
     }
 
-    /// Returns whether no change of a bit is due: it was made, or none was requested.
+    /// Returns whether the bit was changed; also true if no change was requested.
     #[must_use]
     pub fn has_spoilt(&self) -> bool {
         self.state.spoil_after.load(Ordering::Relaxed) == 0
@@ -175,7 +175,7 @@ impl State {
             .into()
     }
 
-    fn listen_in(&self, bytes: &mut [u8], passed: u64) {
+    fn record_and_tamper(&self, bytes: &mut [u8], passed: u64) {
         let after = self.spoil_after.load(Ordering::Relaxed);
         let due = after > 0 && passed > after;
         if due && self.spoil_after.swap(0, Ordering::Relaxed) > 0 {
@@ -198,7 +198,7 @@ impl State {
                 Err(_) => break,
             };
             passed += count as u64;
-            self.listen_in(&mut buffer[..count], passed);
+            self.record_and_tamper(&mut buffer[..count], passed);
             let most = self.cut_after.load(Ordering::Relaxed);
             let cut = most > 0 && passed > most;
             // Half of the bytes still get through.

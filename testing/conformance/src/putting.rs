@@ -1,4 +1,4 @@
-//! Puts: the bytes that they write, when the peer sees them, and which puts are refused.
+//! Puts: the bytes that they write, the time when the peer sees the bytes, and refused puts.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ pub(crate) const POINTS: &[Point] = &[
     Point { name: "long puts and empty ones are all done", check: mixed },
     Point { name: "both directions at once", check: duplex },
     Point { name: "a put that arrives amid a long put the other way is done", check: amid },
-    Point { name: "what lies out of range is refused before anything moves", check: out_of_range },
-    Point { name: "what is not there is refused", check: not_there },
+    Point { name: "a put out of range is refused before any byte moves", check: out_of_range },
+    Point { name: "a put that names unknown memory is refused", check: not_there },
     Point { name: "good work before bad is not undone, bad is not done", check: good_and_bad },
     Point { name: "back-pressure passes, and nothing is lost or doubled", check: back_pressure },
     Point { name: "many endpoints on one lane are kept apart", check: many_endpoints },
     Point { name: "a peek sees what has arrived, and takes none of it", check: peeks },
-    Point { name: "what comes ends a sleep", check: sleeping },
+    Point { name: "a put that arrives ends a sleep", check: sleeping },
 ];
 
 /// Largest number of bytes of a tested put.
@@ -106,7 +106,7 @@ fn sizes(fixture: &dyn Fixture) -> Outcome {
             ensure!(from.done() == [5], "done: {:?}", from.done());
             let arrived = to.arrived(to.endpoint);
             ensure!(arrived == [(9, bytes)], "{bytes} bytes arrived as {arrived:?}");
-            // Only the neighbourhood is checked now, for speed; the rest is checked at the end.
+            // Only bytes near the put are checked now, for speed; all are checked at the end.
             let near = remote_offset.saturating_sub(128)..(remote_offset + bytes + 128).min(room);
             let mut seen = vec![0; near.len()];
             to.inbox.read(near.start, &mut seen).map_err(failed("reading"))?;
@@ -150,7 +150,8 @@ fn immediates(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Puts fill the same slots round after round; each slot is read as soon as its put is announced.
+/// Checks that a put's bytes are there before its immediate. Puts fill the same slots round after
+/// round; each slot is read as soon as its immediate arrives.
 fn bytes_first(fixture: &dyn Fixture) -> Outcome {
     const SLOTS: usize = 4;
     let bytes = fixture.device(0).caps().message_bytes_max.min(3000);
@@ -197,7 +198,7 @@ fn done_means_done(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// Puts complete in any mixture of long and empty puts, also when posted together.
+/// Checks that all puts are done, in any mixture of long and empty puts, also if posted together.
 fn mixed(fixture: &dyn Fixture) -> Outcome {
     let long = fixture.device(0).caps().message_bytes_max.min(8192);
     let pair = &mut Pair::new(fixture, long)?;
@@ -212,7 +213,7 @@ fn mixed(fixture: &dyn Fixture) -> Outcome {
             expected.extend(ids);
             pair.post(fixture, 0, &work)?;
         }
-        // No polling after each post: a request without a completion of its own must be done, too.
+        // No wait after each post: requests without completions of their own must be done, too.
         let all = |pair: &Pair| pair.ends[0].done().len() == expected.len();
         pair.until(fixture, "all are done", all)?;
     }
@@ -245,8 +246,8 @@ fn duplex(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
-/// The receiver of a short put is sending a long one, which its peer does not take in yet. After
-/// both puts nothing else is sent that could tell the short put's sender of its arrival.
+/// Checks that a short put is done although its receiver is sending a long put, which the short
+/// put's sender does not take in yet. After both puts, no further put carries an acknowledgement.
 fn amid(fixture: &dyn Fixture) -> Outcome {
     let long = fixture.device(0).caps().message_bytes_max.min(LARGE);
     let pair = &mut Pair::new(fixture, long)?;

@@ -27,7 +27,7 @@ pub struct Capture {
     file: PathBuf,
 }
 
-/// RoCE packet; its numbers are those of the InfiniBand specification's base transport header.
+/// RoCE packet. Its opcode, pair and number are fields of InfiniBand's base transport header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// Time of capture.
@@ -72,23 +72,23 @@ impl Packet {
         Some(Packet { time, from, dscp, source_port, opcode, pair, number, payload })
     }
 
-    /// Returns whether the packet carries nothing for the peer's program: an acknowledgement, or an
-    /// empty write without immediate, with which a link flushes the writes before it.
+    /// Returns whether the packet carries nothing for the peer's program. Such a packet is an
+    /// acknowledgement, or an empty write without immediate that flushes the writes before it.
     pub fn is_mute(&self) -> bool {
         self.opcode == ACKNOWLEDGEMENT || (self.opcode == 0x0a && self.payload == 0)
     }
 }
 
 impl Capture {
-    /// Starts a capture on the interface of an RDMA device, given with its port: `rxa:1`.
+    /// Starts a capture on the interface of an RDMA device; `device` includes the port: `rxa:1`.
     pub fn start(device: &str) -> Capture {
         let (device, port) = device.split_once(':').unwrap();
         let name = format!("/sys/class/infiniband/{device}/ports/{port}/gid_attrs/ndevs/0");
         let interface = fs::read_to_string(name).unwrap();
         let file = std::env::temp_dir().join(format!("ferroccl-{}.pcap", std::process::id()));
         let mut tcpdump = Command::new("tcpdump")
-            // Immediate mode, since packets that the kernel buffers for a second would be lost at
-            // the end.
+            // Immediate mode: otherwise the kernel buffers packets for a second, and the last
+            // packets are lost.
             .args(["-i", interface.trim(), "--immediate-mode", "-U", "-B", "16384"])
             .args(["-s", "96", "-Z", "root", "-w"])
             .arg(&file)

@@ -11,7 +11,7 @@ pub fn program() -> PathBuf {
     program
 }
 
-/// Returns the repository's root, to which paths on the pages are relative.
+/// Returns the repository's root, to which paths on documentation pages are relative.
 pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }

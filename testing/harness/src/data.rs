@@ -47,7 +47,7 @@ struct Seat<'a> {
     ranks: usize,
 }
 
-/// Returns blocks of these lengths, in memory in reverse order and with a gap before each.
+/// Returns blocks of these lengths that lie in memory in reverse order, with a gap before each.
 fn scattered(counts: Vec<usize>) -> Places {
     let mut end = 0;
     let mut places: Places = counts
@@ -250,12 +250,12 @@ pub fn check(communicator: &mut Communicator, case: &Case) {
         algorithm: case.algorithm,
         ..Call::sized(case.collective, case.data_type, sizes)
     };
-    let (got, wanted) = match case.in_place {
+    let (got, expected) = match case.in_place {
         true => run_in_place(communicator, &call, &seat, (sends, recvs)),
         false => run_apart(communicator, &call, &seat, (&sends, &recvs)),
     };
-    if got != wanted {
-        let at = got.iter().zip(&wanted).position(|(got, wanted)| got != wanted).unwrap();
+    if got != expected {
+        let at = got.iter().zip(&expected).position(|(got, expected)| got != expected).unwrap();
         let element = at / case.data_type.bytes();
         panic!("rank {rank} of {ranks}: element {element} is wrong after {case:?}");
     }
@@ -270,17 +270,17 @@ fn run_apart(
     let width = seat.case.data_type.bytes();
     let mut input = vec![UNTOUCHED; if seat.has_input() { span(sends) * width } else { 0 }];
     let mut output = vec![UNTOUCHED; if seat.has_output() { span(recvs) * width } else { 0 }];
-    let mut wanted = output.clone();
+    let mut expected = output.clone();
     for (block, (start, count)) in sends.iter().enumerate().filter(|_| seat.has_input()) {
         put(&mut input, width, *start, &content(seat.case, seat.rank, block, *count));
     }
     for (block, (start, count)) in recvs.iter().enumerate().filter(|_| seat.has_output()) {
-        put(&mut wanted, width, *start, &seat.expected(block, *count));
+        put(&mut expected, width, *start, &seat.expected(block, *count));
     }
     let given = input.clone();
     communicator.call(call, &input, &mut output).unwrap_or_else(|e| panic!("{:?}: {e}", seat.case));
     assert_eq!(input, given, "the input is left alone: {:?}", seat.case);
-    (output, wanted)
+    (output, expected)
 }
 
 /// Runs a case in place; returns the actual and the expected bytes of the buffer. Bytes outside the
@@ -312,9 +312,9 @@ fn run_in_place(
     if !seat.has_output() {
         return (buffer, before);
     }
-    let mut wanted = buffer.clone();
+    let mut expected = buffer.clone();
     for (block, (start, count)) in recvs.iter().enumerate() {
-        put(&mut wanted, width, *start, &seat.expected(block, *count));
+        put(&mut expected, width, *start, &seat.expected(block, *count));
     }
-    (buffer, wanted)
+    (buffer, expected)
 }

@@ -26,7 +26,7 @@ pub fn skip(reason: &str) {
     std::io::stderr().write_all(format!("\nSKIPPED: {reason}\n").as_bytes()).unwrap();
 }
 
-/// Returns whether the deep tier runs.
+/// Returns whether the deep tier of tests runs.
 pub fn full() -> bool {
     std::env::var_os("FERROCCL_TEST_FULL").is_some()
 }

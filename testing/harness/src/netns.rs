@@ -151,7 +151,7 @@ impl Host {
         Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, u16::from(self.index) + 1).into()
     }
 
-    /// Returns the identity of the namespace, as the link /proc/PID/ns/net reads.
+    /// Returns the identity of the namespace: the target of the link /proc/PID/ns/net.
     pub fn namespace(&self) -> String {
         fs::read_link(self.namespace.path()).unwrap().to_string_lossy().into_owned()
     }
@@ -204,9 +204,9 @@ impl Host {
         Traffic { received_bytes: numbers[0], sent_bytes: numbers[8] }
     }
 
-    /// Degrades this host's outgoing traffic, as in `delay 50ms 10ms loss 1% reorder 25%`; an empty
-    /// text ends the degradation. Returns an error if this kernel has no `netem`; the guest's
-    /// kernel has it.
+    /// Degrades this host's outgoing traffic by options of `netem`, such as `delay 50ms loss 1%`.
+    /// An empty text ends the degradation. Returns an error if this kernel has no `netem`; the
+    /// guest's kernel has it.
     pub fn netem(&self, how: &str) -> Result<(), String> {
         // Without this, netem would lose up to 64 KiB at once, as one packet.
         self.ip(&format!("link set {INTERFACE} gso_max_segs 1"));
@@ -295,7 +295,7 @@ pub struct Network {
 
 impl Network {
     /// Returns two hosts with one link between them. Returns `None` and prints the reason where
-    /// networks cannot be made: the test returns then.
+    /// networks cannot be made; the test then has to return.
     pub fn back_to_back() -> Option<Network> {
         if !possible() {
             return None;
@@ -308,7 +308,7 @@ impl Network {
 
     /// Gives two back-to-back hosts a second link, with addresses in 10.78.0.0/24 (`fast0`), and
     /// gives each an interface that leads nowhere, in 10.79.0.0/24 (`dead0`).
-    pub fn lay_more(&self) {
+    pub fn add_interfaces(&self) {
         let [one, other] = &self.hosts[..] else { panic!("there are not two hosts") };
         let there = other.namespace.keeper.id();
         one.ip(&format!("link add fast0 type veth peer name fast0 netns {there}"));

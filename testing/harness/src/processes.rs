@@ -31,7 +31,7 @@ pub fn rank(cases: &[&[Case]]) {
     }
 }
 
-/// Writes a line to standard error in one piece, so that lines of several ranks do not mix.
+/// Writes a line to standard error in one call, so that lines of several ranks do not mix.
 pub fn say(line: &str) {
     std::io::stderr().write_all(format!("\n{line}\n").as_bytes()).unwrap();
 }
@@ -43,7 +43,7 @@ pub fn command(case: &str) -> Command {
     command
 }
 
-/// Returns the arguments with which this test binary runs the case named by its environment.
+/// Returns the arguments with which this test binary runs the case that the environment names.
 pub fn arguments() -> [&'static str; 3] {
     ["--exact", "rank", "--nocapture"]
 }
@@ -90,7 +90,7 @@ struct Process {
 pub struct Processes(Vec<Process>);
 
 impl Processes {
-    /// Starts `n` ranks without a launcher: the environment of each names its rank.
+    /// Starts `n` ranks without a launcher. The environment of each process names its rank.
     pub fn ranks(n: u32, case: &str, change: impl Fn(u32, &mut Command)) -> Processes {
         Processes::ranks_at(&free_address(), n, case, |rank, mut command| {
             change(rank, &mut command);
@@ -154,7 +154,7 @@ impl Processes {
         kill_process(Pid::from_child(&self.0[index].child), signal).unwrap();
     }
 
-    /// Waits for all processes; if one has not ended in time, the test fails with all outputs.
+    /// Waits for all processes; panics with all outputs if a process has not ended in time.
     pub fn end(mut self, within: Duration) -> Vec<Ended> {
         let deadline = Instant::now() + within;
         let mut statuses = Vec::new();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// deep tier they may take five times as long.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Returns a configuration with which a defect ends as an error long before [`PATIENCE`].
+/// Returns a configuration whose timeout turns a hang into an error long before [`PATIENCE`].
 pub fn config() -> Config {
     let mut config = Config::default();
     config.timeout = Duration::from_secs(60);

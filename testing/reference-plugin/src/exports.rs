@@ -51,7 +51,7 @@ fn on(handle: *mut c_void, work: impl FnOnce(&'static Plugin) -> Outcome<()>) ->
 /// # Safety
 ///
 /// The pointer is null or points to room for one `T`.
-pub(crate) unsafe fn place<'a, T>(pointer: *mut T) -> Outcome<&'a mut MaybeUninit<T>> {
+pub(crate) unsafe fn output<'a, T>(pointer: *mut T) -> Outcome<&'a mut MaybeUninit<T>> {
     // SAFETY: as above; the memory may be uninitialized.
     unsafe { pointer.cast::<MaybeUninit<T>>().as_mut() }.ok_or(NcclResult::INVALID_ARGUMENT)
 }
@@ -92,8 +92,8 @@ pub(crate) unsafe extern "C" fn init(
 ) -> NcclResult {
     entry(|plugin| {
         plugin.set_profiler(profiler);
-        // SAFETY: the caller wants the context there.
-        let context = unsafe { place(context) }?;
+        // SAFETY: the caller passes null or room for the context.
+        let context = unsafe { output(context) }?;
         context.write(pointer(Some(plugin.init()?)));
         Ok(())
     })
@@ -101,8 +101,8 @@ pub(crate) unsafe extern "C" fn init(
 
 pub(crate) unsafe extern "C" fn devices(count: *mut c_int) -> NcclResult {
     entry(|plugin| {
-        // SAFETY: the caller wants the number there.
-        unsafe { place(count) }?.write(plugin.devices());
+        // SAFETY: the caller passes null or room for the number.
+        unsafe { output(count) }?.write(plugin.devices());
         Ok(())
     })
 }
@@ -112,8 +112,8 @@ pub(crate) unsafe extern "C" fn make_device<const N: usize>(
     parts: *mut Parts<N>,
 ) -> NcclResult {
     entry(|plugin| {
-        // SAFETY: the caller wants the number there.
-        let number = unsafe { place(number) }?;
+        // SAFETY: the caller passes null or room for the number.
+        let number = unsafe { output(number) }?;
         // SAFETY: the caller passes null or a list of the device's parts.
         let parts = unsafe { parts.as_ref() }.ok_or(NcclResult::INVALID_ARGUMENT)?;
         let parts = parts.get().ok_or(NcclResult::INVALID_ARGUMENT)?;
@@ -149,9 +149,9 @@ pub(crate) unsafe fn listen_anywhere(
 ) -> Outcome<()> {
     check_device(plugin, device)?;
     // SAFETY: the caller has room for a handle.
-    let handle = unsafe { place(handle.cast::<Handle>()) }?;
-    // SAFETY: the caller wants the communicator there.
-    let comm = unsafe { place(comm) }?;
+    let handle = unsafe { output(handle.cast::<Handle>()) }?;
+    // SAFETY: the caller passes null or room for the communicator.
+    let comm = unsafe { output(comm) }?;
     let (listener, found_by) = plugin.listen()?;
     handle.write(found_by);
     comm.write(pointer(Some(listener)));
@@ -186,14 +186,14 @@ pub(crate) unsafe fn connect_anywhere(
     device_handle: *mut *mut DeviceHandle,
 ) -> Outcome<()> {
     check_device(plugin, device)?;
-    // SAFETY: the caller wants the communicator there.
-    let comm = unsafe { place(comm) }?;
+    // SAFETY: the caller passes null or room for the communicator.
+    let comm = unsafe { output(comm) }?;
     comm.write(null_mut());
     if plugin.has(Fault::DeviceHandle) {
-        // SAFETY: the caller wants the device handle there.
-        unsafe { place(device_handle) }?.write(Box::leak(Box::new(DEVICE_SIDE)));
+        // SAFETY: the caller passes null or room for the device handle's pointer.
+        unsafe { output(device_handle) }?.write(Box::leak(Box::new(DEVICE_SIDE)));
     }
-    // SAFETY: the caller has the bytes of a handle, all of them written.
+    // SAFETY: the caller passes null or an initialized handle.
     let handle = unsafe { handle.cast::<Handle>().as_mut() };
     let handle = handle.ok_or(NcclResult::INVALID_ARGUMENT)?;
     comm.write(pointer(plugin.connect(handle)?));
@@ -206,8 +206,8 @@ pub(crate) unsafe extern "C" fn accept(
     _device_handle: *mut *mut DeviceHandle,
 ) -> NcclResult {
     on(listener, |plugin| {
-        // SAFETY: the caller wants the communicator there.
-        let comm = unsafe { place(comm) }?;
+        // SAFETY: the caller passes null or room for the communicator.
+        let comm = unsafe { output(comm) }?;
         comm.write(null_mut());
         comm.write(pointer(plugin.accept(number(listener))?));
         Ok(())
@@ -222,8 +222,8 @@ pub(crate) unsafe extern "C" fn register(
     registration: *mut *mut c_void,
 ) -> NcclResult {
     on(comm, |plugin| {
-        // SAFETY: the caller wants the registration there.
-        let registration = unsafe { place(registration) }?;
+        // SAFETY: the caller passes null or room for the registration.
+        let registration = unsafe { output(registration) }?;
         let id = plugin.register(number(comm), data.addr(), bytes, kind)?;
         registration.write(pointer(Some(id)));
         Ok(())
@@ -231,7 +231,7 @@ pub(crate) unsafe extern "C" fn register(
 }
 
 /// Refuses every registration, as the properties announce: sockets cannot reach device memory. With
-/// [`Fault::AnyDescriptor`], registers the memory as the host's instead.
+/// [`Fault::AnyDescriptor`], registers the memory as host memory instead.
 pub(crate) unsafe extern "C" fn register_dma_buf(
     comm: *mut c_void,
     data: *mut c_void,
@@ -268,7 +268,7 @@ pub(crate) unsafe extern "C" fn device_registration(
 ) -> NcclResult {
     on(comm, |plugin| {
         // SAFETY: the caller passes null or room for the device's pointer.
-        unsafe { place(device) }?.write(null_mut());
+        unsafe { output(device) }?.write(null_mut());
         if plugin.has(Fault::ClaimsDevice) { Ok(()) } else { Err(NcclResult::INVALID_USAGE) }
     })
 }
@@ -282,7 +282,7 @@ fn look_at(plugin: &Plugin, event: *mut c_void) -> Outcome<()> {
         && let Some(tell) = plugin.profiler()
     {
         let mut begun = null_mut();
-        // SAFETY: the caller's own callback; `begun` has room for the event.
+        // SAFETY: the callback is the caller's own, and `begun` has room for the event.
         let _ = unsafe { tell(&raw mut begun, 0, event, 0, null_mut()) };
     }
     Ok(())
@@ -298,11 +298,11 @@ pub(crate) unsafe extern "C" fn isend(
     request: *mut *mut c_void,
 ) -> NcclResult {
     on(comm, |plugin| {
-        // SAFETY: the caller wants the request there.
-        let request = unsafe { place(request) }?;
+        // SAFETY: the caller passes null or room for the request.
+        let request = unsafe { output(request) }?;
         request.write(null_mut());
         look_at(plugin, event)?;
-        // SAFETY: the caller gives the bytes away until the request is done.
+        // SAFETY: the caller leaves the bytes to the plugin until the request is done.
         let span = unsafe { plugin.span(data.cast(), bytes, number(registration)) }?;
         request.write(pointer(plugin.send(number(comm), span, tag)?));
         Ok(())
@@ -335,14 +335,14 @@ pub(crate) unsafe extern "C" fn irecv(
             let events = unsafe { values(events, count) }?;
             events.iter().try_for_each(|event| look_at(plugin, *event))?;
         }
-        // SAFETY: the caller passes null or room for the request. The old value there is only a
+        // SAFETY: the caller passes null or room for the request. The request's old value is only a
         // hint.
-        let request = unsafe { place(request) }?;
+        let request = unsafe { output(request) }?;
         request.write(null_mut());
         let mut pieces = Vec::with_capacity(count);
         for part in 0..count {
             let (start, registration) = (data[part].cast(), number(registrations[part]));
-            // SAFETY: the caller gives the bytes away until the request is done.
+            // SAFETY: the caller leaves the bytes to the plugin until the request is done.
             let span = unsafe { plugin.span(start, bytes[part], registration) }?;
             pieces.push((span, tags[part]));
         }
@@ -360,8 +360,8 @@ pub(crate) unsafe extern "C" fn iflush(
     request: *mut *mut c_void,
 ) -> NcclResult {
     on(comm, |plugin| {
-        // SAFETY: the caller wants the request there.
-        let request = unsafe { place(request) }?;
+        // SAFETY: the caller passes null or room for the request.
+        let request = unsafe { output(request) }?;
         request.write(null_mut());
         request.write(pointer(plugin.flush(number(comm))?));
         Ok(())
@@ -374,8 +374,8 @@ pub(crate) unsafe extern "C" fn test(
     sizes: *mut c_int,
 ) -> NcclResult {
     on(request, |plugin| {
-        // SAFETY: the caller wants the flag there.
-        let done = unsafe { place(done) }?;
+        // SAFETY: the caller passes null or room for the flag.
+        let done = unsafe { output(done) }?;
         done.write(0);
         let Some((parts, received)) = plugin.test(number(request))? else { return Ok(()) };
         done.write(1);
@@ -384,7 +384,7 @@ pub(crate) unsafe extern "C" fn test(
         }
         for (part, bytes) in received.iter().take(parts).enumerate() {
             // SAFETY: the caller has room for the size of each part.
-            let size = unsafe { place(sizes.wrapping_add(part)) }?;
+            let size = unsafe { output(sizes.wrapping_add(part)) }?;
             size.write(c_int::try_from(*bytes).unwrap_or(c_int::MAX));
         }
         Ok(())

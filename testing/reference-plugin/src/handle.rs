@@ -17,7 +17,7 @@ pub(crate) type Token = [u8; 16];
 /// First bytes on a connection.
 pub(crate) type Hello = [u8; 24];
 
-/// Returns the hello that proves possession of the handle.
+/// Returns the hello that proves possession of the handle with this token.
 pub(crate) fn hello(token: &Token) -> Hello {
     let mut hello = [0; 24];
     hello[..8].copy_from_slice(&MAGIC);
@@ -55,7 +55,7 @@ impl Handle {
         Some((SocketAddr::new(ip, port), *self.0.get(TOKEN..)?.first_chunk()?))
     }
 
-    /// Returns the number of the connection attempt that the handle began; 0 for none.
+    /// Returns the stored number of a connection attempt; 0 if none is stored.
     pub(crate) fn attempt(&self) -> u64 {
         let bytes = self.0.get(ATTEMPT..).and_then(|rest| rest.first_chunk());
         bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))

@@ -121,7 +121,7 @@ impl Listener {
         }
     }
 
-    /// Leaks a descriptor.
+    /// Leaks a descriptor: duplicates the socket's descriptor and never closes the duplicate.
     pub(crate) fn leak(&self) {
         let _: Option<RawFd> = self.socket.try_clone().ok().map(IntoRawFd::into_raw_fd);
     }
@@ -131,7 +131,7 @@ impl Listener {
             let socket = match self.socket.accept() {
                 Ok((socket, _)) => socket,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // The peer closed it before it was accepted.
+                // The peer closed the connection before it was accepted.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(_) => return Err(NcclResult::SYSTEM_ERROR),
@@ -218,7 +218,7 @@ pub(crate) fn admit(mut socket: &TcpStream) -> std::io::Result<()> {
     socket.write(&[1]).map(|_| ())
 }
 
-/// Makes closing the socket reset its connection.
+/// Sets up the socket so that closing it resets the connection.
 pub(crate) fn reset(socket: &TcpStream) {
     let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
 }

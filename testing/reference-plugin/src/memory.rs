@@ -1,10 +1,11 @@
-//! Memory of the caller: registrations, and the part of one that a request reads or writes.
+//! Memory of the caller: registered ranges, and the buffers of requests.
 
 use std::ops::Range;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 use std::sync::Arc;
 
-/// Registered range of memory. Sockets do not need it; transfers are checked to lie inside.
+/// Registered range of memory. Sockets need no registration, but the plugin checks that every
+/// transfer lies inside one.
 #[derive(Debug)]
 pub(crate) struct Registration {
     start: usize,
@@ -31,8 +32,8 @@ pub(crate) struct Span {
     registration: Option<Arc<Registration>>,
 }
 
-// SAFETY: a span is an address and a length. The caller leaves the bytes to the request until it
-// ends, whichever thread moves them.
+// SAFETY: a span is an address and a length. The caller leaves the bytes to the request until the
+// request ends, so any thread may move them.
 unsafe impl Send for Span {}
 
 impl Span {
@@ -64,8 +65,8 @@ impl Span {
         if part.is_empty() || part.end > self.bytes {
             return &[];
         }
-        // SAFETY: the part lies inside, and the caller of `new` has lent the bytes for as long as
-        // the span exists.
+        // SAFETY: the part lies inside. By the contract of `new`, the bytes are valid, and nobody
+        // else uses them, while the span exists.
         unsafe { from_raw_parts(self.start.wrapping_add(part.start), part.len()) }
     }
 
@@ -74,8 +75,8 @@ impl Span {
         if part.is_empty() || part.end > self.bytes {
             return &mut [];
         }
-        // SAFETY: the part lies inside, and the caller of `new` has lent the bytes for as long as
-        // the span exists.
+        // SAFETY: the part lies inside. By the contract of `new`, the bytes are valid, and nobody
+        // else uses them, while the span exists.
         unsafe { from_raw_parts_mut(self.start.wrapping_add(part.start), part.len()) }
     }
 }

@@ -8,7 +8,8 @@ use nccl_net_abi::{CommConfig, DeviceHandle, Logger, NcclResult, Profiler};
 use crate::exports::{connect_anywhere, entry, irecv, isend, listen_anywhere};
 use crate::limits::GROUP_MAX;
 
-/// Initializes the plugin; these versions have no `finalize`, so the context lasts for the process.
+/// Initializes the plugin. Versions up to 10 have no `finalize`, so the context lasts until the
+/// process ends.
 pub(crate) unsafe extern "C" fn init_v10(_logger: Logger, profiler: Profiler) -> NcclResult {
     entry(|plugin| {
         plugin.set_profiler(profiler);
@@ -61,7 +62,7 @@ pub(crate) unsafe extern "C" fn isend_v9(
     registration: *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult {
-    // SAFETY: the caller guarantees what the newest version requires.
+    // SAFETY: the caller keeps the contract of the newest version.
     unsafe { isend(comm, data, bytes, tag, registration, null_mut(), request) }
 }
 
@@ -74,7 +75,7 @@ pub(crate) unsafe extern "C" fn isend_v8(
     request: *mut *mut c_void,
 ) -> NcclResult {
     let Ok(bytes) = usize::try_from(bytes) else { return NcclResult::INVALID_ARGUMENT };
-    // SAFETY: the caller guarantees what the newest version requires.
+    // SAFETY: the caller keeps the contract of the newest version.
     unsafe { isend(comm, data, bytes, tag, registration, null_mut(), request) }
 }
 
@@ -87,7 +88,7 @@ pub(crate) unsafe extern "C" fn irecv_v9(
     registrations: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult {
-    // SAFETY: the caller guarantees what the newest version requires.
+    // SAFETY: the caller keeps the contract of the newest version.
     unsafe { irecv(comm, count, data, bytes, tags, registrations, null_mut(), request) }
 }
 
@@ -110,6 +111,6 @@ pub(crate) unsafe extern "C" fn irecv_v8(
         *wide = bytes;
     }
     let bytes = wide.as_mut_ptr();
-    // SAFETY: the caller guarantees what the newest version requires.
+    // SAFETY: the caller keeps the contract of the newest version.
     unsafe { irecv(comm, count, data, bytes, tags, registrations, null_mut(), request) }
 }

@@ -82,7 +82,7 @@ impl Link {
         Link { side: Mutex::new(Some(side)), calls, seen }
     }
 
-    /// Returns whether no call was made since the last call of this function.
+    /// Returns whether no call has used the communicator since the previous `is_alone`.
     fn is_alone(&self) -> bool {
         let calls = self.calls.load(Ordering::Relaxed);
         self.seen.swap(calls, Ordering::Relaxed) == calls
@@ -139,7 +139,7 @@ pub(crate) struct Plugin {
     is_rebuilding: AtomicBool,
     /// Profiler callback of the last `init`.
     profiler: Mutex<Profiler>,
-    /// True once the virtual device of both devices has been made.
+    /// True once the virtual device, which consists of both physical devices, has been made.
     has_made: AtomicBool,
     lingering: Mutex<Vec<Lingering>>,
     helper: Mutex<Helper>,
@@ -165,7 +165,7 @@ impl Plugin {
         }
     }
 
-    /// Returns the type and version of the network code on the accelerator that the plugin claims.
+    /// Returns the type and version that the plugin claims for network code on the accelerator.
     pub(crate) fn device_side(&self) -> (i32, i32) {
         match self.has(Fault::ClaimsDevice) {
             true => (DEVICE_UNPACK, DEVICE_UNPACK_VERSION),
@@ -293,7 +293,7 @@ impl Plugin {
             return Ok(None);
         }
         let begun = self.attempts.find(handle.attempt());
-        // The attempt number in the handle may be that of another process, which had the handle
+        // The attempt number in the handle may come from another process, which used the handle
         // before.
         let attempt = match begun.filter(|attempt| lock(attempt).is_for(&token)) {
             Some(attempt) => attempt,
@@ -439,7 +439,7 @@ impl Plugin {
         Ok(ticket.map(|ticket| request(comm, ticket)))
     }
 
-    /// Returns a request's result once; `None` if the request is not done.
+    /// Returns the result of a request and forgets the request; `None` if it is not done.
     pub(crate) fn test(&self, request: u64) -> Outcome<Option<Done>> {
         let ticket = Ticket::of(request as u32);
         self.link(request >> 32)?.call(|side| match side {
@@ -451,7 +451,7 @@ impl Plugin {
         })
     }
 
-    /// Accepts the report of a consumed receive; the plugin keeps nothing for it.
+    /// Accepts the report that a receive was consumed; the plugin keeps no state for it.
     pub(crate) fn consumed(&self, comm: u64, request: u64) -> Outcome<()> {
         self.link(comm)?.call(|side| match side {
             Side::Receive(receiver) => {

@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_char, c_int};
 
 use nccl_net_abi::{NcclResult, Parts, TRANSFER_BYTES_MAX, UNDEFINED, v8, v9, v11, v12};
 
-use crate::exports::{check_device, entry, place};
+use crate::exports::{check_device, entry, output};
 use crate::fault::Fault;
 use crate::limits::GROUP_MAX;
 use crate::outcome::Outcome;
@@ -25,7 +25,7 @@ fn name(plugin: &Plugin, device: c_int) -> Outcome<&'static CStr> {
     at.and_then(|at| NAMES.get(at)).copied().ok_or(NcclResult::INVALID_ARGUMENT)
 }
 
-/// Returns the PCI path: null, since sockets are on no bus, unless a fault is planted.
+/// Returns the PCI path: null, since sockets are on no bus; with [`Fault::BusIdAsPath`], a bus id.
 fn pci_path(plugin: &Plugin) -> *const c_char {
     match plugin.has(Fault::BusIdAsPath) {
         true => c"0000:3b:00.0".as_ptr(),
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn properties_v12(
     entry(|plugin| {
         let (name, parts) = (name(plugin, device)?, plugin.parts(&device));
         // SAFETY: the caller has room for the properties.
-        let into = unsafe { place(into) }?;
+        let into = unsafe { output(into) }?;
         into.write(v12::Properties {
             name: name.as_ptr(),
             pci_path: pci_path(plugin),
@@ -73,7 +73,7 @@ pub(crate) unsafe extern "C" fn properties_v11(
     entry(|plugin| {
         let (name, parts) = (name(plugin, device)?, plugin.parts(&device));
         // SAFETY: the caller has room for the properties.
-        let into = unsafe { place(into) }?;
+        let into = unsafe { output(into) }?;
         into.write(v11::Properties {
             name: name.as_ptr(),
             pci_path: pci_path(plugin),
@@ -104,7 +104,7 @@ pub(crate) unsafe extern "C" fn properties_v9(
     entry(|plugin| {
         let (name, parts) = (name(plugin, device)?, plugin.parts(&device));
         // SAFETY: the caller has room for the properties.
-        let into = unsafe { place(into) }?;
+        let into = unsafe { output(into) }?;
         into.write(v9::Properties {
             name: name.as_ptr(),
             pci_path: pci_path(plugin),
@@ -134,7 +134,7 @@ pub(crate) unsafe extern "C" fn properties_v8(
     entry(|plugin| {
         let (name, parts) = (name(plugin, device)?, plugin.parts(&device));
         // SAFETY: the caller has room for the properties.
-        let into = unsafe { place(into) }?;
+        let into = unsafe { output(into) }?;
         into.write(v8::Properties {
             name: name.as_ptr(),
             pci_path: pci_path(plugin),

@@ -223,7 +223,7 @@ impl Receiver {
     /// Finds the destination of a message whose frame was read.
     fn begin(&mut self) -> Outcome<()> {
         let (tag, bytes, inline) = frame::decode(&self.frame).ok_or(NcclResult::REMOTE_ERROR)?;
-        let mut target = match self.wanted(tag) {
+        let mut target = match self.find_posted(tag) {
             Some(at) => self.posted.remove(at).map(Target::Entry),
             None => unexpected(bytes).map(Target::Unexpected),
         }
@@ -238,7 +238,7 @@ impl Receiver {
     }
 
     /// Returns the index of the receive that a message of that tag is for.
-    fn wanted(&self, tag: i32) -> Option<usize> {
+    fn find_posted(&self, tag: i32) -> Option<usize> {
         let takes_any = self.fault == Some(Fault::TagOrder);
         self.posted.iter().position(|entry| takes_any || entry.tag == tag)
     }
@@ -250,7 +250,7 @@ impl Receiver {
         match message.target {
             Target::Entry(entry) => self.complete(entry, message.bytes),
             // A receive may have been posted meanwhile.
-            Target::Unexpected(copy) => match self.wanted(message.tag) {
+            Target::Unexpected(copy) => match self.find_posted(message.tag) {
                 Some(at) => {
                     if let Some(entry) = self.posted.remove(at) {
                         self.deliver(entry, &copy);
@@ -362,7 +362,7 @@ fn corrupt(entry: &mut Entry, bytes: usize) {
 /// Returns the number of bytes read; `None` if no data is available.
 fn read(mut socket: &TcpStream, into: &mut [u8]) -> Outcome<Option<usize>> {
     match socket.read(into) {
-        // The peer has closed the connection or is gone; no message ends like that.
+        // The peer has closed the connection or is gone: no more messages can come.
         Ok(0) => Err(NcclResult::REMOTE_ERROR),
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),

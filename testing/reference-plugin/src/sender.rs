@@ -14,7 +14,7 @@ use crate::memory::{Registration, Span};
 use crate::outcome::Outcome;
 use crate::slots::{Slots, Ticket};
 
-/// Largest number of sends: one for each buffer of the peer's requests to receive.
+/// Largest number of sends: one for each buffer of all receives that the peer can post.
 const SENDS_MAX: usize = REQUESTS_MAX * GROUP_MAX;
 
 /// Request of a send.
@@ -85,7 +85,7 @@ impl Sender {
         Sender { socket, requests, queue: VecDeque::new(), broken: None, fault }
     }
 
-    /// Posts a message; returns `None` if there are too many.
+    /// Posts a message; returns `None` if there are too many requests.
     pub(crate) fn post(&mut self, span: Span, tag: i32) -> Outcome<Option<Ticket>> {
         self.broken.map_or(Ok(()), Err)?;
         let bytes = span.bytes();
@@ -174,7 +174,7 @@ impl Sender {
         &self.socket
     }
 
-    /// Stops using deregistered memory, or all memory of the caller for `None`.
+    /// Stops using the memory of this registration; if `None`, all memory of the caller.
     pub(crate) fn release(&mut self, registration: Option<&Arc<Registration>>) {
         for message in &mut self.queue {
             let Source::Caller(span) = &message.source else { continue };

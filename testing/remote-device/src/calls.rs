@@ -20,8 +20,8 @@ pub(crate) const SECRET: Secret = Secret([0x3a; 32]);
 /// Longest wait for an answer. A lane that is dropped may wait for its peer for some seconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Call of a device. The answer is a `Result` of the type in the comment and a [`Failure`]. Times
-/// are those of the host's clock, which both processes share.
+/// Call of a device. The answer is a `Result`: each comment gives the type of its value, and the
+/// error is a [`Failure`]. Times are those of the host's clock, which both processes share.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Call {
     /// Maps memory of the calling process and registers it: [`MrKey`].
@@ -36,7 +36,7 @@ pub(crate) enum Call {
     Rejected(usize),
     /// `()`.
     DropListener(usize),
-    /// The number of the connection in the making: `usize`.
+    /// The number of the connection attempt: `usize`.
     Connect { address: Address, secret: [u8; 32], hello: Vec<u8>, deadline: Instant },
     /// The connection's number and hello: `Option<(usize, Vec<u8>)>`.
     PollConnecting(usize, Instant),
@@ -77,7 +77,7 @@ pub(crate) enum LaneCall {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Failure {
     text: String,
-    /// True if a deadline has passed, which callers tell from other errors.
+    /// True if a deadline has passed: callers distinguish this error from others.
     is_deadline: bool,
 }
 

@@ -1,8 +1,8 @@
-//! A device of another process behind the traits of a device, so that the two sides of a test are
-//! processes of their own.
+//! A device of another process, behind the traits of a device. It allows a test to run its two
+//! sides in separate processes.
 //!
-//! The test starts a [`RemoteProcess`], which is this test binary again with one of its tests; that
-//! test calls [`serve()`]. Calls travel over a TCP connection and are answered one at a time.
+//! The test starts a [`RemoteProcess`]. This process runs the same test binary, with one test that
+//! calls [`serve()`]. Calls travel over a TCP connection and are answered one at a time.
 //! Memory is shared memory of [`ccl_transport_shm`]: both processes see its bytes at once.
 
 #![forbid(unsafe_code)]

@@ -27,14 +27,14 @@ const PAUSE: Duration = Duration::from_micros(200);
 ///
 /// # Panics
 ///
-/// When there is none in time.
+/// When there is no result in time.
 pub(crate) fn soon<T>(mut poll: impl FnMut() -> Option<T>) -> T {
     let deadline = now() + PATIENCE;
     loop {
         match poll() {
             Some(result) => return result,
             None if now() < deadline => std::thread::sleep(PAUSE),
-            None => panic!("the other process was not there in time"),
+            None => panic!("the other process did not answer in time"),
         }
     }
 }
@@ -47,7 +47,8 @@ pub struct RemoteProcess {
 }
 
 impl RemoteProcess {
-    /// Starts the test with this name in a process of its own. `caps` are those of its device.
+    /// Starts the test with this name in a new process. `caps` are the capabilities of the device
+    /// that the process serves.
     ///
     /// # Panics
     ///
@@ -90,7 +91,7 @@ impl RemoteProcess {
     ///
     /// # Panics
     ///
-    /// When it cannot be killed.
+    /// When the process cannot be killed.
     #[expect(clippy::disallowed_methods, reason = "it was killed: the wait ends at once")]
     pub fn kill(&self) -> u32 {
         self.device.0.killed.store(true, Ordering::Relaxed);
@@ -116,7 +117,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// Connects to the other process, to which the address is sent.
+    /// Sends the other process an address and waits until it connects.
     fn new(wire: &mut Wire) -> Memory {
         let device = ShmTransport::new().open(&DeviceId(DEVICE.to_owned())).unwrap();
         let mut listener = device.listen(&SECRET).unwrap();
@@ -140,7 +141,7 @@ impl Memory {
 struct Copied {
     own: Region,
     shared: Region,
-    /// Bytes that the two had in common last.
+    /// Bytes of the source of the last copy: bytes that differ from these have changed since.
     common: Vec<u8>,
 }
 
@@ -174,8 +175,8 @@ fn copy_changes(from: &Region, to: &Region, common: &mut Vec<u8>) {
 /// A device of another process.
 ///
 /// Memory that is [registered](Device::register), and not [allocated](Device::allocate), has a copy
-/// in shared memory. What this process has changed is copied there when puts are posted; what puts
-/// have changed is copied back when one has arrived.
+/// in shared memory. Bytes that this process has changed are copied to it when puts are posted.
+/// Bytes that puts have changed are copied back when a poll reports an arrival.
 #[derive(Clone, Debug)]
 pub struct RemoteDevice(Arc<Shared>);
 
@@ -193,7 +194,7 @@ impl RemoteDevice {
         self.0.wire.lock().unwrap().ask(call)
     }
 
-    /// Makes a call that cannot fail. The process may have been killed, which does not matter.
+    /// Makes a call whose errors do not matter: the other process may have been killed.
     fn tell(&self, call: &Call) {
         let _ = self.ask::<()>(call);
     }

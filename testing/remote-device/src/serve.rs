@@ -16,7 +16,7 @@ use crate::calls::{Call, Failure, LaneCall, PATIENCE, PORT, SECRET, Wire};
 use crate::remote::soon;
 
 /// Serves the calls of the process that has started this one, until that process ends. Returns at
-/// once, without opening the device, in any other process.
+/// once, without opening the device, if no `RemoteProcess` has started this process.
 ///
 /// # Panics
 ///
@@ -34,7 +34,7 @@ pub fn serve(open: impl FnOnce() -> Arc<dyn Device>) {
     }
 }
 
-/// Objects that the other process has made here; their numbers are indices.
+/// Objects that the other process has created here; the number of an object is its index.
 #[derive(Debug)]
 struct Server {
     device: Arc<dyn Device>,
@@ -62,7 +62,7 @@ fn add<T>(to: &mut Vec<Option<T>>, object: T) -> usize {
 }
 
 impl Server {
-    /// Connects to the shared memory of the other process, whose address comes first.
+    /// Receives an address from the other process and connects to its shared memory.
     fn new(device: Arc<dyn Device>, wire: &mut Wire) -> Server {
         let address = wire.receive().unwrap();
         let shared = ShmTransport::new().open(&DeviceId(DEVICE.to_owned())).unwrap();

@@ -25,7 +25,7 @@ impl Cut {
     }
 }
 
-/// Conditions of a world. Probabilities are per put, that of loss is per transmission.
+/// Conditions of a world. Probabilities are per put; the probability of loss is per transmission.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conditions {
     /// One-way latency without load.
@@ -48,7 +48,7 @@ pub struct Conditions {
     pub spike: Duration,
     /// Timeout of the first retransmission; it doubles with each repetition.
     pub retransmit_after: Duration,
-    /// Largest number of retransmissions; after them the peer is lost.
+    /// Largest number of retransmissions; if the last one fails, the peer is lost.
     pub retransmissions_max: u32,
     /// Time until an idle connection detects a dead peer.
     pub keepalive: Duration,

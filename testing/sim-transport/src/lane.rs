@@ -57,8 +57,8 @@ impl State {
         found.ok_or(TransportError::UnknownEndpoint(at))
     }
 
-    /// Returns the share with the number of a peer's key, if the memory of that share is on the
-    /// other side of this connection.
+    /// Returns the share with this number, if its memory is on the other side of this connection. A
+    /// peer's key contains the number.
     fn share_of(&self, link: usize, side: usize, number: u64) -> Option<&Share> {
         let share = usize::try_from(number).ok().and_then(|index| self.shares.get(index));
         share.filter(|share| share.link == link && share.side == 1 - side)
@@ -206,7 +206,7 @@ impl State {
         }
     }
 
-    /// Tells a side that the other one has closed.
+    /// Tells a side that the other side has closed the connection.
     pub(crate) fn closed(&mut self, link: usize, side: usize) {
         if let Some((lane, endpoint)) = self.links[link].sides[side].lane {
             let reason = "it closed the connection".to_owned();

@@ -60,8 +60,8 @@ impl Late {
         self.tails.remove(&(flight.link, flight.side, flight.id));
     }
 
-    /// Records that a put's bytes are about to be written. Returns the first byte that is
-    /// redirected, with its new memory, if any.
+    /// Records that a put's bytes are about to be written. If some are redirected, returns the
+    /// offset of the first one within the put, and their new memory.
     pub(crate) fn write(&mut self, flight: &Flight, key: u64) -> Option<(usize, LocalSlice)> {
         let (link, side, bytes) = (flight.link, 1 - flight.side, flight.bytes());
         let offset = flight.remote_offset;

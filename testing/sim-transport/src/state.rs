@@ -22,7 +22,7 @@ pub struct Stats {
     pub lost: u64,
     /// Duplicates that were dropped.
     pub duplicates: u64,
-    /// Puts that arrived after one posted later on the same endpoint.
+    /// Puts that arrived after a put that was posted later on the same endpoint.
     pub overtakings: u64,
     /// Puts that were dropped because an end or their memory was gone.
     pub void: u64,
@@ -124,7 +124,7 @@ pub(crate) enum SimEvent {
     Duplicate(u64),
     /// A connection breaks.
     Fail { link: usize, reason: &'static str },
-    /// A side learns that the other one has closed.
+    /// A side learns that the other side has closed the connection.
     Closed { link: usize, side: usize },
     /// A side receives a note.
     Note { link: usize, side: usize, bytes: Vec<u8> },

@@ -65,7 +65,7 @@ impl State {
         }
     }
 
-    /// Returns the time at which the transmission that arrives departs, and true. If none arrives,
+    /// Returns the departure time of the transmission that arrives, and true. If none arrives,
     /// returns the time at which the sender gives up, and false.
     fn transmissions(&mut self, from: u32, to: u32, first: Instant) -> (Instant, bool) {
         let (mut at, mut wait) = (first, self.conditions.retransmit_after);
@@ -164,9 +164,9 @@ impl State {
     }
 
     fn write(&mut self, flight: &Flight) -> Result<(), &'static str> {
-        let gone = "it gave back memory that a put was on its way to";
+        let gone = "it deregistered the target memory of a put under way";
         if !self.gather(flight) {
-            return Err("memory of a put was given back");
+            return Err("the source memory of a put was deregistered");
         }
         let share = self.shares.get(flight.share as usize).ok_or(gone)?;
         let target = self.memory.get(&share.key).ok_or(gone)?;

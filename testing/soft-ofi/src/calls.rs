@@ -181,12 +181,12 @@ unsafe extern "C" fn fabric(
     let (id, table) = (lock().next_id(), &tables().fabric);
     let made =
         fid_fabric { fid: first(id, &table.0), ops: (&raw const table.1).cast_mut(), api_version };
-    // SAFETY: the caller has room for it.
+    // SAFETY: the caller has room for a pointer.
     unsafe { give(into, made) }
 }
 
 unsafe extern "C" fn close_fabric(fabric: *mut fid) -> c_int {
-    // SAFETY: it was handed out, and is closed once.
+    // SAFETY: the fabric was handed out, and is closed once.
     unsafe { take_back(fabric.cast::<fid_fabric>()) };
     0
 }
@@ -202,19 +202,19 @@ unsafe extern "C" fn eq_open(
     network.events.insert(id, VecDeque::new());
     let table = &tables().events;
     let made = fid_eq { fid: first(id, &table.0), ops: (&raw const table.1).cast_mut() };
-    // SAFETY: the caller has room for it.
+    // SAFETY: the caller has room for a pointer.
     unsafe { give(into, made) }
 }
 
 unsafe extern "C" fn close_events(events: *mut fid) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has the event queue open.
     let id = unsafe { id_of(events) };
     let mut network = lock();
     if network.endpoints.values().any(|endpoint| endpoint.events == Some(id)) {
         return -EBUSY;
     }
     network.events.remove(&id);
-    // SAFETY: it was handed out, and is closed once.
+    // SAFETY: the event queue was handed out, and is closed once.
     unsafe { take_back(events.cast::<fid_eq>()) };
     0
 }
@@ -224,11 +224,11 @@ unsafe extern "C" fn read_event(
     into: *mut fi_eq_err_entry,
     _flags: u64,
 ) -> ssize_t {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has the event queue open.
     let id = unsafe { id_of(events) };
     let error = lock().events.get_mut(&id).and_then(VecDeque::pop_front);
     let Some(error) = error else { return -(EAGAIN as ssize_t) };
-    // SAFETY: the caller has room for it.
+    // SAFETY: the caller has room for an entry.
     unsafe { (*into).err = error };
     size_of::<fi_eq_err_entry>() as ssize_t
 }
@@ -236,9 +236,9 @@ unsafe extern "C" fn read_event(
 unsafe extern "C" fn trywait(_fabric: *mut fid_fabric, list: *mut *mut fid, count: c_int) -> c_int {
     let mut network = lock();
     for at in 0..count as usize {
-        // SAFETY: the list has this number of queues.
+        // SAFETY: the list has `count` queues.
         let queue = unsafe { list.wrapping_add(at).read() };
-        // SAFETY: they are open.
+        // SAFETY: the queues are open.
         let queue = unsafe { id_of(queue) };
         let Some(Queue { ready, late, bell, .. }) = network.queues.get(&queue) else { continue };
         if !ready.is_empty() || !late.is_empty() {
@@ -259,7 +259,7 @@ unsafe extern "C" fn domain(
     into: *mut *mut fid_domain,
     _context: *mut c_void,
 ) -> c_int {
-    // SAFETY: it is an offer of this library.
+    // SAFETY: `info` is an offer of this library.
     let Some(provider) = (unsafe { offers::provider_of(info) }) else { return -EINVAL };
     let mut network = lock();
     let (id, table) = (network.next_id(), &tables().domain);
@@ -269,12 +269,12 @@ unsafe extern "C" fn domain(
         ops: (&raw const table.1).cast_mut(),
         mr: (&raw const table.2).cast_mut(),
     };
-    // SAFETY: the caller has room for it.
+    // SAFETY: the caller has room for a pointer.
     unsafe { give(into, made) }
 }
 
 unsafe extern "C" fn close_domain(domain: *mut fid) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has the domain open.
     let id = unsafe { id_of(domain) };
     let mut network = lock();
     let is_used = network.memory.values().any(|memory| memory.domain == id)
@@ -285,7 +285,7 @@ unsafe extern "C" fn close_domain(domain: *mut fid) -> c_int {
     }
     let provider = network.domains.remove(&id);
     provider.into_iter().for_each(|provider| network.forget(provider));
-    // SAFETY: it was handed out, and is closed once.
+    // SAFETY: the domain was handed out, and is closed once.
     unsafe { take_back(domain.cast::<fid_domain>()) };
     0
 }
@@ -296,11 +296,11 @@ unsafe extern "C" fn regattr(
     _flags: u64,
     into: *mut *mut fid_mr,
 ) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has the domain open.
     let domain = unsafe { id_of(domain) };
     // SAFETY: the attributes are whole.
     let attributes = unsafe { &*attributes };
-    // SAFETY: they have one range.
+    // SAFETY: the attributes have one range.
     let range = unsafe { attributes.mr_iov.read() };
     let mut network = lock();
     let id = network.next_id();
@@ -324,20 +324,20 @@ unsafe extern "C" fn regattr(
     };
     network.memory.insert(id, memory);
     let made = fid_mr { fid: first(id, &tables().memory), mem_desc: pointer_of(id), key };
-    // SAFETY: the caller has room for it.
+    // SAFETY: the caller has room for a pointer.
     unsafe { give(into, made) }
 }
 
 unsafe extern "C" fn close_memory(memory: *mut fid) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has the registration open.
     lock().memory.remove(&unsafe { id_of(memory) });
-    // SAFETY: it was handed out, and is closed once.
+    // SAFETY: the registration was handed out, and is closed once.
     unsafe { take_back(memory.cast::<fid_mr>()) };
     0
 }
 
 unsafe extern "C" fn bind_memory(memory: *mut fid, to: *mut fid, _flags: u64) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has the registration open.
     let memory = unsafe { id_of(memory) };
     // SAFETY: as above.
     let endpoint = unsafe { id_of(to) };
@@ -358,7 +358,7 @@ unsafe extern "C" fn cq_open(
     into: *mut *mut fid_cq,
     _context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has the domain open.
     let domain = unsafe { id_of(domain) };
     // SAFETY: the attributes are whole.
     let &fi_cq_attr { wait_obj: wait, format, .. } = unsafe { &*attributes };
@@ -373,12 +373,12 @@ unsafe extern "C" fn cq_open(
     network.queues.insert(id, Queue { domain, bell, ..Queue::default() });
     let table = &tables().queue;
     let made = fid_cq { fid: first(id, &table.0), ops: (&raw const table.1).cast_mut() };
-    // SAFETY: the caller has room for it.
+    // SAFETY: the caller has room for a pointer.
     unsafe { give(into, made) }
 }
 
 unsafe extern "C" fn close_queue(queue: *mut fid) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has the queue open.
     let id = unsafe { id_of(queue) };
     let mut network = lock();
     if network.endpoints.values().any(|endpoint| endpoint.queue == Some(id)) {
@@ -386,13 +386,13 @@ unsafe extern "C" fn close_queue(queue: *mut fid) -> c_int {
     }
     let bell = network.queues.remove(&id).and_then(|queue| queue.bell);
     bell.into_iter().for_each(objects::close);
-    // SAFETY: it was handed out, and is closed once.
+    // SAFETY: the queue was handed out, and is closed once.
     unsafe { take_back(queue.cast::<fid_cq>()) };
     0
 }
 
 unsafe extern "C" fn control_queue(queue: *mut fid, command: c_int, into: *mut c_void) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has the queue open.
     let id = unsafe { id_of(queue) };
     let bell = lock().queues.get(&id).and_then(|queue| queue.bell);
     match bell {
@@ -406,7 +406,7 @@ unsafe extern "C" fn control_queue(queue: *mut fid, command: c_int, into: *mut c
 }
 
 unsafe extern "C" fn read(queue: *mut fid_cq, into: *mut c_void, count: size_t) -> ssize_t {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has the queue open.
     let id = unsafe { id_of(queue) };
     let mut network = lock();
     let Some(domain) = network.queues.get(&id).map(|queue| queue.domain) else {
@@ -443,7 +443,7 @@ unsafe extern "C" fn read(queue: *mut fid_cq, into: *mut c_void, count: size_t) 
             buf: null_mut(),
             data: completion.data,
         };
-        // SAFETY: the caller has room for this number.
+        // SAFETY: the caller has room for `count` entries.
         unsafe { into.cast::<fi_cq_data_entry>().wrapping_add(taken).write(entry) };
         taken += 1;
     }
@@ -461,7 +461,7 @@ unsafe extern "C" fn readerr(
     into: *mut fi_cq_err_entry,
     _flags: u64,
 ) -> ssize_t {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has the queue open.
     let id = unsafe { id_of(queue) };
     let mut network = lock();
     let failed = network.queues.get_mut(&id).and_then(|queue| {
@@ -470,7 +470,7 @@ unsafe extern "C" fn readerr(
     });
     let Some(completion) = failed else { return -(EAGAIN as ssize_t) };
     ended(&mut network, &completion);
-    // SAFETY: the caller has room for it.
+    // SAFETY: the caller has room for an entry.
     let entry = unsafe { &mut *into };
     entry.op_context = std::ptr::with_exposed_provenance_mut(completion.context);
     (entry.flags, entry.len) = (completion.flags, completion.bytes);
@@ -499,14 +499,14 @@ unsafe extern "C" fn av_open(
     network.vectors.insert(id, Vec::new());
     let table = &tables().vector;
     let made = fid_av { fid: first(id, &table.0), ops: (&raw const table.1).cast_mut() };
-    // SAFETY: the caller has room for it.
+    // SAFETY: the caller has room for a pointer.
     unsafe { give(into, made) }
 }
 
 unsafe extern "C" fn close_vector(vector: *mut fid) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has the address vector open.
     lock().vectors.remove(&unsafe { id_of(vector) });
-    // SAFETY: it was handed out, and is closed once.
+    // SAFETY: the address vector was handed out, and is closed once.
     unsafe { take_back(vector.cast::<fid_av>()) };
     0
 }
@@ -519,14 +519,14 @@ unsafe extern "C" fn insert(
     _flags: u64,
     _context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has the address vector open.
     let id = unsafe { id_of(vector) };
     let mut network = lock();
     let Some(vector) = network.vectors.get_mut(&id) else { return -EINVAL };
     let mut inserted = 0;
     for at in 0..count {
         let address = addresses.cast::<[u8; ADDRESS_BYTES]>().wrapping_add(at);
-        // SAFETY: the caller has this number of addresses.
+        // SAFETY: the caller passes `count` addresses.
         let address = unsafe { address.read_unaligned() };
         let (head, rest) = address.split_at(ADDRESS_HEAD.len());
         let known = (head == ADDRESS_HEAD).then(|| rest.first_chunk().copied()).flatten();
@@ -547,9 +547,9 @@ unsafe extern "C" fn endpoint(
     into: *mut *mut fid_ep,
     _context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has the domain open.
     let domain = unsafe { id_of(domain) };
-    // SAFETY: it is an offer of this library.
+    // SAFETY: `info` is an offer of this library.
     let sending = unsafe { (*info).tx_attr };
     // SAFETY: every offer has all attributes.
     let low_latency = unsafe { (*sending).tclass } == FI_TC_LOW_LATENCY;
@@ -564,25 +564,25 @@ unsafe extern "C" fn endpoint(
         msg: (&raw const table.2).cast_mut(),
         rma: (&raw const table.3).cast_mut(),
     };
-    // SAFETY: the caller has room for it.
+    // SAFETY: the caller has room for a pointer.
     unsafe { give(into, made) }
 }
 
 unsafe extern "C" fn close_endpoint(endpoint: *mut fid) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has the endpoint open.
     let id = unsafe { id_of(endpoint) };
     let mut network = lock();
     // Requests that have not arrived are dropped.
     let provider = network.provider_at(id);
     provider.into_iter().for_each(|it| it.requests.retain(|request| request.from != id));
     network.endpoints.remove(&id);
-    // SAFETY: it was handed out, and is closed once.
+    // SAFETY: the endpoint was handed out, and is closed once.
     unsafe { take_back(endpoint.cast::<fid_ep>()) };
     0
 }
 
 unsafe extern "C" fn bind_endpoint(endpoint: *mut fid, to: *mut fid, _flags: u64) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has the endpoint open.
     let endpoint = unsafe { id_of(endpoint) };
     // SAFETY: as above.
     let to = unsafe { id_of(to) };
@@ -608,7 +608,7 @@ unsafe extern "C" fn enable_endpoint(
     command: c_int,
     _what: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has the endpoint open.
     let id = unsafe { id_of(endpoint) };
     match lock().endpoints.get_mut(&id) {
         Some(endpoint) if command == FI_ENABLE => match (endpoint.queue, endpoint.vector) {
@@ -630,7 +630,7 @@ unsafe extern "C" fn getopt(
     value: *mut c_void,
     _bytes: *mut size_t,
 ) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has the endpoint open.
     let id = unsafe { id_of(endpoint) };
     let mut network = lock();
     let Some(provider) = network.provider_at(id) else { return -EINVAL };
@@ -647,7 +647,7 @@ unsafe extern "C" fn getname(
     address: *mut c_void,
     bytes: *mut size_t,
 ) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has the endpoint open.
     let id = unsafe { id_of(endpoint) };
     let mut name = [0; ADDRESS_BYTES];
     name[..ADDRESS_HEAD.len()].copy_from_slice(ADDRESS_HEAD);
@@ -657,7 +657,7 @@ unsafe extern "C" fn getname(
     if room < ADDRESS_BYTES {
         return -FI_ETOOSMALL;
     }
-    // SAFETY: there is room for it.
+    // SAFETY: there is room for the address.
     unsafe { address.cast::<[u8; ADDRESS_BYTES]>().write_unaligned(name) };
     0
 }
@@ -670,7 +670,7 @@ unsafe extern "C" fn recv(
     _from: fi_addr_t,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has the endpoint open.
     let id = unsafe { id_of(endpoint) };
     let mut network = lock();
     let Some(provider) = network.provider_at(id) else { return -(EINVAL as ssize_t) };

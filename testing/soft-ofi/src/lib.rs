@@ -3,10 +3,10 @@
 //! complete late, queues stay full for seconds, and messages are lost silently.
 //!
 //! [`functions`] is a table like the library's. Its `fi_getinfo` lists a [`SoftProvider`] until the
-//! provider is dropped. Requests travel when a completion queue of the provider is read, or by
-//! themselves. A seed draws the request that makes progress, and its packet. Each packet of a write
-//! checks the key anew, as a device does. No order is kept, not even between the packets of one
-//! write.
+//! provider is dropped. Requests travel when a completion queue of the provider is read, or, if
+//! [`Limits::is_automatic`], by themselves. Random draws from a seed choose the request that makes
+//! progress, and its packet. Each packet of a write checks the key anew, as a device does. No order
+//! is kept, not even between the packets of one write.
 
 mod calls;
 mod network;
@@ -37,7 +37,7 @@ pub struct Limits {
     pub data_bytes: usize,
     /// True if EFA's option says that the provider emulates writes by messages.
     pub emulates_writes: bool,
-    /// Version of the provider, which is libfabric's: 205 stands for 2.5.
+    /// Version of the provider and of its libfabric: 205 stands for 2.5.
     pub version: u32,
     /// True if the provider offers the low-latency traffic class.
     pub low_latency: bool,
@@ -45,8 +45,8 @@ pub struct Limits {
     pub requests: usize,
     /// Largest number of bytes of a packet.
     pub packet_bytes: usize,
-    /// True if a request may complete while its bytes are still on this side, as a socket buffers
-    /// them. Requests with `FI_DELIVERY_COMPLETE` never do.
+    /// True if a request may complete while its bytes are still on this side, as if a socket
+    /// buffered them. Requests with `FI_DELIVERY_COMPLETE` never complete early.
     pub is_done_early: bool,
     /// True if completion queues have a descriptor to wait for.
     pub wakes: bool,
@@ -90,7 +90,7 @@ impl Limits {
     }
 }
 
-/// Fault of requests.
+/// Fault of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The request fails with this error (positive), and none of its bytes arrive.
@@ -156,7 +156,7 @@ impl SoftProvider {
 
     /// Makes an internal packet of the provider fail at each endpoint. As in older providers, the
     /// failed completion has no context. Returns the number of endpoints that have an event queue.
-    /// Callers expect all of them to have one: at an endpoint without one, libfabric's provider for
+    /// Callers expect every endpoint to have an event queue: without one, libfabric's provider for
     /// EFA ends the process.
     pub fn fail_packets(&self, error: c_int) -> usize {
         network::lock().fail_packets(self.id, error)

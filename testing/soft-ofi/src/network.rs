@@ -42,7 +42,7 @@ pub(crate) struct Completion {
     pub(crate) bytes: usize,
     pub(crate) data: u64,
     pub(crate) error: c_int,
-    /// Endpoint whose request this completes, if any.
+    /// Endpoint whose request this completion ends, if any.
     pub(crate) ends: Option<u32>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Queue {
     pub(crate) late: Vec<Completion>,
     /// Descriptor that signals completions, if the caller asked for one.
     pub(crate) bell: Option<c_int>,
-    /// Error of every read, once one has failed; 0 before.
+    /// Error that every read returns once a read has failed; 0 before.
     pub(crate) error: c_int,
 }
 

@@ -89,25 +89,25 @@ pub(crate) fn quiet(bell: c_int) {
 
 /// Closes an event descriptor.
 pub(crate) fn close(bell: c_int) {
-    // SAFETY: it is ours, and closed once.
+    // SAFETY: the descriptor comes from `bell`, and is closed once.
     unsafe { libc::close(bell) };
 }
 
-/// Appends bytes of a caller.
+/// Appends bytes of a caller's memory to `into`.
 pub(crate) fn load(start: usize, bytes: usize, into: &mut Vec<u8>) {
     let at = into.len();
     into.resize(at + bytes, 0);
     let from = std::ptr::with_exposed_provenance::<u8>(start);
-    // SAFETY: the caller that posted the memory vouches for it until its request has completed or
-    // its endpoint is closed, either of which needs the lock that is held.
+    // SAFETY: the caller that posted the memory keeps it valid until the request has completed or
+    // the endpoint is closed. Both need the lock, which is held here.
     unsafe { from.copy_to_nonoverlapping(into.as_mut_ptr().wrapping_add(at), bytes) };
 }
 
 /// Writes bytes to a caller's memory.
 pub(crate) fn store(start: usize, bytes: &[u8]) {
     let to = std::ptr::with_exposed_provenance_mut::<u8>(start);
-    // SAFETY: the caller that posted or registered the memory vouches for it until its receive has
-    // completed or its registration is closed, either of which needs the lock that is held.
+    // SAFETY: the caller that posted or registered the memory keeps it valid until the receive has
+    // completed or the registration is closed. Both need the lock, which is held here.
     unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
 }
 

@@ -25,7 +25,7 @@ fn empty() -> fi_info {
         src_addr: null_mut(),
         dest_addr: null_mut(),
         handle: null_mut(),
-        // SAFETY: zeros are numbers and null pointers.
+        // SAFETY: in these structures, zeros are valid numbers and null pointers.
         tx_attr: unsafe { hand_out_zeros() },
         // SAFETY: as above.
         rx_attr: unsafe { hand_out_zeros() },
@@ -51,7 +51,7 @@ fn offer(id: u32, limits: &Limits) -> fi_info {
     let mut info = empty();
     let writes = if limits.data_bytes > 0 { FI_RMA | FI_WRITE | FI_REMOTE_WRITE } else { 0 };
     info.caps = FI_MSG | FI_SEND | FI_RECV | FI_REMOTE_COMM | FI_LOCAL_COMM | writes;
-    // SAFETY: it was just made.
+    // SAFETY: the offer's structures were just made.
     let sending = unsafe { &mut *info.tx_attr };
     sending.size = limits.requests;
     (sending.iov_limit, sending.rma_iov_limit, sending.inject_size) = (4, 1, 64);
@@ -98,7 +98,7 @@ pub(crate) unsafe extern "C" fn getinfo(
     for (id, provider) in lock().providers.iter().rev().filter(|(_, it)| it.is_listed) {
         let mut info = offer(*id, &provider.limits);
         if class == FI_TC_LOW_LATENCY && provider.limits.low_latency {
-            // SAFETY: it was just made.
+            // SAFETY: the offer's structures were just made.
             unsafe { &mut *info.tx_attr }.tclass = class;
         }
         let is_asked = name.is_none_or(|name| name == provider.limits.name.as_bytes());
@@ -108,11 +108,11 @@ pub(crate) unsafe extern "C" fn getinfo(
         if is_listed {
             first = info;
         } else {
-            // SAFETY: it was just handed out, and nobody else has it.
+            // SAFETY: the offer was just handed out, and nobody else has it.
             unsafe { free_one(info) };
         }
     }
-    // SAFETY: the caller has room for it.
+    // SAFETY: the caller has room for the pointer.
     unsafe { list.write(first) };
     if first.is_null() { -ENODATA } else { 0 }
 }
@@ -130,7 +130,7 @@ unsafe fn free_one(info: *mut fi_info) {
     // SAFETY: as above.
     let fabric = unsafe { Box::from_raw(info.fabric_attr) };
     for text in [domain.name, fabric.name, fabric.prov_name] {
-        // SAFETY: the C library has allocated it, unless it is null.
+        // SAFETY: the C library has allocated each text that is not null.
         unsafe { libc::free(text.cast()) };
     }
     // SAFETY: the attributes were handed out with the offer.
@@ -152,7 +152,7 @@ pub(crate) unsafe extern "C" fn freeinfo(mut info: *mut fi_info) {
 }
 
 pub(crate) unsafe extern "C" fn dupinfo(from: *const fi_info) -> *mut fi_info {
-    // SAFETY: an offer of the caller's is whole.
+    // SAFETY: the caller's offer is whole, or its pointer is null.
     let Some(from) = (unsafe { from.as_ref() }) else { return hand_out(empty()) };
     let again = |text: *mut c_char| match text.is_null() {
         true => null_mut(),

@@ -38,14 +38,14 @@ impl Network {
                         provider.requests.push(request);
                     }
                 }
-                Outcome::Arrived => self.told(&request, 0),
-                Outcome::Failed(error) => self.told(&request, error),
+                Outcome::Arrived => self.report_end(&request, 0),
+                Outcome::Failed(error) => self.report_end(&request, error),
             }
         }
     }
 
-    /// Makes progress on a provider's requests and queues without a read. Returns whether the
-    /// provider still exists.
+    /// Makes progress on a provider's requests and queues by itself, without a read of a queue.
+    /// Returns whether the provider still exists.
     pub(crate) fn progress(&mut self, provider: u32) -> bool {
         self.travel(provider);
         let of = |queue: &Queue| self.domains.get(&queue.domain) == Some(&provider);
@@ -56,7 +56,7 @@ impl Network {
         self.providers.contains_key(&provider)
     }
 
-    /// Returns whether a read of a queue could move anything.
+    /// Returns whether a read of this queue could make progress on a request.
     pub(crate) fn may_travel(&mut self, queue: u32) -> bool {
         let domain = self.queues.get(&queue).map(|queue| queue.domain);
         domain
@@ -65,7 +65,7 @@ impl Network {
     }
 
     /// Reports the end of a request to its sender, unless the sender already has its completion.
-    fn told(&mut self, request: &Request, error: c_int) {
+    fn report_end(&mut self, request: &Request, error: c_int) {
         if request.is_told {
             return;
         }

@@ -53,7 +53,7 @@ pub fn functions() -> &'static Functions {
     &FUNCTIONS
 }
 
-/// Returns the device's number, which its pointer encodes; callers must not dereference it.
+/// Returns the device's number. The pointer encodes that number and must not be dereferenced.
 fn device_of(device: *mut ibv_device) -> u32 {
     device.addr() as u32
 }
@@ -68,7 +68,7 @@ unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device 
     let mut list: Vec<*mut ibv_device> =
         listed.map(|(id, _)| std::ptr::without_provenance_mut(*id as usize)).collect();
     if !count.is_null() {
-        // SAFETY: the caller wants the number there.
+        // SAFETY: the caller has room for the number.
         unsafe { *count = list.len() as c_int };
     }
     list.push(null_mut());
@@ -76,7 +76,7 @@ unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device 
 }
 
 unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
-    // SAFETY: it was handed out with a null at its end.
+    // SAFETY: the list was handed out with a null at its end.
     let is_last = |at: &usize| unsafe { list.wrapping_add(*at).read() }.is_null();
     let devices = (0..).take_while(|at| !is_last(at)).count();
     let list = std::ptr::slice_from_raw_parts_mut(list, devices + 1);
@@ -105,7 +105,7 @@ unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
 }
 
 unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has opened this context.
     let (device, id) = unsafe { opened(context) };
     let mut network = lock();
     let found = network.devices.get_mut(&device);
@@ -113,20 +113,20 @@ unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
         objects::close(bell);
     }
     network.forget(device);
-    // SAFETY: it was handed out, and is closed once.
+    // SAFETY: the context was handed out, and is closed once.
     unsafe { take_back(context.cast::<Context>()) };
     0
 }
 
 unsafe extern "C" fn query_device(context: *mut ibv_context, into: *mut ibv_device_attr) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has opened this context.
     let (device, _) = unsafe { opened(context) };
     let network = lock();
     let Some(device) = network.devices.get(&device) else { return ENODEV };
     let limits = &device.limits;
     // SAFETY: all fields are numbers, which may be zero, and the caller has room for them.
     unsafe { into.write_bytes(0, 1) };
-    // SAFETY: it has just been written.
+    // SAFETY: the attributes have just been written.
     let attr = unsafe { &mut *into };
     attr.max_mr_size = limits.memory_bytes as u64;
     attr.max_qp = limits.pairs as c_int;
@@ -142,7 +142,7 @@ unsafe extern "C" fn query_port(
     port: u8,
     into: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has opened this context.
     let (device, _) = unsafe { opened(context) };
     let network = lock();
     let Some(device) = network.devices.get(&device).filter(|_| port == PORT) else {
@@ -161,7 +161,7 @@ unsafe extern "C" fn query_port(
         link_layer: device.limits.link_layer,
         ..ibv_port_attr::default()
     };
-    // SAFETY: the caller has room for it.
+    // SAFETY: the caller has room for the attributes.
     unsafe { into.write(attr) };
     0
 }
@@ -177,12 +177,12 @@ unsafe extern "C" fn query_gid(
     row: c_int,
     into: *mut ibv_gid,
 ) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has opened this context.
     let (device, _) = unsafe { opened(context) };
     match gid(&lock(), device, row as u32).filter(|_| port == PORT) {
         Some(row) => {
             let raw = row.map_or([0; 16], |(raw, _)| raw);
-            // SAFETY: the caller has room for it.
+            // SAFETY: the caller has room for the GID.
             unsafe { into.write(ibv_gid { raw }) };
             0
         }
@@ -198,14 +198,14 @@ unsafe extern "C" fn query_gid_ex(
     _flags: u32,
     _entry_bytes: usize,
 ) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has opened this context.
     let (device, _) = unsafe { opened(context) };
     match gid(&lock(), device, row).filter(|_| port == u32::from(PORT)) {
         Some(Some((raw, gid_type))) => {
             let gid = ibv_gid { raw };
             let entry =
                 ibv_gid_entry { gid, gid_index: row, port_num: port, gid_type, ndev_ifindex: 0 };
-            // SAFETY: the caller has room for it.
+            // SAFETY: the caller has room for the entry.
             unsafe { into.write(entry) };
             0
         }
@@ -222,7 +222,7 @@ unsafe extern "C" fn query_pkey(
 ) -> c_int {
     match PARTITIONS.get(row as usize).filter(|_| port == PORT) {
         Some(key) => {
-            // SAFETY: the caller has room for it.
+            // SAFETY: the caller has room for the key.
             unsafe { into.write(key.to_be()) };
             0
         }
@@ -236,7 +236,7 @@ unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 }
 
 unsafe extern "C" fn dealloc_pd(domain: *mut ibv_pd) -> c_int {
-    // SAFETY: the caller has it.
+    // SAFETY: the caller's domain exists.
     let handle = unsafe { (*domain).handle };
     let network = lock();
     let used = network.memory.values().any(|memory| memory.domain == handle)
@@ -244,7 +244,7 @@ unsafe extern "C" fn dealloc_pd(domain: *mut ibv_pd) -> c_int {
     if used {
         return libc::EBUSY;
     }
-    // SAFETY: it was handed out, and ends once.
+    // SAFETY: the domain was handed out, and ends once.
     unsafe { take_back(domain) };
     0
 }
@@ -255,9 +255,9 @@ unsafe extern "C" fn reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller has it.
+    // SAFETY: the caller's domain exists.
     let &ibv_pd { context, handle: domain } = unsafe { &*pd };
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has opened this context.
     let (device, _) = unsafe { opened(context) };
     let mut network = lock();
     let Some(found) = network.devices.get(&device) else { return refuse(ENODEV) };
@@ -282,15 +282,15 @@ unsafe extern "C" fn reg_mr_iova2(
     if iova != addr.addr() as u64 {
         return refuse(EINVAL);
     }
-    // SAFETY: the caller keeps the contract, which is that of `reg_mr`.
+    // SAFETY: the caller keeps the contract, which is the same as for `reg_mr`.
     unsafe { reg_mr(pd, addr, length, access as c_int & !IBV_ACCESS_RELAXED_ORDERING) }
 }
 
 unsafe extern "C" fn dereg_mr(memory: *mut ibv_mr) -> c_int {
-    // SAFETY: the caller has it.
+    // SAFETY: the caller's memory region exists.
     let key = unsafe { (*memory).lkey };
     lock().memory.remove(&key);
-    // SAFETY: it was handed out, and ends once.
+    // SAFETY: the memory region was handed out, and ends once.
     unsafe { take_back(memory) };
     0
 }
@@ -300,11 +300,11 @@ unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_
 }
 
 unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    // SAFETY: the caller has it.
+    // SAFETY: the caller's channel exists.
     let bell = unsafe { (*channel).fd };
     lock().rung.remove(&bell);
     objects::close(bell);
-    // SAFETY: it was handed out, and ends once.
+    // SAFETY: the channel was handed out, and ends once.
     unsafe { take_back(channel) };
     0
 }
@@ -316,7 +316,7 @@ unsafe extern "C" fn create_cq(
     channel: *mut ibv_comp_channel,
     _vector: c_int,
 ) -> *mut ibv_cq {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has opened this context.
     let (device, _) = unsafe { opened(context) };
     let mut network = lock();
     let most = network.devices.get(&device).map_or(0, |device| device.limits.completions);
@@ -325,7 +325,7 @@ unsafe extern "C" fn create_cq(
     }
     let handle = network.next_id();
     let queue = hand_out(ibv_cq { context, channel, cq_context, handle, cqe });
-    // SAFETY: the caller has a channel, if it gives one.
+    // SAFETY: a channel that the caller passes exists.
     let bell = (!channel.is_null()).then(|| (unsafe { (*channel).fd }, queue.expose_provenance()));
     let completions = VecDeque::new();
     let made = Queue { device, room: cqe as usize, completions, armed: false, channel: bell };
@@ -334,14 +334,14 @@ unsafe extern "C" fn create_cq(
 }
 
 unsafe extern "C" fn destroy_cq(queue: *mut ibv_cq) -> c_int {
-    // SAFETY: the caller has it.
+    // SAFETY: the caller's completion queue exists.
     let handle = unsafe { (*queue).handle };
     let mut network = lock();
     if network.pairs.values().any(|pair| pair.send_queue == handle || pair.recv_queue == handle) {
         return libc::EBUSY;
     }
     network.queues.remove(&handle);
-    // SAFETY: it was handed out, and ends once.
+    // SAFETY: the completion queue was handed out, and ends once.
     unsafe { take_back(queue) };
     0
 }
@@ -351,7 +351,7 @@ unsafe extern "C" fn get_cq_event(
     queue: *mut *mut ibv_cq,
     context: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller has it.
+    // SAFETY: the caller's channel exists.
     let bell = unsafe { (*channel).fd };
     if !hear(bell) {
         return -1;
@@ -361,9 +361,9 @@ unsafe extern "C" fn get_cq_event(
     let rung = std::ptr::with_exposed_provenance_mut::<ibv_cq>(rung);
     // SAFETY: a queue is not destroyed before its events were acknowledged.
     let own = unsafe { (*rung).cq_context };
-    // SAFETY: the caller wants the queue there.
+    // SAFETY: the caller has room for the queue's pointer.
     unsafe { queue.write(rung) };
-    // SAFETY: and its context there.
+    // SAFETY: the caller has room for the context's pointer.
     unsafe { context.write(own) };
     0
 }
@@ -371,11 +371,11 @@ unsafe extern "C" fn get_cq_event(
 unsafe extern "C" fn ack_cq_events(_queue: *mut ibv_cq, _count: c_uint) {}
 
 unsafe extern "C" fn create_qp(domain: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-    // SAFETY: the caller has it.
+    // SAFETY: the caller's domain exists.
     let pd = unsafe { &*domain };
     // SAFETY: only this call uses the attributes.
     let init = unsafe { &mut *init };
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has opened this context.
     let (device, context) = unsafe { opened(pd.context) };
     let mut network = lock();
     let pairs = network.in_use(device).0;
@@ -390,9 +390,9 @@ unsafe extern "C" fn create_qp(domain: *mut ibv_pd, init: *mut ibv_qp_init_attr)
     }
     let number = network.next_id();
     let (send_cq, recv_cq, qp_type) = (init.send_cq, init.recv_cq, init.qp_type);
-    // SAFETY: the caller has this queue.
+    // SAFETY: the caller's send queue exists.
     let send_queue = unsafe { (*send_cq).handle };
-    // SAFETY: and this one.
+    // SAFETY: the caller's receive queue exists.
     let recv_queue = unsafe { (*recv_cq).handle };
     let traffic = Traffic { number, ..Traffic::default() };
     let made = hand_out(ibv_qp {
@@ -444,9 +444,9 @@ fn step(to: ibv_qp_state) -> (ibv_qp_state, c_int) {
 }
 
 unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
-    // SAFETY: the caller has it, and changes it from one thread.
+    // SAFETY: the caller's queue pair exists, and the caller changes it from one thread.
     let qp = unsafe { &mut *qp };
-    // SAFETY: the caller has it.
+    // SAFETY: the caller's attributes are whole.
     let attr = unsafe { &*attr };
     let mut network = lock();
     let Some(mut pair) = network.pairs.remove(&qp.qp_num) else { return EINVAL };
@@ -499,11 +499,11 @@ unsafe extern "C" fn query_qp(
     _mask: c_int,
     _init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: the caller has it.
+    // SAFETY: the caller's queue pair exists.
     let number = unsafe { (*qp).qp_num };
     match lock().pairs.get(&number) {
         Some(pair) => {
-            // SAFETY: the caller has room for it.
+            // SAFETY: the caller has room for the attributes.
             unsafe { attr.write(ibv_qp_attr { cap: pair.cap, ..pair.attr }) };
             0
         }
@@ -512,10 +512,10 @@ unsafe extern "C" fn query_qp(
 }
 
 unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: the caller has it.
+    // SAFETY: the caller's queue pair exists.
     let number = unsafe { (*qp).qp_num };
     lock().remove_pair(number);
-    // SAFETY: it was handed out, and ends once.
+    // SAFETY: the queue pair was handed out, and ends once.
     unsafe { take_back(qp) };
     0
 }
@@ -524,9 +524,9 @@ unsafe extern "C" fn get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    // SAFETY: the caller has it open.
+    // SAFETY: the caller has opened this context.
     let (device, id) = unsafe { opened(context) };
-    // SAFETY: as before.
+    // SAFETY: as above.
     let bell = unsafe { (*context).async_fd };
     if !hear(bell) {
         return -1;
@@ -543,7 +543,7 @@ unsafe extern "C" fn get_async_event(
         None => ibv_async_event_element { port_num: c_int::from(PORT) },
     };
     let event_type = raised.event;
-    // SAFETY: the caller has room for it.
+    // SAFETY: the caller has room for the event.
     unsafe { event.write(ibv_async_event { element, event_type }) };
     0
 }
@@ -555,7 +555,7 @@ unsafe extern "C" fn post_send(
     list: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the caller has it.
+    // SAFETY: the caller's queue pair exists.
     let number = unsafe { (*qp).qp_num };
     let mut network = lock();
     let mut next = list;
@@ -568,7 +568,7 @@ unsafe extern "C" fn post_send(
             None => EINVAL,
         };
         if result != 0 {
-            // SAFETY: the caller wants it there.
+            // SAFETY: the caller has room for the bad request's pointer.
             unsafe { bad.write(next) };
             return result;
         }
@@ -633,7 +633,7 @@ unsafe extern "C" fn post_recv(
     list: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller has it.
+    // SAFETY: the caller's queue pair exists.
     let number = unsafe { (*qp).qp_num };
     let mut network = lock();
     let mut next = list;
@@ -650,7 +650,7 @@ unsafe extern "C" fn post_recv(
             None => EINVAL,
         };
         if result != 0 {
-            // SAFETY: the caller wants it there.
+            // SAFETY: the caller has room for the bad request's pointer.
             unsafe { bad.write(next) };
             return result;
         }
@@ -660,7 +660,7 @@ unsafe extern "C" fn post_recv(
 }
 
 unsafe extern "C" fn poll_cq(queue: *mut ibv_cq, count: c_int, into: *mut ibv_wc) -> c_int {
-    // SAFETY: the caller has it.
+    // SAFETY: the caller's completion queue exists.
     let handle = unsafe { (*queue).handle };
     let mut network = lock();
     network.travel();
@@ -671,7 +671,7 @@ unsafe extern "C" fn poll_cq(queue: *mut ibv_cq, count: c_int, into: *mut ibv_wc
         if let Some(pair) = network.pairs.get_mut(&pair) {
             pair.taken -= frees;
         }
-        // SAFETY: the caller has room for so many.
+        // SAFETY: the caller has room for `count` completions.
         unsafe { into.wrapping_add(taken as usize).write(completion) };
         taken += 1;
     }
@@ -679,7 +679,7 @@ unsafe extern "C" fn poll_cq(queue: *mut ibv_cq, count: c_int, into: *mut ibv_wc
 }
 
 unsafe extern "C" fn req_notify_cq(queue: *mut ibv_cq, _solicited_only: c_int) -> c_int {
-    // SAFETY: the caller has it.
+    // SAFETY: the caller's completion queue exists.
     let handle = unsafe { (*queue).handle };
     match lock().queues.get_mut(&handle) {
         Some(queue) => {

@@ -117,9 +117,9 @@ pub(crate) struct Pair {
     pub(crate) cap: ibv_qp_cap,
     pub(crate) attr: ibv_qp_attr,
     pub(crate) sends: VecDeque<Send>,
-    /// Requests whose room is not free yet, including those of `sends`.
+    /// Number of requests whose room is not free yet, including those in `sends`.
     pub(crate) taken: usize,
-    /// Requests of `taken` that are done: the next completion frees their room.
+    /// Number of requests counted in `taken` that are done: the next completion frees their room.
     pub(crate) done: usize,
     pub(crate) recvs: VecDeque<u64>,
     /// Number of times that the peer was not ready for the first of `sends`.
@@ -135,7 +135,7 @@ pub(crate) struct Network {
     pub(crate) memory: BTreeMap<u32, Memory>,
     pub(crate) queues: BTreeMap<u32, Queue>,
     pub(crate) pairs: BTreeMap<u32, Pair>,
-    /// Completion queues that have signaled each channel.
+    /// Per channel: the address of a completion queue for each signal that was not read yet.
     pub(crate) rung: BTreeMap<c_int, VecDeque<usize>>,
 }
 

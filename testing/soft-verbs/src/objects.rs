@@ -52,7 +52,7 @@ pub(crate) unsafe fn opened(context: *mut ibv_context) -> (u32, u32) {
 
 /// Sets `errno` and returns null.
 pub(crate) fn refuse<T>(error: c_int) -> *mut T {
-    // SAFETY: the call takes nothing.
+    // SAFETY: the call has no arguments.
     let own = unsafe { libc::__errno_location() };
     // SAFETY: each thread has its own error number.
     unsafe { own.write(error) };
@@ -82,7 +82,7 @@ pub(crate) fn hear(bell: c_int) -> bool {
 
 /// Closes an event descriptor.
 pub(crate) fn close(bell: c_int) {
-    // SAFETY: it is ours, and closed once.
+    // SAFETY: the descriptor is ours, and is closed once.
     unsafe { libc::close(bell) };
 }
 
@@ -99,16 +99,16 @@ pub(crate) fn load(address: u64, bytes: usize, into: &mut Vec<u8>) {
     let start = into.len();
     into.resize(start + bytes, 0);
     let from = std::ptr::with_exposed_provenance::<u8>(address as usize);
-    // SAFETY: the caller vouches for registered memory until it is deregistered, which needs the
-    // lock that is held, and for inline memory until the posting call returns.
+    // SAFETY: callers keep registered memory valid until they deregister it, and deregistration
+    // needs the lock, which is held here. Inline memory stays valid until the posting call ends.
     unsafe { from.copy_to_nonoverlapping(into.as_mut_ptr().wrapping_add(start), bytes) };
 }
 
 /// Writes bytes to registered memory.
 pub(crate) fn store(address: u64, bytes: &[u8]) {
     let to = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
-    // SAFETY: the caller that registered the memory vouches for it until it is deregistered, which
-    // needs the lock that is held.
+    // SAFETY: callers keep registered memory valid until they deregister it, and deregistration
+    // needs the lock, which is held here.
     unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
 }
 

@@ -172,7 +172,8 @@ impl Connecting for ToyConnecting {
         let since = *self.since.get_or_insert(now);
         let peer = format!("listener {}", self.number);
         if self.answer.refused.load(Ordering::Acquire) {
-            let reason = "nobody listens there, or the listener has another secret".to_owned();
+            let reason =
+                "no listener has this number, or the listener has another secret".to_owned();
             return Err(TransportError::Refused { peer, reason });
         }
         if self.answer.accepted.load(Ordering::Acquire) {

@@ -14,7 +14,7 @@ use ccl_memory::Region;
 
 use crate::queue::{Frame, ToyInner, lock};
 
-/// First bytes of a key of shared memory.
+/// First bytes of a remote key of this transport.
 const MAGIC: u64 = u64::from_le_bytes(*b"toy key1");
 
 /// Memory of the peer.
@@ -64,7 +64,7 @@ impl ToyLane {
         endpoint.ok_or(TransportError::UnknownEndpoint(id))
     }
 
-    /// Writes a put's bytes; returns false if the peer may not write there.
+    /// Writes a put's bytes to memory; returns false if the peer may not write to that memory.
     fn write(&self, endpoint: &Endpoint, key: MrKey, offset: usize, bytes: &[u8]) -> bool {
         let registration = self.device.find(key).ok();
         let allowed = registration.filter(|_| endpoint.shared.contains(&key));
@@ -168,7 +168,7 @@ impl Lane for ToyLane {
         for number in 0..self.endpoints.len() {
             let Some(mut endpoint) = self.endpoints[number].take() else { continue };
             let id = EndpointId(number as u32);
-            // Reads `closed` first: then the queue holds all frames that were sent before the end.
+            // Reads `closed` first, so that the queue holds all frames that came before the close.
             let closed = endpoint.connection.0[1].closed.load(Ordering::Acquire);
             let frames = std::mem::take(&mut *lock(&endpoint.connection.0[1].frames));
             let mut broken = None;
@@ -177,7 +177,7 @@ impl Lane for ToyLane {
                     Frame::Note(bytes) => events.push(Event::Note { endpoint: id, bytes }),
                     Frame::Put { key, offset, bytes, immediate, .. } => {
                         if !self.write(&endpoint, key, offset, &bytes) {
-                            broken.get_or_insert("it wrote where it may not");
+                            broken.get_or_insert("it wrote to memory that is not shared with it");
                             break;
                         }
                         let bytes = bytes.len();

@@ -19,7 +19,7 @@ pub(crate) enum Frame {
     Note(Vec<u8>),
 }
 
-/// Direction of a connection.
+/// One direction of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) frames: Mutex<VecDeque<Frame>>,

@@ -35,7 +35,7 @@ pub(crate) struct Doctor {
     /// Also try to reach this peer, at a port where something listens
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "root")]
     peer: Option<Endpoint>,
-    /// Machine to look at, whose / is this directory: a mounted image, or a copy of /sys and /proc
+    /// Directory to read as the machine's /: a mounted image, or a copy of /sys and /proc
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
     /// List the providers of libfabric instead: their features, and whether a test of each passes
@@ -76,8 +76,8 @@ pub(crate) fn examine(arguments: &Doctor) -> ExitCode {
             Ok(Some(report)) => report,
             Ok(None) => {
                 eprintln!(
-                    "ferroccl: the process that looks at the machine has not reported within \
-                     {PATIENCE:?}; `dmesg` may say what it waits for"
+                    "ferroccl: the process that examines the machine has not reported within \
+                     {PATIENCE:?}; `dmesg` may show the device that it waits for"
                 );
                 (2, String::new())
             }
@@ -95,8 +95,8 @@ fn watch() -> io::Result<Option<(u8, String)>> {
     watched(command, PATIENCE)
 }
 
-/// Reads the report of a process, which need not end afterwards; `None` if no whole report comes
-/// within `patience`.
+/// Starts a process, returns its report, and kills the process if it still runs a second later.
+/// Returns `None` if no whole report comes within `patience`.
 fn watched(mut command: Command, patience: Duration) -> io::Result<Option<(u8, String)>> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
@@ -109,7 +109,7 @@ fn watched(mut command: Command, patience: Duration) -> io::Result<Option<(u8, S
     let (sender, answer) = channel::bounded(1);
     std::thread::spawn(move || sender.send(read_report(&mut out)));
     let report = answer.recv_timeout(patience).ok().flatten();
-    // This waits for the rest of the standard error, which ends with the process.
+    // This waits for the rest of the standard error, until the process ends or the limit is over.
     let _ = all.recv_timeout(Duration::from_secs(1));
     let _ = child.kill();
     let _ = child.try_wait();

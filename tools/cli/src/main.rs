@@ -65,7 +65,7 @@ enum Command {
     Topo(topo::Topo),
     /// Find the fastest algorithm on this machine: writes a table that later runs load
     Tune(tune::Tune),
-    /// Show what the ranks of this user on this machine are doing, and who holds up the others
+    /// Show what the ranks of this user on this machine are doing, and which rank holds up others
     Status(status::Status),
     /// Find faults of this machine that make collectives slow or fail, and their remedies
     Doctor(doctor::Doctor),

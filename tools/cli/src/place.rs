@@ -9,9 +9,9 @@ use ferroccl::Collective;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Places for ranks are counted host by host, in the order of --hosts, as a scheduler hands out ranks.
-The output names, place by place, the rank that should run there. A program adopts this order by a
-split of the communicator into one group, with each rank's place as its key; a launcher adopts it by
+Seats for ranks are numbered host by host, in the order of --hosts, as a scheduler hands out ranks.
+The output lists, for each seat, the rank that should run there. A program adopts this order by a
+split of the communicator into one group, where each rank's key is its seat. A launcher adopts it by
 its list of hosts or its rank file.
 Examples:
   ferroccl place all_reduce --on meta-24576 --hosts 0,384,1,385
@@ -55,7 +55,7 @@ fn hosts(text: &str) -> Result<HostList, String> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let number = |text: &str| text.trim().parse::<u32>().ok();
         let (Some(first), Some(last)) = (number(first), number(last)) else {
-            return Err(format!("{part:?} is no host and no row of hosts, such as 3 or 8-11"));
+            return Err(format!("{part:?} is neither a host (3) nor a row of hosts (8-11)"));
         };
         if last < first || (last - first) as usize >= HOSTS_MAX - hosts.len().min(HOSTS_MAX) {
             return Err(format!("{part:?} is no row of at most {HOSTS_MAX} hosts, upwards"));

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io::Write;
 
 use ccl_model::exchange::predicted;
-use ccl_model::plan::{Wanted, plan};
+use ccl_model::plan::{PlanRequest, plan};
 use ccl_model::topology::Topology;
 use ccl_perf::sizes::parse_size;
 use ccl_traffic::matrix;
@@ -24,9 +24,9 @@ Examples:
 pub(crate) struct Plan {
     #[command(flatten)]
     asked: Asked,
-    /// Write a matrix of who sends how much to whom, by the fastest algorithm, to a file that
-    /// `ferroccl sim` and others read (docs/exchange.md); - is standard output, in place of the
-    /// plan
+    /// Write the traffic matrix (bytes from each rank to each rank) of the fastest algorithm to a
+    /// file for `ferroccl sim` and other tools (docs/exchange.md); - writes it to standard output
+    /// instead of the plan
     #[arg(long, value_name = "FILE")]
     traffic: Option<String>,
     /// Algorithm of the traffic
@@ -60,25 +60,26 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    pub(crate) fn wanted<'a>(&self, topology: &'a Topology) -> Wanted<'a> {
+    pub(crate) fn request<'a>(&self, topology: &'a Topology) -> PlanRequest<'a> {
         let Asked { collective, bytes, data_type, hosts, .. } = *self;
-        Wanted { collective, bytes, data_type, topology, hosts }
+        PlanRequest { collective, bytes, data_type, topology, hosts }
     }
 }
 
 pub(crate) fn show(arguments: &Plan) -> Result<(), Box<dyn Error>> {
     let Plan { asked, json, .. } = arguments;
     let topology = ccl_model::topology::open(&asked.on)?;
-    let wanted = asked.wanted(&topology);
+    let request = asked.request(&topology);
     if let Some(file) = &arguments.traffic {
-        let seen = predicted::traffic(&wanted, arguments.algorithm.as_deref(), arguments.interval)?;
+        let seen =
+            predicted::traffic(&request, arguments.algorithm.as_deref(), arguments.interval)?;
         matrix::write(file, &seen.traffic)?;
         if file == "-" {
             return Ok(());
         }
         eprintln!("{seen}: {file}");
     }
-    let plan = plan(&wanted)?;
+    let plan = plan(&request)?;
     let text = if *json { serde_json::to_string_pretty(&plan)? + "\n" } else { plan.to_string() };
     let _ = write!(std::io::stdout(), "{text}");
     Ok(())

@@ -14,8 +14,8 @@ use crate::plan::Asked;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Traces are in the form of Chakra (MLCommons), a file for each rank: PREFIX.0.et, PREFIX.1.et and so
-on. What is recorded by FERROCCL_TRACE=calls.%r.json can be exported, shown, and replayed on any
-topology; docs/exchange.md goes through it.
+on. Recordings by FERROCCL_TRACE=calls.%r.json can be exported, shown, and replayed on any topology;
+docs/exchange.md shows the steps.
 Examples:
   ferroccl trace export --recorder docs/exchange/calls.json --out target/job
   ferroccl trace show docs/exchange/job
@@ -65,7 +65,7 @@ enum Step {
         #[command(flatten)]
         printed: Printed,
     },
-    /// Write who would send how much to whom on a topology: a matrix that a simulator replays
+    /// Write the traffic matrix of the job on a topology, for a simulator to replay
     Traffic {
         #[command(flatten)]
         given: Given,
@@ -137,8 +137,8 @@ pub(crate) fn trace(arguments: &Trace) -> Result<(), Box<dyn Error>> {
         Step::Export { recorder, out } => export(recorder, out),
         Step::Plan { asked, algorithm, out } => {
             let topology = ccl_model::topology::open(&asked.on)?;
-            let wanted = asked.wanted(&topology);
-            let written = predicted::write_traces(&wanted, algorithm.as_deref(), out)?;
+            let request = asked.request(&topology);
+            let written = predicted::write_traces(&request, algorithm.as_deref(), out)?;
             print(&format!("{written}\n"));
             Ok(())
         }

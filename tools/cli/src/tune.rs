@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use ccl_perf::open::launch_local;
 use ccl_perf::options::percent;
 use ccl_perf::sizes::parse_size;
-use ccl_perf::tune::{Predicted, Tried, Tuning, Wanted, add_predictions, compare, measure};
+use ccl_perf::tune::{Predicted, Tried, TuneRequest, Tuning, add_predictions, compare, measure};
 use ferroccl::Collective;
 use ferroccl::communicator::{config_with, config_without_table};
 
@@ -20,9 +20,9 @@ Measures every algorithm of the collectives, in turns, with -g N ranks on this m
 ranks of a launcher (torchrun, mpirun, srun), then the fastest with shorter messages (ring/4: of a
 quarter of a slot), and writes the medians. Later runs load the table: FERROCCL_TUNING=@FILE.
 Measure on a quiet machine. --try first finds the fastest values of tunables like FERROCCL_SLOTS.
-With --predict and with --compare nothing is measured. Exit status: 0, or 1 if with the newer table
-of --compare the fastest time of any point is longer by more than --allowed percent plus the
-deviations of both times.
+With --predict and with --compare nothing is measured. The exit status of --compare is 1 if the
+fastest time of any point in the newer table exceeds the older time by more than --allowed percent
+plus the deviations of both times.
 Examples:
   ferroccl tune -g 2 -b 1k -e 4k --collectives all_reduce --rounds 3
   ferroccl tune -g 2 -b 8 -e 512 -f 8 --collectives all_gather,broadcast --rounds 3 --out /dev/null
@@ -60,7 +60,7 @@ pub(crate) struct Tune {
     /// Number of hosts, with --predict
     #[arg(long, default_value_t = 1, requires = "predict")]
     hosts: u32,
-    /// Table with the model; the table of --out is this one and the predictions
+    /// Table with the model; --out gets this table with the predictions added
     #[arg(long, value_name = "FILE", requires = "predict")]
     table: Option<PathBuf>,
     /// File of the table; standard output if not given
@@ -123,7 +123,7 @@ fn predict(arguments: &Tune, ranks: u32, table: &Path) -> Result<ExitCode, Failu
     let mut tuning = read(table)?;
     let among = Predicted { ranks, hosts: arguments.hosts };
     let config = config_with(&tuning)?;
-    add_predictions(&mut tuning, among, &wanted(arguments, Tried::modelled)?, &config)
+    add_predictions(&mut tuning, among, &request(arguments, Tried::modelled)?, &config)
         .map_err(|error| format!("{}: {error}", table.display()))?;
     write(arguments.out.as_deref(), &tuning.file())?;
     Ok(ExitCode::SUCCESS)
@@ -142,12 +142,12 @@ fn write(out: Option<&Path>, table: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn wanted(arguments: &Tune, usual: impl Fn() -> Vec<Tried>) -> Result<Wanted, Failure> {
+fn request(arguments: &Tune, usual: impl Fn() -> Vec<Tried>) -> Result<TuneRequest, Failure> {
     let Tune { collectives, min_bytes, max_bytes, factor, rounds, tried, .. } = arguments;
     if *min_bytes == 0 || max_bytes < min_bytes {
         return Err("-b must be 1 at least, and not above -e".into());
     }
-    let mut wanted = Wanted {
+    let mut request = TuneRequest {
         collectives: Vec::new(),
         min_bytes: *min_bytes,
         max_bytes: *max_bytes,
@@ -156,8 +156,8 @@ fn wanted(arguments: &Tune, usual: impl Fn() -> Vec<Tried>) -> Result<Wanted, Fa
         tried: Vec::new(),
     };
     for collective in collectives {
-        if !wanted.collectives.contains(collective) {
-            wanted.collectives.push(*collective);
+        if !request.collectives.contains(collective) {
+            request.collectives.push(*collective);
         }
     }
     for attempt in tried {
@@ -166,18 +166,18 @@ fn wanted(arguments: &Tune, usual: impl Fn() -> Vec<Tried>) -> Result<Wanted, Fa
             Attempt::One(tried) => vec![tried.clone()],
         };
         for Tried { variable, values } in tried {
-            match wanted.tried.iter_mut().find(|known| known.variable == variable) {
+            match request.tried.iter_mut().find(|known| known.variable == variable) {
                 Some(known) => known.values.extend(values),
-                None => wanted.tried.push(Tried { variable, values }),
+                None => request.tried.push(Tried { variable, values }),
             }
         }
     }
-    Ok(wanted)
+    Ok(request)
 }
 
 fn run(arguments: &Tune) -> Result<ExitCode, Failure> {
     let config = config_without_table()?;
-    let wanted = wanted(arguments, || Tried::usual(&config))?;
+    let request = request(arguments, || Tried::usual(&config))?;
     if let Some(ranks) = arguments.local_ranks
         && let Some(status) = launch_local(ranks)?
     {
@@ -188,7 +188,7 @@ fn run(arguments: &Tune) -> Result<ExitCode, Failure> {
     // Without a file, standard output gets only the table.
     let out = arguments.out.as_deref();
     let to: &mut dyn Write = if out.is_some() { &mut lines } else { &mut nowhere };
-    let Some(outcome) = measure(&wanted, config, to)? else {
+    let Some(outcome) = measure(&request, config, to)? else {
         return Ok(ExitCode::SUCCESS);
     };
     // The table is written even if the fit fails: the measurement may have taken long.

@@ -550,10 +550,11 @@ shows that the command evaluates the formula, and not that a source has the numb
 the sources are left out; where they contradict themselves (the bandwidth of the spine), the number
 is an input.
 
-What was calibrated with: six of the A100's sizes (32 KiB, 512 KiB, 1 MiB, 8 MiB, 16 MiB, 16 GiB);
-of the p5 clusters a node's all_reduce without and with switches that reduce (370 and 480
-GB/s), and the send/recv between two nodes (43 GB/s). NCCL's own latencies are those of its source;
-they miss the 55.5 µs that two p5 nodes take by half, for EFA begins later than InfiniBand.
+The calibration uses six of the A100's sizes (32 KiB, 512 KiB, 1 MiB, 8 MiB, 16 MiB, 16 GiB). For
+the p5 clusters it uses the all_reduce of one node, without and with switches that reduce (370 and
+480 GB/s), and send/recv between two nodes (43 GB/s). The latencies are the constants of NCCL's
+source. Two p5 nodes take 55.5 µs; the prediction is half of that, as EFA has a longer latency than
+InfiniBand.
 "
     .to_owned();
     for (source, claims) in CLAIMS {

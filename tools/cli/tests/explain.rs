@@ -1,4 +1,4 @@
-//! `ferroccl explain`, as its help and its page say.
+//! Tests that `ferroccl explain` does what its help and its page in the documentation say.
 
 use serde_json::Value;
 

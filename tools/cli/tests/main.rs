@@ -1,4 +1,4 @@
-//! The command `ferroccl`, with its pages: they show what the command prints.
+//! Tests of the command `ferroccl` and of its documentation pages, which show what it prints.
 
 #[cfg(test)]
 mod acceptance;

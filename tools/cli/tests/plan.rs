@@ -1,4 +1,4 @@
-//! `ferroccl plan`, as its help and its page in the documentation say.
+//! Tests that `ferroccl plan` does what its help and its page in the documentation say.
 
 use ccl_harness::command::{examples_of_its_help_work, page_shows_what_it_says, refused, said};
 

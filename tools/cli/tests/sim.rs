@@ -1,4 +1,4 @@
-//! `ferroccl sim`, as its help says. The results are tested in the crate `sim`.
+//! Tests that `ferroccl sim` does what its help says. The crate `sim` tests the simulated results.
 
 use std::fs;
 use std::process::Command;

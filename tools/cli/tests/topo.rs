@@ -1,4 +1,4 @@
-//! `ferroccl topo`, as its help and its page in the documentation say.
+//! Tests that `ferroccl topo` does what its help and its page in the documentation say.
 
 use ccl_harness::stretched;
 use std::time::{Duration, Instant};
@@ -95,7 +95,8 @@ fn what_is_not_there_is_said() {
     assert!(refused("topo /", 2).contains("/: "));
 }
 
-/// The description does not grow with the ranks. The time limit is generous.
+/// The largest topology is described in time, since the description does not grow with the ranks.
+/// The time limit is generous.
 #[test]
 fn the_largest_is_described_at_once() {
     let begin = Instant::now();

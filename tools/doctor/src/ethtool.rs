@@ -13,8 +13,9 @@ const ETH_SS_STATS: u32 = 1;
 const INFO_BYTES: usize = 196;
 const INFO_COUNT: usize = 180;
 const NAME_BYTES: usize = 32;
-/// Spare room for counters that appear between two calls: the kernel writes all counters that the
-/// driver has then, even if fewer were asked for. `COUNT_MAX` rejects absurd numbers.
+/// Spare room, as a number of counters: a driver may add counters between two calls, and the kernel
+/// writes all of the driver's counters, even if fewer were asked for. `COUNT_MAX` rejects absurd
+/// numbers.
 const MORE: usize = 4096;
 const COUNT_MAX: usize = 65_536;
 
@@ -60,7 +61,7 @@ fn number(bytes: &[u8]) -> Option<u32> {
 /// Sends a command that begins with these words, and returns `bytes` bytes of answer.
 fn ask(interface: &str, words: &[u32], bytes: usize) -> Option<Vec<u8>> {
     let mut request = Request { name: [0; 16], data: std::ptr::null_mut(), rest: [0; 2] };
-    // The last byte stays zero.
+    // The last byte of the name stays zero.
     let name = request.name.get_mut(..interface.len()).filter(|name| name.len() < 16)?;
     name.copy_from_slice(interface.as_bytes());
     // A word of the buffer has the size of a counter: eight bytes.

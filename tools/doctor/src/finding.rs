@@ -52,7 +52,7 @@ pub struct Finding {
     pub check: &'static str,
     /// Severity of the finding.
     pub verdict: Verdict,
-    /// Subject of the finding, such as a device; empty if the check's name says it.
+    /// Subject of the finding, such as a device; empty if the check's name is enough.
     pub subject: String,
     /// Evidence: what was seen, and where.
     pub evidence: String,

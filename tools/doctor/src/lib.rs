@@ -61,8 +61,8 @@ pub fn examine(host: Host) -> Report {
     Report { version: env!("CARGO_PKG_VERSION"), root, verdict, findings }
 }
 
-/// Runs each check on a thread of its own: a check that waits for a device does not delay the
-/// others; its thread is left behind at the deadline.
+/// Runs each check on a thread of its own, so a check that waits for a device does not delay the
+/// others. The thread of such a check is left behind at the deadline.
 fn findings(host: &Arc<Host>, checks: &'static [Check], deadline: Duration) -> Vec<Finding> {
     let until = Instant::now() + deadline;
     let start = |check: &'static Check| {

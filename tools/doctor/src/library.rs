@@ -13,7 +13,7 @@ pub(super) enum Asks {
     File,
     /// The file's name has the version, and the library is opened.
     Opened,
-    /// A function `int f(int *)` writes the version: CUDA's driver, NCCL.
+    /// A function `int f(int *)` writes the version, as in CUDA's driver and in NCCL.
     Writes(&'static [u8]),
 }
 

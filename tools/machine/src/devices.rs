@@ -12,7 +12,7 @@ pub struct Device {
     /// Path of its directory in sysfs, with all links followed. A device in software has the path
     /// of its interface's device, if there is one; otherwise its path names no PCI function.
     pub path: String,
-    /// Place of the device: NUMA node and PCI path.
+    /// Locality of the device: its NUMA node and PCI path.
     pub locality: Locality,
 }
 
@@ -25,7 +25,7 @@ impl Device {
         Some(Device { name, path, locality })
     }
 
-    /// Creates a device from its name and its place, as far as that is known.
+    /// Creates a device from its name and its locality, as far as the locality is known.
     pub fn known(name: &str, locality: &Locality) -> Device {
         let path = locality.pci_path.clone().unwrap_or_default();
         Device { name: name.to_owned(), path, locality: locality.clone() }
@@ -41,13 +41,13 @@ impl Device {
         function(&self.path)?.rsplit('/').next()
     }
 
-    /// Returns the directory of the device's PCI function, or of the next one above it.
+    /// Returns the directory of the device's PCI function, or of the nearest function above it.
     pub fn function(&self) -> Option<&str> {
         function(&self.path)
     }
 
-    /// Returns the directory of the card's outermost PCI function: that of its own switch, if it
-    /// has one, else the device's function.
+    /// Returns the directory of the card's outermost PCI function: the function of the card's own
+    /// switch, if there is one, else the device's function.
     pub fn card(&self) -> Option<&str> {
         self.locality.pci_path.as_deref().and_then(function)
     }
@@ -68,7 +68,7 @@ fn function(path: &str) -> Option<&str> {
     path.get(..path.rfind(address)? + address.len())
 }
 
-/// Returns the directory where a GPU's card begins: above a GPU of AMD lie the bridges of a switch
+/// Returns the directory where a GPU's card begins. A GPU of AMD is below the bridges of a switch
 /// on the same card. (AMD's root ports have another vendor number than its GPUs.)
 fn card(host: &Files, gpu: &str) -> String {
     let mut top = gpu;

@@ -21,7 +21,7 @@ const LINKS_MAX: u32 = 40;
 #[derive(Debug)]
 pub struct Files {
     root: PathBuf,
-    lives: bool,
+    is_live: bool,
 }
 
 impl Files {
@@ -35,8 +35,8 @@ impl Files {
         if !root.is_dir() {
             return Err(io::Error::from(io::ErrorKind::NotADirectory));
         }
-        let lives = root == Path::new("/");
-        Ok(Files { root, lives })
+        let is_live = root == Path::new("/");
+        Ok(Files { root, is_live })
     }
 
     /// Returns the directory that is the machine's `/`.
@@ -46,15 +46,15 @@ impl Files {
     }
 
     /// Returns whether this is the running machine, where system calls can be used too.
-    pub fn lives(&self) -> bool {
-        self.lives
+    pub fn is_live(&self) -> bool {
+        self.is_live
     }
 
     /// Returns the path by which this process opens a file of the machine. Links are followed as on
     /// the machine: its `/` is the root, and no link leads above it.
     fn file(&self, path: &str) -> io::Result<PathBuf> {
         let relative = path.trim_start_matches('/');
-        if self.lives {
+        if self.is_live {
             return self.root.join(relative).canonicalize();
         }
         let mut real = self.root.clone();
@@ -146,7 +146,7 @@ impl Files {
         self.file(path).is_ok()
     }
 
-    /// Returns the machine's own path of a file, all links followed.
+    /// Returns the path that a file has on the machine itself, with all links followed.
     pub fn real(&self, path: &str) -> Option<String> {
         let real = self.file(path).ok()?;
         let inside = real.strip_prefix(&self.root).ok()?;
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn this_machine_can_be_read_and_what_is_no_file_cannot() {
         let host = Files::new(Path::new("/")).unwrap();
-        assert!(host.lives() && host.has("/proc/self/status"));
+        assert!(host.is_live() && host.has("/proc/self/status"));
         assert!(host.text("/proc/self/limits").unwrap().contains("Max locked memory"));
         assert!(host.bytes("/dev/zero", 1).is_err() && host.bytes("/proc", 1).is_err());
         assert!(host.real("/proc/self").unwrap().starts_with("/proc/"));
@@ -210,7 +210,7 @@ mod tests {
         let kind = rustix::fs::FileType::Fifo;
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, 0o600.into(), 0).unwrap();
         let host = Files::new(&place).unwrap();
-        assert!(!host.lives());
+        assert!(!host.is_live());
         assert_eq!(host.text("/escape").unwrap(), "?[2Jx\u{fffd}");
         assert_eq!(host.text("/empty"), None);
         assert_eq!(host.text("/many").unwrap().len(), TEXT_BYTES_MAX);

@@ -78,8 +78,8 @@ pub fn find(sends: &Sends<'_>, topology: &Topology, given: &[u32]) -> Result<Pla
             let ranks = bytes.keys().map(|(from, to)| from.max(to) + 1).max().unwrap_or(0);
             if ranks as usize > hosts.len() {
                 return Err(format!(
-                    "{name} has traffic of {ranks} ranks, but the hosts have places for {}; name \
-                     more of them with --hosts",
+                    "{name} has traffic of {ranks} ranks, but the hosts have seats for {}; name \
+                     more hosts with --hosts",
                     hosts.len()
                 ));
             }
@@ -169,8 +169,8 @@ fn sent(sends: &Sends<'_>, hosts: &[u32]) -> Result<Bytes, String> {
     let peers = sent.by(0).map_err(|error| error.to_string())?.len();
     if peers.saturating_mul(ranks) > PAIRS_MAX {
         return Err(format!(
-            "{ranks} ranks that each send to {peers} others are too many; where all send to all, \
-             any order is as good"
+            "{ranks} ranks that each send to {peers} others are too many pairs; if all ranks send \
+             to all, the order makes no difference"
         ));
     }
     sent.by_all().map_err(|error| error.to_string())

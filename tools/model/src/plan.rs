@@ -19,7 +19,7 @@ const RANKS_MAX: usize = 1 << 18;
 
 /// Collective on a cluster.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct PlanRequest<'a> {
     /// Kind of collective.
     pub collective: Collective,
     /// Bytes of the larger buffer.
@@ -28,7 +28,7 @@ pub struct Wanted<'a> {
     pub data_type: DataType,
     /// Cluster on which the collective runs.
     pub topology: &'a Topology,
-    /// Number of hosts, from the first on; none for all.
+    /// Number of hosts to use, counted from the first; none for all.
     pub hosts: Option<u32>,
 }
 
@@ -69,11 +69,11 @@ pub struct Estimate {
 /// # Errors
 ///
 /// When the collective has no blocks of equal length, or fewer bytes than an element per block;
-/// when the cluster has fewer hosts than wanted, too many ranks, or a network of unknown bandwidth.
-pub fn plan(wanted: &Wanted<'_>) -> Result<Plan, String> {
-    let Wanted { collective, bytes, data_type, topology, .. } = *wanted;
-    let scene = Scene::of(topology, wanted.hosts)?;
-    let (ranks, hosts) = (scene.hosts.ranks(), wanted.hosts.unwrap_or(topology.hosts()));
+/// when the cluster has too few hosts, too many ranks, or a network of unknown bandwidth.
+pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, String> {
+    let PlanRequest { collective, bytes, data_type, topology, .. } = *request;
+    let scene = Scene::of(topology, request.hosts)?;
+    let (ranks, hosts) = (scene.hosts.ranks(), request.hosts.unwrap_or(topology.hosts()));
     let sized = Sized::of(collective, ranks, bytes, data_type)?;
     let bytes = sized.bytes;
     let way = |algorithm: &'static Algorithm| -> Result<Option<Estimate>, String> {
@@ -163,7 +163,7 @@ impl Sized {
 }
 
 impl Scene {
-    /// Creates the scene of the first `hosts` hosts of a topology; of all, if none is given.
+    /// Creates the scene of the first `hosts` hosts of a topology, or of all hosts by default.
     pub(crate) fn of(topology: &Topology, hosts: Option<u32>) -> Result<Scene, String> {
         let hosts = hosts.unwrap_or(topology.hosts());
         if hosts == 0 || hosts > topology.hosts() {
@@ -301,8 +301,8 @@ mod tests {
     fn fastest(collective: Collective, bytes: usize, name: &str, hosts: Option<u32>) -> Estimate {
         let topology = presets::find(name).unwrap().topology();
         let data_type = DataType::Float32;
-        let wanted = Wanted { collective, bytes, data_type, topology: &topology, hosts };
-        plan(&wanted).unwrap().ways[0].clone()
+        let request = PlanRequest { collective, bytes, data_type, topology: &topology, hosts };
+        plan(&request).unwrap().ways[0].clone()
     }
 
     #[test]
@@ -316,15 +316,15 @@ mod tests {
     #[test]
     fn what_cannot_be_planned_is_said() {
         let topology = presets::find("h100").unwrap().topology();
-        let wanted = Wanted {
+        let request = PlanRequest {
             collective: Collective::AllReduce,
             bytes: 8,
             data_type: DataType::Float32,
             topology: &topology,
             hosts: Some(2),
         };
-        assert!(plan(&wanted).unwrap_err().contains("h100 has 1 hosts, not 2"));
-        let wanted = Wanted { collective: Collective::Barrier, hosts: None, ..wanted };
-        assert!(plan(&wanted).unwrap_err().contains("plan another"));
+        assert!(plan(&request).unwrap_err().contains("h100 has 1 hosts, not 2"));
+        let request = PlanRequest { collective: Collective::Barrier, hosts: None, ..request };
+        assert!(plan(&request).unwrap_err().contains("plan another"));
     }
 }

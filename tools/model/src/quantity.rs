@@ -46,8 +46,8 @@ const SECONDS: [(&str, f64); 6] =
 ///
 /// # Errors
 ///
-/// When the text does not begin with a number, or its unit is unknown; the latter error names valid
-/// units.
+/// When the text does not begin with a number, or its unit is unknown. An error about the unit
+/// names valid units.
 pub(crate) fn parse(text: &str, unit: Unit) -> Result<f64, String> {
     let wrong = |advice: &str| format!("{text:?} is not such a quantity: {advice}");
     // The longest prefix that is a number: the rest is its unit.

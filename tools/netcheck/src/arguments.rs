@@ -36,12 +36,12 @@ pub struct Arguments {
     /// Print the points and what each demands
     #[arg(long)]
     pub(crate) list: bool,
-    /// Seconds that a point may take; some may take a multiple. A higher number than the default
-    /// says that the machine is slow: all other time limits grow in proportion
+    /// Seconds that a point may take; some may take a multiple. A number above the default scales
+    /// all other time limits too, for slow machines
     #[arg(long, value_name = "SECONDS", default_value = USUAL_SECONDS,
           value_parser = parse_seconds)]
     timeout: Duration,
-    /// Device of the plugin, on both sides; 0+1 for one that is made of these two
+    /// Device of the plugin, on both sides; 0+1 merges devices 0 and 1
     #[arg(long, value_name = "NUMBER", default_value = "0", value_delimiter = '+',
           value_parser = clap::value_parser!(i32).range(0..))]
     pub(crate) device: Vec<i32>,
@@ -80,7 +80,7 @@ impl Arguments {
         self.timeout * patience
     }
 
-    /// Returns the time limit on this machine, given the one on most machines.
+    /// Returns a time limit for this machine, given the limit for most machines.
     pub(crate) fn on_this_machine(&self, time: Duration) -> Duration {
         time.mul_f64(self.slowness())
     }

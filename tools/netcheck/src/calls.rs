@@ -1,5 +1,5 @@
-//! Functions of a plugin, the same for all versions of the interface. Where versions differ, an
-//! enum has their signatures, and this module converts the arguments.
+//! Functions of a plugin, the same for all versions of the interface. If a function differs between
+//! versions, an enum has its signatures, and this module converts the arguments.
 //!
 //! A plugin's contexts, communicators, registrations and requests are numbers here; this program
 //! never dereferences them. These functions are safe to call because they run in a process that
@@ -154,7 +154,7 @@ macro_rules! from_table {
                 deregister: needed(table.deregister, "deregMr")?,
                 isend: Isend::$send(needed(table.isend, "isend")?),
                 irecv: Irecv::$receive(needed(table.irecv, "irecv")?),
-                // NCCL calls it for device memory only, but rejects a table without it.
+                // NCCL calls `iflush` for device memory only, but rejects a table without it.
                 iflush: needed(table.iflush, "iflush")?,
                 test: needed(table.test, "test")?,
                 close_send: needed(table.close_send, "closeSend")?,
@@ -192,8 +192,8 @@ impl Calls {
         self.finalize.is_some()
     }
 
-    /// Calls `init` and returns the context, if there are contexts, else 0. Before version 10 there
-    /// is no profiler.
+    /// Calls `init` and returns the context, or 0 if the interface has no contexts. Before version
+    /// 10 there is no profiler.
     pub(crate) fn init(
         &self,
         hash: u64,
@@ -228,8 +228,8 @@ impl Calls {
         self.properties.of(device)
     }
 
-    /// Merges several devices into one; `None` if the plugin cannot, or the interface has no room
-    /// for that many.
+    /// Merges several devices into one; `None` if the plugin cannot, or if the interface has no
+    /// room for so many devices.
     pub(crate) fn make_device(&self, parts: &[i32]) -> Option<(NcclResult, i32)> {
         let mut made = -1;
         let make = self.make_device?;
@@ -522,7 +522,7 @@ impl Calls {
 
 /// Returns the type and the version of a device handle; `None` for 0.
 pub(crate) fn device_side(handle: Opaque) -> Option<(i32, i32)> {
-    // SAFETY: the plugin says that there is a device handle, as long as its communicator lives.
+    // SAFETY: the plugin promises that the device handle lives as long as its communicator.
     let handle = unsafe { pointer(handle).cast::<DeviceHandle>().as_ref() }?;
     Some((handle.device_type, handle.device_version))
 }

@@ -86,7 +86,7 @@ impl Plugin {
     }
 }
 
-/// Returns the functions under the symbol of that version, if it is exported.
+/// Returns the functions under the symbol of that version, if the library exports it.
 fn table(library: &Library, api: Api) -> Option<Result<Calls, String>> {
     /// Finds the symbol of a version and reads the table there.
     macro_rules! read {
@@ -94,7 +94,7 @@ fn table(library: &Library, api: Api) -> Option<Result<Calls, String>> {
             // SAFETY: under this name, NCCL's interface has a table of this type.
             let symbol = unsafe { library.get::<*const $version::Net>($version::SYMBOL) };
             let address = *symbol.ok()?;
-            // SAFETY: the symbol is the table's address, and it lies in the open library.
+            // SAFETY: the symbol is the table's address, and the table lies in the open library.
             Calls::$version(unsafe { &*address })
         }};
     }

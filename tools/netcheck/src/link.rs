@@ -151,7 +151,8 @@ impl<'a> Flight<'a> {
         self.requests.len()
     }
 
-    /// Repeats a call until it returns a request; tests the others meanwhile, as NCCL does.
+    /// Repeats a call until it returns a request. Tests the requests in flight meanwhile, as NCCL
+    /// does.
     pub(crate) fn post(
         &mut self,
         what: impl Display,

@@ -90,7 +90,7 @@ fn expand(format: &str, arguments: [usize; ARGUMENTS_MAX]) -> Option<String> {
     text.push_str(pieces.next()?);
     while let Some(piece) = pieces.next() {
         if piece.is_empty() {
-            // "%%", after which a piece without a conversion follows.
+            // "%%": the text up to the next percent sign has no conversion.
             text.push('%');
             text.push_str(pieces.next()?);
             continue;

@@ -1,4 +1,5 @@
-//! Messages between the processes of a point and the one that started them, a line of JSON each.
+//! Messages between the processes of a point and the process that started them. Each message is a
+//! line of JSON.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};

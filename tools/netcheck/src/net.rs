@@ -118,7 +118,12 @@ impl Listener {
     pub(crate) fn accept(&self) -> Result<Option<Comm>, Refusal> {
         let (result, raw, device_handle) = self.net.calls.accept(self.raw);
         accepted("accept", result)?;
-        Ok((raw != 0).then_some(Comm { net: self.net, raw, device_handle, way: Way::Receives }))
+        Ok((raw != 0).then_some(Comm {
+            net: self.net,
+            raw,
+            device_handle,
+            direction: Direction::Receives,
+        }))
     }
 
     /// Closes the listener.
@@ -147,14 +152,15 @@ impl Dial {
         let (result, raw, device_handle) =
             net.calls.connect(net.context, net.device, &mut self.buffer);
         canary("connect", &self.buffer)?;
-        let comm = (raw != 0).then_some(Comm { net, raw, device_handle, way: Way::Sends });
+        let comm =
+            (raw != 0).then_some(Comm { net, raw, device_handle, direction: Direction::Sends });
         Ok(accepted("connect", result).map(|()| comm))
     }
 }
 
 /// Direction of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Direction {
     Sends,
     Receives,
 }
@@ -168,7 +174,7 @@ pub(crate) struct Comm {
     pub(crate) raw: Opaque,
     /// Device handle, for the device side, or 0.
     pub(crate) device_handle: Opaque,
-    way: Way,
+    direction: Direction,
 }
 
 impl Comm {
@@ -233,7 +239,8 @@ impl Comm {
         Ok((request != 0).then_some(request))
     }
 
-    /// Reports that the data of a receive of one part was consumed, if the plugin wants to know.
+    /// Reports that the data of a receive of one part was consumed, if the plugin has
+    /// `irecvConsumed`.
     pub(crate) fn consumed(&self, request: Opaque) -> Result<(), Refusal> {
         let result = self.net.calls.consumed(self.raw, 1, request);
         result.map_or(Ok(()), |result| accepted("irecvConsumed", result))
@@ -241,9 +248,9 @@ impl Comm {
 
     /// Closes the communicator.
     pub(crate) fn close(self) -> Result<(), Refusal> {
-        match self.way {
-            Way::Sends => accepted("closeSend", self.net.calls.close_send(self.raw)),
-            Way::Receives => accepted("closeRecv", self.net.calls.close_receive(self.raw)),
+        match self.direction {
+            Direction::Sends => accepted("closeSend", self.net.calls.close_send(self.raw)),
+            Direction::Receives => accepted("closeRecv", self.net.calls.close_receive(self.raw)),
         }
     }
 }

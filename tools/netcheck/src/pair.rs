@@ -13,13 +13,13 @@ use crate::arguments::Arguments;
 use crate::messages::{ChildMessage, Held, ParentMessage, Role, Row, Verdict};
 use crate::points::{Act, Point};
 
-/// Time that the other process has, on most machines, to report its own failure after one has
+/// Time, on most machines, in which a process may report its own failure after its peer has
 /// failed.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
-/// Time that a process has, on most machines, to exit, and to report by itself that its deadline
-/// has passed.
+/// Time, on most machines, in which a process may exit, or may itself report that its deadline has
+/// passed.
 const EXIT: Duration = Duration::from_secs(3);
-/// Largest number of lines of standard error that are shown of a process that died.
+/// Largest number of lines that are shown from the standard error of a process that died.
 const LAST_WORDS: usize = 4;
 
 /// Result of a point.
@@ -175,7 +175,7 @@ impl Pair {
         }
     }
 
-    /// Kills the processes that have not ended, and sets the verdict of all.
+    /// Kills the processes that have not ended, and sets the verdict of all processes together.
     fn end(&mut self, timeout: Duration) {
         let is_pair = self.processes.len() > 1;
         let has_failed = self.processes.iter().any(|process| {

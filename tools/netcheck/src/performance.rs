@@ -24,7 +24,7 @@ pub(crate) const POINT: Point = Point {
 
 /// Number of messages that NCCL has in flight.
 const IN_FLIGHT: usize = 8;
-/// Bytes moved for one figure, within limits on the number of messages.
+/// Bytes moved to measure one latency, and one bandwidth, within limits on the number of messages.
 const LATENCY_BYTES: usize = 64 << 20;
 const BANDWIDTH_BYTES: usize = 512 << 20;
 /// Number of connections whose memory is measured, the bytes of each message on them, and the delay
@@ -62,8 +62,8 @@ fn measure(side: &Side) -> Outcome {
     both.back.close()
 }
 
-/// Measures the memory that a connection takes in this process once it has carried messages whose
-/// receives were posted late.
+/// Measures the memory that a connection takes in this process. Each connection has carried
+/// messages whose receives were posted late.
 fn measure_memory(side: &Side, net: &Net) -> Outcome {
     let memory = Memory::new(IN_FLIGHT * EARLY_BYTES);
     memory.fill(1);
@@ -186,7 +186,7 @@ impl<'a> Both<'a> {
         while flight.len() > 0 {
             flight.finish_oldest("a message of the stream")?;
         }
-        // Ends when the receiver confirms all messages.
+        // The stream ends when the receiver has confirmed all messages.
         let answer = self.memory_back.part(0, 1, TAG);
         match self.there.side.role {
             Role::Sender => self.back.receive(answer, "the word that all has arrived").map(drop)?,

@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::side::Side;
 use crate::stop::{Outcome, failed};
 
-/// Tolerated growth of memory: allocators keep some.
+/// Tolerated growth of memory: allocators keep some freed memory.
 const MEMORY_SLACK_BYTES: usize = 16 << 20;
 
 /// Longest time, on most machines, for a plugin to release its resources.

@@ -11,8 +11,8 @@ use crate::calls::Opaque;
 use crate::memory::Memory;
 use crate::stop::{Outcome, failed};
 
-/// Numbers of the first and the last action on an event. The actions, from 0: begin; end; update;
-/// update and end.
+/// Numbers of the first and the last action on an event. The actions are numbered from 0: begin;
+/// end; update; update and end.
 const BEGINS: c_int = 0;
 const LAST: c_int = 3;
 
@@ -51,7 +51,7 @@ unsafe extern "C" fn observe(
     let name = unsafe { name.as_mut() };
     let own = ptr::with_exposed_provenance_mut(event());
     let wrong = match (name, what) {
-        (None, _) => Some("NULL for the place of the event".to_owned()),
+        (None, _) => Some("a NULL pointer for the event".to_owned()),
         (Some(_), BEGINS) if parent != own => {
             Some(format!("an event with the parent {parent:p}, which came with no request"))
         }

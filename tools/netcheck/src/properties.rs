@@ -71,7 +71,7 @@ pub(crate) fn text(address: *const c_char) -> Option<String> {
     if address.is_null() {
         return None;
     }
-    // SAFETY: the plugin says that it is a string, for as long as the process lives.
+    // SAFETY: the plugin promises a string at `address`, valid for the life of the process.
     Some(unsafe { CStr::from_ptr(address) }.to_string_lossy().into_owned())
 }
 
@@ -81,7 +81,7 @@ fn filled<T: Copy>(call: impl FnOnce(*mut T) -> NcclResult) -> Result<T, NcclRes
     // SAFETY: `place` has these bytes.
     unsafe { ptr::write_bytes(place.as_mut_ptr(), 0xEE, 1) };
     match call(place.as_mut_ptr()) {
-        // SAFETY: every byte was written, and these are integers, floats and raw pointers.
+        // SAFETY: every byte was written, and `T` has only integers, floats and raw pointers.
         NcclResult::SUCCESS => Ok(unsafe { place.assume_init() }),
         result => Err(result),
     }

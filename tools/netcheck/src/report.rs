@@ -169,7 +169,7 @@ pub(crate) fn held(held: Held) -> String {
     format!("\nA connection takes {sender} KiB at its sender and {receiver} KiB at its receiver.\n")
 }
 
-/// Lists the points, and what each demands.
+/// Lists the points with their demands.
 pub(crate) fn list(points: &[Point]) -> String {
     let mut text = String::new();
     for point in points {

@@ -23,7 +23,7 @@ use crate::watch::Watch;
 /// Time limit, on most machines, of a call that must not block. One call may take up to ten times
 /// as long: the machine may have been busy.
 const PROMPT: Duration = Duration::from_millis(100);
-/// Time after which such a call counts as stuck, on most machines.
+/// Time after which a call that must not block counts as stuck, on most machines.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// Number of polls that a wait makes before it sleeps between them.
 const EAGER_POLLS: u32 = 2000;
@@ -51,8 +51,8 @@ impl Side {
         arguments: &Arguments,
         timeout: Duration,
     ) -> std::io::Result<Side> {
-        // This process dies with its parent, even while it is stopped. If the parent ends before
-        // this line, the end of its pipe ends this process.
+        // This process dies with its parent, even while this process is stopped. If the parent ends
+        // before this line, `read_in_background` sees the end of the pipe and ends this process.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // Plugins may print to standard output: their text must not mix with this program's lines.
         let up = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
@@ -75,7 +75,7 @@ impl Side {
         Ok(Side { role, arguments, watch, up, inbox, slow_calls })
     }
 
-    /// Opens the library, without calling anything.
+    /// Opens the library, but calls none of its functions.
     pub(crate) fn plugin(&self) -> Outcome<Plugin> {
         self.step("opening the library");
         let plugin = Plugin::open(self.arguments.library(), self.arguments.api);
@@ -137,7 +137,7 @@ impl Side {
         self.write(&ChildMessage::Note(note));
     }
 
-    /// Kills this process. Its peer alone decides the point.
+    /// Kills this process. The outcome of the point then depends on the peer alone.
     pub(crate) fn die(&self) -> Outcome {
         self.write(&ChildMessage::Doomed);
         let this: Pid = rustix::process::getpid();
@@ -164,7 +164,7 @@ impl Side {
         }
     }
 
-    /// Waits until the peer has called this too.
+    /// Waits until the peer has called `barrier` too.
     pub(crate) fn barrier(&self) -> Outcome {
         self.send_value(&())?;
         self.receive_value()
@@ -192,7 +192,7 @@ impl Side {
         failed(self.watch.too_long(&what.to_string()))
     }
 
-    /// Polls for `time` or until `poll` returns true, and returns whether it did.
+    /// Polls for `time` or until `poll` returns true. Returns whether `poll` returned true.
     pub(crate) fn poll_for(
         &self,
         time: Duration,
@@ -208,7 +208,7 @@ impl Side {
         Ok(false)
     }
 
-    /// Makes a call that must not block, and fails if it does.
+    /// Makes a call that must not block, and fails if the call blocks.
     pub(crate) fn promptly<T>(
         &self,
         name: &'static str,

@@ -42,7 +42,7 @@ pub(crate) fn failed<T>(why: impl Into<String>) -> Outcome<T> {
     Err(Stop::Failed(why.into()))
 }
 
-/// Returns the error that the point says nothing about this plugin.
+/// Returns the error for a point that says nothing about this plugin.
 pub(crate) fn skipped<T>(why: impl Into<String>) -> Outcome<T> {
     Err(Stop::Skipped(why.into()))
 }
@@ -53,8 +53,8 @@ pub(crate) fn demand(holds: bool, why: impl FnOnce() -> String) -> Outcome {
 }
 
 impl Stop {
-    /// Adds the name of the message to a failure. `other` is the name of the message
-    /// whose data arrived instead, if there is one: the failure then reports only that.
+    /// Adds the name of the message to a failure. If the data of another message, named `other`,
+    /// arrived instead, the failure reports only this fact.
     pub(crate) fn of(self, message: &str, other: Option<String>) -> Stop {
         match (self, other) {
             (Stop::Failed(_), Some(other)) => {

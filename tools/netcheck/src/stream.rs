@@ -1,4 +1,4 @@
-//! Streams of many messages over one connection, each with a content of its own.
+//! Streams of many messages over one connection. Each message has its own content.
 
 use crate::link::{Flight, Link, Registered, TAG, received};
 use crate::memory::GUARD;
@@ -48,7 +48,7 @@ impl Stream {
         (self.room() + GUARD).next_multiple_of(64)
     }
 
-    /// Sends all messages from that memory.
+    /// Sends all messages from the memory `ring`.
     pub(crate) fn send_from(&self, link: &Link, ring: &Registered) -> Outcome {
         let mut flight = Flight::new(*link);
         let mut ended = 0;
@@ -67,7 +67,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Receives all messages into that memory, and verifies them.
+    /// Receives all messages into the memory `ring`, and verifies them.
     pub(crate) fn receive_into(&self, link: &Link, ring: &Registered) -> Outcome {
         let mut flight = Flight::new(*link);
         let mut ended = 0;

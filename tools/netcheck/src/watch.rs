@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time that a step has after the deadline to report by itself, even on a busy machine.
+/// Time after the deadline in which a step can still report by itself, even on a busy machine.
 const REPORT_WITHIN: Duration = Duration::from_secs(2);
 
 /// Current step, current call, and the deadline.
@@ -18,7 +18,7 @@ pub(crate) struct Watch {
 #[derive(Debug)]
 struct Doing {
     step: String,
-    /// Call that must return soon, and when it was made.
+    /// Call that must return soon, and the time at which it began.
     call: Option<(&'static str, Instant)>,
     deadline: Instant,
 }
@@ -67,7 +67,7 @@ impl Watch {
         )
     }
 
-    /// Returns a reason, with the step if the reason does not name it.
+    /// Returns `why`, and appends the current step if `why` names no step.
     pub(crate) fn with_step(&self, why: String) -> String {
         if why.contains("last step: ") {
             return why;
@@ -75,8 +75,8 @@ impl Watch {
         format!("{why}; last step: {}", self.lock().step)
     }
 
-    /// Returns the failure if the process is stuck in a call of the plugin and cannot report it
-    /// itself.
+    /// Returns the failure of a process that is stuck in a call of the plugin, and so cannot report
+    /// the failure itself.
     pub(crate) fn stuck(&self) -> Option<String> {
         let doing = self.lock();
         if let Some((name, since)) = doing.call
@@ -89,7 +89,7 @@ impl Watch {
                 doing.step
             ));
         }
-        // A step that polls reports more detail at the deadline.
+        // A step that polls reports by itself at the deadline, in more detail.
         let over = Instant::now() > doing.deadline + REPORT_WITHIN;
         over.then(|| {
             format!(

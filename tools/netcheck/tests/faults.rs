@@ -12,7 +12,7 @@ mod faults {
     use rustix::process::{Pid, Signal, kill_process};
     use serde_json::Value;
 
-    /// Variable that plants a fault.
+    /// Environment variable that plants a fault in the reference plugin.
     const FAULT: &str = "REFERENCE_NET_FAULT";
 
     /// Returns the path of the reference plugin, which cargo puts beside the tests.
@@ -59,7 +59,7 @@ mod faults {
     fn the_reference_keeps_the_contract_in_all_versions() {
         assert_eq!(failures(&plugin(), "", &[]), []);
         assert_eq!(failures(&plugin(), "", &["--api", "v8"]), []);
-        // The versions between differ in a few calls.
+        // The versions between v8 and the newest differ in only a few calls.
         let only = "properties,attributes_accepted,send_receive,grouped_receives,\
                     optional_completion,finalize_joins_threads,dlclose_is_harmless,device_handles,\
                     consumed_receives,flush,profiled_requests";
@@ -210,7 +210,7 @@ mod faults {
         }
     }
 
-    /// Returns whether a process is one of the two of a point, and has not ended.
+    /// Returns whether a process is one of a point's two processes and has not ended.
     fn has_begun(id: &str) -> bool {
         let line = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
         text(&line).contains("--side")

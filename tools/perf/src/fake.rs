@@ -1,6 +1,6 @@
 //! A communicator of threads in one process, for tests. It moves and reduces real data in the
-//! simplest way. Only element formats and buffer layouts are shared with the perf programs; the
-//! rest is code of its own, so that the programs are not tested against themselves.
+//! simplest way. It shares only element formats and buffer layouts with the perf programs. The rest
+//! is separate code, so that the programs are not tested against themselves.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -149,7 +149,7 @@ impl Fake {
                 Some(all[from as usize].repeat(messages))
             }
             Shape::Vector { .. } => {
-                // Each input has its counts before it; see `run`.
+                // The counts precede the data of each input; see `run`.
                 let mut output = Vec::new();
                 for input in all {
                     let (counts, data) = input.split_at(8 * self.ranks as usize);
@@ -213,7 +213,7 @@ fn combine_floats(op: ReduceOp, format: FloatFormat, values: &[u64], ranks: u32)
         _ => round(a + b),
     });
     let combined = combined.unwrap();
-    // A vector kernel multiplies by the rounded reciprocal.
+    // Multiplies by the rounded reciprocal, as a vector kernel does.
     let scale = f64::from(1.0 / ranks as f32);
     let scale = if format.mantissa_bits == 52 { 1.0 / f64::from(ranks) } else { scale };
     format.encode(if op == ReduceOp::Avg { combined * scale } else { combined })

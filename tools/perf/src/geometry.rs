@@ -1,5 +1,5 @@
-//! Shape of a call by size and collective: counts, buffers, and offsets in place. All are as in
-//! nccl-tests, so that results can be compared with those of nccl-tests.
+//! Shape of a call by size and collective: counts, buffers, and offsets in the in-place buffer. All
+//! are as in nccl-tests, so that results can be compared with those of nccl-tests.
 
 use ccl_core::types::{Collective, DataType, Rank};
 
@@ -44,7 +44,7 @@ impl Counts {
     }
 }
 
-/// Sizes of the buffers of one rank in one call, and their offsets in place.
+/// Sizes of the buffers of one rank in one call, and their offsets in the in-place buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Number of elements of the input.
@@ -156,8 +156,8 @@ pub fn counts_of_size(
 
 /// Returns the number of elements from one rank to another when each rank sends at most `elements`
 /// in all. The count is proportional to one plus the receiver's distance ahead of the sender, and
-/// is rounded down to a multiple of `quantum`. Every rank sends and receives the same total, and
-/// can compute all counts that it sends or receives by itself.
+/// is rounded down to a multiple of `quantum`. Every rank sends and receives the same total. A rank
+/// can compute all its counts without communication.
 #[must_use]
 pub fn skewed_count(
     elements: usize,

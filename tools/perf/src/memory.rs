@@ -1,4 +1,4 @@
-//! Buffers of a run: allocated once for the largest size, aligned, with guard bytes behind.
+//! Buffers of a run: allocated once for the largest size, aligned, with guard bytes behind them.
 
 use std::ops::{Deref, DerefMut};
 
@@ -125,14 +125,14 @@ impl GuardedBuffer {
 /// Input and output of one rank.
 #[derive(Debug, Default)]
 pub struct Memory {
-    /// Input buffer; not used in place.
+    /// Input buffer; an in-place call does not use it.
     pub input: GuardedBuffer,
     /// Output buffer; in an in-place call, the only buffer.
     pub output: GuardedBuffer,
 }
 
 impl Memory {
-    /// Allocates memory for inputs and in-place buffers of up to these bytes.
+    /// Allocates an input buffer of `input_bytes` and an output buffer of `whole_bytes`.
     ///
     /// # Errors
     /// [`OutOfMemory`] when the allocation fails.

@@ -1,10 +1,10 @@
 //! JSON file of nccl-tests (`-J`), key for key as version 2.19.6 writes it (`src/util.cu`, file
-//! version 3), so that tools for nccl-tests' files read ours.
+//! version 3), so that tools for nccl-tests' files can read ferroccl's.
 //!
-//! Fields about GPUs and NCCL describe ranks on processors and this library: the library's version
-//! is in the place of NCCL's, in the same encoding. The environment has only those of this
-//! library's variables that differ from the defaults. Booleans are `"true"` and `"false"`, as text;
-//! NaN is `"nan"`; a value that was not measured is `null`.
+//! Fields about GPUs describe ranks on processors. The field for NCCL's version has this library's
+//! version, in the same encoding. `env` lists only variables of this library whose values differ
+//! from the defaults. Booleans are `"true"` and `"false"`, as text; NaN is `"nan"`; a value that
+//! was not measured is `null`.
 
 use ccl_core::config::Config;
 use ferroccl::transports;
@@ -248,8 +248,8 @@ mod tests {
     use super::super::timing::Times;
     use super::*;
 
-    /// Keys that `src/util.cu` of nccl-tests 2.19.6 writes, by the object that contains them: those
-    /// of `jsonOutputInit` and the functions after it, without those of `-I 1`.
+    /// Keys that `src/util.cu` of nccl-tests 2.19.6 writes, by the object that contains them. They
+    /// are in `jsonOutputInit` and the functions after it; keys of `-I 1` are left out.
     const KEYS: [(&str, &str); 7] = [
         (
             "",

@@ -88,7 +88,7 @@ fn exchange(
     let Buffers::OutOfPlace { input, output } = buffers else {
         return Err("send_recv has no in-place form".into());
     };
-    // A rank that only sends has no output, and one that only receives has no input.
+    // A rank that only sends has no output, and a rank that only receives has no input.
     let short = || SubjectError::from("send_recv: the buffers are shorter than the count");
     let mut group = communicator.group();
     if let Some(peer) = to {
@@ -170,11 +170,11 @@ impl Subject for Communicator {
 
     fn peers(&self) -> Vec<Peer> {
         let (flows, rails) = (Vec::from_iter(self.flows()), Vec::from_iter(self.rails()));
-        let peer = |(rank, account): (_, &PeerStatistics)| {
+        let peer = |(rank, statistics): (_, &PeerStatistics)| {
             let flows = flows.iter().filter(|(to, _)| *to == rank).map(|(_, flow)| *flow);
             let rails = rails.iter().filter(|(to, _)| *to == rank).map(|(_, rail)| rail.clone());
             let (flows, rails) = (flows.collect(), rails.collect());
-            Peer { rank, account: account.clone(), flows, rails }
+            Peer { rank, statistics: statistics.clone(), flows, rails }
         };
         self.peer_statistics().map(peer).collect()
     }

@@ -9,7 +9,7 @@ use clap::builder::TypedValueParser as _;
 use super::sizes::{Step, parse_size};
 use ferroccl::launch::LOCAL_RANKS_MAX;
 
-/// Largest number of iterations, each of which may keep a sample, and of calls in an iteration.
+/// Largest number of iterations, and of calls in an iteration. Each iteration may keep a sample.
 const COUNT_MAX: i64 = 10_000_000;
 
 /// Choice of one value, or of all values (`all`).
@@ -121,8 +121,8 @@ pub struct Options {
     #[arg(short = 'r', long = "root", value_name = "RANK", default_value = "0",
           value_parser = root)]
     pub root: Choice<Rank>,
-    /// 1: barrier after each call; 3: barrier after each iteration, not timed; calls always block
-    /// until they are done, so 0 and 2 are the same
+    /// 1: barrier after each call; 3: untimed barrier after each iteration; 0 and 2 are the same,
+    /// because calls always block
     #[arg(short = 'z', long = "blocking", value_name = "MODE", default_value_t = 0,
           value_parser = clap::value_parser!(u8).range(0..=3))]
     pub blocking: u8,

@@ -11,10 +11,10 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Creates a bar of `steps` steps if `wanted` and standard error is a terminal.
+    /// Creates a bar of `steps` steps if `request` is true and standard error is a terminal.
     #[must_use]
-    pub fn new(steps: u64, wanted: bool) -> Progress {
-        let visible = wanted && std::io::stderr().is_terminal();
+    pub fn new(steps: u64, request: bool) -> Progress {
+        let visible = request && std::io::stderr().is_terminal();
         let bar = visible.then(|| {
             let template = "{wide_bar:.blue} {pos}/{len} {msg} {eta} left";
             let style = ProgressStyle::with_template(template);
@@ -24,7 +24,7 @@ impl Progress {
         Progress { bar }
     }
 
-    /// Advances by one step; `next` describes the next one.
+    /// Advances by one step and shows the message `next`.
     pub fn step(&self, next: String) {
         if let Some(bar) = &self.bar {
             bar.inc(1);

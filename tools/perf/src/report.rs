@@ -42,7 +42,7 @@ pub struct Row {
     pub plan: Option<Plan>,
     /// Measurement with separate input and output.
     pub out_of_place: Half,
-    /// Measurement with one buffer for input and output; `None` if there is no such form.
+    /// Measurement with one buffer for input and output; `None` if there is no in-place form.
     pub in_place: Option<Half>,
 }
 
@@ -74,7 +74,7 @@ impl Serialize for Row {
     }
 }
 
-/// Returns the mean bus bandwidth over all measurements, 10^9 bytes per second; 0 for none.
+/// Returns the mean bus bandwidth over all measurements, 10^9 bytes per second; 0 without rows.
 #[must_use]
 pub fn average_bus_gbps(rows: &[Row]) -> f64 {
     let (sum, count) = rows
@@ -222,7 +222,7 @@ mod tests {
             in_place: None,
         };
         let origin = Origin::here("all_reduce_perf", "shm".to_owned(), 2);
-        let account = PeerStatistics { stalls: 3, ..PeerStatistics::default() };
+        let statistics = PeerStatistics { stalls: 3, ..PeerStatistics::default() };
         let flow = Flow {
             from: [10, 0, 0, 1].into(),
             to: [10, 0, 0, 2].into(),
@@ -234,7 +234,7 @@ mod tests {
         let json = sweep_json(
             &origin,
             &[row],
-            &[Peer { rank: 1, account, flows: vec![flow], rails: Vec::new() }],
+            &[Peer { rank: 1, statistics, flows: vec![flow], rails: Vec::new() }],
         )
         .unwrap();
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();

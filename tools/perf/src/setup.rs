@@ -19,11 +19,11 @@ use super::trial::Trial;
 #[error("{0}")]
 pub struct Refused(pub String);
 
-/// Tells all ranks whether this rank's step succeeded, so that no rank waits for one that has given
-/// up.
+/// Tells all ranks whether this rank's step succeeded, so that no rank waits for a rank that has
+/// given up.
 ///
 /// # Errors
-/// This rank's error, or one that names the ranks that failed.
+/// This rank's error, or an error that names the ranks that failed.
 pub fn agree<T>(
     subject: &mut dyn Subject,
     own: Result<T, SubjectError>,
@@ -49,7 +49,7 @@ pub fn agree<T>(
 /// than one after it.
 ///
 /// # Errors
-/// This rank's error, or one that names the ranks that failed.
+/// This rank's error, or an error that names the ranks that failed.
 pub fn ready(
     subject: &mut dyn Subject,
     options: &Options,
@@ -95,7 +95,7 @@ pub fn rank_lines(subject: &mut dyn Subject) -> Result<Vec<RankLine>, SubjectErr
     Ok(texts.into_iter().map(line).collect())
 }
 
-/// Exchanges a number and a text of each rank, in rank order; a long text is cut.
+/// Returns the number and the text of every rank, in rank order; a long text is cut.
 ///
 /// # Errors
 /// Errors of the communicator.
@@ -134,7 +134,7 @@ pub fn sent(subject: &dyn Subject) -> Vec<u64> {
     let mut sent = vec![0; subject.ranks() as usize];
     for peer in subject.peers() {
         if let Some(sent) = sent.get_mut(peer.rank as usize) {
-            *sent = peer.account.sent_bytes;
+            *sent = peer.statistics.sent_bytes;
         }
     }
     sent
@@ -150,7 +150,7 @@ pub fn traffic(
     before: &[u64],
     interval_s: f64,
 ) -> Result<Traffic, SubjectError> {
-    // The exchange below does not count.
+    // The counters are read before the exchange below, so they leave out its bytes.
     let own = sent(subject);
     let mut bytes = Bytes::new();
     for (to, (now, before)) in (0..).zip(own.iter().zip(before)) {
@@ -173,8 +173,8 @@ pub fn checked_call(
     in_place: bool,
 ) -> Result<u64, SubjectError> {
     trial.prepare(memory, repetition, in_place);
-    // Without the barrier, ranks would begin the call while others are still preparing, and their
-    // waits would look like those of a slow transport.
+    // Without the barrier, some ranks would begin the call while others still prepare. The waits of
+    // the early ranks would look like those of a slow transport.
     subject.barrier()?;
     trial.run(subject, memory, in_place)?;
     let wrong = trial.wrong(memory, repetition, in_place);

@@ -1,18 +1,18 @@
 //! Statistical tests of whether new times are longer than old ones: the U test of Mann and Whitney,
 //! and Holm's correction for many tests.
 //!
-//! Times are skewed, with a few outliers, so means and the normal distribution say little of them.
+//! Times are skewed, with a few outliers: means and the normal distribution say little about them.
 //! The U test asks only which of two times is the longer one (Mann and Whitney, "On a test of
 //! whether one of two random variables is stochastically larger than the other", 1947). For few
 //! samples its distribution is counted, ties included (Streitberg and Röhmel, "Exact distributions
-//! for permutation and rank tests", 1986); for many it is the normal one, corrected for ties and
-//! for continuity (Lehmann, "Nonparametrics", 1975, section 1.4). Holm, "A simple sequentially
-//! rejective multiple test procedure", 1979, keeps the probability of any false alarm among all
-//! tests below the chosen level, with any dependence between the tests.
+//! for permutation and rank tests", 1986). For many samples the normal distribution replaces it,
+//! corrected for ties and for continuity (Lehmann, "Nonparametrics", 1975, section 1.4). Holm, "A
+//! simple sequentially rejective multiple test procedure", 1979, keeps the probability of any false
+//! alarm among all tests below the chosen level, with any dependence between the tests.
 
-/// Largest number of samples, both sides together, for the exact distribution; for more, the normal
-/// one is used. Up to this number every count of the exact distribution is a whole number below
-/// 2^53.
+/// Largest number of samples, both sides together, for the exact distribution. With more samples,
+/// the normal distribution is used. Up to this number, every count of the exact distribution is a
+/// whole number below 2^53.
 const EXACT_MAX: usize = 50;
 
 /// U test. It caches the last distribution that it has counted: without ties the distribution
@@ -20,10 +20,9 @@ const EXACT_MAX: usize = 50;
 #[derive(Debug, Default)]
 pub struct RankTest {
     /// Key of the cached distribution: the ranks times two, in order, and the number of new
-    /// samples. Twice a rank is an integer, also where the rank of ties is not.
+    /// samples. Twice a rank is an integer, even if ties share a fractional rank.
     counted: (Vec<usize>, usize),
-    /// Probability, by index, that the sum of the new samples' ranks times two is at least the
-    /// index.
+    /// Probability, by index, that twice the sum of the new samples' ranks is at least the index.
     at_least: Vec<f64>,
 }
 
@@ -79,7 +78,7 @@ fn pool(old: &[f64], new: &[f64]) -> Pooled {
     pooled
 }
 
-/// Returns, by sum, the share of all choices of `chosen` ranks that have that sum or more.
+/// Returns, for each sum, the share of the choices of `chosen` ranks that have this sum or more.
 fn distribution(ranks: &[usize], chosen: usize) -> Vec<f64> {
     // The largest ranks are the last.
     let most: usize = ranks.iter().rev().take(chosen).sum();
@@ -123,8 +122,8 @@ pub fn least(old: usize, new: usize) -> f64 {
         .longer(&numbers(0, old).collect::<Vec<_>>(), &numbers(old, new).collect::<Vec<_>>())
 }
 
-/// Corrects the probabilities of many tests. If each corrected probability that is not above a
-/// level counts as an alarm, the probability of any false alarm is not above that level either.
+/// Corrects the probabilities of many tests. If every corrected probability of at most L counts as
+/// an alarm, the probability of any false alarm is at most L.
 #[must_use]
 pub fn holm(probabilities: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..probabilities.len()).collect();
@@ -139,8 +138,8 @@ pub fn holm(probabilities: &[f64]) -> Vec<f64> {
     corrected
 }
 
-/// Returns the ratio of new to old samples: the median of all ratios of a new to an old one, which
-/// is Hodges and Lehmann's estimate for ratios. It is 1 if there are no samples.
+/// Returns the ratio of new to old samples: the median of all ratios of a new sample to an old one.
+/// This is Hodges and Lehmann's estimate, for ratios. It is 1 if there are no samples.
 #[must_use]
 pub fn ratio(old: &[f64], new: &[f64]) -> f64 {
     let mut all: Vec<f64> =
@@ -162,7 +161,7 @@ mod tests {
         RankTest::default().longer(old, new)
     }
 
-    /// Returns samples without ties in which U has this value, for the second side.
+    /// Returns old and new samples without ties, such that U of the new samples is `u`.
     fn samples(old: usize, new: usize, u: usize) -> (Vec<f64>, Vec<f64>) {
         let mut left = u;
         let news = (0..new).rev().map(|number| {
@@ -176,7 +175,7 @@ mod tests {
 
     #[test]
     fn few_samples_as_mann_and_whitney_have_them() {
-        // Their table I, to three digits: the probability that U is at most the index in the list.
+        // Table I of their paper, to three digits: the probability that U is at most the index.
         // U of one side is n m - U of the other.
         let tables: [(usize, usize, &[f64]); 4] = [
             (3, 3, &[0.050, 0.100, 0.200, 0.350, 0.500, 0.650]),
@@ -220,8 +219,8 @@ mod tests {
         let x = [0.80, 0.83, 1.89, 1.04, 1.45, 1.38, 1.91, 1.64, 0.73, 1.46];
         let y = [1.15, 0.88, 0.90, 0.74, 1.21];
         assert!((longer(&y, &x) - 0.1272).abs() < 5e-5);
-        // SciPy's `mannwhitneyu`: two-sided, 0.1111 counted, and 0.11134688653314041 by the normal
-        // distribution.
+        // SciPy's `mannwhitneyu`, two-sided: 0.1111 by the exact distribution, 0.11134688653314041
+        // by the normal distribution.
         let (men, women) = ([19.0, 22.0, 16.0, 29.0, 24.0], [20.0, 11.0, 17.0, 12.0]);
         assert!((2.0 * longer(&women, &men) - 1.0 / 9.0).abs() < 1e-12);
         let p = 2.0 * normal(&pool(&women, &men), 4.0, 5.0);
@@ -341,8 +340,8 @@ mod tests {
             plain += u32::from(all.iter().any(|p| *p <= level));
             corrected += u32::from(holm(&all).iter().any(|p| *p <= level));
         }
-        // 1 % of the families are expected to alarm; chance adds up to four deviations. Without the
-        // correction it is one family in nine.
+        // 1 % of the families are expected to raise an alarm; the limit adds four deviations for
+        // chance. Without the correction, one family in nine raises an alarm.
         assert!((5..=30 + 22).contains(&corrected), "{corrected} of {families}");
         assert!(plain > 250, "{plain} of {families}");
     }

@@ -19,7 +19,7 @@ pub enum SizeError {
 /// nccl-tests.
 ///
 /// # Errors
-/// [`SizeError`] when the text is no size, or one that no buffer can have.
+/// [`SizeError`] when the text is no size, or a size that no buffer can have.
 pub fn parse_size(text: &str) -> Result<usize, SizeError> {
     let malformed = || SizeError::Malformed(text.to_owned());
     let trimmed = text.trim();
@@ -63,8 +63,8 @@ pub enum Step {
 
 impl Step {
     /// Returns the size after `bytes`; `None` past the end of the address space. Zero multiplied by
-    /// a factor stays zero, so the size after zero is then 8 bytes, which hold an element of any
-    /// type.
+    /// a factor would stay zero, so with a factor the size after zero is 8 bytes, which hold an
+    /// element of any type.
     #[must_use]
     pub fn after(self, bytes: usize) -> Option<usize> {
         match self {
@@ -87,7 +87,7 @@ impl Step {
     }
 }
 
-/// Returns the sizes from `min` up to `max`, which is included if a step meets it.
+/// Returns the sizes from `min` up to `max`. `max` itself is included if a step meets it.
 pub fn sweep(min: usize, max: usize, step: Step) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(min), move |&bytes| step.after(bytes))
         .take_while(move |&bytes| bytes <= max)

@@ -1,5 +1,5 @@
-//! Interface between the perf programs and a communicator: a handful of calls, so that all code
-//! above them is tested with an in-process fake.
+//! Interface between the perf programs and a communicator. It has few calls, so that tests can
+//! replace the communicator by an in-process fake.
 
 use std::error::Error;
 use std::time::Instant;
@@ -15,10 +15,10 @@ use super::memory::Storage;
 /// Any failure of the measured subject; its text is shown to the user as it is.
 pub type SubjectError = Box<dyn Error + Send + Sync>;
 
-/// One rank of a communicator, as the perf programs see it. Every method but [`rank`](Self::rank),
-/// [`ranks`](Self::ranks), [`now`](Self::now), [`explain`](Self::explain),
-/// [`transport`](Self::transport) and [`peers`](Self::peers) is called by all ranks in the same
-/// order.
+/// One rank of a communicator, as the perf programs see it. All ranks make the same calls in the
+/// same order, except for the local calls: [`rank`](Self::rank), [`ranks`](Self::ranks),
+/// [`now`](Self::now), [`explain`](Self::explain), [`transport`](Self::transport) and
+/// [`peers`](Self::peers).
 pub trait Subject {
     /// Returns the number of this rank.
     fn rank(&self) -> Rank;
@@ -32,7 +32,7 @@ pub trait Subject {
     /// Errors of the communicator; the program then ends.
     fn run(&mut self, request: &Request<'_>, buffers: Buffers<'_>) -> Result<(), SubjectError>;
 
-    /// Returns when every rank has called it.
+    /// Returns when every rank has called this method.
     ///
     /// # Errors
     /// Errors of the communicator.
@@ -50,7 +50,7 @@ pub trait Subject {
     /// Errors of the communicator.
     fn all_gather_f64(&mut self, value: f64) -> Result<Vec<f64>, SubjectError>;
 
-    /// Registers memory for the time of the run, if the transport can.
+    /// Registers memory for the time of the run, if the transport supports it.
     ///
     /// # Errors
     /// Errors of the communicator.
@@ -76,7 +76,7 @@ pub struct Peer {
     pub rank: Rank,
     /// Counters: bytes in flight, stalls, waits for credits.
     #[serde(flatten)]
-    pub account: PeerStatistics,
+    pub statistics: PeerStatistics,
     /// Flows of the messages to the peer, as an Ethernet fabric sees them.
     pub flows: Vec<Flow>,
     /// Rails of the messages to the peer, if there are several.
@@ -126,7 +126,7 @@ pub enum Shape<'a> {
     Pair {
         /// Rank that sends.
         from: Rank,
-        /// Rank that receives; not the one that sends.
+        /// Rank that receives; it differs from `from`.
         to: Rank,
         /// Number of messages.
         messages: usize,
@@ -148,9 +148,9 @@ pub enum Buffers<'a> {
         /// Output, which is written.
         output: &'a mut [u8],
     },
-    /// The larger of the two buffers. The other one lies inside, as in NCCL's in-place form: an
-    /// input of `all_gather` and `gather` and an output of `reduce_scatter` and `scatter` at block
-    /// `rank`, everything else at the start.
+    /// The larger of the two buffers, with the smaller one inside it, as in NCCL's in-place form.
+    /// The input of `all_gather` and `gather` and the output of `reduce_scatter` and `scatter` are
+    /// block `rank`; all other buffers begin at the start.
     InPlace(&'a mut [u8]),
 }
 

@@ -1,5 +1,5 @@
-//! The program behind `all_reduce_perf` and its siblings: every chosen type, operator and root,
-//! over a range of sizes, out of place and in place.
+//! The program behind `all_reduce_perf` and its siblings: it measures every chosen type, operator
+//! and root, over a range of sizes, out of place and in place.
 
 use std::io::Write;
 use std::time::Instant;
@@ -40,7 +40,7 @@ struct Variant {
     root: Rank,
 }
 
-/// Measures, prints to `out` on rank 0, and writes the files of the options.
+/// Measures, prints to `out` on rank 0, and writes the files that the options name.
 ///
 /// # Errors
 /// Errors of the communicator, and files that cannot be written.
@@ -92,7 +92,7 @@ pub fn run(
             write_file(path, &(nccl_tests::json(&report)? + "\n"))?;
         }
     }
-    // A failure to write the traffic does not prevent the other files.
+    // The other files are written even if the traffic file cannot be written.
     written?;
     Ok(outcome)
 }

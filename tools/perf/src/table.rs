@@ -1,4 +1,4 @@
-//! Output in the columns of nccl-tests, so that tools that read nccl-tests' output read it too.
+//! Output in the columns of nccl-tests, so that tools for nccl-tests' output can read it.
 
 use std::fmt::Write as _;
 
@@ -19,7 +19,7 @@ pub struct RankLine {
     pub host: String,
 }
 
-/// Returns everything above the first row.
+/// Returns everything above the column titles.
 #[must_use]
 pub fn header(program: &str, options: &Options, transport: &str, ranks: &[RankLine]) -> String {
     let mut text = format!(
@@ -103,8 +103,8 @@ fn half(half: Option<&Half>) -> String {
     format!("  {}  {}  {}  {wrong:>6}", fitted(time, 7), fitted(algorithm, 6), fitted(bus, 6))
 }
 
-/// Returns a line on the evenness of rank 0's flows over the links of a fabric; nothing if it sends
-/// no flows.
+/// Returns a line on the evenness of rank 0's flows over the links of a fabric; an empty text if
+/// rank 0 has no flows.
 #[must_use]
 pub fn flows(peers: &[Peer]) -> String {
     let (links, loads): (Vec<String>, Vec<String>) = evenness(peers)
@@ -139,8 +139,8 @@ pub fn traffic(traffic: &Traffic) -> String {
     }
 }
 
-/// Returns a line on the share of each device in the bytes that rank 0 has sent; nothing if there
-/// is only one device.
+/// Returns a line on the share of each device in the bytes that rank 0 has sent; an empty text if
+/// there are fewer than two devices.
 #[must_use]
 pub fn rails(peers: &[Peer]) -> String {
     let mut devices: Vec<(&str, u64, u64, bool)> = Vec::new();
@@ -187,7 +187,7 @@ pub fn footer(program: &str, failed: u64, average_bus_gbps: f64) -> String {
 }
 
 /// Formats a number with up to two decimals, as many as fit into `width` columns. A number whose
-/// integer part does not fit is exponential.
+/// integer part does not fit gets the exponential form.
 #[must_use]
 pub fn fitted(value: f64, width: usize) -> String {
     if value.is_nan() {

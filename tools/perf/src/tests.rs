@@ -1,4 +1,4 @@
-//! Tests of whole programs, over ranks that are threads.
+//! Tests of whole programs. Each rank is a thread.
 
 use ccl_core::types::{Collective, DataType, ReduceOp};
 use clap::Parser as _;
@@ -43,7 +43,7 @@ fn measure(collective: Collective, ranks: u32, line: &str, fault: Fault) -> (Out
     all.swap_remove(0)
 }
 
-/// Returns whether this is the deep tier.
+/// Returns whether the tests run in the deep tier, with more ranks, repetitions and workloads.
 fn full() -> bool {
     std::env::var_os("FERROCCL_TEST_FULL").is_some()
 }
@@ -225,7 +225,8 @@ fn every_pair_is_measured_once() {
     assert!(alone[0].contains("-g 2"));
 }
 
-/// Returns rank 0's output and number of failures, of a program that compares paths.
+/// Runs `p2p_matrix` on three ranks. Returns rank 0's output and number of failures, or the
+/// refusal.
 fn paths(line: &str, fault: Fault) -> Result<(String, u64), String> {
     let words = std::iter::once("p2p_matrix").chain(line.split_whitespace());
     let line = CommandLine::<p2p_matrix::Extra>::try_parse_from(words);
@@ -265,7 +266,8 @@ fn a_path_that_got_slower_is_named() {
     let alarms = alarms.count();
     assert!(alarms <= 3, "{alarms}");
     paths(&save, timed(1, (0, 0), 0)).unwrap();
-    // A slow direction slows the round trips of both directions, but only its own bandwidth.
+    // A slow direction lengthens the round trips of both directions, but lowers only the bandwidth
+    // of its own direction.
     let (text, failed) = paths(&compare, timed(2, (1, 2), 60)).unwrap();
     assert_eq!(failed, 2, "{text}");
     let host = super::report::host_name();
@@ -276,8 +278,7 @@ fn a_path_that_got_slower_is_named() {
     }
     let (text, failed) = paths(&format!("{compare} --allowed 80"), timed(2, (1, 2), 60)).unwrap();
     assert_eq!(failed, 0, "{text}");
-    // A baseline that cannot be compared with is refused, on all ranks, before anything is
-    // measured.
+    // A baseline that cannot be used is refused, on all ranks, before anything is measured.
     for (line, words) in [
         (compare.replace("-e 1k", "-e 2k"), "give -b 8 -e 1024 -n 5"),
         (format!("{compare} --rounds 2"), "give --rounds"),

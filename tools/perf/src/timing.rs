@@ -3,9 +3,10 @@
 //! The clock is read before the timed loop and after each iteration. Each iteration gives one
 //! sample for the percentiles; the mean is over the time of all iterations. A reading costs about
 //! 20 ns, which would distort calls of a few hundred nanoseconds. So calls of less than
-//! [`BATCHED_BELOW_BYTES`] are timed in batches of [`BATCH_ITERATIONS`], and each batch gives one
-//! sample, its mean: a percentile then says how batches vary, and a single slow call shows up
-//! divided by the batch length. The cost of a reading is not subtracted.
+//! [`BATCHED_BELOW_BYTES`] bytes are timed in batches of [`BATCH_ITERATIONS`] iterations. The clock
+//! is then read after each batch, and each batch gives one sample, its mean. Percentiles describe
+//! batches: the delay of one slow call is divided by the length of its batch. The cost of a reading
+//! is not subtracted.
 //!
 //! Every call of a row uses the same buffers, as in most MPI benchmarks; nccl-tests walks through a
 //! larger buffer instead, which for ranks on processors would measure the memory behind the caches.
@@ -33,9 +34,9 @@ pub struct Loop {
     pub aggregated: u32,
     /// Number of iterations per sample, at least 1.
     pub batch: u32,
-    /// True if a barrier follows each call, timed.
+    /// True if each call is followed by a barrier, whose time counts.
     pub barrier_after_call: bool,
-    /// True if a barrier follows each sample, not timed.
+    /// True if each sample is followed by a barrier, whose time does not count.
     pub barrier_after_sample: bool,
 }
 
@@ -61,7 +62,7 @@ pub struct Times {
     /// Mean over iterations on each rank, then over ranks by the method of `-a`.
     #[serde(rename = "time_us")]
     pub mean_us: f64,
-    /// Fastest sample of each rank; the largest of these over all ranks.
+    /// Largest value, over all ranks, of a rank's fastest sample.
     #[serde(rename = "time_us_min")]
     pub min_us: f64,
     /// Median.

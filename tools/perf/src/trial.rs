@@ -30,11 +30,11 @@ pub struct Trial<'a> {
     pub ranks: u32,
 }
 
-/// A call whose sizes are known.
+/// A call whose request and buffer sizes are computed in advance.
 #[derive(Clone, Copy, Debug)]
 pub struct Prepared<'a> {
     request: Request<'a>,
-    /// Bytes of the input; `None` in place.
+    /// Bytes of the input; `None` for an in-place call.
     input_bytes: Option<usize>,
     output_bytes: usize,
 }
@@ -209,7 +209,7 @@ impl Trial<'_> {
     }
 }
 
-/// Returns the number of elements that are no longer all poison.
+/// Returns the number of elements in which a byte is no longer poison.
 fn poison_lost(buffer: &[u8], data_type: DataType) -> u64 {
     let elements = buffer.chunks_exact(data_type.bytes());
     elements.filter(|element| element.iter().any(|&byte| byte != POISON)).count() as u64

@@ -29,7 +29,7 @@ pub(crate) struct Axis {
 }
 
 impl Axis {
-    /// Returns an axis for all of these values that it can show.
+    /// Returns an axis for these values. Values that the axis cannot show are ignored.
     pub(crate) fn of(values: impl Iterator<Item = f64>, log: bool, unit: Unit) -> Axis {
         let base = log.then_some(if unit == Unit::Bytes { 2.0f64 } else { 10.0 });
         let usable = |value: &f64| value.is_finite() && (!log || *value > 0.0);

@@ -22,7 +22,7 @@ const LEGEND_LINE: u32 = 20;
 const MARGIN: u32 = 12;
 /// Largest number of points of a line that are marked: with more, the marks would hide the line.
 const POINTS_MAX: usize = 40;
-/// Longest name for narrow columns in a legend.
+/// Longest name, in characters, that fits into a narrow column of a legend.
 const NAME_CHARS: usize = 28;
 const FONT: &str = "Helvetica, Arial, sans-serif";
 

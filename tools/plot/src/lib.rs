@@ -57,7 +57,7 @@ pub struct Figure {
 /// Figures side by side that show the same series, with one legend below them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Large line above.
+    /// Large line above the figures.
     pub title: String,
     /// Small line below the title; may be empty.
     pub subtitle: String,

@@ -6,7 +6,7 @@ use crate::{Figure, Row, Unit};
 /// Measurement of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Size in bytes; sizes of 0 are left out, the axis being logarithmic.
+    /// Size in bytes; sizes of 0 are left out, because the axis is logarithmic.
     pub size_bytes: f64,
     /// Time in microseconds.
     pub time_us: f64,

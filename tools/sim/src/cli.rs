@@ -19,7 +19,7 @@ use crate::scenario::{
 /// results beside what their sources claim.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(after_help = "\
-Without --scenario it lists the experiments, and with --list what can be changed in each. The same
+Without --scenario it lists the experiments; --list also shows the parameters of each. The same
 seed gives the same output, byte for byte. The exit status is 0 if all could run, whatever they
 found, and 2 if one could not.
 --on runs job, scale, schemes, straggler or incast on another network, with its switches, its hosts
@@ -86,7 +86,7 @@ fn parse_pair(text: &str) -> Result<(String, f64), String> {
     Ok((name.to_owned(), number))
 }
 
-/// Readers of files: this crate reads none itself.
+/// Functions that read files: this crate itself reads no files.
 #[derive(Clone, Copy)]
 pub struct Files<'a> {
     /// Reads a topology by its name, or from a file.
@@ -108,7 +108,9 @@ pub enum CliError {
     #[error("{0}")]
     File(String),
     /// `--on` without `--scenario` or `--replay`.
-    #[error("--on says where; say what with --scenario or --replay")]
+    #[error(
+        "--on names only the network; give an experiment with --scenario, or traffic with --replay"
+    )]
     OnAlone,
     /// `--routing` without `--replay`: experiments choose their own routing.
     #[error("--routing is for --replay; experiments that have a choice take --set routing=NUMBER")]
@@ -135,8 +137,8 @@ pub enum CliError {
     Json(#[from] serde_json::Error),
 }
 
-/// Runs or lists the experiments, or runs the replay, that the arguments select, and returns the
-/// text to print.
+/// Lists or runs the experiments that the arguments select, or runs the replay. Returns the text to
+/// print.
 ///
 /// # Errors
 ///
@@ -220,7 +222,7 @@ pub fn run(arguments: &Arguments, files: &Files<'_>) -> ExitCode {
     match said(arguments, files) {
         Ok(shown) => {
             use std::io::Write as _;
-            // A reader that has closed the pipe wants no more.
+            // An error is ignored: the reader may have closed the pipe.
             let _ = std::io::stdout().write_all(shown.as_bytes());
             ExitCode::SUCCESS
         }

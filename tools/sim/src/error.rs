@@ -102,13 +102,13 @@ pub enum SimError {
          with the command and the seed"
     )]
     Stuck {
-        /// Time simulated until then, in seconds.
+        /// Simulated time when the simulation was given up, in seconds.
         after_s: f64,
         /// Number of ranks, streams or flows that are not done.
         open: usize,
         /// Number of ranks, streams or flows in all.
         ranks: usize,
-        /// A rank that is not done; of streams or flows, the index of one.
+        /// Rank that is not done, or index of a stream or flow that is not done.
         rank: u32,
         /// Description of what this rank, stream or flow waits for.
         waiting: String,
@@ -116,7 +116,7 @@ pub enum SimError {
 }
 
 impl SimError {
-    /// Refuses a simulation that needs more memory than is allowed, before it is allocated.
+    /// Refuses a simulation that needs more memory than allowed, before the memory is allocated.
     pub(crate) fn if_over(
         what: impl Into<String>,
         bytes: f64,

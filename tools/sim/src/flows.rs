@@ -1,10 +1,10 @@
-//! Event-driven simulation of flows on links, with the rates of [`Shares`]: when each flow ends.
+//! Event-driven simulation of flows on links, with the rates of [`Shares`]: finds each flow's end.
 //!
 //! Rates are recomputed when flows begin or end, but at most once every [`Flows::settle_s`]. Until
-//! then, a new flow gets the capacity left on its links, that of ended flows included, and the
-//! other flows keep their rates, so that no link exceeds its capacity. With an interval of 0 the
-//! result is exact; an interval of a small part of a flow's time is much faster if thousands of
-//! flows end one after another.
+//! then, a new flow gets the capacity that is left on its links, including that of ended flows. The
+//! other flows keep their rates, so no link exceeds its capacity. With an interval of 0 the result
+//! is exact. An interval of a small part of a flow's time makes the simulation much faster if
+//! thousands of flows end one after another.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -31,8 +31,8 @@ pub struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// Returns the sum of the flows' weights on a link, divided by its bytes per second: the
-    /// larger, the busier. This ratio also compares links of different speeds.
+    /// Returns the sum of the flows' weights on a link, divided by its bytes per second. A busier
+    /// link has a larger ratio, also among links of different speeds.
     #[must_use]
     pub fn of(&self, link: Link) -> f64 {
         let link = link as usize;
@@ -65,7 +65,7 @@ pub struct Flows {
     used: Vec<f64>,
     /// Weights of flows on each link.
     weights: Vec<f64>,
-    /// Bytes that have passed each link, of flows that have ended.
+    /// Bytes of ended flows that each link has carried.
     carried: Vec<f64>,
     flows: Vec<Flow>,
     free: Vec<u32>,
@@ -82,7 +82,7 @@ pub struct Flows {
     settled: u64,
 }
 
-/// Remaining bytes of a flow that count as none: rounding may leave them.
+/// Largest number of remaining bytes that counts as 0: rounding may leave such a remainder.
 const NOTHING_BYTES: f64 = 1e-6;
 
 impl Flows {
@@ -140,7 +140,7 @@ impl Flows {
         Load { flows: &self.weights, capacity: &self.capacity }
     }
 
-    /// Returns the bytes that have passed each link, of flows that have ended.
+    /// Returns the bytes of ended flows that each link has carried.
     #[must_use]
     pub fn carried_bytes(&self) -> &[f64] {
         &self.carried
@@ -310,7 +310,7 @@ mod tests {
         Path { links: links.iter().map(|link| (*link, 1.0)).collect(), latency_s: 0.0 }
     }
 
-    /// Runs all flows to their end; returns when each ended.
+    /// Runs all flows to their end. Returns the end of each flow in seconds, and the simulation.
     fn ends(flows: &[(Vec<Link>, f64)], settle_s: f64) -> (Vec<f64>, Flows) {
         let mut under_way = Flows::new(&network(), settle_s);
         for (tag, (links, bytes)) in flows.iter().enumerate() {
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn flows_share_a_link_and_leave_what_they_had() {
-        // Two share a link; the shorter one ends, and the other goes on alone.
+        // Two flows share a link; the shorter one ends, and the longer one goes on alone.
         let (at, flows) = ends(&[(vec![0], 1.0), (vec![0, 2], 3.0), (vec![4], 1.0)], 0.0);
         assert_eq!(at, [2.0, 4.0, 1.0]);
         assert_eq!((flows.carried[0], flows.carried[2], flows.carried[4]), (4.0, 3.0, 1.0));
@@ -419,7 +419,7 @@ mod tests {
                 all.filter(|((links, _), _)| links.contains(link)).map(|(_, rate)| *rate).collect()
             };
             for ((links, _), rate) in flows.iter().zip(&rates) {
-                // A full link on which no flow has a higher rate.
+                // A bottleneck is a full link on which no flow has a higher rate than this one.
                 let bottleneck = links.iter().any(|link| {
                     let on = rates_on(link);
                     let used: f64 = on.iter().sum();

@@ -40,7 +40,8 @@ pub struct Plan {
     pub inner_latency_ns: f64,
     /// Largest memory of a simulation, in MiB.
     pub memory_mib: u64,
-    /// Largest work of one run, in millions of steps: a message on a link, or a flow in a queue.
+    /// Largest work of one run, in millions of steps. A step is a message on a link, or a flow in a
+    /// queue for one time step.
     pub work_millions: u64,
 }
 
@@ -56,7 +57,8 @@ struct Cables {
     /// Ends of every cable of a child: the number of the NIC or switch below, and of the switch
     /// above.
     ends: Vec<(u32, u32)>,
-    /// Per NIC or switch below: index of its first cable in a child. One more entry marks the end.
+    /// Per NIC or switch below: index of its first cable among the cables of a child. One more
+    /// entry marks the end.
     from: Vec<u32>,
     /// Cables of a child by the switch above.
     to: Vec<Vec<u32>>,
@@ -64,8 +66,8 @@ struct Cables {
 
 impl Plan {
     /// Returns the plan with all parallel cables of a host's NIC, or of a group, merged into one.
-    /// If no cable has failed, this does not change traffic that is sprayed over all of them, and
-    /// takes far fewer links.
+    /// If no cable has failed, traffic that is sprayed over all cables takes the same time, and the
+    /// network has far fewer links.
     #[must_use]
     pub fn collapsed(&self) -> Plan {
         let mut plan = self.clone();
@@ -128,8 +130,8 @@ pub struct Step {
     pub tier: usize,
     /// True if upwards, false if downwards.
     pub up: bool,
-    /// Switch that chooses: its group, and its number there. In the first step: the host and its
-    /// NIC.
+    /// Switch that chooses: its group, and its number in the group. In the first step: the host and
+    /// its NIC.
     pub at: (u32, u32),
 }
 
@@ -180,13 +182,13 @@ impl Network {
         self.plan.hosts * self.plan.ranks_per_host
     }
 
-    /// Returns the port that a rank sends and receives by, the first of several.
+    /// Returns the first of the ports by which a rank sends and receives.
     #[must_use]
     pub fn port(&self, rank: u32) -> Port {
         self.port_of(rank, 0)
     }
 
-    /// Returns the number of NICs of each rank, over which its messages go in turn.
+    /// Returns the number of NICs over which each rank stripes its messages.
     #[must_use]
     pub fn rails(&self) -> u32 {
         self.plan.rank_nics.len() as u32 / self.plan.ranks_per_host
@@ -263,8 +265,8 @@ impl Network {
         range.map(move |cable| 2 * (first + cable))
     }
 
-    /// Returns the tier of a link, its child, and the number of its cable in the child; `None` for
-    /// a link inside a host.
+    /// Returns the tier of a link, the child below the link, and the number of the link's cable in
+    /// that child; `None` for a link inside a host.
     #[must_use]
     pub fn place(&self, link: Link) -> Option<(usize, u32, u32)> {
         let cable = link / 2;
@@ -314,8 +316,8 @@ impl Network {
         self.even
     }
 
-    /// Returns the counterpart of a link among the first `hosts` hosts: the link that has the same
-    /// place there as `link` has in its own block of `hosts` hosts. A block must be whole groups.
+    /// Returns the counterpart of a link in the first block of `hosts` hosts. Both links have the
+    /// same position in their blocks. A block must consist of whole groups.
     #[must_use]
     pub fn moved_back(&self, link: Link, hosts: u32) -> Link {
         if link >= self.inner {
@@ -347,7 +349,7 @@ impl Network {
         path.latency_s = self.plan.inner_latency_ns * 1e-9;
     }
 
-    /// Returns the lowest tier where a path from one port to another can turn.
+    /// Returns the lowest tier where a path from one port to another can turn from up to down.
     ///
     /// # Errors
     ///
@@ -405,8 +407,8 @@ impl Network {
         }
     }
 
-    /// Returns the number at the far end of a link: of the switch above if the link goes up, of the
-    /// switch or NIC below if it goes down.
+    /// Returns the number of the switch or NIC at the far end of a link: the switch above if the
+    /// link goes up, the switch or NIC below if the link goes down.
     #[must_use]
     pub fn far_end(&self, link: Link) -> u32 {
         let (below, above) = self.ends(link).unwrap_or_default();

@@ -50,7 +50,7 @@ impl Default for Zone {
     }
 }
 
-/// The paper's fabric, of which every zone here is a variant.
+/// Name of the preset of the paper's fabric. Every zone here is a variant of that fabric.
 const META: &str = "meta-24576";
 
 impl Zone {
@@ -60,13 +60,13 @@ impl Zone {
         self.zones.saturating_mul(self.racks).saturating_mul(self.rack_hosts)
     }
 
-    /// Returns the number of NICs of a rack, with which its uplinks are compared.
+    /// Returns the number of NICs of a rack. Experiments compare the number of uplinks with it.
     #[must_use]
     pub fn rack_nics(&self) -> u32 {
         self.rack_hosts.saturating_mul(self.nics)
     }
 
-    /// Returns the plan of the paper's network, with these numbers in place of its own.
+    /// Returns the plan of the paper's network, with the numbers of this zone.
     ///
     /// # Errors
     ///

@@ -17,7 +17,7 @@ pub enum Expected {
     AtLeast(f64),
     /// This value or less.
     AtMost(f64),
-    /// A value between these, or outside by at most a tenth.
+    /// A value in this range, or outside of the range by at most a tenth.
     Between(f64, f64),
 }
 
@@ -76,13 +76,13 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Returns a value with its unit.
+    /// Returns a value with its unit, as text.
     #[must_use]
     pub fn text(self, value: f64) -> String {
         self.text_beside(value, value)
     }
 
-    /// Returns a value in the unit that suits `other`.
+    /// Returns a value in the unit that suits the value `other`, as text.
     fn text_beside(self, value: f64, other: f64) -> String {
         let scaled = |steps: &[(f64, &str)]| {
             let fits = steps.iter().find(|(size, _)| other.abs() >= *size);
@@ -106,7 +106,7 @@ pub struct Finding {
     pub what: String,
     /// Unit of the value.
     pub unit: Unit,
-    /// Measured value; the mean of several seeds.
+    /// Measured value; with several seeds, the mean over the seeds.
     pub measured: f64,
     /// Standard error of the mean; None for a single seed.
     pub standard_error: Option<f64>,
@@ -168,7 +168,7 @@ pub struct Report {
     pub on: Option<String>,
     /// Parameters of the run.
     pub parameters: Vec<(String, f64)>,
-    /// Seed of all that was random; of several, the first.
+    /// Seed of all that was random; with several seeds, the first one.
     pub seed: u64,
     /// Number of seeds.
     pub seeds: u32,
@@ -224,7 +224,7 @@ fn cells(finding: &Finding) -> [String; 4] {
     [finding.what.clone(), expected, measured(finding), deviation]
 }
 
-/// Returns the measured value, with its standard error unless that rounds to 0.
+/// Returns the measured value, with its standard error unless this error rounds to 0.
 fn measured(finding: &Finding) -> String {
     let Finding { unit, measured, standard_error, .. } = finding;
     let text = |value| unit.text_beside(value, *measured);

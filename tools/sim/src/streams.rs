@@ -21,7 +21,7 @@ pub struct Stream {
     pub bytes: f64,
     /// Number of the connection between the two ports.
     pub channel: u32,
-    /// Group of the stream: a group is done when its last stream is.
+    /// Group of the stream: a group is done when its last stream is done.
     pub group: u32,
 }
 
@@ -84,8 +84,9 @@ struct State {
     messages: u64,
     message_bytes: f64,
     under_way: u32,
-    /// Per queue pair: the time when its last byte left, if any; its bytes and its parts of
-    /// messages in flight.
+    /// Per queue pair: the time when its last byte left, in seconds; none if no part has ended yet.
+    /// `pair_bytes` and `pair_parts` are the bytes, and the parts of messages, that it has in
+    /// flight.
     left_s: Vec<Option<f64>>,
     pair_bytes: Vec<f64>,
     pair_parts: Vec<u32>,

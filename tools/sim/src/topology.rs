@@ -18,9 +18,9 @@ struct Host {
 }
 
 impl Plan {
-    /// Creates the plan of a cluster, of its first `hosts` hosts or of all. Ranks are on the seats
-    /// of each host ([`Machine::seats`]), and send by the NICs nearest to them. If hosts differ,
-    /// the slowest parts determine the plan.
+    /// Creates the plan of the first `hosts` hosts of a cluster, or of all its hosts. Ranks are on
+    /// the seats of each host ([`Machine::seats`]), and send by the NICs nearest to them. If hosts
+    /// differ in speed, the plan has the lowest bandwidths and the highest latency.
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl Plan {
             memory_mib: 4_096,
             work_millions: 1_000,
         };
-        // A NIC may be slower than its cables are.
+        // A NIC may be slower than its cables.
         let slower = host.nic_bytes_per_s / plan.nic_bytes_per_s();
         if slower < 1.0 {
             plan.fabric.tiers[0].bytes_per_s *= slower;
@@ -110,9 +110,9 @@ impl Host {
     }
 }
 
-/// Returns the bandwidth from a rank to the others of its host, in bytes per second, and the
-/// latency in ns. Both are those of the path to the last seat, but a rank with its own links has
-/// their total bandwidth.
+/// Returns the bandwidth from a rank to the other ranks of its host, in bytes per second, and the
+/// latency in ns. Both are values of the path from the first seat to the last seat. If the first
+/// seat has GPU links, the bandwidth is the sum over these links instead.
 fn inner(machine: &Machine, seats: &[usize]) -> (f64, f64) {
     let (first, last) = (seats[0], seats[seats.len() - 1]);
     let speed = machine.path(first, last).speed;
@@ -126,8 +126,9 @@ fn inner(machine: &Machine, seats: &[usize]) -> (f64, f64) {
 /// Bandwidth within a host of unknown speed: so high that it limits nothing.
 const UNKNOWN_BYTES_PER_S: f64 = 1e15;
 
-/// Returns the NICs that each seat sends by, the same number for each seat. A seat gets its nearest
-/// NICs; of equally near ones, those with the fewest seats ([`Machine::nearest_nic`]).
+/// Returns the NICs that each seat sends by, equally many for each seat. A seat gets its nearest
+/// NICs. Among equally near NICs, it gets those that the fewest seats have
+/// ([`Machine::nearest_nic`]).
 fn rank_nics(machine: &Machine, seats: &[usize], nics: &[usize]) -> Vec<u32> {
     let each = (nics.len() / seats.len()).max(1);
     let mut taken = vec![0u32; nics.len()];

@@ -14,11 +14,11 @@ use crate::SimError;
 use crate::network::Network;
 use crate::streams::Stream;
 
-/// Bytes of an element: that of a float32.
+/// Bytes of an element, a float32.
 pub(crate) const ELEMENT_BYTES: usize = 4;
 
-/// Least memory that one stream takes, in bytes: in all structures from the schedules to the
-/// stream's first flow.
+/// Least memory that one stream takes, in bytes. It counts all structures, from the schedules to
+/// the stream's first flow.
 const STREAM_BYTES: f64 = 600.0;
 
 /// A collective with an algorithm and a size.
@@ -31,7 +31,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// Makes a call of a collective by the algorithm of that name.
+    /// Makes a call of a collective by the algorithm with the name `algorithm`.
     ///
     /// # Errors
     ///
@@ -49,7 +49,7 @@ impl Call {
         Ok(Call { algorithm, bytes })
     }
 
-    /// Returns the elements of each block.
+    /// Returns the number of elements of each block.
     #[must_use]
     pub fn count(&self, ranks: u32) -> usize {
         let seat = Seat { collective: self.algorithm.collective, rank: 0, ranks, root: 0 };
@@ -88,8 +88,8 @@ impl Job {
         Job { hosts: (0..hosts).collect() }
     }
 
-    /// Fills a network with jobs whose numbers of hosts repeat `sizes`. The hosts are in order, or,
-    /// with `scattered`, in random order.
+    /// Fills a network with jobs. Their numbers of hosts repeat the sequence `sizes`. Jobs get the
+    /// hosts in order, or in random order if `scattered` is given.
     #[must_use]
     pub fn fill(network: &Network, sizes: &[u32], scattered: Option<&mut Random>) -> Vec<Job> {
         let mut hosts: Vec<u32> = (0..network.plan().hosts).collect();
@@ -108,7 +108,8 @@ impl Job {
         jobs
     }
 
-    /// Returns the placement of the job's ranks on its hosts, numbered from 0 within the job.
+    /// Returns the placement of the job's ranks on its hosts. Ranks and hosts are numbered from 0
+    /// within the job.
     #[must_use]
     pub fn layout(&self, ranks_per_host: u32) -> Hosts {
         let names: Vec<u32> = (0..self.hosts.len() as u32 * ranks_per_host)
@@ -117,11 +118,12 @@ impl Job {
         Hosts::of(&names)
     }
 
-    /// Returns the streams of a call of the job that cross the network, NIC by NIC.
+    /// Returns the streams that a call of the job sends between hosts, each from a NIC to a NIC.
     ///
-    /// Each of the `rings` has an equal part of the buffer, and rotates the ranks within every host
-    /// by one more than the ring before. A ring leaves a host by one NIC only; as many rings as
-    /// NICs, as in NCCL, use all NICs. Streams of one sender are ordered by distance.
+    /// Each of the `rings` rings has an equal part of the buffer. Ring `r` rotates the ranks within
+    /// every host by `r`. A ring leaves a host by one NIC only, so all NICs are in use if there are
+    /// as many rings as NICs, as in NCCL. The streams of one sender are ordered by the distance of
+    /// the receiver's host in the job.
     ///
     /// # Errors
     ///
@@ -182,7 +184,7 @@ impl Job {
     }
 }
 
-/// Returns the streams from a rank to another on a different host: equal parts by each of its NICs.
+/// Returns the streams from one rank to a rank on another host: one for each rail, of equal size.
 pub(crate) fn of_pair(
     network: &Network,
     (from, to): (Rank, Rank),

@@ -1,4 +1,5 @@
-//! Compares every experiment, with its own parameters and fixed seeds, with the documentation page.
+//! Test that compares the results of every experiment with the documentation page. Each experiment
+//! runs with its own parameters and with fixed seeds.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 

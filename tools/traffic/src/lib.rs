@@ -1,6 +1,6 @@
 //! Traffic between ranks: computed from the schedules of a collective, or counted while an
 //! application runs.
-//! [`matrix`] is the file format. [`bus_factor`] is bus bandwidth over algorithm bandwidth.
+//! [`matrix`] is the file format. [`bus_factor`] is bus bandwidth divided by algorithm bandwidth.
 
 /// Fuzz targets of this crate, as in `ccl_core::fuzzing`.
 #[cfg(any(test, fuzzing))]
@@ -99,8 +99,8 @@ impl Sent<'_> {
     }
 }
 
-/// Returns bus bandwidth over algorithm bandwidth, as in nccl-tests: the bytes that cross the
-/// slowest link with the best algorithm, divided by the bytes of the collective. It is
+/// Returns bus bandwidth divided by algorithm bandwidth, as in nccl-tests: the bytes that the best
+/// algorithm sends over the slowest link, per byte of the collective. The factor is
 /// `2 (n − 1) / n` for all_reduce, `(n − 1) / n` for collectives in which one of a rank's `n` parts
 /// need not travel, and 1 for the rest.
 #[must_use]

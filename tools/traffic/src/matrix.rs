@@ -26,10 +26,10 @@ use serde::{Deserialize, Serialize};
 const FILE_BYTES_MAX: u64 = 1 << 30;
 /// Largest number of ranks: as many as can be planned.
 pub const RANKS_MAX: u32 = 1 << 18;
-/// Largest number of intervals: memory has an entry for each up to the last, even without lines.
+/// Largest number of intervals. Every interval up to the last takes memory, even without lines.
 pub const INTERVALS_MAX: usize = 1 << 20;
-/// Largest number of pairs of ranks with traffic. For a replayed job, the numbers of all intervals
-/// are added up.
+/// Largest number of pairs of ranks with traffic. In a replayed job, a pair counts once for each
+/// interval in which it has traffic.
 pub const PAIRS_MAX: usize = 1 << 24;
 const COLUMNS: &str = "interval,source,destination,bytes";
 

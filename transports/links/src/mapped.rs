@@ -23,8 +23,8 @@ pub struct MappedLinks {
 
 impl MappedLinks {
     /// Makes the links of a rank. `links` has an entry per peer and channel, grouped by peer:
-    /// `None` if there is no connection, as to this rank itself. `doorbells` has an entry per
-    /// peer.
+    /// `None` if there is no connection, for example to this rank itself. `doorbells` has an entry
+    /// per peer.
     #[must_use]
     pub fn new(
         channels: u32,

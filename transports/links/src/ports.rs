@@ -14,7 +14,7 @@ use ccl_kernels_cpu::{Kernel, Term};
 
 use crate::Links;
 
-/// A message that is not the one that the schedule expects: the ranks disagree.
+/// A message that differs from the message that the schedule expects: the ranks disagree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// Rank of the sender.
@@ -32,8 +32,8 @@ pub struct Mismatch {
 /// The memory and arithmetic of one call.
 #[derive(Clone, Copy, Debug)]
 pub struct CallMemory {
-    /// Exposed address of the input; `output` and `scratch` are exposed addresses, too. All are 0
-    /// for a group, whose operands lie in many buffers: offsets are addresses there.
+    /// Exposed address of the input; `output` and `scratch` are exposed addresses, too. All three
+    /// are 0 for a group: its operands lie in many buffers, and their offsets are addresses.
     input: usize,
     output: usize,
     scratch: usize,
@@ -77,7 +77,7 @@ impl CallMemory {
 
     /// Returns the tag of a message of this call: the call's tag, with a hash of the op's whole
     /// length XORed into its lower half. The hash exposes lengths that differ although the first
-    /// chunks are alike. 0 compares nothing.
+    /// chunks are alike. If the call's tag is 0, returns 0: nothing is compared.
     #[inline]
     fn tag_of(&self, message: Message) -> u64 {
         if self.tag == 0 {
@@ -86,8 +86,9 @@ impl CallMemory {
         self.tag ^ (message.whole_bytes as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
     }
 
-    /// Returns the address in the caller's buffers where a task's result stays until the call ends
-    /// or overwrites it, if there is one. `terms` are the operands that the task combines.
+    /// Returns the address of a task's result in the caller's buffers; none if the result is not
+    /// there. The result stays until the call ends or overwrites it. `terms` are the operands that
+    /// the task combines.
     #[inline]
     fn stays(&self, task: &Task<'_>, terms: &[Term]) -> Option<*const u8> {
         let output = task.targets.iter().find(|target| matches!(target, Operand::Output(_)));
@@ -138,8 +139,8 @@ pub struct CpuPorts {
     owner: Arc<()>,
 }
 
-// SAFETY: the pointers in `terms` and `targets` are dead between folds. Those of the call are
-// addresses, and the contract of `CallMemory::new` holds on any thread, one at a time.
+// SAFETY: the pointers in `terms` and `targets` are dead between folds. The call has addresses
+// instead of pointers, and the contract of `CallMemory::new` holds on any thread, one at a time.
 unsafe impl Send for CpuPorts {}
 
 impl CpuPorts {
@@ -179,14 +180,14 @@ impl CpuPorts {
             let start = NonNull::new(std::ptr::with_exposed_provenance_mut(address))?;
             let owner: Arc<dyn Any + Send + Sync> = Arc::<()>::clone(owner);
             // SAFETY: the caller's promise. Nobody owns the memory; instead `close` ends every use
-            // of the region before the caller has its buffers back. It is written where the
-            // program asks for a message and nowhere else, so never in a buffer that is only read.
+            // of the region before the caller has its buffers back. The region is written only
+            // where the program asks for a message, so never in a buffer that is only read.
             Some(unsafe { Region::new(start, bytes, owner) })
         }));
     }
 
-    /// Stops the ports in the child of a fork, where links and memory are the parent's: nothing is
-    /// touched or sent any more, not even a farewell.
+    /// Stops the ports in the child of a fork, where links and memory belong to the parent: nothing
+    /// is touched or sent any more, not even a farewell.
     pub fn abandon(&mut self) {
         self.call = None;
         if let Some(messages) = self.links.messages() {
@@ -342,7 +343,7 @@ impl Ports for CpuPorts {
         // SAFETY: `CallMemory::new` vouches for the caller's buffers and scratch; slots are
         // readable (their length was checked by `accept`) or writable, as the execution found,
         // and hold `message_bytes`, of which this task is a part. The verifier proves for every
-        // schedule that targets are disjoint from sources but for exact equality.
+        // schedule that a target and a source are either disjoint or equal.
         unsafe { call.kernel.fold(&self.targets, &self.terms, task.elements, task.last) }
     }
 

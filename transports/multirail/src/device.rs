@@ -15,7 +15,7 @@ use crate::note::WINDOW;
 use crate::rendezvous::{DeviceListeners, RailsConnecting, RailsListener};
 use crate::shared::Shared;
 
-/// A device made of several devices of this side, all of which lead to each peer. The [crate]
+/// A device made of several devices of this side; each of them leads to every peer. The [crate]
 /// documentation describes it.
 #[derive(Debug)]
 pub struct RailsDevice {
@@ -65,8 +65,8 @@ impl RailsDevice {
         Ok(RailsDevice { with: Arc::new(with) })
     }
 
-    /// Registers memory with all devices that `keys` has no entry for. After an error that
-    /// `may_lack` accepts, the result lacks that device's key.
+    /// Registers memory with all devices that `keys` has no entry for. If a device returns an error
+    /// that `may_lack` accepts, the result lacks the key of this device.
     fn register_with(
         &self,
         region: &Region,
@@ -81,7 +81,7 @@ impl RailsDevice {
             match registered {
                 Ok(_) => {}
                 Err(error) if may_lack(&error) => {
-                    tracing::debug!(device = name, %error, "memory that a device does not take");
+                    tracing::debug!(device = name, %error, "a device cannot register this memory");
                 }
                 Err(error) => {
                     give_back(devices, &keys);

@@ -1,5 +1,5 @@
-//! Several devices as one: a put to a peer goes over one of several *rails*, each a connection
-//! between a device of this side and one of the peer's.
+//! Several devices as one: a put to a peer goes over one of several *rails*. Each rail connects a
+//! device of this side with a device of the peer.
 //!
 //! The transport uses only features that every device has, so that RDMA and other devices are
 //! striped alike.
@@ -16,24 +16,24 @@
 //! A rail that fails is taken out, and nothing is lost or doubled:
 //!
 //! 1. The side that notices first closes its end, so that nothing more is written through it. Over
-//!    the other rails, it sends the peer the immediates of the puts that are not done, and the
-//!    number of the puts that are done.
-//! 2. The peer takes in all arrivals, closes its own end, and answers which of these puts have
-//!    arrived. Each side asks about its own puts.
+//!    the other rails, it sends the peer the immediates of the puts that are not done, and tells
+//!    how many puts are done.
+//! 2. The peer takes in all arrivals, closes its own end, and answers which of the puts that are
+//!    not done have arrived. Each side asks about its own puts.
 //! 3. Puts that have arrived are done; the others are repeated over other rails. A put without an
 //!    immediate is always repeated: it writes the same bytes to the same address.
 //!
 //! Devices must count a put as done only when the peer has it
 //! ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)). If a device breaks this
-//! promise, the peer counts fewer puts, and the link is lost with an error that reports it. A link
-//! is also lost with the last of its rails.
+//! promise, fewer puts have arrived at the peer than are done, and the link is lost with an error
+//! that says so. A link is also lost with the last of its rails.
 //!
 //! # A rail that recovers, or comes late
 //!
 //! The side that dialled tries again after two seconds, then at growing intervals. Over the new
 //! connection, each side sends the keys of its shared memory again; then the rail is used like the
-//! others. An address need not name all devices ([`shorten`]): the peer sends the other addresses
-//! over the first rails, and their rails are dialled in the same way.
+//! others. An address need not name all devices ([`shorten`]): the peer sends the addresses of the
+//! other devices over the first rails, and the rails to these devices are dialled in the same way.
 
 mod device;
 mod failed;

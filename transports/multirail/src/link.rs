@@ -11,7 +11,7 @@ use crate::note::{FRAGMENT_BYTES, Note, WINDOW};
 use crate::rail::{Put, PutPath, Rail, Stage};
 use crate::rendezvous::{DeviceListeners, Dial, LinkId, LinkOrigin};
 
-/// Largest distance of a fragment ahead of the next one in order.
+/// Largest number of fragments by which a fragment may be ahead of the next expected one.
 const EARLY_MAX: usize = 4096;
 /// Number of new shares after which shares of deregistered memory are dropped.
 const SHARES_STEP: usize = 64;
@@ -37,7 +37,7 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
-    /// Returns the fragments of a note to be sent.
+    /// Keeps a note until the peer acknowledges it; returns the note's fragments, to be sent.
     pub(crate) fn enqueue(&mut self, bytes: &[u8]) -> Vec<Note> {
         let mut fragments: Vec<&[u8]> = bytes.chunks(FRAGMENT_BYTES).collect();
         if fragments.is_empty() {
@@ -224,7 +224,8 @@ impl Link {
     }
 
     /// Returns the path with the earliest expected completion; none if no rail takes the put now.
-    /// Rails are not compared if the first rail of the search takes the put and does it at once.
+    /// Rails are not compared if the first rail of the search takes the put and would complete it
+    /// at once.
     pub(crate) fn put_path(&self, put: &Put, now: Instant) -> Option<PutPath> {
         let to = self.imports.iter().find(|import| import.number == put.to)?;
         let first = self.turn % self.rails.len().max(1);
@@ -246,8 +247,8 @@ impl Link {
         best.map(|(path, _)| path)
     }
 
-    /// Returns whether a put may go over a rail, now or soon: a joining rail still receives the
-    /// peer's keys.
+    /// Returns whether any rail can carry the put, now or soon. A joining rail counts, since it
+    /// still receives the peer's keys.
     pub(crate) fn may_take(&self, put: &Put) -> bool {
         let known = self.rails.iter().map(|rail| put.known_to(rail.lane).is_some());
         self.rails.iter().enumerate().zip(known).any(|((at, rail), known)| match rail.stage {
@@ -257,7 +258,7 @@ impl Link {
         })
     }
 
-    /// Returns the peer's memory as a rail knows it.
+    /// Returns a rail's handle of the peer's memory; none if the rail has no access to it.
     fn on_rail(&self, number: u32, rail: usize) -> Option<RemoteMr> {
         let import = self.imports.iter().find(|import| import.number == number)?;
         import.rails.get(rail).copied().flatten()

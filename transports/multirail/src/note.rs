@@ -42,7 +42,7 @@ pub(crate) struct ArrivalReport {
 /// Message of one side to the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Note {
-    /// Fragment of a user's note, by its number; `is_last` is true for the note's last.
+    /// Fragment of a user's note, by its number; `is_last` is true for the note's last fragment.
     Fragment {
         number: u32,
         is_last: bool,
@@ -66,7 +66,7 @@ pub(crate) enum Note {
         device: u8,
         address: Address,
     },
-    /// Announcement that this side leaves: the ends of its rails that follow are no failures.
+    /// Announcement that this side leaves. Its rails that end afterwards have not failed.
     Leaving,
 }
 

@@ -19,14 +19,14 @@ pub(crate) const NUMBER: u64 = (1 << 36) - 1;
 const HEARD: usize = 2 * WINDOW;
 /// Number of the last puts among which an immediate must be unique. The peer remembers the last
 /// [`HEARD`] arrivals, and puts can arrive out of order by up to [`WINDOW`]. So no put older than
-/// the last `NAMES` can be mistaken for a new one with the same immediate.
-const NAMES: usize = 4 * WINDOW;
-/// Number of different immediates that a user who sends the same kind of put again and again must
-/// use in turn. Puts to one peer with equal immediates must be told apart when their rail fails.
-/// With this many values, a rail with its share of the puts carries at least `NAMES` puts between
-/// two equal immediates.
+/// the last `IMMEDIATES` can be mistaken for a new one with the same immediate.
+const IMMEDIATES: usize = 4 * WINDOW;
+/// Number of different immediates that a user of this crate must use in turn for repeated puts of
+/// one kind. When a rail fails, puts to one peer with equal immediates must be told apart. With so
+/// many immediates, a rail that has its share of the puts carries at least `IMMEDIATES` puts
+/// between two puts with the same immediate.
 pub const TURNS: usize = 1 << 16;
-const _: () = assert!(RAILS_MAX * NAMES <= TURNS);
+const _: () = assert!(RAILS_MAX * IMMEDIATES <= TURNS);
 /// Number of puts with preallocated room, so that calls need not allocate.
 const AT_ONCE: usize = 64;
 /// First pause before a rail that has failed is tried again; each further pause is twice as long.
@@ -118,7 +118,7 @@ impl Arrivals {
 pub(crate) struct PutPath {
     pub(crate) rail: usize,
     pub(crate) endpoint: EndpointId,
-    /// The peer's memory, as that rail knows it.
+    /// Handle of the peer's memory on this rail.
     pub(crate) remote: RemoteMr,
     /// The device's key of the put's bytes; `tail` is its key of the tail.
     pub(crate) local: MrKey,
@@ -165,8 +165,8 @@ pub(crate) struct Rail {
     /// Number of open puts that are control. They do not count against `depth`.
     open_control: usize,
     bytes: usize,
-    /// Load of the rail's device, shared by all links: links with one put each under way choose
-    /// different devices.
+    /// Load of the rail's device, shared by all links, so that links with one put each under way
+    /// choose different devices.
     load: Arc<Load>,
     arrivals: Arrivals,
     /// Arrivals before the rail came back, kept until the peer no longer needs them.
@@ -229,7 +229,7 @@ impl Rail {
             // days.
             first: NUMBER - 100,
             window: VecDeque::with_capacity(AT_ONCE),
-            immediates: VecDeque::with_capacity(NAMES),
+            immediates: VecDeque::with_capacity(IMMEDIATES),
             done: 0,
             open: 0,
             open_control: 0,
@@ -302,8 +302,8 @@ impl Rail {
         (under_way + bytes) as f64 / bytes_per_s
     }
 
-    /// Returns whether the rail's device needs no more time for a put of `bytes` bytes, and for all
-    /// that it has under way, than comparing the rails takes.
+    /// Returns whether the rail's device would finish a put of `bytes` bytes, and all bytes that it
+    /// has under way, within [`AT_ONCE_S`].
     pub(crate) fn does_at_once(&self, bytes: usize) -> bool {
         let under_way = self.load.0.load(Ordering::Relaxed);
         (under_way + bytes) as f64 <= self.rate.bytes_per_s * AT_ONCE_S
@@ -339,11 +339,11 @@ impl Rail {
 
     /// Takes a put that goes over this rail. Returns its number.
     pub(crate) fn take(&mut self, put: Put, now: Instant) -> u64 {
-        if let Some(name) = put.immediate() {
-            if self.immediates.len() == NAMES {
+        if let Some(immediate) = put.immediate() {
+            if self.immediates.len() == IMMEDIATES {
                 self.immediates.pop_front();
             }
-            self.immediates.push_back(name);
+            self.immediates.push_back(immediate);
         }
         self.rate.begin(now);
         self.carries_since.get_or_insert(now);
@@ -400,13 +400,13 @@ impl Rail {
     }
 
     /// Counts an arrived put of the peer.
-    pub(crate) fn count_arrival(&mut self, name: u32) {
+    pub(crate) fn count_arrival(&mut self, immediate: u32) {
         let Arrivals { count, immediates } = &mut self.arrivals;
         *count += 1;
         if immediates.len() == HEARD {
             immediates.pop_front();
         }
-        immediates.push_back(name);
+        immediates.push_back(immediate);
     }
 
     /// Takes the rail out after a failure. Returns whether the peer can tell the rail's unfinished
@@ -414,7 +414,9 @@ impl Rail {
     pub(crate) fn fail(&mut self, number: usize, reason: String) -> bool {
         let undone = self.window.iter().filter(|posted| !posted.is_done);
         let open: Vec<u32> = undone.filter_map(|posted| posted.put.immediate()).collect();
-        let once = |name: &u32| self.immediates.iter().filter(|known| *known == name).count() == 1;
+        let once = |immediate: &u32| {
+            self.immediates.iter().filter(|known| *known == immediate).count() == 1
+        };
         let is_clear = open.iter().all(once);
         let (rail, epoch, done) = (number as u8, self.epoch, self.done);
         self.stage = Stage::Asking(RailFailure { rail, epoch, done, open });
@@ -423,7 +425,7 @@ impl Rail {
         is_clear
     }
 
-    /// Returns the fate of the peer's puts.
+    /// Returns the answer to the peer's report of a failed rail: which of its puts have arrived.
     pub(crate) fn answer(&self, down: &RailFailure) -> ArrivalReport {
         let nothing = Arrivals { count: 0, immediates: VecDeque::new() };
         let arrivals = match &self.before {
@@ -432,7 +434,7 @@ impl Rail {
             _ => &nothing,
         };
         let arrived: Vec<bool> =
-            down.open.iter().map(|name| arrivals.immediates.contains(name)).collect();
+            down.open.iter().map(|immediate| arrivals.immediates.contains(immediate)).collect();
         let came = arrived.iter().filter(|arrived| **arrived).count() as u64;
         let missing = down.done.abs_diff(arrivals.count.saturating_sub(came));
         ArrivalReport { rail: down.rail, epoch: down.epoch, missing, arrived }
@@ -454,7 +456,7 @@ impl Rail {
         let mut fates = fate.arrived.iter().zip(&down.open);
         let mut next = fates.next();
         for Posted { put, is_done, .. } in &self.window {
-            let asked = next.filter(|(_, name)| Some(**name) == put.immediate());
+            let asked = next.filter(|(_, immediate)| Some(**immediate) == put.immediate());
             let arrived = asked.map(|(arrived, _)| *arrived);
             next = if asked.is_some() { fates.next() } else { next };
             match arrived {

@@ -1,5 +1,5 @@
 //! Rendezvous of the rails of a link. All are dialled at once; those that connect within a second
-//! of the first make up the link. Others may join later.
+//! after the first one make up the link. Others may join later.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -22,7 +22,7 @@ pub(crate) type LinkId = [u8; 16];
 
 /// Longest text of the user in a hello, in bytes.
 const TEXT_BYTES_MAX: usize = 64;
-/// Longest wait for the other rails after the first.
+/// Longest wait for the other rails after the first one has connected.
 const GATHER: Duration = Duration::from_secs(1);
 /// Longest time that a returned rail waits for its link to take it.
 const RETURN: Duration = Duration::from_secs(5);
@@ -36,7 +36,7 @@ pub(crate) struct Hello {
     pub(crate) link: LinkId,
     pub(crate) rail: u8,
     pub(crate) rails: u8,
-    /// Number of the listener's devices whose address is known.
+    /// Number of the listener's devices whose address the dialling side knows.
     pub(crate) known: u8,
     /// Number of times that the rail has come back, this time included.
     pub(crate) epoch: u32,
@@ -82,9 +82,9 @@ impl Addresses {
 }
 
 /// Shortens an address of rails by one step. Replaces the longest device address with the result of
-/// `shorter`; if that is none, leaves out the last device, whose address the peer sends later.
-/// Returns none if `address` is no address of rails, or cannot be shorter with at least `least`
-/// devices.
+/// `shorter`. If this result is none, leaves out the last device; the peer sends its address later.
+/// Returns none if `address` is no address of rails, or if `shorter` returns none and `address`
+/// has no more than `least` devices, or only one.
 #[must_use]
 pub fn shorten(
     address: &Address,

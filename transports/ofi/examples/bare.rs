@@ -264,7 +264,7 @@ impl End {
         let none =
             fi_cq_data_entry { op_context: null_mut(), flags: 0, len: 0, buf: null_mut(), data: 0 };
         let mut entries = [none; IN_FLIGHT];
-        // SAFETY: there is room for so many.
+        // SAFETY: there is room for `IN_FLIGHT` entries.
         let found = unsafe { fi_cq_read(self.queue, entries.as_mut_ptr().cast(), IN_FLIGHT) };
         if found < 0 && found != -(EAGAIN as isize) {
             return Err(format!("fi_cq_read: {found}").into());

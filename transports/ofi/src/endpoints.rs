@@ -86,13 +86,13 @@ pub(crate) struct FabricAddresses {
 }
 
 impl Endpoints {
-    /// Opens the endpoints. If puts are messages, all of them use one endpoint.
+    /// Opens the endpoints. If puts are messages, all puts use one endpoint.
     pub(crate) fn open(domain: &Arc<Domain>, writes: bool) -> Result<Endpoints, OfiError> {
         let data = Endpoint::open(domain)?;
         let control = if writes { Endpoint::open_low_latency(domain) } else { Ok(None) };
         // The device may have no room for another endpoint.
         let control = control.unwrap_or_else(|error| {
-            tracing::info!(%error, "credits and CTS go with the data, in its traffic class");
+            tracing::info!(%error, "credits and CTS use the data's endpoint and traffic class");
             None
         });
         Ok(Endpoints { data, control })

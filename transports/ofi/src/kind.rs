@@ -22,9 +22,9 @@ ccl_core::tunables! {
             "Provider of libfabric that ofi uses, such as efa or tcp; `ferroccl doctor --ofi` \
              lists them. Empty takes efa, else tcp.";
         eager_limit: String = String::new(), "FI_OFI_RXM_EAGER_LIMIT", None, false,
-            "Bytes up to which libfabric's tcp;ofi_rxm sends messages without asking their \
-             receiver; read by libfabric itself, by versions before 1.20. Two ranks with different \
-             values cannot connect. 524288 for the ranks that ferroccl starts, unless it is set.";
+            "Largest message, in bytes, that libfabric's tcp;ofi_rxm sends without asking the \
+             receiver. Only libfabric before 1.20 reads it. Two ranks with different values cannot \
+             connect. ferroccl sets 524288 for the ranks that it starts, unless this is set.";
     }
 }
 
@@ -94,8 +94,8 @@ fn own(config: &Config) -> Result<OfiTunables, TransportError> {
 }
 
 /// Returns the best available provider, or `tcp` if none is found. Without an EFA adapter, returns
-/// an error unless this transport is asked for by name: libfabric is not loaded just to look for
-/// providers, because loading is slow, and some providers set signal handlers.
+/// an error unless the configuration names this transport. Otherwise libfabric would be loaded only
+/// to look for providers: loading is slow, and some providers set signal handlers.
 fn usual(config: &Config) -> Result<String, TransportError> {
     if has_efa() {
         return Ok(USUAL[0].to_owned());

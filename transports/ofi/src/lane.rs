@@ -33,7 +33,7 @@ const TURNS_MAX: usize = 16;
 /// Interval of checks for notes and closed connections, while no link is being made or about to
 /// end.
 const CHECK_EVERY: Duration = Duration::from_millis(1);
-/// Pause between two checks during that wait.
+/// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 /// Longest sleep if the provider cannot wake a lane, or has not taken all puts.
 const NAP: Duration = Duration::from_micros(50);

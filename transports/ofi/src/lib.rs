@@ -15,7 +15,7 @@
 //! meanwhile, the rest of the write still arrives there. The same holds for EFA adapters that
 //! cannot write: their provider sends messages instead. Over verbs, registrations are cached, and
 //! completions may lack the length. In all these cases, one endpoint serves all peers of a lane,
-//! and a put is one or more messages. Each has a head with the token of the link and the
+//! and a put is one or more messages. Each message has a head with the token of the link and the
 //! destination of its bytes, and the receiver's lane copies the bytes there (see `messages`).
 //!
 //! An authenticated TCP connection between the two lanes carries addresses and notes; it ends when

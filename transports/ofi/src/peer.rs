@@ -25,12 +25,12 @@ const REASON_CHARS_MAX: usize = 200;
 
 /// Interval at which the number of sent immediates is reported to a peer.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// Largest number of reports of one count of sent immediates. It is several times
+/// Largest number of reports of the same count of sent immediates. It is several times
 /// [`MISSING_TELLS`], since reports that come while the peer does not poll count as one.
 const TELLS_MAX: u32 = 60;
 /// Number of a peer's reports after which the peer is lost, if each report counts more immediates
-/// than have arrived here, and none arrives between the reports. A peer that reports is running, so
-/// its provider makes progress.
+/// than have arrived here, and no immediate arrives between the reports. A peer that reports is
+/// running, so its provider makes progress.
 const MISSING_TELLS: u32 = 10;
 
 /// Longest waits for a peer.
@@ -169,7 +169,7 @@ pub(crate) struct Peer {
     pub(crate) sent: u64,
     /// Number of immediates that have arrived.
     pub(crate) arrived: u64,
-    /// Number of immediates that the peer has sent in all, according to its farewell; none before.
+    /// Number of immediates that the peer has sent, according to its farewell; none before it.
     leaves: Option<u64>,
     /// Number of immediates that the peer has sent, according to its last report.
     claimed: u64,
@@ -270,7 +270,7 @@ impl Peer {
                 SideMessage::Failed(reason) => return self.lose(format!("it says: {reason}")),
                 SideMessage::Offer(bytes) if self.to.is_none() => {
                     let offer = encoding::decode::<Offer>(&bytes).ok();
-                    // The four bytes that a write carries have no room for a greater number.
+                    // The data that a write carries has no room for a greater number.
                     let offer = offer.filter(|offer| (offer.number as usize) < peers_max);
                     let Some(offer) = offer else {
                         return self.lose("its offer has no valid address".to_owned());
@@ -278,8 +278,8 @@ impl Peer {
                     if offer.mode != self.mode {
                         return self.lose(format!(
                             "it moves data by {}, and this side by {}: set FERROCCL_OFI_PROVIDER \
-                             and libfabric's variables alike, and use adapters that can do the \
-                             same",
+                             and libfabric's variables alike on all ranks, and use adapters with \
+                             the same features",
                             offer.mode, self.mode
                         ));
                     }
@@ -388,9 +388,9 @@ impl Peer {
         is_over.then(|| reason.clone())
     }
 
-    /// Sends this side's farewell, unless the last one still counts everything that was sent: puts
-    /// of another rail may be repeated here after a farewell. After a failed put, the link is about
-    /// to be lost instead.
+    /// Sends this side's farewell, unless its last farewell still counts everything that was sent.
+    /// Another farewell is needed if puts of another rail are repeated here after the last one.
+    /// Sends none after a failed put: the link is about to be lost.
     pub(crate) fn leave(&mut self) {
         if self.failing.is_none() && self.farewell != Some(self.sent) {
             self.farewell = Some(self.sent);

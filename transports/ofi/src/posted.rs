@@ -44,7 +44,7 @@ impl Posted {
     }
 
     /// Closes the endpoints of a group of `peers` peers, unless the provider still has requests to
-    /// one of them: EFA's provider would wait for these requests before it closes an endpoint.
+    /// these peers: EFA's provider would wait for the requests before it closes an endpoint.
     pub(crate) fn close_group(&mut self, group: usize, peers: usize) {
         if !self.requests.any_to(|endpoint| endpoint.0 as usize / peers == group) {
             self.endpoints.close(group);

@@ -63,7 +63,7 @@ impl Provider {
             add("no memory of accelerators: their data is staged in host memory");
         }
         if !self.low_latency {
-            add("no traffic class of low latency: credits and CTS go in that of the data");
+            add("no low-latency traffic class: credits and CTS use that of the data");
         }
         if !self.automatic_progress {
             add("no progress of its own: data moves while a rank is in a call");
@@ -113,7 +113,7 @@ pub fn providers() -> Result<Vec<Provider>, OfiError> {
 
 /// Returns the best offer of a provider.
 pub(crate) fn best(functions: &'static Functions, name: &str) -> Result<Option<Info>, OfiError> {
-    // Asked for a layer, the library also returns providers that contain it.
+    // If a layer is asked for, the library also returns providers that contain the layer.
     Ok(Info::offers(functions, name)?.into_iter().find(|offer| offer.provider() == name))
 }
 

@@ -41,18 +41,18 @@ impl Request {
     }
 }
 
-/// A slot for a request. The provider gets the address of the slot's context. The context comes
-/// first, so this is also the address of the slot.
+/// A slot for a request. The provider gets the address of the slot's context. The context is the
+/// first field, so its address is also the address of the slot.
 #[repr(C)]
 #[derive(Debug)]
 struct Slot {
     context: fi_context2,
-    /// Number of the slot, and of its head among the heads.
+    /// Number of the slot; its head has the same number in [`Heads`].
     number: usize,
     request: Option<Request>,
 }
 
-/// Heads of messages, which the provider sends from here: one for each slot.
+/// Memory for the heads of messages, one head per slot. The provider sends the heads from it.
 #[derive(Debug)]
 struct Heads {
     domain: Arc<Domain>,
@@ -112,8 +112,8 @@ impl Requests {
         slot.cast().as_ptr()
     }
 
-    /// Takes a slot for a message with this head; returns its context, and the range of the head,
-    /// which is kept until the request has ended.
+    /// Takes a slot for a message, and copies the message's head. Returns the slot's context, and
+    /// the range of the copy, which is valid until the request has ended.
     ///
     /// # Errors
     ///
@@ -134,7 +134,7 @@ impl Requests {
         Ok((context, head?))
     }
 
-    /// Ends the request with this context and returns it, if there is one.
+    /// Ends the request with this context, and returns the request; none if there is none.
     pub(crate) fn end(&mut self, context: *mut fi_context2) -> Option<Request> {
         let slot = *self.slots.get(&context.addr())?;
         // SAFETY: the slot lives until `clear` frees it, and the provider touches only the context.
@@ -161,7 +161,8 @@ impl Requests {
         self.requests().any(|one| one.is_given_up == is_given_up && one.reads(memory))
     }
 
-    /// Gives up the requests to some endpoints' peers: their completion queue has failed.
+    /// Gives up the requests to the peers of the endpoints that `is_one` accepts. The completion
+    /// queue of these endpoints' group has failed.
     pub(crate) fn give_up(&mut self, is_one: impl Fn(EndpointId) -> bool) {
         for slot in self.slots.values() {
             // SAFETY: the slots live until `clear` frees them, and the provider touches only the
@@ -214,7 +215,7 @@ pub(crate) struct Write {
     pub(crate) request: Request,
     /// Number of bytes that were handed to the provider.
     pub(crate) handed: usize,
-    /// Number of the put among those of the link.
+    /// Number of the put among the link's puts.
     pub(crate) put: u64,
 }
 
@@ -235,7 +236,7 @@ impl Write {
         Write { ranges, count: 0, immediate, remote, request, handed: 0, put: 0 }
     }
 
-    /// Returns the bytes that are written, one range behind the other.
+    /// Returns the ranges of the bytes to write, in order.
     pub(crate) fn ranges(&self) -> &[Range] {
         &self.ranges[..self.count]
     }
@@ -245,7 +246,7 @@ impl Write {
         self.ranges().iter().map(|(_, bytes, _)| bytes).sum()
     }
 
-    /// Returns the ranges of the next message: the head, and as many bytes from `handed` on as fit.
+    /// Returns the ranges of the next message: the head, then as many bytes after `handed` as fit.
     /// Also returns the number of ranges, and the number of bytes behind the head.
     pub(crate) fn part(&self, head: Range) -> ([Range; RANGES_MAX], usize, usize) {
         let mut part = [(std::ptr::null(), 0, std::ptr::null_mut()); RANGES_MAX];
@@ -262,7 +263,7 @@ impl Write {
         (part, count, taken)
     }
 
-    /// Copies the bytes of the put, one range behind the other.
+    /// Copies the bytes of the put to `to`, one range behind the other.
     pub(crate) fn copy_to(&self, to: &Region) -> Result<(), TransportError> {
         let mut at = 0;
         for (memory, (start, bytes, _)) in self.request.keeps.iter().flatten().zip(self.ranges()) {
@@ -273,7 +274,7 @@ impl Write {
         Ok(())
     }
 
-    /// Makes the put send from `memory`, which has a copy of its bytes.
+    /// Makes the put send from `memory`, which holds a copy of the put's bytes.
     pub(crate) fn stage(&mut self, memory: Arc<Registered>) {
         let start = memory.region().start().cast_const();
         self.ranges[0] = (start, self.bytes(), memory.descriptor());

@@ -1,4 +1,4 @@
-//! The test of a provider: one endpoint sends and writes to another one in the same process.
+//! The test of a provider: one endpoint sends and writes to another endpoint of the same process.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,8 +24,8 @@ const DATA: u64 = 0x5eed_cafe;
 /// Result of a test that has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passed {
-    /// True if memory was written too, with data for the peer; false if the provider does not offer
-    /// that.
+    /// True if a write with data for the peer was tested too; false if the provider does not offer
+    /// such writes.
     pub wrote: bool,
     /// True if the provider registers DMA-bufs (`FI_MR_DMABUF`), files of the kernel that stand for
     /// accelerator memory.
@@ -56,7 +56,7 @@ pub enum TestError {
         within: Duration,
     },
     /// Bytes or data that arrived are not those that were sent.
-    #[error("{what} brought other bytes, or other data, than were sent")]
+    #[error("{what} arrived with wrong bytes or wrong data")]
     Wrong {
         /// Name of the request.
         what: &'static str,
@@ -66,7 +66,7 @@ pub enum TestError {
 /// Two endpoints that know each other.
 struct Pair {
     ends: [Endpoint; 2],
-    /// Number of the other endpoint at each endpoint.
+    /// Per endpoint: the number by which it addresses the other endpoint.
     peers: [u64; 2],
     until: Instant,
     within: Duration,
@@ -135,7 +135,7 @@ pub fn test_provider(name: &str, within: Duration) -> Result<Passed, TestError> 
         (register(pattern(SENT_BYTES)?)?, register(Region::allocate(SENT_BYTES)?)?);
     let (from, to) =
         (register(pattern(WRITTEN_BYTES)?)?, register(Region::allocate(WRITTEN_BYTES)?)?);
-    // Dropped first on every path, which ends the requests under way.
+    // The pair is dropped first on every path. Its drop ends the requests under way.
     let pair = Pair::open(&domain, within)?;
     let (first, second) = (&pair.ends[0], &pair.ends[1]);
     let peer = pair.peers[0];

@@ -1,6 +1,6 @@
-//! Memory for writes whose bytes lie in two ranges. The bytes are copied into one range first: with
-//! remote CQ data, a device can write only one range; for more ranges the provider sends messages
-//! instead.
+//! Memory for writes whose bytes lie in two ranges. The bytes are copied into one range first. With
+//! remote CQ data, a device can write from only one range; for more ranges, the provider would send
+//! messages instead.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// Copies the bytes of a write; returns the memory of the copy. None if all memory is in use.
+    /// Copies the bytes of a write. Returns the memory of the copy; none if all memory is in use.
     ///
     /// # Errors
     ///

@@ -7,9 +7,9 @@
 
 /// Bits of an immediate.
 const IMMEDIATE_BITS: u32 = 28;
-/// Bits of the length, where there is room for it.
+/// Bits of the length, if the data has room for a length.
 const LENGTH_BITS: u32 = 24;
-/// Bits of the peer's number where there is room for the length, and where there is none.
+/// Bits of the peer's number: in data with a length, and in data without a length.
 const NUMBER_BITS: [u32; 2] = [12, 4];
 
 /// Layout of the data.
@@ -38,7 +38,7 @@ impl Layout {
         1 << NUMBER_BITS[usize::from(!self.has_length)]
     }
 
-    /// Returns the longest write.
+    /// Returns the largest number of bytes of a write.
     pub(crate) fn bytes_max(self) -> usize {
         if self.has_length { (1 << LENGTH_BITS) - 1 } else { usize::MAX }
     }

@@ -13,7 +13,7 @@ use crate::native::{Info, OfiError, functions, transport_error};
 /// A provider of libfabric as a transport.
 #[derive(Clone, Debug)]
 pub struct OfiTransport {
-    /// Functions in place of the installed library's.
+    /// Functions to use instead of the installed library; none for the installed library.
     functions: Option<&'static Functions>,
     provider: String,
     options: Options,
@@ -123,7 +123,7 @@ impl Transport for OfiTransport {
         let there = Vec::from_iter(offers.iter().map(Info::device)).join(", ");
         let found = offers.into_iter().find(|info| info.device() == id.0);
         let info = found.ok_or_else(|| {
-            let advice = format!("those of libfabric's provider {} are: {there}", self.provider);
+            let advice = format!("libfabric's provider {} has the devices: {there}", self.provider);
             TransportError::NoDevice { device: id.0.clone(), advice }
         })?;
         Ok(Arc::new(OfiDevice::open(info, self.options.clone())?))

@@ -38,7 +38,8 @@ pub(crate) fn identify(socket: BorrowedFd<'_>) -> Result<Peer, TransportError> {
         Some(Err(error @ (Errno::MFILE | Errno::NFILE))) => {
             return Err(os("pidfd_open", error, DESCRIPTORS));
         }
-        // Old kernel, ended process or other PID namespace: the socket's hang-up must suffice.
+        // Old kernel, ended process or other PID namespace: only a hang-up of the socket tells
+        // that the peer has ended.
         Some(Err(_)) | None => None,
     };
     Ok(Peer { name, process })

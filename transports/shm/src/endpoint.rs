@@ -89,7 +89,7 @@ impl ShmListener {
         Ok(())
     }
 
-    /// Counts a rejected connection. Returns the error if it is this process's own.
+    /// Counts a rejected connection; an error of this process is returned instead of counted.
     fn reject(&mut self, error: TransportError) -> Result<(), TransportError> {
         if matches!(error, TransportError::Os { .. }) {
             return Err(error);

@@ -31,8 +31,8 @@ fn side(socket: OwnedFd) -> (Socket, Peer) {
     (Socket::new(socket), Peer { name: "a test".to_owned(), process: None })
 }
 
-/// Feeds messages, each preceded by its length, to one side of a handshake: from the start, or
-/// after a few steps of both sides.
+/// Feeds the messages in `data`, each preceded by its length, to one side of a handshake: from the
+/// start, or after a few steps of both sides.
 pub fn shm_handshake(data: &[u8]) {
     let Some((&first, mut rest)) = data.split_first() else { return };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

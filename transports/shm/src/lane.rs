@@ -244,7 +244,7 @@ impl Endpoint {
         }
     }
 
-    /// Checks whether the peer is alive; one system call if it is and has sent nothing.
+    /// Checks whether the peer is alive. One system call is enough if the peer lives and is silent.
     fn check_alive(&mut self) {
         let socket = self.link.socket.as_fd();
         let process = self.link.peer.process.as_ref();

@@ -12,10 +12,10 @@
 //! # Fork
 //!
 //! Descriptors are close-on-exec and mappings are not inherited (`MADV_DONTFORK`): a forked child
-//! cannot read or disturb what its parent shares, and dropping the parent's regions there does
-//! nothing. Touching them ends the child with SIGSEGV, so the layers above answer a forked child
-//! with an error. A child that keeps the parent's sockets open does not hide the parent's death:
-//! peers also watch the process itself.
+//! cannot read or disturb what its parent shares. In the child, a drop of the parent's regions does
+//! nothing, and an access to them ends the child with SIGSEGV. The layers above therefore return an
+//! error in a forked child. A child that keeps the parent's sockets open does not hide the parent's
+//! death: peers also watch the process itself.
 //!
 //! # Fences
 //!
@@ -100,7 +100,7 @@ impl Transport for ShmTransport {
 
     fn open(&self, id: &DeviceId) -> Result<Arc<dyn Device>, TransportError> {
         if id.0 != DEVICE {
-            let advice = format!("the only one of shared memory is {DEVICE:?}");
+            let advice = format!("shared memory has only the device {DEVICE:?}");
             return Err(TransportError::NoDevice { device: id.0.clone(), advice });
         }
         Ok(Arc::new(ShmDevice::open()?))

@@ -13,8 +13,8 @@ use rustix::process::{Pid, Resource};
 
 use crate::{DESCRIPTORS, available, os};
 
-/// Seals that a descriptor must have before it is mapped: its size can never change again, so no
-/// access inside the mapping can fail.
+/// Seals that a descriptor must have before it is mapped. They fix the size of the memory for ever,
+/// so no access inside the mapping can fail.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// Smallest mapping for which huge pages are requested, in bytes.
@@ -160,7 +160,7 @@ fn map(file: BorrowedFd<'_>, bytes: usize) -> Result<Region, TransportError> {
         .ok_or_else(|| os("mmap of shared memory", Errno::NOMEM, FREE_MEMORY))?;
     let process = rustix::process::getpid();
     let mapping = Mapping { start, bytes: mapped_bytes, process };
-    // SAFETY: the advice changes nothing but who inherits the range just mapped.
+    // SAFETY: the only effect of the advice is that forked children do not inherit the new range.
     unsafe { rustix::mm::madvise(address, mapped_bytes, Advice::LinuxDontFork) }
         .map_err(|error| os("madvise(MADV_DONTFORK)", error, "this kernel is not usable"))?;
     if mapped_bytes >= HUGE_BYTES {
@@ -173,8 +173,8 @@ fn map(file: BorrowedFd<'_>, bytes: usize) -> Result<Region, TransportError> {
     Ok(unsafe { Region::new(start, bytes, Arc::new(mapping)) })
 }
 
-/// Commits every page: through the mapping, so that huge pages are used and first accesses are
-/// quick; on kernels before 5.14, through the file.
+/// Commits every page through the mapping, so that huge pages are used and first accesses are
+/// quick. On kernels before 5.14, commits the pages through the file.
 fn commit(file: BorrowedFd<'_>, region: &Region) -> Result<(), Errno> {
     let bytes = file_bytes(region.bytes());
     match in_steps(bytes, |offset, step| populate(region, offset, step)) {

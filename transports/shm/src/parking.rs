@@ -17,8 +17,8 @@ fn sleep(word: &AtomicU32, value: u32, at_most: Duration) {
         tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: at_most.subsec_nanos().into(),
     };
-    // After every return (woken, another value, timeout, signal) the caller checks again. Not
-    // PRIVATE, because the waker may be another process.
+    // After every return (woken, another value, timeout, signal) the caller checks again. The flag
+    // PRIVATE is not set, because the waker may be another process.
     let _ = futex::wait(word, Flags::empty(), value, Some(&timeout));
 }
 

@@ -1,5 +1,5 @@
-//! Messages on the socket between two processes: whole or not at all, with at most one
-//! descriptor.
+//! Messages on the socket between two processes. Each arrives whole or not at all, and carries at
+//! most one descriptor.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -60,7 +60,8 @@ pub(crate) enum Received {
     Closed,
     /// A message of at most [`MESSAGE_BYTES`], and the descriptor that came with it.
     Message(Vec<u8>, Option<OwnedFd>),
-    /// A message of more bytes or descriptors than allowed. All of it has been dropped and closed.
+    /// A message of more bytes or descriptors than allowed. Its bytes are dropped, and its
+    /// descriptors closed.
     Malformed,
 }
 
@@ -102,7 +103,8 @@ pub(crate) fn receive(
         })
     };
     let answer = match take() {
-        // Reported once if the peer left messages unread; its own messages can still be read.
+        // The kernel reports this once if the peer left messages unread. The messages that the
+        // peer sent can still be read.
         Err(Errno::CONNRESET) => take(),
         answer => answer,
     };
@@ -112,7 +114,7 @@ pub(crate) fn receive(
         Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Received::Closed),
         Err(error) => return Err(os("recvmsg", error, "the connection is not usable")),
     };
-    // Drained at once: descriptors that are not kept are closed here.
+    // All descriptors are taken: the ones that are not returned are closed here.
     let mut taken: Vec<OwnedFd> = Vec::new();
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(some) = part {
@@ -120,7 +122,7 @@ pub(crate) fn receive(
         }
     }
     if descriptors && answer.flags.contains(ReturnFlags::CTRUNC) && taken.is_empty() {
-        // The buffer has room for one, so this process is out of descriptors.
+        // The buffer has room for a descriptor, so this process has no free descriptor.
         return Err(os("receiving a descriptor", Errno::MFILE, DESCRIPTORS));
     }
     if answer.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) || taken.len() > 1 {

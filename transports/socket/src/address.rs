@@ -21,7 +21,7 @@ pub type Token = [u8; 16];
 pub struct Location {
     /// Token of the gate.
     pub token: Token,
-    /// Addresses of its host, the likeliest first.
+    /// Addresses of the gate's host, the most likely to be reachable first.
     #[serde(with = "List::<ADDRESSES_MAX>")]
     pub addresses: Vec<SocketAddr>,
 }

@@ -1,5 +1,5 @@
 //! The connecting side. It dials the addresses of a location a short time apart, then does the
-//! handshake with the first that answers its hello. It does not wait for an answer before it dials
+//! handshake with the first address that answers. It does not wait for an answer before it dials
 //! the next address: a busy listener may answer late, and another program at an address may never
 //! answer.
 
@@ -31,12 +31,12 @@ pub struct Dialler {
     next_at: Instant,
     dialled: Vec<(SocketAddr, OwnedFd)>,
     /// Sockets on which the hello was sent. Only the first in the list goes on with the handshake,
-    /// so that the listener cannot admit two of them.
+    /// so that the listener cannot admit two connections.
     shakes: Vec<(SocketAddr, SocketHandshake)>,
     answering: bool,
     /// Reasons why addresses have failed.
     failures: Vec<String>,
-    /// True if a later attempt may succeed: some address has failed otherwise than by a refused
+    /// True if a later attempt may succeed: at least one failure was not a refused
     /// connection.
     is_retryable: bool,
 }
@@ -95,7 +95,7 @@ impl Dialler {
         Ok(None)
     }
 
-    /// Returns the first connection that has answered to its hello, and moves it to the front.
+    /// Returns the first connection on which the hello was answered, and moves it to the front.
     fn answer(&mut self) -> Option<(SocketAddr, &mut SocketHandshake)> {
         if !self.answering {
             let found = self.shakes.iter().position(|(_, shake)| shake.has_input())?;
@@ -106,7 +106,7 @@ impl Dialler {
     }
 
     /// Dials the next address if it is due: when all before it have failed, or have not answered
-    /// within [`STAGGER`]. A lack of descriptors or memory here is an error of this process.
+    /// within [`STAGGER`]. Returns an error if this process lacks descriptors or memory.
     fn dial(&mut self, now: Instant) -> Result<(), TransportError> {
         let none = |all: &Dialler| all.dialled.is_empty() && all.shakes.is_empty();
         while none(self) || now >= self.next_at {

@@ -6,8 +6,8 @@ use ccl_core::transport::TransportError;
 use rustix::io::Errno;
 use thiserror::Error;
 
-/// Reason why a connection is no longer read or written. The texts say "it" for the peer, which the
-/// message names before them.
+/// Reason why a connection is no longer read or written. The texts say "it" for the peer: messages
+/// name the peer before the text.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConnectionEnd {
     /// End of the stream.
@@ -51,9 +51,7 @@ pub enum ReconnectError {
     #[error("could not be made anew: {0}")]
     Refused(TransportError),
     /// No process listens at the peer's address.
-    #[error(
-        "nobody listens there any more: its process has ended, or a firewall refuses connections"
-    )]
+    #[error("no process listens there any more: it has ended, or a firewall refuses connections")]
     Gone,
     /// The peer has not resumed on a new connection within this time.
     #[error("did not come back within {0:?}")]

@@ -14,7 +14,7 @@ pub const FAREWELL_WITHIN: Duration = Duration::from_secs(4);
 /// Farewells of a lane's endpoints. Each endpoint has its own deadline; the waits overlap.
 #[derive(Debug, Default)]
 pub struct ShutdownWait {
-    /// Times at which the waiting endpoints began to wait, by number.
+    /// Times at which the waiting endpoints began to wait, by the endpoint's number.
     begun: BTreeMap<usize, Instant>,
 }
 

@@ -17,8 +17,8 @@ use crate::{interface, socket};
 const HALF_OPEN_MAX: usize = 256;
 /// Time that a stranger has to name the gate's token, which only peers know.
 const PROVE_WITHIN: Duration = Duration::from_secs(5);
-/// Time that every stranger has, even if there are [`HALF_OPEN_MAX`] connections. After it, the
-/// oldest stranger is dropped for a new connection, which may come from a peer that mends its link.
+/// Time that every stranger has, even if there are [`HALF_OPEN_MAX`] connections. Later, the oldest
+/// stranger is dropped for a new connection, which may come from a peer that mends its link.
 const YIELD_AFTER: Duration = Duration::from_millis(250);
 /// Extra time for a peer that has named the token and may be busy; also the time in which a peer
 /// must make all connections of a link.
@@ -73,8 +73,8 @@ impl Gate {
         self.location.encode()
     }
 
-    /// Accepts connections and advances their handshakes. Appends those that have proved the
-    /// secret.
+    /// Accepts connections and advances their handshakes. Appends the connections on which the
+    /// secret was proved.
     ///
     /// # Errors
     ///
@@ -121,8 +121,8 @@ impl Gate {
         Ok(())
     }
 
-    /// Returns the index and the deadline of the oldest connection that has not named the gate's
-    /// token yet, which only peers know.
+    /// Returns the index and the deadline of the oldest stranger: a connection on which the gate's
+    /// token was not named yet.
     fn oldest_stranger(&self) -> Option<(usize, Instant)> {
         let unchallenged = |(at, (until, shake)): (usize, &(Instant, SocketHandshake))| {
             shake.hello().is_none().then_some((at, *until))

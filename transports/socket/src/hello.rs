@@ -1,4 +1,4 @@
-//! The hello: data of the connecting side about a connection, protected by its proof.
+//! The hello: data of the connecting side about a connection, protected by that side's proof.
 
 use crate::address::Token;
 
@@ -18,7 +18,7 @@ pub struct Hello {
     pub token: Token,
     /// True if the connection is to be encrypted.
     pub encrypts: bool,
-    /// True if the connection replaces one that broke, whose two sides have proved the secret.
+    /// True if the connection replaces a broken one, on which both sides had proved the secret.
     pub resumes: bool,
     /// Purpose of the connection in its protocol's format; at most [`TEXT_BYTES_MAX`] bytes.
     pub text: Vec<u8>,

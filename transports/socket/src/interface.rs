@@ -40,8 +40,8 @@ impl Filter {
         self.names.is_empty() && self.networks.is_empty()
     }
 
-    /// Returns whether the filter lists an interface with this name and address, or, with `^`, does
-    /// not list it. An empty filter lists none, but [`addresses`] does not apply an empty filter.
+    /// Returns whether the filter takes an interface with this name and address: the filter lists
+    /// it, or, with `^`, does not list it. [`addresses`] does not apply an empty filter.
     #[must_use]
     pub fn takes(&self, name: &str, address: IpAddr) -> bool {
         let named = self.names.iter().any(|pattern| match self.exact {
@@ -61,7 +61,7 @@ fn strip(text: &str, sign: char) -> (bool, &str) {
 ///
 /// # Errors
 ///
-/// When none is left, or they cannot be listed.
+/// When no address is left, or the interfaces cannot be listed.
 pub fn addresses(filter: &Filter, text: &str) -> Result<Vec<IpAddr>, TransportError> {
     Ok(chosen(filter, text)?.iter().map(Interface::ip).collect())
 }
@@ -75,7 +75,7 @@ pub fn interfaces(filter: &str) -> Result<Vec<String>, TransportError> {
     let chosen = chosen(&Filter::parse(filter), filter)?;
     let mut names = Vec::new();
     for Interface { name, .. } in chosen {
-        // An interface with several addresses is there several times.
+        // An interface with several addresses is listed once per address.
         if !names.contains(&name) {
             names.push(name);
         }
@@ -116,8 +116,8 @@ fn choose(found: &[Interface], filter: &Filter) -> Vec<Interface> {
     usable.into_iter().cloned().collect()
 }
 
-/// Returns whether a name is that of a bridge made for containers or virtual machines, which often
-/// has the same address on every host.
+/// Returns whether an interface is a bridge for containers or virtual machines, by its name. Such a
+/// bridge often has the same address on every host.
 fn is_virtual(name: &str) -> bool {
     ["docker", "virbr", "br-", "cni", "flannel"].iter().any(|prefix| name.starts_with(prefix))
 }

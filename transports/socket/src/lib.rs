@@ -22,7 +22,7 @@
 //! so that a stranger costs no asymmetric cryptography. The server's key is not certified: it is
 //! made when a device is opened. Instead of checking that key, each side proves the secret once
 //! more, over keys exported from the session. A man in the middle who relays the first proofs has a
-//! different session with each side, and cannot give that proof. A record that was changed on the
+//! different session with each side, and fails the second proof. A record that was changed on the
 //! way breaks the connection.
 
 mod address;

@@ -31,7 +31,7 @@ impl Tls {
         })
     }
 
-    /// Cannot be called, for lack of a value.
+    /// Cannot be called, since [`Tls`] has no values.
     ///
     /// # Errors
     ///

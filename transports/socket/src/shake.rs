@@ -2,9 +2,9 @@
 //! of the secret, whose length is fixed, has no length before it.
 //!
 //! When both sides have proved the secret, the listening side sends its terms: whether it encrypts.
-//! If both do, TLS begins, and each side proves the secret once more, over keys exported from the
-//! TLS session. A man in the middle who has relayed the first proofs has a different session with
-//! each side, and fails.
+//! If both sides encrypt, TLS begins, and each side proves the secret once more, over keys exported
+//! from the TLS session. A man in the middle who has relayed the first proofs has a different
+//! session with each side, and fails.
 
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
@@ -39,7 +39,7 @@ pub struct Setup {
     pub protocol: Protocol,
     /// Secret that both sides prove.
     pub secret: Secret,
-    /// TLS sessions; none if nothing is encrypted.
+    /// State for TLS sessions; none without encryption.
     pub tls: Option<Tls>,
     /// Name of the congestion control; none leaves the kernel's choice.
     pub congestion: Option<Arc<str>>,
@@ -128,8 +128,8 @@ impl SocketHandshake {
         &self.peer
     }
 
-    /// Returns the hello of the connecting side, not to be trusted before that side has proved the
-    /// secret; none before it arrives.
+    /// Returns the hello of the connecting side; none before it arrives. It must not be trusted
+    /// before that side has proved the secret.
     #[must_use]
     pub fn hello(&self) -> Option<Hello> {
         Hello::decode(self.handshake.hello())
@@ -260,7 +260,7 @@ impl SocketHandshake {
         self.token.is_some()
     }
 
-    /// Returns whether the connecting side wants encryption.
+    /// Returns whether the connecting side asks for encryption.
     fn is_to_be_encrypted(&self) -> bool {
         self.hello().is_some_and(|hello| hello.encrypts)
     }

@@ -1,5 +1,5 @@
-//! The side connection of hardware that cannot connect by itself. Over it the two sides exchange
-//! connection parameters and notes. A broken side connection can be replaced. If it ends for good,
+//! The side connection of hardware that cannot connect by itself. It carries connection parameters
+//! and notes between the two sides. A broken side connection can be replaced. If it ends for good,
 //! the peer is gone.
 
 use std::borrow::Cow;
@@ -30,7 +30,7 @@ const FAREWELL: u8 = 7;
 /// Message of one side to the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SideMessage {
-    /// Parameters in the transport's own format by which the peer connects, such as queue pairs.
+    /// Parameters by which the peer connects, such as queue pairs, in the transport's own format.
     Offer(Vec<u8>),
     /// This side has connected with the peer's offer.
     Ready,
@@ -93,8 +93,8 @@ impl SideMessage {
     }
 }
 
-/// One end of a side connection. It keeps unacknowledged messages, so that another connection can
-/// replace one that breaks.
+/// One end of a side connection. It keeps unacknowledged messages, so that a new connection can
+/// replace a broken one.
 #[derive(Debug)]
 pub struct SideConnection {
     /// The connection; none while it is broken.
@@ -151,9 +151,9 @@ impl SideConnection {
         Ok(())
     }
 
-    /// Removes the connection from the epoll instance that watches it. Closing the socket does so
-    /// only if no forked child has the socket; otherwise the ended connection would be reported
-    /// for ever.
+    /// Removes the connection from the epoll instance that watches it. A close of the socket alone
+    /// would not remove it if a forked child has the socket: the epoll instance would then report
+    /// the ended connection for ever.
     pub fn unwatch(&mut self) {
         let epoll = self.epoll.take();
         if let Some((epoll, socket)) = epoll.zip(self.socket()) {
@@ -259,7 +259,8 @@ impl SideConnection {
     /// Ends the connection for both sides, even if a forked child still has its socket.
     pub fn close(&mut self) {
         self.control(FAREWELL, &[]);
-        // Unread bytes would reset the connection, which drops bytes that the peer has not read.
+        // Unread bytes would reset the connection, and a reset drops bytes that the peer has not
+        // read.
         let _ = self.receive(&mut Vec::new());
         if let Some(connection) = &self.connection {
             let _ = rustix::net::shutdown(connection.socket(), rustix::net::Shutdown::Both);
@@ -330,7 +331,7 @@ mod tests {
         (SideConnection::new(one), SideConnection::new(other))
     }
 
-    /// The first connection may lose any of the messages.
+    /// Messages around a break arrive once, whichever of them the first connection has lost.
     #[test]
     fn what_is_said_around_a_break_is_heard_once_and_in_order() {
         let note = |at: u32| SideMessage::Note(at.to_le_bytes().to_vec());
@@ -369,7 +370,8 @@ mod tests {
         }
     }
 
-    /// Another descriptor of the socket remains, as in a forked child.
+    /// A connection that broke is not reported, even if another descriptor of its socket remains,
+    /// as in a forked child.
     #[test]
     fn a_connection_that_broke_is_not_watched() {
         let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());

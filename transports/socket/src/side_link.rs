@@ -86,13 +86,13 @@ impl SideLink {
     }
 
     /// Returns whether calls need not wait for the connection: everything is sent, or the peer has
-    /// been away for so long that the rest has to wait until it comes back.
+    /// been away for so long that the rest has to wait until the peer comes back.
     pub fn is_settled(&self) -> bool {
         self.broken.as_ref().is_some_and(Break::is_overdue) || self.is_flushed()
     }
 
-    /// Appends the messages that have arrived from the peer. A break is no error if the connection
-    /// `may_break`.
+    /// Appends the messages that have arrived from the peer. A break is no error if `may_break` is
+    /// true.
     ///
     /// # Errors
     ///
@@ -120,8 +120,8 @@ impl SideLink {
     ///
     /// # Errors
     ///
-    /// When the connection cannot be made anew within the limits (of at least 3 s each), or the
-    /// peer does not resume on the new one.
+    /// When the connection cannot be made anew within the limits (each is raised to at least 3 s),
+    /// or the peer does not resume on the new one.
     pub fn reconnect(&mut self, limits: &BreakLimits, now: Instant) -> Result<bool, LinkEnd> {
         let limits = BreakLimits {
             unreachable: limits.unreachable.max(MENDED_WITHIN_MIN),

@@ -136,7 +136,7 @@ pub(crate) fn congest(socket: &OwnedFd, name: &str) -> Result<(), Errno> {
 const ESTABLISHED: u8 = 1;
 
 /// Offset of `tcpi_min_rtt` in Linux's `struct tcp_info` (`include/uapi/linux/tcp.h`), which only
-/// ever grows at its end. The C library's copy of it may be older than the kernel.
+/// ever grows at its end. The C library's copy of the struct may be older than the kernel.
 const MIN_RTT: usize = 148;
 
 /// Returns the shortest round trip that the kernel has seen on a connection; none before the first
@@ -158,20 +158,20 @@ pub fn round_trip(socket: impl AsFd) -> Option<Duration> {
         )
     };
     let microseconds = u32::from_ne_bytes(info[MIN_RTT..].try_into().ok()?);
-    // All ones before the first round trip; an older kernel writes fewer bytes.
+    // The value is all ones before the first round trip. An older kernel writes fewer bytes.
     let is_whole = status == 0 && bytes as usize == info.len();
     let is_known = is_whole && info[0] == ESTABLISHED && microseconds != u32::MAX;
     is_known.then(|| Duration::from_micros(microseconds.into()))
 }
 
 /// Returns the congestion control to set: `asked` if it names one, else `reno` if the kernel's
-/// choice is bbr, else none. BBR paces packets by a model of the path, which the pauses of
-/// collectives mislead: messages wait in an idle network for a millisecond. Credits and CTS bound
-/// the bytes in flight, so the simplest control is enough.
+/// choice is bbr, else none. BBR paces packets by a model of the path. The pauses of collectives
+/// mislead the model: messages wait in an idle network for a millisecond. Credits and CTS bound the
+/// bytes in flight, so the simplest control is enough.
 ///
 /// # Errors
 ///
-/// When the kernel has none of that name, or does not let this process choose it.
+/// When the kernel has no control of that name, or does not let this process choose it.
 pub fn congestion(asked: &str) -> Result<Option<Arc<str>>, TransportError> {
     let socket = made(AddressFamily::INET)?;
     if !asked.is_empty() {

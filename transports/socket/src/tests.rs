@@ -12,7 +12,7 @@ use crate::shake::{Setup, SocketHandshake, protocol};
 use crate::socket::{Got, KEEPALIVE};
 use crate::tls::Tls;
 
-/// Makes the two ends of a channel, and the keys that each has exported.
+/// Returns the two ends of an encrypted channel, each with the keys that it has exported.
 fn channel() -> [(Connection, ChannelKeys); 2] {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let sockets = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
@@ -127,7 +127,8 @@ fn little_waits_for_a_socket_that_takes_nothing_and_all_of_it_arrives() {
     assert!(seen == text && one.is_flushed());
 }
 
-/// Checks that keepalive is on: its probes make a middlebox reset a connection it has forgotten.
+/// Checks that keepalive is on. A probe makes a middlebox reset a connection that the middlebox has
+/// forgotten.
 #[test]
 fn an_idle_connection_is_asked_over() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

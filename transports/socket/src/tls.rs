@@ -36,7 +36,7 @@ use crate::socket::{self, Got};
 const READ_BYTES: usize = 64 << 10;
 /// Bytes of ciphertext that may wait for the socket.
 const WRITE_BYTES: usize = 256 << 10;
-/// Label of the exported keys; the prefix is that of all such labels (RFC 5705).
+/// Label of the exported keys. All such labels begin with `EXPORTER` (RFC 5705).
 const LABEL: &[u8] = b"EXPORTER-ferroccl-channel";
 
 /// State that all sessions of a device have in common.
@@ -128,8 +128,8 @@ fn unusable(error: rustls::Error) -> TransportError {
     TransportError::Unusable { what: "TLS".to_owned(), reason }
 }
 
-/// Verifier that accepts every key if the peer holds its private half: the peer proves its identity
-/// within the session.
+/// Verifier that accepts every key whose private half the peer holds. The peer proves the secret
+/// once more, inside the session.
 #[derive(Debug)]
 struct AnyKey(WebPkiSupportedAlgorithms);
 
@@ -181,7 +181,7 @@ pub struct Session {
     /// First byte of the buffer that the connection has not taken.
     start: usize,
     end: usize,
-    /// True if the socket had no more when it was last read.
+    /// True if the socket had no more bytes at the last read.
     is_dry: bool,
     /// Number of bytes that are decrypted and not read.
     plain: usize,
@@ -196,7 +196,7 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Advances the TLS handshake. Returns the exported keys; none while it is not finished.
+    /// Advances the TLS handshake. Returns the exported keys; none before the handshake ends.
     pub(crate) fn agree(&mut self, socket: &OwnedFd) -> Result<Option<ChannelKeys>, ConnectionEnd> {
         loop {
             self.flush(socket)?;

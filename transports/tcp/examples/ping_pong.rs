@@ -47,7 +47,7 @@ fn ask(address: &str, iterations: usize) -> io::Result<()> {
     let mut socket = loop {
         match TcpStream::connect_timeout(&address, PATIENCE) {
             Ok(socket) => break socket,
-            // The other side may still start.
+            // The other side may not have started yet.
             Err(error) if start.elapsed() > PATIENCE => return Err(error),
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }

@@ -16,7 +16,7 @@ use ccl_transport_tcp::{DEVICE, Options, TcpTransport};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Messages in flight, as many as NCCL has.
+/// Largest number of messages in flight, the same as in NCCL.
 const IN_FLIGHT: usize = 8;
 const TOTAL_BYTES: usize = 512 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);

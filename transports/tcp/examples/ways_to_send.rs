@@ -18,7 +18,7 @@ use io_uring::{IoUring, opcode, types};
 /// Flag in a notification of `MSG_ZEROCOPY`: `SO_EE_CODE_ZEROCOPY_COPIED`.
 const COPIED: u8 = 1;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Bytes of a message, and messages of a round; each 8-byte message is answered.
+/// Loads: bytes of a message, and messages per round. Each 8-byte message is answered.
 const LOADS: [(usize, usize); 3] = [(8, 5000), (128 << 10, 2000), (1 << 20, 400)];
 
 fn main() -> io::Result<()> {
@@ -87,7 +87,7 @@ fn ask(address: &str, rounds: usize) -> io::Result<()> {
     let socket = loop {
         match TcpStream::connect_timeout(&address, PATIENCE) {
             Ok(socket) => break socket,
-            // The other side may still start.
+            // The other side may not have started yet.
             Err(error) if start.elapsed() > PATIENCE => return Err(error),
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
@@ -108,7 +108,7 @@ fn ask(address: &str, rounds: usize) -> io::Result<()> {
         }
     }
     println!(
-        "| way | round trip of 8 B | 128 KiB messages | 1 MiB messages | copied all the same |"
+        "| way | round trip of 8 B | 128 KiB messages | 1 MiB messages | copied despite zero copy |"
     );
     println!("|---|---|---|---|---|");
     for (way, seconds) in ways.iter().zip(&mut seconds) {
@@ -161,7 +161,7 @@ trait Way {
         Plain.receive(socket, into)
     }
 
-    /// Returns whether the program retries until the socket is ready; else the kernel waits.
+    /// Returns whether the program retries until the socket is ready; otherwise the kernel waits.
     fn polls(&self) -> bool {
         true
     }
@@ -346,7 +346,7 @@ impl Way for Ring {
         while !message.is_empty() {
             let (start, bytes) = (message.as_ptr(), message.len() as u32);
             let entry = if self.zero_copy {
-                // Makes SEND_ZC report copies.
+                // This flag makes SEND_ZC report copies.
                 opcode::SendZc::new(fd, start, bytes).zc_flags(1 << 3).build()
             } else {
                 opcode::Send::new(fd, start, bytes).build()
@@ -355,7 +355,7 @@ impl Way for Ring {
             let (result, flags) = self.completion()?;
             self.sent += 1;
             if io_uring::cqueue::more(flags) {
-                // The notification that the memory is free.
+                // This completion is the notification that the memory is free.
                 let (usage, _) = self.completion()?;
                 self.copied += u64::from(usage as u32 >> 31);
             }

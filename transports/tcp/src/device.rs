@@ -49,7 +49,7 @@ pub struct TcpDevice {
     options: Options,
     registry: Arc<Registry<()>>,
     writers: Writers,
-    /// TLS sessions; none if nothing is encrypted.
+    /// State that all TLS sessions share; none if nothing is encrypted.
     tls: Option<Tls>,
     congestion: Option<Arc<str>>,
 }
@@ -93,7 +93,7 @@ impl Device for TcpDevice {
 
     fn deregister(&self, key: MrKey) -> Result<(), TransportError> {
         self.registry.remove(key)?;
-        // Wait for current writers; later ones find the memory withdrawn.
+        // Wait for lanes that write now; lanes that write later find the memory withdrawn.
         self.writers.wait()
     }
 

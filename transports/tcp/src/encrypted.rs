@@ -163,7 +163,7 @@ fn lane(stripes: Vec<Connection>) -> TcpLane {
     lane
 }
 
-/// Simulates a side that writes to a closed peer while bytes from that peer wait in the kernel.
+/// A side can no longer write to its closed peer, but still reads all bytes that the peer sent.
 #[test]
 fn what_a_peer_sent_before_it_closed_is_read_though_nothing_can_be_written_any_more() {
     let [one, mut other] = connections();

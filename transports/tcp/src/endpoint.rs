@@ -20,12 +20,12 @@ use crate::stripe::Stripe;
 
 /// Number of unacknowledged frames at which an acknowledgement is sent at once.
 const ACK_AFTER_FRAMES: u32 = 64;
-/// Number of unacknowledged bytes at which an acknowledgement is sent at once: the sender may wait
-/// to use its memory again.
+/// Number of unacknowledged bytes at which an acknowledgement is sent at once: the sender may be
+/// waiting to reuse its memory.
 const ACK_AFTER_BYTES: u64 = 512 << 10;
 /// Initial capacity of lists, so that calls need not allocate.
 const AT_ONCE: usize = 64;
-/// Longest time that an acknowledgement waits for a frame that carries it.
+/// Longest time that an acknowledgement waits for a frame that can carry it.
 pub(crate) const ACK_DELAY_MAX: Duration = Duration::from_micros(300);
 
 /// Remote key: the data that a peer needs to write to memory of this side.
@@ -68,7 +68,7 @@ pub(crate) struct Endpoint {
     done_when_written: bool,
     pub(crate) lost: Option<String>,
     pub(crate) reported: bool,
-    /// True while the farewell to the peer is being sent.
+    /// True once the farewell to the peer has begun.
     pub(crate) is_leaving: bool,
     arrivals: Vec<Arrival>,
     done: Vec<u64>,
@@ -174,7 +174,7 @@ impl Endpoint {
         self.lost.is_some() || self.stripes.iter().all(|stripe| stripe.is_drained())
     }
 
-    /// Returns whether nothing has to be written any more, or again; true for a lost peer.
+    /// Returns whether [`Stripe::has_left`] is true for all stripes; also true for a lost peer.
     pub(crate) fn has_left(&self) -> bool {
         self.lost.is_some() || self.stripes.iter().all(Stripe::has_left)
     }
@@ -256,8 +256,8 @@ impl Endpoint {
         }
     }
 
-    /// Acknowledges received frames at once if they have `LONG_BYTES` or more together: their
-    /// sender may be waiting to reuse its memory.
+    /// Acknowledges the received frames of a stripe at once if the unacknowledged ones have
+    /// `LONG_BYTES` or more together: the sender may be waiting to reuse its memory.
     pub(crate) fn acknowledge_long_frames(&mut self) {
         if self.done_when_written {
             return;
@@ -270,7 +270,8 @@ impl Endpoint {
         }
     }
 
-    /// Restores broken stripes, or gives the peer up after the limits.
+    /// Restores broken stripes. Gives the peer up when a break has lasted longer than `limits`
+    /// allow.
     pub(crate) fn reconnect(&mut self, now: Instant, limits: &BreakLimits) {
         for (index, connection) in self.reconnector.take_resumed(&self.id, now) {
             if let Some(stripe) = self.stripes.get_mut(usize::from(index)) {

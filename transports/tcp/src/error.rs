@@ -14,7 +14,7 @@ pub(crate) enum StripeEnd {
     Protocol(#[from] ProtocolError),
 }
 
-/// Breach of the protocol by the peer. The texts follow the peer's name.
+/// Breach of the protocol by the peer. In messages, the peer's name precedes these texts.
 #[derive(Debug, Error)]
 pub(crate) enum ProtocolError {
     #[error("sent something that is no frame")]
@@ -25,12 +25,12 @@ pub(crate) enum ProtocolError {
     NeverSent,
     #[error("resumed a connection that was not broken")]
     NotBroken,
-    /// Number of messages that cannot be sent again.
+    /// The connection lost this number of messages, which cannot be sent again.
     #[error(
-        "has not received {0} messages that had left this side when the connection broke, and \
-         whose memory was given back"
+        "has not received {0} messages, which cannot be sent again because their memory was \
+         given back"
     )]
     GivenBack(usize),
-    #[error("wrote where nothing can be written: {0}")]
+    #[error("sent bytes that cannot be written to their target: {0}")]
     Memory(#[from] RegionError),
 }

@@ -13,14 +13,14 @@ use crate::error::StripeEnd;
 use crate::inbox::{Inbox, RedirectTarget};
 use crate::incoming::{Arrival, Incoming};
 
-/// Checks that a decoded intent of a connecting side is the same after encoding and decoding.
+/// Checks that the intent of a connecting side, once decoded, survives encoding and decoding.
 pub fn tcp_intent(data: &[u8]) {
     if let Some(intent) = Intent::decode(data) {
         assert_eq!(Intent::decode(&intent.encode()), Some(intent));
     }
 }
 
-/// Checks that a decoded key of memory is the same after encoding and decoding.
+/// Checks that a key of memory, once decoded, survives encoding and decoding.
 pub fn tcp_key(data: &[u8]) {
     if let Some(shared) = Shared::decode(&RemoteKey(data.to_vec())) {
         assert_eq!(Shared::decode(&shared.encode()), Some(shared));

@@ -14,7 +14,7 @@ const DIVERTED_BYTES_MAX: usize = 8 << 10;
 /// A redirect of the bytes of one put.
 #[derive(Debug)]
 struct Redirect {
-    /// Shared memory that the redirected bytes are sent to, from `offset` on.
+    /// Number of the shared memory to which the peer sends the redirected bytes, from `offset` on.
     memory: u32,
     offset: usize,
     into: RedirectTarget,
@@ -33,7 +33,7 @@ pub(crate) struct Inbox {
     /// Shared regions by the number with which the peer names them.
     regions: BTreeMap<u32, Region>,
     numbers: BTreeMap<MrKey, u32>,
-    /// Next free number. A lower number without a region was withdrawn.
+    /// Next free number. A lower number without a region stands for withdrawn memory.
     next: u32,
     /// Redirects whose put has not arrived in full yet.
     redirects: Vec<Redirect>,
@@ -44,7 +44,7 @@ pub(crate) struct Inbox {
 pub(crate) struct Target {
     /// Region that the peer named.
     region: Region,
-    /// First redirected byte of the put, and the memory that receives the rest.
+    /// Index of the put's first redirected byte, and the memory that receives this and later bytes.
     elsewhere: Option<(usize, RedirectTarget)>,
 }
 
@@ -63,7 +63,7 @@ impl Target {
         }
     }
 
-    /// Writes bytes of the put from `at` on.
+    /// Writes `bytes` as the put's bytes from index `at` on.
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) -> Result<(), RegionError> {
         let (first, offset, here) = self.locate(at, bytes.len());
         first.write(offset, &bytes[..here])?;
@@ -97,8 +97,8 @@ impl Unfinished<'_> {
     }
 
     /// Redirects the put's bytes from `redirect.offset` on, and copies those that have arrived.
-    /// Returns false if the put's memory was withdrawn, the other memory is too small, or too many
-    /// bytes have arrived.
+    /// Returns false if the put's memory was withdrawn, the redirect's target is too small, or too
+    /// many bytes have arrived.
     fn divert(&mut self, redirect: &Redirect) -> Result<bool, RegionError> {
         let start = redirect.offset - self.header.offset as usize;
         let bytes = self.header.bytes as usize - start;
@@ -203,7 +203,7 @@ impl Inbox {
     }
 
     /// Redirects bytes that arrive for `from`. Returns false if their put has begun to arrive and
-    /// cannot be redirected any more, and none if this memory is not shared.
+    /// cannot be redirected any more, and none if the memory of `from` is not shared.
     pub(crate) fn redirect<'a>(
         &mut self,
         from: LocalSlice,
@@ -216,7 +216,7 @@ impl Inbox {
         let diverted = match (unfinished.next(), unfinished.next()) {
             (None, _) => Ok(true),
             (Some(mut put), None) => put.divert(&redirect),
-            // A peer that respects its credits never has two puts to these bytes.
+            // A peer that respects its credits never has two unfinished puts to the same bytes.
             _ => Ok(false),
         };
         if let Ok(true) = diverted {
@@ -225,7 +225,7 @@ impl Inbox {
         Some(diverted)
     }
 
-    /// Undoes a redirect. Returns none if this memory is not shared.
+    /// Undoes a redirect. Returns none if the memory of `from` is not shared.
     pub(crate) fn restore<'a>(
         &mut self,
         from: LocalSlice,

@@ -11,8 +11,8 @@ use crate::inbox::{Inbox, Target, Unfinished};
 use crate::memory::writable;
 
 const BUFFER_BYTES: usize = 32 << 10;
-/// Limit on bytes that are read into the buffer past a long frame. The next frame is probably long
-/// too, and its bytes should bypass the buffer.
+/// Limit on bytes that are read into the buffer past the end of a long frame. The next frame is
+/// probably long too, and its bytes should bypass the buffer.
 const BEHIND_BYTES: usize = 2 << 10;
 pub(crate) const LONG_BYTES: usize = 16 << 10;
 /// Longest rest of a frame, in bytes, for which a stripe reads again at once although its last read
@@ -21,7 +21,7 @@ const SOON_BYTES: usize = 128 << 10;
 /// Largest number of reads in one call of [`Incoming::read`].
 const READS_PER_TURN: usize = 64;
 
-/// A put or a note that has arrived in full, or what a header says by itself.
+/// A put or a note that has arrived in full, or information that a header carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     Put { immediate: u32, bytes: usize },
@@ -63,7 +63,7 @@ impl Partial {
 #[derive(Debug)]
 pub(crate) struct Incoming {
     buffer: Vec<u8>,
-    /// First byte of the buffer that is filled and not yet parsed.
+    /// Index of the first byte in the buffer that is filled and not yet parsed.
     start: usize,
     end: usize,
     partial: Option<Partial>,
@@ -104,8 +104,8 @@ impl Incoming {
     }
 
     /// Reads available bytes; `inbox` is the memory that the peer may write to. Returns whether the
-    /// caller may read again at once: not after a long put, so that the receiver can redirect the
-    /// next put before its bytes are read.
+    /// caller may read again at once. It may not after a long put: the receiver can then redirect
+    /// the next put before that put's bytes are read.
     pub(crate) fn read(
         &mut self,
         connection: &mut Connection,
@@ -133,8 +133,8 @@ impl Incoming {
         self.partial.as_ref().is_some_and(|partial| partial.left() <= SOON_BYTES)
     }
 
-    /// Reads once. Returns the outcome and the room in bytes. A read of fewer bytes has emptied the
-    /// socket.
+    /// Reads once. Returns the outcome, and the number of bytes that there was room for. A read of
+    /// fewer bytes has emptied the socket.
     fn fill(&mut self, connection: &mut Connection) -> (Got, usize) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -301,7 +301,7 @@ mod tests {
         (theirs, Connection::plain(ours))
     }
 
-    /// Makes a put and a note of these bytes, each as it is sent and as it arrives.
+    /// Returns a put and a note of these bytes: the frame of each, and its arrival.
     fn frames(text: &[u8]) -> [(Vec<u8>, Arrival); 2] {
         let bytes = text.len() as u32;
         let note = Header { bytes, ..Header::bare(Kind::Note, 0) };

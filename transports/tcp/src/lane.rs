@@ -1,4 +1,4 @@
-//! A lane: turns puts into frames, and frames into bytes in memory and events.
+//! A lane: turns puts into frames, and turns received frames into bytes in memory and into events.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -33,7 +33,8 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 31;
 pub(crate) const DEPTH_MAX: usize = 1024;
 /// Largest number of sockets that a lane reads without asking epoll which of them are ready.
 const SOCKETS_TRIED: usize = 4;
-/// Largest number of sockets that one epoll call finds ready; others have their turn at the next.
+/// Largest number of sockets that one epoll call finds ready; others have their turn at the next
+/// call.
 const READY_MAX: usize = 64;
 /// Interval between checks for breaks that only the peer has noticed.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
@@ -52,7 +53,7 @@ pub(crate) struct TcpLane {
     limits: BreakLimits,
     done_when_written: bool,
     traffic_class: Option<u8>,
-    /// True if stripes may hold received bytes in TLS sessions, which epoll does not report.
+    /// True if TLS sessions may hold received bytes, which epoll does not report.
     encrypts: bool,
     /// Process that made the lane. The child of a fork has the same sockets, and must send nothing.
     process: Pid,
@@ -184,7 +185,7 @@ impl TcpLane {
         })
     }
 
-    /// Adds the stripes that hold bytes to the ready ones.
+    /// Adds the stripes that hold received bytes to `ready`.
     fn add_held(&mut self) {
         let mut ready = std::mem::take(&mut self.ready);
         ready.extend(self.held());
@@ -236,7 +237,8 @@ impl TcpLane {
         self.watch();
     }
 
-    /// Waits, for a bounded time, until the peers of some endpoints have received all bytes.
+    /// Waits, for a bounded time, until the peer of one endpoint, or of every endpoint, has all
+    /// bytes.
     fn wait_for_shutdown(&mut self, only: Option<EndpointId>) {
         while !self.poll_shutdown(only) {
             std::thread::sleep(FAREWELL_PAUSE);
@@ -366,8 +368,6 @@ impl Lane for TcpLane {
         check_note(bytes)?;
         let source = Region::private(bytes.len());
         source.write(0, bytes)?;
-        // Memory may be a little longer than asked for.
-        let source = source.part(0, bytes.len())?;
         let header = Header { bytes: bytes.len() as u32, ..Header::bare(Kind::Note, 0) };
         let peer = self.endpoint(endpoint)?;
         if peer.lost.is_none() {

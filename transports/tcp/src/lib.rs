@@ -5,27 +5,28 @@
 //! destination; it accepts bytes only for memory that it has shared. Each pair of lanes is joined
 //! by one or several connections, *stripes*, on which puts take turns.
 //!
-//! [`ccl_socket`] connects the two sides, proves the communicator's secret, and encrypts if asked
-//! to.
+//! [`ccl_socket`] connects the two sides, proves the communicator's secret, and encrypts on
+//! request.
 //!
 //! # Encryption
 //!
-//! Every stripe, and every stripe that replaces a broken one, has a TLS session of its own. A
+//! Every stripe, and every stripe that replaces a broken one, has a TLS session of its own. A TLS
 //! record that was changed on the way breaks the connection, and its bytes are sent again. TLS
-//! costs CPU time per byte: for encryption, for decryption, and for one or two copies more than the
-//! kernel's own. Memory per socket is 64 KiB, and up to 256 KiB more for data that waits; each
-//! message takes a few allocations. Compare `all_reduce_perf` with `FERROCCL_TLS=1` and with `0` to
-//! measure the cost. Without TLS, the only cost is one comparison per system call.
+//! costs CPU time per byte: for encryption, for decryption, and for one or two copies besides the
+//! kernel's own. Each socket takes 64 KiB of memory, and up to 256 KiB more for encrypted bytes
+//! that wait to be sent; each message takes a few allocations. Compare `all_reduce_perf` with
+//! `FERROCCL_TLS=1` and with `0` to measure the cost. Without TLS, its support costs one comparison
+//! per system call.
 //!
 //! # Broken connections
 //!
-//! A put is done when the peer has acknowledged its frame (unless [`Options::done_when_written`]);
-//! until then its bytes stay in the sender's memory. When a connection breaks and the peer lives,
-//! the side that had connected connects again. Both sides report how many frames they have
-//! received, and lost frames are sent again: nothing is lost, and no put is written again after the
-//! receiver has reported its arrival. A peer at whose address nobody listens is gone at once; one
-//! that cannot be reached for [`Options::resume_within`], or does not answer for
-//! [`Options::silent_within`], is gone too.
+//! A put is done when the peer has acknowledged its frame (unless [`Options::done_when_written`] is
+//! set); until then the put's bytes stay in the sender's memory. When a connection breaks and the
+//! peer lives, the side that dialled the connection dials again. Both sides report how many frames
+//! they have received, and lost frames are sent again: nothing is lost, and no put is written again
+//! after the receiving lane has reported it as arrived. A peer counts as gone at once if nobody
+//! listens at its address. It also counts as gone if it cannot be reached for
+//! [`Options::resume_within`], or does not answer for [`Options::silent_within`].
 
 mod device;
 #[cfg(test)]
@@ -66,24 +67,26 @@ pub const DEVICE: &str = "tcp0";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Interfaces whose addresses are offered to peers: names or prefixes of names, or networks
-    /// such as `10.0.0.0/8`, separated by commas. As in NCCL, a leading `=` matches whole names
-    /// only, a leading `^` takes all others (both: `^=`). Empty takes all, loopback only if there
-    /// is no other.
+    /// such as `10.0.0.0/8`, separated by commas. As in NCCL, after a leading `=` only whole names
+    /// match, and after a leading `^` all interfaces are taken except those that match (both:
+    /// `^=`). If empty, all are taken, but loopback only if there is no other.
     pub interfaces: String,
     /// Connections per pair of ranks, at least 1.
     pub sockets: u32,
-    /// Time after a break from which a peer counts as gone if no address of it can be reached.
+    /// Longest time after a break for which none of the peer's addresses can be reached, before the
+    /// peer counts as gone.
     pub resume_within: Duration,
-    /// Longest time after a break that a reachable peer may take to answer, or to dial if that is
-    /// its part, before it counts as gone.
+    /// Longest time after a break that a reachable peer may take before it counts as gone: to
+    /// answer, or, if it is the dialling side, to dial again.
     pub silent_within: Duration,
-    /// True if TLS 1.3 encrypts all frames; alike on all ranks. Needs the feature `tls`.
+    /// True if TLS 1.3 encrypts all frames. All ranks need the same value. Needs the feature `tls`.
     pub tls: bool,
-    /// Congestion control, by its name in the kernel. Empty leaves the kernel's choice, but takes
-    /// `reno` where that is `bbr`, whose pacing delays the bursts of collectives.
+    /// Congestion control, by its name in the kernel. If empty, the kernel's default applies,
+    /// except that `reno` replaces `bbr`: the pacing of `bbr` delays the bursts of collectives.
     pub congestion: String,
     /// True if a put is done when the kernel has its bytes, instead of when the peer has them. The
-    /// memory is then given back sooner, and a break that loses some of these bytes is not mended.
+    /// put's memory is then given back sooner, but a break that loses some of the bytes ends the
+    /// link.
     pub done_when_written: bool,
 }
 

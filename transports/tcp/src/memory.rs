@@ -1,4 +1,4 @@
-//! Access to raw memory: regions as the kernel reads and writes them, and the ioctl of a socket.
+//! Access to raw memory: mapped pages, regions for the kernel to read or write, and an ioctl.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -54,7 +54,8 @@ pub(crate) fn readable(region: &Region, offset: usize, bytes: usize) -> IoSlice<
         return IoSlice::new(&[]);
     }
     // SAFETY: the range lies inside the region, which outlives the slice. The caller that posted
-    // the put leaves its bytes unchanged until it is done, and the slice ends with the system call.
+    // the put leaves the bytes unchanged until the put is done, and the slice ends with the system
+    // call.
     let slice = unsafe { std::slice::from_raw_parts(region.start().wrapping_add(offset), bytes) };
     IoSlice::new(slice)
 }
@@ -64,9 +65,10 @@ pub(crate) fn writable(region: &Region, offset: usize, bytes: usize) -> IoSliceM
     if offset.checked_add(bytes).is_none_or(|end| end > region.bytes()) {
         return IoSliceMut::new(&mut []);
     }
-    // SAFETY: the range lies inside the region, which outlives the slice. It was shared for the
-    // peer to write, or `Lane::redirect` has named it instead: until the put's immediate has been
-    // seen, no other code reads or writes it. The slice ends with the system call.
+    // SAFETY: the range lies inside the region, which outlives the slice. The range was shared for
+    // the peer to write, `Lane::redirect` has named it as a target, or it is a note's own memory:
+    // no other code reads or writes it until the put's immediate has been seen, or the whole note
+    // has arrived. The slice ends with the system call.
     let slice =
         unsafe { std::slice::from_raw_parts_mut(region.start().wrapping_add(offset), bytes) };
     IoSliceMut::new(slice)

@@ -40,18 +40,19 @@ impl Put {
 pub(crate) struct Outgoing {
     /// Unacknowledged puts and notes, oldest first.
     queue: VecDeque<Put>,
-    /// Number of data puts among these.
+    /// Number of data puts in `queue`.
     data: usize,
-    /// Frames of the queue that the socket has taken whole.
+    /// Number of frames of the queue that the socket has taken in full.
     sent: usize,
-    /// Bytes of the next frame that the socket has taken. If there are any, the header is fixed.
+    /// Number of bytes of the next frame that the socket has taken. If above 0, the frame's header
+    /// is `begun`.
     written: usize,
-    /// Header of the next frame as its writing began.
+    /// Header with which the writing of the next frame began.
     begun: [u8; HEADER_BYTES],
     /// Encoded headers without puts, sent before the next frame.
     bare_headers: VecDeque<[u8; HEADER_BYTES]>,
-    /// Bytes of the first of `bare_headers` that the socket has taken.
-    said_written: usize,
+    /// Number of bytes of the first of `bare_headers` that the socket has taken.
+    bare_written: usize,
     /// Number of puts and notes that the peer has acknowledged, modulo 2^32.
     acknowledged: u32,
     /// True if puts are done as soon as they are written.
@@ -69,7 +70,7 @@ impl Outgoing {
             written: 0,
             begun: [0; HEADER_BYTES],
             bare_headers: VecDeque::with_capacity(FRAMES_PER_WRITE),
-            said_written: 0,
+            bare_written: 0,
             acknowledged: 0,
             done_when_written,
             written_out: Vec::with_capacity(FRAMES_PER_WRITE),
@@ -129,7 +130,7 @@ impl Outgoing {
         self.sent == self.queue.len()
     }
 
-    /// Queues a header without a put, sent at once or right after a frame that is partly written.
+    /// Queues a header without a put. It is sent next, but after a frame that is partly written.
     pub(crate) fn push_bare_header(&mut self, kind: Kind, received: u32) {
         self.bare_headers.push_back(Header::bare(kind, received).encode());
     }
@@ -156,7 +157,7 @@ impl Outgoing {
     /// Prepares for a new connection, on which everything that the peer has not received is sent
     /// again.
     pub(crate) fn restart(&mut self) {
-        (self.written, self.said_written) = (0, 0);
+        (self.written, self.bare_written) = (0, 0);
         self.bare_headers.clear();
     }
 
@@ -185,15 +186,15 @@ impl Outgoing {
     }
 
     /// Writes as much as the socket takes; `received` is the number of frames received from the
-    /// peer. Returns whether that number was sent: the header of a frame that was partly written
-    /// before, and a queued header, have an older one.
+    /// peer. Returns whether that number was sent: a queued header, and the header of a frame that
+    /// was partly written before, carry an older number.
     pub(crate) fn write(
         &mut self,
         connection: &mut Connection,
         received: u32,
     ) -> Result<bool, ConnectionEnd> {
         let mut told = false;
-        while self.write_said(connection)? && self.sent < self.queue.len() {
+        while self.write_bare_headers(connection)? && self.sent < self.queue.len() {
             let (begun, more) = self.write_frames(connection, received)?;
             told |= begun;
             if !more {
@@ -204,19 +205,19 @@ impl Outgoing {
     }
 
     /// Writes queued headers, unless a frame is partly written. Returns whether a frame may follow.
-    pub(crate) fn write_said(
+    pub(crate) fn write_bare_headers(
         &mut self,
         connection: &mut Connection,
     ) -> Result<bool, ConnectionEnd> {
         while let (Some(header), 0) = (self.bare_headers.front(), self.written) {
-            match connection.write(&[IoSlice::new(&header[self.said_written..])]) {
-                Got::Bytes(count) => self.said_written += count,
+            match connection.write(&[IoSlice::new(&header[self.bare_written..])]) {
+                Got::Bytes(count) => self.bare_written += count,
                 Got::Nothing => return Ok(false),
                 Got::End(end) => return Err(end),
             }
-            if self.said_written == HEADER_BYTES {
+            if self.bare_written == HEADER_BYTES {
                 self.bare_headers.pop_front();
-                self.said_written = 0;
+                self.bare_written = 0;
             }
         }
         Ok(true)
@@ -303,7 +304,7 @@ mod tests {
         Put { header, source, tail, id, has_bytes: true, is_control: false }
     }
 
-    /// Returns the bytes on the wire of puts with these numbers.
+    /// Returns the frames of puts with these ids.
     fn frames(ids: std::ops::Range<u64>) -> Vec<u8> {
         let frame = |id| [&put(id).header.encode()[..], &vec![id as u8; 3 * id as usize]].concat();
         ids.flat_map(frame).collect()

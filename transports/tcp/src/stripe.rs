@@ -19,14 +19,14 @@ pub(crate) struct Stripe {
     pub(crate) connection: Option<Connection>,
     pub(crate) outgoing: Outgoing,
     pub(crate) incoming: Incoming,
-    /// The break, until the peer has reported how many frames it has.
+    /// Current break; it ends when the peer has reported how many frames it has.
     pub(crate) broken: Option<Break>,
     /// True if a write has failed. The stripe then writes no more, but still reads: bytes that a
     /// closing peer sent may be unread. A read after these bytes reports the break.
     pub(crate) write_failed: bool,
-    /// True after a break until the peer reports how many frames it has; no put is sent before.
+    /// True after a break until the peer reports how many frames it has; no put is sent until then.
     pub(crate) resuming: bool,
-    /// Frames received when an acknowledgement was last sent.
+    /// Number of frames received when an acknowledgement was last sent, modulo 2^32.
     pub(crate) acknowledged_frames: u32,
     /// Bytes of the frames that `acknowledged_frames` counts.
     pub(crate) acknowledged_bytes: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Stripe {
     pub(crate) watched_by: Option<Arc<OwnedFd>>,
     /// True if the farewell was queued for the present connection.
     said_farewell: bool,
-    /// Traffic class of the packets; none for the system's.
+    /// Traffic class of the packets; none for the system's default.
     traffic_class: Option<u8>,
 }
 
@@ -75,9 +75,9 @@ impl Stripe {
     }
 
     /// Returns whether nothing has to be written any more: the socket has taken everything, and no
-    /// break can have swallowed any of it. Also returns true once a break is overdue: a peer that
-    /// stays away must not hold up calls that may have nothing to do with it. What the peer has not
-    /// received is written when it comes back.
+    /// break can have lost any of it. Also returns true once a break is overdue: an absent peer
+    /// must not hold up unrelated calls. Frames that the peer lacks are written when the peer comes
+    /// back.
     pub(crate) fn has_left(&self) -> bool {
         let may_be_swallowed = !self.closed && !self.outgoing.is_acknowledged();
         match &self.broken {
@@ -114,7 +114,7 @@ impl Stripe {
         self.connection.as_ref().is_some_and(Connection::holds)
     }
 
-    /// Writes as much as the socket takes; nothing after an error.
+    /// Writes as much as the socket takes. Writes nothing once a write has failed.
     pub(crate) fn write(&mut self) -> Result<(), ConnectionEnd> {
         let Some(connection) = self.connection.as_mut().filter(|_| !self.write_failed) else {
             return Ok(());
@@ -124,7 +124,7 @@ impl Stripe {
             return Ok(());
         }
         if self.resuming {
-            return self.outgoing.write_said(connection).map(drop);
+            return self.outgoing.write_bare_headers(connection).map(drop);
         }
         let received = self.incoming.received();
         if self.outgoing.write(connection, received)? {
@@ -149,7 +149,7 @@ impl Stripe {
         Break::begin(&mut self.broken, end, now);
     }
 
-    /// Ends the connection, even if a child of this process has its socket, too.
+    /// Ends the connection, even if a forked child of this process also has its socket.
     pub(crate) fn disconnect(&mut self) {
         if let Some(connection) = self.drop_connection() {
             // Fails if the peer has ended the connection.
@@ -157,8 +157,8 @@ impl Stripe {
         }
     }
 
-    /// Takes the connection from the stripe and from epoll, which would go on to report a socket
-    /// that a child of this process has, too.
+    /// Removes the connection from the stripe and from epoll, and returns it. Epoll would go on to
+    /// report a socket that a forked child also has.
     pub(crate) fn drop_connection(&mut self) -> Option<Connection> {
         let connection = self.connection.take()?;
         if let Some(epoll) = self.watched_by.take() {

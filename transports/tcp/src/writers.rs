@@ -70,7 +70,7 @@ impl Writers {
 
 impl Writer {
     /// Lets the lane write until the guard is dropped. The lane must check after this call which
-    /// memory is still registered. One guard at a time.
+    /// memory is still registered. Only one guard may exist at a time.
     pub(crate) fn begin(&self) -> Writing {
         self.0.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);

@@ -1,8 +1,8 @@
 //! The traffic class of credits and CTS.
 //!
 //! A RoCE fabric gives congestion notifications priority over data, since they tell senders to slow
-//! down. Credits and CTS are as short and as urgent. Where the driver of an interface reports the
-//! DSCP of its notifications, credits and CTS take that class.
+//! down. Credits and CTS are as short and as urgent as these notifications. If the driver of an
+//! interface reports the DSCP of its notifications, credits and CTS use the same class.
 
 /// The traffic class of credits and CTS, and the reason for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,8 +12,8 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Chooses the class `asked` for, else that of congestion notifications of the interface behind
-    /// GID `row`, else that of data. `read` reads a file of sysfs.
+    /// Chooses the class `asked`, if given; else the class of congestion notifications of the
+    /// interface behind GID `row`, if known; else the class of data. `read` reads a file of sysfs.
     pub(crate) fn choose(
         asked: Option<u8>,
         data: u8,

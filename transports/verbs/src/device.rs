@@ -40,7 +40,7 @@ pub(crate) fn caps(port: &Port, options: &Options) -> Caps {
         acknowledged: options.acknowledged,
         written_early: true,
         register_bytes_min: REGISTER_BYTES_MIN,
-        // Each queue pair keeps its own order, and there are two at least.
+        // Each queue pair keeps its own order, and a link has at least two.
         ordered: false,
         message_bytes_max: port.attr.max_msg_sz.clamp(1, MESSAGE_BYTES_MAX) as usize,
         depth_max: DEPTH_MAX,
@@ -96,8 +96,8 @@ impl Device for VerbsDevice {
 
     fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
         let (device, interfaces) = (self.registry.device(), &self.options.interfaces);
-        // The address is only a hint for peers, so an outdated one will do: a port that has none
-        // now may have one again when they connect.
+        // The address is only a hint for peers, so an outdated address is good enough: a port
+        // without an address now may have one again when peers connect.
         let located = self.port.locate(&self.options.gid).unwrap_or_else(|_| self.port.located());
         let own = gid::ip(located.choice.row.gid);
         // Peers try the port's own address first: the side connection takes the path of the data.

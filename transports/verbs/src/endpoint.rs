@@ -23,7 +23,7 @@ use crate::{Options, status};
 
 /// Largest number of data puts outstanding on one endpoint, and of control puts that wait.
 pub(crate) const DEPTH_MAX: usize = 1024;
-/// Position of the bits of an immediate that hold the number of parts of its put, less one.
+/// Shift of the field in an immediate that holds the number of its put's parts minus one.
 const PARTS_SHIFT: u32 = IMMEDIATE_MAX.count_ones();
 /// Longest reason of a failure that is sent to the peer, in characters: it must fit a side message.
 const REASON_CHARS_MAX: usize = NOTE_BYTES_MAX / 4;
@@ -88,7 +88,7 @@ pub(crate) struct Endpoint {
     open: OpenPuts,
     /// Puts of the peer that have arrived in part.
     partial: Vec<Partial>,
-    /// Upper part of the ids of the endpoint's work requests, without the queue pair.
+    /// The endpoint's number, shifted to its bits in the ids of work requests.
     name: u64,
     /// Reason why the link is about to be lost. Outstanding completions of its queue pairs are
     /// handled first.
@@ -225,12 +225,13 @@ impl Endpoint {
         outstanding < DEPTH_MAX
     }
 
-    /// Spreads puts by `striping` from now on.
+    /// Stripes puts as `striping` says from now on.
     pub(crate) fn apply(&mut self, striping: &Striping) {
         self.groups.apply(striping);
     }
 
-    /// Returns the flows of the queue pairs that data takes now, as an Ethernet fabric sees them.
+    /// Returns the flows of the queue pairs that data puts use now, as an Ethernet fabric sees
+    /// them.
     pub(crate) fn flows(&self) -> Vec<Flow> {
         let queue_pairs = self.queue_pairs.get(self.groups.range()).unwrap_or_default();
         let is_ethernet = self.port.is_ethernet();
@@ -297,9 +298,9 @@ impl Endpoint {
         true
     }
 
-    /// Hands prepared writes to the device, and waiting puts while there is room, at most `most`
-    /// data puts among them. Appends the ids of puts that are thereby done. Returns whether any
-    /// waiting data puts were handed over.
+    /// Prepares waiting puts while there is room, at most `most` data puts among them, and hands
+    /// all prepared writes to the device. Appends the ids of puts that are thereby done. Returns
+    /// whether any waiting data puts were handed over.
     pub(crate) fn pump(&mut self, most: usize, load: &mut Load, done: &mut Vec<u64>) -> bool {
         if self.stage != Stage::Live || self.has_ended() {
             return false;
@@ -355,7 +356,7 @@ impl Endpoint {
     }
 
     /// Prepares the write of the bytes from `range.0` to before `range.1` of a put, on queue pair
-    /// `at`. `open` is the put's index; none if the write is done at once.
+    /// `at`. `open` is the put's index in `self.open`; none if the write is done at once.
     fn write_part(
         &mut self,
         put: &Put,
@@ -497,8 +498,8 @@ impl Endpoint {
         )
     }
 
-    /// Handles the peer's messages on the side connection. Appends the peer's notes. A broken
-    /// connection is no error once this side's queue pairs are connected.
+    /// Handles the peer's messages on the side connection. Appends the peer's notes to `notes`. A
+    /// broken connection is no error once this side's queue pairs are connected.
     pub(crate) fn receive_messages(
         &mut self,
         now: Instant,
@@ -508,7 +509,7 @@ impl Endpoint {
     ) -> Result<(), EndpointError> {
         // Once offers are exchanged, both sides can reconnect a broken side connection.
         let listened = self.side.receive(words, self.stage != Stage::Offered, now);
-        // Only an offer of queue pairs ends the wait for the peer; notes do not.
+        // Only an offer of queue pairs begins a new wait for the peer; notes do not.
         let offers = |word: &SideMessage| matches!(word, SideMessage::Offer(_));
         self.joining_since = self.joining_since.filter(|_| !words.iter().any(offers));
         for word in words.drain(..) {
@@ -560,7 +561,7 @@ impl Endpoint {
                 (at, to)
             }
         };
-        // Error messages of this link name the addresses that it uses from now on.
+        // From now on, error messages name the addresses that this link uses.
         (self.own.gid, theirs.gid) = (mine[at], their[to]);
         let (own, their) = (gid::ip(self.own.gid), gid::ip(theirs.gid));
         if self.port.is_ethernet() && own.is_ipv4() != their.is_ipv4() {

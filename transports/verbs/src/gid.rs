@@ -1,9 +1,9 @@
-//! Choice of one of a port's addresses: by rule, with the reason.
+//! Choice of one of a port's addresses by a rule, with the reason for the choice.
 //!
 //! The GID table of a RoCE port has a row for each IP address of the port's interface and each
-//! version of RoCE, and some rows may be empty. Only addresses of version 2 can be routed. Of those
-//! in the requested family and networks, a routed one is better than a link-local one, IPv4 is
-//! better than IPv6, and among equals the lowest row wins.
+//! version of RoCE, and some rows may be empty. Only addresses of version 2 can be routed. Among
+//! the version 2 addresses of the requested family and networks, a routed address is better than a
+//! link-local one, IPv4 is better than IPv6, and among equals the lowest row wins.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -22,7 +22,7 @@ pub struct Rule {
     pub index: Option<u32>,
     /// Family that the address must have; none for any.
     pub family: Option<Family>,
-    /// Networks of which one must hold the address; empty for any.
+    /// Networks, one of which must contain the address; empty for any.
     pub networks: Vec<IpNet>,
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn is_link_local(gid: [u8; 16]) -> bool {
     merit(ip(gid)) == Merit::LinkLocal
 }
 
-/// Number of addresses that a side offers beside its first choice.
+/// Largest number of addresses that a side offers besides its first choice.
 const OTHERS_MAX: usize = 7;
 
 /// Returns the indices of the two addresses that a link uses: one of the side that dialled, and one
@@ -163,7 +163,7 @@ impl Rule {
     pub fn pick(&self, rows: &[(u32, String, String)], ethernet: bool) -> Result<Picked, GidError> {
         let row = |(index, gid, kind): &(u32, String, String)| {
             let gid = gid.parse::<Ipv6Addr>().ok().filter(|gid| !gid.is_unspecified())?.octets();
-            // The kernel has one name for InfiniBand and RoCE version 1.
+            // The kernel uses the same name for InfiniBand and for RoCE version 1.
             let kind = if kind == "RoCE v2" { IBV_GID_TYPE_ROCE_V2 } else { IBV_GID_TYPE_IB };
             Some(GidRow { index: *index, gid, kind })
         };
@@ -197,10 +197,7 @@ impl Rule {
         let row = *self.fitting(rows).first().ok_or_else(|| nothing(rows))?;
         let ip = ip(row.gid);
         let reach = match merit(ip) {
-            Merit::LinkLocal => {
-                "which leads no further than its link: give the interface an IP \
-                                 address"
-            }
+            Merit::LinkLocal => "which is link-local: give the interface an IP address",
             Merit::V6 | Merit::V4 => "which is routed",
         };
         Ok(Choice { row: *row, why: format!("RoCE v2 over {ip}, {reach}") })

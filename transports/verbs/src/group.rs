@@ -10,7 +10,7 @@ use crate::queue_pair::QueuePair;
 /// Largest number by which [`Options::writes`] and [`Options::immediates`] are divided for a queue
 /// pair. Each queue pair has at least a quarter of them, even in a group of 16 queue pairs, since a
 /// rule of the policy may use only one queue pair. The queue pair for credits and CTS has a
-/// quarter, since these are fewer than data puts.
+/// quarter, since credits and CTS are fewer than data puts.
 const SHARES_MAX: u32 = 4;
 /// Alignment of the parts of a put, in bytes.
 const ALIGNMENT: usize = 64;
@@ -94,8 +94,8 @@ impl Groups {
         groups
     }
 
-    /// Spreads puts by `striping` from now on. If its traffic class has no queue pairs, the first
-    /// group takes the puts.
+    /// Stripes puts as `striping` says from now on. If no queue pairs have its traffic class, the
+    /// first group takes the puts.
     pub(crate) fn apply(&mut self, striping: &Striping) {
         self.striping = *striping;
         let own = |group: &Group| group.traffic_class == striping.traffic_class;
@@ -145,9 +145,9 @@ impl Groups {
         }
         // The turn may stem from a striping with more queue pairs.
         let turn = if group.turn < count { group.turn } else { 0 };
-        // Puts whose bytes the device takes at once stay on one queue pair: they take too little
-        // time for several to help, and a change costs more than it gains. With the load-aware
-        // order they stay only while that queue pair has few bytes outstanding.
+        // Inline puts stay on one queue pair: they are too short for several queue pairs to help,
+        // and a change costs more than it gains. With the load-aware order they stay only while
+        // that queue pair has few bytes outstanding.
         let own = &queue_pairs[turn];
         let is_inline = own.is_inline(bytes);
         let may_stay = order != Order::LoadAware || own.is_inline(own.bytes());

@@ -1,8 +1,8 @@
 //! Filter for devices and ports, in NCCL's syntax.
 
-/// Names or prefixes of names, each with or without a port, rail and plane (`mlx5_0:1:0:2`),
-/// separated by commas. After a leading `=`, only whole names match. After a leading `^`, all
-/// devices are taken except those that match. Both may be combined: `^=`.
+/// Filter for devices: names or prefixes of names, each with or without a port, rail and plane
+/// (`mlx5_0:1:0:2`), separated by commas. After a leading `=`, only whole names match. After a
+/// leading `^`, all devices are taken except those that match. Both may be combined: `^=`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Filter {
     exclude: bool,

@@ -34,7 +34,7 @@ const TURNS_MAX: usize = 8;
 /// Interval between checks of side connections and device events, when all links are connected and
 /// no messages move.
 const CHECK_IDLE: Duration = Duration::from_millis(1);
-/// Interval between these checks while messages move: each takes some system calls, and side
+/// Interval between these checks while messages move: each check takes some system calls, and side
 /// messages of a working link can wait.
 const CHECK_MOVING: Duration = Duration::from_millis(4);
 /// Largest number of links that one check finds readable.
@@ -67,10 +67,10 @@ pub(crate) struct VerbsLane {
     /// lost, or may have failed.
     unsettled: bool,
     queue: Arc<Queue>,
-    /// Number of completions that the queue has room for, less those that its queue pairs may
+    /// Number of completions that the queue has room for, minus the number that its queue pairs may
     /// cause.
     room: usize,
-    /// Buffer that completions are taken to.
+    /// Buffer for completions that are taken from the queue.
     space: Vec<ibv_wc>,
     /// Number of completions in `space` that were taken from the queue ahead of the next poll.
     stashed: usize,
@@ -168,8 +168,8 @@ impl VerbsLane {
 
     /// Posts prepared writes and waiting puts to the device. If the port's budget has refused a
     /// data put since the last call, endpoints take turns of one data put each. If the budget
-    /// refuses one now, this call admits no more data puts, and the next call begins with that
-    /// put's endpoint.
+    /// refuses a data put during this call, the call admits no more of them, and the next call
+    /// begins with the endpoint of the refused put.
     fn pump(&mut self) {
         if self.active.is_empty() {
             return;
@@ -184,14 +184,14 @@ impl VerbsLane {
                 moved |= endpoint.pump(most, load, done);
                 *unsettled |= endpoint.has_ended();
                 endpoint.is_active = endpoint.waits();
-                if endpoint.is_active && load.is_awaited() {
+                if endpoint.is_active && load.has_refused() {
                     refused.get_or_insert(at);
                 }
                 at += usize::from(endpoint.is_active);
                 endpoint.is_active
             });
             active.rotate_left(refused.unwrap_or(0));
-            if most == usize::MAX || !moved || load.is_awaited() {
+            if most == usize::MAX || !moved || load.has_refused() {
                 return;
             }
         }
@@ -545,8 +545,8 @@ impl Lane for VerbsLane {
         if !matches!(self.stash(), Ok(false)) {
             return;
         }
-        // Puts of other lanes may complete without an event on this one.
-        let longest = if self.load.is_awaited() { longest.min(BUDGET_NAP) } else { longest };
+        // Puts of other lanes may complete, and free the budget, without an event on this lane.
+        let longest = if self.load.has_refused() { longest.min(BUDGET_NAP) } else { longest };
         if self.await_ready(longest) {
             // The next poll then reads the side connections.
             self.checked = Instant::ZERO;

@@ -5,9 +5,9 @@
 //!
 //! Two lanes connect over a TCP connection that proves the communicator's secret ([`ccl_socket`]).
 //! Over this side connection they exchange their queue pairs, and the notes of their users. The
-//! connection stays open: a peer sends its farewell over it, and it ends when the peer's process
-//! ends. Once the queue pairs are connected, a side connection that breaks while both sides live,
-//! for example because a middlebox drops it, is made anew, and nothing is lost.
+//! side connection stays open: it carries the farewell of each side, and it breaks when the peer's
+//! process ends. Once the queue pairs are connected, a side connection that breaks while both sides
+//! live, for example because a middlebox drops it, is made anew, and nothing is lost.
 //!
 //! # Data
 //!
@@ -17,8 +17,8 @@
 //! their own. A short put is handed to the device with its bytes (inline). One post rings a queue
 //! pair's doorbell once for all its writes. Up to 16 writes in a row on a queue pair share one
 //! completion: only the last of them is signaled, and its completion covers the earlier ones. A
-//! peer can write to memory only with the memory's key. It gets the keys of memory that is shared
-//! with it, and is trusted not to guess others.
+//! peer can write to memory only with the memory's key. It gets the keys of all memory that is
+//! shared with it, and is trusted not to guess other keys.
 //!
 //! # Failures
 //!
@@ -81,12 +81,13 @@ pub struct Options {
     pub gid: Rule,
     /// Index into a port's partition key (P_Key) table.
     pub partition: u16,
-    /// Queue-pair policy: how puts are spread over the queue pairs of a link, and so how many queue
-    /// pairs there are.
+    /// Queue-pair policy: rules by which puts are striped over the queue pairs of a link. The
+    /// policy also determines the number of queue pairs.
     pub policy: Policy,
-    /// Number of writes under way that the queue pairs of one traffic class share on a link. Each
-    /// queue pair has room for at least a quarter of them, since a rule of the policy may use fewer
-    /// queue pairs than there are. More than four queue pairs together thus have room for more.
+    /// Number of writes that may be under way on the queue pairs of one traffic class of a link.
+    /// Each queue pair has room for at least a quarter of this number, since a rule of the policy
+    /// may use only some of the queue pairs. So more than four queue pairs together have room for
+    /// more.
     pub writes: u32,
     /// Number of immediates that may come over a link before the lane is polled, shared in the same
     /// way as `writes`.
@@ -120,10 +121,10 @@ pub struct Options {
     /// Longest time that two lanes may take to connect their queue pairs.
     pub join_within: Duration,
     /// Time after which links count as lost if their port is down, or if their peer cannot be
-    /// reached after a break of the side connection (then values below 3 s count as 3 s).
+    /// reached after a break of the side connection (for such a peer, at least 3 s).
     pub link_within: Duration,
     /// Longest time for which a peer that can be reached may stay silent after a break of the side
-    /// connection.
+    /// connection; at least 3 s.
     pub silent_within: Duration,
 }
 
@@ -161,8 +162,8 @@ fn own(config: &Config) -> Result<RdmaTunables, TransportError> {
 }
 
 impl Options {
-    /// Reads the options of RDMA from a configuration; `link_within` is how long a port may be
-    /// down.
+    /// Reads the options of RDMA from a configuration; `link_within` is the longest time that a
+    /// port may be down.
     ///
     /// # Errors
     ///
@@ -227,7 +228,7 @@ impl Options {
         group::needs(self).map(|need| need.writes.max(2) + need.immediates.max(1)).sum()
     }
 
-    /// Returns whether a port of a device is among those that are asked for; ports count from 1.
+    /// Returns whether [`Options::devices`] selects a port of a device; ports are numbered from 1.
     #[must_use]
     pub fn takes(&self, device: &str, port: u8) -> bool {
         Filter::parse(&self.devices).takes(device, port)
@@ -315,8 +316,8 @@ impl VerbsTransport {
         VerbsTransport { functions: Ok(functions), options }
     }
 
-    /// Lists every port that is asked for: its name, and its description or the error that keeps it
-    /// from being used. A device that cannot be opened is listed by its name.
+    /// Lists every port that the options select: its name, and its description or the error that
+    /// keeps it from being used. A device that cannot be opened is listed by its name.
     #[must_use]
     pub fn survey(&self) -> Vec<(String, Result<String, TransportError>)> {
         let Ok(functions) = &self.functions else { return Vec::new() };
@@ -345,7 +346,7 @@ impl VerbsTransport {
         Fabric { card, rail, plane, layer: Some(layer) }
     }
 
-    /// Opens the ports of a device that are asked for, and returns each with its name.
+    /// Opens the ports of a device that the options select, and returns each port with its name.
     fn ports<'t>(
         &'t self,
         context: &'t Arc<Context>,
@@ -398,10 +399,10 @@ impl Transport for VerbsTransport {
         let problems: Vec<String> = ports.iter().filter_map(unusable).collect();
         match (ports.is_empty(), self.options.devices.as_str()) {
             (false, _) => problems.join("; "),
-            (true, "") => "the kernel knows none (`ibv_devices`); for one in software: `rdma link \
-                           add rxe0 type rxe netdev eth0`"
+            (true, "") => "the kernel has none (`ibv_devices`); to add a software device: `rdma \
+                           link add rxe0 type rxe netdev eth0`"
                 .to_owned(),
-            (true, devices) => format!("none is among FERROCCL_IB_HCA={devices}"),
+            (true, devices) => format!("no port matches FERROCCL_IB_HCA={devices}"),
         }
     }
 

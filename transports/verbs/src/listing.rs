@@ -26,7 +26,7 @@ pub struct PortInfo {
     /// Bandwidth in one direction, in bytes per second; none if the port reports an unknown width
     /// or speed.
     pub bytes_per_s: Option<f64>,
-    /// True if the bandwidth may be higher: the library reports faster ports with this one's speed.
+    /// True if the bandwidth may be higher: the library reports faster ports with the same speed.
     pub is_at_least: bool,
     /// Position of the device in the machine, as far as sysfs shows it.
     pub locality: Locality,
@@ -78,7 +78,7 @@ pub(crate) fn bytes_per_s(attr: &ibv_port_attr) -> Option<f64> {
         16 => 2.0,
         _ => return None,
     };
-    // SDR to QDR send ten bits for eight of data, FDR 66 for 64. The others are data rates already.
+    // SDR to QDR send 10 bits per 8 bits of data, FDR sends 66 per 64. The others are data rates.
     let gigabits = match attr.active_speed {
         1 => 2.5 * 0.8,
         2 => 5.0 * 0.8,

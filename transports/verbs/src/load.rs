@@ -1,4 +1,4 @@
-//! Budget of bytes under way from a port. All links of the port share it, so that it bounds the
+//! Budget of bytes under way from a port. All links of the port share the budget, so it bounds the
 //! bytes of many peers and communicators together.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use crossbeam::utils::CachePadded;
 type Bytes = CachePadded<AtomicUsize>;
 
 /// Bytes under way from each port, of all lanes of a process. The keys hold the process id and the
-/// port's name, so a forked child starts with none.
+/// port's name, so a forked child counts its own bytes.
 static PORTS: Mutex<BTreeMap<(u32, String), Weak<Bytes>>> = Mutex::new(BTreeMap::new());
 
 /// Bytes that one lane has under way, and the total of its port.
@@ -20,7 +20,7 @@ pub(crate) struct Load {
     own: usize,
     port: Arc<Bytes>,
     /// True after a put was refused, until `Load::ask_again`: no put is admitted meanwhile.
-    is_awaited: bool,
+    has_refused: bool,
 }
 
 impl Load {
@@ -35,7 +35,7 @@ impl Load {
             ports.insert(name, Arc::downgrade(&shared));
             shared
         });
-        Load { own: 0, port: shared, is_awaited: false }
+        Load { own: 0, port: shared, has_refused: false }
     }
 
     /// Returns whether a put of `bytes` bytes may be sent now. A lane may always have its share of
@@ -46,19 +46,19 @@ impl Load {
         let fits = there.saturating_add(bytes) <= budget_bytes;
         // Evaluated last, because it divides.
         let has_share = || self.own + bytes <= budget_bytes / Arc::strong_count(&self.port);
-        let admits = !self.is_awaited && (fits || self.own == 0 || has_share());
-        self.is_awaited |= !admits;
+        let admits = !self.has_refused && (fits || self.own == 0 || has_share());
+        self.has_refused |= !admits;
         admits
     }
 
     /// Returns whether a put was refused, and lets puts be admitted again.
     pub(crate) fn ask_again(&mut self) -> bool {
-        std::mem::take(&mut self.is_awaited)
+        std::mem::take(&mut self.has_refused)
     }
 
     /// Returns whether a put was refused and none is admitted before `Load::ask_again`.
-    pub(crate) fn is_awaited(&self) -> bool {
-        self.is_awaited
+    pub(crate) fn has_refused(&self) -> bool {
+        self.has_refused
     }
 
     /// Counts `bytes` bytes as under way.
@@ -92,7 +92,7 @@ mod tests {
         let [one, other] = &mut lanes;
         assert!(one.admits(60, 100));
         one.add(60);
-        assert!(!one.admits(60, 100) && one.is_awaited());
+        assert!(!one.admits(60, 100) && one.has_refused());
         assert!(!one.admits(1, 100), "it is another one's turn");
         assert!(one.ask_again() && one.admits(40, 100));
         assert!(other.admits(20, 100));

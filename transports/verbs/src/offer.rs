@@ -18,7 +18,7 @@ pub(crate) struct Offer {
     pub(crate) lid: u16,
     /// Link layer of the port: `IBV_LINK_LAYER_...`.
     pub(crate) link_layer: u8,
-    /// Longest packet that this side takes.
+    /// Code of the longest packet that this side takes: `IBV_MTU_...`.
     pub(crate) mtu: ibv_mtu,
     /// Sequence number (PSN) of the first packet of every queue pair of the link, in both
     /// directions. Both sides use the value that the dialling side offers.

@@ -16,16 +16,17 @@ use crate::status;
 /// Limit on failed queue pairs that are remembered until their failure is taken.
 const PAIRS_MAX: usize = 256;
 
-/// A port that is used.
+/// A port in use.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) context: Arc<Context>,
     pub(crate) domain: Arc<Domain>,
     /// Number of the port, from 1.
     pub(crate) number: u8,
-    /// Attributes at opening. Of those that may change, only the link's width and speed are used.
+    /// Attributes at opening. Among the attributes that may change later, only the link's width and
+    /// speed are used.
     pub(crate) attr: ibv_port_attr,
-    /// Properties that may change.
+    /// Addresses and packet length, which may change.
     located: Mutex<Located>,
     pub(crate) limits: ibv_device_attr,
     /// Index into the port's partition key (P_Key) table.
@@ -41,8 +42,8 @@ pub(crate) struct Located {
     pub(crate) choice: Choice,
     /// Other rows that fit the rule, the best first.
     pub(crate) others: Vec<GidRow>,
-    /// True if reading the whole table again may find better rows: it may have been incomplete at
-    /// the last full read, or rows have gone since.
+    /// True if reading the whole table again may find better rows: the table may have been
+    /// incomplete at the last full read, or rows have gone since.
     is_partial: bool,
     pub(crate) lid: u16,
     pub(crate) mtu: ibv_mtu,
@@ -55,8 +56,8 @@ struct Health {
     down_since: Option<Instant>,
     /// Failure that the port does not recover from.
     fatal: Option<&'static str>,
-    /// Queue pairs for which an event has reported a failure, and the failures, which completions
-    /// do not describe.
+    /// Queue pairs for which an event has reported a failure, each with the failure, which
+    /// completions do not describe.
     pairs: VecDeque<(u32, &'static str)>,
 }
 
@@ -148,8 +149,8 @@ impl Port {
             located.is_partial = self.is_ethernet() && gid::is_link_local(choice.row.gid);
             (located.choice, located.others) = (choice, others);
         }
-        // The `others` are offered to the peer. An address that is gone could be chosen for a link,
-        // and the device would then refuse to connect the queue pairs.
+        // The `others` are offered to the peer, so rows that are gone are dropped: a link could
+        // choose such an address, and the device would then refuse to connect the queue pairs.
         let known = located.others.len();
         let is_there = |row: &GidRow| self.context.gid(self.number, row.index) == Some(*row);
         located.others.retain(is_there);
@@ -212,8 +213,8 @@ impl Port {
         health.pairs.remove(at).map(|(_, how)| how)
     }
 
-    /// Returns why the port has failed; none while it works. The port's link may be down for
-    /// `patience`.
+    /// Returns why the port has failed; none while it works. A link that is down counts as a
+    /// failure after `patience`.
     pub(crate) fn trouble(&self, now: Instant, patience: std::time::Duration) -> Option<String> {
         let health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(fatal) = health.fatal {

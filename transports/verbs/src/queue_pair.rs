@@ -66,7 +66,7 @@ pub(crate) struct QueuePair {
     under_way: VecDeque<UnderWay>,
     /// Number of writes posted so far, modulo 2^32: the next one's number.
     posted: u32,
-    /// Number of writes since the last one with a completion.
+    /// Number of writes since the last write that requests a completion.
     quiet: u32,
     /// True if one of the `quiet` writes needs a completion.
     owing: bool,
@@ -236,8 +236,8 @@ impl QueuePair {
         self.pair.post_staged()
     }
 
-    /// Counts the write of this number, and those before it, as done. Calls `done` with their puts,
-    /// and returns the number of their bytes.
+    /// Counts the write of this number, and those before it, as done. Calls `done` with the indices
+    /// of their puts, and returns the number of their bytes.
     pub(crate) fn done(&mut self, number: u32, mut done: impl FnMut(usize)) -> usize {
         let left = self.posted.wrapping_sub(number).wrapping_sub(1) as usize;
         let mut freed = 0;

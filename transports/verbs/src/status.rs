@@ -26,7 +26,9 @@ pub(crate) fn meaning(status: ibv_wc_status) -> (&'static str, &'static str) {
             "remote access error",
             "the peer has taken back the memory that was written to, or never granted it",
         ),
-        IBV_WC_REM_OP_ERR => ("remote operation error", "the peer could not carry it out"),
+        IBV_WC_REM_OP_ERR => {
+            ("remote operation error", "the peer's device could not carry out the request")
+        }
         IBV_WC_RETRY_EXC_ERR => (
             "transport retries exceeded",
             "the peer does not answer: its process or host is gone, the network drops too much, or \

@@ -32,8 +32,8 @@ ccl_core::tunables! {
         service_level: u8 = 0, "FERROCCL_IB_SL", Some("NCCL_IB_SL"), false,
             "Service level of all packets that verbs sends.";
         timeout: u8 = 18, "FERROCCL_IB_TIMEOUT", Some("NCCL_IB_TIMEOUT"), false,
-            "How long the hardware waits for an acknowledgement: 4.096 microseconds times two to \
-             this; 18 is a second.";
+            "Exponent of the time that the hardware waits for an acknowledgement: 4.096 \
+             microseconds times two to the power of this; 18 is about a second.";
         retries: u8 = 6, "FERROCCL_IB_RETRY_CNT", Some("NCCL_IB_RETRY_CNT"), false,
             "How often the hardware sends a packet again before the peer counts as gone. With 7 \
              some devices never give up.";

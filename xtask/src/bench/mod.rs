@@ -128,8 +128,8 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
     };
     let rounds = options.rounds;
     let text = format!(
-        "{}. {setting}; medians over {rounds} interleaved rounds, each with the median or mean \
-         over its iterations; in brackets the least and the greatest ratio of a round.\n\n{text}",
+        "{}. {setting}; medians over {rounds} interleaved rounds, each the median or mean of its \
+         iterations; in brackets the smallest and the largest ratio of a round.\n\n{text}",
         Provenance::now().sentence()
     );
     println!("\n{text}");

@@ -23,7 +23,7 @@ pub(super) struct Program {
     binary: PathBuf,
 }
 
-/// Compiles the program; `None` where `mpicc` or `mpirun` is missing.
+/// Compiles the program; returns `None` if `mpicc` or `mpirun` is missing.
 pub(super) fn build() -> Outcome<Option<Program>> {
     if !process::is_installed("mpicc") || !process::is_installed("mpirun") {
         return Ok(None);

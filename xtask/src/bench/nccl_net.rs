@@ -118,7 +118,7 @@ impl Built {
     }
 }
 
-/// Measures one connection of iperf3 over loopback; returns the time of 64 KiB.
+/// Measures one connection of iperf3 over loopback; returns the time that 64 KiB take.
 fn run_iperf() -> Outcome<Sample> {
     // Finds a free port; the listener is closed again before the server starts.
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
@@ -140,7 +140,7 @@ fn message(bytes: u64, rate: f64) -> Sample {
     Sample { median_us: bytes as f64 / rate / 1e3, p99_us: None }
 }
 
-/// Returns latency and the time of a message in a stream from netcheck's output.
+/// Parses netcheck's output; returns the latency, and the time of one message of a stream.
 fn measured(json: &Value, bytes: u64) -> Option<(Sample, Sample)> {
     let row = json["performance"].as_array()?.iter().find(|row| row["bytes"] == bytes)?;
     let p99_us = row["latency_p99_us"].as_f64();

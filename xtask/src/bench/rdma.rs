@@ -33,7 +33,7 @@ const GLANCE: Duration = Duration::from_millis(10);
 const BUILD_WITHIN: Duration = Duration::from_secs(900);
 /// Longest run of one program: an emulated link that loses packets may need minutes.
 const RUN_WITHIN: Duration = Duration::from_secs(240);
-/// Least number of devices with which both ranks have two.
+/// Least number of devices that gives each of the two ranks two devices.
 const TWO_EACH: usize = 4;
 /// Largest number of runs of perftest for one measurement.
 const PERFTEST_TRIES: usize = 3;
@@ -123,7 +123,9 @@ impl What {
             What::Latency(devices) => format!("{bytes} one way, {devices} devices per rank, µs"),
             What::Stream(_) => format!("messages of {bytes} one way, {PAIRS} queue pairs, Gb/s"),
             What::AllReduce => {
-                format!("all_reduce of {bytes}, against half of both ways (-b), Gb/s")
+                format!(
+                    "all_reduce of {bytes}, against half of perftest's rate both ways (-b), Gb/s"
+                )
             }
         }
     }
@@ -295,7 +297,7 @@ fn gid_row(device: &str, port: &str) -> Option<String> {
     row.map(|row| row.to_string())
 }
 
-/// Returns the numbers of the row for messages of `bytes` bytes.
+/// Returns the numbers in perftest's row for messages of `bytes` bytes.
 fn row_of(said: &str, bytes: u64) -> Option<Vec<f64>> {
     let rows = said.lines().map(|line| {
         let words = line.split_whitespace();

@@ -24,8 +24,8 @@ impl Series {
     }
 }
 
-/// Measures two sides in turn, in microseconds, and prints each round; `what` is the name of the
-/// measurement, `other` that of the second side.
+/// Measures two sides in turn, in microseconds, and prints each round. `what` names the
+/// measurement, and `other` names the second side.
 pub(super) fn in_turn(
     rounds: u32,
     what: &str,

@@ -8,7 +8,7 @@ use super::{Verdict, cargo, host, nightly_missing, show};
 use crate::Outcome;
 use crate::workspace::{root, target_dir};
 
-/// Compiler flags for libFuzzer's coverage, and for checks that turn a fault into a failure.
+/// Compiler flags for libFuzzer's coverage, and for AddressSanitizer, which reports memory faults.
 const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \

@@ -1,7 +1,7 @@
-//! `cargo xtask check`: checks for faults that tests do not show: model checkers for lock-free
+//! `cargo xtask check` looks for faults that tests do not show, with model checkers for lock-free
 //! code, AddressSanitizer and valgrind for code that touches `unsafe`, an instruction count of the
-//! flight recorder, fuzzers for code that reads bytes from outside, tests over libfabric, and the
-//! library's packages. A check whose tool is missing prints `SKIPPED` and the reason.
+//! flight recorder, fuzzers for code that reads bytes from outside, tests over libfabric, and
+//! builds of the library's packages. A check whose tool is missing prints `SKIPPED` and the reason.
 
 mod fuzz;
 mod models;
@@ -46,7 +46,7 @@ enum Check {
     Shuttle,
     /// AddressSanitizer over the tests of code that touches `unsafe`.
     Asan,
-    /// Valgrind's memcheck over some of these tests.
+    /// Valgrind's memcheck over some tests of code that touches `unsafe`.
     Valgrind,
     /// Instructions per operation that the flight recorder costs.
     Recorder,
@@ -85,7 +85,7 @@ enum Verdict {
     Skipped(String),
 }
 
-/// Runs the checks, including those after a failed one, and prints a table of them.
+/// Runs the chosen checks, even after one has failed, and prints a table of the results.
 pub(crate) fn run(options: &Options) -> Outcome {
     if let Some(base) = &options.changed {
         return crate::test::changed(base);
@@ -100,7 +100,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
         let result = match check.run(full) {
             Ok(Verdict::Passed) => {
                 if machine::is_ci() {
-                    forget(&name)?;
+                    remove_build_dir(&name)?;
                 }
                 "ok".to_owned()
             }
@@ -119,9 +119,9 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if failed.is_empty() { Ok(()) } else { Err(format!("checks failed: {}", failed.join(", "))) }
 }
 
-/// Removes the build directory of a check, which is as large as that of the tests: unless it is
-/// reused, it only fills the disk that later suites need.
-fn forget(place: &str) -> Outcome {
+/// Removes the build directory of a check, which is as large as the tests' build directory. If it
+/// is not used again, it only takes the disk space that later suites need.
+fn remove_build_dir(place: &str) -> Outcome {
     let built = target_dir()?.join(place);
     match std::fs::remove_dir_all(&built) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -131,9 +131,9 @@ fn forget(place: &str) -> Outcome {
     }
 }
 
-/// Returns a cargo command that builds into a directory named like the check, because the check's
-/// flags would cause a rebuild of everything else. `toolchain` selects another toolchain, such as
-/// `+nightly`.
+/// Returns a cargo command that builds into a directory of the check's own, named `place`: in the
+/// common build directory, the check's flags would cause a rebuild of everything. `toolchain`
+/// selects another toolchain, such as `+nightly`.
 fn cargo(toolchain: Option<&str>, place: &str, flags: &str, full: bool) -> Outcome<Command> {
     // `cargo` is rustup's proxy; `$CARGO` is the cargo of this toolchain only.
     let mut command = workspace::cargo(&Vec::from_iter(toolchain));

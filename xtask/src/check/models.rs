@@ -3,8 +3,8 @@
 use super::{Verdict, cargo, show};
 use crate::Outcome;
 
-/// Names of loom's smallest models, one of slots and one of records, and starts of the names of
-/// their mutants, which loom must reject.
+/// Names of loom's smallest models (one of slots, one of records), and name prefixes of their
+/// mutants, which loom must reject.
 const SMALLEST: [&str; 4] = [
     "payload_is_there_with_its_sequence",
     "a_record_is_read_whole_or_not_at_all",

@@ -31,7 +31,7 @@ const INSTALL_WITHIN: Duration = Duration::from_secs(600);
 /// Version of libfabric that is tested.
 pub(crate) struct Version {
     pub(crate) name: &'static str,
-    /// Directory of the library; none for the system's.
+    /// Directory of the library; `None` for the system's libfabric.
     pub(crate) directory: Option<PathBuf>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::UNIX_EPOCH;
 
-use super::{Verdict, forget, show};
+use super::{Verdict, remove_build_dir, show};
 use crate::Outcome;
 use crate::workspace::{cargo, target_dir};
 
@@ -34,13 +34,13 @@ const PACKAGES: &[&str] = &[
 
 /// Packages all crates of the library.
 pub(super) fn run() -> Outcome<Verdict> {
-    forget(FOLDER)?;
+    remove_build_dir(FOLDER)?;
     // Cargo unpacks and builds each version once per folder. In a reused folder, a crate would be
     // built with the dependencies of an earlier run.
     let since = UNIX_EPOCH.elapsed().map_err(|error| error.to_string())?;
     let own = target_dir()?.join(FOLDER).join(since.as_secs().to_string());
     show(cargo(PACKAGES).arg("--target-dir").arg(own))?;
-    forget(FOLDER)?;
+    remove_build_dir(FOLDER)?;
     Ok(Verdict::Passed)
 }
 

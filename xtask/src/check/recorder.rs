@@ -9,8 +9,8 @@ use crate::{Outcome, process, workspace};
 
 /// Largest number of additional instructions that the recorder may cost per operation.
 const INSTRUCTIONS_MAX: f64 = 20.0;
-/// Turns of a short and of a long run; a turn has two operations. The difference of the two runs
-/// cancels everything but the operations.
+/// Turns of a short and of a long run; a turn has two operations. The difference between the two
+/// runs is the cost of the additional operations alone.
 const TURNS: [u64; 2] = [1_000, 3_000];
 /// Turns per iteration of the program. The cost of sorting the samples varies, so there are few
 /// iterations, and thus few samples.

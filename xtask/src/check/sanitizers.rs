@@ -41,8 +41,8 @@ const BAD_INPUT: [&str; 16] = [
     "grouped_receives",
 ];
 
-/// Tests that do not run under AddressSanitizer: some limit the address space, of which it reserves
-/// terabytes; the others start programs that are built without it.
+/// Tests that do not run under AddressSanitizer. Some limit the address space, but the sanitizer
+/// reserves terabytes of address space. The others start programs that are built without it.
 const NOT_UNDER_ASAN: [&str; 12] = [
     "perf::",
     "launch::",

@@ -12,8 +12,8 @@ use super::{BY_DEFAULT, PLUGIN, TABLES, cannot, read, wheel, zig};
 use crate::{Outcome, process};
 
 const STEP_WITHIN: Duration = Duration::from_secs(300);
-/// Python program that loads the library of its first argument as NCCL does, and looks up the
-/// symbols that the further arguments name.
+/// Python program that loads a library as NCCL does. The first argument is the path of the library;
+/// the others are symbols to look up in it.
 const LOAD: &str = "import ctypes, os, sys; \
     library = ctypes.CDLL(sys.argv[1], os.RTLD_NOW | os.RTLD_LOCAL); \
     [ctypes.c_char.in_dll(library, name) for name in sys.argv[2:]]";

@@ -21,8 +21,9 @@ use crate::workspace::{root, target_dir};
 use needs::Needs;
 pub(crate) use zig::Zig;
 
-/// File name that cargo gives the plugin; with `NCCL_NET_PLUGIN=ferroccl` NCCL loads `PLUGIN`.
+/// File name that cargo gives the plugin.
 pub(crate) const BUILT: &str = "libnccl_net_ferroccl.so";
+/// File name that NCCL looks for with `NCCL_NET_PLUGIN=ferroccl`.
 pub(crate) const PLUGIN: &str = "libnccl-net-ferroccl.so";
 /// File name that NCCL looks for by default.
 const BY_DEFAULT: &str = "libnccl-net.so";
@@ -66,7 +67,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let built = zig.build(&options.profile, &PACKED)?;
     let (plugin, command) = (built.join(BUILT), built.join("ferroccl"));
     portable(&command)?;
-    keeps_its_word(&portable(&plugin)?)?;
+    check_exports(&portable(&plugin)?)?;
     let out = root().join(&options.out);
     fs::create_dir_all(&out).map_err(|error| cannot("make", &out, &error))?;
     let version = env!("CARGO_PKG_VERSION");
@@ -91,9 +92,9 @@ pub(crate) fn run(options: &Options) -> Outcome {
 pub(crate) fn portable(file: &Path) -> Outcome<Needs> {
     let needs = Needs::of(file)?;
     let shown = file.file_name().unwrap_or_default().display();
-    if !needs.strangers.is_empty() {
-        let strangers = needs.strangers.join(", ");
-        return Err(format!("{shown} needs {strangers}: only the C library's own may be needed"));
+    if !needs.foreign.is_empty() {
+        let foreign = needs.foreign.join(", ");
+        return Err(format!("{shown} needs {foreign}: only the C library's own may be needed"));
     }
     if needs.glibc() == 0 {
         return Err(format!("readelf shows no symbol of glibc in {shown}: it cannot be checked"));
@@ -109,7 +110,7 @@ pub(crate) fn portable(file: &Path) -> Outcome<Needs> {
 
 /// Checks that the plugin exports NCCL's function tables and nothing else, and that it stays mapped
 /// after `dlclose`.
-fn keeps_its_word(plugin: &Needs) -> Outcome {
+fn check_exports(plugin: &Needs) -> Outcome {
     let exported = |name: &&str| plugin.exports.iter().any(|export| export == name);
     if plugin.exports.len() != TABLES.len() || !TABLES.iter().all(exported) {
         let exports = plugin.exports.join(", ");
@@ -162,13 +163,13 @@ mod tests {
     fn a_plugin_that_exports_more_or_can_be_unloaded_is_refused() {
         let exports = TABLES.map(str::to_owned).to_vec();
         let good = Needs { exports: exports.clone(), stays: true, ..Needs::default() };
-        assert_eq!(keeps_its_word(&good), Ok(()));
+        assert_eq!(check_exports(&good), Ok(()));
         let unloaded = Needs { exports, stays: false, ..Needs::default() };
-        assert!(keeps_its_word(&unloaded).unwrap_err().contains("nodelete"));
+        assert!(check_exports(&unloaded).unwrap_err().contains("nodelete"));
         let more = [good.exports.clone(), vec!["_Unwind_Resume".to_owned()]].concat();
         let open = Needs { exports: more, stays: true, ..Needs::default() };
-        assert!(keeps_its_word(&open).unwrap_err().contains("_Unwind_Resume"));
+        assert!(check_exports(&open).unwrap_err().contains("_Unwind_Resume"));
         let empty = Needs { stays: true, ..Needs::default() };
-        assert!(keeps_its_word(&empty).unwrap_err().contains("ncclNetPlugin_v12"));
+        assert!(check_exports(&empty).unwrap_err().contains("ncclNetPlugin_v12"));
     }
 }

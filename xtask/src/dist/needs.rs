@@ -15,15 +15,15 @@ const QUESTIONS: [&str; 4] = ["--wide", "--dynamic", "--dyn-syms", "--version-in
 /// Library or program as the dynamic linker sees it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Needs {
-    /// Libraries that it needs beyond the C library's own.
-    pub(super) strangers: Vec<String>,
-    /// Versions of glibc's interface that it needs, such as `GLIBC_2.34`.
+    /// Names of the libraries that the file needs, without those of the C library.
+    pub(super) foreign: Vec<String>,
+    /// Versions of glibc's interface that the file needs, such as `GLIBC_2.34`.
     pub(super) versions: Vec<String>,
-    /// Symbols that it needs from other libraries, with their versions.
+    /// Symbols that the file needs from other libraries, with their versions.
     pub(super) symbols: Vec<String>,
-    /// Symbols that it exports.
+    /// Symbols that the file exports.
     pub(super) exports: Vec<String>,
-    /// True if it stays mapped after `dlclose`.
+    /// True if the file stays mapped after `dlclose`.
     pub(super) stays: bool,
 }
 
@@ -35,7 +35,8 @@ impl Needs {
         Ok(parse(&process::capture(&mut readelf, Duration::from_secs(60))?))
     }
 
-    /// Returns the symbols that glibc 2.`most` lacks; for a version without symbols, its name.
+    /// Returns the needed symbols that glibc 2.`most` lacks. A needed version without symbols is
+    /// returned by its own name.
     pub(super) fn later_than(&self, most: u32) -> Vec<String> {
         let later =
             self.versions.iter().filter(|version| glibc(version).is_none_or(|it| it > most));
@@ -66,7 +67,7 @@ fn parse(readelf: &str) -> Needs {
             [_, "(NEEDED)", .., name] => {
                 let name = name.trim_matches(['[', ']']);
                 if !OF_LIBC.iter().any(|own| name.starts_with(own)) {
-                    needs.strangers.push(name.to_owned());
+                    needs.foreign.push(name.to_owned());
                 }
             }
             [_, "(FLAGS_1)", ..] => needs.stays |= words.contains(&"NODELETE"),
@@ -111,7 +112,7 @@ Version needs section '.gnu.version_r' contains 2 entries:
     #[test]
     fn what_is_needed_and_offered_is_read() {
         let needs = parse(SAID);
-        assert_eq!(needs.strangers, ["libgcc_s.so.1"]);
+        assert_eq!(needs.foreign, ["libgcc_s.so.1"]);
         assert_eq!(needs.exports, ["ncclNetPlugin_v8"]);
         assert!(needs.stays && !parse(&SAID.replace("NODELETE", "")).stays);
         assert_eq!(needs.glibc(), 35);

@@ -29,7 +29,7 @@ pub(crate) struct Options {
     /// Only make the folder, to be carried to a machine with a GPU
     #[arg(long)]
     bundle_only: bool,
-    /// Only write docs/gpu-results.md from what the checks wrote elsewhere
+    /// Only write docs/gpu-results.md, from results that the checks wrote elsewhere
     #[arg(long, value_name = "RESULTS.JSON", conflicts_with = "bundle_only")]
     record: Option<PathBuf>,
     /// Profile to build with
@@ -64,7 +64,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
         println!(
             "{shown} is ready. On a machine with one GPU and PyTorch: `python3 {SCRIPT} --out \
              results.json` in it, then here `cargo xtask gpu --record results.json`. Without a \
-             GPU, `python3 {SCRIPT} --backend gloo` checks the checks."
+             GPU, `python3 {SCRIPT} --backend gloo` tests the checks themselves."
         );
         return Ok(());
     }
@@ -120,7 +120,9 @@ fn page(results: &Results) -> Outcome<String> {
     let Results { date, commit, torch, passed, .. } = results;
     let (Some(nccl), Some(gpu), Some(cuda)) = (&results.nccl, &results.gpu, &results.cuda) else {
         let backend = &results.backend;
-        return Err(format!("these are of the backend {backend}: only a GPU's are recorded"));
+        return Err(format!(
+            "these results are from the backend {backend}: only results from a GPU are recorded"
+        ));
     };
     let rows: Vec<Vec<String>> =
         results.rows.iter().map(|(check, result)| vec![check.clone(), oneline(result)]).collect();

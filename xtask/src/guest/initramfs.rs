@@ -28,9 +28,9 @@ impl Archive {
     fn entry(&mut self, name: &str, mode: u32, content: &[u8]) {
         self.entries += 1;
         let (size, name_size) = (content.len(), name.len() + 1);
-        // inode, mode, user, group, links, time, size, the file system's device (major and minor),
-        // a device node's own (major and minor), length of the name, checksum: eight hexadecimal
-        // digits each.
+        // Fields of eight hexadecimal digits each: inode, mode, user, group, links, time, size,
+        // device of the file system (major, minor), device that a device node stands for (major,
+        // minor), length of the name, checksum.
         let fields = [self.entries, mode, 0, 0, 1, 0, size as u32, 0, 0, 0, 0, name_size as u32, 0];
         self.bytes.extend(b"070701");
         for field in fields {

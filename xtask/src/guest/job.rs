@@ -1,4 +1,4 @@
-//! Directory of a guest's run: its initial file system, outputs, and a part that the guest shares.
+//! Directory of a guest's run: initial file system, outputs, and a folder that the guest sees.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -68,13 +68,14 @@ impl Kernel {
     }
 }
 
-/// Prepares a kernel beside `place` and moves it there, so that `place` is never half done.
+/// Prepares a kernel in a directory beside `place` and renames that directory to `place`, so that
+/// `place` is never half done.
 fn fetch_into(cache: &Path, place: &Path) -> Outcome {
     let work = cache.join(format!("kernel.{}", std::process::id()));
     let _ = fs::remove_dir_all(&work);
     fs::create_dir_all(&work).map_err(|error| cannot("make", &work, &error))?;
     let done = fetch(&work).and_then(|()| match fs::rename(&work, place) {
-        Err(_) if place.is_dir() => Ok(()), // somebody else was faster
+        Err(_) if place.is_dir() => Ok(()), // another process was faster
         renamed => renamed.map_err(|error| cannot("move the kernel to", place, &error)),
     });
     let _ = fs::remove_dir_all(&work);
@@ -184,7 +185,8 @@ fn run_into(command: &mut Command, output: File) -> Outcome {
     if status.success() { Ok(()) } else { Err(format!("`{name}`: {status}")) }
 }
 
-/// Returns the compressed kernel in a Linux boot image, whose header has its offset and length.
+/// Returns the compressed kernel in a Linux boot image. The header of the image has the offset and
+/// the length of the kernel.
 fn payload(image: &[u8]) -> Option<&[u8]> {
     let word = |at: usize| {
         let bytes: [u8; 4] = image.get(at..at + 4)?.try_into().ok()?;

@@ -166,8 +166,8 @@ fn prepare(cache: &Path, needs_rdma: bool) -> Outcome<Kernel> {
     Kernel::prepared(cache)
 }
 
-/// Returns the directory of kernels and jobs: in $XDG_CACHE_HOME, which outlives a checkout, if it
-/// is set, else in the target directory.
+/// Returns the directory of kernels and jobs. It is in $XDG_CACHE_HOME if the variable is set, and
+/// then outlives a checkout; else it is in the target directory.
 fn cache() -> Outcome<PathBuf> {
     let shared = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = match shared.filter(|path| path.is_absolute()) {

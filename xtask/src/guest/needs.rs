@@ -51,7 +51,7 @@ pub(super) fn install_missing(rdma: bool) -> Outcome {
     install_packages(&missing(rdma))
 }
 
-/// Installs each package whose file is missing; an error is the reason why that is impossible.
+/// Installs each package whose file is missing. An error says why the installation is impossible.
 pub(crate) fn install(packages: &[(&str, &'static str)]) -> Outcome {
     install_packages(&absent(packages))
 }
@@ -87,7 +87,7 @@ fn is_installed(program: &str) -> bool {
     process::is_installed(program) || among_roots(program).is_some()
 }
 
-/// Returns the path of a program in the directories that only root has on its search path.
+/// Finds a program in the directories that are on root's search path only; returns its path.
 fn among_roots(program: &str) -> Option<PathBuf> {
     ["/usr/sbin", "/sbin"]
         .iter()

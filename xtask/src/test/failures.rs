@@ -1,5 +1,5 @@
-//! Output of failures, repeated at the end of the log: readers look there first, and a long log is
-//! often cut to its end.
+//! Output of failures, repeated at the end of the log: readers look there first, and often only the
+//! end of a long log is shown.
 
 /// Line that begins libtest's report of failed tests, and also the list of their names.
 const HEADING: &str = "failures:";
@@ -9,15 +9,15 @@ const RESULT: &str = "test result: ";
 const COMPLAINTS: [&str; 4] = ["| FAILED: ", "==ERROR: ", "SUMMARY: ", "ERROR: libFuzzer"];
 /// Largest number of lines with one of the [`COMPLAINTS`] that are kept.
 const COMPLAINTS_MAX: usize = 20;
-/// Number of first lines that are kept of one binary's report: the reason comes first, then a
-/// backtrace or a log. The names of failed tests and the result are always kept.
+/// Number of lines that are kept from the start of one binary's report: the reason comes first,
+/// then a backtrace or a log. The names of failed tests and the result are always kept.
 const LINES_MAX: usize = 60;
 
 /// Collector of failures from the output of test binaries.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     kept: Vec<String>,
-    /// Lines that may still be kept of the current report; `None` outside of reports.
+    /// Number of lines of the current report that may still be kept; `None` outside of reports.
     left: Option<usize>,
     complaints: usize,
 }

@@ -17,10 +17,10 @@ const INTRODUCTION: &str = "\
 # The fault matrix
 
 Written by `cargo xtask test --full`. Each cell is a job of 4 ranks on 2 hosts that meets the fault
-in the middle of its work. It must complete with right data, or end with an error on every survivor
-within 5 s, over RDMA 15 s, that names a rank that the fault hit, and all survivors must agree on
-the last operation that all completed (L). Where a family has no algorithm for a collective, the
-cell names the one that stands for it.
+in the middle of its work. It must complete with right data. Otherwise every survivor must return an
+error within 5 s (15 s over RDMA) that names a rank that the fault hit, and all survivors must agree
+on the last operation that all of them completed (L). If a family has no algorithm for a collective,
+the cell names the algorithm that is used instead.
 ";
 /// Places where cells run, in the order of the page, with their descriptions.
 const PLACES: [(&str, &str); 5] = [

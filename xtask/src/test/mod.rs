@@ -97,7 +97,7 @@ struct Counts {
     passed: usize,
     failed: usize,
     skipped: usize,
-    /// Tests skipped since libtest's last result line; the next one will count them as passed.
+    /// Tests skipped since libtest's last result line. The next result line counts them as passed.
     unsettled: usize,
 }
 

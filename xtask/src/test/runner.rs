@@ -200,7 +200,7 @@ mod tests {
 
     const PLANTED: &str = "FERROCCL_TEST_PLANTED";
 
-    /// Passes, fails, hangs, skips or litters, as [`PLANTED`] says; the tests of the runner run it.
+    /// Passes, fails, hangs, skips or litters, as [`PLANTED`] says: a subject for the other tests.
     #[test]
     fn planted() {
         match std::env::var(PLANTED).as_deref() {

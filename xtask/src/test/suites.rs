@@ -311,7 +311,7 @@ pub(crate) const SUITES: &[Suite] = &[
     },
 ];
 
-/// Tests that only the deep tier runs: target, start of the test's name, and why.
+/// Tests that only the deep tier runs: target, start of the test's name, and the reason.
 pub(crate) const DEEP: &[(&str, &str, &str)] = &[
     (
         "ccl_core",

@@ -138,7 +138,7 @@ fn in_circles(graph: &Graph) -> BTreeSet<String> {
     graph.keys().filter(reaches_itself).cloned().collect()
 }
 
-/// Compares the circles with the baseline, the file `at`; returns each difference.
+/// Compares the circles with the baseline; returns each difference. `at` is the baseline's path.
 pub(super) fn compare(
     at: &str,
     circles: &BTreeMap<String, BTreeSet<String>>,

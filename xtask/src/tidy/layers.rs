@@ -12,9 +12,9 @@ enum Layer {
     Core,
     /// L1: the foundation of transports, links and the library: kernels, bindings, authenticated
     /// connections, the clock, and the state machines of joining.
-    Ground,
+    Foundation,
     /// L1: transports and links, side by side.
-    Rooms,
+    Transports,
     /// L2: the library.
     Library,
     /// L3: plugins, which use the whole library.
@@ -24,7 +24,7 @@ enum Layer {
     /// Crates that only tests depend on.
     Testing,
     /// The crate `xtask`.
-    Chores,
+    Xtask,
 }
 
 /// Returns the layer of the crate in this directory; `None` if it has not been decided.
@@ -36,13 +36,13 @@ fn layer(dir: &str) -> Option<Layer> {
         | "ccl-core/bootstrap"
         | "transports/socket"
         | "transports/verbs/sys"
-        | "plugins/nccl-net/abi" => Some(Layer::Ground),
+        | "plugins/nccl-net/abi" => Some(Layer::Foundation),
         "" => Some(Layer::Library),
         "tests" => Some(Layer::Testing),
-        "xtask" => Some(Layer::Chores),
+        "xtask" => Some(Layer::Xtask),
         _ => match dir.split_once('/')?.0 {
-            "transports" => Some(Layer::Rooms),
-            "kernels" => Some(Layer::Ground),
+            "transports" => Some(Layer::Transports),
+            "kernels" => Some(Layer::Foundation),
             "plugins" => Some(Layer::Plugins),
             "tools" => Some(Layer::Tools),
             "testing" => Some(Layer::Testing),
@@ -75,7 +75,8 @@ pub(super) fn others(crates: &[Crate]) -> Vec<Finding> {
         others.map(move |other| {
             let name = if from.dir.is_empty() { "Cargo.toml" } else { &from.dir };
             let message = format!(
-                "`{}` depends on `{other}`, which tools alone may: move its use to `tools/`",
+                "`{}` depends on `{other}`, which only tools may use: move the code that uses it \
+                 to `tools/`",
                 from.name
             );
             Finding::new(name, 0, message)
@@ -125,10 +126,10 @@ fn allowed(from: &str, to: &str, purpose: Purpose) -> bool {
         // The library's examples use the tools.
         (Layer::Library, Layer::Tools) => tests,
         // Transports move bytes and do not reduce them: only links and tests use kernels.
-        (Layer::Rooms, Layer::Ground) if to.starts_with("kernels/") => {
+        (Layer::Transports, Layer::Foundation) if to.starts_with("kernels/") => {
             tests || from == "transports/links"
         }
-        (Layer::Rooms, Layer::Ground) if to == "ccl-core/bootstrap" => false,
+        (Layer::Transports, Layer::Foundation) if to == "ccl-core/bootstrap" => false,
         _ => lower < upper,
     }
 }

@@ -5,7 +5,7 @@ use super::Finding;
 use super::source::Source;
 
 /// Prefixes of the paths of files that may read environment variables. Examples are the
-/// configuration, and the code that joins from a launcher's variables.
+/// configuration, and the code that reads the variables of launchers.
 const ENVIRONMENT_READERS: [&str; 7] = [
     "ccl-core/src/config",
     "src/launch",

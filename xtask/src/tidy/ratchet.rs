@@ -25,7 +25,8 @@ pub(super) fn parse(text: &str) -> Outcome<Baseline> {
     toml::from_str(text).map_err(|error| format!("the tidy baseline does not parse: {error}"))
 }
 
-/// Compares the giants of the tree with the baseline, the file `at`; returns each difference.
+/// Compares the giants of the tree with the baseline; returns each difference. `at` is the path of
+/// the baseline.
 pub(super) fn compare(at: &str, giants: &Giants, baseline: &Baseline) -> Vec<Finding> {
     let mut findings = compare_kind(at, &giants.files, &baseline.files, FILE_LINES_MAX);
     findings.extend(compare_kind(at, &giants.functions, &baseline.functions, FUNCTION_LINES_MAX));

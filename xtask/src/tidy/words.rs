@@ -33,7 +33,7 @@ const WORDS: [(&str, &str); 23] = [
     ("way", "path, variant, rail"),
 ];
 
-/// Parts of names that the field itself uses and that are allowed, in lower case.
+/// Lower-case parts of names that are allowed because the field itself uses them.
 const NAMES: [&str; 2] = ["in_place", "under_way"];
 
 /// Returns whether the file is in a library crate; bindings are exempt, since C gives their names.

@@ -1,7 +1,7 @@
 //! Comparison of notes: the rank whose deadline has passed asks all living ranks, and announces a
 //! verdict on their answers. If several ranks ask, the lowest one continues.
 //!
-//! The verdict is sent as the failure that ends the communicator, before the rank that reached it
+//! The rank that reaches a verdict sends it as the failure that ends the communicator, before it
 //! answers any other rank. Links keep messages in order, so another asker gets the verdict before
 //! that rank's answer. There can be two verdicts only if ranks did not answer in time; the
 //! agreement after the failure then takes one of the two.
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Interval at which an asker repeats its question: notes get lost with the ranks that pass them
 /// on.
 const REPEAT: Duration = Duration::from_millis(150);
-/// Shortest time between two checks that shows that this rank did not run in between.
+/// Shortest gap between two checks that counts as sleep: this rank did not run in between.
 const SLEPT: Duration = Duration::from_millis(300);
 /// Time that this rank waits for another asker's verdict before it asks, too.
 const DEFERENCE: Duration = Duration::from_millis(650);
@@ -41,10 +41,10 @@ struct Lead {
 #[derive(Debug)]
 pub(super) struct Inquiry {
     rank: Rank,
-    /// Time for which this rank's operation had not moved when it gave up, in milliseconds.
+    /// Time for which this rank's operation had stalled at its deadline, in milliseconds.
     stalled_ms: Option<u32>,
     lead: Option<Lead>,
-    /// Lower asker that this rank defers to, and since when.
+    /// Asker of lower rank that this rank defers to, and the time when it began to defer.
     defers_to: Option<(Rank, Instant)>,
     /// Per asker: its newest question, and the connection that brought it.
     routes: BTreeMap<Rank, (u32, ConnectionId)>,

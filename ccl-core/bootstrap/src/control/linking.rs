@@ -49,8 +49,8 @@ impl Control {
         let Some(rank) = link.peer_rank() else { return };
         // A rank that refuses is dead, or has left in good order without our knowledge. It counts
         // as dead in two cases: while this rank's neighbours are still connecting, because no rank
-        // can have left by then; and when the agreement waits for it, because nothing more comes
-        // from a rank that has left.
+        // can have left by then; and while the agreement waits for it, because a rank that has left
+        // never answers.
         let owed = self.agreement.late_ranks(&self.facts, self.timing.heartbeat * 3, now);
         let owed = owed.contains(&rank);
         if refused && (owed || !self.unlinked().is_empty()) {
@@ -122,7 +122,7 @@ impl Control {
         let refusal = match self.facts.dead.get(&from) {
             Some(reason) => Some(Message::Dead(Failure { rank: from, reason: reason.clone() })),
             None if self.leaving => {
-                // A rank that has not met any neighbour yet does not know the cause.
+                // A rank that has had no neighbour yet does not know the cause.
                 self.facts.cause().into_iter().for_each(|cause| link.send(cause));
                 Some(Message::Left { rank: self.rank, exchanges: self.exchange.next })
             }
@@ -174,7 +174,7 @@ impl Control {
                 Stage::Introduced(_),
                 fact @ (Message::Dead(_) | Message::Failed(_) | Message::Left { .. }),
             ) => {
-                // The cause of a failure comes before a goodbye.
+                // A cause leaves the connection open, because a goodbye follows it.
                 let is_cause = match &fact {
                     Message::Dead(failure) => failure.rank != self.rank,
                     fact => matches!(fact, Message::Failed(_)),
@@ -204,7 +204,7 @@ impl Control {
             Some(rank) => {
                 let reason = FailureReason::Protocol { text: breach.to_string() };
                 self.declare_dead(rank, reason, None, now);
-                // A rank that has left is not declared dead, and its connection would stay.
+                // A rank that has left is not declared dead, but its connection ends here.
                 if self.links.get(&connection).is_some_and(|link| !link.is_closing()) {
                     self.links.remove(&connection);
                 }
@@ -214,8 +214,8 @@ impl Control {
         }
     }
 
-    /// Ends the connections with dead ranks, or all if this rank counts as dead. The reason has
-    /// been sent to these ranks: one that is alive after all learns why it is cut off.
+    /// Ends the connections with dead ranks, or all connections if this rank counts as dead. The
+    /// reason has been sent before: a rank that is alive after all learns why it is cut off.
     pub(super) fn close_dead_links(&mut self) {
         let condemned = self.facts.condemned.is_some();
         let facts = &self.facts;
@@ -241,7 +241,7 @@ impl Control {
         let can_be_had = |rank| !facts.is_gone(rank) && !dial_backoff.contains_key(&rank);
         let mut peers = overlay::targets(self.rank, self.ranks, can_be_had);
         let linked = &self.linked;
-        // Of two ranks that are initial targets of each other, the lower one connects.
+        // If two ranks are initial targets of each other, only the lower one connects.
         let comes_by_itself = |peer: Rank| {
             let by = overlay::before(self.rank, peer, self.ranks);
             !linked.contains(&peer) && by.is_power_of_two() && peer < self.rank

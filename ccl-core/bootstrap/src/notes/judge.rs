@@ -1,8 +1,9 @@
 //! Judgement of which rank holds up the others: a function of the notes of all ranks alone.
 //!
-//! Waiting ranks are followed to the ranks that they wait for. A rank that is waited for and does
-//! not wait itself holds up the rest; of several such ranks, the one that is furthest behind does.
-//! If all ranks wait, they wait in a circle. Ranks that make different calls are looked for first.
+//! Ranks that make different calls are looked for first. If there are none, the candidates are the
+//! ranks that others wait for and that do not wait themselves, and the ranks that wait although no
+//! rank holds them up. The candidate furthest behind is to blame. If there is no candidate, ranks
+//! wait in a circle.
 
 use super::{Activity, Awaited, Note};
 use crate::ranks::in_words;
@@ -31,7 +32,7 @@ pub enum Observed {
 pub struct Stuck {
     /// Rank that holds up the others.
     pub rank: Rank,
-    /// Description of how the rank does so, to be read after "rank N".
+    /// Description of how the rank holds up the others, to be read after "rank N".
     pub text: String,
 }
 
@@ -87,8 +88,8 @@ impl<'a> Case<'a> {
         note.call != 0 && (theirs.sequence > note.sequence || (ended && theirs.call == note.call))
     }
 
-    /// Finds ranks that make different calls with the same number. The smaller group is to blame;
-    /// of groups of equal size, the one that does not agree with the lowest rank.
+    /// Finds a rank whose call differs from the usual call with the same number. The usual call is
+    /// the most frequent one; among equally frequent calls, it is the call of the lowest rank.
     fn disagreement(&self) -> Option<Stuck> {
         let open = self.notes().filter(|(_, note)| note.activity.is_inside() && note.call != 0);
         let mut numbers: Vec<u64> = open.map(|(_, note)| note.sequence).collect();
@@ -160,7 +161,7 @@ impl<'a> Case<'a> {
                     "does not answer: it is stopped, overloaded or cut off, silent for {silence}"
                 );
             }
-            None => return "cannot be seen from here".to_owned(),
+            None => return "has sent no note, so its state is unknown".to_owned(),
         };
         let (what, step) = (&note.what, steps(note.steps));
         let since = seconds(note.unchanged_ms);
@@ -265,7 +266,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Returns the awaited thing in words; `named` is set if its rank was named before.
+/// Describes the awaited message or slot. `named` is set if the text has named the peer before.
 fn thing(on: Awaited, named: Option<Rank>) -> String {
     let whose = match named {
         Some(_) => "it".to_owned(),

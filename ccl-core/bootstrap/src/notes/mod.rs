@@ -49,7 +49,7 @@ impl Activity {
 pub struct Awaited {
     /// Rank of the peer.
     pub peer: Rank,
-    /// True if a message from the peer is awaited; false if room at the peer is.
+    /// True if the operation awaits a message from the peer; false if it awaits room at the peer.
     pub receives: bool,
 }
 
@@ -67,7 +67,7 @@ pub struct Note {
     /// first operation.
     #[serde(with = "Text::<WHAT_BYTES_MAX>")]
     pub what: String,
-    /// Number of steps of that operation that are done, and number of all its steps.
+    /// Number of completed steps of the last operation, and number of all its steps.
     pub steps: (u64, u64),
     /// Time for which nothing of this note has changed, in milliseconds; accurate to one heartbeat
     /// interval.

@@ -153,7 +153,7 @@ fn a_request_that_nobody_drives_is_named() {
     assert!(verdict.contains("(step 3 of 12)"), "{verdict}");
 }
 
-/// A rank that has gone on holds up nobody: what it sent did not arrive.
+/// A rank that has gone on is not blamed: its message was lost, and the text asks about the path.
 #[test]
 fn a_message_that_is_lost_points_at_its_path() {
     let verdict = verdict(&[Some(waits(5, 1)), Some(waits(6, 0)), Some(computes(5))]);

@@ -1,6 +1,6 @@
 //! Tests of the agreement under thousands of seeds of kills, cut-offs, stops, leaves and slow
-//! connections: every survivor has the same verdict in bounded time, no two ranks ever had
-//! different ones, and what the verdict says is true. Planted faults are found.
+//! connections. Every survivor gets the same verdict in bounded time, no two ranks ever have
+//! different verdicts of one epoch, and each verdict is true. Planted faults are found.
 
 use super::net::{Net, Plan, Random, State};
 use crate::agreement::Fault;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// after 3 s, once for each coordinator that falls silent.
 const BOUND_MS: u64 = 12_000;
 
-/// Runs one history: what happens to a few ranks around the time of an agreement.
+/// Runs one history: random events at a few ranks around the time of an agreement.
 fn history(seed: u64, fault: Option<Fault>) -> Net {
     let mut random = Random(seed);
     let ranks = 2 + random.below(9) as u32;
@@ -26,7 +26,7 @@ fn history(seed: u64, fault: Option<Fault>) -> Net {
     // Length of the window in which events begin, narrow or wide.
     let window_us = [500, 5_000, 100_000, 6_000_000][random.below(4) as usize];
     for _ in 0..1 + random.below(u64::from(ranks)) {
-        // The low ranks coordinate: more happens to them.
+        // The low ranks coordinate, so more events hit them.
         let bound = if random.below(2) == 0 { ranks.min(3) } else { ranks };
         let rank = random.below(bound.into()) as Rank;
         let after = random.below(window_us);
@@ -73,7 +73,7 @@ fn judged(net: &Net) -> Result<bool, String> {
 }
 
 /// Checks a verdict against `far`, the progress of all ranks when one rank learned the verdict.
-/// Every survivor had completed operation `last_completed` by then, and has completed none since.
+/// Every survivor had completed operation `last_completed` by then, and no operation since then.
 fn truthful(net: &Net, verdict: &Verdict, far: &[u64]) -> Result<(), String> {
     for rank in &verdict.survivors {
         let then = far[*rank as usize];
@@ -86,8 +86,8 @@ fn truthful(net: &Net, verdict: &Verdict, far: &[u64]) -> Result<(), String> {
 }
 
 /// Returns true if all survivors have the same verdict about exactly the ranks that are gone, and
-/// false if they rightly have none: too few are left, or none knows of a failure. The error says
-/// what is wrong.
+/// false if they rightly have no verdict: too few ranks are left, or no rank knows of a failure.
+/// The error says what is wrong.
 fn settled(net: &Net) -> Result<bool, String> {
     let mut last: Option<&Verdict> = None;
     let mut survivors = Vec::new();

@@ -58,7 +58,7 @@ fn control(rank: Rank, ranks: u32, roster: &Roster) -> (Control, Arc<Completed>)
     let completed = Arc::new(Completed::default());
     let timing = ControlTiming::default();
     let mut control = Control::new(rank, ranks, secret(), timing, completed.clone(), at(0));
-    control.tell_of(roster);
+    control.set_roster(roster);
     (control, completed)
 }
 

@@ -53,7 +53,7 @@ enum Event {
     To(Rank, Input),
     /// A wire, its receiving end, and bytes; `None` closes the wire.
     Wire(usize, usize, Option<Vec<u8>>),
-    /// A connection attempt of a rank arrives at another.
+    /// A connection attempt of a rank arrives at another rank.
     GateVerdict(Rank, ConnectionId, Rank),
     Tick(Rank),
     Operation,
@@ -85,7 +85,7 @@ pub(super) struct Node {
     pub(super) completed: Arc<Completed>,
     /// The note on its progress that the rank gives when it is asked.
     pub(super) note: Note,
-    /// All verdicts that the rank has had, with the progress of all ranks at that time.
+    /// All verdicts of this rank, each with the progress of all ranks when this rank got it.
     pub(super) verdicts: Vec<(Verdict, Vec<u64>)>,
     waiting: Vec<Input>,
     wires: BTreeMap<ConnectionId, (usize, usize)>,
@@ -97,7 +97,7 @@ pub(super) struct Node {
 struct Wire {
     /// Rank and connection at both ends, as far as known.
     ends: [(Rank, Option<ConnectionId>); 2],
-    /// Times when the last bytes towards each end arrive: nothing overtakes.
+    /// Per end: time when the last bytes to it arrive. Later bytes do not overtake them.
     last: [Instant; 2],
     cut: bool,
 }
@@ -190,7 +190,7 @@ impl Net {
         self.push(at, Event::Plan(self.plans.len() - 1));
     }
 
-    /// Lets ranks complete operations from now on, none more than one ahead of any other.
+    /// Lets ranks complete operations from now on; no rank gets more than one operation ahead.
     pub(super) fn operate(&mut self) {
         self.push(self.now, Event::Operation);
     }
@@ -252,7 +252,7 @@ impl Net {
         match self.nodes[to as usize].state {
             State::CutOff => {}
             State::Ended => self.push(back, Event::To(from, Input::Failed(connection, true))),
-            // The system accepts for a stopped process as well.
+            // The operating system accepts connections for a stopped process as well.
             State::Runs | State::Stopped => {
                 self.wires.push(Wire {
                     ends: [(from, Some(connection)), (to, None)],
@@ -274,7 +274,7 @@ impl Net {
             State::Stopped => return node.waiting.push(input),
             State::Ended | State::CutOff => {
                 // The operating system closes the connection that this rank had dialled and the
-                // other has accepted.
+                // other rank has accepted.
                 if let (State::Ended, Input::Dialed(_, wire)) = (node.state, input) {
                     self.transmit(wire, 0, None);
                 }
@@ -357,7 +357,7 @@ impl Net {
         }
     }
 
-    /// Records a rank's new verdict, after sending: a rank acts on it once its output is sent.
+    /// Records a rank's new verdict. Call this after sending: a rank acts on a verdict only then.
     fn remember(&mut self, index: usize) {
         let Some(verdict) = self.nodes[index].control.last_verdict().cloned() else { return };
         let known = self.nodes[index].verdicts.last();

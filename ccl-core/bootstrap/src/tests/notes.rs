@@ -8,7 +8,7 @@ use ccl_core::types::Rank;
 /// Time after the first deadline within which all ranks have the verdict, in milliseconds.
 const BOUND_MS: u64 = 1_000;
 
-/// Returns the note of a rank that has ended its collective of this number, and makes no other.
+/// Returns the note of a rank that has ended collective `sequence`, and makes no other call.
 pub(super) fn computing(sequence: u64) -> Note {
     let what = if sequence == 0 { String::new() } else { format!("barrier #{sequence}") };
     let (call, steps) = (7 * sequence, (4, 4));
@@ -23,8 +23,7 @@ pub(super) fn computing(sequence: u64) -> Note {
     }
 }
 
-/// Returns the note of a rank that waits, in its collective of this number, for messages from
-/// `peers`.
+/// Returns the note of a rank that waits in collective `sequence` for messages from `peers`.
 fn waiting(sequence: u64, peers: &[Rank]) -> Note {
     Note {
         activity: Activity::Waiting,
@@ -35,7 +34,7 @@ fn waiting(sequence: u64, peers: &[Rank]) -> Note {
     }
 }
 
-/// Returns a ring in which every rank waits in collective 5, except the last: it has only ended 4.
+/// Returns a ring in which every rank waits in collective 5, except the last, which ended only 4.
 fn behind(ranks: u32, seed: u64) -> Net {
     let mut net = Net::linked(ranks, seed);
     let last = ranks - 1;
@@ -47,7 +46,7 @@ fn behind(ranks: u32, seed: u64) -> Net {
     net
 }
 
-/// Returns the verdict that all of these ranks have, which must be one.
+/// Returns the verdict of these ranks, which must all have the same one.
 fn verdict_of(net: &Net, ranks: impl IntoIterator<Item = Rank>) -> String {
     let all: Vec<_> = ranks.into_iter().map(|rank| net.failure(rank)).collect();
     assert!(all.iter().all(|one| *one == all[0]), "{all:?}\n{}", net.story());
@@ -115,7 +114,8 @@ fn an_asker_that_stops_is_replaced() {
     assert_eq!(verdict_of(&net, 0..9), verdict);
 }
 
-/// Deadlines at any time in a second, on slow networks, with ranks that are stopped for a while.
+/// All ranks get one verdict, no matter when deadlines pass within a second, on slow networks, and
+/// even if a rank is stopped for a while.
 #[test]
 fn under_any_history_there_is_one_verdict() {
     let seeds = if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 20_000 } else { 1_000 };

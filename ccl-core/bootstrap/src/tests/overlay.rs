@@ -1,5 +1,5 @@
-//! Tests of the overlay: it forms, exchanges, heals, and tells every rank of deaths, leaves and
-//! aborts.
+//! Tests of the overlay: it forms, carries exchanges, heals, and tells every rank of deaths, leaves
+//! and aborts.
 
 use super::net::{Net, Plan, State};
 use super::{at, frame, secret};
@@ -68,7 +68,7 @@ fn who_leaves_before_all_have_met_is_not_taken_for_the_cause() {
     }
 }
 
-/// All ranks start the exchange before any of their neighbours has connected.
+/// An exchange completes even if all ranks start it before any of their neighbours has connected.
 #[test]
 fn an_exchange_may_begin_before_all_are_linked() {
     for ranks in [2, 3, 17, 64] {

@@ -158,10 +158,10 @@ pub struct MessageLinks {
     reserved: u32,
     pool: CreditPool,
     /// True if receivers send CTS, because the device cannot redirect puts.
-    transfers: bool,
+    uses_cts: bool,
     /// True if short messages are recognised in memory by their seals.
     seals: bool,
-    /// The last link on which no message had arrived when one was awaited.
+    /// The last link on which [`MessageLinks::readable`] had to look for a seal.
     awaited: Option<Link>,
     /// Peers, by rank.
     peers: Vec<Option<Peer>>,
@@ -173,7 +173,7 @@ pub struct MessageLinks {
     queue: Vec<WorkRequest>,
     /// Requests set aside during a flush because their endpoints take no more.
     held: Vec<WorkRequest>,
-    spreading: StripingState,
+    striping: StripingState,
     /// State of zero-copy sends and receives.
     zero_copy: ZeroCopy,
     /// Memory that stays registered between calls.
@@ -202,18 +202,18 @@ impl MessageLinks {
         let caps = device.caps();
         config.check(caps.message_bytes_max)?;
         // A lane that can redirect puts places messages directly without a CTS.
-        let transfers = !caps.redirects;
+        let uses_cts = !caps.redirects;
         let pool = CreditPool::new(&config, peers);
         // A message recognised by its seal keeps its credit until its immediate comes. A shared
         // pool would lack that credit meanwhile.
-        let seals = caps.written_early && transfers && !pool.is_shared();
+        let seals = caps.written_early && uses_cts && !pool.is_shared();
         Ok(MessageLinks {
             lane,
             device,
             config,
             reserved: config.reserved_slots(peers),
             pool,
-            transfers,
+            uses_cts,
             seals,
             awaited: None,
             peers: Vec::new(),
@@ -221,7 +221,7 @@ impl MessageLinks {
             rendezvous: None,
             queue: Vec::with_capacity(AT_ONCE),
             held: Vec::with_capacity(AT_ONCE),
-            spreading: StripingState::default(),
+            striping: StripingState::default(),
             zero_copy: ZeroCopy::default(),
             registrations: RegistrationCache::new(config.registered_bytes_max),
             events: Vec::with_capacity(AT_ONCE),
@@ -281,7 +281,7 @@ impl MessageLinks {
             channels: self.config.channels,
             slots,
             reserved: self.reserved,
-            records: if self.transfers { RECORDS as u32 } else { 0 },
+            records: if self.uses_cts { RECORDS as u32 } else { 0 },
             slot_bytes: self.config.slot_bytes as u64,
             seals: self.seals,
             key,
@@ -318,7 +318,7 @@ impl MessageLinks {
             AdmissionError::Config(format!("{count} slots of {stride} bytes; use fewer"))
         })?;
         let rings = self.config.channels as usize * RECORDS * RECORD_BYTES;
-        let all = bytes + if self.transfers { rings } else { 0 };
+        let all = bytes + if self.uses_cts { rings } else { 0 };
         let (region, key) = loop {
             match self.device.allocate(all) {
                 Ok(made) => break made,
@@ -358,7 +358,7 @@ impl MessageLinks {
         };
         peer.remote = Some(self.lane.import(peer.endpoint, &offer.key)?);
         let slots = self.config.channels as usize * offer.slots as usize;
-        let has_ring = self.transfers && offer.records as usize == RECORDS;
+        let has_ring = self.uses_cts && offer.records as usize == RECORDS;
         peer.seals = offer.seals;
         peer.ring = has_ring.then_some(slots * peer.staging.stride);
         peer.links.iter_mut().for_each(|(_, outbound)| outbound.open(offer.slots, offer.reserved));
@@ -441,7 +441,7 @@ impl MessageLinks {
     /// Returns the length and the tag of the next message, which has arrived.
     pub fn head(&mut self, link: Link) -> (usize, u64) {
         self.link(link).map_or((usize::MAX, 0), |(peer, channel)| {
-            if let Some(Placement { bytes, tag, .. }) = peer.links[channel].0.past() {
+            if let Some(Placement { bytes, tag, .. }) = peer.links[channel].0.placed() {
                 return (bytes, tag);
             }
             let Header { bytes, tag, .. } =
@@ -450,8 +450,8 @@ impl MessageLinks {
         })
     }
 
-    /// Returns the address of the payload, at most `slot_bytes`, of the next message, which has
-    /// arrived: in its slot, or where it was placed directly ([`MessageLinks::prepost`],
+    /// Returns the address of the next message's payload of at most `slot_bytes`. The message has
+    /// arrived in its slot, or where it was placed directly ([`MessageLinks::prepost`],
     /// [`MessageLinks::receive_into`]). Null if there is no such link.
     pub fn received(&mut self, link: Link) -> *const u8 {
         let Some((peer, channel)) = self.link(link) else { return std::ptr::null() };
@@ -462,15 +462,15 @@ impl MessageLinks {
         }
     }
 
-    /// Returns the staging address for the payload, at most `slot_bytes`, of the next message,
-    /// which is writable. Null if there is no such link.
+    /// Returns the staging address for the next message's payload of at most `slot_bytes`. The
+    /// message must be writable. Null if there is no such link.
     pub fn to_send(&mut self, link: Link) -> *mut u8 {
         self.link(link).map_or(std::ptr::null_mut(), |(peer, channel)| {
             peer.staging.payload(channel, peer.links[channel].1.staging())
         })
     }
 
-    /// Sends the next message, which is writable, with the next [`MessageLinks::flush`].
+    /// Queues the next message, which must be writable. The next [`MessageLinks::flush`] sends it.
     pub fn publish(&mut self, link: Link, bytes: usize, tag: u64) {
         let slot_bytes = self.config.slot_bytes;
         let bytes = bytes.min(slot_bytes);
@@ -483,7 +483,7 @@ impl MessageLinks {
         let (staging, slot) = (outbound.staging(), outbound.slot());
         let slice = sent_from.map(|(_, slice)| slice);
         let number = outbound.next();
-        let (local, tail, to, name, total) = if let Some(target) = granted {
+        let (local, tail, to, immediate, total) = if let Some(target) = granted {
             let local = slice.unwrap_or_else(|| peer.staging.slice(channel, staging, bytes));
             (local, None, target, Immediate::placed(link.channel, number), bytes)
         } else {
@@ -518,7 +518,7 @@ impl MessageLinks {
             is_control: false,
             remote,
             remote_offset,
-            immediate: Some(name.encode()),
+            immediate: Some(immediate.encode()),
             id: request_id(link, staging as u32),
         };
         outbound.sent(total);
@@ -535,10 +535,10 @@ impl MessageLinks {
 
     /// Sets the current call's striping for the lane's puts to a peer.
     fn apply_striping(&mut self, rank: Rank) {
-        let version = self.spreading.version();
+        let version = self.striping.version();
         let Some(Some(peer)) = self.peers.get_mut(rank as usize) else { return };
         if std::mem::replace(&mut peer.striping, version) != version
-            && let Some(striping) = self.spreading.to(rank)
+            && let Some(striping) = self.striping.to(rank)
         {
             self.lane.set_striping(peer.endpoint, &striping);
         }
@@ -551,7 +551,7 @@ impl MessageLinks {
         if self.seals
             && let Some((peer, channel)) = self.link(link)
         {
-            // Otherwise, the old seal would be checked in vain until the slot's next message comes.
+            // Clears the old seal, so that it is not checked until the slot's next message comes.
             let header = peer.inbound.header_offset(channel, peer.links[channel].0.slot());
             let _ = peer.inbound.region.write(header - SEAL_BYTES, &[0; SEAL_BYTES]);
         }
@@ -805,7 +805,7 @@ impl MessageLinks {
         peers.filter_map(|(rank, peer)| Some((rank as Rank, &peer.as_ref()?.statistics)))
     }
 
-    /// Returns whether every published message is done: closing the connections loses nothing.
+    /// Returns whether every published message is done, so that closing connections loses nothing.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.counters.in_flight_bytes == 0

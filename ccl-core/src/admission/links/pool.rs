@@ -66,8 +66,8 @@ impl MessageLinks {
             let asks = inbound.asks_again();
             self.pool.free -= usize::from(given);
             self.counters.pool_credits += u64::from(given);
-            // Even if no pool credit was given: `extend` may have granted free reserved slots, and
-            // the sender must learn of these credits.
+            // The link is served even without a pool credit: `extend` may have granted free
+            // reserved slots, and the sender must learn of these credits.
             self.pool.served.push(link);
             self.pool.asking.extend(asks.then_some(link));
         }

@@ -6,8 +6,8 @@ use crate::execution::Link;
 use crate::transport::{LocalSlice, MrKey, RemoteKey, RemoteMr, TransportError, WorkRequest};
 use crate::types::Rank;
 
-/// Number of keys that stay imported for each peer; exceeded if queued puts use all of them when
-/// another key comes.
+/// Number of keys that stay imported for each peer. More are imported only while queued puts use
+/// all of these keys.
 const IMPORTS_MAX: usize = 8;
 
 fn goes_to(WorkRequest::Put { remote, .. }: &WorkRequest, mr: RemoteMr) -> bool {
@@ -19,16 +19,16 @@ impl MessageLinks {
     /// credits of the pool.
     #[must_use]
     pub fn preposts(&self) -> bool {
-        self.pool.is_shared() || self.transfers && self.zero_copy.is_current()
+        self.pool.is_shared() || self.uses_cts && self.zero_copy.is_current()
     }
 
     /// Returns whether one more receive of the link may be preposted.
     pub fn may_prepost(&mut self, link: Link) -> bool {
-        let (transfers, shared) = (self.transfers, self.pool.is_shared());
+        let (uses_cts, shared) = (self.uses_cts, self.pool.is_shared());
         self.link(link).is_some_and(|(peer, channel)| {
             let (inbound, _) = &peer.links[channel];
             let slots = inbound.slots() as usize;
-            let window = match (transfers && peer.ring.is_some(), shared) {
+            let window = match (uses_cts && peer.ring.is_some(), shared) {
                 (true, _) => RECORDS.min(slots),
                 (false, true) => slots,
                 (false, false) => 0,
@@ -59,7 +59,7 @@ impl MessageLinks {
             return;
         }
         let Some(placement) = placement.filter(|placement| placement.bytes > 0) else { return };
-        // A zero-copy send still reads that memory.
+        // Memory that a zero-copy send still reads gets no CTS.
         if self.zero_copy.is_being_sent(placement.address, placement.bytes) {
             return;
         }
@@ -75,8 +75,8 @@ impl MessageLinks {
         peer.links[channel].0.preposts.record(number, placement);
     }
 
-    /// Queues a record for this memory. Returns false if the key is too long for a record, or the
-    /// peer has no ring.
+    /// Queues the put of a CTS record for this memory. Returns false if the key is too long for a
+    /// record, or the peer has no ring.
     fn send_record(
         &mut self,
         link: Link,
@@ -105,7 +105,7 @@ impl MessageLinks {
             id: record_id(link, at),
         };
         self.queue.push(request);
-        self.counters.transfers += 1;
+        self.counters.cts_sent += 1;
         Ok(true)
     }
 
@@ -133,7 +133,7 @@ impl MessageLinks {
         tag: u64,
     ) -> Option<(RemoteMr, usize)> {
         // Only messages that are long enough for zero copy have a CTS.
-        if !self.transfers || bytes < self.config.zero_copy_bytes_min {
+        if !self.uses_cts || bytes < self.config.zero_copy_bytes_min {
             return None;
         }
         let (peer, channel) = self.link(link)?;

@@ -17,7 +17,7 @@ pub(super) struct StripingState {
     current: [Striping; 2],
     /// Number of times that `current` has changed; 0 without a policy.
     version: u64,
-    /// Call that `current` is for.
+    /// Call for which `current` was chosen: collective, bytes and fan-out.
     asked: Option<(Collective, usize, u32)>,
 }
 
@@ -39,15 +39,15 @@ impl MessageLinks {
     /// on this rank's host, in order.
     pub fn start_policy(&mut self, policy: Policy, near: Vec<Rank>) {
         let (current, made) = ([policy.otherwise(); 2], policy.groups());
-        let (version, policy, asked) = (self.spreading.version + 1, Some(policy), None);
-        self.spreading = StripingState { policy, made, near, current, version, asked };
+        let (version, policy, asked) = (self.striping.version + 1, Some(policy), None);
+        self.striping = StripingState { policy, made, near, current, version, asked };
     }
 
     /// Replaces the policy from the next call on, if there is a policy and the existing queue pairs
     /// suffice for the new one. Otherwise the policy stays. Returns the first group of queue pairs
     /// that is missing, if any.
     pub fn change_policy(&mut self, policy: &Policy) -> Option<Group> {
-        let StripingState { policy: current, made, asked, .. } = &mut self.spreading;
+        let StripingState { policy: current, made, asked, .. } = &mut self.striping;
         *asked = None;
         let current = current.as_mut()?;
         let beyond = policy.beyond(made);
@@ -79,7 +79,7 @@ impl MessageLinks {
     /// Chooses the striping of a call that sends to `fan_out` peers and whose larger buffer has
     /// `bytes` bytes.
     pub fn begin(&mut self, collective: Collective, bytes: usize, fan_out: u32) {
-        let StripingState { policy, current, version, asked, .. } = &mut self.spreading;
+        let StripingState { policy, current, version, asked, .. } = &mut self.striping;
         let call = Some((collective, bytes, fan_out));
         let Some(policy) = policy.as_ref().filter(|_| fan_out > 0 && *asked != call) else {
             return;

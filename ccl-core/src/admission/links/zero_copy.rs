@@ -6,9 +6,9 @@
 //!   ([`Caps::redirects`](crate::transport::Caps::redirects)), reclaiming copies the payloads that
 //!   the peer has not acknowledged to their staging slots. Where hardware reads payloads,
 //!   reclaiming waits for the acknowledgement, a round trip.
-//! * **Direct placement**: the receiver of a link's next message names memory for its payload, and
-//!   a lane that moves bytes late places it there instead of in its slot. No CTS is sent: the
-//!   sender addresses the slot as usual, and the receiver's lane redirects the payload.
+//! * **Direct placement**: the receiver names memory for the payload of a link's next message. A
+//!   lane that moves bytes late writes the payload to this memory instead of the slot. No CTS is
+//!   sent: the sender addresses the slot as usual, and the receiver's lane redirects the payload.
 //!
 //! Only one call at a time uses zero copy: [`MessageLinks::open`] declares the call's memory, and
 //! [`MessageLinks::close`] ends every use of that memory before it is given back.
@@ -27,8 +27,8 @@ use crate::time::Instant;
 use crate::transport::{Device, LocalSlice, MrKey, RemoteKey, TransportError, WorkRequest};
 use crate::types::Rank;
 
-/// Longest time that a call waits for acknowledgements before it ends, over a lane that can still
-/// copy the payloads.
+/// Longest time that a call waits for acknowledgements before it ends, if the lane can still copy
+/// the payloads.
 const SETTLE: Duration = Duration::from_micros(60);
 
 /// A buffer of the call.
@@ -93,7 +93,7 @@ struct DirectReceive {
 #[derive(Debug, Default)]
 pub(super) struct ZeroCopy {
     buffers: Vec<Buffer>,
-    /// True once the lane was polled since the call began.
+    /// True if the lane has been polled since the call began.
     pub(super) polled: bool,
     sends: Vec<DirectSend>,
     receives: Vec<DirectReceive>,
@@ -134,13 +134,13 @@ impl ZeroCopy {
         self.sends.retain(|send| send.link.peer != rank);
     }
 
-    /// Returns whether a call has opened memory, and the lane was polled since.
+    /// Returns whether a call has opened memory and the lane has been polled since then.
     pub(super) fn is_current(&self) -> bool {
         self.polled && !self.buffers.is_empty()
     }
 
-    /// Returns the remote key under which the buffer with this local key is shared with a peer, if
-    /// it is.
+    /// Returns the remote key under which a peer knows the buffer with this local key; none if the
+    /// buffer is not shared with the peer.
     pub(super) fn shared(&self, rank: Rank, key: MrKey) -> Option<RemoteKey> {
         let buffer = self.buffers.iter().find(|buffer| buffer.key == Some(key))?;
         buffer.shared.iter().find(|(peer, _)| *peer == rank).map(|(_, shared)| shared.clone())
@@ -261,9 +261,9 @@ impl MessageLinks {
             && self.lane.is_drained()
     }
 
-    /// Reclaims memory before it is written. Returns true if no send reads the memory any more:
-    /// always where a lane moves bytes late; where hardware reads payloads, once the sends from the
-    /// memory are acknowledged, which the peer's process cannot delay.
+    /// Reclaims memory before it is written. Returns true if no send reads the memory any more. The
+    /// result is always true where a lane moves bytes late. Where hardware reads payloads, it is
+    /// true once all sends from the memory are acknowledged; the peer's process cannot delay that.
     pub fn reclaim(&mut self, address: usize, bytes: usize) -> bool {
         if !self.device.caps().redirects {
             return !self.zero_copy.is_being_sent(address, bytes);

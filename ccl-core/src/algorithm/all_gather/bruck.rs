@@ -1,4 +1,4 @@
-//! Bruck's `all_gather`: each rank receives all blocks of the rank 1, 2, 4, … further on.
+//! Bruck's `all_gather`: a rank receives all blocks that the rank 1, then 2, 4, … further on has.
 //!
 //! ```text
 //!   of 5 ranks, rank 3:   has 3

@@ -1,5 +1,6 @@
 //! Algorithms of `all_gather` and `all_gather_v`: every rank gets all inputs. Lengths are always
-//! those of the output's blocks, which all ranks know, so the same algorithms serve both.
+//! taken from the output's blocks, which all ranks know, so both collectives have the same
+//! algorithms.
 
 mod bruck;
 mod direct;

@@ -7,12 +7,13 @@
 //! ```
 //!
 //! If the number of ranks is not a power of two, each extra rank gives its block to a partner first
-//! and gets all other blocks from that partner last. A rank then has the blocks of a range of core
-//! ranks (those that are not extra) and, at a fixed distance, the blocks of the extra ranks whose
-//! partners are the first ranks of that range; both travel in one message. Steps: log2 n (two more
-//! with extra ranks). Bytes sent per rank: n-1 blocks without extra ranks; otherwise about as many,
-//! partners of extra ranks about twice as many, and extra ranks one block. Source: R. Thakur, R.
-//! Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH", 2005.
+//! and gets all other blocks from that partner last. In each round, a core rank (one that is not
+//! extra) has two runs of blocks: of a range of core ranks and, at a fixed distance, of the extra
+//! ranks whose partners are the first ranks of that range. Both runs travel in one message. Steps:
+//! log2 n (two more with extra ranks). Bytes sent per rank: n-1 blocks without extra ranks.
+//! Otherwise an extra rank sends one block, its partner about 2n, and any other rank about n.
+//! Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication
+//! operations in MPICH", 2005.
 
 use crate::algorithm::common::{Role, after, core, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

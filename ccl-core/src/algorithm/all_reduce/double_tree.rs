@@ -11,9 +11,9 @@
 //!          1   3 5   7
 //! ```
 //!
-//! Steps: about 2 log2 n. Bytes sent per rank: at most twice the buffer. Up and down overlap, chunk
-//! after chunk. Source: P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full
-//! bandwidth broadcast, reduction and scan", 2009.
+//! Steps: about 2 log2 n. Bytes sent per rank: at most twice the buffer. The reduction and the
+//! broadcast overlap, chunk after chunk. Source: P. Sanders, J. Speck and J. L. Träff, "Two-tree
+//! algorithms for full bandwidth broadcast, reduction and scan", 2009.
 
 use crate::algorithm::common::{Tree, double_tree, reduce_up, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

@@ -13,7 +13,8 @@
 //! The nearest ranks exchange most. If the number of ranks is not a power of two, each extra rank
 //! gives its input to a partner first and gets the result from that partner last. Let c be the
 //! number of ranks that are not extra. Steps: 2 log2 c (two more with extra ranks). Bytes sent per
-//! rank: 2(c-1)/c of the buffer (partners of extra ranks: one buffer more; extra ranks: one).
+//! rank: 2(c-1)/c of the buffer; by partners of extra ranks, one buffer more; by extra ranks, one
+//! buffer in all.
 //! Source: R. Rabenseifner, "Optimization of collective reduction operations", 2004.
 
 use crate::algorithm::common::{Role, congruent, core, fold_in, rounds};

@@ -1,21 +1,21 @@
 //! Hierarchical `all_reduce`: shares are folded inside each host, then across hosts, and the
 //! results are distributed along the same links.
 //!
-//! With L ranks on the smallest of H hosts the buffer is divided into L shares, and each share into
-//! H cuts. The ranks with local index j, one on each host, handle share j; the one on host c
-//! handles cut c of share j.
+//! Let the smallest of H hosts have L ranks. The buffer is divided into L shares, and each share
+//! into H cuts. The ranks with local index j, one on each host, handle share j. Of these ranks, the
+//! rank on host c completes cut c.
 //!
 //! ```text
-//!   inside   everybody ──► j:          share j of its input, cut by cut
+//!   inside   every rank ──► j:         share j of its input, cut by cut
 //!   across   j on h ──► j on c:        the host's sum of cut c of share j        (for all c)
 //!            j on c folds cut c and    ──► j on h                                (for all h)
-//!   inside   j ──► everybody:          share j of the output, cut by cut
+//!   inside   j ──► every rank:         share j of the output, cut by cut
 //! ```
 //!
 //! A host sends its buffer across 2(H-1)/H times, the least possible: once for two hosts. Inside a
 //! host each cut is forwarded as soon as it arrives. Steps: 4. Messages across per rank: 2(H-1).
 //! Cuts take turns, so that no link ever holds two messages that wait for one another. Source: the
-//! two levels are folklore; both phases across are those of `direct_two_phase`.
+//! two levels are folklore; the phases across hosts are the two of `direct_two_phase`.
 
 use crate::algorithm::common::{Names, Position, Run, across, each, inside, runs};
 use crate::algorithm::{Algorithm, Family, Order, Params};

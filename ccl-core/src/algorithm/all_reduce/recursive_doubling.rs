@@ -8,8 +8,9 @@
 //!
 //! If the number of ranks is not a power of two, each extra rank gives its input to a partner first
 //! and gets the result from that partner last. Steps: log2 n (two more with extra ranks). Bytes
-//! sent per rank: log2 n times the buffer; for short messages. Source: R. Thakur, R. Rabenseifner
-//! and W. Gropp, "Optimization of collective communication operations in MPICH", 2005.
+//! sent per rank: log2 n times the buffer, so the algorithm is for short messages. Source: R.
+//! Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in
+//! MPICH", 2005.
 
 use crate::algorithm::common::{Role, core, fold_in, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

@@ -8,10 +8,10 @@
 //!   round 2:  blocks 4 5 6 7 … to r+4
 //! ```
 //!
-//! Blocks on their way lie in scratch, numbered by their initial distance from the destination,
-//! which does not change as they travel. Steps: ⌈log2 n⌉. Bytes sent per rank: about ½ n log2 n
-//! blocks, so the algorithm is for short blocks. Source: J. Bruck and others, "Efficient algorithms
-//! for all-to-all communications in multiport message-passing systems", 1997.
+//! Blocks under way lie in scratch. The number of a block there is its initial distance from its
+//! destination, and stays the same while the block travels. Steps: ⌈log2 n⌉. Bytes sent per rank:
+//! about ½ n log2 n blocks, so the algorithm is for short blocks. Source: J. Bruck and others,
+//! "Efficient algorithms for all-to-all communications in multiport message-passing systems", 1997.
 
 use crate::algorithm::common::{after, before, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

@@ -2,9 +2,9 @@
 //! rank and cross in one message.
 //!
 //! ```text
-//!   inside   everybody ──► one rank of its host, the one with the local index of the block's
+//!   inside   every rank ──► one rank of its host, the one with the local index of the block's
 //!            destination (modulo the host's size)
-//!   across   that one ──► the destination: a block of each rank of the host, in one message
+//!   across   that rank ──► the destination: a block of each rank of the host, in one message
 //!   inside   blocks for neighbours go straight
 //! ```
 //!

@@ -1,6 +1,6 @@
 //! Algorithms of `all_to_all` and `all_to_all_v`: block j of rank i becomes block i of rank j. In
-//! `all_to_all_v` a rank knows the lengths of the blocks that it sends and receives, but not of
-//! those that other ranks exchange: only the direct algorithm serves it.
+//! `all_to_all_v` a rank knows the lengths of the blocks that it sends and receives, but not the
+//! lengths of blocks between other ranks, so only the direct algorithm serves `all_to_all_v`.
 
 mod bruck;
 mod direct;

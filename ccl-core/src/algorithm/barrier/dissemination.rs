@@ -7,9 +7,9 @@
 //!   round 2:  r hears from r-4          knows of 8
 //! ```
 //!
-//! Each message includes the message received in the previous round, so a rank sends it only after
-//! that message has arrived. Steps: ⌈log2 n⌉, for any n. Source: D. Hensgen, R. Finkel and U.
-//! Manber, "Two algorithms for barrier synchronization", 1988.
+//! Each message includes the message received in the previous round, so a rank waits for the
+//! message of one round before it sends in the next. Steps: ⌈log2 n⌉, for any n. Source: D.
+//! Hensgen, R. Finkel and U. Manber, "Two algorithms for barrier synchronization", 1988.
 
 use crate::algorithm::common::{after, before, fold_in, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

@@ -1,5 +1,5 @@
 //! Algorithms of `barrier`: no rank leaves before every rank has entered. A barrier is an
-//! `all_reduce` of one element with an operator that may count a rank twice (maximum).
+//! `all_reduce` of one element. Its operator, the maximum, may count a rank twice.
 
 mod dissemination;
 

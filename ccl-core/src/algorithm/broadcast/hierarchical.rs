@@ -6,8 +6,8 @@
 //!   inside   that rank ──► the other ranks of its host
 //! ```
 //!
-//! The buffer enters each host once. Steps: ⌈log2 H⌉ among H hosts and ⌈log2 s⌉ inside the largest,
-//! of s ranks.
+//! The buffer enters each host once. Steps: ⌈log2 H⌉ among H hosts and ⌈log2 s⌉ inside the largest
+//! host, which has s ranks.
 
 use crate::algorithm::common::{Tree, host_rounds, host_tree};
 use crate::algorithm::{Algorithm, Family, Order, Params};

@@ -1,4 +1,4 @@
-//! Lists of ranks and of hosts as loops, and the walks of schedules over them.
+//! Loops of schedules over ranks and over hosts.
 //!
 //! A schedule names peers by expressions that are affine in loop counters. Ranks of a host, or the
 //! hosts themselves, become one loop if they are evenly spaced, as in the usual placements.
@@ -88,7 +88,8 @@ impl Remote {
         rank.step(self.dimension, self.rank_step)
     }
 
-    /// Returns the number of the current host that corresponds to `host` of the first host.
+    /// Returns a number for the current host, given the number `host` for the first host: a host's
+    /// number, or the number of a part that belongs to a host.
     pub(in crate::algorithm) fn renumbered(&self, host: Affine) -> Affine {
         host.step(self.dimension, self.host_step)
     }
@@ -131,7 +132,7 @@ impl<'a> Position<'a> {
         Position { hosts, host, local, size: hosts.size(host) }
     }
 
-    /// Returns the other local indices below `end`.
+    /// Returns the local indices below `end`, without this rank's own.
     pub(in crate::algorithm) fn others(&self, end: u32) -> impl Iterator<Item = u32> + 'a {
         let own = self.local;
         (0..end).filter(move |local| *local != own)
@@ -189,9 +190,9 @@ pub(in crate::algorithm) fn host_rounds(hosts: &Hosts) -> u32 {
     rounds(hosts.count()) + rounds(hosts.largest())
 }
 
-/// Returns the position of a rank in a tree from the root to one rank of each host and from there
-/// to every rank, binomial both over hosts and inside each host. Children on other hosts come
-/// first, since they are further away.
+/// Returns the position of a rank in a tree of two levels: from the root to one rank of each host,
+/// and from that rank to the other ranks of its host. Both levels are binomial trees. Children on
+/// other hosts come first, since they are further away.
 pub(in crate::algorithm) fn host_tree(params: &Params<'_>) -> Tree {
     let (position, (root_host, root_local)) =
         (Position::of(params), params.hosts.seat(params.root));
@@ -221,9 +222,9 @@ pub(in crate::algorithm) fn inside(hosts: &Hosts) -> u32 {
     u32::from(hosts.largest() > 1)
 }
 
-/// Names for scratch buffers. A message is folded in its slot only if no other message uses its
-/// name. When the names run out, the last one serves all further messages: the result stays
-/// correct, but needs a copy.
+/// Names for scratch buffers. A message is folded in its slot only if no other message is received
+/// under the same name. When the names run out, the last name serves all further messages: the
+/// result stays correct, but needs a copy.
 #[derive(Debug)]
 pub(in crate::algorithm) struct Names {
     sum: u8,

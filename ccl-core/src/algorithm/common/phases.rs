@@ -51,8 +51,8 @@ pub(in crate::algorithm) fn reduce_around(b: &mut Builder, ring: Ring, target: S
     b.reduce_last(target, &[arrived.into(), input(own).into()]);
 }
 
-/// Gathers around the ring: part c of the output starts at its own rank, which has just written it,
-/// and goes once around; every rank keeps a copy.
+/// Gathers around the ring: part c of the output goes once around, and every rank keeps a copy. The
+/// part starts at the rank that owns it and has just written it.
 pub(in crate::algorithm) fn gather_around(b: &mut Builder, ring: Ring) {
     let Ring { own, ranks, next, prev } = ring;
     if ranks == 1 {
@@ -89,8 +89,8 @@ pub(in crate::algorithm) fn for_each_peer_backwards(
     b.repeat(ranks - 1, |b, i| body(b, counting_down(before(rank, 1, ranks), i, ranks)));
 }
 
-/// Receives the contributions of all other ranks and folds them with `own` into `target`, once, in
-/// rank order: one accumulator and one rounding, the same bits for any length.
+/// Receives the contributions of all other ranks and folds them with `own` into `target`, in rank
+/// order. One fold has one accumulator and one rounding, so the bits are the same for any length.
 pub(in crate::algorithm) fn fold_in_rank_order(
     b: &mut Builder,
     params: &Params<'_>,

@@ -37,7 +37,7 @@ pub(in crate::algorithm) fn core(ranks: u32) -> u32 {
 /// Role of a rank in an algorithm that needs a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::algorithm) enum Role {
-    /// A rank that takes part, on behalf of an extra rank too if it has one.
+    /// A rank that takes part, for itself and for its extra rank, if it has one.
     Core {
         /// The extra rank that this rank represents, if any.
         extra: Option<Rank>,
@@ -63,9 +63,9 @@ impl Role {
 
 /// Returns the numbers below `parts` that are congruent to `rank` modulo `distance`.
 ///
-/// Algorithms halve by residues: of the class modulo m, a rank keeps one class modulo 2m and its
-/// partner at distance m takes the other. The largest messages then go to the nearest ranks, and a
-/// number of parts that is not a power of two needs no special case.
+/// Algorithms halve by residues. A class modulo m consists of two classes modulo 2m: a rank keeps
+/// one, and its partner at distance m takes the other. The largest messages then go to the nearest
+/// ranks, and a number of parts that is not a power of two needs no special case.
 pub(in crate::algorithm) fn congruent(rank: Rank, distance: u32, parts: u32) -> Parts {
     let first = rank % distance;
     Parts::runs(Affine::constant(first), 1, distance, (parts - first).div_ceil(distance))

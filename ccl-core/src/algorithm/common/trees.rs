@@ -88,9 +88,9 @@ impl Binomial {
     }
 }
 
-/// Returns the position of `number` in the in-order binary tree: a number whose lowest set bit is b
-/// has its children at distances of 2^(b-1) (the right child nearer if there is no such rank), so
-/// that all odd numbers are leaves; 0 is the root and has one child.
+/// Returns the position of `number` in the in-order binary tree. The children of a number whose
+/// lowest set bit is 2^b are 2^(b-1) below and above it; the right child is nearer if that rank
+/// does not exist. So all odd numbers are leaves. The root is 0 and has one child.
 ///
 /// ```text
 ///    0

@@ -1,5 +1,5 @@
 //! Algorithms of `gather` and `gather_v`: the root gets all inputs in rank order. Other ranks have
-//! no output and know only the length of their own block: only the direct algorithm serves
+//! no output and know only the length of their own block, so only the direct algorithm serves
 //! `gather_v`.
 
 mod direct;

@@ -5,8 +5,8 @@
 //!   across   that rank ──► the root, forwarded by such ranks of other hosts
 //! ```
 //!
-//! Each host sends its sum once. Steps: ⌈log2 s⌉ inside the largest host, of s ranks, and ⌈log2 H⌉
-//! among H hosts.
+//! Each host sends its sum once. Steps: ⌈log2 s⌉ inside the largest host, which has s ranks, and
+//! ⌈log2 H⌉ among H hosts.
 
 use crate::algorithm::common::{Tree, host_rounds, host_tree, reduce_up};
 use crate::algorithm::{Algorithm, Family, Order, Params};

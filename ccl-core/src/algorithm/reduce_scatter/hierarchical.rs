@@ -2,7 +2,7 @@
 //! another host, and sends the sum there once.
 //!
 //! ```text
-//!   inside   everybody ──► one rank of its host, the one with the block's local index (modulo the
+//!   inside   every rank ──► one rank of its host, the one with the block's local index (modulo the
 //!            host's size), which folds
 //!   across   that rank ──► the block's rank, which folds the sums of all other hosts with the
 //!            contributions of its own host's ranks

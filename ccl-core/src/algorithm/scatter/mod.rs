@@ -1,5 +1,5 @@
 //! Algorithms of `scatter` and `scatter_v`: rank r gets block r of the root's input. Other ranks
-//! have no input and know only the length of their own block: only the direct algorithm serves
+//! have no input and know only the length of their own block, so only the direct algorithm serves
 //! `scatter_v`.
 
 mod direct;

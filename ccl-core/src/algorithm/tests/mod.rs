@@ -1,5 +1,5 @@
 //! Tests of every algorithm for every number of ranks and every root. [`symbolic`] runs the ops of
-//! the schedules, [`numbers`] the lowered programs on numbers over few slots.
+//! the schedules. [`numbers`] runs the lowered programs on numbers, over few slots.
 
 mod numbers;
 mod symbolic;
@@ -87,7 +87,7 @@ fn a_wrong_result_is_found() {
 }
 
 /// Algorithms that need scratch: they collect parts of several senders for one message, or forward
-/// a received message in several.
+/// the parts of a received message in several messages.
 const NEED_SCRATCH: [&str; 6] = [
     "reduce_scatter recursive_halving",
     "reduce_scatter_v recursive_halving",
@@ -150,8 +150,8 @@ fn schedules_stay_small() {
     }
 }
 
-/// Uses hosts of one to seven ranks in irregular order: schedules then have more runs of peers than
-/// there are names for scratch buffers.
+/// Checks schedules that have more runs of peers than there are names for scratch buffers: the
+/// hosts have one to seven ranks in irregular order.
 #[test]
 fn ranks_that_lie_anyhow_run_out_of_names_and_not_of_luck() {
     let ids: Vec<u32> = (0..150).map(|rank: u32| rank * rank * 37 / 11 % 61).collect();

@@ -119,8 +119,8 @@ impl Ports for Host<'_> {
     }
 }
 
-/// Combines two values. A sum shows which rank is missing or counted twice; a barrier may count
-/// twice.
+/// Combines two values. A sum shows if a rank is missing or counted twice. A barrier may count a
+/// rank twice, so its values are combined by OR.
 fn combine(world: &World, a: u64, b: u64) -> u64 {
     if world.collective == Collective::Barrier { a | b } else { a.wrapping_add(b) }
 }

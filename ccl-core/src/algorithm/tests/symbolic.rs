@@ -64,8 +64,8 @@ impl Party {
         party
     }
 
-    /// Returns the cell of a part; in place, input and output are one. Panics if there is no such
-    /// part.
+    /// Returns the cell of a part. In an in-place call, input and output share cells. Panics if
+    /// there is no such part.
     fn cell(&self, buffer: Buffer, part: u32) -> (Buffer, u32) {
         if let Buffer::Scratch(_) = buffer {
             return (buffer, part);
@@ -141,7 +141,7 @@ impl Party {
 
 type Wires = HashMap<(Rank, Rank), VecDeque<Vec<Piece>>>;
 
-/// Executes the party's next op. Returns false if it cannot.
+/// Executes the party's next op. Returns false if no op is left or its message is missing.
 fn step(party: &mut Party, wires: &mut Wires) -> bool {
     let Some((op, at)) = party.ops.pop_front() else { return false };
     match &op {

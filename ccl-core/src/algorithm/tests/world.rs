@@ -15,7 +15,7 @@ pub(super) struct World {
     pub(super) collective: Collective,
     pub(super) ranks: u32,
     pub(super) root: Rank,
-    /// Elements of an even block; uneven ones vary around it.
+    /// Elements of an even block; those of uneven blocks vary around this number.
     pub(super) count: usize,
     pub(super) hosts: Rc<Hosts>,
 }
@@ -33,8 +33,8 @@ impl World {
         (from * 7 + to * 3) % 4 * u32::from(!(from + to).is_multiple_of(3))
     }
 
-    /// Returns the peers that a rank sends to in that group, the highest rank first, and the peers
-    /// that it receives from, the lowest rank first.
+    /// Returns the peers that a rank sends to in the made-up group, the highest rank first, and the
+    /// peers that the rank receives from, the lowest rank first.
     pub(super) fn group(params: &Params<'_>) -> (Vec<Rank>, Vec<Rank>) {
         let rank = params.rank;
         let world = World::new(C::SendRecv, params.ranks, params.root, 0);
@@ -64,8 +64,8 @@ impl World {
         (self.count * (block as usize * 5 % 4)) / 2
     }
 
-    /// Returns the elements of each block of a buffer as the rank knows them; none if there is no
-    /// buffer.
+    /// Returns the elements of each block of a buffer as the rank knows them; none if the rank has
+    /// no such buffer.
     pub(super) fn blocks(&self, rank: Rank, buffer: Buffer) -> Option<Vec<usize>> {
         let (here, one) = (rank == self.root, vec![self.count]);
         let all = || vec![self.count; self.ranks as usize];
@@ -135,7 +135,7 @@ impl World {
         !matches!(self.collective, C::AllToAllV | C::SendRecv)
     }
 
-    /// Returns the parts that coincide.
+    /// Returns the parts of input and output that coincide.
     pub(super) fn alias(&self, rank: Rank, split: u32, in_place: bool) -> Alias {
         if in_place { Alias::of(self.collective, rank, split) } else { Alias::APART }
     }

@@ -9,7 +9,7 @@ fn fold(kernel: &Kernel, terms: &[&[u8]], bytes: usize, scaled: bool) -> Vec<u8>
     let operands: Vec<Term> =
         terms.iter().map(|term| Term { data: term.as_ptr(), scaled }).collect();
     let elements = result.len() / bytes;
-    // SAFETY: all are as long as the first, and the result is a buffer of its own.
+    // SAFETY: all terms are as long as the first, and the result is a buffer of its own.
     unsafe { kernel.fold(&[result.as_mut_ptr()], &operands, elements, true) };
     result
 }
@@ -125,8 +125,8 @@ fn minimum_and_maximum_propagate_nan_and_order_the_zeros() {
     assert_eq!(pair_of_floats(ReduceOp::Sum, f32::INFINITY, f32::NEG_INFINITY), 0x7fc0_0000);
 }
 
-/// Checks that 1 + 2⁻⁸, the middle between two bfloat16, rounds to the even one, 1. A second 2⁻⁸,
-/// added before rounding, reaches the other one; rounding after each addition would lose both.
+/// Checks that 1 + 2⁻⁸, the middle of two bfloat16 values, rounds to the even value, 1. With a
+/// second 2⁻⁸, the sum is the upper value; rounding after each addition would give 1.
 #[test]
 fn narrow_floats_round_once_and_to_even() {
     let (one, small) = ([0x80, 0x3f], [0x80, 0x3b]);

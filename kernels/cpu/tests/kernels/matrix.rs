@@ -67,7 +67,7 @@ struct Case {
     what: String,
 }
 
-/// Returns whether a term is scaled: even ones are, for operators that scale.
+/// Returns whether a term is scaled by operators that scale: true for terms with an even index.
 fn scaled(term: usize) -> bool {
     term.is_multiple_of(2)
 }
@@ -86,7 +86,7 @@ fn run(case: &Case, bytes: usize, elements: usize, places: &Places, offset: usiz
         .collect();
     let operands: Vec<Term> =
         sources.iter().enumerate().map(|(at, &data)| Term { data, scaled: scaled(at) }).collect();
-    // SAFETY: all buffers are that long, and a destination is a term or a buffer of its own.
+    // SAFETY: all buffers have `elements` elements; a destination is a term or another buffer.
     unsafe { case.kernel.fold(&dsts, &operands, elements, case.finish) };
     for (place, fresh) in places.iter().zip(&fresh) {
         let dst = place.map_or(fresh, |term| &terms[term]);
@@ -178,7 +178,7 @@ fn folded(kernel: &Kernel, terms: &[(&[u8], bool)], elements: usize) -> Vec<u8> 
     let mut dst = vec![0; terms[0].0.len()];
     let operands: Vec<Term> =
         terms.iter().map(|&(data, scaled)| Term { data: data.as_ptr(), scaled }).collect();
-    // SAFETY: all are that long and the destination is apart.
+    // SAFETY: all buffers have `elements` elements, and the destination is apart.
     unsafe { kernel.fold(&[dst.as_mut_ptr()], &operands, elements, true) };
     dst
 }
@@ -212,7 +212,7 @@ fn one_buffer_may_be_both_terms_and_the_destination() {
         let mut values: Vec<f32> = (0..777).map(|value| value as f32).collect();
         let data = values.as_mut_ptr().cast::<u8>();
         let kernel = Kernel::select_with(DataType::Float32, ReduceOp::Sum, Scalar::NONE, 1, level);
-        // SAFETY: the buffer is that long; the destination is exactly the terms.
+        // SAFETY: the buffer has 777 elements, and the destination equals both terms exactly.
         unsafe { kernel.fold(&[data], &[Term::new(data), Term::new(data)], 777, true) };
         assert!(values.iter().enumerate().all(|(at, &value)| value == 2.0 * at as f32));
     }
@@ -223,9 +223,9 @@ fn nothing_happens_without_terms_or_destinations() {
     let kernel = Kernel::select(DataType::Int32, ReduceOp::Sum, Scalar::NONE, 1);
     let mut value = 5i32;
     let data = (&raw mut value).cast::<u8>();
-    // SAFETY: one element is there.
+    // SAFETY: `data` has one element.
     unsafe { kernel.fold(&[data], &[], 1, true) };
-    // SAFETY: one element is there.
+    // SAFETY: `data` has one element.
     unsafe { kernel.fold(&[], &[Term::new(data), Term::new(data)], 1, true) };
     assert_eq!(value, 5);
 }
@@ -240,9 +240,9 @@ fn copies_copy_from_any_address_to_any_address() {
             let mut dsts = [1, 2].map(|_| Buffer::new(&vec![0; bytes], to));
             let targets = dsts.each_mut().map(Buffer::data);
             let source = src.data();
-            // SAFETY: all are that long; a target is apart or is the source.
+            // SAFETY: all buffers have `bytes` bytes; a target is the source or apart from it.
             unsafe { copy(&[targets[0], source], source, bytes) };
-            // SAFETY: both are that long and apart.
+            // SAFETY: both buffers have `bytes` bytes, and they are apart.
             unsafe { copy_streaming(targets[1], source, bytes) };
             for dst in &dsts {
                 dst.check(&content[..bytes], &format!("{bytes} bytes +{from} to +{to}"));

@@ -75,7 +75,7 @@ pub(crate) fn element_bits(data_type: DataType, random: &mut Random) -> u64 {
     }
 }
 
-/// Returns the element with these bits, in the first bytes.
+/// Returns the element with these bits, in the first bytes of the result.
 pub(crate) fn element(data_type: DataType, bits: u64) -> [u8; 8] {
     if cfg!(target_endian = "little") {
         bits.to_le_bytes()

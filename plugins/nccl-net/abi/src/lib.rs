@@ -1,10 +1,11 @@
 //! C interface of NCCL's network plugins: the tables of functions that a plugin exports and NCCL
 //! calls.
 //!
-//! There is one module for each version that NCCL has introduced since 2.20. Each has a table of
-//! functions, `Net`, which the plugin exports under the module's symbol, such as [`v12::SYMBOL`],
-//! and `Properties`, which describes a device. This module has the items that versions share. Sizes
-//! and offsets are asserted at compile time against those of the public headers on 64-bit Linux.
+//! There is one module for each version that NCCL has introduced since 2.20. Each module has
+//! `Net`, the table of functions that a plugin exports under the module's symbol (such as
+//! [`v12::SYMBOL`]), and `Properties`, which describes a device. The crate root has the items that
+//! versions share. Sizes and offsets are asserted at compile time against those of the public
+//! headers on 64-bit Linux.
 //!
 //! Source: NVIDIA/nccl, `src/include/plugin/` and `plugins/net/` at the tags named in the modules.
 

@@ -38,7 +38,7 @@ pub struct Net {
     pub deregister: Option<DeregMr>,
     /// Sends to the peer; gives null for a request that cannot be taken now.
     pub isend: Option<IsendV12>,
-    /// Receives up to `receives_max` at once; gives null for a request that cannot be taken now.
+    /// Receives into up to `receives_max` buffers; gives null if it cannot take the request now.
     pub irecv: Option<IrecvV12>,
     /// Flushes received data in device memory.
     pub iflush: Option<Iflush>,

@@ -62,7 +62,8 @@ impl ConnectionSettings {
 /// A connection to the other end of a communicator.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    // Owners declare the connection before their memory: dropping the lane ends all writes there.
+    // Owners declare the connection before their memory, and so drop it first. Dropping the lane
+    // ends all writes to that memory.
     lane: Box<dyn Lane>,
     pub(crate) endpoint: EndpointId,
     pub(crate) device: Arc<dyn Device>,
@@ -71,7 +72,7 @@ pub(crate) struct Connection {
     pub(crate) mr_device: Arc<dyn Device>,
     outbox: Vec<WorkRequest>,
     events: Vec<Event>,
-    /// Name of the other side, as it calls itself.
+    /// Name that the other side gives itself.
     pub(crate) peer: String,
     /// Reason why the peer was lost.
     pub(crate) lost: Option<String>,

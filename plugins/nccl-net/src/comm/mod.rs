@@ -5,13 +5,13 @@
 //!   identifies the group and the buffer.
 //! * **Short messages do not wait for a CTS.** The receiver has a few slots, and the sender a
 //!   credit for each: a short message goes to a slot at once and is copied when its buffer is
-//!   known. Some slots are reserved for messages whose buffers are known, so that messages without
-//!   a posted receive do not block them. If all buffers of a group are short, its CTS is sent
+//!   known. Some slots are reserved for messages whose buffers are known: messages without a posted
+//!   receive cannot fill all slots. If all buffers of a group are short, its CTS is sent
 //!   only when a message waits for a buffer, or after 1 ms without events (at most 10 ms): a
 //!   message may be longer than its buffer and need the CTS.
 //! * **Over TCP, slots are large and mostly take no memory.** The sender does not copy a long
-//!   message: its memory stays in use until all of it is written to the socket. The receiver
-//!   redirects each slot's message to the buffer that it expects the message for.
+//!   message: the message's memory stays in use until all of it is written to the socket. The
+//!   receiver redirects each slot's message to the buffer that it expects the message for.
 //! * **Where the peer cannot reach the caller's memory**, messages come through slots in chunks.
 //! * **Both sides count messages and buffers**: the k-th message of a tag is for the k-th buffer
 //!   with that tag.
@@ -45,20 +45,21 @@ pub(crate) const COMMS_MAX: i32 = 1 << 16;
 /// exceeds the device's limit for one put.
 pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 30;
 
-/// Shortest message, in bytes, for which a sender asks for help, and after which a receiver does.
+/// Bytes of the shortest message that makes a communicator ask for help: a sender when the message
+/// is posted, a receiver when it has arrived.
 const HELP_BYTES_MIN: usize = 64 << 10;
 /// Rate, in bytes per microsecond, of the slowest network on which helpers are of use.
 const HELP_BYTES_PER_US: usize = 1000;
 /// Time for which helpers poll in addition to the time of the message.
 const HELP_WITHIN: Duration = Duration::from_millis(1);
-/// Longest time since a helper's last poll after which the caller still leaves polling to helpers.
+/// Time after a helper's last poll for which the caller leaves polling to helpers.
 const HELP_GAP_MAX: Duration = Duration::from_micros(20);
 /// Time between two polls of helpers that have nothing to copy.
 const HELP_PAUSE: Duration = Duration::from_micros(2);
 /// Shortest duration of a poll that is assumed to have copied bytes.
 const HELP_COPY_MIN: Duration = Duration::from_micros(5);
 
-/// Factor by which slots are longer if they take no memory until a message arrives early.
+/// Factor by which slots are longer if they take memory only for messages without a known buffer.
 const LONG_SLOT: usize = 64;
 /// Largest number of bytes of such a slot, unless `short_bytes` is larger.
 const LONG_SLOT_BYTES_MAX: usize = 1 << 20;
@@ -102,7 +103,7 @@ impl Settings {
     }
 }
 
-/// A communicator of either direction, as the threads see it that poll it.
+/// A communicator of either direction, as seen by the threads that poll it.
 pub(crate) trait Communicator {
     fn connection(&mut self) -> &mut Connection;
 
@@ -216,7 +217,7 @@ impl Wait {
             let how = if idle < still / 2 {
                 format!(
                     "it has made no progress for {:.1} s, though the connection moved {:.1} s \
-                     ago; is that process in the same operation, and does it wait for another?",
+                     ago; is the peer in the same operation, or is it waiting for another rank?",
                     still.as_secs_f64(),
                     idle.as_secs_f64()
                 )
@@ -232,7 +233,7 @@ impl Wait {
         };
         if still >= settings.timeout {
             return Err(NetError::remote(format!(
-                "{} The request is given up (FERROCCL_NET_TIMEOUT)",
+                "{} The request fails after FERROCCL_NET_TIMEOUT",
                 sentence(what())
             )));
         }

@@ -19,13 +19,13 @@ use crate::error::NetError;
 use crate::memory::Mr;
 use crate::table::{Id, RequestId};
 
-/// Identifier of all puts except those of records, whose identifier is their index in the ring.
+/// Identifier of all puts except puts of records: a record's identifier is its index in the ring.
 const OTHER_ID: u64 = GROUPS as u64;
 
 /// Number of registrations known to the peer at which deregistered ones are withdrawn.
 const KNOWN: usize = 64;
-/// Time without events after which withheld CTS are sent: the message may be longer than its
-/// buffer, and wait for a CTS.
+/// Time without events after which withheld CTS are sent: a message that is longer than its buffer
+/// may be waiting for a CTS.
 const CTS_AFTER: Duration = Duration::from_millis(1);
 /// Time after which withheld CTS are sent even while messages arrive.
 const CTS_AT_LAST: Duration = Duration::from_millis(10);
@@ -82,10 +82,10 @@ pub(crate) struct Receiver {
     ring: Option<RemoteMr>,
     /// True once the peer has said that it is ready.
     is_peer_ready: bool,
-    /// Groups by number, modulo their count.
+    /// Groups; the index of a group is its number modulo [`GROUPS`].
     groups: Vec<Group>,
-    /// Group of the buffer finished last, and the time, which counts as progress of this group and
-    /// of later ones.
+    /// Group of the buffer that finished last, and the time when it finished. This time counts as
+    /// progress of this group and of later groups.
     finished: (u32, Instant),
     next: u32,
     /// Sets of groups, as bits: `waiting` lack messages, `withheld` have a CTS that has not been
@@ -308,7 +308,7 @@ impl Receiver {
         let known =
             self.groups.get(at).is_some_and(|group| group.id == id && group.stage != Stage::Vacant);
         if !known {
-            let text = "a request of irecv that is done already, or never was";
+            let text = "a request of irecv that is already done, or never existed";
             return Err(NetError::argument(text));
         }
         if self.groups[at].stage != Stage::Waiting(0) && !self.help.is_given(now) {
@@ -569,7 +569,7 @@ impl Receiver {
     fn finish(&mut self, at: usize, index: usize) {
         let group = &mut self.groups[at];
         group.entries[index].is_done = true;
-        // Not the buffer's length: NCCL's buffers are mostly longer than its messages.
+        // The bytes of the message, not of the buffer: most buffers of NCCL exceed their messages.
         self.help.ask(&self.settings, self.connection.pumped, group.entries[index].got);
         self.finished = (group.number, self.connection.pumped);
         if let Stage::Waiting(left) = &mut group.stage {
@@ -583,9 +583,9 @@ impl Receiver {
     }
 
     /// Marks a slot as free. The peer is told once half of all slots are free and not announced.
-    /// While messages are held or slots are not guessed, it is told at a quarter already: the peer
-    /// reserves at least a quarter for messages with known buffers, so one of these slots stays
-    /// usable.
+    /// While messages are held or slots are not guessed, a quarter is enough. The peer reserves at
+    /// least a quarter of all slots for messages with known buffers: at least one reserved slot
+    /// therefore stays usable.
     fn free(&mut self, slot: usize) {
         self.freed |= 1 << slot;
         let part = if self.expected.guesses() && self.held == 0 { 2 } else { 4 };
@@ -602,7 +602,7 @@ impl Receiver {
     fn send_credits(&mut self) {
         let Some(remote) = self.ring else { return };
         while self.freed != 0 {
-            let (name, left) = Immediate::freed(self.freed, self.freed_turn);
+            let (immediate, left) = Immediate::freed(self.freed, self.freed_turn);
             self.freed = left;
             self.freed_turn = self.freed_turn.wrapping_add(1);
             self.connection.post(WorkRequest::Put {
@@ -612,7 +612,7 @@ impl Receiver {
                 is_control: true,
                 remote,
                 remote_offset: 0,
-                immediate: Some(name.encode()),
+                immediate: Some(immediate.encode()),
                 id: OTHER_ID,
             });
         }
@@ -691,8 +691,8 @@ impl Receiver {
         number
     }
 
-    /// Withdraws deregistered memory. Deregistration withdraws memory only from one communicator,
-    /// and others may have used it too.
+    /// Withdraws deregistered memory. Deregistration withdraws memory from one communicator only,
+    /// and other communicators may have used that memory too.
     fn forget_gone(&mut self) {
         let gone = |known: &Known| known.memory.strong_count() == 0;
         while let Some(known) = self.known.iter().find(|known| gone(known)) {

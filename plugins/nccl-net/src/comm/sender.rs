@@ -27,7 +27,7 @@ const REQUESTS: usize = 256;
 const MEMORIES_MAX: usize = 1 << 16;
 /// Pause between two polls of [`Sender::release`].
 const PAUSE: Duration = Duration::from_micros(20);
-/// First identifier of chunk puts; lower ones are those of requests.
+/// First identifier of chunk puts; the lower identifiers are those of requests' own puts.
 const CHUNK_ID: u64 = REQUESTS as u64;
 
 /// A buffer of the peer that no message has been sent to yet.
@@ -425,7 +425,7 @@ impl Sender {
     /// Takes the CTS of a group.
     fn cts_came(&mut self, group: u32) {
         let at = group as usize % GROUPS * RECORD_BYTES;
-        // The peer may be overwriting the record, which it does only after all messages of `group`
+        // The peer may be overwriting the record. It does so only after all messages of `group`
         // have arrived.
         let read = self.ring.region.read_words::<RECORD_BYTES>(at);
         let record = read.ok().and_then(|record| Record::decode(&record));
@@ -467,11 +467,11 @@ impl Sender {
                 let count = count as usize;
                 let bytes = usize::try_from(slot_bytes).map_err(|_| ())?;
                 let own = self.settings;
-                // The staging memory has the same layout.
+                // The staging memory has the same layout as the slots.
                 if !(2..=own.slots()).contains(&count) || bytes != own.slot_bytes {
                     self.connection.abort(&format!(
-                        "it has {count} slots of {bytes} bytes, this side {} of {}; set \
-                         FERROCCL_NET_SLOTS and FERROCCL_NET_SLOT_BYTES alike on all hosts",
+                        "it has {count} slots of {bytes} bytes, and this side has {} of {} bytes; \
+                         set FERROCCL_NET_SLOTS and FERROCCL_NET_SLOT_BYTES alike on all hosts",
                         own.slots(),
                         own.slot_bytes
                     ));
@@ -588,8 +588,8 @@ impl Sender {
             return Ok(true);
         }
         request.stage = Stage::Sending;
-        let name = Immediate::Direct(cts.group, cts.index).encode();
-        let whole = put(LocalSlice { key, offset, bytes }, 0, Some(name));
+        let immediate = Immediate::Direct(cts.group, cts.index).encode();
+        let whole = put(LocalSlice { key, offset, bytes }, 0, Some(immediate));
         self.connection.post(whole);
         Ok(true)
     }
@@ -629,7 +629,7 @@ impl Sender {
                 }
             }
             let staged = if tail.is_some() { 0 } else { bytes };
-            // Bytes written through the mapping are only announced.
+            // Bytes written through the mapping are in the slot: the put only announces them.
             let (here, put_bytes) = match slots.mapped {
                 Some(_) => (0, 0),
                 None => (offset, HEADER_BYTES + staged),

@@ -1,5 +1,5 @@
 //! Tests of messages over simulated rails that fail and recover: no message is lost or duplicated,
-//! and each is in its buffer.
+//! and each arrives in its buffer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -36,14 +36,14 @@ const TAGS: u64 = 4;
 
 /// A simulated world with a sender and a receiver, which have a device on each rail: the `r`th
 /// device of side `s` is rank `2 r + s`.
-struct House {
+struct TwoSides {
     world: World,
     rails: u32,
     sender: Sender,
     receiver: Receiver,
     /// Table that gives numbers for registrations.
     numbers: Table<()>,
-    /// Decides who polls, if there are helpers.
+    /// Random choice of the steps in which helpers poll; none if there are no helpers.
     helpers: Option<Random>,
 }
 
@@ -64,17 +64,22 @@ fn ok<T>(result: Result<T, NetError>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }
 
-impl House {
-    /// Creates a house whose connection starts with a single rail.
-    fn new(rails: u32, seed: u64, settings: Settings) -> House {
+impl TwoSides {
+    /// Creates two sides whose connection starts with a single rail.
+    fn new(rails: u32, seed: u64, settings: Settings) -> TwoSides {
         let conditions =
             Conditions { retransmissions_max: 2, redirects: false, ..Conditions::hostile() };
         let world = World::new(2 * rails, Conditions { loss: 0.001, ..conditions }, seed);
         let devices = [0, 1].map(|side| device(&world, rails, side));
-        House::over(world, rails, &devices, settings)
+        TwoSides::over(world, rails, &devices, settings)
     }
 
-    fn over(world: World, rails: u32, devices: &[Arc<dyn Device>; 2], settings: Settings) -> House {
+    fn over(
+        world: World,
+        rails: u32,
+        devices: &[Arc<dyn Device>; 2],
+        settings: Settings,
+    ) -> TwoSides {
         let connection_settings = |side: usize| {
             let device = Arc::clone(&devices[side]);
             ConnectionSettings { mr_device: Arc::clone(&device), device, traffic_class: None }
@@ -106,7 +111,7 @@ impl House {
                 (Some(sender), Some(receiver)) if sender.is_ready() && receiver.is_ready() => {
                     let numbers = Table::new(Kind::Memory);
                     let helpers = None;
-                    return House { world, rails, sender, receiver, numbers, helpers };
+                    return TwoSides { world, rails, sender, receiver, numbers, helpers };
                 }
                 parts => (sender, receiver) = parts,
             }
@@ -186,7 +191,8 @@ impl Traffic<'_> {
         (self.done, self.sent) == (all, all) && self.sending.is_empty()
     }
 
-    /// Returns the next message, or at random a later one that overtakes none of its tag.
+    /// Returns the index of the next message to send or, at random, of a later message that
+    /// overtakes no message of its tag.
     fn next(&mut self, random: &mut Random) -> Option<usize> {
         while let Some(at) = self.early.iter().position(|at| *at == self.sent) {
             self.early.swap_remove(at);
@@ -203,7 +209,7 @@ impl Traffic<'_> {
         ahead.or_else(|| (*sent < messages.len()).then_some(*sent))
     }
 
-    fn send(&mut self, house: &mut House, random: &mut Random) {
+    fn send(&mut self, sides: &mut TwoSides, random: &mut Random) {
         if self.sent >= self.received + 12 {
             return;
         }
@@ -211,13 +217,13 @@ impl Traffic<'_> {
         let message = self.messages[at];
         let mr = Some(Arc::clone(&self.source)).filter(|_| message.bytes > 0);
         let Message { tag, offset, bytes } = message;
-        let request = ok(house.sender.isend(house.world.now(), mr, offset, bytes, tag));
+        let request = ok(sides.sender.isend(sides.world.now(), mr, offset, bytes, tag));
         let Some(request) = request else { return };
         self.sending.push(Flight { request, messages: vec![message] });
         self.early.push(at);
     }
 
-    fn receive(&mut self, house: &mut House, random: &mut Random) {
+    fn receive(&mut self, sides: &mut TwoSides, random: &mut Random) {
         let (first, count) = (self.received, 1 + random.below(4) as usize);
         let group = &self.messages[first..(first + count).min(self.messages.len())];
         if group.is_empty() || first >= self.sent + 40 {
@@ -230,15 +236,15 @@ impl Traffic<'_> {
             tag: message.tag,
         };
         let buffers: Vec<Buffer> = group.iter().map(buffer).collect();
-        if let Some(request) = ok(house.receiver.irecv(house.world.now(), &buffers)) {
+        if let Some(request) = ok(sides.receiver.irecv(sides.world.now(), &buffers)) {
             self.receiving.push(Flight { request, messages: group.to_vec() });
             self.received += group.len();
         }
     }
 
-    fn test(&mut self, house: &mut House) {
-        let now = house.world.now();
-        self.sending.retain(|flight| match ok(house.sender.test(now, flight.request)) {
+    fn test(&mut self, sides: &mut TwoSides) {
+        let now = sides.world.now();
+        self.sending.retain(|flight| match ok(sides.sender.test(now, flight.request)) {
             Some(bytes) => {
                 assert_eq!(bytes, flight.messages[0].bytes);
                 false
@@ -246,7 +252,7 @@ impl Traffic<'_> {
             None => true,
         });
         let done = &mut self.done;
-        self.receiving.retain(|flight| match ok(house.receiver.test(now, flight.request)) {
+        self.receiving.retain(|flight| match ok(sides.receiver.test(now, flight.request)) {
             Some((count, got)) => {
                 let sizes: Vec<usize> = flight.messages.iter().map(|one| one.bytes).collect();
                 assert_eq!(got[..count], sizes);
@@ -258,16 +264,16 @@ impl Traffic<'_> {
     }
 }
 
-/// Sends all messages, each a little earlier or later than its buffer. Rails fail meanwhile if
-/// `fails`.
-fn run(house: &mut House, messages: &[Message], random: &mut Random, fails: bool) {
+/// Sends all messages, each a little before or after its buffer is posted. Rails fail meanwhile if
+/// `fails` is true.
+fn run(sides: &mut TwoSides, messages: &[Message], random: &mut Random, fails: bool) {
     let bytes = messages.iter().map(|message| message.bytes).sum::<usize>();
     let (from, into) = (Region::private(bytes.max(1)), Region::private(bytes.max(1)));
     let pattern: Vec<u8> = (0..bytes).map(|at| (at * 31 + at / 251) as u8).collect();
     from.write(0, &pattern).unwrap();
-    let source = Arc::new(ok(Mr::new(&house.sender.connection().mr_device, from)));
-    let sink = Arc::new(ok(Mr::new(&house.receiver.connection().mr_device, into.clone())));
-    let number = house.numbers.add(Box::new(())).unwrap();
+    let source = Arc::new(ok(Mr::new(&sides.sender.connection().mr_device, from)));
+    let sink = Arc::new(ok(Mr::new(&sides.receiver.connection().mr_device, into.clone())));
+    let number = sides.numbers.add(Box::new(())).unwrap();
     let mut traffic = Traffic {
         messages,
         source,
@@ -279,22 +285,22 @@ fn run(house: &mut House, messages: &[Message], random: &mut Random, fails: bool
         receiving: Vec::new(),
         done: 0,
     };
-    let until = house.world.now() + PATIENCE;
+    let until = sides.world.now() + PATIENCE;
     while !traffic.is_over() {
         if random.chance(0.5) {
-            traffic.send(house, random);
+            traffic.send(sides, random);
         }
         if random.chance(0.3) {
-            traffic.receive(house, random);
+            traffic.receive(sides, random);
         }
-        traffic.test(house);
-        if fails && random.chance(0.01) && house.is_whole() {
-            let rail = random.below(house.rails.into()) as u32;
+        traffic.test(sides);
+        if fails && random.chance(0.01) && sides.is_whole() {
+            let rail = random.below(sides.rails.into()) as u32;
             let [first, other] = if random.chance(0.5) { [0, 1] } else { [1, 0] };
-            house.world.disconnect(2 * rail + first, 2 * rail + other);
+            sides.world.disconnect(2 * rail + first, 2 * rail + other);
         }
-        house.go_on();
-        assert!(house.world.now() < until, "{} of {}", traffic.done, messages.len());
+        sides.go_on();
+        assert!(sides.world.now() < until, "{} of {}", traffic.done, messages.len());
     }
     let mut seen = vec![0; bytes];
     into.read(0, &mut seen).unwrap();
@@ -302,8 +308,8 @@ fn run(house: &mut House, messages: &[Message], random: &mut Random, fails: bool
     assert_eq!(wrong, None, "a byte is wrong");
     ok(traffic.source.deregister());
     ok(traffic.sink.1.deregister());
-    house.receiver.withdraw(number);
-    house.numbers.remove(number);
+    sides.receiver.withdraw(number);
+    sides.numbers.remove(number);
 }
 
 #[test]
@@ -311,28 +317,28 @@ fn messages_survive_rails_that_fail() {
     let mut failures = 0;
     let seeds = if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 12 } else { 3 };
     for seed in 0..seeds {
-        let mut house = House::new(2 + seed as u32 % 3, seed, SETTINGS);
+        let mut sides = TwoSides::new(2 + seed as u32 % 3, seed, SETTINGS);
         let mut random = Random::new(seed);
         for _ in 0..4 {
             let all = messages(200, &mut random);
-            run(&mut house, &all, &mut random, true);
+            run(&mut sides, &all, &mut random, true);
             // Failed rails recover.
-            let until = house.world.now() + PATIENCE;
-            while !house.is_whole() {
-                house.go_on();
+            let until = sides.world.now() + PATIENCE;
+            while !sides.is_whole() {
+                sides.go_on();
                 assert!(
-                    house.world.now() < until,
+                    sides.world.now() < until,
                     "seed {seed}: {:?}",
-                    house.sender.connection().rails()
+                    sides.sender.connection().rails()
                 );
             }
         }
-        failures += house.failures();
+        failures += sides.failures();
     }
     assert!(failures > 2 * seeds, "only {failures} rails have failed");
 }
 
-/// Tests messages whose caller or a helper polls, at random.
+/// Tests that messages arrive if callers and, at random, helpers poll.
 #[test]
 fn messages_arrive_whoever_polls() {
     for seed in 0..4 {
@@ -341,51 +347,51 @@ fn messages_arrive_whoever_polls() {
         let world = World::new(2, conditions, seed);
         let devices = [0, 1].map(|side| -> Arc<dyn Device> { world.device(side) });
         let settings = Settings { has_helpers: true, ..SETTINGS };
-        let mut house = House::over(world, 1, &devices, settings);
-        house.helpers = Some(Random::new(seed));
+        let mut sides = TwoSides::over(world, 1, &devices, settings);
+        sides.helpers = Some(Random::new(seed));
         let all = messages(400, &mut random);
-        run(&mut house, &all, &mut random, false);
-        left_to_a_helper(&mut house);
+        run(&mut sides, &all, &mut random, false);
+        left_to_a_helper(&mut sides);
     }
 }
 
 /// Closes the sender while a message is left to a helper: the message arrives.
-fn left_to_a_helper(house: &mut House) {
+fn left_to_a_helper(sides: &mut TwoSides) {
     let region = || Region::private(200_000);
-    let source = Arc::new(ok(Mr::new(&house.sender.connection().mr_device, region())));
-    let sink = Arc::new(ok(Mr::new(&house.receiver.connection().mr_device, region())));
-    let number = house.numbers.add(Box::new(())).unwrap();
-    let now = house.world.now();
+    let source = Arc::new(ok(Mr::new(&sides.sender.connection().mr_device, region())));
+    let sink = Arc::new(ok(Mr::new(&sides.receiver.connection().mr_device, region())));
+    let number = sides.numbers.add(Box::new(())).unwrap();
+    let now = sides.world.now();
     let buffers = [(0, 100_000), (100_000, 10)].map(|(offset, bytes)| Buffer {
         mr: Some((number, Arc::clone(&sink))),
         offset,
         bytes,
         tag: 9,
     });
-    let received = ok(house.receiver.irecv(now, &buffers)).unwrap();
+    let received = ok(sides.receiver.irecv(now, &buffers)).unwrap();
     let until = now + PATIENCE;
-    assert!(ok(house.sender.isend(now, Some(Arc::clone(&source)), 0, 100_000, 9)).is_some());
+    assert!(ok(sides.sender.isend(now, Some(Arc::clone(&source)), 0, 100_000, 9)).is_some());
     let mut was_reading = false;
-    while house.sender.is_reading() || !was_reading {
-        was_reading |= house.sender.is_reading();
-        ok(house.sender.pump(house.world.now()));
-        ok(house.receiver.pump(house.world.now()));
-        house.world.step();
-        assert!(house.world.now() < until);
+    while sides.sender.is_reading() || !was_reading {
+        was_reading |= sides.sender.is_reading();
+        ok(sides.sender.pump(sides.world.now()));
+        ok(sides.receiver.pump(sides.world.now()));
+        sides.world.step();
+        assert!(sides.world.now() < until);
     }
-    let now = house.world.now();
-    assert!(now < house.sender.helped_until());
-    house.sender.help(&|| now);
-    assert!(ok(house.sender.isend(now, Some(source), 100_000, 10, 9)).is_some());
-    house.sender.close(ccl_clock::now());
+    let now = sides.world.now();
+    assert!(now < sides.sender.helped_until());
+    sides.sender.help(&|| now);
+    assert!(ok(sides.sender.isend(now, Some(source), 100_000, 10, 9)).is_some());
+    sides.sender.close(ccl_clock::now());
     let got = loop {
-        let now = house.world.now();
-        ok(house.sender.pump(now));
-        if let Some(got) = ok(house.receiver.test(now, received)) {
+        let now = sides.world.now();
+        ok(sides.sender.pump(now));
+        if let Some(got) = ok(sides.receiver.test(now, received)) {
             break got;
         }
-        house.world.step();
-        assert!(house.world.now() < until);
+        sides.world.step();
+        assert!(sides.world.now() < until);
     };
     assert_eq!((got.0, &got.1[..2]), (2, &[100_000, 10][..]));
 }
@@ -396,30 +402,30 @@ fn what_nobody_wants_or_sends_is_given_up_with_a_sentence() {
     let (warn_after, timeout) = (Duration::from_secs(2), Duration::from_secs(5));
     let settings = Settings { warn_after, timeout, ..SETTINGS };
     for others_move in [true, false] {
-        let mut house = House::new(1, 3, settings);
-        let start = house.world.now();
+        let mut sides = TwoSides::new(1, 3, settings);
+        let start = sides.world.now();
         let bytes = Region::private(1 << 20);
-        let source = Arc::new(ok(Mr::new(&house.sender.connection().mr_device, bytes)));
-        let sent = ok(house.sender.isend(start, Some(source), 0, 70_000, 9)).unwrap();
+        let source = Arc::new(ok(Mr::new(&sides.sender.connection().mr_device, bytes)));
+        let sent = ok(sides.sender.isend(start, Some(source), 0, 70_000, 9)).unwrap();
         let nothing = Buffer { tag: 8, ..Buffer::default() };
-        let posted = ok(house.receiver.irecv(start, &[nothing])).unwrap();
+        let posted = ok(sides.receiver.irecv(start, &[nothing])).unwrap();
         let mut errors: [Option<String>; 2] = [None, None];
         let (empty, mut next) = (Message { tag: 1, offset: 0, bytes: 0 }, start);
         while errors.iter().any(Option::is_none) {
-            if others_move && house.world.now() >= next {
-                next = house.world.now() + timeout / 10;
-                run(&mut house, &[empty; 4], &mut Random::new(4), false);
+            if others_move && sides.world.now() >= next {
+                next = sides.world.now() + timeout / 10;
+                run(&mut sides, &[empty; 4], &mut Random::new(4), false);
             }
-            let now = house.world.now();
+            let now = sides.world.now();
             let text = |error: NetError| error.text;
             let [send, receive] = &mut errors;
-            *send = send.take().or_else(|| house.sender.test(now, sent).err().map(text));
-            *receive = receive.take().or_else(|| house.receiver.test(now, posted).err().map(text));
-            house.go_on();
-            house.world.advance(now + Duration::from_millis(20));
+            *send = send.take().or_else(|| sides.sender.test(now, sent).err().map(text));
+            *receive = receive.take().or_else(|| sides.receiver.test(now, posted).err().map(text));
+            sides.go_on();
+            sides.world.advance(now + Duration::from_millis(20));
             assert!(now.since(start) < 2 * timeout, "it is not given up");
         }
-        assert!(house.world.now().since(start) >= timeout);
+        assert!(sides.world.now().since(start) >= timeout);
         let [send, receive] = errors.map(Option::unwrap_or_default);
         let what = "a send of 70000 bytes with tag 9, which the peer has posted no receive for, to";
         assert!(send.starts_with(what) && send.contains("FERROCCL_NET_TIMEOUT"), "{send}");
@@ -435,11 +441,11 @@ fn what_nobody_wants_or_sends_is_given_up_with_a_sentence() {
 /// Tests that a send to a lost peer does not report success, even with free slots.
 #[test]
 fn nothing_is_sent_to_a_peer_that_is_gone() {
-    let mut house = House::new(1, 3, SETTINGS);
-    house.sender.connection().lose("its process has ended".to_owned());
-    let now = house.world.now();
-    let request = ok(house.sender.isend(now, None, 0, 0, 0)).unwrap();
-    let error = house.sender.test(now, request).unwrap_err();
+    let mut sides = TwoSides::new(1, 3, SETTINGS);
+    sides.sender.connection().lose("its process has ended".to_owned());
+    let now = sides.world.now();
+    let request = ok(sides.sender.isend(now, None, 0, 0, 0)).unwrap();
+    let error = sides.sender.test(now, request).unwrap_err();
     assert!(error.text.contains("its process has ended"), "{}", error.text);
 }
 
@@ -474,9 +480,9 @@ fn farewells_of_closed_communicators_are_said_together() {
         let [accepting, dialling] = [0, 1].map(|side| device(&world, 1, side));
         let dialling = FaultyDevice::new(dialling).with_lanes(move || slow.clone());
         let dialling = Arc::new(dialling);
-        let house = House::over(world, 1, &[accepting, dialling], SETTINGS);
-        receivers.push(house.receiver);
-        progress.close_sender(Box::new(house.sender));
+        let sides = TwoSides::over(world, 1, &[accepting, dialling], SETTINGS);
+        receivers.push(sides.receiver);
+        progress.close_sender(Box::new(sides.sender));
     }
     assert!(progress.drain(ccl_clock::now()));
     assert_eq!(slow.asked.load(Ordering::Relaxed), COUNT, "all of them, in one look");
@@ -491,13 +497,13 @@ fn a_closed_receiver_discards_what_still_comes() {
     const STEP: Duration = Duration::from_micros(100);
     let world = World::new(2, Conditions { redirects: false, ..Conditions::default() }, 1);
     let devices = [0, 1].map(|side| device(&world, 1, side));
-    let House { mut sender, receiver, .. } = House::over(world, 1, &devices, SETTINGS);
+    let TwoSides { mut sender, receiver, .. } = TwoSides::over(world, 1, &devices, SETTINGS);
     let source = Arc::new(ok(Mr::new(&sender.connection().mr_device, Region::private(70_000))));
     let progress = Progress::default();
     let closed = ccl_clock::now();
     progress.close_receiver(Box::new(receiver));
     let (mut now, mut sends) = (closed, Vec::new());
-    // Several times as many as there are slots.
+    // Several times as many messages as there are slots.
     for _ in 0..5 * SETTINGS.slots {
         sends.push(ok(sender.isend(now, Some(Arc::clone(&source)), 0, 1000, 1)).unwrap());
         while sends.len() >= 4 {

@@ -65,7 +65,7 @@ impl Record {
         (bytes, used)
     }
 
-    /// Decodes a record; none if the bytes are no record or an incomplete one.
+    /// Decodes a record; returns none if the bytes are not a complete record.
     pub(crate) fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<Record> {
         let layout: RecordLayout =
             bytemuck::pod_read_unaligned(bytes.get(..size_of::<RecordLayout>())?);
@@ -115,7 +115,7 @@ fn u48([a, b, c, d, e, f]: [u8; 6]) -> u64 {
     u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
 }
 
-/// Returns the checksum of a record's bytes, without those of the checksum. A record may be
+/// Returns the checksum of a record's bytes except the checksum's own. A record may be
 /// overwritten while it is read: the checksum is then wrong, and the new record is announced by an
 /// immediate of its own.
 fn sum(record: &[u8]) -> u32 {
@@ -140,7 +140,7 @@ pub(crate) struct Header {
     pub(crate) at: u64,
     /// Bytes of the chunk.
     pub(crate) bytes: u64,
-    /// Bytes of the message, limited to the buffer's room if the sender has its CTS.
+    /// Bytes of the message; at most the buffer's bytes if the sender has the CTS of the buffer.
     pub(crate) total: u64,
 }
 
@@ -157,8 +157,8 @@ impl Header {
 }
 
 /// A decoded immediate. With several rails, a put in flight on a failing rail is recognised by its
-/// immediate. Immediates that repeat therefore carry a turn, modulo some power of two; the turn has
-/// no other meaning.
+/// immediate. Chunks and credits use the same slots again, so their immediates carry a turn: a
+/// counter modulo a power of two. The turn has no other meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Immediate {
     /// Tells the receiver that a chunk is in this slot.
@@ -167,7 +167,7 @@ pub(crate) enum Immediate {
     Cts(u32),
     /// Tells the receiver that the message for this buffer of this group is in the buffer.
     Direct(u32, usize),
-    /// Tells the sender that `count` slots from `first` on are free again, at least one.
+    /// Tells the sender that `count` slots (at least one) from `first` on are free again.
     Credits { first: usize, count: usize, turn: u32 },
 }
 
@@ -286,29 +286,29 @@ mod tests {
     }
 
     #[test]
-    fn any_slots_are_told_of_in_as_many_names_as_there_are_runs() {
+    fn free_slots_are_announced_by_one_immediate_per_run() {
         for slots in [1, 0x8000, 0xffff, 0x0ff0, 0b1011_0111, 0xaaaa] {
-            let (mut told, mut left, mut names) = (0u32, slots, 0);
+            let (mut told, mut left, mut immediates) = (0u32, slots, 0);
             while left != 0 {
-                let (name, rest) = Immediate::freed(left, 7);
+                let (immediate, rest) = Immediate::freed(left, 7);
                 let Some(Immediate::Credits { first, count, turn: 7 }) =
-                    Immediate::decode(name.encode())
+                    Immediate::decode(immediate.encode())
                 else {
-                    panic!("{name:?}");
+                    panic!("{immediate:?}");
                 };
                 told |= ((1 << count) - 1) << first;
                 assert_eq!(told | rest, slots);
-                (left, names) = (rest, names + 1);
+                (left, immediates) = (rest, immediates + 1);
             }
-            assert_eq!((told, names), (slots, (slots & !(slots << 1)).count_ones()));
+            assert_eq!((told, immediates), (slots, (slots & !(slots << 1)).count_ones()));
         }
     }
 
     #[test]
-    fn headers_names_and_notes_are_read_as_written() {
+    fn headers_immediates_and_notes_are_read_as_written() {
         let header = Header { tag: -1, ordinal: 7, at: 1 << 41, bytes: 3, total: 1 << 42 };
         assert_eq!(Header::decode(&header.encode()), header);
-        for name in [
+        for immediate in [
             Immediate::Chunk { slot: 15, turn: CHUNK_TURNS - 1 },
             Immediate::Chunk { slot: 0, turn: 0 },
             Immediate::Cts(NUMBER_MASK),
@@ -316,8 +316,8 @@ mod tests {
             Immediate::Credits { first: 0, count: 16, turn: CREDIT_TURNS - 1 },
             Immediate::Credits { first: 15, count: 1, turn: 0 },
         ] {
-            assert!(name.encode() <= IMMEDIATE_MAX);
-            assert_eq!(Immediate::decode(name.encode()), Some(name));
+            assert!(immediate.encode() <= IMMEDIATE_MAX);
+            assert_eq!(Immediate::decode(immediate.encode()), Some(immediate));
         }
         let beyond = Immediate::Credits { first: 15, count: 2, turn: 0 };
         assert_eq!(Immediate::decode(beyond.encode()), None);

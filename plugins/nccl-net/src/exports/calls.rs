@@ -22,13 +22,13 @@ pub(super) unsafe extern "C" fn init_v12(
 ) -> NcclResult {
     guard("init", || {
         if context.is_null() {
-            return Err(null("the place for the context"));
+            return Err(null("the pointer for the context"));
         }
-        // SAFETY: NCCL's configuration, if there is one.
+        // SAFETY: `config` is null or NCCL's configuration.
         let known = unsafe { read_config(config) };
         plugin::init(logger)?;
         let id = plugin::plugin()?.add_context(known)?;
-        // SAFETY: NCCL wants the context there.
+        // SAFETY: NCCL has room for the context at `context`.
         unsafe { put(context, id.pointer()) }
     })
 }
@@ -72,7 +72,7 @@ fn init_anew(logger: Logger) -> Result<(), NetError> {
 pub(super) unsafe extern "C" fn devices(count: *mut c_int) -> NcclResult {
     with("devices", |plugin| {
         let devices = plugin.devices.count() as c_int;
-        // SAFETY: NCCL wants the number there.
+        // SAFETY: NCCL has room for the number at `count`.
         unsafe { put(count, devices) }
     })
 }
@@ -83,16 +83,16 @@ pub(super) unsafe extern "C" fn make_device<const N: usize>(
 ) -> NcclResult {
     with("makeVDevice", |plugin| {
         if number.is_null() {
-            return Err(null("the place for the number of the device"));
+            return Err(null("the pointer for the device's number"));
         }
         let parts = NonNull::new(parts).ok_or_else(|| null("the list of the device's parts"))?;
-        // SAFETY: NCCL has the parts there.
+        // SAFETY: NCCL has the parts at `parts`.
         let parts = unsafe { parts.read() };
         let known = parts.get().ok_or_else(|| {
             NetError::argument(format!("{} devices given; there is room for {N}", parts.count))
         })?;
         let made = plugin.devices.make(known)?;
-        // SAFETY: NCCL wants the number there.
+        // SAFETY: NCCL has room for the number at `number`.
         unsafe { put(number, made) }
     })
 }
@@ -108,9 +108,9 @@ pub(super) unsafe extern "C" fn listen_v12(
             return Err(null("the handle or the listening communicator"));
         }
         let (bytes, id) = plugin.listen(context(known)?, device)?;
-        // SAFETY: a handle has room for that many bytes.
+        // SAFETY: NCCL has room for a handle at `handle`.
         unsafe { put(handle.cast(), bytes) }?;
-        // SAFETY: NCCL wants the communicator there.
+        // SAFETY: NCCL has room for the communicator at `comm`.
         unsafe { put(comm, id.pointer()) }
     })
 }
@@ -142,7 +142,7 @@ pub(super) unsafe extern "C" fn connect_v10(
     comm: *mut *mut c_void,
     _: *mut *mut DeviceHandle,
 ) -> NcclResult {
-    // SAFETY: NCCL's configuration, if there is one.
+    // SAFETY: `config` is null or NCCL's configuration.
     let known = Known::Here(unsafe { read_config(config) });
     // SAFETY: NCCL passes a handle and room for the communicator, as `connect` requires.
     with("connect", |plugin| unsafe { connect(plugin, known, device, handle, comm) })
@@ -172,11 +172,11 @@ unsafe fn connect(
     handle: *mut c_void,
     comm: *mut *mut c_void,
 ) -> Result<(), NetError> {
-    // SAFETY: NCCL wants the communicator there, or null until there is one.
+    // SAFETY: NCCL has room for the communicator at `comm`. Null means that there is none yet.
     unsafe { put(comm, std::ptr::null_mut()) }?;
     let handle: *mut [u8; HANDLE_BYTES] = handle.cast();
     let mut handle = NonNull::new(handle).ok_or_else(|| null("the handle"))?;
-    // SAFETY: a handle has that many bytes, which are this call's alone.
+    // SAFETY: a handle has that many bytes, and only this call uses them.
     let handle = unsafe { handle.as_mut() };
     let Some(id) = plugin.connect(known, device, handle)? else { return Ok(()) };
     // SAFETY: as above.
@@ -189,7 +189,7 @@ pub(super) unsafe extern "C" fn accept(
     _: *mut *mut DeviceHandle,
 ) -> NcclResult {
     with("accept", |plugin| {
-        // SAFETY: NCCL wants the communicator there, or null until there is one.
+        // SAFETY: NCCL has room for the communicator at `comm`. Null means that there is none yet.
         unsafe { put(comm, std::ptr::null_mut()) }?;
         let Some(id) = plugin.accept(id(listener, "the listening communicator")?)? else {
             return Ok(());
@@ -209,12 +209,12 @@ pub(super) unsafe extern "C" fn register(
     with("regMr", |plugin| {
         let comm = id(comm, "the communicator")?;
         if mr.is_null() {
-            return Err(null("the place for the registration"));
+            return Err(null("the pointer for the registration"));
         }
-        // SAFETY: NCCL vouches for memory until it deregisters it.
+        // SAFETY: NCCL keeps memory valid until it deregisters that memory.
         let region = unsafe { region(data, bytes) }?;
         let registered = plugin.register(comm, region, kind)?;
-        // SAFETY: NCCL wants the registration there.
+        // SAFETY: NCCL has room for the registration at `mr`.
         unsafe { put(mr, registered.pointer()) }
     })
 }
@@ -262,7 +262,7 @@ pub(super) unsafe extern "C" fn isend_v9(
     request: *mut *mut c_void,
 ) -> NcclResult {
     with("isend", |plugin| {
-        // SAFETY: NCCL wants the request there, or null if it cannot be taken.
+        // SAFETY: NCCL has room for the request at `request`. Null means that it cannot be taken.
         unsafe { put(request, std::ptr::null_mut()) }?;
         let comm = id(comm, "the sending communicator")?;
         let sent = plugin.isend(comm, data.addr(), bytes, tag, registration(mr))?;
@@ -343,7 +343,7 @@ pub(super) unsafe extern "C" fn irecv_v8(
 ///
 /// # Safety
 ///
-/// The arrays are null or have as many elements; `to` is null or may be written to.
+/// Each array is null or has one element per length; `to` is null or may be written to.
 unsafe fn receive(
     plugin: &Plugin,
     comm: *mut c_void,
@@ -393,7 +393,7 @@ pub(super) unsafe extern "C" fn iflush(
 ) -> NcclResult {
     with("iflush", |_| {
         id(comm, "the receiving communicator")?;
-        // SAFETY: NCCL wants the request there, or null for nothing to do.
+        // SAFETY: NCCL has room for the request at `request`. Null means that none is needed.
         unsafe { put(request, std::ptr::null_mut()) }
     })
 }
@@ -404,7 +404,7 @@ pub(super) unsafe extern "C" fn test(
     sizes: *mut c_int,
 ) -> NcclResult {
     with("test", |plugin| {
-        // SAFETY: NCCL wants the flag there.
+        // SAFETY: NCCL has room for the flag at `done`.
         unsafe { put(done, 0) }?;
         let (comm, request) = request(pointer)?;
         let Some(tested) = plugin.test(comm, request)? else { return Ok(()) };

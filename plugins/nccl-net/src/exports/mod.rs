@@ -43,7 +43,10 @@ fn guard(what: &str, call: impl FnOnce() -> Result<(), NetError>) -> NcclResult 
     let error = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => return NcclResult::SUCCESS,
         Ok(Err(error)) => error,
-        Err(_) => NetError::new(NcclResult::INTERNAL_ERROR, "a defect of the plugin"),
+        Err(_) => NetError::new(
+            NcclResult::INTERNAL_ERROR,
+            "the plugin panicked, which is a bug of ferroccl",
+        ),
     };
     log::line(LogLevel::WARN, SUBSYSTEM_NET, &format!("{what}: {error}"));
     error.result
@@ -64,7 +67,7 @@ fn null(what: &str) -> NetError {
 ///
 /// `to` is null, or may be written to.
 unsafe fn put<T>(to: *mut T, value: T) -> Result<(), NetError> {
-    let to = NonNull::new(to).ok_or_else(|| null("the place for the result"))?;
+    let to = NonNull::new(to).ok_or_else(|| null("the pointer for the result"))?;
     // SAFETY: as above.
     unsafe { to.write(value) };
     Ok(())
@@ -93,8 +96,8 @@ unsafe fn region(data: *mut c_void, bytes: usize) -> Result<Region, NetError> {
     if bytes == 0 || start.addr().get().checked_add(bytes).is_none() {
         return Err(NetError::argument(format!("{bytes} bytes of memory to register")));
     }
-    // SAFETY: the caller vouches for the bytes until they are deregistered, and `Mr` reaches none
-    // after that.
+    // SAFETY: the caller keeps the bytes valid until they are deregistered, and `Mr` accesses none
+    // of them after that.
     Ok(unsafe { Region::new(start, bytes, Arc::new(())) })
 }
 
@@ -103,7 +106,7 @@ fn id(pointer: *mut c_void, what: &str) -> Result<Id, NetError> {
     match read(pointer) {
         Some((id, None)) => Ok(id),
         _ if pointer.is_null() => Err(null(what)),
-        _ => Err(NetError::argument(format!("{what} that this plugin has never made"))),
+        _ => Err(NetError::argument(format!("{what} that this plugin has not made"))),
     }
 }
 
@@ -112,7 +115,7 @@ fn request(pointer: *mut c_void) -> Result<(Id, RequestId), NetError> {
     match read(pointer) {
         Some((id, Some(request))) => Ok((id, request)),
         _ if pointer.is_null() => Err(null("the request")),
-        _ => Err(NetError::argument("a request that this plugin has never made")),
+        _ => Err(NetError::argument("a request that this plugin has not made")),
     }
 }
 

@@ -44,8 +44,8 @@ fn the_log_has_a_line_for_each_end_of_a_connection() {
     pair::LOG.lock().unwrap().clear();
     for _ in 0..3 {
         let mut pair = joined(100);
-        let (wanted, sent) = (pair.irecv(&[(0, 8, 1)]), pair.isend(0, 8, 1));
-        assert_eq!(both(sent, wanted), [8]);
+        let (receive, sent) = (pair.irecv(&[(0, 8, 1)]), pair.isend(0, 8, 1));
+        assert_eq!(both(sent, receive), [8]);
         pair.close();
     }
     let log = pair::LOG.lock().unwrap();
@@ -69,9 +69,9 @@ fn messages_of_all_lengths_arrive_whichever_side_is_first() {
         for sender_first in [true, false] {
             pair.into.fill(0);
             let first = sender_first.then(|| pair.isend(5, bytes, 3));
-            let wanted = pair.irecv(&[(7, bytes + 9, 3)]);
+            let receive = pair.irecv(&[(7, bytes + 9, 3)]);
             let sent = first.unwrap_or_else(|| pair.isend(5, bytes, 3));
-            assert_eq!(both(sent, wanted), [bytes], "{bytes} bytes");
+            assert_eq!(both(sent, receive), [bytes], "{bytes} bytes");
             assert!(pair.into[7..7 + bytes] == pair.from[5..5 + bytes], "{bytes} bytes");
             assert!(pair.into[7 + bytes..7 + bytes + 9].iter().all(|byte| *byte == 0));
         }
@@ -85,9 +85,9 @@ fn longer_messages_than_are_wanted_are_cut() {
     let mut pair = joined(1 << 20);
     for (bytes, room) in [(100, 10), (8192, 1), (100_000, 99_999), (100_000, 8000)] {
         pair.into.fill(0);
-        let wanted = pair.irecv(&[(0, room, 0)]);
+        let receive = pair.irecv(&[(0, room, 0)]);
         let sent = pair.isend(0, bytes, 0);
-        assert_eq!(both(sent, wanted), [room]);
+        assert_eq!(both(sent, receive), [room]);
         assert!(pair.into[..room] == pair.from[..room]);
         assert!(pair.into[room..].iter().all(|byte| *byte == 0));
     }
@@ -101,7 +101,7 @@ fn groups_are_matched_by_tag_and_messages_that_nobody_wants_are_in_nobodys_way()
     // More messages of tag 9 than slots, before their receives are posted.
     let early: Vec<_> = (0..40).map(|at| pair.isend(at * 100, 100, 9)).collect();
     let group: Vec<_> = (0..8).map(|at| (at * 30_000, 30_000, at as c_int % 4)).collect();
-    let wanted = pair.irecv(&group);
+    let receive = pair.irecv(&group);
     // Tags in another order; equal tags match in sending order.
     let order = [3, 1, 0, 2, 7, 6, 5, 4];
     let sent: Vec<_> = order.map(|at| pair.isend(at * 30_000, 20_000 + at, at as c_int % 4)).into();
@@ -109,7 +109,7 @@ fn groups_are_matched_by_tag_and_messages_that_nobody_wants_are_in_nobodys_way()
     for request in sent {
         until("a send", || tested(request));
     }
-    until("the group", || tested(wanted).map(|told| sizes = told));
+    until("the group", || tested(receive).map(|told| sizes = told));
     for (place, at) in [3, 1, 0, 2].iter().flat_map(|tag| [(*tag, *tag), (tag + 4, tag + 4)]) {
         let bytes = 20_000 + at;
         assert_eq!(sizes[place], bytes);
@@ -117,8 +117,8 @@ fn groups_are_matched_by_tag_and_messages_that_nobody_wants_are_in_nobodys_way()
         assert!(pair.into[to..to + bytes] == pair.from[from..from + bytes], "{place}");
     }
     for (at, request) in early.into_iter().enumerate() {
-        let wanted = pair.irecv(&[(at * 100, 100, 9)]);
-        assert_eq!(both(request, wanted), [100]);
+        let receive = pair.irecv(&[(at * 100, 100, 9)]);
+        assert_eq!(both(request, receive), [100]);
     }
     assert!(pair.into[..4000] == pair.from[..4000]);
     pair.close();
@@ -145,7 +145,7 @@ fn messages(dice: &mut Dice) -> Vec<(c_int, usize, usize)> {
     (0..80).map(message).collect()
 }
 
-/// Returns the order in which the buffers are posted: often that of the messages.
+/// Returns the order in which the buffers are posted: often the order of the messages.
 fn order(dice: &mut Dice, messages: &[(c_int, usize, usize)]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..messages.len()).collect();
     let far = dice.below(4) * 3;
@@ -175,7 +175,7 @@ fn messages_and_buffers_in_any_order_meet() {
         pair.into.fill(0);
         let messages = messages(&mut dice);
         let order = order(&mut dice, &messages);
-        let (mut sent, mut wanted) = (Vec::new(), Vec::new());
+        let (mut sent, mut receive) = (Vec::new(), Vec::new());
         let (mut next, mut posted, mut open) = (0, 0, 0);
         until("all messages", || {
             if next < messages.len() && dice.below(2) == 0 {
@@ -188,13 +188,13 @@ fn messages_and_buffers_in_any_order_meet() {
                 let group = &order[posted..posted + count];
                 let parts = group.iter().map(|at| (at * each, messages[*at].2, messages[*at].0));
                 let request = pair.irecv(&parts.collect::<Vec<_>>());
-                wanted.push(Some((request, group)));
+                receive.push(Some((request, group)));
                 (posted, open) = (posted + count, open + 1);
             }
             sent.iter_mut().for_each(|request| {
                 *request = request.take().filter(|request| tested(*request).is_none());
             });
-            for entry in &mut wanted {
+            for entry in &mut receive {
                 let Some((request, group)) = *entry else { continue };
                 let Some(sizes) = tested(request) else { continue };
                 (*entry, open) = (None, open - 1);
@@ -220,14 +220,14 @@ fn what_is_wanted_gets_past_what_is_not_however_often() {
     let _turn = ONE_AT_A_TIME.lock();
     let mut pair = joined(4096);
     let early: Vec<_> = (0..20).map(|_| pair.isend(0, 100, 9)).collect();
-    let wanted: Vec<_> = (0..40).map(|_| pair.irecv(&[(0, 0, 1)])).collect();
-    for request in wanted {
+    let receive: Vec<_> = (0..40).map(|_| pair.irecv(&[(0, 0, 1)])).collect();
+    for request in receive {
         let sent = pair.isend(0, 0, 1);
         assert_eq!(both(sent, request), [0]);
     }
     for request in early {
-        let wanted = pair.irecv(&[(0, 100, 9)]);
-        assert_eq!(both(request, wanted), [100]);
+        let receive = pair.irecv(&[(0, 100, 9)]);
+        assert_eq!(both(request, receive), [100]);
     }
     pair.close();
 }
@@ -242,7 +242,7 @@ fn all_of_this_holds_over_tcp_with_few_slots_and_with_helpers_too() {
     let helpers = [("tcp", "16", "3"), ("shm", "16", "3")];
     for (transport, slots, threads) in few_slots.into_iter().chain(helpers) {
         let mut test = std::process::Command::new(std::env::current_exe().unwrap());
-        // The same tests as here.
+        // The child process runs the same tests as this one.
         test.args(std::env::args().skip(1));
         test.env(CHOICE, transport).env("FERROCCL_NET_SLOTS", slots);
         test.env("FERROCCL_NET_THREADS", threads);
@@ -290,12 +290,12 @@ fn all_that_may_be_under_way_is() {
     let bytes = 20_000;
     let mut pair = joined(64 * bytes);
     for _ in 0..3 {
-        let wanted: Vec<_> = (0..64).map(|at| pair.irecv(&[(at * bytes, bytes, 1)])).collect();
-        assert!(wanted.iter().all(|request| !request.is_null()));
+        let receive: Vec<_> = (0..64).map(|at| pair.irecv(&[(at * bytes, bytes, 1)])).collect();
+        assert!(receive.iter().all(|request| !request.is_null()));
         assert!(pair.try_irecv(&[(0, 1, 1)]).is_null(), "one too many");
         let sent: Vec<_> = (0..64).map(|at| pair.isend(at * bytes, bytes, 1)).collect();
-        for (sent, wanted) in sent.into_iter().zip(wanted) {
-            assert_eq!(both(sent, wanted), [bytes]);
+        for (sent, receive) in sent.into_iter().zip(receive) {
+            assert_eq!(both(sent, receive), [bytes]);
         }
         assert!(pair.into == pair.from);
         pair.into.fill(0);
@@ -308,12 +308,12 @@ fn what_nobody_tests_moves_nevertheless() {
     let _turn = ONE_AT_A_TIME.lock();
     let mut pair = joined(8 << 20);
     let sent = pair.isend(0, 8 << 20, 1);
-    let wanted = pair.irecv(&[(0, 8 << 20, 1)]);
+    let receive = pair.irecv(&[(0, 8 << 20, 1)]);
     until("the last byte", || {
         std::thread::sleep(Duration::from_millis(1));
         (pair.into.last() == pair.from.last()).then_some(())
     });
-    assert_eq!(both(sent, wanted), [8 << 20]);
+    assert_eq!(both(sent, receive), [8 << 20]);
     pair.close();
 }
 
@@ -350,8 +350,8 @@ fn what_was_sent_before_its_sender_closed_can_still_be_received() {
     // The plugin's progress thread needs time to notice that the sender is gone.
     std::thread::sleep(Duration::from_millis(1500));
     for bytes in [100, 200] {
-        let wanted = pair.irecv(&[(0, 500, 1)]);
-        assert_eq!(until("a receive", || tested(wanted)), [bytes]);
+        let receive = pair.irecv(&[(0, 500, 1)]);
+        assert_eq!(until("a receive", || tested(receive)), [bytes]);
         assert!(pair.into[..bytes] == pair.from[..bytes]);
     }
     let mut request = null_mut();

@@ -160,7 +160,7 @@ impl Pair {
         let (data, bytes) = (data.as_mut_ptr(), bytes.as_mut_ptr());
         let (tags, mrs) = (tags.as_mut_ptr(), mrs.as_mut_ptr());
         let (comm, irecv) = (self.receiver, NET.irecv.unwrap());
-        // SAFETY: arrays of that many elements, and buffers that are registered and stay.
+        // SAFETY: arrays of `count` elements, and buffers that are registered and stay.
         ok(unsafe { irecv(comm, count, data, bytes, tags, mrs, null_mut(), &mut request) });
         request
     }

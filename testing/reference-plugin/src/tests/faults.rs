@@ -11,7 +11,7 @@ use crate::fault::Fault;
 use crate::outcome::Outcome;
 use crate::plugin::Plugin;
 
-/// Time after which an event is taken to be prevented by a fault.
+/// Time after which a missing event counts as prevented by a fault.
 const WHILE: Duration = Duration::from_millis(300);
 const LONG: usize = 100_000;
 
@@ -56,7 +56,7 @@ impl Rig {
 
     fn isend(&self, bytes: Vec<u8>, tag: i32) -> Outcome<Option<u64>> {
         let (start, bytes, registration) = self.memory(bytes);
-        // SAFETY: it is never freed, and nobody else's.
+        // SAFETY: the memory is never freed, and nobody else uses it.
         let span = unsafe { self.plugin.span(start, bytes, registration) }?;
         self.plugin.send(self.send, span, tag)
     }
@@ -66,14 +66,14 @@ impl Rig {
         let (mut pieces, mut starts) = (Vec::new(), Vec::new());
         for (bytes, tag) in parts {
             let (start, bytes, registration) = self.memory(vec![0; *bytes]);
-            // SAFETY: it is never freed, and nobody else's.
+            // SAFETY: the memory is never freed, and nobody else uses it.
             pieces.push((unsafe { self.plugin.span(start, bytes, registration) }.unwrap(), *tag));
             starts.push(start);
         }
         (self.plugin.receive(self.receive, pieces).unwrap(), starts)
     }
 
-    /// Returns the first size of a request; `None` if the request is not done in time.
+    /// Returns the size of a request's first part; `None` if the request is not done in time.
     fn wait(&self, request: Option<u64>) -> Outcome<Option<usize>> {
         let mut result = Ok(None);
         happens(self.patience, || {
@@ -115,7 +115,7 @@ fn happens(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
 /// Returns whether a byte arrives without any call of `test`.
 fn arrives(patience: Duration, at: *mut u8) -> bool {
     // SAFETY: the byte is never freed. Another thread may write it meanwhile: the test waits for
-    // that.
+    // this write.
     happens(patience, || unsafe { at.read_volatile() } == 7)
 }
 
@@ -144,7 +144,7 @@ fn messages_come_to_harm() {
         rig.isend(vec![6], 6).unwrap();
         rig.isend(vec![5], 5).unwrap();
         rig.wait(request).unwrap().unwrap();
-        // SAFETY: it is never freed, and the request is done.
+        // SAFETY: the buffer is never freed, and the request is done.
         unsafe { starts[0].read() != 5 }
     });
     check(Fault::NoTruncation, |rig| {
@@ -164,7 +164,7 @@ fn progress_and_room_are_wanting() {
     });
     check(Fault::RegistrationRace, |rig| {
         let memory = rig.memory(vec![0; 8]);
-        // SAFETY: it is never freed.
+        // SAFETY: the memory is never freed.
         let fails = || unsafe { rig.plugin.span(memory.0, memory.1, memory.2) }.is_err();
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -205,11 +205,11 @@ fn what_is_done_takes_others_with_it() {
 fn ends_are_not_clean() {
     check(Fault::ResetOnClose, |rig| {
         let (start, bytes, registration) = rig.memory(vec![0; 20 << 20]);
-        // SAFETY: it is never freed, and nobody else's.
+        // SAFETY: the memory is never freed, and nobody else uses it.
         let piece = unsafe { rig.plugin.span(start, bytes, registration) }.unwrap();
         rig.isend(vec![1; 20 << 20], 1).unwrap();
         rig.plugin.close_send(rig.send).unwrap();
-        // The receiver reads nothing before it is asked to, so the close finds bytes unsent.
+        // The receiver reads nothing before a receive is posted, so the close finds unsent bytes.
         let request = rig.plugin.receive(rig.receive, vec![(piece, 1)]).unwrap();
         poll(|| rig.plugin.test(request.unwrap()).transpose()).is_err()
     });

@@ -76,7 +76,7 @@ fn a_peer_that_is_gone_is_a_remote_error() {
 fn a_receiver_that_is_gone_is_a_remote_error() {
     let context = init();
     let (mut listener, handle) = Listener::open([127, 0, 0, 1].into(), None).unwrap();
-    // SAFETY: both are 128 bytes without padding.
+    // SAFETY: both types are 128 bytes without padding.
     let mut handle: [u8; 128] = unsafe { std::mem::transmute::<Handle, [u8; 128]>(handle) };
     let send = poll(|| Some(connect(context, &mut handle).unwrap()).filter(|it| !it.is_null()));
     let peer = poll(|| listener.accept().unwrap());
@@ -110,14 +110,15 @@ fn strangers_disturb_nobody_and_a_listener_accepts_many() {
     // SAFETY: the plugin looks the listener up by its number, and never dereferences it.
     let close = || check(unsafe { net().close_listen.unwrap()(listener) });
     assert_eq!((close(), close()), (Ok(()), Err(WRONG)));
-    // Nobody listens there any more.
+    // Nobody listens at this address any more.
     assert_eq!(connect(context, &mut handle.clone()), Err(NcclResult::REMOTE_ERROR));
     finalize(context).unwrap();
 }
 
 #[test]
 fn threads_end_with_the_last_context() {
-    // Other tests have contexts too, so this only tests that a context is finalised once.
+    // Other tests may hold contexts, so this test cannot expect the thread to end. It shows that a
+    // context is finalised only once.
     let (one, two) = (init(), init());
     assert_eq!((finalize(one), finalize(one), finalize(two)), (Ok(()), Err(WRONG), Ok(())));
 }
@@ -125,9 +126,9 @@ fn threads_end_with_the_last_context() {
 #[test]
 fn the_device_is_described_in_all_versions() {
     let mut properties = std::mem::MaybeUninit::<v12::Properties>::uninit();
-    // SAFETY: there is room for them.
+    // SAFETY: there is room for the properties.
     check(unsafe { net().properties.unwrap()(0, properties.as_mut_ptr()) }).unwrap();
-    // SAFETY: they were written.
+    // SAFETY: the successful call has written the properties.
     let properties = unsafe { properties.assume_init() };
     assert_eq!((properties.receives_max, properties.registration_is_global), (8, 1));
     assert_eq!((properties.memory_kinds, properties.rail), (nccl_net_abi::HOST, -1));

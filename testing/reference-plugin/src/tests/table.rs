@@ -30,7 +30,7 @@ pub(super) fn gives(call: impl FnOnce(*mut Pointer) -> NcclResult) -> Result<Poi
 
 pub(super) fn init() -> Pointer {
     // SAFETY: there is room for the context.
-    gives(|place| unsafe { net().init.unwrap()(place, 7, null_mut(), None, None) }).unwrap()
+    gives(|output| unsafe { net().init.unwrap()(output, 7, null_mut(), None, None) }).unwrap()
 }
 
 pub(super) fn finalize(context: Pointer) -> Result<()> {
@@ -45,19 +45,19 @@ pub(super) fn listen(context: Pointer) -> Listening {
     let mut handle = [0; HANDLE_BYTES];
     let bytes = handle.as_mut_ptr().cast();
     // SAFETY: there is room for handle and communicator.
-    let comm = gives(|place| unsafe { net().listen.unwrap()(context, 0, bytes, place) });
+    let comm = gives(|output| unsafe { net().listen.unwrap()(context, 0, bytes, output) });
     Listening(comm.unwrap(), handle)
 }
 
 pub(super) fn connect(context: Pointer, handle: &mut [u8; HANDLE_BYTES]) -> Result<Pointer> {
     let bytes = handle.as_mut_ptr().cast();
-    // SAFETY: there are a handle, and room for the communicator.
-    gives(|place| unsafe { net().connect.unwrap()(context, 0, bytes, place, null_mut()) })
+    // SAFETY: `bytes` is a handle, and there is room for the communicator.
+    gives(|output| unsafe { net().connect.unwrap()(context, 0, bytes, output, null_mut()) })
 }
 
 pub(super) fn accept(listener: Pointer) -> Result<Pointer> {
     // SAFETY: there is room for the communicator.
-    gives(|place| unsafe { net().accept.unwrap()(listener, place, null_mut()) })
+    gives(|output| unsafe { net().accept.unwrap()(listener, output, null_mut()) })
 }
 
 /// Calls `call` until it returns something; panics after [`PATIENCE`].
@@ -118,7 +118,7 @@ pub(super) fn close_receive(comm: Pointer) -> Result<()> {
 pub(super) fn register(comm: Pointer, bytes: &mut [u8]) -> Result<Pointer> {
     let (start, count) = (bytes.as_mut_ptr().cast(), bytes.len());
     // SAFETY: there is room for the registration.
-    gives(|place| unsafe { net().register.unwrap()(comm, start, count, HOST, place) })
+    gives(|output| unsafe { net().register.unwrap()(comm, start, count, HOST, output) })
 }
 
 pub(super) fn deregister(comm: Pointer, registration: Pointer) -> Result<()> {
@@ -144,7 +144,7 @@ pub(super) fn isend(comm: Pointer, buffer: &mut Buffer, tag: c_int) -> Result<Po
     let (start, bytes) = (buffer.bytes.as_mut_ptr().cast(), buffer.bytes.len());
     let (call, registration) = (net().isend.unwrap(), buffer.registration);
     // SAFETY: the buffer outlives the request, and there is room for the request's pointer.
-    gives(|place| unsafe { call(comm, start, bytes, tag, registration, null_mut(), place) })
+    gives(|output| unsafe { call(comm, start, bytes, tag, registration, null_mut(), output) })
 }
 
 /// Returns the request of a receive; null if the receive cannot be taken now.
@@ -158,23 +158,23 @@ pub(super) fn irecv(comm: Pointer, buffers: &mut [Buffer], tags: &[c_int]) -> Re
     let (call, count) = (net().irecv.unwrap(), buffers.len() as c_int);
     let (starts, sizes) = (starts.as_mut_ptr(), sizes.as_mut_ptr());
     let (tags, registrations) = (tags.as_mut_ptr(), registrations.as_mut_ptr());
-    gives(|place| {
+    gives(|output| {
         // SAFETY: the buffers outlive the request, each array has `count` entries, and there is
         // room for the request.
-        unsafe { call(comm, count, starts, sizes, tags, registrations, null_mut(), place) }
+        unsafe { call(comm, count, starts, sizes, tags, registrations, null_mut(), output) }
     })
 }
 
 /// Returns the sizes of a request once it is done.
 pub(super) fn test(request: Pointer) -> Result<Option<[c_int; 8]>> {
     let (mut done, mut sizes) = (0, [-1; 8]);
-    // SAFETY: there is room for both.
+    // SAFETY: there is room for the flag and the sizes.
     check(unsafe { net().test.unwrap()(request, &raw mut done, sizes.as_mut_ptr()) })?;
     Ok((done != 0).then_some(sizes))
 }
 
 /// Waits until a request is done and returns its sizes.
 pub(super) fn wait(request: Pointer) -> [c_int; 8] {
-    assert!(!request.is_null(), "it was not taken");
+    assert!(!request.is_null(), "the request was not taken");
     poll(|| test(request).unwrap())
 }

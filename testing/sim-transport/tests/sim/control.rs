@@ -93,8 +93,8 @@ impl ControlNet {
         self.events.insert((at, self.count), event);
     }
 
-    /// Returns the arrival time of bytes sent now, if they arrive: bytes lost to a cut are sent
-    /// again after it.
+    /// Returns the arrival time of bytes that are sent now; `None` if they never arrive. Bytes that
+    /// a cut loses are sent again after the cut.
     fn arrival(&mut self, from: u32, to: u32, now: Instant) -> Option<Instant> {
         let late = Duration::from_nanos(self.random.below(self.latency.as_nanos() as u64));
         match self.cut.as_ref().filter(|cut| cut.parts(from, to, now)) {
@@ -236,7 +236,7 @@ impl ControlNet {
     }
 }
 
-/// End of a cut that never ends.
+/// End time of a cut that lasts forever.
 pub(crate) const FOREVER: Instant = Instant::from_nanos(u64::MAX);
 /// Wire of a stranger; bytes sent to it are dropped.
 const NOWHERE: (usize, usize) = (usize::MAX, 0);

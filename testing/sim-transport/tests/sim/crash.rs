@@ -8,7 +8,7 @@ use crate::harness::{DEADLINE, Job, Simulated, connect, mapped, operate, seeds};
 use crate::schedules::find;
 use crate::weather::draw;
 
-/// Checks that every survivor with a result has the right one, and that `fits` accepts every error.
+/// Checks that every result of a survivor is right, and that `fits` accepts every error.
 /// Returns the number of failed ranks.
 fn check_survivors(
     simulated: &Simulated,
@@ -66,8 +66,8 @@ fn survivors_end_with_a_result_or_an_error_that_names_the_dead() {
         failures += u64::from(failed > 0);
         Ok(())
     });
-    println!("{failures} of {runs} crashes hit somebody");
-    assert!(runs == 1 || failures * 3 > runs, "{failures} of {runs} crashes hit somebody");
+    println!("{failures} of {runs} crashes made a survivor fail");
+    assert!(runs == 1 || failures * 3 > runs, "{failures} of {runs} crashes made a survivor fail");
 }
 
 #[test]
@@ -97,8 +97,8 @@ fn the_deadline_ends_what_a_silent_crash_leaves() {
     assert!(stuck > 50 || std::env::var("FERROCCL_SIM_SEED").is_ok(), "{stuck}");
 }
 
-/// The next step of a ring overwrites memory that is still being sent, so it waits for the peer's
-/// acknowledgement.
+/// A step of a ring waits for an acknowledgement before it overwrites memory that is still being
+/// sent. The error of such a wait names the peer that does not acknowledge.
 #[test]
 fn a_rank_that_must_acknowledge_is_named() {
     let mut acknowledgements = 0;

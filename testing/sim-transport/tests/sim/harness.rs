@@ -202,9 +202,9 @@ impl Job {
 
 /// Buffers of one rank, which live as long as its ports use them.
 pub(crate) struct Buffers {
-    /// Input; empty in place.
+    /// Input; empty if the call is in place.
     input: Vec<u8>,
-    /// Output; in place, the buffer of input and output.
+    /// Output; if the call is in place, the buffer of input and output.
     output: Vec<u8>,
     scratch: Vec<u8>,
     /// Start of the output in its buffer.
@@ -269,7 +269,7 @@ pub(crate) fn prepare(
     (execution, ports, buffers)
 }
 
-/// Returns the outputs of all ranks over mapped slots, with the ranks taking turns.
+/// Runs the job over mapped slots, with the ranks taking turns; returns the outputs of all ranks.
 pub(crate) fn mapped(job: &Job, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let config = job.links();
     let slots = config.reserved_slots(job.ranks as usize - 1);
@@ -388,8 +388,8 @@ pub(crate) fn full() -> bool {
 /// Factor by which the deep tier takes more seeds.
 const FULL: u64 = 10;
 
-/// Runs `check` for every seed below `count`, [`FULL`] times as many in the deep tier, or only for
-/// the seed to replay.
+/// Runs `check` for every seed below `count`. The deep tier runs [`FULL`] times as many seeds; a
+/// replay runs only its seed.
 pub(crate) fn seeds(count: u64, mut check: impl FnMut(u64) -> Result<(), String>) {
     let replay = std::env::var("FERROCCL_SIM_SEED").ok();
     let replay = replay.map(|seed| seed.parse::<u64>().expect("FERROCCL_SIM_SEED is a number"));

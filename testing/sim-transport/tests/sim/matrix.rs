@@ -1,5 +1,5 @@
-//! Fault matrix in virtual time: in each cell a few ranks make one call after the other, each with
-//! a real control plane, and a fault happens in the middle.
+//! Fault matrix in virtual time. In each cell, a few ranks with real control planes make one call
+//! after the other, and a fault happens in the middle.
 
 use std::io::Write;
 use std::time::Duration;
@@ -104,8 +104,8 @@ impl Member {
         }
     }
 
-    /// Ends a call. Returns false if a failure's survivors have agreed on the completed calls or
-    /// soon will: the call must then fail. The failure may be reported only later.
+    /// Ends a call. Returns false if the survivors of a failure have agreed on the completed calls,
+    /// or soon will: this call must then fail. The control plane may report the failure only later.
     fn end(&mut self, round: &Round, net: &ControlNet, now: Instant) -> bool {
         let counted = self.completed + u64::from(self.plant != Plant::CountsTooLittle);
         let ends = net.nodes[self.rank as usize].completed.finish(counted);
@@ -279,7 +279,7 @@ impl Run {
         }
     }
 
-    /// Returns the ranks that the survivors must find dead, and those of them that still live.
+    /// Returns the ranks that the survivors must declare dead, and which of these still live.
     fn dead(&self) -> (Vec<u32>, Vec<u32>) {
         match self.fault {
             Fault::Kill => (vec![self.victim], Vec::new()),
@@ -431,13 +431,13 @@ impl Run {
             }
         }
         if outcasts.iter().any(|rank| self.verdict(*rank).is_some()) {
-            return wrong("who is dead has a verdict");
+            return wrong("a dead rank has a verdict");
         }
         let verdicts: Vec<Option<&Verdict>> = survivors.iter().map(|r| self.verdict(*r)).collect();
         let Some(Some(first)) = verdicts.first() else { return wrong("no verdict") };
         let agrees = verdicts.iter().all(|verdict| verdict == &Some(*first));
         if !agrees || first.dead != dead || first.survivors != survivors {
-            return wrong("they do not agree who is dead");
+            return wrong("the survivors disagree about the dead ranks");
         }
         if !dead.contains(&first.cause.rank) || first.last_completed != least {
             return wrong("the verdict is wrong");

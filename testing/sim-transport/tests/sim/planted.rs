@@ -69,7 +69,7 @@ fn an_immediate_seen_twice_is_refused_once() {
     let (simulated, expected) = with_faults(|| Twice);
     simulated.check(&expected).unwrap();
     let received: u64 = simulated.counters.iter().map(|counters| counters.received).sum();
-    assert_eq!(simulated.refused(), received, "each message's second immediate, and no credit");
+    assert_eq!(simulated.refused(), received, "one refusal per message, none for credits");
 }
 
 /// Fault that repeats the immediate of each message after two more messages.
@@ -89,8 +89,8 @@ impl Faults for Haunted {
         ) = (name_of(&event), &event)
         {
             let slots = 4;
-            // If renewed, the immediate names the same slot one lap later, before its new message
-            // has come.
+            // If renewed, the immediate names the same slot one lap later, before the slot's new
+            // message has come.
             let later = u64::from(number) + if self.renewed { slots } else { 0 };
             let immediate = Immediate::message(channel, later).encode();
             let (endpoint, bytes) = (*endpoint, *bytes);
@@ -124,7 +124,7 @@ impl Faults for Forger {
     fn event(&mut self, event: Event, seen: &mut Vec<Event>) {
         if let Event::Arrived { endpoint, bytes, .. } = event {
             self.0 = self.0.wrapping_mul(0x9e37_79b1).wrapping_add(0x7f4a_7c15);
-            // A number far from any that is in use.
+            // The message number is far from all numbers in use.
             let immediate = self.0 & (1 << 27 | 0xf_ffff) | 1 << 18;
             seen.push(Event::Arrived { endpoint, immediate, bytes });
         }
@@ -147,7 +147,7 @@ struct Misplaced {
 }
 
 impl Misplaced {
-    /// Returns which of the 8 records of its link a put writes, according to its request id.
+    /// Returns the index, below 8, of the CTS record that a put writes, from its request id.
     fn record(work: &WorkRequest) -> Option<u64> {
         match *work {
             WorkRequest::Put { is_control: true, immediate: None, id, .. } => {
@@ -181,7 +181,7 @@ fn misplaced_and_doubled_transfer_grants_are_dropped() {
         simulated.check(&expected).unwrap();
         let landed =
             simulated.counters.iter().map(|counters| counters.zero_copy_received).sum::<u64>();
-        assert!(landed > 0, "{by}: nothing came past its slot");
+        assert!(landed > 0, "{by}: no message was placed directly");
         assert_eq!(simulated.refused(), 0, "{by}");
     }
 }
@@ -236,7 +236,7 @@ impl Faults for Early {
             return;
         }
         local.bytes = 0;
-        // The completion has an id that no request has.
+        // The first put completes with an id that no request has.
         *id = u64::from(u32::MAX);
         let WorkRequest::Put { immediate, .. } = &mut second;
         *immediate = None;
@@ -374,7 +374,8 @@ fn links_that_end_say_all_farewells_before_they_wait_for_one() {
     assert_eq!(*log.0.lock().unwrap(), ["farewell", "detach", "detach"]);
 }
 
-/// A call fails while puts to two peers still read its memory, which is then withdrawn.
+/// A failed call withdraws memory that puts to two peers still read: its links say both farewells
+/// before they detach.
 #[test]
 fn connections_that_are_fenced_say_their_farewells_together() {
     let job = Job::new(3, find("ring"), 1);

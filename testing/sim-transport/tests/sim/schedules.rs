@@ -1,4 +1,4 @@
-//! Schedules to run: every algorithm, grouped messages, and reductions that make load.
+//! Schedules to run: every algorithm, grouped messages, and reductions that put load on rank 0.
 
 use ccl_core::algorithm::{self, Algorithm, Params};
 use ccl_core::schedule::{Builder, RankSchedule, Terms, input, output, scratch};
@@ -9,7 +9,7 @@ pub(crate) fn all() -> Vec<&'static Algorithm> {
     algorithm::all().chain([&MESSAGES]).collect()
 }
 
-/// Group of sends and receives in which each rank names all ranks, itself included; its buffers are
+/// Group of sends and receives in which each rank names all ranks, itself included. The buffers are
 /// those of an all_to_all_v.
 pub(crate) const MESSAGES: Algorithm = Algorithm {
     collective: Collective::AllToAllV,
@@ -41,7 +41,7 @@ pub(crate) const INCAST: Algorithm = Algorithm {
     collective: Collective::Reduce,
     family: algorithm::Family::Direct,
     name: "incast",
-    summary: "everybody sends rank 0 everything",
+    summary: "all other ranks send rank 0 their whole input",
     schedule: incast,
     order: algorithm::Order::Rank,
     steps: |_| 1,

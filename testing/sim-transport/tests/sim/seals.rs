@@ -31,13 +31,13 @@ fn begin() -> (World, Vec<MessageLinks>) {
 /// Sends `bytes` bytes, each with this value.
 fn send(world: &World, links: &mut MessageLinks, link: Link, bytes: usize, value: u8) {
     assert!(links.writable(link));
-    // SAFETY: the slot is this rank's until it is published, and has room for so many.
+    // SAFETY: the slot is this rank's until it is published, and has room for the bytes.
     unsafe { links.to_send(link).write_bytes(value, bytes) };
     links.publish(link, bytes, 0);
     links.flush(world.now()).unwrap();
 }
 
-/// Checks that the next message has so many bytes of this value, and takes it.
+/// Checks that the next message has `bytes` bytes, each with this value, and takes the message.
 fn take(links: &mut MessageLinks, bytes: usize, value: u8) {
     assert_eq!(links.head(FROM), (bytes, 0));
     // SAFETY: the message is there, and stays until it is released.

@@ -71,19 +71,19 @@ fn hostile_networks_deliver_the_right_results() {
             zero_copy_sent: sent,
             zero_copy_reclaimed: reclaimed,
             zero_copy_received: received,
-            transfers,
+            cts_sent,
             ..
         } in simulated.counters
         {
-            let more = [sent, reclaimed, received, transfers];
+            let more = [sent, reclaimed, received, cts_sent];
             direct = std::array::from_fn(|at| direct[at] + more[at]);
         }
         Ok(())
     });
     println!("{total:?}, {stalls} stalls, {late} late credits");
-    let [sent, reclaimed, received, transfers] = direct;
+    let [sent, reclaimed, received, cts_sent] = direct;
     println!("{sent} zero-copy sends, {reclaimed} of them reclaimed; {received} placed");
-    println!("{transfers} CTS");
+    println!("{cts_sent} CTS");
     if std::env::var("FERROCCL_SIM_SEED").is_err() {
         let seen = [total.lost, total.duplicates, total.overtakings, stalls, late];
         assert!(direct.iter().all(|&count| count > 100), "too little zero copy: {direct:?}");
@@ -143,7 +143,8 @@ fn idle_peers_leave_their_credits_to_others() {
     assert!(with * 3 < without, "{with:?} with eight slots, {without:?} with two");
 }
 
-/// Links that request several credits of the pool get one at a time, and so equally many.
+/// Links that request credits of the pool at the same time get one credit each in turn, so both
+/// get equally many.
 #[test]
 fn links_that_ask_at_once_get_as_many_credits() {
     let mut job = Job::new(3, &INCAST, 1);

@@ -35,8 +35,8 @@ struct Row {
     without: Vec<String>,
 }
 
-/// Lists and tests all providers. The exit status is 0 if all work, 1 if one does not, 2 if they
-/// cannot be listed, as without libfabric.
+/// Lists and tests all providers. The exit status is 0 if all work, 1 if one does not, and 2 if
+/// they cannot be listed: for example, libfabric is not installed.
 pub(super) fn examine(json: bool) -> ExitCode {
     let all = match in_process(LIST, LIST_WITHIN).and_then(|text| read::<Vec<Provider>>(&text)) {
         Ok(all) => all,

@@ -486,7 +486,8 @@ fn each_planted_fault_is_found_and_nothing_else() {
             name == check && judged == verdict && words.iter().all(|word| text.contains(word))
         };
         assert!(found.iter().any(|finding| expected(&finding)), "{check} {words:?}: {found:?}");
-        // A GPU that loses its near port is farther from the next one: `distance` reports that too.
+        // A fault of the port nearest to a GPU has a second finding, by `distance`: the next port
+        // is farther.
         let follows = |name: &str| *check == "rdma-ports" && name == "distance";
         let strangers: Vec<_> =
             found.iter().filter(|[name, ..]| name != check && !follows(name)).collect();
@@ -496,7 +497,8 @@ fn each_planted_fault_is_found_and_nothing_else() {
 
 #[test]
 fn every_check_has_a_planted_fault() {
-    // An imitated machine has no routes and peers: other tests check those on this machine.
+    // An imitated machine has no routes and peers. Other tests run `bootstrap` and `peer` on this
+    // machine.
     let missing = CHECKS.iter().map(|check| check.name).filter(|name| {
         PLANTS.iter().all(|plant| plant.check != *name) && !["bootstrap", "peer"].contains(name)
     });
@@ -553,7 +555,8 @@ fn settings_that_do_harm_are_told_from_others() {
     assert_eq!(status, 0);
 }
 
-/// AMD's cards have a switch of their own; the link inside always has its full width and speed.
+/// A card of AMD has a switch of its own: the link from this switch to the slot is judged. The link
+/// inside the card always has its full width and speed.
 #[test]
 fn a_card_begins_with_its_own_switch() {
     let machine = Machine::healthy();
@@ -592,7 +595,7 @@ fn a_card_begins_with_its_own_switch() {
             && said.contains("PIX")
     };
     assert!(found.iter().any(near), "{found:?}");
-    // The slot's link is that of the card's switch.
+    // The link to the slot is the link of the card's switch.
     machine.write(&format!("{upstream}/current_link_width"), "8\n");
     let found = examine(&machine, &[]).1;
     let narrow = |[check, verdict, subject, said]: &[String; 4]| {

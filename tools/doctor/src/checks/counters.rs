@@ -52,7 +52,7 @@ fn count(host: &Host, port: &Port, name: &str) -> Option<u64> {
     port.text(host, name)?.parse().ok()
 }
 
-/// Reports the errors since the driver was loaded, when the counters began.
+/// Reports the errors that the ports have counted since the driver was loaded.
 pub(super) fn losses(host: &Host) -> Vec<Finding> {
     let ports = active(host);
     if ports.is_empty() {

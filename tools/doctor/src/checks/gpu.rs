@@ -131,8 +131,8 @@ fn of_nvidia(host: &Host) -> Finding {
     }
 }
 
-/// Returns how NVIDIA's driver and the kernel provide dma-bufs. If they do not, or if that is
-/// unknown (the error's flag is true), the error has the reason.
+/// Returns the evidence that NVIDIA's driver and the kernel provide dma-bufs. If they do not, the
+/// error has the reason and `false`. If that is unknown, the error has the reason and `true`.
 fn dma_buf(host: &Host) -> Result<String, (bool, String)> {
     let release = host.text("/proc/sys/kernel/osrelease").unwrap_or_default();
     if version(&release).is_some_and(|kernel| kernel < (5, 12)) {
@@ -271,7 +271,7 @@ fn words(distance: Class) -> &'static str {
         Class::Pxb => "behind several PCIe switches (PXB)",
         Class::Phb => "across the host bridge (PHB)",
         Class::Node => "across host bridges of its NUMA node (NODE)",
-        _ => "across NUMA nodes, or nobody knows where (SYS)",
+        _ => "across NUMA nodes, or at an unknown distance (SYS)",
     }
 }
 

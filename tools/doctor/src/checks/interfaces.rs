@@ -74,7 +74,7 @@ pub(super) fn chosen(host: &Host) -> Vec<Finding> {
 
 /// Returns the names of the interfaces that would be used.
 fn names(host: &Host, filter: &str, all: &[Interface]) -> Result<Vec<String>, Box<Finding>> {
-    if host.lives() {
+    if host.is_live() {
         return interface::interfaces(filter).map_err(|error| {
             Box::new(match filter.is_empty() {
                 true => Finding::fault("", "no interface has an address, not even loopback", UP),
@@ -151,7 +151,7 @@ fn show(one: &Interface) -> String {
 
 /// Reports the names and addresses at which rank 0 would be reached, if it ran here.
 pub(super) fn bootstrap(host: &Host) -> Vec<Finding> {
-    if !host.lives() {
+    if !host.is_live() {
         let remedy = "run this on the machine itself";
         return vec![Finding::unknown("", "routes and names are not read from files", remedy)];
     }
@@ -218,7 +218,7 @@ pub(super) fn peer(host: &Host) -> Vec<Finding> {
     vec![Finding::fault(subject, format!("not reached: {}", problems.join("; ")), remedy)]
 }
 
-/// Returns a finding if the route leads over an interface that is not selected.
+/// Returns a finding if the connection to the peer uses an interface that is not selected.
 fn stray(host: &Host, subject: &str, stream: &TcpStream) -> Option<Finding> {
     let filter = host.job.config.socket_interfaces.as_str();
     let own = stream.local_addr().ok()?.ip().to_canonical();
@@ -228,8 +228,8 @@ fn stray(host: &Host, subject: &str, stream: &TcpStream) -> Option<Finding> {
     let chosen = interface::addresses(&Filter::parse(filter), filter).ok()?;
     (!chosen.contains(&own)).then(|| {
         let evidence = format!(
-            "reached from {own}, which is of no interface that FERROCCL_SOCKET_IFNAME={filter} \
-             leaves: by its route, this peer is on another network"
+            "reached from {own}, an address of no interface that \
+             FERROCCL_SOCKET_IFNAME={filter} selects: by its route, this peer is on another network"
         );
         Finding::advice(subject, evidence, "name the peer by its address on that network")
     })

@@ -26,7 +26,7 @@ const DIRECTORIES: [&str; 14] = [
     "/lib",
 ];
 const PLUGIN: &str = "libnccl-net-ferroccl.so";
-/// First NCCL version that knows an interface of our plugin: 2.20 introduced version 8.
+/// First NCCL version that can load our plugin: 2.20 introduced version 8 of the plugin interface.
 const NCCL_MIN: u32 = 22_000;
 
 struct Known {
@@ -80,7 +80,7 @@ const KNOWN: [Known; 5] = [
             _ => format!("{}.{}.{}", version / 10_000, version % 10_000 / 100, version % 100),
         },
         needed: |_| Need::No,
-        without: "nothing of ferroccl's own; PyTorch brings one that is found by it alone",
+        without: "nothing of ferroccl; PyTorch has a copy that only PyTorch finds",
         install: "",
     },
     Known {
@@ -122,7 +122,7 @@ fn one(host: &Host, known: &Known) -> Finding {
     let Known { file, asks, shows, needed, without, install } = known;
     let files = versions(host, file);
     let on_disk = files.first().filter(|version| !version.is_empty());
-    let told = match (host.lives(), asks) {
+    let told = match (host.is_live(), asks) {
         (true, Asks::Opened | Asks::Writes(_)) => open(file, *asks),
         _ if files.is_empty() => Err("it is in no usual directory".to_owned()),
         _ => Ok(None),

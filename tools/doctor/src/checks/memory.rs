@@ -4,7 +4,7 @@ use super::super::finding::Finding;
 use super::super::host::Host;
 use ccl_machine::devices;
 
-/// Least size of /dev/shm: the one in published commands that start containers.
+/// Least size of /dev/shm: published commands that start containers set this size.
 const SHARED_BYTES_MIN: u64 = 1 << 30;
 /// Least free bytes of /dev/shm: NCCL takes up to 10 MiB for each pair of neighbours.
 const FREE_BYTES_MIN: u64 = 256 << 20;
@@ -88,7 +88,7 @@ fn memory_kib(host: &Host) -> Option<u64> {
 
 /// Returns size and free bytes of /dev/shm.
 fn live_size(host: &Host) -> Option<(u64, u64)> {
-    if !host.lives() {
+    if !host.is_live() {
         return None;
     }
     let found = rustix::fs::statvfs("/dev/shm").ok()?;
@@ -128,7 +128,7 @@ pub(super) fn container(host: &Host) -> Vec<Finding> {
     let gpus = devices::gpus(host);
     if !gpus.is_empty() && gpus.iter().all(|(gpu, _)| gpu.bridges().is_empty()) {
         let evidence = "all GPUs are on the bus of the host bridge itself, as a virtual machine \
-                        shows them: which switch they share with which network device is hidden";
+                        shows them: the switches that GPUs and network devices share are hidden";
         let remedy = "have the provider's topology read instead: NCCL_TOPO_FILE, and \
                       FERROCCL_NEAR_PCI or FERROCCL_IB_HCA for each rank";
         found.push(Finding::advice("PCI topology", evidence, remedy));

@@ -38,7 +38,7 @@ checks! {
         "filtered system calls without CAP_SYS_NICE, a sysfs without PCI bus, GPUs whose switches \
          a virtual machine hides";
     "affinity", numa::affinity,
-        "the processors that a process may use, and the NUMA nodes of these and of what it would \
+        "the NUMA nodes of the processors that a process may use, and of the devices that it would \
          use: FERROCCL_NEAR_PCI, else GPUs, RDMA devices, interfaces";
     "numa-balancing", numa::balancing,
         "whether the kernel moves pages between NUMA nodes";
@@ -46,7 +46,7 @@ checks! {
         "width and speed of each GPU's and network device's link, against the device, its slot \
          and its port";
     "acs", acs::bridges,
-        "the ACS control register of the bridges above GPUs (as root; else said to be unknown)";
+        "the ACS control register of the bridges above GPUs (needs root; else reported as unknown)";
     "iommu", iommu::translation,
         "/sys/class/iommu, the kernel's command line, and whether the group of a GPU or network \
          device is translated";
@@ -62,9 +62,9 @@ checks! {
         "state of each port that FERROCCL_IB_HCA selects, /dev/infiniband, adapters without their \
          driver; on this machine also whether ferroccl can use it";
     "gids", rdma::gids,
-        "the row of each port's table of addresses that would be used: RoCE v2, routed";
+        "the entry of each port's GID table that would be used: whether it is RoCE v2 and routed";
     "mtu", rdma::mtu,
-        "MTU of RoCE's interfaces (4096 bytes of payload, all alike) and of other fast ones";
+        "MTU of RoCE interfaces (4096 bytes of payload, equal on all) and of other fast interfaces";
     "rdma-counters", counters::losses,
         "counters and hw_counters of errors, losses and retransmissions, against the packets \
          received";
@@ -72,12 +72,12 @@ checks! {
         "counters of ECN and CNP, whether ECN is on (ecn/*/enable), and counters of pause frames \
          by the interface's driver";
     "interfaces", interfaces::chosen,
-        "the interfaces that FERROCCL_SOCKET_IFNAME selects: up, no mere bridge, none much faster \
-         unused";
+        "the interfaces that FERROCCL_SOCKET_IFNAME selects: whether they are up and no mere \
+         bridges, and whether a much faster one is unused";
     "bootstrap", interfaces::bootstrap,
         "the addresses under which this host, as rank 0, would be reached";
     "peer", interfaces::peer,
-        "with --peer, whether a connection to it comes about within 5 s";
+        "with --peer, whether a connection to the peer is made within 5 s";
     "libraries", libraries::found,
         "libibverbs, libcuda, libnvidia-ml, libnccl and libfabric: whether they open, their \
          versions, and several versions of libnccl or libfabric";

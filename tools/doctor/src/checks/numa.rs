@@ -13,13 +13,13 @@ const BIND: &str = "start each rank on the processors of its device's node: `num
                     --cpunodebind=N --membind=N`, Slurm's `--cpu-bind`, Open MPI's `--bind-to \
                     numa`; containers: `--cpuset-cpus`";
 
-/// Returns the NUMA nodes with the text of their processors.
+/// Returns the NUMA nodes, each with its list of processors as text.
 fn nodes(host: &Host) -> Vec<(u32, String)> {
     let root = "/sys/devices/system/node";
     let node = |name: String| {
         let number = name.strip_prefix("node")?.parse().ok()?;
         let cpus = host.text(&format!("{root}/{name}/cpulist"))?;
-        // A node with only memory has no processors.
+        // A node with only memory has no processors and is left out.
         Some((number, cpus))
     };
     host.names(root).into_iter().filter_map(node).collect()
@@ -122,8 +122,8 @@ fn named(host: &Host, asked: &str) -> Option<Device> {
     Device::at(host, &address)
 }
 
-/// Checks whether the kernel migrates pages between nodes. For that, the kernel scans all pages
-/// again and again, although registered pages stay.
+/// Checks whether the kernel migrates pages between nodes. Such a kernel scans all pages again and
+/// again, although registered pages never move.
 pub(super) fn balancing(host: &Host) -> Vec<Finding> {
     let file = "/proc/sys/kernel/numa_balancing";
     let several = nodes(host).len() > 1;

@@ -5,7 +5,7 @@ use super::super::host::Host;
 
 /// Returns the pauses that an interface's driver has counted; none for a copied tree of files.
 pub(super) fn of(host: &Host, interface: &str) -> Vec<String> {
-    match host.lives() && !interface.is_empty() {
+    match host.is_live() && !interface.is_empty() {
         true => tell(&ethtool::counters(interface)),
         false => Vec::new(),
     }

@@ -22,7 +22,7 @@ impl Link {
         known.then_some(Link { lanes, gigatransfers })
     }
 
-    /// Returns the rate one way in Gbit/s, before headers.
+    /// Returns the rate in one direction, in Gbit/s; packet headers are not subtracted.
     fn gigabits(self) -> f64 {
         let coding = if self.gigatransfers <= 5.0 { 0.8 } else { 128.0 / 130.0 };
         self.gigatransfers * f64::from(self.lanes) * coding

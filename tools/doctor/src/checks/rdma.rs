@@ -97,10 +97,11 @@ pub(super) fn ports(host: &Host) -> Vec<Finding> {
     found
 }
 
-/// Returns each selected port, with the error if it cannot be used; this opens devices.
+/// Opens the devices. Returns each selected port with its description, or the error if the port
+/// cannot be used.
 fn usable(host: &Host) -> Vec<(String, Result<String, TransportError>)> {
     match options(host) {
-        Ok(options) if host.lives() => VerbsTransport::new(options).survey(),
+        Ok(options) if host.is_live() => VerbsTransport::new(options).survey(),
         _ => Vec::new(),
     }
 }
@@ -182,7 +183,7 @@ fn rows(host: &Host, port: &Port) -> Vec<(u32, String, String)> {
     names.into_iter().take(ROWS_MAX).filter_map(row).collect()
 }
 
-/// Checks whether packets are as long as they can be: those of RoCE follow their interface's MTU.
+/// Checks whether packets are as long as possible. An interface's MTU limits its RoCE packets, too.
 pub(super) fn mtu(host: &Host) -> Vec<Finding> {
     let interfaces = devices::interfaces(host);
     let ports = asked(host);

@@ -2,8 +2,8 @@
 //! nodes, for large messages, by algorithm.
 //!
 //! Two efficiencies describe an implementation: the share of the links' bandwidth that it reaches
-//! within nodes, and between them. Predictions for other clusters and collectives follow from the
-//! links.
+//! within nodes, and between them. With these two, the links determine the predictions for other
+//! clusters and collectives.
 
 /// Nodes and the links that join them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,8 +37,8 @@ impl Cluster {
         if self.nodes > 1.0 { self.node_bytes_per_s * self.between } else { f64::INFINITY }
     }
 
-    /// Returns the busbw of an all_reduce by a ring through all ranks, whose hops between nodes
-    /// share all NICs: the lower of the rates within nodes and between them.
+    /// Returns the busbw of an all_reduce by a ring through all ranks: the lower of the rates
+    /// within nodes and between them. The ring's hops between nodes share all NICs.
     #[must_use]
     pub fn ring_busbw(&self) -> f64 {
         self.inside().min(self.outside())
@@ -66,8 +66,8 @@ impl Cluster {
     }
 
     /// Returns the busbw of an all_to_all. A node has N ranks of n in all: a share of (N − 1) / n
-    /// of a rank's data goes to other ranks of its node. The data for other nodes shares the NICs
-    /// with that of the node's other ranks.
+    /// of a rank's data goes to other ranks of its node. All ranks of a node share its NICs for the
+    /// data to other nodes.
     #[must_use]
     pub fn all_to_all_busbw(&self) -> f64 {
         let ranks = self.ranks();

@@ -59,10 +59,10 @@ pub fn ragged_all_to_all_s(bytes: f64, ranks: f64, bytes_per_s: f64, k: f64) -> 
     (k / ranks).min(1.0) * all_to_all_approximate_s(bytes, ranks, bytes_per_s)
 }
 
-/// Returns the cost of an all_to_all in which each token goes to `k` experts, drawn independently
-/// on `Z` ranks, as a share of a dense one: `(1 − ((Z − 1) / Z)^k) (Z − 1) / Z`. The share is less
-/// than [`ragged_share_approximate`], because a token is sent only once to a rank that has several
-/// of its experts. (Scaling book, appendix on ragged AllToAll.)
+/// Returns the cost of a ragged all_to_all divided by the cost of a dense one:
+/// `(1 − ((Z − 1) / Z)^k) (Z − 1) / Z`. Each token goes to `k` experts, drawn independently on `Z`
+/// ranks. The share is less than [`ragged_share_approximate`], because a token is sent only once to
+/// a rank that has several of its experts. (Scaling book, appendix on ragged AllToAll.)
 #[must_use]
 pub fn ragged_share(ranks: f64, k: f64) -> f64 {
     let other = (ranks - 1.0) / ranks;
@@ -76,7 +76,7 @@ pub fn ragged_share_approximate(ranks: f64, k: f64) -> f64 {
     (k / ranks).min(1.0) * (ranks - 1.0) / ranks
 }
 
-/// Returns the wire rate of a link during an all_reduce by the switches with this busbw:
+/// Returns the wire rate of a link at which an all_reduce by the switches reaches `busbw`:
 /// `busbw (N + 1) / (2 (N − 1))`. Ranks and switches send the array `N + 1` times; busbw counts
 /// `2 (N − 1)` sends. So a busbw can exceed the bandwidth of the link. (Count of sends:
 /// engineering book, "SHARP".)
@@ -85,8 +85,8 @@ pub fn in_network_wire_rate(busbw: f64, ranks: f64) -> f64 {
     busbw * (ranks + 1.0) / (2.0 * (ranks - 1.0))
 }
 
-/// Returns the wire rate of each rank's network during a hierarchical all_reduce of this busbw
-/// among `n` ranks on `k` hosts: `busbw (k − 1) / (n − 1)`. Only data between hosts crosses the
+/// Returns the wire rate of each rank's network at which a hierarchical all_reduce reaches `busbw`:
+/// `busbw (k − 1) / (n − 1)` for `n` ranks on `k` hosts. Only data between hosts crosses the
 /// network.
 #[must_use]
 pub fn hierarchical_wire_rate(busbw: f64, hosts: f64, ranks: f64) -> f64 {

@@ -136,7 +136,7 @@ pub const A100_ALL_REDUCE: Sweep = Sweep {
     first: 0,
 };
 
-/// Sweep of NCCL's all_reduce on eight H200: rings up to 1 MiB, larger sizes in the switches.
+/// Sweep of NCCL's all_reduce on eight H200: by rings up to 1 MiB, by reducing switches above.
 /// (Engineering book, online edition, August 2026.)
 pub const H200_ALL_REDUCE: Sweep = Sweep {
     ranks: 8.0,

@@ -67,17 +67,17 @@ pub fn sharded_gather_s(bytes: f64, inner: f64, levels: &[ShardedLevel]) -> f64 
     levels.iter().map(of).fold(0.0, f64::max)
 }
 
-/// Returns `bytes / (Y w)`: the time of `sharded_gather_s` without the factor `(D − 1) / D`, for a
-/// `Y` above the number of ranks below a child of the bounding level.
+/// Returns the time of `sharded_gather_s` without the factor `(D − 1) / D`: `bytes / (Y w)`. This
+/// holds if `Y` exceeds `ranks_below` of the level that bounds the collective.
 #[must_use]
 pub fn sharded_gather_approximate_s(bytes: f64, inner: f64, rank_bytes_per_s: f64) -> f64 {
     bytes / (inner * rank_bytes_per_s)
 }
 
-/// Returns the times of an all_reduce of a sharded array within nodes and between nodes of `D`
-/// ranks: `bytes / W_gpu / min(Y, D)` and `bytes / W_node · D / max(D, Y)`. The longer one bounds
-/// the collective. Sharding speeds up the part between nodes only if `Y > D`. (Scaling book, as
-/// above.)
+/// Returns two times of an all_reduce of a sharded array over nodes of `D` ranks: within nodes
+/// `bytes / W_gpu / min(Y, D)`, and between nodes `bytes / W_node · D / max(D, Y)`. The longer one
+/// bounds the collective. Sharding speeds up the part between nodes only if `Y > D`. (Scaling book,
+/// as above.)
 #[must_use]
 pub fn sharded_all_reduce_s(
     bytes: f64,
@@ -109,15 +109,15 @@ pub fn gather_through_node(bytes: f64, ranks: f64) -> Through {
     Through { in_bytes: bytes, out_bytes: bytes * ranks }
 }
 
-/// Returns the bytes that pass the switches above `M` nodes during the same gather: `B` in,
-/// `B (M − 1)` out.
+/// Returns the bytes through the switches above `M` nodes during the all_gather of
+/// [`gather_through_node`]: `B` in, `B (M − 1)` out.
 #[must_use]
 pub fn gather_through_spine(bytes: f64, nodes: f64) -> Through {
     Through { in_bytes: bytes, out_bytes: bytes * (nodes - 1.0) }
 }
 
-/// Returns the bytes that pass a switch that reduces while the `N` ranks below it do an all_reduce:
-/// `B N` either way.
+/// Returns the bytes through a reducing switch during an all_reduce of the `N` ranks below it:
+/// `B N` in each direction.
 #[must_use]
 pub fn in_network_through(bytes: f64, ranks: f64) -> Through {
     Through { in_bytes: bytes * ranks, out_bytes: bytes * ranks }

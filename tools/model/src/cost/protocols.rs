@@ -16,7 +16,8 @@ pub struct Protocol {
     pub slot_bytes: usize,
 }
 
-/// Name, latencies, share of the links, and bytes of a message: a slot on each of 16 channels.
+/// Name, latencies, share of the links, and bytes of a message. A message fills one slot on each of
+/// 16 channels.
 type Row = (&'static str, [f64; 4], f64, usize);
 
 /// NCCL's protocols. The latencies are those of NCCL's model (`tuning.cc` of NCCL 2.30) in

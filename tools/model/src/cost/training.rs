@@ -105,8 +105,8 @@ pub fn computing_s(flops: f64, accelerators: f64, flops_per_s: f64, utilization:
 }
 
 /// Returns the operations of one step for each accelerator, by the engineering book's estimate:
-/// `2 × passes × parameters × sequence × batch / accelerators`; 4 passes with activations computed
-/// again, else 3.
+/// `2 × passes × parameters × sequence × batch / accelerators`. There are 4 passes if activations
+/// are computed again, else 3.
 #[must_use]
 pub fn step_flops(
     passes: f64,

@@ -1,7 +1,7 @@
 //! Execution traces in the format of Chakra (MLCommons). Each rank has a file `PREFIX.RANK.et` of
-//! protobuf messages, each after its length as a varint: [`GlobalMetadata`], then [`Node`]s. Field
-//! numbers are from Chakra's `schema/protobuf/et_def.proto`, names of attributes from Chakra's
-//! feeder (`src/feeder/et_feeder_node.cpp`).
+//! protobuf messages: one [`GlobalMetadata`], then [`Node`]s. The length of each message precedes
+//! it as a varint. Field numbers are from Chakra's `schema/protobuf/et_def.proto`, names of
+//! attributes from Chakra's feeder (`src/feeder/et_feeder_node.cpp`).
 //!
 //! Decoding always terminates, with memory in proportion to the length of the file.
 
@@ -246,7 +246,7 @@ impl Trace {
         bytes
     }
 
-    /// Reads a file; errors call the file `name`.
+    /// Decodes the contents of a file; error messages call the file `name`.
     ///
     /// # Errors
     ///
@@ -345,8 +345,8 @@ mod tests {
         assert_eq!(Trace::decode("t.0.et", &trace().encode()), Ok(trace()));
     }
 
-    /// The expected bytes are from protobuf's documentation and the numbers from Chakra's schema:
-    /// wire types in the low three bits, a field's number above.
+    /// A node is encoded as protobuf's documentation says, with field numbers of Chakra's schema. A
+    /// key has the wire type in its low three bits and the field's number above them.
     #[test]
     fn its_bytes_are_those_of_the_schema() {
         let node = Node {

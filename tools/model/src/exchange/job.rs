@@ -102,7 +102,7 @@ pub struct Call {
     pub is_uneven: bool,
     /// Time at which the first rank began, in microseconds.
     pub start_us: u64,
-    /// Shortest duration among the ranks, in microseconds: that of the last rank to begin.
+    /// Shortest duration among the ranks, in microseconds. Usually the last rank to begin has it.
     pub duration_us: u64,
 }
 
@@ -129,9 +129,9 @@ pub struct Sent {
 /// Calls and messages of a job, once for all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Agreed {
-    /// Collectives in the order of their start times; of equal times, in the order of groups, and
-    /// within a group in that of its calls. A collective without a time has start time 0, but is
-    /// ordered by the start time of the last timed call that its group made before it, if any.
+    /// Collectives in the order of their start times. Collectives with equal times are in the order
+    /// of groups, and those of one group in the order of its calls. A collective without a time has
+    /// start time 0, but is sorted by the start time of its group's previous timed call, if any.
     pub calls: Vec<Call>,
     /// Messages in the order of the senders.
     pub messages: Vec<Sent>,
@@ -173,8 +173,8 @@ fn collective_of(comm_type: CommType) -> Collective {
     }
 }
 
-/// Returns whether the size in a trace is that of the block that a rank sends, instead of that of
-/// the larger buffer, the output.
+/// Returns whether a trace gives the size of the block that each rank sends. For other collectives,
+/// a trace gives the size of the larger buffer.
 fn brings_a_block(collective: Collective) -> bool {
     matches!(collective, Collective::AllGather | Collective::Gather)
 }
@@ -249,7 +249,7 @@ impl Job {
     }
 
     /// Writes `PREFIX.RANK.et` for each rank, and `PREFIX.groups.json` with the members of each
-    /// group, as ASTRA-sim reads it.
+    /// group, in ASTRA-sim's format.
     ///
     /// # Errors
     ///
@@ -317,7 +317,7 @@ impl Job {
         let mut starts = Vec::new();
         for (index, group) in self.groups.iter().enumerate() {
             self.calls(index, group, &mut agreed.calls)?;
-            // A call without a time stays behind the one that its group called before it.
+            // A call without a time stays behind the previous call of its group.
             let mut last_us = 0;
             for call in &agreed.calls[starts.len()..] {
                 last_us = if call.is_timed() { call.start_us } else { last_us };
@@ -418,8 +418,8 @@ impl Job {
                     }
                     None => {
                         return Err(format!(
-                            "{place} sends {bytes} bytes to {to}, which nothing there receives; a \
-                             trace is cut, or they are not of one run: record it again"
+                            "{place} sends {bytes} bytes to rank {to}, which does not receive \
+                             them; a trace is cut, or they are not of one run: record it again"
                         ));
                     }
                 }
@@ -636,7 +636,7 @@ fn contents(path: &str) -> Result<Vec<u8>, String> {
 /// Splits the name of a trace into prefix and rank.
 fn parts(name: &str) -> Option<(&str, Rank)> {
     let (prefix, rank) = name.strip_suffix(".et")?.rsplit_once('.')?;
-    // Only the canonical spelling counts, so that two names are never one rank.
+    // Only the canonical spelling counts, so that two file names never mean the same rank.
     let rank: Rank = rank.parse().ok().filter(|number: &Rank| number.to_string() == rank)?;
     Some((prefix, rank))
 }
@@ -646,7 +646,7 @@ fn names(dir: &Path) -> Result<Vec<String>, String> {
     Ok(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
 }
 
-/// Returns `given`, or the prefix of the traces in it if it is a directory.
+/// Returns `given`, or, if `given` is a directory, the prefix of the traces in it.
 fn whole_prefix(given: &str) -> Result<String, String> {
     let path = Path::new(given);
     if !path.is_dir() {
@@ -755,21 +755,21 @@ fn what(node: &Node, rank: Rank, groups: &[Group]) -> Result<Option<Action>, Str
     }
 }
 
-fn wanted(node: &Node, name: &str) -> Result<u64, String> {
+fn required(node: &Node, name: &str) -> Result<u64, String> {
     let found = number(&node.attr, name)?;
     found.ok_or_else(|| format!("{} has no {name}; write it as an attribute", node.name))
 }
 
 fn collective(node: &Node, rank: Rank, groups: &[Group]) -> Result<Action, String> {
-    let kind = wanted(node, "comm_type")?;
+    let kind = required(node, "comm_type")?;
     let known = i32::try_from(kind).ok().and_then(|kind| CommType::try_from(kind).ok());
     let known = known.ok_or_else(|| format!("comm_type {kind} is none of Chakra's, 0 to 9"))?;
     let collective = collective_of(known);
     let name = word(&node.attr, "pg_name")?.unwrap_or_default();
     let group = groups.iter().position(|group| group.name == name).ok_or_else(|| {
         format!(
-            "nobody says how many ranks group {name:?} has, and which; write \
-             {{\"{name}\": [0, 1]}} to a file, and give that with --groups"
+            "the members of group {name:?} are unknown; write {{\"{name}\": [0, 1]}} to a file, \
+             and pass the file with --groups"
         )
     })?;
     let members = groups.get(group).map_or(&[][..], |group| &group.members);
@@ -778,7 +778,7 @@ fn collective(node: &Node, rank: Rank, groups: &[Group]) -> Result<Action, Strin
     }
     let brought = match collective {
         Collective::Barrier => 0,
-        _ => wanted(node, "comm_size")?,
+        _ => required(node, "comm_size")?,
     };
     let share = if brings_a_block(collective) { members.len() as u64 } else { 1 };
     let bytes = brought.checked_mul(share).filter(|bytes| i64::try_from(*bytes).is_ok());
@@ -795,7 +795,7 @@ fn collective(node: &Node, rank: Rank, groups: &[Group]) -> Result<Action, Strin
 fn message(node: &Node, rank: Rank, groups: &[Group]) -> Result<Action, String> {
     let ranks = groups.first().map_or(0, |all| all.members.len());
     let peer = |name: &str| {
-        let peer = wanted(node, name)?;
+        let peer = required(node, name)?;
         let known = Rank::try_from(peer).ok().filter(|peer| (*peer as usize) < ranks);
         known.ok_or_else(|| format!("{name} {peer} is none of {ranks} ranks; correct it"))
     };
@@ -804,7 +804,7 @@ fn message(node: &Node, rank: Rank, groups: &[Group]) -> Result<Action, String> 
     if number(&node.attr, own)?.is_some() && peer(own)? != rank {
         return Err(format!("its {own} is another rank; is the file that of rank {rank}?"));
     }
-    let bytes = wanted(node, "comm_size")?;
+    let bytes = required(node, "comm_size")?;
     if i64::try_from(bytes).is_err() {
         return Err(format!("{bytes} bytes are more than 2^63; is the unit bytes?"));
     }

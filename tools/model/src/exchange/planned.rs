@@ -57,7 +57,7 @@ pub(crate) fn traces(
     Ok(traces)
 }
 
-/// Last writer of a part, and the readers since.
+/// Node that last wrote a part, and the nodes that have read it since.
 #[derive(Debug, Default)]
 struct Touched {
     written: Option<u64>,
@@ -73,7 +73,7 @@ struct Unrolling {
     memory: BTreeMap<(Buffer, u32), Touched>,
     /// Number of nonempty messages so far, by direction (true: sent) and peer.
     tags: BTreeMap<(bool, Rank), u64>,
-    /// Largest number of nodes of this rank: what the earlier ranks have left of `NODES_MAX`.
+    /// Largest number of nodes of this rank: `NODES_MAX` less the nodes of the earlier ranks.
     room: usize,
 }
 
@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// Compares the traces with the traffic of the schedules; each message that is sent is
+    /// Shows that the traces send the traffic of the schedules, and that every sent message is
     /// received.
     #[test]
     fn traces_send_what_the_matrix_has() {

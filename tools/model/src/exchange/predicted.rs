@@ -10,11 +10,11 @@ use ccl_core::cost::predict::{self, Prediction, Programs};
 use ccl_core::topology::Hosts;
 use ccl_traffic::{Bytes, Sent, Traffic};
 
-use crate::plan::{Scene, Sized, Wanted};
+use crate::plan::{PlanRequest, Scene, Sized};
 use crate::quantity::{self, Unit};
 use ccl_traffic::matrix::{INTERVALS_MAX, PAIRS_MAX};
 
-/// Largest number of messages to simulate one by one, which takes about a minute.
+/// Largest number of messages to simulate one by one: the simulation takes about a minute.
 const MESSAGES_MAX: u64 = 1 << 24;
 
 /// Predicted traffic of a collective, with its algorithm and protocol.
@@ -36,14 +36,14 @@ pub struct Predicted {
 /// # Errors
 ///
 /// When the collective cannot be planned; when there is no such algorithm; when too many pairs of
-/// ranks send; with a length of intervals, when that is not above 0, or when there are too many
+/// ranks send. If `interval_s` is given: also when it is not above 0, or when there are too many
 /// intervals, ranks or messages.
 pub fn traffic(
-    wanted: &Wanted<'_>,
+    request: &PlanRequest<'_>,
     algorithm: Option<&str>,
     interval_s: Option<f64>,
 ) -> Result<Predicted, String> {
-    let Fastest { scene, sized, algorithm, programs, protocol, seen } = way(wanted, algorithm)?;
+    let Fastest { scene, sized, algorithm, programs, protocol, seen } = way(request, algorithm)?;
     let Sized { count, element_bytes, .. } = sized;
     let sent = Sent { algorithm, root: 0, count, element_bytes, hosts: &scene.hosts };
     let whole = all(&sent)?;
@@ -79,9 +79,9 @@ struct Fastest {
     seen: Prediction,
 }
 
-/// Plans the collective by the algorithm of that name, or by the fastest.
-fn way(wanted: &Wanted<'_>, algorithm: Option<&str>) -> Result<Fastest, String> {
-    let Wanted { collective, bytes, data_type, topology, hosts } = *wanted;
+/// Plans the collective by the named algorithm, or by the fastest if no name is given.
+fn way(request: &PlanRequest<'_>, algorithm: Option<&str>) -> Result<Fastest, String> {
+    let PlanRequest { collective, bytes, data_type, topology, hosts } = *request;
     let scene = Scene::of(topology, hosts)?;
     let sized = Sized::of(collective, scene.hosts.ranks(), bytes, data_type)?;
     let named = algorithm.map(|name| algorithm::find(collective, name)).transpose();
@@ -108,18 +108,18 @@ fn way(wanted: &Wanted<'_>, algorithm: Option<&str>) -> Result<Fastest, String> 
 /// When the collective cannot be planned, when there is no such algorithm, when there are too many
 /// steps, or when a file cannot be written.
 pub fn write_traces(
-    wanted: &Wanted<'_>,
+    request: &PlanRequest<'_>,
     algorithm: Option<&str>,
     prefix: &str,
 ) -> Result<String, String> {
-    let Fastest { scene, sized, algorithm, .. } = way(wanted, algorithm)?;
+    let Fastest { scene, sized, algorithm, .. } = way(request, algorithm)?;
     let traces = super::planned::traces(algorithm, &sized, &scene.hosts)?;
     super::job::write_traces(prefix, &traces)?;
     let nodes: usize = traces.iter().map(|trace| trace.nodes.len()).sum();
     Ok(format!(
         "{nodes} nodes of {} ranks, {} by {}: {prefix}.*.et",
         traces.len(),
-        wanted.collective,
+        request.collective,
         algorithm.name
     ))
 }
@@ -206,8 +206,8 @@ mod tests {
     fn of(name: &str, collective: Collective, bytes: usize, by: &str, s: Option<f64>) -> Predicted {
         let topology = presets::find(name).unwrap().topology();
         let (data_type, hosts) = (DataType::Float32, Some(topology.hosts().min(4)));
-        let wanted = Wanted { collective, bytes, data_type, topology: &topology, hosts };
-        traffic(&wanted, Some(by), s).unwrap()
+        let request = PlanRequest { collective, bytes, data_type, topology: &topology, hosts };
+        traffic(&request, Some(by), s).unwrap()
     }
 
     /// Compares, for each pair of ranks, the bytes of all messages with those of the schedules,
@@ -249,18 +249,18 @@ mod tests {
     fn what_cannot_be_told_is_said() {
         let topology = presets::find("superpod-1024").unwrap().topology();
         let collective = Collective::AllReduce;
-        let wanted = Wanted {
+        let request = PlanRequest {
             collective,
             bytes: 1 << 20,
             data_type: DataType::Float32,
             topology: &topology,
             hosts: None,
         };
-        let many = traffic(&wanted, Some("ring"), Some(1e-3)).unwrap_err();
+        let many = traffic(&request, Some("ring"), Some(1e-3)).unwrap_err();
         assert!(many.contains("1024 ranks") && many.contains("leave out --interval"), "{many}");
-        let unknown = traffic(&wanted, Some("rign"), None).unwrap_err();
+        let unknown = traffic(&request, Some("rign"), None).unwrap_err();
         assert!(unknown.contains("rign") && unknown.contains("ring"), "{unknown}");
-        let few = Wanted { hosts: Some(1), ..wanted };
+        let few = PlanRequest { hosts: Some(1), ..request };
         for (interval_s, said) in
             [(1e-12, "give a longer"), (0.0, "above 0"), (f64::NAN, "above 0"), (-1.0, "above 0")]
         {

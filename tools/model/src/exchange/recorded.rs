@@ -95,7 +95,7 @@ struct Communicator {
     operations: BTreeMap<Rank, BTreeMap<u64, Operation>>,
 }
 
-/// Reads recordings and dumps. A file may have those of several ranks.
+/// Reads recordings and dumps. A file may have the recordings of several ranks.
 ///
 /// # Errors
 ///
@@ -157,7 +157,7 @@ fn parse(path: &str, text: &str, found: &mut BTreeMap<String, Communicator>) -> 
         communicator.ranks = ranks;
         let operations = communicator.operations.entry(line.rank).or_default();
         for operation in line.operations {
-            // A recording and a dump may have the same operation; that of a dump has no times.
+            // A recording and a dump may have the same operation; in a dump it has no times.
             let known = operations.get(&operation.number);
             if known.is_none_or(|known| known.start_us == 0) {
                 operations.insert(operation.number, operation);
@@ -179,7 +179,7 @@ fn of(found: BTreeMap<String, Communicator>, prefix: &str) -> Result<Recorded, S
             ));
         }
     }
-    // The first communicator with the most ranks is the one of all ranks.
+    // The first communicator with the most ranks is taken as the communicator of all ranks.
     let whole = found.values().find(|communicator| communicator.ranks == most);
     let whole = whole.map(|whole| whole.members.clone()).unwrap_or_default();
     let places: BTreeMap<&Member, Rank> = whole.iter().map(|(rank, of)| (of, *rank)).collect();
@@ -254,7 +254,7 @@ impl Communicator {
 }
 
 impl Operation {
-    /// Returns the number of the collective among those of its communicator.
+    /// Returns the number of the collective within its communicator.
     fn turn(&self) -> u64 {
         if self.sequence > 0 { self.sequence } else { self.number }
     }
@@ -269,9 +269,9 @@ fn is_whole(operations: &BTreeMap<u64, Operation>) -> bool {
     operations.keys().copied().eq(1..=operations.len() as u64) && operations.values().all(is_known)
 }
 
-/// Returns the messages of a rank to and from others. `own` is its rank in the job. The tag is the
-/// index of the group, so that messages between the same two ranks in different groups do not
-/// match.
+/// Returns the messages of a rank to and from others. `own` is the number of the rank in the job.
+/// The tag is the index of the group, so that messages between the same two ranks in different
+/// groups do not match.
 fn messages(
     operation: &Operation,
     (group, members): (usize, &[Rank]),
@@ -293,7 +293,7 @@ fn messages(
     Ok(all.into_iter().filter(|(peer, _)| *peer != own).map(|(_, done)| done).collect())
 }
 
-/// Sorts operations by their beginnings; without times they keep their order.
+/// Sorts operations by start time. Operations without times keep their order among themselves.
 fn entries(mut list: Vec<(Operation, Action)>) -> Vec<Entry> {
     list.sort_by_key(|(operation, _)| operation.start_us);
     let entry = |(node, (operation, what)): (u64, (Operation, Action))| {
@@ -416,7 +416,7 @@ mod tests {
             let last = call(2, "gather", 25, "3", 3_000);
             text += &line("b", rank, 4, 10 + rank, &first);
             text += &line("b", rank, 4, 10 + rank, &[last, messages.to_owned()].join(","));
-            // Pairs of every other rank, in reverse order.
+            // One communicator of the even ranks, one of the odd ranks, each in reverse order.
             let pair = call(1, "all_gather", 50, "null", 2_000);
             let name = if rank % 2 == 0 { "even" } else { "odd" };
             text += &line(name, 1 - rank / 2, 2, 10 + rank, &pair);
@@ -465,7 +465,7 @@ mod tests {
             call.replace("\"what\"", "\"sequence\":1,\"what\"")
         };
         let lines = |last: &str| {
-            // Ranks 2, 0 and 1 of the job are 0, 1 and 2 here; the first also sends to itself.
+            // Ranks 2, 0 and 1 of the job are ranks 0, 1 and 2 of "b"; rank 0 also sends to itself.
             let first = [group(1, 0, "[1,70],[0,8]", "[0,8]"), reduce(2)].join(",");
             let second = [group(1, 0, "[2,30]", "[0,70]"), reduce(2), group(3, 1, "[2,5]", "")];
             let third = [group(1, 0, "", "[1,30]"), reduce(2), last.to_owned()].join(",");
@@ -482,11 +482,11 @@ mod tests {
             agreed.messages.iter().map(|sent| (sent.from, sent.to, sent.bytes)).collect();
         assert_eq!(sent, [(0, 1, 30), (0, 1, 5), (2, 0, 70)]);
         assert_eq!((agreed.calls.len(), agreed.messages[1].start_us), (1, 30));
-        // Nodes that began together wait for the earlier ones, and not for each other.
+        // Nodes that began together wait for earlier nodes, and not for each other.
         let trace = &recorded.job.traces()[0];
         let waits: Vec<_> = trace.nodes.iter().map(|node| &node.ctrl_deps[..]).collect();
         assert_eq!(waits, [&[][..], &[], &[0, 1], &[2]]);
-        // A send without a receive; a rank without peers in its recording; a message too long.
+        // Cases: a send without a receive, a rank without recorded peers, a wrong peer or length.
         let error = read(&lines(&group(3, 1, "", "[0,5]"))).unwrap().job.agreed().unwrap_err();
         assert!(error.contains("which nothing there receives"), "{error}");
         let silent = read(&lines(&group(3, 1, "", ""))).unwrap();

@@ -23,7 +23,7 @@ pub struct Replay<'a> {
     job: &'a Job,
     agreed: &'a Agreed,
     topology: &'a Topology,
-    /// Scene of each group; the first is that of all ranks.
+    /// Scene of each group; the first scene has all ranks.
     scenes: Vec<Scene>,
     algorithm: &'a str,
     slot_bytes: usize,
@@ -87,9 +87,9 @@ pub struct Comparison {
 const KNOWN_PAIRS_MAX: usize = 1 << 22;
 
 impl<'a> Replay<'a> {
-    /// Places the ranks of a job on the first hosts of a topology, filling each host. Collectives
-    /// take the algorithm or family that `algorithm` names if they have it, else the library's
-    /// choice.
+    /// Places the ranks of a job on the first hosts of a topology, filling each host. A collective
+    /// takes the algorithm or family that `algorithm` names. If none is named, or the collective
+    /// has no such algorithm, it takes the library's choice.
     ///
     /// # Errors
     ///
@@ -290,7 +290,7 @@ impl<'a> Replay<'a> {
         })
     }
 
-    /// Returns a row without calls; its predicted time is that of one call.
+    /// Returns a row that counts 0 calls and has the predicted time of one call.
     fn row(&self, call: &Call) -> Result<Row, String> {
         let group = self.job.groups.get(call.group);
         let mut row = Row {
@@ -458,14 +458,14 @@ mod tests {
         assert!(text.contains("3 calls of 16 ranks, on 2 hosts of p5"), "{text}");
         // `plan` predicts the same time for the same call.
         let topology = presets::find("p5").unwrap().topology();
-        let wanted = crate::plan::Wanted {
+        let request = crate::plan::PlanRequest {
             collective: Collective::AllReduce,
             bytes: 1 << 20,
             data_type: DataType::Float32,
             topology: &topology,
             hosts: Some(2),
         };
-        let plan = predicted::traffic(&wanted, Some(&reduce.algorithm), None).unwrap();
+        let plan = predicted::traffic(&request, Some(&reduce.algorithm), None).unwrap();
         assert!((plan.time_s * 2.0 / reduce.predicted_s.unwrap() - 1.0).abs() < 0.01);
     }
 

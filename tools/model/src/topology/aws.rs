@@ -56,7 +56,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Topology, String> {
         ));
     }
     let topology = topology(&read.instances);
-    // Line of an instance in the text; for a repeated instance, that of its repetition.
+    // Line of an instance in the text; for a repeated instance, the line of the repetition.
     let at = |host: usize| {
         let id = read.instances.get(host).map_or("", |instance| &instance.instance_id);
         let quoted = format!("\"{id}\"");

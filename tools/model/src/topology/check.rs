@@ -27,7 +27,7 @@ pub enum At {
     Whole,
     /// Kind of machine, by its number.
     Machine(usize),
-    /// Part of a kind of machine, by both numbers.
+    /// Part of a kind of machine, by the numbers of the machine and of the part.
     Part(usize, usize),
     /// Links of accelerators, by the numbers of the machine and of the link.
     GpuLink(usize, usize),
@@ -60,7 +60,7 @@ impl Topology {
     ///
     /// # Errors
     ///
-    /// When there is a contradiction; the error is the first one.
+    /// When there is a contradiction; the error describes the first one.
     pub fn check(&self) -> Result<(), Error> {
         plain(At::Whole, &self.name)?;
         let mut names = BTreeSet::new();
@@ -99,7 +99,7 @@ impl Topology {
             }
         }
         if all == 0 {
-            return wrong(At::Whole, "there is no host; say how many there are of which machine");
+            return wrong(At::Whole, "there is no host; add [[hosts]] with a machine and a count");
         }
         Ok(())
     }
@@ -149,8 +149,8 @@ impl Topology {
             return wrong(
                 At::Tier(fabric.tiers.len() - 1),
                 format!(
-                    "the network joins at most {room} hosts (what the children of all tiers \
-                     multiply to), but there are {hosts}; give a tier more children, or add one"
+                    "there are {hosts} hosts, but the network joins at most {room} (the product of \
+                     all tiers' children); give a tier more children, or add a tier"
                 ),
             );
         }
@@ -158,7 +158,7 @@ impl Topology {
     }
 }
 
-/// Checks that a name can be printed: it must not move a terminal's cursor.
+/// Checks that a name has no control characters, which could move a terminal's cursor.
 fn plain(at: At, name: &str) -> Result<(), Error> {
     match name.chars().any(char::is_control) {
         true => wrong(at, format!("{name:?} has letters that cannot be printed; take others")),
@@ -250,8 +250,8 @@ fn check_plug(at: At, machine: &Machine, part: usize) -> Result<(), Error> {
     }
     let steps = machine.upwards(part).count();
     let top = machine.upwards(part).last();
-    // A path upwards with as many steps as there are parts, that does not end at the top, contains
-    // a cycle.
+    // A path upwards contains a cycle if it has as many steps as there are parts, and does not end
+    // at the top.
     if steps >= machine.parts.len() && top.is_some_and(|top| machine.parts[top].under.is_some()) {
         return wrong(
             at,

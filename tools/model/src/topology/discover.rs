@@ -14,7 +14,7 @@ use super::{gpu_links, nccl};
 use ccl_machine::Files;
 use ccl_machine::devices::{self, Device};
 
-/// Link between processors: sysfs does not have its speed; this is the usual order of magnitude.
+/// Assumed link between processors, of the usual order of magnitude: sysfs does not show its speed.
 const SMP: LinkSpeed = LinkSpeed { bytes_per_s: 40e9, latency_ns: 130.0 };
 
 /// Discovers a machine from its sysfs; for this machine also from NVML and verbs, if available.
@@ -23,7 +23,8 @@ const SMP: LinkSpeed = LinkSpeed { bytes_per_s: 40e9, latency_ns: 130.0 };
 ///
 /// When the parts that were found contradict each other.
 pub fn discover(files: &Files) -> Result<Topology, String> {
-    let told = if files.lives() { VerbsTransport::new(Options::default()).list() } else { vec![] };
+    let told =
+        if files.is_live() { VerbsTransport::new(Options::default()).list() } else { vec![] };
     discover_with(files, &told)
 }
 
@@ -41,7 +42,7 @@ fn discover_with(files: &Files, told: &[PortInfo]) -> Result<Topology, String> {
         parts: found.plugs.parts,
         gpu_links: Vec::new(),
     };
-    if files.lives() {
+    if files.is_live() {
         gpu_links::add(&mut machine);
     }
     let topology = Topology {
@@ -60,7 +61,7 @@ struct Found<'f> {
     /// Ports that verbs have listed.
     told: &'f [PortInfo],
     plugs: Plugs,
-    /// NUMA nodes by their numbers.
+    /// Index of each NUMA node's part, by the number of the node.
     nodes: BTreeMap<u32, usize>,
 }
 
@@ -148,7 +149,7 @@ impl Found<'_> {
     /// Puts a device into the PCIe tree that its path describes; a software device goes under a
     /// node.
     fn place(&mut self, device: &Device, name: String, kind: Kind) -> usize {
-        // The NUMA node that the device names; the only node, if it names none.
+        // The NUMA node that the device names, or else the machine's only node.
         let named = device.locality.numa_node.and_then(|node| self.nodes.get(&node).copied());
         let node = named.or_else(|| self.only_node());
         // A software device goes under the first node.
@@ -184,7 +185,7 @@ mod tests {
     use super::*;
     use ccl_core::transport::Locality;
 
-    /// Sysfs of a test, which is removed when it is dropped.
+    /// Sysfs files of a test, removed on drop.
     struct Sysfs(PathBuf);
 
     impl Sysfs {
@@ -303,7 +304,7 @@ mod tests {
         sysfs.write("devices/system/node/node7000000000000000000000/x", "");
         let topology = discover(&Files::new(&sysfs.0).unwrap()).unwrap();
         assert_eq!(topology.machines[0].network_bytes_per_s(), f64::INFINITY);
-        // A device whose node the host does not have is near none.
+        // A device that names a missing node is near no node.
         let machine = &topology.machines[0];
         let eth0 = machine.parts.iter().position(|part| part.name == "eth0").unwrap();
         assert_eq!(machine.numa(eth0), None);

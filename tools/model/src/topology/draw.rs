@@ -9,7 +9,7 @@ use ccl_core::topology::machine::Kind;
 use super::nccl::escaped;
 use super::tree::{Item, Sort, items};
 
-/// Box, with the number of its parent.
+/// Box of a drawing, with the number of its parent.
 struct Node<'i> {
     item: &'i Item,
     above: Option<usize>,
@@ -102,7 +102,7 @@ pub fn dot(topology: &Topology) -> String {
     })
 }
 
-/// Draws a topology for Mermaid, as GitHub shows it.
+/// Draws a topology in Mermaid's language, which GitHub shows as a drawing.
 #[must_use]
 pub fn mermaid(topology: &Topology) -> String {
     drawn(topology, |nodes, links| {
@@ -131,7 +131,7 @@ const BOX_HEIGHT: f64 = 60.0;
 const GAP: f64 = 12.0;
 const ROW: f64 = 96.0;
 const MARGIN: f64 = 20.0;
-/// Approximate number of letters that fit into a line of a box, and of lines below the name.
+/// Approximate number of letters that fit into a line of a box, and number of lines below the name.
 const LETTERS: usize = 24;
 const LINES: usize = 3;
 
@@ -242,7 +242,7 @@ fn places(nodes: &[Node<'_>]) -> Vec<(f64, f64)> {
             next += step;
         }
     }
-    // The children of a box come after it, so the loop goes from the last to the first.
+    // The children of a box come after it, so the loop goes from the last box to the first.
     for number in (0..nodes.len()).rev() {
         let hangs = |at: &usize| nodes[*at].above == Some(number) && !is_switch(nodes, *at);
         let hangs: Vec<usize> = (number..nodes.len()).filter(hangs).collect();

@@ -2,17 +2,18 @@
 //!
 //! A *group* of the lowest tier is the set of hosts that one set of switches joins directly, such
 //! as a rack or a scalable unit. A group of a higher tier joins groups of the tier below. Hosts are
-//! numbered across all groups: host h is in group h / children of the lowest tier, and so on
-//! upwards.
+//! numbered across all groups. In the lowest tier, host h is in group h / `children`. In a higher
+//! tier, group g of the tier below is in group g / `children`.
 
 /// Wiring between the switches of a group and the children below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wiring {
     /// Wiring of each switch to all NICs or switches below.
     Mesh,
-    /// Wiring by number. Each child has n NICs or switches; number k has cables to the group's
-    /// switches k, k + n, k + 2 n and so on, or, if the group has fewer than n switches, to switch
-    /// k modulo their number. This wiring forms *rails* at the lowest tier, and *planes* above.
+    /// Wiring by number. Each child has n NICs or switches. Number k has cables to the group's
+    /// switches k, k + n, k + 2 n and so on. If the group has only s < n switches, number k has
+    /// cables to switch k modulo s. This wiring forms *rails* at the lowest tier, and *planes*
+    /// above.
     Rails,
 }
 
@@ -41,7 +42,7 @@ pub struct Tier {
 /// between hosts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fabric {
-    /// Number of ports of each host; cables of the lowest tier end at these.
+    /// Number of ports of each host; cables of the lowest tier end at these ports.
     pub nics: u32,
     /// Tiers from the lowest upwards.
     pub tiers: Vec<Tier>,
@@ -123,7 +124,7 @@ impl Fabric {
 
     /// Returns the oversubscription of a full group of the tier below this one: the bandwidth into
     /// the group from below, divided by its bandwidth upwards; 1 if both are equal. At the lowest
-    /// tier it is 1: a host sends no more than its NICs do.
+    /// tier the result is 1: a host sends no more than its NICs do.
     #[must_use]
     pub fn oversubscription(&self, tier: usize) -> f64 {
         let Some(lower) = tier.checked_sub(1).and_then(|lower| self.tiers.get(lower)) else {

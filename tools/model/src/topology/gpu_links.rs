@@ -66,7 +66,7 @@ fn part(machine: &Machine, bus_id: &str) -> Option<usize> {
 }
 
 /// Returns the NVSwitch, and adds it if there is none. One switch stands for all: a GPU reaches the
-/// same GPUs over each.
+/// same GPUs over each switch.
 fn nvswitch(machine: &mut Machine) -> usize {
     if let Some(switch) = machine.of(Kind::NvSwitch).next() {
         return switch;

@@ -3,9 +3,9 @@
 //! discovered on this machine, or known by name; it is printed as a matrix, a tree or a drawing.
 //!
 //! A description lists kinds, not instances: one machine for thousands of equal hosts, one
-//! [`Tier`](fabric::Tier) for all switches of a level. So it is as long for 24,576 accelerators as
-//! for 16, and answers are computed from it. The only list of hosts is that of their positions in a
-//! provider's network ([`Placed`]).
+//! [`Tier`](fabric::Tier) for all switches of a level. So a description of 24,576 accelerators is
+//! as long as one of 16, and answers are computed from it. The only list with an entry for each
+//! host has the positions of the hosts in a provider's network ([`Placed`]).
 
 mod aws;
 mod check;

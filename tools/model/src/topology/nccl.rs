@@ -235,7 +235,7 @@ impl<'d> Reading<'d> {
             } else if class.starts_with("0x03") || node.has_tag_name("xgmi") {
                 return Err((node, "no GPU has the busid of this target".to_owned()));
             } else {
-                // An NVLink to a processor is left out: the GPU is under it in the tree.
+                // An NVLink to a processor is left out: the GPU is under the processor in the tree.
                 continue;
             };
             if pairs.insert([from.min(to), from.max(to)]) {
@@ -273,7 +273,7 @@ pub(super) fn gpu_link_speed(kind: GpuLinkKind, sm: Option<u32>) -> LinkSpeed {
     LinkSpeed { bytes_per_s, latency_ns: 0.0 }
 }
 
-/// Returns the attributes of an element, except those named.
+/// Returns the attributes of an element, except those that `but` names.
 fn facts(prefix: &str, node: Node<'_, '_>, but: &[&str]) -> BTreeMap<String, String> {
     let attributes = node.attributes().filter(|attribute| !but.contains(&attribute.name()));
     let fact = |attribute: roxmltree::Attribute<'_, '_>| {
@@ -325,7 +325,7 @@ pub fn write(machine: &Machine) -> String {
         said.extend(plain(part));
         element(&mut xml, 1, "cpu", &said, |xml| {
             below(xml, machine, numa, 2);
-            // Host bridges of an unknown NUMA node go to the first one.
+            // Host bridges of an unknown NUMA node go to the first node.
             let lost = |part: &usize| machine.parts[*part].under.is_none();
             let bridges = machine.of(Kind::HostBridge).filter(lost);
             bridges.filter(|_| number == 0).for_each(|bridge| below(xml, machine, bridge, 2));
@@ -430,7 +430,7 @@ fn whole(xml: &mut String, machine: &Machine, number: usize, depth: usize) {
     }
 }
 
-/// Writes a PCIe function. A function of unknown address gets a made-up one, as in NCCL's own
+/// Writes a PCIe function. A function of unknown address gets a made-up address, as in NCCL's own
 /// examples.
 fn pci(
     xml: &mut String,
@@ -477,7 +477,7 @@ fn net(xml: &mut String, part: &Part, depth: usize) {
     element(xml, depth, "net", &said, |_| {});
 }
 
-/// Writes the links of a GPU, those to switches as one element.
+/// Writes the links of a GPU. All links to switches become one element.
 fn own_links(xml: &mut String, machine: &Machine, gpu: usize, depth: usize) {
     let mut to_switches = 0;
     for link in machine.gpu_links.iter().filter(|link| link.ends.contains(&gpu)) {

@@ -13,13 +13,13 @@ const NODES_MAX: usize = 16;
 pub struct Placed {
     /// Provider's name of the host, such as `i-0123456789abcdef0`.
     pub id: String,
-    /// Network nodes above the host, the highest first; the last is the one that the host is
-    /// connected to.
+    /// Network nodes above the host, the highest first. The host is connected to the last of these
+    /// nodes.
     pub nodes: Vec<String>,
 }
 
 impl Placed {
-    /// Returns how many nodes, counted from the highest, both hosts have above them.
+    /// Returns the number of nodes that both hosts have above them, counted from the highest node.
     #[must_use]
     pub fn shared(&self, other: &Placed) -> usize {
         self.nodes.iter().zip(&other.nodes).take_while(|(one, two)| one == two).count()
@@ -37,7 +37,7 @@ impl Placed {
 /// Checks the positions of hosts; an error has the number of the host and the problem.
 pub(super) fn check(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, String)> {
     let mut ids = BTreeMap::new();
-    // Each node with the nodes above it.
+    // By node: the nodes above it, and the first host below it.
     let mut above: BTreeMap<&str, (&[String], &str)> = BTreeMap::new();
     for (host, Placed { id, nodes }) in placed.iter().enumerate() {
         let mut names = nodes.iter().chain([id]);
@@ -81,7 +81,7 @@ pub(super) fn check(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, St
 }
 
 /// Checks the tiers against the nodes: two hosts are below one node if, and only if, they are in
-/// one group of the tier at its height.
+/// one group of the tier at the height of this node.
 fn agrees(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, String)> {
     for tier in 0..fabric.tiers.len() {
         let (mut groups, mut nodes) = (BTreeMap::new(), BTreeMap::new());
@@ -97,9 +97,9 @@ fn agrees(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, String)> {
             return Err((
                 at,
                 format!(
-                    "\"{}\" and \"{other}\" are below one node \"{name}\" by either the tiers or \
-                     their nodes, but not by both; put hosts below one node next to each other, as \
-                     many as the tier's children, or leave out the tiers",
+                    "tiers and nodes disagree whether \"{}\" and \"{other}\" are below the same \
+                     \"{name}\"; list the hosts below one node together, as many as the tier's \
+                     children, or leave out the tiers",
                     host.id
                 ),
             ));

@@ -1,12 +1,12 @@
 //! Placement of ranks that minimizes the traffic between zones, racks and hosts.
 //!
 //! From the top of the network down, the ranks are divided among the groups of each tier, so that
-//! ranks with much mutual traffic share a group. One initial division has the ranks in order. The
-//! other takes ranks without a group one by one: a group begins with the rank that has the most
-//! traffic with other such ranks, and grows by the rank that has the most traffic with its members
-//! so far. Both are improved by swaps of two ranks, as in [Kernighan and Lin, 1970], until no swap
-//! helps or a limit is reached; the better one is taken. Less traffic at a higher tier outweighs
-//! more traffic below it.
+//! ranks with much mutual traffic share a group. Two initial divisions are tried. The first has the
+//! ranks in order. The second fills one group after the other with free ranks: a group begins with
+//! the free rank that has the most traffic with other free ranks. Then it takes, again and again,
+//! the free rank that has the most traffic with the group's members. Both divisions are improved by
+//! swaps of two ranks, as in [Kernighan and Lin, 1970], until no swap helps or a limit is reached.
+//! The better division is taken. Less traffic at a higher tier outweighs more traffic below it.
 //!
 //! [Kernighan and Lin, 1970]: https://doi.org/10.1002/j.1538-7305.1970.tb01770.x
 
@@ -17,7 +17,7 @@ use super::fabric::Fabric;
 use ccl_core::types::Rank;
 use ccl_traffic::Bytes;
 
-/// Largest number of rounds of swaps; each looks at all ranks.
+/// Largest number of rounds of swaps; each round looks at all ranks.
 const ROUNDS: usize = 8;
 /// Largest number of ranks for which swaps are tried: the time is quadratic in their number.
 const SWAPPED_RANKS_MAX: usize = 2048;
@@ -43,8 +43,8 @@ impl Crossing {
     }
 }
 
-/// Returns the bytes that cross, with rank r on host `hosts[r]`. Traffic of ranks without a host is
-/// not counted.
+/// Returns the bytes between groups and between hosts, with rank r on host `hosts[r]`. Traffic of
+/// ranks without a host is not counted.
 #[must_use]
 pub fn crossing(bytes: &Bytes, hosts: &[u32], fabric: &Fabric) -> Crossing {
     let mut crossing = Crossing { groups: vec![0; fabric.tiers.len()], hosts: 0 };
@@ -60,7 +60,7 @@ pub fn crossing(bytes: &Bytes, hosts: &[u32], fabric: &Fabric) -> Crossing {
     crossing
 }
 
-/// Returns the rank for each place; place p is on host `hosts[p]`, and has rank p now. Returns the
+/// Returns the rank of each seat. Seat p is on host `hosts[p]`, and has rank p now. Returns the
 /// current order if no order with less crossing traffic is found.
 #[must_use]
 pub fn place(bytes: &Bytes, hosts: &[u32], fabric: &Fabric) -> Vec<Rank> {
@@ -127,8 +127,8 @@ impl Ties {
         Ties { of }
     }
 
-    /// Divides ranks into groups of these sizes, which add up to their number; each group is in
-    /// rank order.
+    /// Divides ranks into groups of these sizes, which add up to the number of ranks; each group is
+    /// in rank order.
     fn divide(&self, ranks: &[Rank], sizes: &[usize]) -> Vec<Vec<Rank>> {
         let mut divisions = vec![Division::new(self, ranks, sizes, ranks.to_vec())];
         if sizes.len() > 1 {
@@ -168,7 +168,7 @@ impl Ties {
     }
 }
 
-/// Returns the rank with the greatest key; of equal ones the first.
+/// Returns the rank with the greatest key; of several such ranks, the first.
 fn greatest<K: Ord>(ranks: impl Iterator<Item = usize>, key: impl Fn(usize) -> K) -> Option<usize> {
     ranks.min_by_key(|rank| Reverse(key(*rank)))
 }
@@ -315,8 +315,8 @@ mod tests {
         assert_eq!((crossing.groups, crossing.hosts), (vec![0, 100, 100], 110));
     }
 
-    /// Checks a ring over hosts that alternate between two zones: at first every hop between hosts
-    /// crosses zones, after placement only two do.
+    /// Checks a ring over hosts that alternate between two zones. At first every hop between hosts
+    /// crosses zones; after placement, only two hops do.
     #[test]
     fn a_ring_crosses_zones_no_more_than_it_must() {
         let hosts: Vec<u32> = (0..32).map(|place| (place / 4) % 2 * 384 + place / 8 * 2).collect();
@@ -367,13 +367,13 @@ mod tests {
         }
         assert_eq!(place(&Bytes::new(), &[], &fabric()), Vec::<u32>::new());
         assert_eq!(place(&ring(&[0]), &[7], &Fabric::default()), [0]);
-        // Ranks without places.
+        // Ranks without seats.
         let strangers = Bytes::from([((0, 99), 5), ((4_000_000_000, 1), 5)]);
         assert_eq!(place(&strangers, &[0, 1], &Fabric::default()), [0, 1]);
     }
 
     /// Checks, with random traffic, that crossing traffic never grows, and that each rank has one
-    /// place.
+    /// seat.
     #[test]
     fn nothing_gets_worse() {
         let mut random = Random::new(9);

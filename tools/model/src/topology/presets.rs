@@ -78,7 +78,7 @@ pub fn find(name: &str) -> Option<&'static Preset> {
     ALL.iter().find(|preset| preset.name == name)
 }
 
-/// Returns the kind of machine that presets call by that name.
+/// Returns the kind of machine that has this name in the presets.
 #[must_use]
 pub fn machine(name: &str) -> Option<Machine> {
     let nvlink = |links, gb_per_s: f64| Some((links, gb_per_s * 1e9));
@@ -212,7 +212,7 @@ fn paired(
     Machine { name: name.to_owned(), smp: SMP, parts: parts.0, gpu_links }
 }
 
-/// Adds NVSwitches, and returns the links of each GPU, spread over them.
+/// Adds NVSwitches, and returns the links of each GPU, spread over these switches.
 fn dealt(
     parts: &mut Parts,
     gpus: &[usize],

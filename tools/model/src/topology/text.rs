@@ -450,7 +450,7 @@ fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 
-/// Returns the fields of a speed whose values are known.
+/// Returns the known values of a speed, as fields of TOML.
 fn fields(speed: LinkSpeed) -> Vec<String> {
     let LinkSpeed { bytes_per_s, latency_ns } = speed;
     let mut fields = Vec::new();

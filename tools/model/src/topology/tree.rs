@@ -29,7 +29,7 @@ pub(super) struct Item {
     /// Speed and similar details; may be empty.
     pub(super) detail: String,
     pub(super) sort: Sort,
-    /// Number of the item's part in its machine.
+    /// Index of the part in its machine, if the item is a part.
     pub(super) part: Option<usize>,
     /// Index of the run of hosts, if the item is the first host of a run.
     pub(super) run: Option<usize>,
@@ -116,9 +116,9 @@ fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Returns the items of hosts that have the same nodes above them down to `depth`, grouped by the
-/// next node, in the order of their first hosts. The first host of each run is shown with its
-/// parts.
+/// Returns the items of `hosts`, which have the same nodes above them down to `depth`. Hosts are
+/// grouped by the next node, and groups are in the order of their first hosts. The first host of
+/// each run is shown with its parts.
 fn placed(topology: &Topology, depth: usize, hosts: &[usize]) -> Vec<Item> {
     let mut groups: Vec<(Option<&String>, Vec<usize>)> = Vec::new();
     let mut numbers: BTreeMap<&String, usize> = BTreeMap::new();

@@ -236,7 +236,7 @@ pub(super) const LISTENERS_HAVE_OWN_HANDLES: Point = Point::pair(
 
 pub(super) const BOTH_WAYS_AT_ONCE: Point = Point::pair(
     "both_ways_at_once",
-    "A thread that connects and accepts in turns gets both, though its peer does the same.",
+    "Two peers that each connect and accept in turns, on one thread, get both connections.",
     both_ways,
     both_ways,
 );

@@ -12,8 +12,8 @@ use crate::stream::Stream;
 
 pub(super) const SEVERAL_AS_ONE: Point = Point::pair(
     "several_devices_as_one",
-    "makeVDevice makes one device of two: it is counted and described, carries messages, and \
-     connects to any other.",
+    "makeVDevice merges two devices. The merged device is counted, has properties, carries \
+     messages, and connects to any other device.",
     several_as_one,
     several_as_one,
 );
@@ -39,17 +39,17 @@ fn several_as_one(side: &Side) -> Outcome {
     demand(made >= PARTS.len() as i32 && now > made, || {
         format!(
             "makeVDevice gave number {made}, and devices {now} after {count}: expected a number \
-             behind those of its parts, and that it is counted"
+             above those of its parts, and a count that includes it"
         )
     })?;
     describes(&net, made)?;
-    // The made device on both sides, then on one side, with one of its parts on the other side.
+    // Both sides use the merged device, then only one side does; its peer uses one of the parts.
     let ways = [(made, made), (made, 0), (1, made)];
     for (receiver, sender) in ways {
         let device = if side.role == Role::Receiver { receiver } else { sender };
         side.step(&format!("connecting device {sender} to device {receiver}"));
         let link = Link::open(side, &net.on(device))?;
-        // A message too long for all slots at once, if both sides use the device with parts.
+        // If both sides use the merged device: one message that is longer than all slots together.
         let long = usize::from(receiver == sender);
         for (messages, bytes) in [(40, 100), (8, 200_000), (long, 9_000_001)] {
             let stream = Stream::of(messages, bytes);

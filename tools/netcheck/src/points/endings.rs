@@ -15,12 +15,13 @@ use crate::stream::Stream;
 /// Longest time of a close that must not wait for the peer.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// Number of messages at once, and the bytes of long ones.
+/// Number of messages at once, and the bytes of a long message.
 const MESSAGES: usize = 8;
 const BYTES: usize = 512 << 10;
 
-/// Bytes of each message, by round. Together, the messages of a round fit into socket buffers, or
-/// exceed the receiver's buffer, or exceed the buffers of both sides.
+/// Bytes of each message, by round. All messages of the first round together fit into socket
+/// buffers. Those of the second exceed the receiver's buffer; those of the third, the buffers of
+/// both sides.
 const ROUNDS: [usize; 3] = [4 << 10, 64 << 10, BYTES];
 /// Time for sends to complete while the receiving process is stopped.
 const STOPPED: Duration = Duration::from_millis(300);
@@ -64,7 +65,7 @@ fn receive_late(link: &Link, bytes: usize) -> Outcome {
 }
 
 /// Sends to a stopped process, and closes as soon as all sends are done. Resumes the process after
-/// the close, or before it if the sends do not complete otherwise.
+/// the close, or earlier if the sends do not complete while it is stopped.
 fn send_and_close(link: &Link, bytes: usize) -> Outcome {
     let side = link.side;
     let memory = link.memory(MESSAGES * bytes)?;
@@ -153,7 +154,7 @@ pub(super) const RECEIVER_KILLED: Point = Point::pair(
         let net = side.net()?;
         let link = Link::open(side, &net)?;
         Stream::of(20, BYTES).receive(&link)?;
-        // The sends must be done before this process dies: a send that fails then is no violation.
+        // All sends must be done before this process dies: a pending send may fail rightfully.
         side.barrier()?;
         side.die()
     },
@@ -191,7 +192,7 @@ pub(super) const SENDER_KILLED: Point = Point::pair(
         let net = side.net()?;
         let link = Link::open(side, &net)?;
         Stream::of(20, BYTES).receive(&link)?;
-        // What has not arrived when its sender dies may be lost: that is no violation.
+        // Messages that have not arrived when the sender dies may be lost without violation.
         side.barrier()?;
         let memory = link.memory(BYTES)?;
         let part = memory.part(0, BYTES, TAG);

@@ -27,8 +27,8 @@ fn bytes_of(seed: usize) -> usize {
     (seed * 37) % ROOM
 }
 
-/// Sends messages with these tags and seeds, in this order. A message that the plugin does not take
-/// now is tried again while later ones are sent, as NCCL's channels are independent of each other.
+/// Sends messages with these tags and seeds, in this order. If the plugin does not take a message
+/// now, later messages are sent, and the message is tried again: NCCL's channels are independent.
 fn send_all(link: &Link, messages: &[(i32, usize)]) -> Outcome {
     let memory = link.memory(messages.len() * STRIDE)?;
     let parts: Vec<Part> = messages
@@ -128,7 +128,7 @@ pub(super) const GROUPED_RECEIVES: Point = Point::pair(
     |side| send(side, all_lengths),
 );
 
-/// Returns a group of each length; its sends are in reverse order.
+/// Returns a group of each length. The sends to each group are in reverse order.
 fn all_lengths(receives_max: usize) -> Plan {
     let (mut groups, mut sends) = (Vec::new(), Vec::new());
     for length in 1..=receives_max {
@@ -157,7 +157,7 @@ fn equal_tags(receives_max: usize) -> Plan {
 
 pub(super) const INTERLEAVED_TAGS: Point = Point::pair(
     "tags_interleaved_over_groups",
-    "Groups are served strictly one after another, though sends for later ones come early.",
+    "Groups are served strictly in order, even if sends for later groups come early.",
     |side| receive(side, interleaved),
     |side| send(side, interleaved),
 );
@@ -173,8 +173,7 @@ fn interleaved(_receives_max: usize) -> Plan {
 
 pub(super) const WRONG_TAG_WAITS: Point = Point::pair(
     "wrong_tag_waits",
-    "A send whose tag is in no group that was posted waits for one that has it, and goes to no \
-     other.",
+    "A send waits until a group with its tag is posted, and goes to no other group.",
     |side| {
         let (link, _) = open(side)?;
         let memory = link.memory(2 * STRIDE)?;

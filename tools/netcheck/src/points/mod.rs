@@ -24,11 +24,11 @@ pub(crate) struct Point {
     pub(crate) name: &'static str,
     /// Demand of the contract, in a sentence.
     pub(crate) demand: &'static str,
-    /// Contract, or robustness beyond it.
+    /// Kind of the demand: contract, or robustness beyond it.
     pub(crate) kind: Kind,
     /// Multiple of the usual time that the point may take.
     pub(crate) patience: u32,
-    /// Name of the point without which this one cannot pass.
+    /// Name of the point that must pass before this one can.
     pub(crate) depends_on: Option<&'static str>,
     /// Test of the point.
     pub(crate) act: Act,
@@ -43,7 +43,7 @@ impl PartialEq for Point {
 /// Kind of a demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Demand of the contract: on calls that NCCL makes, or events that occur where NCCL runs.
+    /// Demand of the contract, on calls that NCCL makes or on events that occur where NCCL runs.
     Contract,
     /// Demand beyond the contract: NCCL never relies on it, but it makes a plugin easier to use.
     Robustness,
@@ -116,8 +116,8 @@ impl Point {
     }
 }
 
-/// All points, in the order in which they run: simple ones first, so that the first failure tells
-/// most.
+/// All points, in the order in which they run. Simple points come first, so that the first failure
+/// is the most informative one.
 pub(crate) const ALL: &[Point] = &[
     setup::LOADS_AND_NAMES,
     setup::PROPERTIES,

@@ -1,4 +1,4 @@
-//! The device side: NCCL's kernels move the data of a plugin that has one.
+//! The device side of a plugin. If a plugin has a device side, NCCL's kernels move the data.
 
 use nccl_net_abi::DEVICE_HOST;
 
@@ -41,7 +41,7 @@ fn wrong_handle(named: (i32, i32), given: Option<(i32, i32)>) -> Option<String> 
     let given = given.filter(|given| named.0 == DEVICE_HOST || *given != named)?;
     Some(format!(
         "gave a device handle of type {} version {}, but netDeviceType is {} version {}: NCCL \
-         would leave the data to a device side that is not there",
+         would leave the data to a device side that does not exist",
         given.0, given.1, named.0, named.1
     ))
 }

@@ -59,7 +59,8 @@ fn during_transfers(side: &Side) -> Outcome {
     link.close()
 }
 
-/// Registers memory of its own and parts of the transferred memory; returns how often.
+/// Registers own memory and parts of the transferred memory, repeatedly, until `is_over`. Returns
+/// the number of repetitions.
 fn register_until(is_over: &AtomicBool, link: &Link, shared: Memory, at: usize) -> Outcome<usize> {
     let own = Memory::new(256 << 10);
     let mut count = 0;
@@ -229,7 +230,7 @@ fn dma_buf(side: &Side) -> Outcome {
         Some(Err(_refused)) => {}
         Some(Ok(_)) => {
             return failed(
-                "regMrDmaBuf took descriptor -1: it does not reach the memory that one names",
+                "regMrDmaBuf accepted descriptor -1, so it does not use the memory of a descriptor",
             );
         }
     }

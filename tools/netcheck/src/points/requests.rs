@@ -17,9 +17,9 @@ use crate::side::Side;
 use crate::stop::{Outcome, demand, failed, skipped};
 use crate::stream::Stream;
 
-/// Time that one side waits, so that the other goes ahead as far as it can.
+/// Time that one side waits, so that the other side goes ahead as far as it can.
 const A_WHILE: Duration = Duration::from_millis(300);
-/// Time that a plugin has to make room for the requests that it must take.
+/// Time within which a plugin must make room for the requests that it must take.
 const SOON: Duration = Duration::from_secs(2);
 
 /// Bytes of a message, and bytes from one slot to the next.
@@ -101,7 +101,7 @@ fn take_all(
 
 pub(super) const OPTIONAL_COMPLETION_HINT: Point = Point::pair(
     "optional_completion",
-    "irecv with the hint 0x1 in the place of the request writes a request or NULL there.",
+    "irecv called with the hint 0x1 in *request replaces it by a request or NULL.",
     |side| {
         if side.plugin()?.api < Api::V9 {
             return skipped("the hint came with version 9");
@@ -116,14 +116,12 @@ pub(super) const OPTIONAL_COMPLETION_HINT: Point = Point::pair(
             let request = side.until("irecv to take a message", || {
                 let request = link.comm.irecv_over(&[part], OPTIONAL_COMPLETION)?;
                 if request == Some(OPTIONAL_COMPLETION) {
-                    return failed(
-                        "irecv left 0x1 in the place of the request: NCCL would test it",
-                    );
+                    return failed("irecv left 0x1 in *request: NCCL would call test with it");
                 }
                 Ok(request)
             })?;
             side.send_value(&())?;
-            // With the hint, a request may be done before its data: NCCL checks the data.
+            // With the hint, a request may be done before its data is there: NCCL checks the data.
             let mut is_done = false;
             side.until("the request to be done and the data to be right", || {
                 is_done = is_done || net.test(request)?.is_some();
@@ -159,8 +157,8 @@ pub(super) const NULL_IS_RETRIED: Point = Point::pair(
     eager,
 );
 
-/// Transfers once with the sender ahead and once with the receiver ahead, 32 messages at once: as
-/// many as NCCL asks for.
+/// Transfers a stream twice: with the sender ahead, then with the receiver ahead. 32 messages are
+/// in flight, the most that NCCL asks for.
 fn eager(side: &Side) -> Outcome {
     let net = side.net()?;
     let link = Link::open(side, &net)?;
@@ -230,14 +228,14 @@ pub(super) const TEST_SEMANTICS: Point = Point::pair(
     },
 );
 
-/// Number of messages, and of those that are received at once.
+/// Number of messages, and number of receives in flight at once.
 const CONSUMED: usize = 64;
 const AT_ONCE: usize = 8;
 
 pub(super) const CONSUMED_RECEIVES: Point = Point::pair(
     "consumed_receives",
-    "irecvConsumed, which may be NULL, takes a receive that test said is done, and leaves those \
-     that are in flight alone.",
+    "irecvConsumed, which may be NULL, accepts a receive that test reported as done; receives in \
+     flight stay untouched.",
     |side| {
         let net = side.net()?;
         if !net.calls.has_consumed() {
@@ -287,8 +285,8 @@ pub(super) const CONSUMED_RECEIVES: Point = Point::pair(
 
 pub(super) const FLUSH: Point = Point::pair(
     "flush",
-    "iflush of what was received gives a request that test says is done, or NULL for nothing to \
-     do; it may return an error only if ptrSupport is HOST.",
+    "iflush of received memory gives a request that test reports as done, or NULL if there is \
+     nothing to flush; it may return an error only if ptrSupport is HOST.",
     |side| {
         let net = side.net()?;
         let is_needed = net.properties()?.memory_kinds & (CUDA | DMA_BUF) != 0;
@@ -353,7 +351,7 @@ fn profiled(side: &Side) -> Outcome {
     let net = side.net_with(profiler::profiler())?;
     let link = Link::open(side, &net)?;
     let memory = link.memory(STRIDE)?;
-    // NCCL profiles some requests, and others not.
+    // NCCL profiles only some requests.
     for (seed, event) in (0..16).zip([profiler::event(), 0].into_iter().cycle()) {
         let kind = if event == 0 { "no event" } else { "an event" };
         side.step(&format!("message {seed}, with {kind}"));

@@ -17,8 +17,8 @@ use crate::stop::{Outcome, demand};
 
 pub(super) const IDLE_COSTS_NOTHING: Point = Point::pair(
     "idle_costs_nothing",
-    "A connection on which nothing happens burns less than 5 % of a processor; where --timeout \
-     says that the machine is slow, a multiple of that, up to 50 %.",
+    "A connection on which nothing happens burns less than 5 % of a processor; a longer \
+     --timeout than the default raises this limit in proportion, up to 50 %.",
     idle,
     idle,
 )
@@ -96,7 +96,7 @@ pub(super) const NO_SUCH_DEVICE: Point = Point::alone(
             let net = net.on(device);
             refusal("getProperties", net.properties().is_err())?;
             refusal("listen", net.listen().is_err())?;
-            // No listener has this handle: a plugin that checks the device late does not connect.
+            // No listener has this handle, so a plugin that checks the device late cannot connect.
             let connected = net.dial(&[0; HANDLE_BYTES]).try_poll()?;
             refusal("connect", !matches!(connected, Ok(Some(_))))?;
         }

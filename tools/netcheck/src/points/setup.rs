@@ -152,7 +152,7 @@ fn wrong_pci_path(path: Option<&str>) -> Option<String> {
     let is_pci = subsystem.is_ok_and(|subsystem| subsystem.ends_with("pci"));
     let name = place.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     (is_pci && !is_bus_id(name)).then(|| {
-        format!("pciPath is {path}, expected an end as 0000:3b:00.0: there NCCL reads the bus id")
+        format!("pciPath is {path}, expected a bus id at its end, such as 0000:3b:00.0, for NCCL")
     })
 }
 

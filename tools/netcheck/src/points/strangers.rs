@@ -1,4 +1,4 @@
-//! Strangers that connect without being a peer, and invalid handles.
+//! Points on strangers (processes that connect without being a peer) and on invalid handles.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,8 +20,8 @@ const A_WHILE: Duration = Duration::from_millis(200);
 
 pub(super) const STRANGER_ON_PORT: Point = Point::pair(
     "stranger_on_port",
-    "Whoever connects to the port of a listener without being a peer (a scanner, another program) \
-     is turned away, and peers connect as if nothing had happened.",
+    "A program that connects to a listener's port and is no peer (a scanner, say) is turned away, \
+     and peers connect as if nothing had happened.",
     |side| {
         let net = side.net()?;
         let (listener, handle) = net.listen()?;
@@ -64,10 +64,10 @@ fn turned_away(side: &Side, listener: &Listener) -> Outcome {
     Ok(())
 }
 
-/// Connects as strangers do, and returns the connections that they hold on to.
+/// Connects as several strangers would, and returns the connections that stay open.
 fn strangers(at: SocketAddr) -> Vec<TcpStream> {
     let connect = || TcpStream::connect_timeout(&at, Duration::from_secs(1)).ok();
-    // Connects and leaves.
+    // One stranger connects and leaves.
     drop(connect());
     let says = |what: &[u8]| {
         connect().map(|mut stream| {
@@ -77,12 +77,12 @@ fn strangers(at: SocketAddr) -> Vec<TcpStream> {
             stream
         })
     };
-    // Two send and leave; the second resets its connection.
+    // Two strangers send and leave; the second one resets its connection.
     drop(says(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     if let Some(stream) = says(&[0xFF; 64 << 10]) {
         let _ = rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
     }
-    // One sends nothing, one sends a single byte, two send nonsense; all stay connected.
+    // One stranger sends nothing, one a single byte, two send nonsense; all four stay connected.
     let stay = [connect(), says(&[0]), says(&[0; 4096]), says(&[0x5A; 300])];
     stay.into_iter().flatten().collect()
 }
@@ -115,7 +115,7 @@ fn listening() -> Vec<SocketAddr> {
 }
 
 /// Parses an address as the kernel prints it: hexadecimal words in host byte order, and the port.
-/// The address of all interfaces becomes that of the loopback.
+/// The unspecified address (all interfaces) becomes the loopback address.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;

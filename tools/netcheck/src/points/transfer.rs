@@ -110,8 +110,8 @@ const TRUNCATED: [(usize, usize); 4] = [(2000, 1000), (100, 99), (1 << 20, 70_00
 
 pub(super) const TRUNCATION: Point = Point::pair(
     "truncation",
-    "Where registrations are global, a send that is longer than its receive is cut off: what fits \
-     arrives, and test reports that.",
+    "Where registrations are global, a send that is longer than its receive is cut off: the \
+     bytes that fit arrive, and test reports their number.",
     |side| {
         let net = side.net()?;
         if net.properties()?.registration_is_global == 0 {
@@ -166,7 +166,7 @@ const UNTESTED: usize = nccl_net_abi::REQUESTS_MAX;
 
 pub(super) const ISEND_WITHOUT_TEST: Point = Point::pair(
     "isend_progresses_without_test",
-    "What isend has taken is sent, though nobody calls test on the sending side.",
+    "A message that isend accepted is sent even if the sender never calls test.",
     |side| {
         let net = side.net()?;
         let link = Link::open(side, &net)?;

@@ -2,9 +2,9 @@
 //!
 //! Only one case exists: the average of floats over a number of ranks that is no power of two. The
 //! sum is exact, but a library may divide it, or multiply it by a rounded reciprocal, in `f32` (in
-//! `f64` for `double`), and then round once to the type. Such a result is right if it is as near to
-//! the true quotient as the nearest representable number, except for the error of that arithmetic:
-//! two roundings, for which 2^-22 of the quotient is allowed in `f32`, and 2^-50 in `f64`.
+//! `f64` for `double`), and then round once to the type. Such a result may be farther from the true
+//! quotient than the nearest representable number is, by the error of this arithmetic. The error
+//! comes from two roundings: 2^-22 of the quotient is allowed in `f32`, and 2^-50 in `f64`.
 //! Everything else must match bit for bit.
 
 use ccl_core::types::{DataType, ReduceOp};

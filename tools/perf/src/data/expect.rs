@@ -1,4 +1,4 @@
-//! Placement of data: the contents of each rank's input, and of its output afterwards.
+//! Placement of data: the contents of each rank's input, and of its output after the call.
 
 use ccl_core::types::{Collective, Rank};
 

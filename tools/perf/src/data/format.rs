@@ -31,8 +31,8 @@ impl FloatFormat {
         (1 << (self.exponent_bits - 1)) - 1
     }
 
-    /// Returns the bits of the nearest number, ties to even. The number must be in range: a larger
-    /// one gives meaningless bits.
+    /// Returns the bits of the number of this format that is nearest to `value`, ties to even.
+    /// `value` must be in the format's range: a larger value gives meaningless bits.
     #[must_use]
     pub fn encode(self, value: f64) -> u64 {
         let bits = value.to_bits();
@@ -45,7 +45,7 @@ impl FloatFormat {
             return sign;
         }
         let exponent = ((bits >> 52 & 0x7FF) as i32 - 1023).max(1 - self.bias());
-        // The scaling to units of the last place is exact, so this is the only rounding.
+        // The scaling to units of the last place is exact: only `round_ties_even` rounds.
         let scale = 2.0_f64.powi(self.mantissa_bits as i32 - exponent);
         let units = (magnitude * scale).round_ties_even() as u64;
         // The leading one of `units` carries into the exponent. That is right, also when rounding

@@ -1,17 +1,17 @@
-//! Values of elements: the input of each rank, and the result of its reduction.
+//! Values of elements: the inputs of the ranks, and the result of their reduction.
 //!
 //! Exactness is reached as follows, for `n` ranks and a type with `p` significant bits:
 //!
-//! * *sum*, *avg*, *premul-sum* of floats: integers times one power of two per element. The
-//!   magnitudes of the integers add up to at most `2^p` over all ranks. So every partial sum, in
-//!   any order, is representable. Where `n` is so large that not every rank can contribute, the
-//!   contributors rotate with the element.
+//! * *sum*, *avg*, *premul-sum* of floats: integers times a power of two, which all ranks share for
+//!   one element. The magnitudes of the integers add up to at most `2^p` over all ranks. So every
+//!   partial sum, in any order, is representable. If `n` is so large that not every rank can
+//!   contribute, the contributors rotate with the element.
 //! * *prod* of floats: powers of two near one, with random signs; for each element, one rank has a
 //!   full mantissa.
 //! * *sum*, *prod*, *premul-sum* of integers: any bits, since they wrap (odd factors for *prod*:
 //!   even ones would soon give zero).
-//! * *avg* of integers: magnitudes as small as needed for the sum not to overflow, so it does not
-//!   matter in which width a library sums before it divides.
+//! * *avg* of integers: magnitudes so small that the sum does not overflow. So the width in which a
+//!   library sums before it divides does not matter.
 //! * *min*, *max*: any integer, or any finite normal float.
 
 use ccl_core::types::{DataType, Rank, ReduceOp};
@@ -37,8 +37,8 @@ pub struct Recipe {
 pub struct Expected {
     /// Bits of the element.
     pub bits: u64,
-    /// True value before rounding, for the average of floats, whose rounding may depend on the
-    /// method.
+    /// True value of a float before rounding. The check of an average needs it, because the
+    /// rounding of an average may depend on the method.
     pub true_value: f64,
 }
 
@@ -70,8 +70,8 @@ pub fn premul_scalar(data_type: DataType, rank: Rank) -> [u8; 8] {
 }
 
 impl Recipe {
-    /// Returns the bits of element `index` of the input of `stream`. A stream is a rank; all-to-all
-    /// with counts has one per pair.
+    /// Returns the bits of element `index` of the input of `stream`. Each rank has a stream; in an
+    /// all-to-all with counts, each pair of ranks has one.
     #[must_use]
     pub fn input(&self, stream: u64, index: u64) -> u64 {
         let common = mix(self.repetition, index);
@@ -118,7 +118,7 @@ impl Recipe {
     fn integer_input(&self, op: ReduceOp, stream: u64, common: u64, own: u64) -> u64 {
         match op {
             ReduceOp::Prod => own | 1,
-            // One sign per element: sums around zero would all have the quotient 0.
+            // All ranks share one sign per element: sums near zero would all have the quotient 0.
             ReduceOp::Avg => {
                 let value = self.within_budget(self.mask() >> 1, stream, common, own);
                 let negative = is_signed(self.data_type) && common >> 63 == 1;
@@ -152,8 +152,8 @@ impl Recipe {
         }
     }
 
-    /// Returns a factor of a product: at most four ranks change the exponent (e4m3 has room for six
-    /// steps down), one rank has a mantissa, every rank a sign.
+    /// Returns a factor of a product. At most four ranks change the exponent (e4m3 has room for six
+    /// steps down). One rank has a random mantissa, and every rank has a random sign.
     fn factor(&self, format: FloatFormat, stream: u64, common: u64, own: u64) -> u64 {
         let ranks = u64::from(self.ranks);
         let moves_exponent = (stream + (common >> 8)) % ranks < 4;
@@ -205,7 +205,7 @@ impl Recipe {
                 values.map(|(rank, value)| value * premul_factor(rank) as f64).sum()
             }
         };
-        // A sum over nothing but zeros is +0 in every order; `sum` of f64 begins with -0.
+        // Adding +0 makes every sum of zeros +0: `sum` of f64 begins with -0.
         Expected { bits: format.encode(true_value + 0.0), true_value }
     }
 }
@@ -227,7 +227,7 @@ mod tests {
         Recipe { data_type, op: Some(op), ranks, repetition: 3 }
     }
 
-    /// Combines with a rounding after each step, in rank order from `first` on.
+    /// Combines the inputs in rank order, from rank `first` on, and rounds after each step.
     fn stepwise(recipe: Recipe, format: FloatFormat, first: u32, index: u64) -> u64 {
         let value = |rank: u32| {
             let value = format.decode(recipe.input(u64::from(rank), index));

@@ -58,8 +58,8 @@ impl Table {
         }
     }
 
-    /// Returns the number of elements of `actual` that differ from the stream from element `first`
-    /// on.
+    /// Returns the number of wrong elements in `actual`, which is compared with the stream from
+    /// element `first` on.
     #[must_use]
     pub fn wrong(&self, actual: &[u8], first: usize) -> u64 {
         let mut rest = actual;

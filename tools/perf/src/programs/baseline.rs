@@ -1,5 +1,5 @@
-//! Baseline of `p2p_matrix`: the times of every path, for later comparison. The file has JSON
-//! lines, the first about the run, each other one about a path.
+//! Baseline of `p2p_matrix`: the times of every path, for later comparison. The file has one JSON
+//! object per line: the first describes the run, and each further one a path.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _};
@@ -32,7 +32,7 @@ pub struct Setting {
     pub bandwidth_bytes: usize,
     /// Number of messages in a group, for the bandwidth.
     pub bandwidth_messages: usize,
-    /// Number of calls whose mean is a sample.
+    /// Number of calls in a sample, which is the mean of their times.
     pub iterations: u32,
 }
 
@@ -76,7 +76,7 @@ impl Head {
     }
 }
 
-/// Measured times of a path: a sample in each round.
+/// Measured times of a path: one sample per round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PathTimes {
@@ -107,7 +107,7 @@ pub struct Baseline {
     pub paths: Vec<PathTimes>,
 }
 
-/// Error for a file that cannot be compared with.
+/// Error for a file that cannot serve as the baseline.
 #[derive(Debug, thiserror::Error)]
 pub enum BaselineError {
     /// File that cannot be read.
@@ -146,7 +146,7 @@ pub enum BaselineError {
     },
 }
 
-/// Lines of a file, with errors that name them.
+/// Reader of a file's lines, whose errors name the line.
 struct Lines {
     file: PathBuf,
     text: BufReader<File>,
@@ -189,11 +189,11 @@ impl Lines {
 }
 
 impl Baseline {
-    /// Reads a file that must be of this setting.
+    /// Reads a baseline, whose setting must be equal to `request`.
     ///
     /// # Errors
     /// When the file cannot be read, is damaged, or has another setting.
-    pub fn read(file: &Path, wanted: &Setting) -> Result<Baseline, BaselineError> {
+    pub fn read(file: &Path, request: &Setting) -> Result<Baseline, BaselineError> {
         let mut lines = Lines::open(file)?;
         let head: Option<Head> = lines.next()?;
         let head = head.ok_or_else(|| lines.damaged("the file is empty"))?;
@@ -201,9 +201,9 @@ impl Baseline {
             let form = head.baseline;
             return Err(lines.damaged(format!("the form of the file is {form}, and not {FORM}")));
         }
-        fits(file, &head.setting, wanted)?;
+        fits(file, &head.setting, request)?;
         let mut paths = Vec::new();
-        for (from, to) in wanted.pairs() {
+        for (from, to) in request.pairs() {
             let path: Option<PathTimes> = lines.next()?;
             let path = path.ok_or_else(|| {
                 lines.damaged(format!("the file ends before the path from {from} to {to}"))
@@ -236,8 +236,8 @@ impl Baseline {
             text += &serde_json::to_string(path)?;
             text.push('\n');
         }
-        // The new file is written beside the old one and renamed: the old one stays complete until
-        // then.
+        // The new file is written beside the old file and then renamed: the old file stays complete
+        // until the rename.
         let beside = beside(file);
         std::fs::write(&beside, text).inspect_err(|_| drop(std::fs::remove_file(&beside)))?;
         std::fs::rename(&beside, file)
@@ -251,7 +251,7 @@ fn beside(file: &Path) -> PathBuf {
     name.into()
 }
 
-/// Checks that [`Baseline::write`] can write a file, and leaves it as it is.
+/// Checks that [`Baseline::write`] can write a file, and leaves the file unchanged.
 ///
 /// # Errors
 /// The error of the system.
@@ -342,7 +342,7 @@ mod tests {
     fn changed(
         name: &str,
         change: impl FnOnce(String) -> String,
-        wanted: &Setting,
+        request: &Setting,
     ) -> Result<Baseline, String> {
         let file = std::env::temp_dir().join(format!("ferroccl-{}-{name}", std::process::id()));
         writable(&file).unwrap();
@@ -352,7 +352,7 @@ mod tests {
         assert!(writable(&std::env::temp_dir()).is_err());
         let text = std::fs::read_to_string(&file).unwrap();
         std::fs::write(&file, change(text)).unwrap();
-        let read = Baseline::read(&file, wanted).map_err(|error| error.to_string());
+        let read = Baseline::read(&file, request).map_err(|error| error.to_string());
         std::fs::remove_file(&file).unwrap();
         read.map_err(|error| error.replace(&file.display().to_string(), "FILE"))
     }
@@ -402,19 +402,19 @@ mod tests {
     #[test]
     fn what_is_of_something_else_is_refused_with_a_remedy() {
         let with = |change: &dyn Fn(&mut Setting)| {
-            let mut wanted = setting();
-            change(&mut wanted);
-            changed("other", |text| text, &wanted).unwrap_err()
+            let mut request = setting();
+            change(&mut request);
+            changed("other", |text| text, &request).unwrap_err()
         };
-        let error = with(&|wanted| drop(wanted.hosts.pop()));
+        let error = with(&|request| drop(request.hosts.pop()));
         assert!(error.contains("is of 3 ranks, and this run is of 2 ranks; start as many"));
-        let error = with(&|wanted| wanted.hosts.swap(1, 2));
+        let error = with(&|request| request.hosts.swap(1, 2));
         assert!(error.contains("a rank 1 on n0, and this run is of a rank 1 on n1"), "{error}");
-        let error = with(&|wanted| wanted.transport = "another".to_owned());
+        let error = with(&|request| request.transport = "another".to_owned());
         assert!(error.contains("choose --transport tcp"), "{error}");
-        let error = with(&|wanted| wanted.bandwidth_bytes = 1);
+        let error = with(&|request| request.bandwidth_bytes = 1);
         assert!(error.contains("give -b 8 -e 4096 -n 20"), "{error}");
-        let error = with(&|wanted| wanted.iterations = 1);
+        let error = with(&|request| request.iterations = 1);
         assert!(error.contains("give -b 8 -e 4096 -n 20"), "{error}");
     }
 

@@ -6,19 +6,19 @@ use std::collections::BTreeMap;
 use ccl_core::types::Rank;
 use serde::Serialize;
 
-/// Largest number of culprits that are reported: with more, the cause is not a few slow parts.
+/// Largest number of reported culprits. With more culprits, the cause is not a few slow parts.
 const MOST: usize = 16;
 
-/// Paths of a host, a NIC or a rank: all its paths, those from it, or those to it.
+/// Direction of the paths of a host, a NIC or a rank: all its paths, paths from it, or paths to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Way {
+enum Direction {
     Both,
     From,
     To,
 }
 
-/// Paths with a common feature. If two groups explain the slower paths equally well, the first is
-/// reported, so the wider groups come first.
+/// Paths with a common feature. If two groups explain the slower paths equally well, the group that
+/// is first in the order of this type is reported. So the wider groups come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Group {
     All,
@@ -28,11 +28,11 @@ enum Group {
     /// is unknown which of them is slow.
     Pair(usize, usize),
     /// Paths between a host and others.
-    Host(Way, usize),
+    Host(Direction, usize),
     Within(usize),
     /// Paths of a NIC, by the first rank with that host and NIC.
-    Nic(Way, usize),
-    Rank(Way, Rank),
+    Nic(Direction, usize),
+    Rank(Direction, Rank),
 }
 
 /// Hosts and NICs of the ranks.
@@ -64,7 +64,7 @@ impl Ranks<'_> {
         self.nics.get(rank as usize).map_or("", String::as_str)
     }
 
-    /// Returns a rank with its host.
+    /// Returns a text that names a rank and its host.
     #[must_use]
     pub fn name(&self, rank: Rank) -> String {
         format!("rank {rank} on {}", self.host(rank))
@@ -75,53 +75,61 @@ impl Ranks<'_> {
         let (here, there) = (first.host(from), first.host(to));
         let mut all = vec![
             Group::All,
-            Group::Rank(Way::Both, from),
-            Group::Rank(Way::Both, to),
-            Group::Rank(Way::From, from),
-            Group::Rank(Way::To, to),
+            Group::Rank(Direction::Both, from),
+            Group::Rank(Direction::Both, to),
+            Group::Rank(Direction::From, from),
+            Group::Rank(Direction::To, to),
         ];
         if here == there {
             all.extend([Group::WithinHosts, Group::Within(here)]);
             return all;
         }
         all.extend([Group::BetweenHosts, Group::Pair(here, there)]);
-        for (way, host) in
-            [(Way::From, here), (Way::To, there), (Way::Both, here), (Way::Both, there)]
-        {
-            all.push(Group::Host(way, host));
+        for (direction, host) in [
+            (Direction::From, here),
+            (Direction::To, there),
+            (Direction::Both, here),
+            (Direction::Both, there),
+        ] {
+            all.push(Group::Host(direction, host));
         }
-        for (way, rank) in [(Way::From, from), (Way::To, to), (Way::Both, from), (Way::Both, to)] {
+        for (direction, rank) in [
+            (Direction::From, from),
+            (Direction::To, to),
+            (Direction::Both, from),
+            (Direction::Both, to),
+        ] {
             if !self.nic(rank).is_empty() {
-                all.push(Group::Nic(way, first.nic(rank)));
+                all.push(Group::Nic(direction, first.nic(rank)));
             }
         }
         all
     }
 
     fn told(&self, group: Group) -> String {
-        let of = |way, what: String| match way {
-            Way::Both => what,
-            Way::From => format!("sends of {what}"),
-            Way::To => format!("receives of {what}"),
+        let of = |direction, what: String| match direction {
+            Direction::Both => what,
+            Direction::From => format!("sends of {what}"),
+            Direction::To => format!("receives of {what}"),
         };
         let host = |first: usize| format!("host {}", self.host(first as Rank));
         match group {
             Group::All => "all paths".to_owned(),
             Group::BetweenHosts => "the network between all hosts".to_owned(),
             Group::WithinHosts => "paths within hosts".to_owned(),
-            Group::Host(way, first) => of(way, host(first)),
+            Group::Host(direction, first) => of(direction, host(first)),
             Group::Within(first) => format!("paths within {}", host(first)),
             Group::Pair(one, other) => format!("the path from {} to {}", host(one), host(other)),
-            Group::Nic(way, first) => {
+            Group::Nic(direction, first) => {
                 let (nic, host) = (self.nic(first as Rank), host(first));
-                of(way, format!("NIC {nic} of {host}"))
+                of(direction, format!("NIC {nic} of {host}"))
             }
-            Group::Rank(way, rank) => of(way, self.name(rank)),
+            Group::Rank(direction, rank) => of(direction, self.name(rank)),
         }
     }
 }
 
-/// First rank with the same host, and with the same NIC of the same host, for each rank.
+/// First rank on the same host, and first rank with the same NIC of that host, for each rank.
 struct Firsts {
     hosts: Vec<usize>,
     nics: Vec<usize>,
@@ -183,7 +191,7 @@ pub fn culprits(ranks: Ranks<'_>, paths: &[(Rank, Rank, bool)]) -> Vec<Culprit> 
 mod tests {
     use super::*;
 
-    /// Returns the descriptions for these slower paths; hosts and NICs by rank.
+    /// Returns the descriptions of the culprits; `hosts` and `nics` are in rank order.
     fn told(hosts: &[&str], nics: &[&str], slower: impl Fn(Rank, Rank) -> bool) -> Vec<String> {
         let owned = |all: &[&str]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
         let (hosts, nics) = (owned(hosts), owned(nics));
@@ -210,7 +218,7 @@ mod tests {
             told(&FOUR, &[], |from, to| of_c(from) && of_c(to)),
             ["paths within host c 2/2"]
         );
-        // Most of the paths, not all.
+        // Most paths of the host are slower, not all.
         let most = |from, to| either(from, to) && (from, to) != (4, 0) && (from, to) != (1, 5);
         assert_eq!(told(&FOUR, &[], most), ["host c 22/24"]);
         // One rank on each host.

@@ -1,5 +1,5 @@
 //! `all_reduce_latency_comp`: one large all_reduce against many small ones of the same total. The
-//! difference is the gain of gradient buckets.
+//! difference is the time that gradient buckets save.
 
 use std::io::Write;
 
@@ -42,7 +42,7 @@ pub struct Comparison {
     pub wrong: u64,
 }
 
-/// Compares at each size of the sweep.
+/// Compares one large call with many small calls, at each size of the sweep.
 ///
 /// # Errors
 /// Sizes with fewer elements than pieces, and errors of the communicator.

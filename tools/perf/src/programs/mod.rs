@@ -1,4 +1,4 @@
-//! Programs that are no sweep over sizes.
+//! Programs other than those of [`crate::sweep`], and the modules that they use.
 
 pub mod baseline;
 pub mod culprits;
@@ -20,7 +20,7 @@ use super::setup::{rank_lines, ready, write_file};
 use super::subject::{Peer, Subject, SubjectError};
 use super::table;
 
-/// State of a program: its memory, and the origin and the hosts for its reports.
+/// State of a program: its memory, and the origin and hosts that its reports show.
 struct Stage {
     memory: Memory,
     origin: Origin,

@@ -1,5 +1,5 @@
-//! Parameter counts of published models, generated from their published dimensions, and the buckets
-//! that data-parallel training makes of them.
+//! Parameter counts of published models, generated from the published dimensions, and the buckets
+//! into which data-parallel training packs the gradients.
 
 /// Number of elements of each parameter tensor, in the order of the forward pass.
 pub type Parameters = Vec<usize>;
@@ -51,7 +51,7 @@ pub fn gpt_2() -> Parameters {
 
 /// Returns the parameters of Llama 3 8B (Meta, 2024): 32 layers of width 4096, 8 key-value heads,
 /// 128,256 tokens. There is one vector per unit that fully sharded training gathers: the embedding,
-/// each layer, and norm and output.
+/// each layer, and the final norm together with the output.
 #[must_use]
 pub fn llama_3_8b_units() -> Vec<Parameters> {
     let (width, key_value, hidden, tokens) = (4096, 1024, 14_336, 128_256);

@@ -19,8 +19,8 @@ use crate::table::fitted;
 use crate::timing::{BATCH_ITERATIONS, Loop, time_calls};
 use crate::trial::Trial;
 
-/// Messages that the sender has in flight, as one group, before it waits for an answer (bandwidth
-/// only); fewer if they are long.
+/// Largest number of messages in a group (bandwidth only): the sender sends a group, then waits for
+/// an answer. A group is limited to `WINDOW_BYTES`, but has at least one message.
 const WINDOW: usize = 16;
 const WINDOW_BYTES: usize = 16 << 20;
 
@@ -97,7 +97,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
     one == other || whole(one).is_some_and(|one| Some(one) == whole(other))
 }
 
-/// Both tables: a row for each sender, a column for each receiver, nothing on the diagonal.
+/// Tables of bandwidth and latency: a row per sender, a column per receiver, an empty diagonal.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Matrices {
     /// Bytes of a message, for the bandwidth.
@@ -112,7 +112,7 @@ pub struct Matrices {
     pub latency_us: Vec<Vec<Option<f64>>>,
     /// Number of wrong bytes over all pairs.
     pub wrong: u64,
-    /// Comparison with the baseline; on rank 0.
+    /// Comparison with the baseline; only on rank 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comparison: Option<Comparison>,
 }

@@ -21,7 +21,7 @@ const LINES_MAX: usize = 64;
 /// Kinds of measurement of a path.
 const KINDS: [&str; 2] = ["latency", "bandwidth"];
 
-/// Change of one time of a path.
+/// Change of a path in one kind of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Change {
     /// Median in the baseline, microseconds.
@@ -120,7 +120,8 @@ pub fn compare(
     }
 }
 
-/// Checks that the numbers of rounds, then and now, are enough to detect a slower path among all.
+/// Checks that the rounds of the baseline (`then`) and of this run (`now`) are enough to detect a
+/// slower path among all paths.
 ///
 /// # Errors
 /// Advice with the number of rounds that both measurements need.

@@ -1,8 +1,8 @@
 //! `training_buckets`: the collectives of a training step, without the computation in between. So
-//! all of the time is exposed, and the bandwidth is that of a step without any overlap.
+//! all communication time is exposed: the bandwidth is that of a step without any overlap.
 //!
-//! All calls of a step use the same memory, sized for the largest. A real step has its data spread
-//! over more memory, so small steps can be faster here than there.
+//! All calls of a step use the same memory, sized for the largest call. A real step has its data
+//! spread over more memory, so small steps can be faster here than in training.
 
 use std::io::Write;
 
@@ -66,7 +66,7 @@ pub struct Step {
     pub times: Times,
     /// Bytes over time, 10^9 bytes per second.
     pub exposed_algbw_gbps: f64,
-    /// Bytes over time with each call's bus factor, 10^9 bytes per second.
+    /// Bytes over time, with each call's bytes times its bus factor, 10^9 bytes per second.
     pub exposed_busbw_gbps: f64,
     /// Number of wrong elements in one checked step.
     pub wrong: Option<u64>,

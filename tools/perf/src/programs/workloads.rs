@@ -1,4 +1,4 @@
-//! Training steps as lists of collectives. Every rank computes the same list, each with its own
+//! Training steps as lists of collectives. Every rank computes the same list, but with its own
 //! counts.
 
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
@@ -31,7 +31,7 @@ pub enum Workload {
     MixtureOfExperts,
 }
 
-/// Rank that a list is for, and the scale of the counts.
+/// Parameters of a list: its rank, the number of ranks, the scale of the counts, and the seed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scene {
     /// Number of this rank.
@@ -44,7 +44,7 @@ pub struct Scene {
     pub seed: u64,
 }
 
-/// Dimensions of the recommender: Criteo's tables, a common width and batch.
+/// Dimensions of the recommender: Criteo's number of tables, with a usual width and batch size.
 const TABLES: u32 = 26;
 const TABLE_WIDTH: usize = 128;
 const SAMPLES_PER_RANK: usize = 2048;

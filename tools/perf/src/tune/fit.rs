@@ -8,7 +8,7 @@ use ccl_core::cost::walk::Model;
 /// Largest factor by which fitting may change a figure.
 const DRIFT: f64 = 100.0;
 
-/// Factors of the rounds over all figures, in decreasing order.
+/// Factors by which a figure changes in one step: one factor for each round over all figures.
 const STEPS: [f64; 7] = [4.0, 2.0, 2.0, 1.5, 1.3, 1.15, 1.07];
 
 /// Call with its measured time.
@@ -41,7 +41,7 @@ impl Fitted {
 }
 
 /// Fits a model, beginning with a given one: each figure in turn is increased and decreased, as
-/// long as that helps. Figures that no sample depends on stay.
+/// long as that helps. Figures that no sample depends on stay as they are.
 ///
 /// # Errors
 ///
@@ -92,7 +92,7 @@ mod tests {
     use ccl_core::topology::Hosts;
     use ccl_core::types::Collective;
 
-    /// Fits a model to the predictions of another model, without knowledge of that model.
+    /// Checks that a fit from wrong figures comes close to the times of the right model.
     #[test]
     fn a_model_is_found_from_what_it_predicts() {
         let truth = processors(f64::INFINITY);

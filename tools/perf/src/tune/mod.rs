@@ -39,7 +39,7 @@ const ITERATIONS_MAX: f64 = 200.0;
 
 /// Points to measure, and settings to try.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct TuneRequest {
     /// Collectives to measure.
     pub collectives: Vec<Collective>,
     /// Least number of bytes.
@@ -88,7 +88,7 @@ pub struct Outcome {
 ///
 /// Errors of the communicator, and wrong results.
 pub fn measure(
-    wanted: &Wanted,
+    request: &TuneRequest,
     mut config: Config,
     out: &mut dyn Write,
 ) -> Result<Option<Outcome>, SubjectError> {
@@ -101,7 +101,7 @@ pub fn measure(
     }
     let mut tuning = Tuning { machine: Some(machine()), ..Tuning::NONE };
     let mut communicator = Communicator::from_environment_with(config.clone())?;
-    let mut tried = wanted.tried.clone();
+    let mut tried = request.tried.clone();
     for more in network::look(&mut communicator, out)? {
         // Values that the user has given stay as given.
         if !tried.iter().any(|known| known.variable == more.variable) {
@@ -109,18 +109,18 @@ pub fn measure(
         }
     }
     if !tried.is_empty() {
-        tuning.settings = settings::fastest(wanted, &tried, &mut communicator, &mut config, out)?;
+        tuning.settings = settings::fastest(request, &tried, &mut communicator, &mut config, out)?;
         communicator = communicator.again(config)?;
     }
     let is_first = communicator.rank() == 0;
-    let mut memory = Memory::new(wanted.max_bytes, wanted.max_bytes)?;
-    let sizes = wanted.sizes();
-    let progress = Progress::new((sizes.len() * wanted.collectives.len()) as u64, is_first);
+    let mut memory = Memory::new(request.max_bytes, request.max_bytes)?;
+    let sizes = request.sizes();
+    let progress = Progress::new((sizes.len() * request.collectives.len()) as u64, is_first);
     let mut all = Vec::new();
-    for collective in &wanted.collectives {
+    for collective in &request.collectives {
         for bytes in &sizes {
-            let seen = point(wanted, *collective, *bytes, &mut communicator, &mut memory)?;
-            // There are too few bytes for a block of each rank.
+            let seen = point(request, *collective, *bytes, &mut communicator, &mut memory)?;
+            // A point is missing if there are too few bytes for a block of each rank.
             let Some(seen) = seen else { continue };
             if is_first {
                 progress.suspend(|| out.write_all(line(&seen).as_bytes()))?;
@@ -133,7 +133,7 @@ pub fn measure(
     Ok(is_first.then_some(Outcome { tuning, seen: all }))
 }
 
-impl Wanted {
+impl TuneRequest {
     fn sizes(&self) -> Vec<usize> {
         sweep(self.min_bytes, self.max_bytes, Step::Factor(self.factor)).collect()
     }
@@ -148,7 +148,7 @@ impl Outcome {
 }
 
 fn point(
-    wanted: &Wanted,
+    request: &TuneRequest,
     collective: Collective,
     bytes: usize,
     communicator: &mut Communicator,
@@ -168,9 +168,9 @@ fn point(
     let plan = Communicator::explain(communicator, &even)?;
     let whole = algorithm::of(collective)
         .map(|algorithm| Variant { algorithm: algorithm.name, slot_fraction: SlotFraction::WHOLE });
-    let mut turns = Turns { trial, turns: wanted.rounds, rounds: Vec::new() };
+    let mut turns = Turns { trial, turns: request.rounds, rounds: Vec::new() };
     turns.take(&whole.collect::<Vec<_>>(), communicator, memory)?;
-    // The fastest variant is also measured with shorter messages, if that gives more of them.
+    // The fastest variant is also measured with shorter messages, if these give more chunks.
     let fastest = turns.times().into_iter().min_by_key(|time| time.median_ns);
     let Some(Measured { variant: best, .. }) = fastest else { return Ok(None) };
     let (mut variants, mut most) = (vec![best], 0);
@@ -238,7 +238,7 @@ impl Turns {
         Ok(())
     }
 
-    /// Returns the time of each variant, in the order in which they were added.
+    /// Returns the time of each variant, in the order in which the variants were added.
     fn times(&self) -> Vec<Measured> {
         self.rounds.iter().map(|(variant, times)| summary(*variant, times.clone())).collect()
     }

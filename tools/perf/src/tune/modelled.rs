@@ -24,8 +24,8 @@ type Lowered = BTreeMap<(&'static str, &'static str), Programs>;
 
 impl Outcome {
     /// Returns the model of the processors and links that comes nearest to the measurements, and a
-    /// text on its accuracy and its figures. A model is fitted only for few ranks, because
-    /// predictions for many take too long, and only to two or more sizes.
+    /// text on its accuracy and its figures. A model is fitted only if there are two or more sizes,
+    /// and only for few ranks: predictions for many ranks take too long.
     ///
     /// # Errors
     ///

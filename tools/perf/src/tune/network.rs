@@ -12,7 +12,7 @@ use ferroccl::transports::Choice;
 const ROUNDS: u32 = 7;
 
 /// Measures the network, and prints the result on rank 0. Returns the settings that the result
-/// suggests. All ranks call it and get the same settings.
+/// suggests. All ranks call this function and get the same settings.
 pub(super) fn look(
     communicator: &mut Communicator,
     out: &mut dyn Write,

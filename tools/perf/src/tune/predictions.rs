@@ -8,7 +8,7 @@ use ccl_core::topology::Hosts;
 use ccl_core::types::{Collective, DataType};
 
 use super::settings::{MODELLED, WORTH, with};
-use super::{Tried, Wanted};
+use super::{Tried, TuneRequest};
 use ferroccl::tools::{Asked, predicted};
 
 /// Largest number of ranks for which a table is predicted: more take too long.
@@ -34,7 +34,7 @@ pub struct Predicted {
 pub fn add_predictions(
     tuning: &mut Tuning,
     among: Predicted,
-    wanted: &Wanted,
+    request: &TuneRequest,
     config: &Config,
 ) -> Result<(), String> {
     let Predicted { ranks, hosts } = among;
@@ -50,7 +50,7 @@ pub fn add_predictions(
     }
     let host_ids: Vec<u32> = (0..ranks).map(|rank| rank / (ranks / hosts)).collect();
     let placed = Hosts::of(&host_ids);
-    let (config, settings) = settled(wanted, &placed, config, &model)?;
+    let (config, settings) = settled(request, &placed, config, &model)?;
     for (variable, value) in settings {
         tuning.settings.retain(|(known, _)| *known != variable);
         tuning.settings.push((variable, value));
@@ -58,19 +58,19 @@ pub fn add_predictions(
     tuning
         .points
         .retain(|point| !(point.is_predicted && (point.ranks, point.hosts) == (ranks, hosts)));
-    tuning.points.extend(points(wanted, &placed, &config, &model)?);
+    tuning.points.extend(points(request, &placed, &config, &model)?);
     Ok(())
 }
 
 fn points(
-    wanted: &Wanted,
+    request: &TuneRequest,
     hosts: &Hosts,
     config: &Config,
     model: &Model,
 ) -> Result<Vec<Point>, String> {
     let mut points = Vec::new();
-    for collective in &wanted.collectives {
-        for bytes in wanted.sizes() {
+    for collective in &request.collectives {
+        for bytes in request.sizes() {
             let point = point(*collective, bytes, hosts, config, model);
             points.extend(point.map_err(|error| error.to_string())?);
         }
@@ -81,11 +81,12 @@ fn points(
 /// Tunable with its value.
 type Setting = (&'static str, String);
 
-/// Chooses a value for one tried tunable after the other; returns the configuration with the chosen
-/// values, and those values. A value is chosen if, with it, the geometric mean of the fastest
-/// variants' times is shortest, and shorter than with the current value by more than [`WORTH`].
+/// Chooses values for the tried tunables, one tunable after the other. Returns the configuration
+/// with the chosen values, and these values. Values are compared by the geometric mean of the
+/// fastest variants' times. The value with the shortest mean is chosen, if this mean is shorter
+/// than the mean with the current value by more than [`WORTH`].
 fn settled(
-    wanted: &Wanted,
+    request: &TuneRequest,
     hosts: &Hosts,
     config: &Config,
     model: &Model,
@@ -95,14 +96,14 @@ fn settled(
             let time_ns = point.fastest(|_| true).map_or(1, |time| time.median_ns.max(1));
             (time_ns as f64).ln()
         };
-        let points = points(wanted, hosts, config, model)?;
+        let points = points(request, hosts, config, model)?;
         Ok(points.iter().map(fastest).sum::<f64>() / points.len().max(1) as f64)
     };
     let (mut config, mut settings) = (config.clone(), Vec::new());
-    for Tried { variable, values } in &wanted.tried {
+    for Tried { variable, values } in &request.tried {
         if !MODELLED.contains(variable) {
             return Err(format!(
-                "--try {variable}: a model knows nothing of it; give one of {}, or measure",
+                "--try {variable}: a model does not cover it; give one of {}, or measure",
                 MODELLED.join(" ")
             ));
         }
@@ -123,7 +124,7 @@ fn settled(
     Ok((config, settings))
 }
 
-/// Predicts a point; none if there are too few bytes for an element of each block.
+/// Predicts a point. Returns none if there are too few bytes for one element of each block.
 fn point(
     collective: Collective,
     bytes: usize,

@@ -1,6 +1,6 @@
 //! Trial of tunables that hold for the lifetime of a communicator: slots, channels, sockets, queue
-//! pairs. One tunable is tried after the other, with the fastest values so far for the others; the
-//! communicators of all its values exist at once and are measured in turns.
+//! pairs. One tunable is tried after the other, with the fastest values so far for the others. The
+//! communicators of all values of a tunable exist at once and are measured in turns.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use ccl_core::config::Config;
 use ccl_core::select::tuning::SETTABLE;
 use ccl_core::types::{Collective, DataType, ReduceOp};
 
-use super::{ITERATIONS_MAX, ROUND_US, Tried, Wanted, time};
+use super::{ITERATIONS_MAX, ROUND_US, Tried, TuneRequest, time};
 use crate::geometry::counts_of_size;
 use crate::memory::Memory;
 use crate::subject::SubjectError;
@@ -53,7 +53,7 @@ impl Tried {
         let known = SETTABLE.iter().find(|known| **known == name);
         match known.filter(|_| !value.is_empty()) {
             Some(known) => Ok(Tried { variable: known, values: vec![value.to_owned()] }),
-            None => Err(format!("give one of these, = and a value: {}", SETTABLE.join(" "))),
+            None => Err(format!("give NAME=VALUE, where NAME is one of: {}", SETTABLE.join(" "))),
         }
     }
 
@@ -90,7 +90,7 @@ impl Tried {
 /// Returns the fastest value of each tunable, if it is faster than the current one by more than
 /// [`WORTH`], and sets it in the configuration.
 pub(super) fn fastest(
-    wanted: &Wanted,
+    request: &TuneRequest,
     tried: &[Tried],
     communicator: &mut Communicator,
     config: &mut Config,
@@ -108,7 +108,7 @@ pub(super) fn fastest(
             let config = with(config, variable, value)?;
             all.push(Candidate::new(value.clone(), config, communicator)?);
         }
-        let ratios = ratios(wanted, &mut all)?;
+        let ratios = ratios(request, &mut all)?;
         let [held, others @ ..] = &all[..] else { continue };
         let mut text = format!("{variable}={}", held.value);
         for (other, ratio) in others.iter().zip(&ratios) {
@@ -128,7 +128,7 @@ pub(super) fn fastest(
     Ok(settings)
 }
 
-/// Value with a communicator that has it.
+/// Value of a tunable, with a communicator that uses the value.
 struct Candidate {
     value: String,
     communicator: Communicator,
@@ -150,15 +150,15 @@ impl Candidate {
 
 /// Returns the time of calls with each value but the first, divided by the time with the first: the
 /// geometric mean over all points. The library chooses the algorithm of each call.
-fn ratios(wanted: &Wanted, candidates: &mut [Candidate]) -> Result<Vec<f64>, SubjectError> {
-    let mut memory = Memory::new(wanted.max_bytes, wanted.max_bytes)?;
-    let points = wanted
+fn ratios(request: &TuneRequest, candidates: &mut [Candidate]) -> Result<Vec<f64>, SubjectError> {
+    let mut memory = Memory::new(request.max_bytes, request.max_bytes)?;
+    let points = request
         .collectives
         .iter()
-        .flat_map(|collective| wanted.sizes().into_iter().map(move |bytes| (*collective, bytes)));
+        .flat_map(|collective| request.sizes().into_iter().map(move |bytes| (*collective, bytes)));
     for (collective, bytes) in points {
         let mut iterations = 1;
-        for round in 0..=wanted.rounds {
+        for round in 0..=request.rounds {
             for (index, candidate) in candidates.iter_mut().enumerate() {
                 let trial = trial(&candidate.communicator, collective, bytes);
                 let taken = time(&mut candidate.communicator, &trial, &mut memory, iterations)?;

@@ -4,7 +4,7 @@ use ccl_core::admission::{Receiver, Sender};
 
 /// Both ends of one direction of a link.
 pub(super) trait Ends {
-    /// Makes ends with `slots` slots, a credit for each.
+    /// Makes ends with `slots` slots, and one credit for each slot.
     fn new(slots: u32) -> Self;
     /// Returns whether the next message may be sent.
     fn has_credit(&mut self) -> bool;
@@ -16,7 +16,7 @@ pub(super) trait Ends {
     fn is_there(&self) -> bool;
     /// Frees the slot of the next message, and returns the new credit, if one is due.
     fn release(&mut self) -> Option<u64>;
-    /// Gives the sender a credit: it may send all messages below this number.
+    /// Gives the sender credits: the sender may send all messages below this number.
     fn credit(&mut self, below: u64);
 }
 
@@ -58,13 +58,14 @@ impl Ends for Admitted {
     }
 }
 
-/// Ends as counters that wrap, in 20 bytes, for millions of links. At most 32 slots.
+/// Ends as counters that wrap. They take only 20 bytes, since there may be millions of links. There
+/// are at most 32 slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counted {
     sent: u32,
     credits: u32,
     next: u32,
-    /// Bits of the messages that have arrived, the next one in order in the lowest bit.
+    /// Bits of the messages that have arrived; the lowest bit is that of the next one in order.
     there: u32,
     slots: u8,
 }
@@ -114,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// Both kinds of ends do the same in any order of events.
+    /// Checks that both kinds of ends do the same in any order of events.
     #[test]
     fn counts_do_what_admission_does() {
         for seed in 0..40 {

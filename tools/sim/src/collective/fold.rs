@@ -3,11 +3,12 @@
 //! Shift all ranks by a *stride*, with the last ones wrapping to the front. If the network, the
 //! paths of messages and the schedule stay the same, ranks a stride apart do the same at the same
 //! time. Then it is enough to simulate the first stride of ranks. Each simulated rank stands for
-//! all ranks at multiples of the stride from it, which send over the same distances. If a simulated
-//! rank sends to a rank p beyond the first stride, one of the ranks that it stands for sends to the
-//! simulated rank that stands for p. So links between ranks are numbered by sender and distance.
-//! Only the network of the first stride is loaded, by the sends of its ranks: those that leave the
-//! stride replace those that enter it.
+//! all ranks at multiples of the stride from it, which send over the same distances. Suppose that a
+//! simulated rank s sends to a rank p beyond the first stride. Then a rank that s stands for sends
+//! to the simulated rank that stands for p. So links between ranks are numbered by sender and
+//! distance. Only messages of the first stride's ranks load the network. A message that leaves the
+//! stride loads the counterparts of its links in the first stride: there it stands for a message
+//! that enters the stride.
 
 use ccl_core::schedule::Op;
 use ccl_core::types::Rank;

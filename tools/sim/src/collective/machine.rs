@@ -23,7 +23,7 @@ impl Machine for Execution {
     }
 }
 
-/// Position of a strand.
+/// Position of a strand in its program.
 #[derive(Debug, Default)]
 struct Cursor {
     at: usize,
@@ -36,7 +36,7 @@ struct Cursor {
     whole: usize,
     recvs: Vec<Rank>,
     sends: Vec<Rank>,
-    /// Peer that the strand waits for; true if for a message, false if for a free slot.
+    /// Peer that the strand waits for: for a message if the flag is true, else for a free slot.
     waits: Option<(Rank, bool)>,
 }
 

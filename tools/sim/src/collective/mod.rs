@@ -3,8 +3,8 @@
 //!
 //! Each rank runs its program (`machine`) over ports (`world`) whose links have the two ends of
 //! admission (`ends`). Up to [`REAL_RANKS_MAX`] ranks use the real execution and the real
-//! admission. More ranks, or any number with [`RunParams::lean`], use lean machines and counters
-//! that do the same.
+//! admission. More ranks, or any number of ranks with [`RunParams::lean`], use lean machines and
+//! counters that do the same.
 //!
 //! A message is sent when its slot has a credit, becomes flows when the rank's NICs have room, and
 //! arrives when these flows end. The receiver returns credits for half of a link's slots at a time,
@@ -48,7 +48,7 @@ pub struct RunParams {
     /// Striping of messages over queue pairs, and the most bytes and messages in flight from all
     /// NICs of a rank together.
     pub spread: Striping,
-    /// Interval of [`crate::flows::Flows::new`], in seconds.
+    /// Shortest time between computations of the rates ([`crate::flows::Flows::new`]), in seconds.
     pub settle_s: f64,
     /// Result bytes per second of a rank's reductions and copies; infinite if they take no time.
     pub fold_bytes_per_s: f64,
@@ -108,8 +108,8 @@ pub struct Outcome {
 ///
 /// # Errors
 ///
-/// If it needs more memory or work than the plan allows; if a parameter does not fit the collective
-/// or the fold; if a message has no path, or nothing moves.
+/// If the run needs more memory or work than the plan allows; if a parameter does not fit the
+/// collective or the fold; if a message has no path, or nothing moves.
 pub fn run(
     network: &Network,
     router: &mut Router,
@@ -199,7 +199,7 @@ impl Setup<'_> {
         })
     }
 
-    /// Estimates the work as [`steps`] does, by the messages of the first rank.
+    /// Estimates the work (see [`steps`]) from the messages of the first rank.
     fn steps(&self, program: &Program, scheme: Scheme) -> Result<f64, SimError> {
         let numbers = self.numbers(program)?;
         let longest = numbers.input.longest_part().max(numbers.output.longest_part());
@@ -231,7 +231,7 @@ impl Setup<'_> {
         Ok(CallParams { input, output, element_bytes: ELEMENT_BYTES, slot_bytes })
     }
 
-    /// Refuses a run whose memory, by an estimate from its links and peers, is too large.
+    /// Refuses a run that needs too much memory, by an estimate from the links and peers.
     fn check_memory(&self, program: &Program) -> Result<(), SimError> {
         let peers = program.send_peers.len() as u64;
         let links = peers * u64::from(self.params.links.channels.max(1));

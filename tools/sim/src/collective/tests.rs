@@ -83,7 +83,7 @@ fn all_bytes_are_carried_and_none_without_a_credit() {
     }
 }
 
-/// The lean machines do what the real execution and the real admission do.
+/// Checks that the lean machines do what the real execution and the real admission do.
 #[test]
 fn lean_ranks_do_what_real_ones_do() {
     let network = Network::new(zone(16).plan().unwrap()).unwrap();
@@ -148,7 +148,8 @@ fn ranks_that_differ_are_not_folded() {
     assert!(why(&network, Scheme::Spray, &ring).contains("slower"));
 }
 
-/// Sprayed traffic takes as long over several cables as over one cable of their total bandwidth.
+/// Checks that sprayed traffic takes as long over several cables as over one of their total
+/// bandwidth.
 #[test]
 fn cables_may_be_taken_together_where_all_is_sprayed() {
     let plan = Zone { zones: 2, oversubscription: 2.0, ..zone(2) }.plan().unwrap();

@@ -24,8 +24,8 @@ use crate::shares::Ordered;
 enum Event {
     /// A message arrives.
     Arrive(u32),
-    /// A sender gets a credit: the link, the sender, and the number below which it may send
-    /// messages.
+    /// A sender gets credits: the link, the sender, and the number below which all messages may be
+    /// sent.
     Credit(u32, Rank, u64),
     /// A message may leave: the fold that produced it is done.
     Leave(u32),
@@ -71,9 +71,9 @@ pub(super) struct World<'a, E> {
     fold: Fold,
     params: &'a RunParams,
     ranks_per_host: u32,
-    /// Per simulated rank: index of its first entry in `distances`, which has the ascending
-    /// distances to the ranks it sends to. One more entry marks the end.
+    /// Per simulated rank: index of its first entry in `distances`. One more entry marks the end.
     first: Vec<u32>,
+    /// Per simulated rank: distances to the ranks that it sends to, in ascending order.
     distances: Vec<u32>,
     /// Ends of each link, by distance and channel.
     pipes: Vec<E>,
@@ -100,8 +100,9 @@ pub(super) struct World<'a, E> {
     outcome: Outcome,
 }
 
-/// Returns the index of a number that is in an ascending list. Peers are mostly evenly spaced, so a
-/// guess is near. For thousands of peers this saves half of the time per message.
+/// Returns the index of a number that is in an ascending list. Peers are mostly evenly spaced, so
+/// the search begins near an interpolated index. For thousands of peers this saves half of the time
+/// per message.
 fn position(list: &[u32], wanted: u32) -> usize {
     let (Some(&first), Some(&last)) = (list.first(), list.last()) else { return 0 };
     let span = u64::from(last - first).max(1);
@@ -142,7 +143,7 @@ impl<'a, E: Ends> engine::World for World<'a, E> {
         RankPorts { world: self, rank }
     }
 
-    /// Returns true: a rank may continue at once, as reductions delay only its sends.
+    /// Returns true: a rank may continue at once, because reductions delay only its sends.
     fn moved(&mut self, _: Rank) -> bool {
         true
     }
@@ -234,7 +235,7 @@ impl<'a, E: Ends> World<'a, E> {
     }
 
     fn wake(&mut self, rank: Rank) {
-        // A rank that has not begun sees what has arrived when it begins.
+        // A rank that has not begun is not woken: it looks at its links when it begins.
         let idle = self.has_begun[rank as usize] && !self.is_woken[rank as usize];
         if idle {
             self.is_woken[rank as usize] = true;
@@ -357,7 +358,7 @@ impl<'a, E: Ends> World<'a, E> {
             nic.waiting.pop_front();
             nic.under_way_bytes += bytes;
             nic.messages += 1;
-            // Queue pairs of all NICs of the rank: pair p uses NIC p modulo their number.
+            // Queue pairs of all NICs of the rank: pair p uses NIC p modulo the number of NICs.
             let pairs = spread.pairs.max(1).saturating_mul(self.network.rails());
             let (parts, first) = match spread.order {
                 Order::Split => {
@@ -389,8 +390,8 @@ impl<'a, E: Ends> World<'a, E> {
         self.flows.begin(&self.path, bytes, f64::INFINITY, tag);
     }
 
-    /// Counts a send of a queue pair. Returns since when the pair is idle: now if it is busy, None
-    /// before its first send, and None for schemes other than flowlets.
+    /// Counts a send of a queue pair. Returns the time since which the pair is idle: the present if
+    /// the pair is busy, None before its first send or for schemes other than flowlets.
     fn is_sent(&mut self, pipe: u32, pair: u32) -> Option<f64> {
         if !matches!(self.router.scheme(), Scheme::Flowlet { .. }) {
             return None;
@@ -468,7 +469,7 @@ impl<'a, E: Ends> World<'a, E> {
                 self.pipes[pipe as usize].arrive(number);
                 let receiver = self.fold.of(to);
                 self.in_flight[receiver as usize] -= u64::from(bytes);
-                // The rank that stands for the receiver has its sender at the same distance.
+                // The rank that stands for the receiver gets its message from the same distance.
                 let ranks = self.fold.ranks;
                 let peer = (receiver + ranks - self.fold.distance(from, to)) % ranks;
                 self.link_ready(receiver, peer, channel, true);

@@ -69,8 +69,8 @@ const SOURCE_BYTES_PER_S: f64 = 5e9;
 
 impl Dcqcn {
     /// Returns the paper's own numbers. Its thresholds are for 40 Gbit/s; they are scaled to the
-    /// line rate, because they stand for time in a queue. The paper does not give `R_HAI`: it is
-    /// ten times `R_AI`.
+    /// line rate, because they stand for time in a queue. The paper does not give `R_HAI`; here it
+    /// is ten times `R_AI`.
     #[must_use]
     pub fn of(line_bytes_per_s: f64) -> Dcqcn {
         let faster = line_bytes_per_s / SOURCE_BYTES_PER_S;
@@ -89,8 +89,8 @@ impl Dcqcn {
     }
 }
 
-/// State of the senders of flows after a run, with which the next call over the same queue pairs
-/// begins. Empty before the first call.
+/// State of the flows' senders after a run; empty before the first call. The next call over the
+/// same queue pairs begins with this state.
 #[derive(Clone, Debug, Default)]
 pub struct Senders {
     pub(super) rates: Vec<Rate>,
@@ -99,8 +99,8 @@ pub struct Senders {
 }
 
 impl Senders {
-    /// Lets senders idle for `rest_s` seconds: notices in flight arrive, or are lost if `rest_s` is
-    /// too short, and senders decay alpha and speed up as their timers expire.
+    /// Lets senders idle for `rest_s` seconds. Notices in flight arrive, or are lost if `rest_s` is
+    /// too short. Senders decay alpha and speed up as their timers expire.
     pub fn rest(&mut self, dcqcn: &Dcqcn, rest_s: f64) {
         let until_s = self.ended_s + rest_s.max(0.0);
         let shortest_s = dcqcn.forget_s.min(dcqcn.timer_s).max(1e-6);
@@ -143,8 +143,8 @@ impl Notices {
         Notices { told_s: f64::NEG_INFINITY, is_marked: false }
     }
 
-    /// Records the arrival of `packets` packets, a part `marked` of them marked. Returns whether
-    /// the sender is notified now: at the first mark, then at most once per `notice_s`.
+    /// Records the arrival of `packets` packets; the part `marked` of them is marked. Returns
+    /// whether the sender is notified now: at the first mark, then at most once per `notice_s`.
     pub(super) fn arrive(
         &mut self,
         dcqcn: &Dcqcn,
@@ -154,7 +154,7 @@ impl Notices {
     ) -> bool {
         if marked > 0.0 && packets > 0.0 && !self.is_marked {
             // A fraction of a packet is marked with that fraction of the probability. `powf` is not
-            // used, because C libraries differ in it.
+            // used, because its result depends on the C library.
             let (whole, part) = (packets.floor(), packets.fract());
             let unmarked = (1.0 - marked).max(0.0);
             let unmarked = unmarked.powi(whole as i32) * (1.0 - marked * part);
@@ -175,10 +175,11 @@ pub(super) struct Rate {
     now: f64,
     target: f64,
     alpha: f64,
-    /// Rounds of the timer and of the byte counter since the last notice; time of the last timer
-    /// round, and bytes since the last counter round.
+    /// Rounds of the timer and of the byte counter since the last notice.
     rounds: [u32; 2],
+    /// Time of the last timer round, in seconds.
     raised_s: f64,
+    /// Bytes since the last counter round.
     counted_bytes: f64,
     forgot_s: f64,
     /// Arrival time of a notice that is on its way, in seconds.
@@ -214,7 +215,7 @@ impl Rate {
         self.counted_bytes += bytes;
     }
 
-    /// Slows down at a notice; decays alpha and speeds up without one.
+    /// Slows down if a notice has arrived; otherwise decays alpha and speeds up when that is due.
     pub(super) fn react(&mut self, dcqcn: &Dcqcn, now_s: f64) {
         if now_s >= self.hears_s {
             self.hears_s = f64::INFINITY;
@@ -272,7 +273,7 @@ mod tests {
                 told.push(step);
             }
         }
-        // At once, and at the end of each interval in which packets were marked.
+        // One notice at once, and one at the end of each interval in which packets were marked.
         assert_eq!(told, [7, 57, 107, 157]);
         // No packets, or no marks, give no notice.
         assert!(!Notices::new().arrive(&dcqcn, 1.0, (0.0, 1.0), &mut random));
@@ -296,8 +297,8 @@ mod tests {
             assert!((rate.bytes_per_s() / expected - 1.0).abs() < 1e-12, "round {round}");
         }
         assert!((rate.alpha / (255.0f64 / 256.0).powi(5) - 1.0).abs() < 1e-12);
-        // From a lower rate: after fast recovery 40 Mbit/s more in each round, and faster once the
-        // counter has also had more than five rounds.
+        // From a lower rate: after fast recovery the target rises by 40 Mbit/s in each round. It
+        // rises faster once the counter, too, has had more than five rounds.
         for _ in 0..2 {
             rate.will_hear(later(5));
             rate.react(&dcqcn, later(5));

@@ -71,11 +71,11 @@ pub struct RunParams {
 /// A flow with its path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flow {
-    /// Links of the path, from the one of the sender's NIC on.
+    /// Links of the path; the first is the link of the sender's NIC.
     pub links: Vec<Link>,
     /// Bytes of the flow.
     pub bytes: f64,
-    /// Earliest begin, in seconds: from the start, or from the end of the flow `after`.
+    /// Earliest begin, in seconds after the start of the run, or after the end of the flow `after`.
     pub begins_s: f64,
     /// Flow that must end before this one starts.
     pub after: Option<u32>,
@@ -116,9 +116,10 @@ struct Run<'a> {
     params: &'a RunParams,
     /// Index of the first hop of each flow; one more entry marks the end.
     first: Vec<usize>,
-    /// Per hop: its link, and the flow's bytes queued before it. The entry of the first hop is no
-    /// queue: it has the bytes that the sender may send in this step.
+    /// Per hop: its link.
     links: Vec<Link>,
+    /// Per hop: the flow's bytes queued before the link. The entry of the first hop is no queue: it
+    /// has the bytes that the sender may send in this step.
     queued: Vec<f64>,
     sent: Vec<f64>,
     arrived: Vec<f64>,
@@ -152,8 +153,8 @@ pub fn run(network: &Network, flows: &[Flow], params: &RunParams) -> Result<Outc
     run_again(network, flows, params, &mut Senders::default())
 }
 
-/// Runs flows to their end, with senders in the state after an earlier run of as many flows. Only
-/// [`Transport::Dcqcn`] has such a state.
+/// Runs flows to their end. Senders begin in the state that an earlier run of as many flows left.
+/// Only [`Transport::Dcqcn`] has such a state.
 ///
 /// # Errors
 ///
@@ -219,8 +220,8 @@ fn check_memory(network: &Network, flows: &[Flow], params: &RunParams) -> Result
     SimError::if_over(what, bytes, network.plan().memory_mib)
 }
 
-/// Refuses flows that need too much work. The estimate is, per step, the hops of the open flows
-/// (half of all flows on average), for as long as the busiest link is busy.
+/// Refuses flows that need too much work. The estimate is the number of hops of the open flows
+/// (half of all flows on average), times the number of steps in which the busiest link is busy.
 fn check_work(network: &Network, flows: &[Flow], params: &RunParams) -> Result<(), SimError> {
     let mut bytes = vec![0.0; network.links() as usize];
     let mut hops = 0;
@@ -452,8 +453,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Returns the most bytes in flight of each flow: the credits of the flow's receiver for each
-/// sender.
+/// Returns the largest number of bytes in flight of each flow: the credits that the flow's receiver
+/// gives to each sender.
 fn windows(flows: &[Flow], transport: &Transport) -> Vec<f64> {
     let Transport::Admission { slots, .. } = transport else {
         return vec![f64::INFINITY; flows.len()];
@@ -536,7 +537,8 @@ mod tests {
         let mut plan = Zone::default().plan().unwrap();
         plan.work_millions = 1;
         let network = Network::new(plan).unwrap();
-        // Four links for 0.2 ms in steps of half a microsecond, and for 3,000 times as long.
+        // Both flows take four links, in steps of half a microsecond: the small flow for 0.2 ms,
+        // the large one for 3,000 times as long.
         let small = flow(&network, 0, 16, 10e6);
         run(&network, &[small], &params(Transport::PauseOnly)).unwrap();
         let large = flow(&network, 0, 16, 30e9);

@@ -207,7 +207,7 @@ impl FlowPath<'_> {
         Step { tier, up, at: (group, number) }
     }
 
-    /// Walks link by link; `choose` picks one of several.
+    /// Sets `path` link by link; `choose` picks one of several possible links.
     pub(crate) fn walk(
         &self,
         found: &mut Vec<Link>,

@@ -1,11 +1,11 @@
 //! Traffic engineering by a controller that knows the traffic matrix. At fixed intervals the
 //! controller places each pair of NICs on its own path, by constrained shortest paths (CSPF).
 //!
-//! The candidates are the shortest paths with room for the whole demand; the one with the most room
-//! left is taken. A demand without a candidate may find room if other demands move. In two tiers,
-//! they move along a chain of two colours, as in edge colouring of a bipartite graph (König), so
-//! that equal demands are placed whenever possible. Demands that are not placed, or whose path has
-//! a failed link, take the switches' default path.
+//! The candidates are the shortest paths with room for the whole demand; the candidate with the
+//! most room left is taken. A demand without a candidate may find room if other demands move. In
+//! two tiers, the other demands move along a chain of two colours, as in edge colouring of a
+//! bipartite graph (König). So equal demands are placed whenever possible. Demands that are not
+//! placed, or whose path has a failed link, take the switches' default path.
 
 use std::collections::BTreeMap;
 
@@ -47,21 +47,21 @@ impl Interval {
     }
 }
 
-/// Demands and their rates: in all, and placed.
+/// Numbers and rates of demands: of all demands, and of those that were placed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Placed {
     /// Demands in all.
     pub demands: usize,
     /// Demands that were placed.
     pub placed: usize,
-    /// Bytes per second in all.
+    /// Rate of all demands, in bytes per second.
     pub bytes_per_s: f64,
-    /// Bytes per second that were placed.
+    /// Rate of the demands that were placed, in bytes per second.
     pub placed_bytes_per_s: f64,
 }
 
 impl Placed {
-    /// Returns the part of the bytes that was placed; 1 where there are none.
+    /// Returns the part of the demanded bytes that was placed; 1 if there are no demands.
     #[must_use]
     pub fn share(&self) -> f64 {
         if self.bytes_per_s > 0.0 { self.placed_bytes_per_s / self.bytes_per_s } else { 1.0 }
@@ -103,7 +103,8 @@ impl Te {
         Te::place_some(network, demands, false)
     }
 
-    /// Places demands as `Te::place` does, and those without room on the path with the most room.
+    /// Places demands as `Te::place` does. Then places every remaining demand on the path
+    /// with the most room, even if that room is too small.
     ///
     /// # Errors
     ///
@@ -171,7 +172,7 @@ struct Engine<'a> {
     network: &'a Network,
     demands: &'a [Demand],
     turns: Vec<usize>,
-    /// Bytes per second left of each link.
+    /// Capacity left on each link, in bytes per second.
     room: Vec<f64>,
     /// Per link: the demands that are placed on it.
     on: Vec<Vec<u32>>,
@@ -193,10 +194,10 @@ impl<'a> Engine<'a> {
         })
     }
 
-    /// Returns the path with the most room for a demand, over spine `spine` or over any, and the
-    /// room that would be left on the path's fullest link, as a part of the link's capacity. Uses
-    /// Dijkstra's rule for the widest path, level by level: all shortest paths have the same
-    /// levels.
+    /// Returns the path with the most room for a demand, over spine `spine` if one is given, else
+    /// over any spine. The number is the room that the demand would leave on the path's fullest
+    /// link, as a part of that link's capacity. The search uses Dijkstra's rule for the widest
+    /// path, level by level: all shortest paths have the same levels.
     fn widest(&mut self, index: usize, spine: Option<u32>) -> Option<(f64, Vec<Link>)> {
         let demand = self.demands[index];
         let key = Key { from: demand.from, to: demand.to, channel: 0, pair: 0 };
@@ -269,7 +270,8 @@ impl<'a> Engine<'a> {
         self.room[link as usize] < -HAIR * self.network.capacity()[link as usize]
     }
 
-    /// Places a demand by moving others, if possible; only if its path turns at the second tier.
+    /// Places a demand by moving others, if possible. Does nothing unless the path of the demand
+    /// turns at the second tier.
     fn make_room(&mut self, index: usize) {
         if self.turns[index] != 1 {
             return;
@@ -282,8 +284,8 @@ impl<'a> Engine<'a> {
             let room = &self.room;
             ways.iter().find(|way| room[way[at] as usize] >= needs)
         };
-        // A colour with room on the uplink of the source, and one with room on the downlink of the
-        // target.
+        // A colour is a spine. One colour has room on the uplink of the source, the other one on
+        // the downlink of the target.
         let (Some(first), Some(other)) = (has_room(1), has_room(2)) else { return };
         let colours = [first, other].map(|way| self.network.far_end(way[1]));
         let before: Vec<Link> = Vec::new();
@@ -349,7 +351,7 @@ mod tests {
         }
     }
 
-    /// Checks over three tiers that all paths are tried: as much is placed as fits above the zones.
+    /// Checks that all paths over three tiers are tried: demands that fill the top tier are placed.
     #[test]
     fn all_ways_over_three_tiers_are_looked_at() {
         let zone = Zone { racks: 8, zones: 2, oversubscription: 1.0, ..Zone::default() };

@@ -18,8 +18,8 @@ fn plans() -> Vec<Plan> {
     vec![zones.plan().unwrap(), rails, cables, Zone { racks: 5, ..Zone::default() }.plan().unwrap()]
 }
 
-/// Checks that the parts of a path continue from link to link, and add up to the whole flow at its
-/// end.
+/// Checks that the parts of a path continue from link to link, and add up to the whole flow at the
+/// destination.
 fn check(network: &Network, key: &Key, path: &Path) {
     let turn = network.meeting(key.from, key.to).unwrap();
     let way = FlowPath { network, key, turn };

@@ -29,7 +29,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Hosts of the jobs: the paper's groups have 16 to 128 ranks.
+/// Numbers of hosts that jobs have: the paper's groups have 16 to 128 ranks.
 const JOB_HOSTS: [u32; 4] = [2, 4, 8, 16];
 
 /// Returns the streams of all_reduce rings of jobs that fill the zone in random order.
@@ -107,11 +107,11 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     findings.figures.push(figure);
     findings.say(
         "The paper's placements are not published: jobs of 2 to 16 hosts lie anywhere here, and \
-         some uplinks have failed. The order is what is reproduced. A fifth of the roofline with 4 \
-         queue pairs needs 20 of them on an uplink that has 4 on average, which an even hash gives \
-         once in a hundred million uplinks: the worst of 2,176 jobs (trials=128,pairs=4) still has \
-         23 % to 25 %, by the seed. So the paper's switches hash less evenly, or its worst job \
-         lost more elsewhere.",
+         some uplinks have failed. The order is what is reproduced. With 4 queue pairs, \
+         a job is at a fifth of the roofline if 20 queue pairs share an uplink. An uplink has 4 on \
+         average, and an even hash gives it 20 once in a hundred million times: the worst of 2,176 \
+         jobs (trials=128,pairs=4) still has 23 % to 25 %, by the seed. So the paper's switches \
+         hash less evenly, or its worst job lost more elsewhere.",
     );
     Ok(findings)
 }

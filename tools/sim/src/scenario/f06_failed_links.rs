@@ -82,8 +82,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
          §5.4.2). Where more is demanded than the uplinks carry, two such flows meet on one of \
          them, while E-ECMP spreads all queue pairs over all: TE is overtaken if it also places \
          demands without room, or sends them by a hash of addresses and ports (ECMP). It is not \
-         if E-ECMP carries them, as the paper deployed in the end (§5.5.3). The paper does not say \
-         which of these it simulated.",
+         if E-ECMP carries these demands, as the paper deployed in the end (§5.5.3). The paper \
+         does not say which variant it simulated.",
     );
     Ok(findings)
 }

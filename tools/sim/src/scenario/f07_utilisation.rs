@@ -91,11 +91,11 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     }
     findings.figures.push(figure);
     findings.say(
-        "The 80 % of TE fix how long a benchmark is silent between two calls; the rest follows. A \
-         benchmark sends both ways: here two racks to each other, the fewest there are, over 32 \
-         queue pairs, and the links of both are looked at. How many of either the paper's had is \
-         not said, and fewer queue pairs or more racks make the least used link less used, as the \
-         last rows show.",
+        "The pause of a benchmark between two calls is chosen so that TE uses 80 % of the links; \
+         the rest follows. A benchmark sends both ways: here two racks, the fewest possible, send \
+         to each other over 32 queue pairs, and the links of both are measured. The \
+         paper does not give its numbers of racks and queue pairs. With fewer queue pairs or more \
+         racks, the least used link is used even less, as the last rows show.",
     );
     Ok(findings)
 }

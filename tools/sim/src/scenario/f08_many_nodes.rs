@@ -95,8 +95,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         "The time in which nothing crosses is that of F7's benchmark, where TE uses 80 % of the \
          links. Queue pairs are 16 and 4 for each source and destination (§5.3.3). The gain \
          depends on how much the uplinks have to spare: with an eighth more of them hashing has \
-         room enough. With few peers at a time (peers=4) TE loses in all_to_all: its paths are \
-         even on average only.",
+         room enough. With few peers at a time (peers=4) TE loses in all_to_all: its paths \
+         share the load evenly only on average over time.",
     );
     Ok(findings)
 }

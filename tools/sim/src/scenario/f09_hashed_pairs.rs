@@ -39,7 +39,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Buffers of a benchmark, in MiB.
+/// Buffer sizes of a benchmark, in MiB.
 const SIZES_MIB: [u32; 5] = [64, 256, 1024, 4096, 16384];
 /// Simulated buffer size, in MiB; the times of other sizes are in proportion.
 const RUN_MIB: u32 = 1024;
@@ -103,7 +103,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     Ok(findings)
 }
 
-/// Returns the streams of an all_reduce of one job on the whole network, by a ring for every NIC.
+/// Returns the streams of an all_reduce of one job on the whole network, with as many rings as a
+/// host has ranks.
 fn rings(network: &Network) -> Result<Vec<Stream>, SimError> {
     let call = Call::new(Collective::AllReduce, "ring", 1 << 30)?;
     let rings = network.plan().ranks_per_host;

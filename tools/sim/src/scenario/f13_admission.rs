@@ -58,7 +58,7 @@ fn tell(
     let what = format!("{name}: pauses of spine to rack switches");
     findings.note(what, Unit::Count, f64::from(upwards));
     let part = upwards_s / network.tier_links(1, true).count() as f64 / outcome.time_s;
-    let what = format!("{name}: part of the time so paused");
+    let what = format!("{name}: part of the time in these pauses");
     match credit_bytes {
         // Pauses of up to a thousandth of the time, as a mean over the links, do not count as
         // sustained.

@@ -75,9 +75,10 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let [turn, split] = lines;
     findings.figures.push(figure.with("in turn", turn).with("split", split));
     findings.say(
-        "The difference is what requests cost on the wire (request=0 makes none); what they cost \
-         NICs is not simulated. With few messages under way (in_flight=4) long ones are faster \
-         split. The number of requests follows from what splitting is.",
+        "The difference is the bytes of requests on the wire (none with request=0). The load that \
+         requests put on NICs is not simulated. With few messages under way (in_flight=4), long \
+         messages are faster split. The number of requests follows from the definition of \
+         splitting.",
     );
     Ok(findings)
 }

@@ -56,8 +56,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let cases = cases(setting, &zone);
     let mut findings = Findings::default();
     let mut times = Vec::new();
-    // A link's rate is at most its window over its round trip. Without collisions, only this limit
-    // makes the transfer slower.
+    // A link's rate is at most its window divided by its round trip. Without collisions, only this
+    // limit makes the transfer slower.
     let window_bytes = f64::from(cases[0].3) * SLOT_BYTES as f64;
     let filled_s = window_bytes / zone.nic_bytes_per_s;
     let late = (setting.number("round_trip") * 1e-6 / filled_s).max(1.0);
@@ -73,7 +73,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
             let flows = queued(&network, scheme, &streams, pairs, seed)?;
             let slots = admission::Config {
                 channels: 1,
-                // The window of a link, dealt to its queue pairs.
+                // The window of a link is divided among its queue pairs.
                 slots,
                 slot_bytes: (SLOT_BYTES / pairs as usize).max(1),
                 slots_min: 1,

@@ -25,7 +25,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Returns the bytes that go up to the third tier, and all that leave a host.
+/// Returns the bytes that go up to the third tier, and all bytes that leave a host.
 fn crossing(network: &Network, streams: &[Stream]) -> (f64, f64) {
     let zone = |host| network.plan().fabric.group(1, host);
     let crosses = streams.iter().filter(|stream| zone(stream.from.host) != zone(stream.to.host));
@@ -97,9 +97,9 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let figure = Figure::bars("f16-zones", title, "speed over a NIC's", &groups);
     findings.figures.push(figure.with_bars("speed", &speeds));
     findings.say(
-        "A ring that goes through one zone and then the other crosses between them twice and is \
-         faster still: what costs is dealing neighbours to different zones. Bytes follow from the \
-         schedules.",
+        "A ring that goes through one zone and then the other crosses between them only twice, and \
+         is faster still: time is lost where neighbours in the ring are in different zones. The \
+         bytes follow from the schedules.",
     );
     Ok(findings)
 }

@@ -64,8 +64,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     findings.figures.push(figure.with("TE", points));
     findings.say(
         "The time to new paths is arithmetic: the next multiple of the interval, whose default is \
-         that of the paper. What is simulated are the three stretches: before, on the old paths \
-         (their flow hashed anew), and with new ones.",
+         that of the paper. Three stretches are simulated: before the failure, on the old paths \
+         (the flows of the failed link are hashed anew), and on the new paths.",
     );
     Ok(findings)
 }

@@ -26,8 +26,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Returns the network and the streams, the bystander's last. The first ranks send to the first
-/// rank of the last group of hosts, the bystander to the second rank of that group.
+/// Returns the network and the streams; the last stream is the bystander's. The first ranks send to
+/// the first rank of the last group of hosts, the bystander to the second rank of that group.
 fn set_up(setting: &Setting) -> Result<(Network, Vec<Stream>), SimError> {
     // One wide uplink stands for perfectly spread traffic: only queues matter here.
     let uplink_bytes_per_s = f64::from(Zone::default().rack_nics()) * GBPS_400;

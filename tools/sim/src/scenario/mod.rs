@@ -53,7 +53,7 @@ pub struct Parameter {
     pub what: &'static str,
 }
 
-/// Largest value of parameters: sizes are in KiB or MiB, the rest counts things.
+/// Largest value of a parameter, unless its default is larger.
 const MOST: f64 = 65_536.0;
 
 /// An experiment.
@@ -79,7 +79,7 @@ const ON_ANY: [(&str, usize); 5] =
 const OF_NETWORK: [&str; 7] =
     ["racks", "rack_hosts", "nics", "uplinks", "zones", "over", "ranks_per_host"];
 
-/// A network for experiments, in place of their own.
+/// A network to run experiments on, instead of their own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct On {
     /// Name of the network.
@@ -152,8 +152,8 @@ pub fn find(name: &str) -> Result<&'static Scenario, SimError> {
 /// Largest number of seeds of a run.
 const SEEDS_MAX: u32 = 1_000;
 
-/// Runs an experiment with `seeds` consecutive seeds, from that of `ask` on. The report has the
-/// mean of each number and its standard error.
+/// Runs an experiment with `seeds` consecutive seeds; the first is the seed of `ask`. The report
+/// has the mean of each number and its standard error.
 ///
 /// # Errors
 ///
@@ -356,9 +356,9 @@ fn router(
     Ok(Router::with_te(seed, Te::place(network, &demands(network, streams))?))
 }
 
-/// Returns the demands of streams by pair of ports, because a controller's rules do not tell
-/// connections apart. A demand is the rate at which its bytes take as long as those of the busiest
-/// NIC.
+/// Returns one demand per pair of ports, because a controller's rules do not tell connections
+/// apart. At the rate of a demand, the bytes of its streams take as long as all bytes of the
+/// busiest NIC take at line rate.
 fn demands(network: &Network, streams: &[Stream]) -> Vec<Demand> {
     let mut bytes: BTreeMap<(Port, bool), f64> = BTreeMap::new();
     let (mut places, mut demands) = (BTreeMap::new(), Vec::new());

@@ -89,8 +89,9 @@ fn check(traffic: &Traffic, network: &Network) -> Result<(), SimError> {
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     starts_s: f64,
-    /// Simulated time that the interval took, and its time if only ports limited it.
+    /// Simulated time that the traffic of the interval takes, in seconds.
     takes_s: f64,
+    /// Value of `takes_s` if only ports limited the traffic.
     ports_s: f64,
 }
 
@@ -99,11 +100,13 @@ struct Replaying<'a> {
     traffic: &'a Traffic,
     setting: &'a Setting,
     router: Router,
-    /// Simulated time when all earlier traffic has arrived, and the same if only ports limited it.
+    /// Simulated time when all earlier traffic has arrived, in seconds.
     free_s: f64,
+    /// Value of `free_s` if only ports limited the traffic.
     ports_free_s: f64,
-    /// Total time in which traffic crosses the network, and its roofline.
+    /// Total time in which traffic crosses the network, in seconds.
     crossing_s: f64,
+    /// Sum of the rooflines of all intervals, in seconds.
     roofline_s: f64,
     across_bytes: f64,
     inside_bytes: f64,
@@ -188,8 +191,8 @@ impl<'a> Replaying<'a> {
         Ok(())
     }
 
-    /// Routes the traffic from this interval up to the next placement, for TE, whose controller
-    /// knows that traffic in advance.
+    /// Places, for TE only, the traffic from this interval up to the next placement. The controller
+    /// knows this traffic in advance.
     fn place(&mut self, number: usize) -> Result<(), SimError> {
         let every_s = Interval::default().every_s;
         let period = |number: usize| (number as f64 * self.traffic.interval_s / every_s) as usize;
@@ -236,8 +239,8 @@ impl<'a> Replaying<'a> {
         Ok(RunParams { message_bytes, in_flight: pairs.div_ceil(2), ..params })
     }
 
-    /// Adds up the bytes inside hosts, and returns their time: that of the busiest rank and
-    /// direction.
+    /// Adds up the bytes inside hosts. Returns the time of these bytes in seconds: the time of the
+    /// busiest rank and direction.
     fn inside_s(&mut self, bytes: &Bytes) -> f64 {
         let each = self.network.plan().ranks_per_host;
         let mut ranks: BTreeMap<(Rank, bool), f64> = BTreeMap::new();
@@ -350,7 +353,7 @@ mod tests {
 
     #[test]
     fn an_interval_waits_for_the_one_before() {
-        // 100 GB by a NIC of 50 GB/s take two seconds, and 5 GB a tenth of one.
+        // Over a NIC of 50 GB/s, 100 GB take two seconds, and 5 GB take a tenth of a second.
         let (long, short) = (100_000_000_000, 5_000_000_000);
         let both = traffic(16, &[&[((0, 8), long)], &[((0, 8), short)], &[], &[((0, 8), short)]]);
         // Empty intervals at the end do not delay the end.
@@ -363,7 +366,7 @@ mod tests {
             assert!(near(ends, 3.1) && value(&report, "recorded") == 100.0, "{name}: {ends}");
             let report = replayed(&both, &on, scheme).unwrap();
             assert_eq!(value(&report, "recorded"), 4.0);
-            // The second interval waits until 2; the last one begins on time, at 3.
+            // The second interval waits until 2 s; the last one begins on time, at 3 s.
             let ends = value(&report, "until all has arrived");
             assert!(near(ends, 3.1), "{name}: {ends}");
             assert!(near(value(&report, "time of sending"), 2.2), "{name}");

@@ -8,7 +8,7 @@ use crate::note::{ArrivalReport, Note, RailFailure};
 use crate::rail::{Outcome, Rail};
 
 impl RailsLane {
-    /// Takes out a rail that has failed.
+    /// Takes a rail that has failed out of use.
     pub(super) fn fail(&mut self, number: usize, at: usize, reason: String) {
         let Some(Some(link)) = self.links.get_mut(number) else { return };
         let Some(rail) = link.rails.get_mut(at) else { return };
@@ -38,8 +38,8 @@ impl RailsLane {
         }
     }
 
-    /// Loses the links that have ended, after taking in all arrivals over their other rails: a peer
-    /// leaves only once its puts are delivered, so none of them may be dropped here.
+    /// Loses the links that have ended. Takes in all arrivals first: a peer leaves only once its
+    /// puts are delivered, so no put may be dropped here.
     pub(super) fn end_links(&mut self, now: Instant) {
         if self.ends.is_empty() {
             return;
@@ -54,8 +54,8 @@ impl RailsLane {
         }
     }
 
-    /// Answers a peer that has closed its end of a rail, after taking in all arrivals over the
-    /// rail.
+    /// Answers a peer that has closed its end of a rail. Takes in all arrivals over the rail, and
+    /// closes this side's end, before the answer.
     pub(super) fn answer(&mut self, number: usize, down: &RailFailure, now: Instant) {
         let at = usize::from(down.rail);
         let rail = |lane: &RailsLane| {
@@ -99,8 +99,7 @@ impl RailsLane {
         }
         if fate.missing > 0 {
             let text = format!(
-                "rail {} has failed ({}), and {} puts that its device had said were done have not \
-                 arrived",
+                "rail {} has failed ({}): {} puts that its device had done have not arrived",
                 fate.rail,
                 failure.as_deref().unwrap_or("reason unknown"),
                 fate.missing

@@ -30,8 +30,8 @@ const CHECK_EVERY: Duration = Duration::from_millis(5);
 const NAP: Duration = Duration::from_micros(250);
 /// Pause between two checks of farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
-/// Longest time for which a link that ends waits until the puts of a failed rail are repeated. A
-/// rail that fails only after its own lane has stopped waiting is not noticed.
+/// Longest time that a link that ends waits for the puts of a failed rail to be repeated. If a rail
+/// fails after its lane below has stopped waiting, the failure is not noticed.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Largest number of memory regions that a peer may share at a time.
 const IMPORTS_MAX: usize = 1 << 20;
@@ -66,7 +66,7 @@ pub(crate) struct RailsLane {
     rail_failures: Vec<(usize, RailFailure)>,
     /// Links to be lost, with the reasons.
     ends: Vec<(usize, String)>,
-    /// True unless it is certain that no put waits for a rail.
+    /// True if a put may be waiting for a rail.
     waits: bool,
     /// Events to be reported at the next poll.
     news: Vec<Event>,
@@ -228,7 +228,7 @@ impl RailsLane {
                 link.waiting.push_front(put);
                 self.waits = true;
                 if !may_go {
-                    self.lose(number, "no rail that is left reaches the memory that it has shared");
+                    self.lose(number, "no remaining rail reaches the memory of both sides");
                 }
                 break;
             }
@@ -334,7 +334,7 @@ impl RailsLane {
                 }
             }
             Note::Ready => {
-                // The peer may have missed the keys that were sent since this side's end came back.
+                // The peer may have missed keys that this side sent since it reconnected the rail.
                 self.send_keys(number, over, Note::KeysSent);
                 self.prove(number, over, now);
             }
@@ -344,8 +344,8 @@ impl RailsLane {
         }
     }
 
-    /// Learns the address of a device of the peer: rails to it that could not be dialled are
-    /// dialled soon.
+    /// Learns the address of a device of the peer. Rails that lacked this address are dialled
+    /// soon.
     fn learn(&mut self, number: usize, device: u8, address: Address, now: Instant) {
         let Some(Some(link)) = self.links.get_mut(number) else { return };
         let Some(dial) = &mut link.dial else { return };
@@ -374,8 +374,8 @@ impl RailsLane {
         }
     }
 
-    /// Begins the wait for the end of a link, or of all links if `only` is none, and announces it
-    /// to the peers.
+    /// Marks the link `only` as leaving, or all links if `only` is none, and announces to the peers
+    /// that this side leaves.
     fn begin_to_leave(&mut self, only: Option<usize>) {
         for number in 0..self.links.len() {
             let Some(link) = &mut self.links[number] else { continue };
@@ -480,7 +480,7 @@ impl Lane for RailsLane {
                     rail.stage = Stage::Up(endpoint);
                     self.route(lane, endpoint, Some((number, at)));
                 }
-                // Other rails may suffice; this one is tried again like a failed one.
+                // Other rails may suffice. This rail is tried again, like a rail that has failed.
                 Err(error) => {
                     (rail.failures, rail.failure) = (1, Some(error.to_string()));
                     failed = Some(error);
@@ -533,7 +533,7 @@ impl Lane for RailsLane {
         } else {
             lanes.iter_mut().for_each(|lane| is_over &= lane.poll_shutdown(None));
         }
-        // A rail may have failed meanwhile. Its puts go over the others with the next call.
+        // A rail may have failed meanwhile. Its puts go over the other rails at the next call.
         self.listen_to_all(now);
         let waits = |link: &Link| link.is_leaving && link.has_untaken();
         let numbers = 0..self.links.len();

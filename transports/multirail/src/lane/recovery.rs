@@ -38,7 +38,7 @@ impl RailsLane {
         }
     }
 
-    /// Repeats the proofs that devices did not take.
+    /// Repeats the proofs (test puts) that devices did not take.
     fn prove_again(&mut self, number: usize, now: Instant) {
         let owes = |rail: &Rail| rail.owes_proof && rail.endpoint().is_some();
         let rails = self.links[number].iter().flat_map(|link| link.rails.iter().enumerate());
@@ -46,9 +46,9 @@ impl RailsLane {
         owing.into_iter().for_each(|at| self.prove(number, at, now));
     }
 
-    /// Tests with an empty put whether a rail that is back works; the rail carries no other put
-    /// until this one is acknowledged. The connection for notes beside the rail may work all
-    /// the same when the rail does not.
+    /// Tests with an empty put, the proof, whether a reconnected rail works. The rail carries no
+    /// other put until the proof is acknowledged. Notes go over a connection beside the rail, which
+    /// may work although the rail does not.
     pub(super) fn prove(&mut self, number: usize, at: usize, now: Instant) {
         let RailsLane { links, lanes, with, .. } = self;
         let Some(Some(link)) = links.get_mut(number) else { return };
@@ -89,7 +89,7 @@ impl RailsLane {
             // The peer sends the address later.
             let Some(address) = dial.to(at) else { continue };
             let is_dialled = dialling.iter().any(|(dialled, _)| *dialled == at);
-            // A rail that never was up waits as long as a failed one.
+            // A rail that never was up first waits for the same pause as a failed rail.
             let Some(again) = again else {
                 rail.rest(now);
                 continue;
@@ -139,8 +139,8 @@ impl RailsLane {
                 .rails
                 .get(at)
                 .is_some_and(|rail| matches!(rail.stage, Stage::Down { .. }) && rail.epoch < epoch);
-            // A rail that comes before this side has found it down is dropped; the peer dials it
-            // again.
+            // A rail is dropped if it comes back before this side has noticed its failure; the
+            // peer dials it again.
             if is_awaited {
                 self.reconnect(number, at, epoch, one.connected, now);
             }

@@ -12,7 +12,7 @@ use ccl_transport_multirail::RailsDevice;
 use ccl_transport_sim::{Conditions, World};
 
 use crate::failing::meet;
-use crate::house::House;
+use crate::sides::TwoSides;
 
 const EIO: i32 = 5;
 const EMFILE: i32 = 24;
@@ -71,23 +71,23 @@ fn refused(code: i32) -> Result<(), TransportError> {
     if code == 0 { Ok(()) } else { Err(TransportError::Os { call, code, reason, advice }) }
 }
 
-/// Returns a house whose side 0 has faulty devices, and their controls.
-fn house() -> (House, [Knobs; 2]) {
+/// Returns a sides whose side 0 has faulty devices, and their controls.
+fn sides() -> (TwoSides, [Knobs; 2]) {
     let conditions = Conditions { redirects: false, ..Conditions::default() };
-    let mut house = House::new([2, 2], conditions, 5);
+    let mut sides = TwoSides::new([2, 2], conditions, 5);
     let log = Arc::default();
     let knobs = [(); 2].map(|()| Knobs { log: Arc::clone(&log), ..Knobs::default() });
     let faulty = |at: u32| -> (String, Arc<dyn Device>) {
         let knobs = knobs[at as usize].clone();
         let (code, lane_code) = (Arc::clone(&knobs.code), Arc::clone(&knobs.lane_code));
-        let device = FaultyDevice::new(house.world.device(2 * at))
+        let device = FaultyDevice::new(sides.world.device(2 * at))
             .with_lanes(move || Faulty(at as usize, knobs.clone()))
             .with_refused_lanes(move || refused(lane_code.load(Ordering::Relaxed)))
             .with_memory(move || refused(code.load(Ordering::Relaxed)));
         (format!("sim{at}"), Arc::new(device))
     };
-    house.devices[0] = Arc::new(RailsDevice::new([0, 1].map(faulty).to_vec()).unwrap());
-    (house, knobs)
+    sides.devices[0] = Arc::new(RailsDevice::new([0, 1].map(faulty).to_vec()).unwrap());
+    (sides, knobs)
 }
 
 /// Polls both lanes until the lane of `side` has an event other than `Done`.
@@ -113,15 +113,15 @@ fn await_event(world: &World, lanes: &mut [Box<dyn Lane>; 2], side: usize) -> Ev
 fn what_one_device_does_not_take_goes_over_the_others() {
     const BYTES: usize = 4096;
     for (broken, has_lanes) in [(0, true), (1, true), (0, false), (1, false)] {
-        let (house, knobs) = house();
+        let (sides, knobs) = sides();
         knobs[broken].lane_code.store(if has_lanes { 0 } else { EIO }, Ordering::Relaxed);
-        let world = &house.world;
-        let mut lanes = [0, 1].map(|side: usize| house.devices[side].lane().unwrap());
-        let mut connected = meet(&house, 0).into_iter();
+        let world = &sides.world;
+        let mut lanes = [0, 1].map(|side: usize| sides.devices[side].lane().unwrap());
+        let mut connected = meet(&sides, 0).into_iter();
         let endpoints =
             lanes.each_mut().map(|lane| lane.attach(connected.next().unwrap()).unwrap());
         knobs[broken].code.store(EIO, Ordering::Relaxed);
-        let memory = [0, 1].map(|side: usize| house.devices[side].allocate(BYTES).unwrap());
+        let memory = [0, 1].map(|side: usize| sides.devices[side].allocate(BYTES).unwrap());
         let keys = [0, 1].map(|side| lanes[side].share(endpoints[side], memory[side].1).unwrap());
         let remotes =
             [0, 1].map(|side| lanes[side].import(endpoints[side], &keys[1 - side]).unwrap());
@@ -149,18 +149,18 @@ fn what_one_device_does_not_take_goes_over_the_others() {
         }
         let carried = lanes[0].rails(endpoints[0]);
         assert_eq!(carried[broken].puts, 0, "{carried:?}");
-        house.devices[0].deregister(memory[0].1).unwrap();
+        sides.devices[0].deregister(memory[0].1).unwrap();
     }
 }
 
 #[test]
 fn without_a_device_that_works_or_with_a_shortage_there_is_no_lane() {
     for codes in [[EIO, EIO], [EMFILE, 0], [0, EMFILE]] {
-        let (house, knobs) = house();
+        let (sides, knobs) = sides();
         for (knobs, code) in knobs.iter().zip(codes) {
             knobs.lane_code.store(code, Ordering::Relaxed);
         }
-        let error = house.devices[0].lane().unwrap_err().to_string();
+        let error = sides.devices[0].lane().unwrap_err().to_string();
         assert!(error.contains("as told"), "{codes:?}: {error}");
     }
 }
@@ -168,8 +168,8 @@ fn without_a_device_that_works_or_with_a_shortage_there_is_no_lane() {
 #[test]
 fn what_is_short_or_registered_is_so_with_all_devices() {
     const ENOMEM: i32 = 12;
-    let (house, knobs) = house();
-    let (device, region) = (&house.devices[0], Region::private(4096));
+    let (sides, knobs) = sides();
+    let (device, region) = (&sides.devices[0], Region::private(4096));
     for at in [0, 1] {
         knobs[at].code.store(ENOMEM, Ordering::Relaxed);
         let errors = [device.allocate(4096).unwrap_err(), device.register(&region).unwrap_err()];
@@ -189,12 +189,12 @@ fn what_is_short_or_registered_is_so_with_all_devices() {
 /// A rail counts as recovered once a put over it has arrived.
 #[test]
 fn a_rail_whose_proof_is_not_taken_carries_nothing() {
-    let (house, knobs) = house();
-    let world = &house.world;
-    let mut lanes = [0, 1].map(|side: usize| house.devices[side].lane().unwrap());
-    let mut connected = meet(&house, 0).into_iter();
+    let (sides, knobs) = sides();
+    let world = &sides.world;
+    let mut lanes = [0, 1].map(|side: usize| sides.devices[side].lane().unwrap());
+    let mut connected = meet(&sides, 0).into_iter();
     let endpoints = lanes.each_mut().map(|lane| lane.attach(connected.next().unwrap()).unwrap());
-    let memory = [0, 1].map(|side: usize| house.devices[side].allocate(4096).unwrap());
+    let memory = [0, 1].map(|side: usize| sides.devices[side].allocate(4096).unwrap());
     let keys = [0, 1].map(|side| lanes[side].share(endpoints[side], memory[side].1).unwrap());
     for side in [0, 1] {
         lanes[side].import(endpoints[side], &keys[1 - side]).unwrap();
@@ -215,7 +215,7 @@ fn a_rail_whose_proof_is_not_taken_carries_nothing() {
         }
         false
     };
-    assert!(!up(Duration::from_secs(10)), "it carries what nobody can say arrives");
+    assert!(!up(Duration::from_secs(10)), "the rail is up although no proof has arrived");
     knobs[1].is_full.store(false, Ordering::Relaxed);
     assert!(up(Duration::from_secs(10)), "it never comes back");
 }
@@ -225,9 +225,9 @@ fn a_rail_whose_proof_is_not_taken_carries_nothing() {
 #[test]
 fn farewells_of_rails_are_said_together() {
     for by_drop in [false, true] {
-        let (house, knobs) = house();
-        let mut lanes = [0, 1].map(|side: usize| house.devices[side].lane().unwrap());
-        let mut connected = meet(&house, 0).into_iter();
+        let (sides, knobs) = sides();
+        let mut lanes = [0, 1].map(|side: usize| sides.devices[side].lane().unwrap());
+        let mut connected = meet(&sides, 0).into_iter();
         let endpoints =
             lanes.each_mut().map(|lane| lane.attach(connected.next().unwrap()).unwrap());
         knobs.iter().for_each(|knobs| knobs.leaving.store(3, Ordering::Relaxed));

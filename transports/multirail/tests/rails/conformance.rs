@@ -8,9 +8,9 @@ use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Device};
 use ccl_transport_sim::Conditions;
 
-use crate::house::{House, first};
+use crate::sides::{TwoSides, first};
 
-impl Fixture for House {
+impl Fixture for TwoSides {
     fn device(&self, side: usize) -> Arc<dyn Device> {
         Arc::clone(&self.devices[side])
     }
@@ -47,7 +47,7 @@ fn rails_pass_the_suite_in_any_number() {
     for (seed, counts) in [[1, 1], [2, 2], [1, 3], [4, 2], [5, 5]].into_iter().enumerate() {
         for calm in [Conditions::default(), Conditions::hostile()] {
             let conditions = Conditions { message_bytes_max: 70_000, ..calm };
-            let report = run(|| Box::new(House::new(counts, conditions.clone(), seed as u64)));
+            let report = run(|| Box::new(TwoSides::new(counts, conditions.clone(), seed as u64)));
             assert!(report.passed(), "{counts:?}, {conditions:?}\n{report}");
         }
     }

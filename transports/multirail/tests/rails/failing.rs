@@ -11,13 +11,13 @@ use ccl_memory::Region;
 use ccl_transport_multirail::TURNS;
 use ccl_transport_sim::{Conditions, Cut, Random, World};
 
-use crate::house::House;
+use crate::sides::TwoSides;
 
 const SECRET: Secret = Secret([9; 32]);
 /// Number of bytes that each put has room for.
 const STRIDE: usize = 512;
-/// Size of a word behind the memory of all puts, in bytes. It is written repeatedly, by puts that
-/// carry no immediate.
+/// Size of a word behind the memory of all puts, in bytes. The word is written repeatedly, by puts
+/// that carry no immediate.
 const WORD: usize = 8;
 /// Time limit, longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -35,12 +35,12 @@ struct End {
     allowed: usize,
     posted: usize,
     /// Number of times that each immediate has come.
-    names: BTreeMap<u32, usize>,
+    times: BTreeMap<u32, usize>,
     /// Number of times that each put of the other side has arrived; `done` counts how often each
     /// put of this side was done.
     arrived: BTreeMap<usize, u32>,
     done: BTreeMap<u64, u32>,
-    /// Word that was written last; `word_done` is true if it is done.
+    /// Word that was written last; `word_done` is true if its put is done.
     word: u64,
     word_done: bool,
     notes: Vec<Vec<u8>>,
@@ -50,15 +50,15 @@ struct End {
 const WORD_ID: u64 = u64::MAX;
 /// Number of different immediates, which are used again in turn. [`TURNS`] suffices for any number
 /// of rails. The test that repeats immediates has two rails, which need fewer.
-const NAMES: usize = TURNS / 4;
+const IMMEDIATES: usize = TURNS / 4;
 
 fn length(number: usize) -> usize {
     number * 37 % STRIDE
 }
 
 /// Returns the immediate of a put; immediates are used again.
-fn name(number: usize) -> u32 {
-    (number % NAMES) as u32
+fn immediate(number: usize) -> u32 {
+    (number % IMMEDIATES) as u32
 }
 
 fn byte(side: usize, number: usize) -> u8 {
@@ -67,10 +67,10 @@ fn byte(side: usize, number: usize) -> u8 {
 
 /// Returns the two sides of a link, whose listener is dropped. The address leaves out the last
 /// `later` devices.
-pub(crate) fn meet(house: &House, later: u32) -> [Connected; 2] {
-    let [accepting, dialling] = &house.devices;
+pub(crate) fn meet(sides: &TwoSides, later: u32) -> [Connected; 2] {
+    let [accepting, dialling] = &sides.devices;
     let mut listener = accepting.listen(&SECRET).unwrap();
-    let deadline = house.world.now() + PATIENCE;
+    let deadline = sides.world.now() + PATIENCE;
     let mut address = listener.address();
     for _ in 0..later {
         address = ccl_transport_multirail::shorten(&address, 1, |_| None).unwrap();
@@ -78,19 +78,19 @@ pub(crate) fn meet(house: &House, later: u32) -> [Connected; 2] {
     let mut connecting = dialling.connect(&address, &SECRET, b"who", deadline).unwrap();
     let (mut one, mut other) = (None, None);
     while one.is_none() || other.is_none() {
-        let now = house.world.now();
+        let now = sides.world.now();
         one = one.or_else(|| listener.poll(now).unwrap());
         other = other.or_else(|| connecting.poll(now).unwrap());
-        house.world.step();
+        sides.world.step();
     }
     [one.unwrap(), other.unwrap()]
 }
 
-fn ends(house: &House, puts: usize, later: u32) -> [End; 2] {
+fn ends(sides: &TwoSides, puts: usize, later: u32) -> [End; 2] {
     let mut ends = Vec::new();
     let mut keys = Vec::new();
-    for (side, connected) in meet(house, later).into_iter().enumerate() {
-        let device = &house.devices[side];
+    for (side, connected) in meet(sides, later).into_iter().enumerate() {
+        let device = &sides.devices[side];
         let mut lane = device.lane().unwrap();
         let endpoint = lane.attach(connected).unwrap();
         let bytes = puts * STRIDE + WORD;
@@ -111,7 +111,7 @@ fn ends(house: &House, puts: usize, later: u32) -> [End; 2] {
             puts,
             allowed: puts,
             posted: 0,
-            names: BTreeMap::new(),
+            times: BTreeMap::new(),
             arrived: BTreeMap::new(),
             done: BTreeMap::new(),
             word: 0,
@@ -145,7 +145,7 @@ impl End {
     fn go_on(&mut self, world: &World, random: &mut Random) {
         let now = world.now();
         let until = (self.posted + random.below(8) as usize).min(self.allowed);
-        let one = |at| self.request(at * STRIDE, length(at), Some(name(at)), at as u64);
+        let one = |at| self.request(at * STRIDE, length(at), Some(immediate(at)), at as u64);
         let work: Vec<_> = (self.posted..until).map(one).collect();
         self.posted += self.lane.post(now, &work).unwrap();
         if self.word_done && self.word < 500 {
@@ -163,8 +163,8 @@ impl End {
                 Event::Done { id: WORD_ID } => self.word_done = true,
                 Event::Done { id } => *self.done.entry(id).or_default() += 1,
                 Event::Arrived { immediate, bytes, .. } => {
-                    let times = self.names.entry(immediate).or_default();
-                    let number = immediate as usize + *times * NAMES;
+                    let times = self.times.entry(immediate).or_default();
+                    let number = immediate as usize + *times * IMMEDIATES;
                     *times += 1;
                     assert_eq!(bytes, length(number));
                     *self.arrived.entry(number).or_default() += 1;
@@ -229,9 +229,9 @@ fn nothing_is_lost_or_doubled_when_rails_fail_and_come_back() {
     let mut failures = 0;
     for seed in 0..40 {
         let rails = 2 + seed as u32 % 4;
-        let house = House::new([rails; 2], conditions(), seed);
-        let (world, mut random) = (&house.world, Random::new(seed));
-        let mut ends = ends(&house, PHASES * PUTS, seed as u32 % rails);
+        let sides = TwoSides::new([rails; 2], conditions(), seed);
+        let (world, mut random) = (&sides.world, Random::new(seed));
+        let mut ends = ends(&sides, PHASES * PUTS, seed as u32 % rails);
         for phase in 1..=PHASES {
             ends.iter_mut().for_each(|end| end.allowed = phase * PUTS);
             let context = format!("seed {seed}, {rails} rails, phase {phase}");
@@ -287,9 +287,9 @@ fn nothing_is_lost_or_doubled_when_rails_fail_and_come_back() {
 
 #[test]
 fn a_rail_comes_back_when_something_passes_there_and_is_used_again() {
-    let house = House::new([2, 2], conditions(), 3);
-    let (world, mut random) = (&house.world, Random::new(3));
-    let mut ends = ends(&house, 3000, 0);
+    let sides = TwoSides::new([2, 2], conditions(), 3);
+    let (world, mut random) = (&sides.world, Random::new(3));
+    let mut ends = ends(&sides, 3000, 0);
     // The rail connects again after two seconds: in the simulator, a cut does not prevent that.
     let cut_until = world.now() + Duration::from_millis(4500);
     cut(world, &[1], Duration::from_millis(4500));
@@ -319,14 +319,14 @@ fn a_rail_comes_back_when_something_passes_there_and_is_used_again() {
     }
 }
 
-/// The address names one device. The link works with that one, and soon with all, though the
-/// listener is gone.
+/// Checks that a link whose address names one device works with this device at once, and soon with
+/// all devices, although its listener is dropped.
 #[test]
 fn rails_that_the_address_does_not_name_come_later() {
     for counts in [[4, 4], [4, 2], [2, 4], [1, 3], [3, 1]] {
-        let house = House::new(counts, conditions(), 8);
-        let (world, mut random) = (&house.world, Random::new(8));
-        let mut ends = ends(&house, 4000, counts[0] - 1);
+        let sides = TwoSides::new(counts, conditions(), 8);
+        let (world, mut random) = (&sides.world, Random::new(8));
+        let mut ends = ends(&sides, 4000, counts[0] - 1);
         let until = world.now() + PATIENCE;
         let up = |end: &End| {
             let rails = end.lane.rails(end.endpoint);
@@ -361,9 +361,9 @@ fn names_may_be_used_again_in_turns() {
     const PHASES: usize = 3;
     const PUTS: usize = 20_000;
     for seed in 0..2 {
-        let house = House::new([2, 2], conditions(), seed);
-        let (world, mut random) = (&house.world, Random::new(seed));
-        let mut ends = ends(&house, PHASES * PUTS, 0);
+        let sides = TwoSides::new([2, 2], conditions(), seed);
+        let (world, mut random) = (&sides.world, Random::new(seed));
+        let mut ends = ends(&sides, PHASES * PUTS, 0);
         let until = world.now() + 2 * PATIENCE;
         for phase in 1..=PHASES {
             ends.iter_mut().for_each(|end| end.allowed = phase * PUTS);
@@ -384,7 +384,7 @@ fn names_may_be_used_again_in_turns() {
             ends.iter_mut().for_each(|end| end.go_on(world, &mut random));
             world.step();
         }
-        ends.iter().enumerate().for_each(|(side, end)| end.check(side, "names in turns"));
+        ends.iter().enumerate().for_each(|(side, end)| end.check(side, "immediates in turns"));
         let failed = |end: &End| end.failures() >= PHASES as u64;
         assert!(ends.iter().all(failed), "{:?}", ends.each_ref().map(End::failures));
     }
@@ -397,9 +397,9 @@ fn a_device_that_dies_silently_is_taken_out_or_named() {
     let (mut went_on, mut named) = (0, 0);
     for seed in 0..30 {
         let side = seed as u32 % 2;
-        let house = House::new([3, 3], conditions(), seed);
-        let (world, mut random) = (&house.world, Random::new(seed));
-        let mut ends = ends(&house, 600, 0);
+        let sides = TwoSides::new([3, 3], conditions(), seed);
+        let (world, mut random) = (&sides.world, Random::new(seed));
+        let mut ends = ends(&sides, 600, 0);
         world.crash_at(2 + side, world.now() + Duration::from_micros(20 * seed));
         let until = world.now() + PATIENCE;
         let is_lost = |ends: &[End; 2]| ends.iter().all(|end| end.lost.is_some());
@@ -422,9 +422,9 @@ fn a_device_that_dies_silently_is_taken_out_or_named() {
 
 #[test]
 fn with_the_last_rail_the_link_is_lost_and_each_has_its_reason() {
-    let house = House::new([2, 2], conditions(), 5);
-    let (world, mut random) = (&house.world, Random::new(5));
-    let mut ends = ends(&house, 5000, 0);
+    let sides = TwoSides::new([2, 2], conditions(), 5);
+    let (world, mut random) = (&sides.world, Random::new(5));
+    let mut ends = ends(&sides, 5000, 0);
     cut(world, &[0, 1], PATIENCE);
     let until = world.now() + PATIENCE;
     while ends.iter().any(|end| end.lost.is_none()) {
@@ -441,9 +441,9 @@ fn with_the_last_rail_the_link_is_lost_and_each_has_its_reason() {
 #[test]
 fn notes_arrive_once_and_in_order_while_rails_fail() {
     for seed in 0..10 {
-        let house = House::new([2, 2], conditions(), seed);
-        let (world, mut random) = (&house.world, Random::new(seed));
-        let mut ends = ends(&house, 400, 0);
+        let sides = TwoSides::new([2, 2], conditions(), seed);
+        let (world, mut random) = (&sides.world, Random::new(seed));
+        let mut ends = ends(&sides, 400, 0);
         let (mut said, mut next) = (Vec::new(), world.now());
         let until = world.now() + PATIENCE;
         while ends[1].notes.len() < 300 || !ends.iter().all(End::is_complete) {
@@ -470,16 +470,16 @@ fn notes_arrive_once_and_in_order_while_rails_fail() {
 /// since.
 #[test]
 fn repeated_puts_go_where_they_were_meant_to_go() {
-    let house = House::new([2, 2], conditions(), 11);
-    let world = &house.world;
-    let mut ends = ends(&house, 0, 0);
+    let sides = TwoSides::new([2, 2], conditions(), 11);
+    let world = &sides.world;
+    let mut ends = ends(&sides, 0, 0);
     let share = |ends: &mut [End; 2]| {
-        let (region, key) = house.devices[1].allocate(4096).unwrap();
+        let (region, key) = sides.devices[1].allocate(4096).unwrap();
         let key = ends[1].lane.share(ends[1].endpoint, key).unwrap();
         (region, ends[0].lane.import(ends[0].endpoint, &key).unwrap())
     };
     let (meant, mr) = share(&mut ends);
-    let (source, key) = house.devices[0].allocate(4096).unwrap();
+    let (source, key) = sides.devices[0].allocate(4096).unwrap();
     source.write(0, &[7; 4096]).unwrap();
     let put = |at: u64| WorkRequest::Put {
         endpoint: ends[0].endpoint,

@@ -7,6 +7,6 @@ mod conformance;
 #[cfg(test)]
 mod failing;
 #[cfg(test)]
-mod house;
-#[cfg(test)]
 mod seals;
+#[cfg(test)]
+mod sides;

@@ -9,13 +9,13 @@ use ccl_core::execution::Link;
 use ccl_transport_sim::{Conditions, Cut, Random};
 
 use crate::failing::{conditions, meet};
-use crate::house::House;
+use crate::sides::TwoSides;
 
 const MESSAGES: [u32; 2] = [600; 2];
 /// Time limit, longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn links(house: &House) -> [MessageLinks; 2] {
+fn links(sides: &TwoSides) -> [MessageLinks; 2] {
     let config = Config {
         channels: 1,
         slots: 8,
@@ -25,8 +25,8 @@ fn links(house: &House) -> [MessageLinks; 2] {
         zero_copy_bytes_min: 4096,
         registered_bytes_max: 0,
     };
-    let [one, other] = meet(house, 0);
-    let mut links = house.devices.each_ref().map(|device| {
+    let [one, other] = meet(sides, 0);
+    let mut links = sides.devices.each_ref().map(|device| {
         let lane = device.lane().unwrap();
         MessageLinks::new(device.clone(), lane, config, 1).unwrap()
     });
@@ -47,9 +47,9 @@ fn payload(side: usize, number: u32) -> Vec<u8> {
 fn messages_taken_early_come_once_while_rails_fail() {
     let (mut early, mut failures) = (0, 0);
     for seed in 0..40 {
-        let house = House::new([2, 2], conditions(), seed);
-        let (world, mut random) = (&house.world, Random::new(seed));
-        let mut links = links(&house);
+        let sides = TwoSides::new([2, 2], conditions(), seed);
+        let (world, mut random) = (&sides.world, Random::new(seed));
+        let mut links = links(&sides);
         let (mut sent, mut taken) = ([0; 2], [0; 2]);
         let until = world.now() + PATIENCE;
         let mut next = world.now();
@@ -58,7 +58,7 @@ fn messages_taken_early_come_once_while_rails_fail() {
             assert!(now < until, "seed {seed}: {taken:?} of {sent:?} messages have come");
             let is_whole = |links: &MessageLinks| links.rails().all(|(_, rail)| rail.is_up);
             if now >= next && links.iter().all(is_whole) {
-                // One rail at a time, for less or more time than its retransmissions last.
+                // Cuts one rail at a time, for less or more time than its retransmissions take.
                 let (from, lasts) = (now, Duration::from_micros(random.below(9000)));
                 let cut = Some(Cut {
                     ranks: vec![2 * random.below(2) as u32],

@@ -16,8 +16,8 @@ use rustix::process::{Pid, getpid};
 use super::{Info, OfiError, check};
 
 /// Largest number of requests, and of receives, of an endpoint over providers other than EFA.
-/// Providers allocate buffers for all of them: 32 MiB and more for the 2,048 that are the default
-/// of `ofi_rxm`.
+/// Providers allocate buffers for all of them: `ofi_rxm` takes 32 MiB and more for its default of
+/// 2,048.
 const MESSAGE_QUEUE_MAX: usize = 128;
 
 /// Largest number of requests, and of receives, over EFA. Its provider allocates a packet of 9 KB
@@ -42,7 +42,7 @@ pub(crate) struct Domain {
     process: Pid,
 }
 
-// SAFETY: it was asked for with `FI_THREAD_SAFE`: any thread may call it at any time.
+// SAFETY: the domain was asked for with `FI_THREAD_SAFE`: any thread may call it at any time.
 unsafe impl Send for Domain {}
 // SAFETY: as above.
 unsafe impl Sync for Domain {}
@@ -80,8 +80,8 @@ impl Domain {
         self.process == getpid()
     }
 
-    /// Returns the attributes for registering the range, or the [`fi_mr_dmabuf`], to which `memory`
-    /// points.
+    /// Returns the attributes of a registration. `memory` points to the description of the memory
+    /// to register: an `iovec`, or an [`fi_mr_dmabuf`].
     fn attributes(&self, memory: *const iovec, access: u64) -> fi_mr_attr {
         fi_mr_attr {
             mr_iov: memory,
@@ -110,7 +110,7 @@ impl Drop for Domain {
             return;
         }
         if !self.raw.is_null() {
-            // SAFETY: what depends on the domain holds it.
+            // SAFETY: all objects that depend on the domain hold it, so none of them is left.
             unsafe { fi_close(self.raw.cast()) };
         }
         // SAFETY: nothing depends on the fabric but the domain.

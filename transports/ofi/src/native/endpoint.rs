@@ -19,7 +19,7 @@ use libfabric_sys::{
 
 use super::{Domain, EFA, Info, Memory, OfiError, check, reason};
 
-/// Room for a provider's address, in bytes: no provider's is longer.
+/// Room for a provider's address, in bytes: no provider has longer addresses.
 const ADDRESS_BYTES_MAX: usize = 512;
 /// Longest error text of a provider, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
@@ -99,7 +99,7 @@ pub(crate) struct Endpoint {
     domain: Arc<Domain>,
 }
 
-/// Way to wait for an endpoint.
+/// Means of waiting for an endpoint.
 #[derive(Debug)]
 pub(crate) enum Bell {
     /// The provider cannot wake a lane.
@@ -308,7 +308,7 @@ impl Endpoint {
         }
     }
 
-    /// Binds memory to this endpoint, so that peers can write it, if the provider requires that.
+    /// Binds memory to this endpoint, if the provider requires this for writes of peers.
     pub(crate) fn expose(&self, memory: &Memory) -> Result<(), OfiError> {
         if !self.domain.info.registers(FI_MR_ENDPOINT) {
             return Ok(());
@@ -451,8 +451,8 @@ impl Endpoint {
         Ok((taken > 0).then_some(one[0]))
     }
 
-    /// Takes as many completions as there are and `into` has room for; returns their number. A
-    /// failure is returned alone, as an error.
+    /// Takes completions, at most as many as `into` has room for; returns their number. A failure
+    /// is returned alone, as an error.
     pub(crate) fn take(
         &self,
         what: &'static str,
@@ -526,7 +526,7 @@ impl Drop for Endpoint {
         let objects: [*mut fid; 4] =
             [self.raw.cast(), self.queue.cast(), self.vector.cast(), self.events.cast()];
         for object in objects.into_iter().filter(|object| !object.is_null()) {
-            // SAFETY: it is open, and what depended on it was closed before it.
+            // SAFETY: the object is open, and the objects that depended on it are closed.
             unsafe { fi_close(object) };
         }
     }

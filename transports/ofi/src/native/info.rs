@@ -288,8 +288,9 @@ impl Info {
 
     /// Returns whether the provider suits puts as writes. EFA does: its device checks the key of
     /// each packet, and the peer's completion has the length. With other providers, the completion
-    /// may lack the length. Also, if memory is deregistered while a write is under way, the rest of
-    /// the write still arrives there (software), or may arrive (verbs, which caches registrations).
+    /// may lack the length. Also, memory may be deregistered while a write to it is under way: with
+    /// software providers the rest of the write still arrives there, and with verbs it may arrive,
+    /// since its provider caches registrations.
     pub(crate) fn suits_writes(&self) -> bool {
         self.provider() == EFA
     }
@@ -314,7 +315,7 @@ fn text(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
     }
-    // SAFETY: texts of offers end with a zero, and live as long as these.
+    // SAFETY: texts of offers end with a zero, and live as long as their offers.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 

@@ -69,7 +69,7 @@ fn check(functions: &Functions, call: &'static str, returned: c_int) -> Result<(
     Err(OfiError::Call { call, code, reason: reason(functions, code) })
 }
 
-/// Converts an error of libfabric, with advice.
+/// Converts an error of libfabric to a transport error, and adds advice.
 pub(crate) fn transport_error(error: OfiError) -> TransportError {
     let advice = "`ferroccl doctor --ofi` tests each provider";
     match error {

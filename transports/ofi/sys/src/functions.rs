@@ -73,7 +73,7 @@ fn keep_signal_handlers<T>(load: impl FnOnce() -> T) -> T {
     let before = HANDLED.map(|signal| {
         // SAFETY: an action may be all zeros.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: the action has room for what is asked for; nothing is set.
+        // SAFETY: `action` has room for the answer, and the call changes no handler.
         let found = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
         (signal, (found == 0).then_some(action))
     });
@@ -91,7 +91,7 @@ fn reason(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// Declares the table, and how it is filled from a library.
+/// Declares the table of functions, and the code that fills it from a library.
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident = $symbol:literal: $call:ty;)*) => {
         /// Functions of libfabric that are used; see the manual pages.
@@ -104,7 +104,7 @@ macro_rules! functions {
             fn of(library: &Library) -> Result<Functions, LoadError> {
                 Ok(Functions {
                     $($name:
-                        // SAFETY: the header declares this function so.
+                        // SAFETY: the header declares the function with this type.
                         *unsafe { library.get(concat!($symbol, "\0").as_bytes()) }
                             .map_err(|_| LoadError::Function($symbol))?,
                     )*

@@ -1,4 +1,4 @@
-//! Calls that the headers define as inline functions, which use the pointers of an object.
+//! Calls that the headers define as inline functions. Each uses the function pointers of an object.
 
 use std::ptr;
 
@@ -43,12 +43,12 @@ pub unsafe fn fi_close(object: *mut fid) -> c_int {
 ///
 /// # Safety
 ///
-/// Both are open, and `endpoint` is not enabled yet.
+/// Both objects are open, and `endpoint` is not enabled yet.
 pub unsafe fn fi_ep_bind(endpoint: *mut fid_ep, to: *mut fid, flags: u64) -> c_int {
     call!((*endpoint).fid.ops, bind(&raw mut (*endpoint).fid, to, flags))
 }
 
-/// Enables an endpoint that everything is bound to.
+/// Enables an endpoint, after its queues and its address vector are bound to it.
 ///
 /// # Safety
 ///
@@ -62,7 +62,7 @@ pub unsafe fn fi_enable(endpoint: *mut fid_ep) -> c_int {
 ///
 /// # Safety
 ///
-/// Both are open.
+/// Both objects are open.
 pub unsafe fn fi_mr_bind(memory: *mut fid_mr, endpoint: *mut fid_ep) -> c_int {
     call!((*memory).fid.ops, bind(&raw mut (*memory).fid, &raw mut (*endpoint).fid, 0))
 }
@@ -120,7 +120,7 @@ pub unsafe fn fi_cq_open(
 ///
 /// # Safety
 ///
-/// The domain is open, and `info` is the offer that it was opened by.
+/// The domain is open, and `info` is the offer with which the domain was opened.
 pub unsafe fn fi_endpoint(
     domain: *mut fid_domain,
     info: *mut fi_info,
@@ -129,7 +129,8 @@ pub unsafe fn fi_endpoint(
     call_required!((*domain).ops, endpoint(domain, info, endpoint, ptr::null_mut()))
 }
 
-/// Writes an endpoint's own address. `bytes` is the room for it, and its length afterwards.
+/// Writes an endpoint's own address. `bytes` is the room for the address, and after the call the
+/// length of the address.
 ///
 /// # Safety
 ///
@@ -142,7 +143,7 @@ pub unsafe fn fi_getname(endpoint: *mut fid_ep, address: *mut c_void, bytes: *mu
 ///
 /// # Safety
 ///
-/// The endpoint is open, and the option is a `bool` where it is known.
+/// The endpoint is open, and a provider that knows the option defines it as a `bool`.
 pub unsafe fn fi_getopt_bool(endpoint: *mut fid_ep, option: c_int, value: &mut bool) -> c_int {
     let mut bytes = size_of::<bool>();
     let into = ptr::from_mut(value).cast();
@@ -153,8 +154,8 @@ pub unsafe fn fi_getopt_bool(endpoint: *mut fid_ep, option: c_int, value: &mut b
 ///
 /// # Safety
 ///
-/// The vector is open and not bound to an event queue, and `address` is one of the format that its
-/// provider has.
+/// The vector is open and not bound to an event queue, and `address` has the address format of the
+/// vector's provider.
 pub unsafe fn fi_av_insert(
     vector: *mut fid_av,
     address: *const c_void,
@@ -187,7 +188,7 @@ pub unsafe fn fi_cq_read(queue: *mut fid_cq, entries: *mut c_void, count: size_t
     call_required!((*queue).ops, read(queue, entries, count))
 }
 
-/// Takes the completion of a failure.
+/// Takes the completion of a failed request.
 ///
 /// # Safety
 ///
@@ -314,7 +315,7 @@ pub unsafe fn fi_writedata(
 ///
 /// # Safety
 ///
-/// The contract is that of [`fi_recv`], for all that the message names.
+/// The contract is that of [`fi_recv`], for the memory and the context that the message names.
 pub unsafe fn fi_writemsg(
     endpoint: *mut fid_ep,
     message: *const fi_msg_rma,
@@ -327,7 +328,7 @@ pub unsafe fn fi_writemsg(
 ///
 /// # Safety
 ///
-/// The contract is that of [`fi_recv`], for all that the message names.
+/// The contract is that of [`fi_recv`], for the memory and the context that the message names.
 pub unsafe fn fi_sendmsg(endpoint: *mut fid_ep, message: *const fi_msg, flags: u64) -> ssize_t {
     call!((*endpoint).msg, sendmsg(endpoint, message, flags))
 }

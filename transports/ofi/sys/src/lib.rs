@@ -2,15 +2,16 @@
 //! is linked, so a program that uses the bindings starts on a machine without the library.
 //!
 //! Types, fields and constants bear the names that the library's own headers give them, so that
-//! its manual pages explain them. Only what ferroccl uses is here. Most calls are no symbols of the
-//! library but pointers in its objects; [`fi_close`] and its siblings go through them.
+//! its manual pages explain them. The bindings contain only what ferroccl uses. Most calls are not
+//! symbols of the library but function pointers in its objects; functions such as [`fi_close`] call
+//! these pointers.
 //!
-//! The types are those of version 1.17. Later versions append fields to some of them. The library
-//! itself allocates some of these types ([`Functions::dupinfo`] with a null pointer); the others
-//! have spare bytes at their end.
+//! The types are those of version 1.17. Later versions append fields to some of them. Some of the
+//! types that grow are allocated only by the library ([`Functions::dupinfo`] with a null pointer);
+//! the others have spare bytes at their end.
 //!
-//! Everything goes through a [`Functions`], so a program may bring its own: a simulated provider
-//! for tests.
+//! All objects come from a [`Functions`], so a test may pass functions of its own: a simulated
+//! provider.
 
 // The library's own names, as in its manual pages.
 #![allow(non_camel_case_types)]

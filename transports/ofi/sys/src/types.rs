@@ -4,7 +4,7 @@
 
 use libc::{c_char, c_int, c_void, iovec, size_t, ssize_t};
 
-/// Address of a peer, as an address vector numbers it.
+/// Number of a peer in an address vector.
 pub type fi_addr_t = u64;
 
 /// Functions that every object has.
@@ -123,7 +123,7 @@ pub struct fi_fabric_attr {
     pub api_version: u32,
 }
 
-/// One offer of a provider, in a list of them. Only the library allocates it.
+/// Offer of a provider: an element of a linked list. Only the library allocates it.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fi_info {
@@ -364,7 +364,7 @@ pub struct fi_mr_dmabuf {
 #[repr(C)]
 #[derive(Debug)]
 pub struct fi_mr_attr {
-    /// Address of a range; with `FI_MR_DMABUF` that of an [`fi_mr_dmabuf`].
+    /// Address of a range; with `FI_MR_DMABUF`, the address of an [`fi_mr_dmabuf`].
     pub mr_iov: *const iovec,
     pub iov_count: size_t,
     pub access: u64,

@@ -12,7 +12,7 @@ use ccl_memory::Region;
 use ccl_remote_device::{RemoteProcess, serve};
 use ccl_transport_ofi::{OfiTransport, Options, providers};
 
-/// Two devices, and the process of the second one, unless that is this process.
+/// Two devices. The second device may belong to another process, `other`.
 struct Ofi {
     devices: [Arc<dyn Device>; 2],
     other: Option<RemoteProcess>,
@@ -32,9 +32,9 @@ impl Ofi {
         Ofi { devices: [(), ()].map(|()| open(provider, options)), other: None }
     }
 
-    /// Opens devices of the provider `shm` in two processes. In one, libfabric crashes at a put to
-    /// an endpoint that the process has closed and, in version 2.5, at long messages in both
-    /// directions.
+    /// Opens devices of the provider `shm` in two processes. In a single process, libfabric crashes
+    /// at a put to an endpoint that the process has closed. Version 2.5 also crashes at long
+    /// messages in both directions.
     fn shm() -> Ofi {
         let own = open("shm", &Options::default());
         let other = RemoteProcess::start("conformance::shm_of_the_other_process", own.caps());
@@ -80,10 +80,10 @@ pub(crate) fn knock(at: SocketAddr, bytes: &[u8]) {
     let _ = socket.write_all(bytes);
 }
 
-/// Test of the suite that fails for writes over a software provider that receives a write in parts:
-/// the provider checks the key only at the beginning. Puts are messages there, unless writes are
-/// asked for.
-const WITHDRAWN: &str = "what is on its way to memory that is given back goes nowhere";
+/// Test of the suite that fails for writes over a software provider. Such a provider receives a
+/// write in parts, and checks the key only at the beginning. Puts over it are messages, unless the
+/// options ask for writes.
+const WITHDRAWN: &str = "a put under way to deregistered memory writes nothing";
 
 /// Returns the installed providers that run anywhere.
 pub(crate) fn present() -> impl Iterator<Item = &'static str> {
@@ -91,7 +91,7 @@ pub(crate) fn present() -> impl Iterator<Item = &'static str> {
     ["tcp", "tcp;ofi_rxm"].into_iter().filter(move |name| all.iter().any(|one| one.name == *name))
 }
 
-/// Returns whether libfabric has a provider; says so if it has not.
+/// Returns whether libfabric has a provider; prints SKIPPED if it has not.
 fn has(provider: &str) -> bool {
     let all = providers().unwrap_or_default();
     let found = all.iter().any(|found| found.name == provider);
@@ -129,7 +129,7 @@ fn shm_between_processes_passes_the_suite() {
     assert!(report.passed(), "{report}");
 }
 
-/// Body of the other process; nothing by itself.
+/// Runs the other process. In an ordinary run this is an empty test.
 #[test]
 fn shm_of_the_other_process() {
     serve(|| open("shm", &Options::default()));
@@ -166,7 +166,8 @@ fn the_named_provider_passes_the_suite() {
     }
 }
 
-/// A peer forges the key of memory that was not shared, by a change of the key of shared memory.
+/// A peer changes the key of shared memory into the key of memory that was not shared. A put with
+/// this forged key writes nothing.
 #[test]
 fn memory_that_was_not_shared_is_not_written() {
     let Some(name) = present().next() else {
@@ -182,7 +183,7 @@ fn memory_that_was_not_shared_is_not_written() {
     let (source, local) = fixture.device(1).allocate(64).unwrap();
     source.write(0, &[7; 64]).unwrap();
     let named = lanes[0].share(at[0], key).unwrap();
-    // The key's number is its last byte, as long as it is small.
+    // The last byte of an encoded key is the key's number, as long as the number is small.
     let mut forged = named.clone();
     assert_eq!(forged.0.last().map(|last| u64::from(*last)), Some(key.0));
     *forged.0.last_mut().unwrap() = u8::try_from(other.0).unwrap();

@@ -26,7 +26,7 @@ fn kinds(name: &'static str) -> [Limits; 3] {
     ]
 }
 
-/// Returns two sides over a provider, and the provider and proxy, which must outlive them.
+/// Returns two sides over a provider. The returned provider and proxy must outlive the sides.
 fn sides(limits: &Limits) -> ((SoftProvider, Proxy), [Side; 2]) {
     let provider = SoftProvider::new(limits.clone());
     let options = Options { interfaces: "lo".to_owned(), ..Options::default() };
@@ -35,7 +35,8 @@ fn sides(limits: &Limits) -> ((SoftProvider, Proxy), [Side; 2]) {
     ((provider, proxy), sides)
 }
 
-/// Lets both sides leave, in turn, since one may wait until the other has all of its puts.
+/// Lets both sides leave. Polls them in turn, since one side may wait until the other side has
+/// received all puts.
 fn leave(sides: &mut [Side; 2]) {
     while sides.each_mut().map(|side| side.lane.poll_shutdown(None)) != [true; 2] {}
 }
@@ -152,7 +153,8 @@ fn control_waits_behind_no_data() {
     }
 }
 
-/// EFA's provider has room for few writes to peers that have not answered yet.
+/// A peer gets only one write until it has answered, since EFA's provider has room for few writes
+/// to peers that have not answered yet.
 #[test]
 fn a_peer_that_has_not_answered_is_written_to_once() {
     let ((provider, _proxy), mut sides) = sides(&Limits::efa(3));
@@ -191,8 +193,8 @@ fn a_queue_that_cannot_be_read_loses_all_links() {
     }
 }
 
-/// A message that the provider is done with but never delivers is noticed: the peer reports how
-/// much it has sent.
+/// A message that the provider reports as done but never delivers is noticed: the sender tells the
+/// receiver how much it has sent.
 #[test]
 fn messages_that_are_lost_without_a_sign_are_missed() {
     let ((provider, _proxy), mut sides) = sides(&kinds("soft-vanishes")[1]);
@@ -214,12 +216,12 @@ fn messages_that_are_lost_without_a_sign_are_missed() {
     assert!(reason.contains("libfabric's provider has lost them"), "{reason}");
 }
 
-/// A connected peer that never sends its addresses is lost in time.
+/// A connected peer that never sends its endpoint's address is lost after a time limit.
 #[test]
 fn a_peer_that_never_joins_is_lost() {
     for limits in kinds("soft-silent") {
         let fixture = Soft::new(limits, &Options::default());
-        // The other end is kept, and never attached.
+        // The other end of the connection stays open, and is never attached.
         let [accepted, _connected] = join(&fixture, b"").unwrap();
         let mut lane = fixture.device(0).lane().unwrap();
         lane.attach(accepted).unwrap();
@@ -269,7 +271,7 @@ fn a_peer_that_moves_data_otherwise_is_lost() {
     }
 }
 
-/// Memory that is deregistered while it is sent from is not read any more: the links of its lane
+/// Memory that is deregistered during a send is not read any more: the links of the sending lane
 /// end.
 #[test]
 fn memory_that_is_given_back_is_not_sent_from() {

@@ -9,9 +9,9 @@ use ccl_core::transport::Event;
 use crate::conformance::present;
 use crate::mending::{exchange, pair};
 
-/// Time after which the other side does something.
+/// Time after which the other side sends a put or a note.
 const LATER: Duration = Duration::from_millis(200);
-/// Sleep of a lane that is not woken.
+/// Longest sleep of a lane, if nothing wakes it.
 const LONG: Duration = Duration::from_secs(20);
 /// Largest number of times that a lane may wake before the other side's put or note arrives. A lane
 /// that naps would wake thousands of times.

@@ -87,7 +87,7 @@ fn messages_pass_the_suite() {
     passes(Limits::sockets, &Options::default());
 }
 
-/// A provider that cannot write at all.
+/// Puts are messages over a provider that cannot write at all.
 #[test]
 fn messages_of_a_provider_without_writes_pass_the_suite() {
     passes(
@@ -96,14 +96,14 @@ fn messages_of_a_provider_without_writes_pass_the_suite() {
     );
 }
 
-/// Over an adapter of AWS that cannot write, puts are messages. The memory that a message is sent
-/// from must be registered, and so must the memory of the message's header.
+/// Over an adapter of AWS that cannot write, puts are messages. Both the memory that a message is
+/// sent from and the memory of the message's head must be registered.
 #[test]
 fn messages_of_an_adapter_without_writes_pass_the_suite() {
     passes(|seed| Limits { emulates_writes: true, ..Limits::efa(seed) }, &Options::default());
 }
 
-/// A provider whose requests make progress even if nobody reads its queues, as over verbs.
+/// Requests of the provider make progress even if nobody reads its queues, as over verbs.
 #[test]
 fn providers_that_make_progress_by_themselves_pass_the_suite() {
     for limits in [Limits::efa, Limits::sockets] {

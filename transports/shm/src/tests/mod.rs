@@ -225,7 +225,7 @@ fn a_mapping_is_the_same_memory() {
     let mut back = [0; 8];
     a.memory.read(8000, &mut back).unwrap();
     assert_eq!(&back, b"directly");
-    // Again: the same key, the same memory, nothing sent.
+    // A second call sends nothing, and returns the same key or the same memory.
     assert_eq!(a.lane.share(a.endpoint, a.key).unwrap(), key);
     assert_eq!(b.lane.import(b.endpoint, &key).unwrap(), remote);
     assert_eq!(b.lane.map(b.endpoint, &key).unwrap().start(), mapped.start());

@@ -161,7 +161,7 @@ fn an_old_proof_proves_nothing() {
     assert_eq!(listener.rejected(), 0);
     let (replay, _) = greet(&mut *listener);
     say(&replay, &[b"ferroccl-shm proof", &right], None);
-    // The listener's own proof sent back to it, a truncated proof, and one over another hello.
+    // Wrong proofs: the listener's own proof, a truncated proof, and a proof over another hello.
     let (reflect, _) = greet(&mut *listener);
     say(&reflect, &[&answer], None);
     let (short, challenge) = greet(&mut *listener);

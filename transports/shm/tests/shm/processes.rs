@@ -197,7 +197,7 @@ fn peer(at_the_end: impl FnOnce(&mut Option<Box<dyn Lane>>)) {
 
 /// Forks a process that keeps everything open for a few seconds.
 fn fork_a_sleeper() {
-    // SAFETY: the child calls nothing but what is safe after a fork, and never returns.
+    // SAFETY: the child calls only functions that are safe after a fork, and never returns.
     if unsafe { libc::fork() } == 0 {
         // SAFETY: a plain system call; its signal ends the process.
         unsafe { libc::alarm(5) };
@@ -338,7 +338,7 @@ fn a_forked_child_cannot_touch_what_is_shared() {
     assert_eq!(said, ["signal 11", "fine", "7"], "touching, dropping, the parent's byte");
 }
 
-/// Sets limits of this process, and tells the parent the results.
+/// Sets limits of this process. Tells the parent the results of calls under each limit.
 fn limits() {
     let device = open();
     let set = |resource, most| {

@@ -29,8 +29,8 @@ struct Joining {
     until: Instant,
 }
 
-/// The gate that a listener and its links share, and the connections that it has let in. The links
-/// keep it after the listener is dropped.
+/// The gate that a listener and its links share, and the connections that the gate has let in. The
+/// links keep the acceptor after the listener is dropped.
 #[derive(Debug)]
 pub(super) struct Acceptor {
     gate: Gate,
@@ -62,7 +62,7 @@ impl Acceptor {
             Some(intent) if hello.resumes => return self.resume(&intent, connection),
             Some(intent) if self.listens => return self.join(intent, peer, connection, now),
             Some(_) => "this listener has been closed",
-            None => "it does not say which link it wants",
+            None => "it does not name a link",
         };
         self.gate.reject(&TransportError::Refused { peer, reason: reason.to_owned() });
     }

@@ -21,8 +21,8 @@ const REDIAL_PAUSE: Duration = Duration::from_millis(20);
 pub struct BreakLimits {
     /// Longest time for which nobody at the peer's address accepts a connection.
     pub unreachable: Duration,
-    /// Longest time for which the peer does not answer, or does not dial if that is its part: it
-    /// may be computing, with nobody to poll its links.
+    /// Longest time for which the peer does not answer, or does not dial if it is the connecting
+    /// side. A peer that computes may not poll its links for a while.
     pub silent: Duration,
 }
 
@@ -33,7 +33,7 @@ pub struct Break {
     /// Time from which [`BreakLimits::unreachable`] is measured: when a connection to the peer was
     /// last open, or when the last pause of [`AWAY`] or longer ended.
     reached: Instant,
-    /// Time of the last call of [`Break::redial`]; before the first, the start of the break.
+    /// Time of the last call of [`Break::redial`]; before the first call, the start of the break.
     looked: Instant,
     /// True if the break is older than the time for which a peer may be unreachable.
     is_overdue: bool,
@@ -131,7 +131,7 @@ impl Break {
         }
     }
 
-    /// Returns the end of a link to this peer, whose connection was not mended.
+    /// Returns the end of a link whose connection to `peer` was not mended.
     #[must_use]
     pub fn outlasts(&self, peer: &str, outcome: ReconnectError) -> LinkEnd {
         LinkEnd::Broken { peer: peer.to_owned(), end: self.end.clone(), outcome }

@@ -24,7 +24,7 @@ pub struct LinkConnecting {
 }
 
 impl LinkConnecting {
-    /// Begins a link of `count` connections with a text for the other side's user.
+    /// Begins a link of `count` connections. `text` is for the user of the other side.
     ///
     /// # Errors
     ///

@@ -26,7 +26,7 @@ impl Intent {
         encode(self)
     }
 
-    /// Decodes what [`Intent::encode`] wrote; none if the bytes are anything else.
+    /// Decodes the bytes of [`Intent::encode`]; none if the bytes are anything else.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Intent> {
         let intent: Intent = decode(bytes).ok()?;

@@ -73,8 +73,8 @@ impl Reconnector {
         matches!(self.0, Side::Dialled { .. })
     }
 
-    /// Takes the connections of a link that its peer has made anew, with their numbers; none on the
-    /// side that connects.
+    /// Takes the connections that the peer has made anew for a link, with their numbers; none on
+    /// the side that connects.
     #[must_use]
     pub fn take_resumed(&self, link: &LinkId, now: Instant) -> Vec<(u16, Connection)> {
         match &self.0 {

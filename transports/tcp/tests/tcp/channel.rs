@@ -52,8 +52,9 @@ fn what_was_changed_on_the_way_is_not_taken_in_but_sent_again() {
     }
 }
 
-/// Connects once, to a listener that must reject. Returns the error of the connecting side, once
-/// the listener has counted the rejection. Panics if the connection is admitted.
+/// Connects once, to a listener that must reject the connection. Returns the error of the
+/// connecting side, once the listener has counted the rejection. Panics if the connection is
+/// admitted.
 fn refused(way: &Address, mut listener: Box<dyn Listener>, tls: bool) -> TransportError {
     let connecting = device(1, Duration::from_secs(1), tls);
     let by = now() + Duration::from_secs(10);
@@ -107,7 +108,7 @@ fn intercept(mut near: TcpStream, far: SocketAddr) -> usize {
     for stream in [&near, &far] {
         stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     }
-    // Hello, challenge, two proofs, terms.
+    // The messages are hello, challenge, two proofs, and terms.
     for to_far in [true, false, true, false, false] {
         let (from, to) = if to_far { (&mut near, &mut far) } else { (&mut far, &mut near) };
         let mut length = [0; 2];
@@ -126,7 +127,7 @@ fn intercept(mut near: TcpStream, far: SocketAddr) -> usize {
     far.read_exact(&mut proof).unwrap();
     decrypted += proof.len();
     near.write_all(&proof).unwrap();
-    // Until both have hung up.
+    // Wait until both sides have hung up.
     let _ = (near.read(&mut proof), far.read(&mut proof));
     decrypted
 }

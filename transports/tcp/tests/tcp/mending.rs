@@ -16,7 +16,7 @@ use ccl_transport_tcp::{DEVICE, Options, TcpTransport};
 const SECRET: Secret = Secret([3; 32]);
 const SLOT_BYTES: usize = 70_000;
 const SLOTS: usize = 16;
-/// Bytes at the start of a message that are never redirected.
+/// Number of bytes at the start of a message that are never redirected.
 const HEAD: usize = 16;
 
 struct Side {
@@ -26,7 +26,7 @@ struct Side {
     inbox_key: MrKey,
     source: Region,
     source_key: MrKey,
-    /// Memory of tails when they are posted; overwritten afterwards.
+    /// Memory from which tails are posted; overwritten after each post.
     reused: Region,
     reused_key: MrKey,
     /// Memory that messages are redirected to, by slot.
@@ -41,7 +41,7 @@ struct Side {
 pub(crate) struct Pair {
     sides: [Side; 2],
     pub(crate) proxy: Proxy,
-    /// Port on which side 1 listens, and still waits for connections that come back.
+    /// Port on which side 1 listens, and later accepts the connections that replace broken ones.
     port: u16,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn device(sockets: u32, resume_within: Duration, tls: bool) -> Arc<dy
     patient(sockets, [resume_within; 2], tls)
 }
 
-/// Makes a device with these limits for a peer that cannot be reached, and for one that is silent.
+/// Makes a device with two limits: for a peer that cannot be reached, and for a silent peer.
 fn patient(
     sockets: u32,
     [resume_within, silent_within]: [Duration; 2],
@@ -256,7 +256,7 @@ fn breaks_in_the_middle_of_frames_do_no_harm() {
     }
 }
 
-/// Tests with more strangers than may be waiting at a time.
+/// A connection comes back although more strangers are connected than may wait at a time.
 #[test]
 fn strangers_who_say_nothing_do_not_keep_a_connection_from_coming_back() {
     let mut pair = Pair::new(1, Duration::from_secs(3), false);
@@ -296,10 +296,11 @@ fn is_given_up_in_time(tls: bool) {
     }
 }
 
-/// One side computes: it goes without a poll for much longer than a host may be unreachable.
+/// One side computes, and goes without a poll for longer than a host may be unreachable: it is not
+/// lost.
 #[test]
 fn a_peer_that_computes_is_waited_for() {
-    // The first limit is longer than a gap between polls that counts as absence of this side.
+    // The first limit is longer than the pause between polls after which it is measured anew.
     let limits = [Duration::from_millis(600), Duration::from_secs(60)];
     for waiting in [0, 1] {
         let mut pair = Pair::over([(), ()].map(|()| patient(1, limits, false)));
@@ -353,8 +354,8 @@ fn what_a_break_may_have_swallowed_has_not_left() {
     }
 }
 
-/// The accepting side has given one of two links up while its connection was broken. Polls of the
-/// other link still take the new connection in.
+/// The accepting side gives one of two links up while that link's connection is broken. Polls of
+/// the other link still accept the new connection, but the link does not come back.
 #[test]
 fn a_link_that_the_other_side_has_given_up_does_not_come_back() {
     let within = Duration::from_millis(500);
@@ -388,7 +389,7 @@ fn a_link_that_the_other_side_has_given_up_does_not_come_back() {
     assert!(reason.contains("did not come back"), "{reason}");
 }
 
-/// A child of this process has the sockets, too, as after a fork without exec.
+/// A child of this process also has the sockets, as after a fork without exec: links still end.
 #[test]
 fn a_link_ends_though_a_child_has_its_socket() {
     let mut pair = Pair::new(1, Duration::from_secs(60), false);
@@ -399,7 +400,7 @@ fn a_link_ends_though_a_child_has_its_socket() {
         fn drop(&mut self) {
             // SAFETY: the child is this process's own.
             unsafe { libc::kill(self.0, libc::SIGKILL) };
-            // SAFETY: as above; the status is not asked for.
+            // SAFETY: as above; the call writes no status.
             unsafe { libc::waitpid(self.0, std::ptr::null_mut(), 0) };
         }
     }

@@ -121,7 +121,7 @@ impl Context {
     /// Returns the limits of the device.
     pub(crate) fn limits(&self) -> Result<ibv_device_attr, TransportError> {
         let mut attr = std::mem::MaybeUninit::zeroed();
-        // SAFETY: the device is open, and there is room.
+        // SAFETY: the device is open, and there is room for the result.
         let result = unsafe { (self.functions.query_device)(self.raw(), attr.as_mut_ptr()) };
         check("ibv_query_device", result, DRIVER)?;
         // SAFETY: the structure holds only numbers, and the call has written them.
@@ -131,7 +131,7 @@ impl Context {
     /// Returns the attributes of a port; ports are numbered from 1.
     pub(crate) fn port(&self, port: u8) -> Result<ibv_port_attr, TransportError> {
         let mut attr = ibv_port_attr::default();
-        // SAFETY: the device is open, and there is room.
+        // SAFETY: the device is open, and there is room for the result.
         let result = unsafe { (self.functions.query_port)(self.raw(), port, &raw mut attr) };
         check("ibv_query_port", result, "see whether the port exists: `ibv_devinfo`")?;
         Ok(attr)
@@ -155,7 +155,7 @@ impl Context {
     /// Returns a row, with its type from sysfs, for a library that does not report types.
     fn gid_of_old(&self, port: u8, row: u32) -> Option<GidRow> {
         let mut gid = ibv_gid::default();
-        // SAFETY: the device is open, and there is room.
+        // SAFETY: the device is open, and there is room for the result.
         let result =
             unsafe { (self.functions.query_gid)(self.raw(), port, row as i32, &raw mut gid) };
         let name = &self.name;
@@ -172,7 +172,7 @@ impl Context {
     /// Returns an entry of a port's partition key (P_Key) table.
     pub(crate) fn partition(&self, port: u8, row: u16) -> Option<u16> {
         let mut key = 0;
-        // SAFETY: the device is open, and there is room.
+        // SAFETY: the device is open, and there is room for the result.
         let result =
             unsafe { (self.functions.query_pkey)(self.raw(), port, row.into(), &raw mut key) };
         (result == 0).then_some(u16::from_be(key))
@@ -182,7 +182,7 @@ impl Context {
     pub(crate) fn events(&self) -> BorrowedFd<'_> {
         // SAFETY: the library's context is open as long as `self` lives.
         let descriptor = unsafe { (*self.raw()).async_fd };
-        // SAFETY: it stays open as long as the context.
+        // SAFETY: the descriptor stays open as long as the context.
         unsafe { BorrowedFd::borrow_raw(descriptor) }
     }
 
@@ -192,7 +192,7 @@ impl Context {
             element: ibv_async_event_element { port_num: 0 },
             event_type: IBV_EVENT_COMM_EST,
         };
-        // SAFETY: the device is open, and there is room.
+        // SAFETY: the device is open, and there is room for the result.
         if unsafe { (self.functions.get_async_event)(self.raw(), &raw mut event) } != 0 {
             return None;
         }

@@ -18,8 +18,8 @@ pub(crate) struct Memory {
     memory: Mutex<Option<Handle>>,
     local_key: u32,
     remote_key: u32,
-    /// Memory kept for the device until the registration has ended, and for the library, which
-    /// reads inline bytes itself.
+    /// Memory, kept alive for the device until the registration has ended, and for the library,
+    /// which reads inline bytes from it.
     region: Region,
 }
 
@@ -69,7 +69,7 @@ impl Memory {
             None => unsafe { (functions.reg_mr)(domain.raw(), address, bytes, access) },
         };
         let memory = NonNull::new(memory).ok_or_else(|| last("ibv_reg_mr", LOCKED))?;
-        // SAFETY: it has just been made.
+        // SAFETY: the registration has just been made.
         let &ibv_mr { lkey: local_key, rkey: remote_key, .. } = unsafe { memory.as_ref() };
         let (domain, region) = (Arc::clone(domain), region.clone());
         let memory = Mutex::new(Some(Handle(memory)));
@@ -93,12 +93,11 @@ impl Memory {
         Some(Sge(ibv_sge { addr, length, lkey: self.local_key }))
     }
 
-    /// Ends the registration: when this returns, the device reads and writes nothing there any
-    /// more.
+    /// Ends the registration: after this returns, the device no longer reads or writes the memory.
     pub(crate) fn end(&self) {
         let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Handle(memory)) = memory.filter(|_| self.domain.context.is_ours()) else { return };
-        // SAFETY: it is registered, and ends once.
+        // SAFETY: the memory is registered, and the registration ends once.
         unsafe { (self.domain.context.functions.dereg_mr)(memory.as_ptr()) };
     }
 }

@@ -1,5 +1,5 @@
-//! Objects of libibverbs. Each ends the library's object when it is dropped, and keeps alive the
-//! objects that must outlive it. All `unsafe` code of this crate is here.
+//! Wrappers of libibverbs objects. A wrapper ends the library's object when it is dropped, and
+//! keeps alive the objects that must outlive it. All `unsafe` code of this crate is here.
 
 mod context;
 mod memory;
@@ -14,7 +14,7 @@ pub(crate) use memory::{Memory, Sge};
 pub(crate) use pair::{Pair, Path, Room, Write};
 pub(crate) use queue::Queue;
 
-/// Returns the error of a call that returns an error number, or -1 and sets `errno`.
+/// Checks the result of a call: 0, an error number, or -1 with the error number in `errno`.
 fn check(call: &'static str, result: c_int, advice: &'static str) -> Result<(), TransportError> {
     match result {
         0 => Ok(()),
@@ -45,7 +45,7 @@ fn failure(call: &'static str, code: c_int, advice: &'static str) -> TransportEr
     TransportError::Os { call, code, reason, advice }
 }
 
-/// Advice for the kernel's error at the limit of a control group's RDMA objects.
+/// Advice for the error of a control group that has reached its limit of RDMA objects.
 const GROUP: &str = "the process's control group may have no more objects of the device: raise its \
                      limit (`rdma.max`, see /sys/fs/cgroup), or use fewer queue pairs per peer, \
                      such as FERROCCL_IB_POLICY=2";

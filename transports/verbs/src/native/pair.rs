@@ -40,7 +40,7 @@ pub(crate) struct Path {
     pub(crate) peer_number: u32,
     /// Sequence number of the first packet (PSN), the same on both sides.
     pub(crate) first_psn: u32,
-    /// Longest packet.
+    /// Code of the longest packet: `IBV_MTU_...`.
     pub(crate) mtu: ibv_mtu,
     pub(crate) service_level: u8,
     pub(crate) traffic_class: u8,
@@ -98,8 +98,8 @@ pub(crate) struct Pair {
 unsafe impl Send for Pair {}
 
 impl Pair {
-    /// Makes a queue pair whose completions go to `queue`. The pair may take fewer bytes inline
-    /// than asked for, because a device does not say how many it can take.
+    /// Makes a queue pair whose completions go to `queue`. The queue pair may take fewer bytes
+    /// inline than requested: a device does not report its limit, so smaller numbers are tried.
     pub(crate) fn new(
         domain: &Arc<Domain>,
         queue: &Arc<Queue>,
@@ -138,7 +138,8 @@ impl Pair {
         // SAFETY: the domain and the completion queue are alive.
         let pair = unsafe { (domain.context.functions.create_qp)(domain.raw(), &raw mut init) };
         let pair = NonNull::new(pair).ok_or_else(|| last("ibv_create_qp", PAIRS))?;
-        // The completion queue may have no room for more than was requested.
+        // A device may grant more than was requested, but the completion queue may have no room for
+        // it.
         let writes = room.writes.min(init.cap.max_send_wr);
         let immediates = room.immediates.min(init.cap.max_recv_wr);
         let inline_bytes = init.cap.max_inline_data;
@@ -161,7 +162,7 @@ impl Pair {
 
     /// Returns the number that peers know the queue pair by.
     pub(crate) fn number(&self) -> u32 {
-        // SAFETY: it is alive.
+        // SAFETY: the queue pair is alive.
         unsafe { self.pair.as_ref() }.qp_num
     }
 
@@ -245,12 +246,12 @@ impl Pair {
         advice: &'static str,
     ) -> Result<(), TransportError> {
         let modify = self.domain.context.functions.modify_qp;
-        // SAFETY: it is alive, and the attributes are there.
+        // SAFETY: the queue pair is alive, and the attributes are valid.
         check(call, unsafe { modify(self.pair.as_ptr(), &raw mut attr, mask) }, advice)
     }
 
     /// Prepares a write, for which there must be room. The write's memory must stay registered
-    /// until the write is done, which the device checks. Inline bytes must stay valid until the
+    /// until the write is done; the device checks this. Inline bytes must stay valid until the
     /// write is posted.
     pub(crate) fn stage(&mut self, write: &Write) {
         self.sge_pairs.push(write.sge_pairs());
@@ -345,8 +346,8 @@ impl Drop for Pair {
         if !self.domain.context.is_ours() {
             return;
         }
-        // SAFETY: it is alive, and ends once. When this returns, nothing is read or written
-        // through it any more.
+        // SAFETY: the queue pair is alive, and ends once. After this returns, nothing is read or
+        // written through it any more.
         unsafe { (self.domain.context.functions.destroy_qp)(self.pair.as_ptr()) };
     }
 }

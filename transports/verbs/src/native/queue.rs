@@ -37,7 +37,7 @@ impl Queue {
             unsafe { (functions.create_cq)(context.raw(), room, none, channel.as_ptr(), 0) };
         let Some(queue) = NonNull::new(queue) else {
             let error = last("ibv_create_cq", "the device has no room for so many completions");
-            // SAFETY: nobody uses it.
+            // SAFETY: nobody uses the channel.
             unsafe { (functions.destroy_comp_channel)(channel.as_ptr()) };
             return Err(error);
         };
@@ -55,7 +55,7 @@ impl Queue {
 
     /// Takes completions, and returns how many.
     pub(crate) fn poll(&self, into: &mut [ibv_wc]) -> Result<usize, TransportError> {
-        // SAFETY: the queue is alive, and there is room for so many.
+        // SAFETY: the queue is alive, and `into` has room for this number of completions.
         let count = unsafe { ibv_poll_cq(self.raw(), into.len() as i32, into.as_mut_ptr()) };
         usize::try_from(count)
             .map_err(|_| failure("ibv_poll_cq", libc::EIO, "the device has failed: see `dmesg`"))
@@ -88,7 +88,7 @@ impl Queue {
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is alive.
         let descriptor = unsafe { self.channel.as_ref() }.fd;
-        // SAFETY: it stays open as long as the channel.
+        // SAFETY: the descriptor stays open as long as the channel.
         unsafe { BorrowedFd::borrow_raw(descriptor) }
     }
 }
@@ -108,7 +108,7 @@ impl Drop for Queue {
         self.silence();
         // SAFETY: every queue pair that reports here kept the queue alive, and none is left.
         unsafe { (self.context.functions.destroy_cq)(self.raw()) };
-        // SAFETY: nobody uses it any more.
+        // SAFETY: nobody uses the channel any more.
         unsafe { (self.context.functions.destroy_comp_channel)(self.channel.as_ptr()) };
     }
 }

@@ -1,4 +1,5 @@
-//! The calls of the fast path, which the header defines in terms of pointers in the context.
+//! Calls of the fast path. In the C header they are inline functions that call pointers in the
+//! context.
 
 use libc::c_int;
 
@@ -17,7 +18,7 @@ pub unsafe fn ibv_post_send(
     list: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: it is alive.
+    // SAFETY: the queue pair is alive.
     let context = unsafe { (*qp).context };
     // SAFETY: so is its context.
     match unsafe { (*context).ops.post_send } {
@@ -38,7 +39,7 @@ pub unsafe fn ibv_post_recv(
     list: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: it is alive.
+    // SAFETY: the queue pair is alive.
     let context = unsafe { (*qp).context };
     // SAFETY: so is its context.
     match unsafe { (*context).ops.post_recv } {
@@ -55,7 +56,7 @@ pub unsafe fn ibv_post_recv(
 /// The queue is alive, and `into` has room for `count` completions.
 #[inline]
 pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, count: c_int, into: *mut ibv_wc) -> c_int {
-    // SAFETY: it is alive.
+    // SAFETY: the queue is alive.
     let context = unsafe { (*cq).context };
     // SAFETY: so is its context.
     match unsafe { (*context).ops.poll_cq } {
@@ -72,7 +73,7 @@ pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, count: c_int, into: *mut ibv_wc) -> c
 /// The queue is alive.
 #[inline]
 pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: it is alive.
+    // SAFETY: the queue is alive.
     let context = unsafe { (*cq).context };
     // SAFETY: so is its context.
     match unsafe { (*context).ops.req_notify_cq } {

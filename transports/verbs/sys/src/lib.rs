@@ -9,7 +9,7 @@
 //! Calls go through a [`Functions`], so a program may supply its own: a software device for tests,
 //! or one that fails on demand.
 
-// The library's names, for those who know them or look them up.
+// The types keep the library's names, under which the manual pages explain them.
 #![allow(non_camel_case_types)]
 
 mod constants;

@@ -60,14 +60,14 @@ pub struct ibv_context {
     pub cmd_fd: c_int,
     /// File descriptor that is readable when there is an asynchronous event.
     pub async_fd: c_int,
-    /// Number of interrupts that completion queues can be spread over.
+    /// Number of interrupts over which completion queues can be distributed.
     pub num_comp_vectors: c_int,
 }
 
 /// Limits of a device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // As the manual page of ibv_query_device has it.
+#[allow(missing_docs)] // The manual page of ibv_query_device explains the fields.
 pub struct ibv_device_attr {
     pub fw_ver: [c_char; 64],
     pub node_guid: u64,
@@ -114,7 +114,7 @@ pub struct ibv_device_attr {
 /// Attributes of a port.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs)] // As the manual page of ibv_query_port has it.
+#[allow(missing_docs)] // The manual page of ibv_query_port explains the fields.
 pub struct ibv_port_attr {
     pub state: ibv_port_state,
     pub max_mtu: ibv_mtu,
@@ -151,7 +151,7 @@ pub struct ibv_gid {
 /// Row of a port's table of addresses.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs)] // As the manual page of ibv_query_gid_ex has it.
+#[allow(missing_docs)] // The manual page of ibv_query_gid_ex explains the fields.
 pub struct ibv_gid_entry {
     pub gid: ibv_gid,
     pub gid_index: u32,
@@ -247,7 +247,7 @@ pub struct ibv_qp {
 /// Limits of a queue pair: the requested ones, replaced by the granted ones.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs)] // As the manual page of ibv_create_qp has it.
+#[allow(missing_docs)] // The manual page of ibv_create_qp explains the fields.
 pub struct ibv_qp_cap {
     pub max_send_wr: u32,
     pub max_recv_wr: u32,
@@ -259,7 +259,7 @@ pub struct ibv_qp_cap {
 /// Attributes that a queue pair is made with.
 #[repr(C)]
 #[derive(Debug)]
-#[allow(missing_docs)] // As the manual page of ibv_create_qp has it.
+#[allow(missing_docs)] // The manual page of ibv_create_qp explains the fields.
 pub struct ibv_qp_init_attr {
     pub qp_context: *mut c_void,
     pub send_cq: *mut ibv_cq,
@@ -310,7 +310,7 @@ pub struct ibv_ah_attr {
 /// Attributes of a queue pair, requested or queried.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs)] // As the manual page of ibv_modify_qp has it.
+#[allow(missing_docs)] // The manual page of ibv_modify_qp explains the fields.
 pub struct ibv_qp_attr {
     pub qp_state: ibv_qp_state,
     pub cur_qp_state: ibv_qp_state,

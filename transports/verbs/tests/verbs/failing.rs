@@ -16,7 +16,7 @@ fn options(policy: &str, acknowledged: bool) -> Options {
     Options { policy: policy.parse().unwrap(), acknowledged, ..Options::default() }
 }
 
-/// Returns the put of this number; each has memory of its own.
+/// Returns the put `number`. Each put has memory of its own.
 fn put(end: &End, number: u32) -> WorkRequest {
     let mut put = end.put(number as usize * BYTES, BYTES, Some(number));
     let WorkRequest::Put { id, .. } = &mut put;
@@ -58,7 +58,7 @@ fn byte(end: &End, number: u32) -> u8 {
     byte[0]
 }
 
-/// Returns why a link was lost, if it was; checks that a loss is reported once.
+/// Returns the reason of the link's loss, if it is lost. Checks that a loss is reported once.
 fn lost(end: &End) -> Option<&str> {
     let mut reasons = end.events.iter().filter_map(|event| match event {
         Event::Lost { reason, .. } => Some(reason.as_str()),
@@ -121,7 +121,8 @@ fn a_write_that_fails_ends_the_link_and_is_not_done() {
     }
 }
 
-/// Puts other than the one that fails may be under way on other queue pairs, or may have arrived.
+/// Every put that is reported as done has arrived, even if one put fails while others are under
+/// way on other queue pairs.
 #[test]
 fn of_puts_that_are_spread_those_are_done_that_the_peer_has() {
     for policy in ["3", "qps=4 order=split chunk=1K"] {

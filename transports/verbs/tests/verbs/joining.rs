@@ -79,7 +79,7 @@ fn a_reset_that_one_side_sees_harms_no_queue_pair() {
     notes_survive(|proxy| proxy.cut_side(1), &[&[1], &[0]]);
 }
 
-/// The other rank computes: it goes without a poll for longer than a host may be unreachable.
+/// The other rank computes and does not poll, for longer than a host may be unreachable.
 #[test]
 fn a_reset_while_the_peer_computes_harms_no_queue_pair() {
     let silent_within = Duration::from_secs(600);
@@ -111,7 +111,7 @@ fn a_reset_while_the_peer_computes_harms_no_queue_pair() {
 }
 
 /// Checks that notes and puts arrive once and in order after `cut` has broken the side connection.
-/// The ends of each of the `groups` write at the same time.
+/// Ends in one of the `groups` write at the same time; the groups write one after the other.
 fn notes_survive(cut: impl Fn(&Proxy), groups: &[&[usize]]) {
     let (mut ends, proxy) = joined_through_proxy(&Options::default());
     let put = ends[0].put(0, 64, Some(1));
@@ -168,7 +168,7 @@ fn an_address_that_leads_further_is_taken_once_it_is_there() {
     assert_eq!(flow.to, IpAddr::from(Ipv4Addr::new(10, 79, 1, 7)));
 }
 
-/// One port of several may have no address just now.
+/// A port without an address can listen, since it may have one again when peers connect.
 #[test]
 fn a_port_that_has_lost_its_address_is_listened_for() {
     let soft = SoftDevice::new(Limits::default());

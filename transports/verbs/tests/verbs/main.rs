@@ -1,4 +1,4 @@
-//! Tests of RDMA, over software devices and over those that the environment names.
+//! Tests of RDMA, over software devices and over devices that the environment names.
 
 #[cfg(test)]
 mod conformance;
@@ -13,4 +13,4 @@ mod memory;
 #[cfg(test)]
 mod pair;
 #[cfg(test)]
-mod spreading;
+mod striping;

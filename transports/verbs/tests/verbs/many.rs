@@ -23,7 +23,7 @@ const CONFIG: Config = Config {
     registered_bytes_max: 0,
 };
 
-/// Sends a message from each of 64 ranks to each other one. Returns the first error.
+/// Sends a message from each of 64 ranks to every other rank. Returns the first error.
 fn exchange(policy: &str, pairs: usize) -> Result<(), AdmissionError> {
     let options = Options {
         interfaces: "127.0.0.1".to_owned(),
@@ -81,7 +81,7 @@ fn exchange(policy: &str, pairs: usize) -> Result<(), AdmissionError> {
     Ok(())
 }
 
-/// Each rank has one queue pair for data and one for credits, with each of 63 peers.
+/// Each rank needs two queue pairs for each of 63 peers: one for data, one for credits.
 #[test]
 fn an_all_to_all_of_64_ranks_fits_126_queue_pairs() {
     exchange("qps=1", 2 * 63).unwrap();

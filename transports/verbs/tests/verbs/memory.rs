@@ -19,7 +19,7 @@ const CONFIG: Config = Config {
     registered_bytes_max: 0,
 };
 
-/// A lane that shares nothing.
+/// Faults of a lane that shares no memory.
 #[derive(Debug)]
 struct Mean;
 

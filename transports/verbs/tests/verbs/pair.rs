@@ -13,7 +13,7 @@ use ccl_socket::Location;
 use ccl_soft_verbs::{Limits, SoftDevice, functions};
 use ccl_transport_verbs::{Options, VerbsTransport};
 
-/// Number of bytes that each side has, and shares with the other.
+/// Number of bytes of memory that each side shares with the other side.
 pub(crate) const BYTES: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -50,7 +50,7 @@ impl End {
     }
 }
 
-/// Makes a connection between two devices, and returns its end for each of them.
+/// Connects two devices; returns the connection's end at each device.
 pub(crate) fn meet(devices: &[Arc<dyn Device>; 2]) -> [Connected; 2] {
     meet_at(devices, |address| address)
 }
@@ -80,12 +80,12 @@ pub(crate) fn joined(options: &Options) -> [End; 2] {
     joined_in(options, None)
 }
 
-/// Does what `joined` does, with a traffic class of the lanes' own.
+/// Does what `joined` does, and sets `traffic_class`, if given, on both lanes.
 pub(crate) fn joined_in(options: &Options, traffic_class: Option<u8>) -> [End; 2] {
     joined_after(options, traffic_class, |_| ())
 }
 
-/// Does what `joined_in` does, over devices that have changed since they were opened.
+/// Does what `joined_in` does, but calls `change` on the opened devices before they connect.
 pub(crate) fn joined_after(
     options: &Options,
     traffic_class: Option<u8>,
@@ -97,12 +97,12 @@ pub(crate) fn joined_after(
 /// Rows of a table of addresses.
 pub(crate) type Gids = Vec<Option<([u8; 16], u32)>>;
 
-/// Does what `joined_after` does, over devices that have these addresses when they are opened.
+/// Does what `joined_after` does, over devices that have the addresses `gids` when they are opened.
 pub(crate) fn joined_at(gids: [Gids; 2], change: impl FnOnce(&[SoftDevice; 2])) -> [End; 2] {
     joined_by(&Options::default(), None, gids, change, |address| address)
 }
 
-/// Does what `joined` does, through a proxy, which is returned with the sides.
+/// Does what `joined` does, through a proxy; returns the two sides and the proxy.
 pub(crate) fn joined_through_proxy(options: &Options) -> ([End; 2], Proxy) {
     let mut proxy = None;
     let ends = joined_by(

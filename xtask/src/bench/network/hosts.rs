@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::{Outcome, process};
 
 /// Congestion control of both hosts, the same for all compared programs and independent of this
-/// machine's default. bbr would pace packets, which costs each program time.
+/// machine's default. bbr would pace packets and so slow down each program.
 pub(super) const CONGESTION: &str = "reno";
 /// Network interface of each host.
 pub(super) const INTERFACE: &str = "net0";

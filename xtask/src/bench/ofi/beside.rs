@@ -95,8 +95,8 @@ impl Mpi {
     }
 }
 
-/// Measures ferroccl with the same calls; returns microseconds. `program` is `all_reduce_perf`,
-/// with the environment of a libfabric.
+/// Measures the same all_reduce with ferroccl; returns microseconds. `program` runs
+/// `all_reduce_perf` with the environment variables that select a libfabric.
 pub(super) fn own_all_reduce(mut program: Command, rows: &Path, bytes: u64) -> Outcome<f64> {
     let text = bytes.to_string();
     program.args(["-g", &RANKS.to_string(), "--transport", "ofi", "-b", &text, "-e", &text]);

@@ -168,7 +168,7 @@ impl Side<'_> {
     }
 }
 
-/// Returns the microseconds of a message from a rate in 10^9 bytes a second.
+/// Converts a rate in 10^9 bytes per second to microseconds per message of `bytes` bytes.
 fn rate(bytes: u64, gbps: &Value) -> Option<f64> {
     Some(bytes as f64 * 1e-3 / gbps.as_f64()?)
 }

@@ -1,5 +1,5 @@
 //! Every interleaving of small cases, with the reorderings of weakly ordered hardware that loom
-//! models. Each ordering is needed: with it weakened, the model must fail.
+//! models. Each ordering is needed: if a test weakens an ordering, the model must fail.
 
 use std::sync::atomic::{AtomicUsize, Ordering as Std};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::sync::{Ordering, fence};
 
 /// Returns whether `model` fails, as it must, when this ordering is weakened.
 fn needs(name: &'static str, model: fn()) -> bool {
-    // A thread of its own: a failed model leaves its checker in disorder.
+    // The model gets a thread of its own, because a failed model leaves its checker in disorder.
     let run = move || {
         WEAKENED.set(Some(name));
         model();
@@ -97,7 +97,7 @@ fn slots_need_their_credits() {
     assert!(needs("none", careless), "a sender that does not ask is caught");
 }
 
-/// Races a reader against the second of two records.
+/// Races a reader against the writer of the second of two records.
 fn record_is_whole() {
     loom::model(|| {
         let region = Region::private(record::bytes(2));
@@ -125,7 +125,7 @@ fn records_need_each_ordering() {
     }
 }
 
-/// Two ranks publish their calls, and then each reads the other's.
+/// Two ranks each publish a record and then read the other's. If `fenced`, at least one finds it.
 fn one_of_two_sees_the_other(fenced: bool) {
     loom::model(move || {
         let regions = [(); 2].map(|()| Region::private(record::bytes(1)));
@@ -196,9 +196,9 @@ fn time_is_over() {
 const RINGS: usize = 4;
 const DATA: usize = 64;
 
-/// Races a message and its ring against an owner that announces two sleeps: one that other data
-/// ends at once, and one for the message. Without `fenced`, a missed ring ends in a timeout; with
-/// `fenced`, in a deadlock, which the checker reports.
+/// Races a message and its ring against an owner that announces two sleeps. Other data ends the
+/// first sleep at once; the second sleep waits for the message. A missed ring ends in a timeout if
+/// not `fenced`. If `fenced`, it ends in a deadlock, which the checker reports.
 fn ring_against_sleep(fenced: bool) {
     loom::model(move || {
         let region = Region::private(DATA + 64);

@@ -14,7 +14,7 @@ use crate::record;
 use crate::slots::{Receiver, Sender, Shape};
 use crate::sync::Ordering;
 
-/// Returns the number of interleavings of a case; more in the longer runs.
+/// Returns the number of interleavings of a case; it is larger under `FERROCCL_TEST_FULL`.
 fn schedules() -> usize {
     if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 200_000 } else { 20_000 }
 }
@@ -66,7 +66,7 @@ enum Fault {
 struct Side {
     sender: Sender,
     receiver: Receiver,
-    /// Memory of the link to the neighbour, and of the one from it.
+    /// Memory of the link to the neighbour, and memory of the link from the neighbour.
     regions: [Region; 2],
     own: Doorbell,
     other: Doorbell,
@@ -172,7 +172,7 @@ fn what_a_rank_does_wrong_is_caught() {
     assert!(fails(|| exchange(1, Fault::Blind)), "a sleep without a last look");
 }
 
-/// Checks readers of a record that keeps changing: numbers only grow, and each has its own words.
+/// Checks readers of a changing record: numbers only grow, and each number has its own words.
 fn records() {
     let region = Region::private(record::bytes(3));
     let shown = Arc::new(region);

@@ -37,8 +37,8 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
     Question {
         name: "sharded_all_gather",
-        asks: "How long does an all_gather over the nodes of a unit take of an array that is also \
-               sharded over an inner axis?",
+        asks: "An array is also sharded over an inner axis: how long does its all_gather over the \
+               nodes of a unit take?",
         formula: "T = B (M - 1) / (M max(Y, D_n) w), where Y > D_n about B / (Y w); w is a \
                   rank's share of its node's network",
         source: SCALING,

@@ -8,16 +8,17 @@ use ccl_core::transport::{Address, Device};
 use ccl_transport_multirail::RailsDevice;
 use ccl_transport_sim::{Conditions, World};
 
-/// Devices of the two sides, `counts` of them each.
+/// Two sides, each with one device that is made of several simulated devices. `counts` tells how
+/// many each side has.
 #[derive(Clone)]
-pub(crate) struct House {
+pub(crate) struct TwoSides {
     pub(crate) world: World,
     pub(crate) devices: [Arc<dyn Device>; 2],
     counts: [u32; 2],
 }
 
-impl House {
-    pub(crate) fn new(counts: [u32; 2], conditions: Conditions, seed: u64) -> House {
+impl TwoSides {
+    pub(crate) fn new(counts: [u32; 2], conditions: Conditions, seed: u64) -> TwoSides {
         let ranks = 2 * counts[0].max(counts[1]);
         let world = World::new(ranks, conditions, seed);
         let device = |side: u32| -> Arc<dyn Device> {
@@ -26,7 +27,7 @@ impl House {
             Arc::new(RailsDevice::new(devices.collect()).unwrap())
         };
         let devices = [device(0), device(1)];
-        House { world, devices, counts }
+        TwoSides { world, devices, counts }
     }
 
     /// Kills all devices of a side.

@@ -88,9 +88,10 @@ impl<T: Clone, R: Imported> MemoryTable<T, R> {
         &self.registry
     }
 
-    /// Forgets all registrations if any has been withdrawn; returns whether one was. Call this
-    /// before taking the puts of one [`Lane::post`](super::Lane::post), and before writing received
-    /// bytes: the memory of these puts and bytes may have been withdrawn.
+    /// Forgets all registrations if any memory of the device has been deregistered since the last
+    /// call, and returns whether that is so. Call this before taking the puts of one
+    /// [`Lane::post`](super::Lane::post), and before writing received bytes to memory: the memory
+    /// may have been deregistered meanwhile.
     pub fn refresh(&mut self) -> bool {
         let withdrawals = self.registry.withdrawals();
         let changed = withdrawals != self.withdrawals;
@@ -151,7 +152,7 @@ impl<T: Clone, R: Imported> MemoryTable<T, R> {
         }
     }
 
-    /// Returns the imported memory of a peer for which `is_meant` is true, if there is one.
+    /// Returns the peer's imported memory with the lowest number that satisfies `is_meant`, if any.
     pub fn known(&self, at: EndpointId, is_meant: impl Fn(&R) -> bool) -> Option<RemoteMr> {
         let known = |entry: &Option<(EndpointId, R)>| {
             entry.as_ref().is_some_and(|(owner, memory)| *owner == at && is_meant(memory))
@@ -250,12 +251,12 @@ impl<T: Clone, R: Imported> MemoryTable<T, R> {
 }
 
 /// Makes a lane take work in order, as [`Lane::post`](super::Lane::post) says: `put` takes one
-/// request, or returns false if its endpoint takes no more.
+/// request, or returns false if the request's endpoint takes no more.
 ///
 /// # Errors
 ///
-/// Returns the error of `put`, if it is the first request's. The error of a later request is
-/// returned when that request comes first.
+/// Returns the error of `put` for the first request. An error for a later request is not returned
+/// now, but by the call that has this request first.
 pub fn take(
     work: &[WorkRequest],
     mut put: impl FnMut(&WorkRequest) -> Result<bool, TransportError>,

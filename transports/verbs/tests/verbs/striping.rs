@@ -9,14 +9,20 @@ use ccl_transport_verbs::{Options, VerbsTransport};
 
 use crate::pair::{BYTES, End, go_on, joined, joined_in};
 
-const GRANTS: u8 = 184;
+const CONTROL_CLASS: u8 = 184;
 
 fn options(policy: &str) -> Options {
     let policy = policy.parse().unwrap();
-    Options { policy, traffic_class: 8, control_traffic_class: Some(GRANTS), ..Options::default() }
+    Options {
+        policy,
+        traffic_class: 8,
+        control_traffic_class: Some(CONTROL_CLASS),
+        ..Options::default()
+    }
 }
 
-/// Sends puts from the first side to the second, each when the one before is done and has arrived.
+/// Sends puts from the first side to the second, one at a time: each put is posted when the
+/// previous one is done and has arrived.
 fn one_by_one(ends: &mut [End; 2], puts: &[WorkRequest]) {
     for put in puts {
         let posted = ends[0].lane.post(ccl_clock::now(), &[*put]).unwrap();
@@ -36,8 +42,8 @@ fn await_all(ends: &mut [End; 2], count: usize) {
     ends.iter_mut().for_each(|end| end.events.clear());
 }
 
-/// Returns the numbers of writes and bytes of the first side's queue pairs of one traffic class;
-/// only queue pairs that carried anything are listed.
+/// Returns the numbers of writes and of bytes for each queue pair of the first side that has this
+/// traffic class and has carried anything.
 fn carried(ends: &[End; 2], class: u8) -> Vec<(u64, u64)> {
     let carried = |traffic: &&Traffic| traffic.traffic_class == class && traffic.writes > 0;
     let traffic = ends[0].soft.traffic();
@@ -50,7 +56,7 @@ fn whole_messages_take_turns() {
     let puts: Vec<_> = (0..12).map(|at| ends[0].put(at * 4096, 4096, Some(at as u32))).collect();
     one_by_one(&mut ends, &puts);
     assert_eq!(carried(&ends, 8), [(3, 3 * 4096); 4]);
-    assert_eq!(carried(&ends, GRANTS), []);
+    assert_eq!(carried(&ends, CONTROL_CLASS), []);
 }
 
 #[test]
@@ -77,17 +83,17 @@ fn parts_of_a_message_are_equal_and_arrive_as_one() {
 }
 
 #[test]
-fn grants_have_a_queue_pair_and_a_class_of_their_own() {
+fn control_puts_have_a_queue_pair_and_a_class_of_their_own() {
     let mut ends = joined(&options("qps=3 order=split chunk=1"));
-    let granting = |bytes, name| {
+    let control = |bytes, name| {
         let mut put = ends[0].put(0, bytes, Some(name));
         let WorkRequest::Put { is_control, .. } = &mut put;
         *is_control = true;
         put
     };
-    let puts: Vec<_> = (0..10).map(|name| granting(name as usize % 2 * 40, name)).collect();
+    let puts: Vec<_> = (0..10).map(|name| control(name as usize % 2 * 40, name)).collect();
     one_by_one(&mut ends, &puts);
-    assert_eq!(carried(&ends, GRANTS), [(10, 5 * 40)]);
+    assert_eq!(carried(&ends, CONTROL_CLASS), [(10, 5 * 40)]);
     assert_eq!(carried(&ends, 8), []);
 }
 
@@ -118,8 +124,8 @@ fn a_lane_has_a_class_of_its_own_where_rules_have_none() {
 #[test]
 fn the_least_loaded_gets_the_next_one() {
     let mut ends = joined(&options("qps=2 order=load_aware"));
-    // All at once: while the long put is under way on the first queue pair, the others go over the
-    // second.
+    // All puts are posted at once: while the long put is under way on the first queue pair, the
+    // short ones go over the second.
     let mut puts = vec![ends[0].put(0, 512 << 10, Some(0))];
     puts.extend((1..9).map(|at| ends[0].put(0, 4096, Some(at))));
     assert_eq!(ends[0].lane.post(ccl_clock::now(), &puts).unwrap(), 9);
@@ -137,7 +143,7 @@ fn short_puts_do_not_wait_behind_a_long_one_either() {
     assert_eq!(carried(&ends, 8), [(1, 512 << 10), (3, 4096 + 16)]);
 }
 
-/// Each rule has its own limit; credits and CTS do not count.
+/// Each rule has its own limit of puts under way; credits and CTS do not count.
 #[test]
 fn no_more_are_under_way_than_the_rule_in_force_says() {
     let mut ends = joined(&options("bytes>=1M: qps=1 in_flight=1; qps=2 in_flight=3"));
@@ -156,10 +162,10 @@ fn no_more_are_under_way_than_the_rule_in_force_says() {
         let most = puts.len().min(in_flight as usize) * 4096;
         let mut seen = ends[0].soft.under_way();
         assert!(seen <= most, "{in_flight}: {seen}");
-        let mut grant = ends[0].put(0, 0, Some(99));
-        let WorkRequest::Put { is_control, .. } = &mut grant;
+        let mut put = ends[0].put(0, 0, Some(99));
+        let WorkRequest::Put { is_control, .. } = &mut put;
         *is_control = true;
-        ends[0].lane.post(ccl_clock::now(), &[grant]).unwrap();
+        ends[0].lane.post(ccl_clock::now(), &[put]).unwrap();
         let all = 2 * (puts.len() + 1);
         let mut at = None;
         go_on(&mut ends, |[one, other]| {
@@ -176,7 +182,7 @@ fn no_more_are_under_way_than_the_rule_in_force_says() {
     }
 }
 
-/// A call may use one of many queue pairs: that one must have room for more than its share.
+/// A call may use only one of many queue pairs, so each has room for more than an equal share.
 #[test]
 fn one_of_sixteen_queue_pairs_has_room_for_sixteen_writes() {
     let mut ends = joined(&options("qps=16"));
@@ -210,11 +216,11 @@ fn a_port_has_no_more_under_way_than_its_budget() {
         assert!(most <= at_once * 4096, "{policy}: {most}");
         ends.iter_mut().for_each(|end| end.events.clear());
         // Credits do not wait for the budget, which stays used up: the sender is not polled here.
-        let mut grant = ends[0].put(0, 8, Some(20));
-        let WorkRequest::Put { is_control, .. } = &mut grant;
+        let mut put = ends[0].put(0, 8, Some(20));
+        let WorkRequest::Put { is_control, .. } = &mut put;
         *is_control = true;
         ends[0].lane.post(ccl_clock::now(), &puts).unwrap();
-        ends[0].lane.post(ccl_clock::now(), &[grant]).unwrap();
+        ends[0].lane.post(ccl_clock::now(), &[put]).unwrap();
         let until = ccl_clock::now() + Duration::from_secs(20);
         while ends[1].events.len() <= at_once {
             ends[1].poll();
@@ -225,7 +231,7 @@ fn a_port_has_no_more_under_way_than_its_budget() {
     }
 }
 
-/// Other lanes may free budget that a lane waits for, without waking it.
+/// A lane that waits for budget sleeps only briefly: other lanes may free budget without waking it.
 #[test]
 fn who_waits_for_the_budget_looks_again_soon() {
     let mut ends = joined(&options("qps=2 budget=4K"));
@@ -241,7 +247,7 @@ fn who_waits_for_the_budget_looks_again_soon() {
 
 #[test]
 fn packets_are_no_longer_and_receivers_asked_no_more_often_than_is_said() {
-    // The devices are set to 4096 bytes.
+    // The ports of the devices have an MTU of 4096 bytes.
     for (mtu_bytes, mtu) in [(512, 2), (4096, 5)] {
         let options = Options { mtu_bytes, rnr_retries: 3, ..options("2") };
         let mut ends = joined(&options);
@@ -252,7 +258,7 @@ fn packets_are_no_longer_and_receivers_asked_no_more_often_than_is_said() {
     }
 }
 
-/// Two links of one lane take turns while the budget is short, whichever came first.
+/// Two links of one lane take turns while the budget is short, even if one link posted first.
 #[test]
 fn links_share_a_budget_fairly() {
     const PUTS: usize = 40;
