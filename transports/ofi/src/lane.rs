@@ -13,14 +13,15 @@ use ccl_core::transport::{
 };
 use ccl_memory::Region;
 use ccl_socket::{FAREWELL_WITHIN, Link, ShutdownWait};
-use libfabric_sys::{FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, fi_context2};
+use libfabric_sys::{FI_RECV, fi_context2};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
 
 use crate::memory::{Registered, Shared};
 use crate::messages::{DEPTH_MAX, HEAD_BYTES, Head, Inbox, PART_BYTES, TOKEN_BYTES};
 use crate::native::{
-    Bell, COMPLETIONS_MAX, Completion, Domain, Endpoint, Failed, OfiError, transport_error,
+    Bell, COMPLETIONS_MAX, Completion, Completions, Domain, Endpoint, Failed, OfiError,
+    transport_error,
 };
 use crate::peer::{Destination, Mode, Offer, Peer, PeerTimeouts};
 use crate::posted::{Posted, lock};
@@ -70,7 +71,8 @@ pub(crate) struct OfiLane {
     mode: Mode,
     /// Posted receives if puts are messages; none if puts are writes.
     inbox: Option<Inbox>,
-    /// Lock held for reading while bytes are copied.
+    /// Lock that the lane holds for reading while it copies received bytes. Deregistration takes it
+    /// for writing.
     fence: Arc<RwLock<()>>,
     /// Memory that peers may write to, with the peer's [`EndpointId`].
     shared: Vec<(EndpointId, MrKey, Arc<Registered>)>,
@@ -247,10 +249,10 @@ impl OfiLane {
         let Posted { endpoints, requests, is_withdrawn, .. } = &mut *lock(&posted);
         let mut failed = Vec::new();
         for (group, endpoint) in endpoints.all() {
-            let mut all = [Completion::NONE; COMPLETIONS_MAX];
+            let mut taken = Completions::room(COMPLETIONS_MAX);
             for _ in 0..TURNS_MAX {
-                let taken = match endpoint.take("a write", &mut all) {
-                    Ok(taken) => taken,
+                match endpoint.take("a write", &mut taken) {
+                    Ok(()) => {}
                     Err((Failed::Queue, error)) => {
                         self.lose_group(group, &error);
                         failed.push(group);
@@ -264,17 +266,20 @@ impl OfiLane {
                         tracing::warn!(%error, "a packet of libfabric's own failed");
                         continue;
                     }
-                };
-                for completion in &all[..taken] {
-                    self.completed(group, completion, requests, events);
                 }
-                if taken < all.len() {
+                for completion in taken.iter() {
+                    self.completed(group, &completion, requests, events);
+                }
+                // A read that finds completions lets a software provider make no progress. If only
+                // this side's own puts are done, the next read may find what has arrived.
+                let is_over = taken.is_empty() || taken.iter().any(|one| one.is_arrival());
+                if !taken.is_full() && is_over {
                     break;
                 }
             }
         }
-        // If puts are messages, the one endpoint of all peers stays in use: each later read of its
-        // queue reports the error again.
+        // If puts are messages, the one endpoint of all peers stays in use. Each later read of its
+        // queue reports the error again, and so loses the peers that were attached since.
         if self.inbox.is_none() {
             for group in failed {
                 endpoints.fail(group);
@@ -307,7 +312,7 @@ impl OfiLane {
         if flags & FI_RECV != 0 {
             return self.received(context, bytes, events);
         }
-        if flags & (FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA) != 0 {
+        if completion.is_arrival() {
             if self.inbox.is_some() {
                 // Puts are messages here, so no put arrives as a write.
                 return;

@@ -33,7 +33,7 @@ pub(crate) const REMOTE: u64 = LOCAL | FI_REMOTE_WRITE;
 #[derive(Debug)]
 pub(crate) struct Domain {
     pub(super) info: Info,
-    /// Same offer with the low-latency traffic class, if the provider has it.
+    /// Copy of `info` with the low-latency traffic class, if the provider has it.
     pub(super) low_latency: Option<Info>,
     pub(super) fabric: *mut fid_fabric,
     pub(super) raw: *mut fid_domain,
@@ -48,23 +48,24 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    /// Opens the device of an offer.
+    /// Opens the device that a provider offers (`info`).
     pub(crate) fn open(mut info: Info) -> Result<Arc<Domain>, OfiError> {
         let most = if info.suits_writes() { WRITE_QUEUE_MAX } else { MESSAGE_QUEUE_MAX };
         info.limit_queues(most);
-        // Memory that is bound to one endpoint cannot be written through another.
+        // The class needs a second endpoint, but peers cannot write memory that is bound to one
+        // endpoint through another.
         let low_latency = info.take_low_latency().filter(|info| !info.registers(FI_MR_ENDPOINT));
         let functions = info.functions;
         let mut fabric = ptr::null_mut();
         let attributes = info.info().fabric_attr;
-        // SAFETY: the attributes are those of an offer.
+        // SAFETY: the attributes are those of `info`, which the provider offers.
         let returned = unsafe { (functions.fabric)(attributes, &raw mut fabric, ptr::null_mut()) };
         check(functions, "fi_fabric", returned)?;
         let next_key = AtomicU64::new(1);
         let process = getpid();
         let raw = ptr::null_mut();
         let mut domain = Domain { info, low_latency, fabric, raw, next_key, process };
-        // SAFETY: the fabric is open, by the same offer.
+        // SAFETY: the fabric is open, and was opened with the attributes of the same `info`.
         let returned = unsafe { fi_domain(fabric, domain.info.raw(), &raw mut domain.raw) };
         check(functions, "fi_domain", returned)?;
         Ok(Arc::new(domain))

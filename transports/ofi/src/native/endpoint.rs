@@ -1,6 +1,7 @@
 //! Endpoints, each with a completion queue and an address vector of its own.
 
 use std::ffi::CStr;
+use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
@@ -8,13 +9,13 @@ use std::sync::Arc;
 use libc::{EAGAIN, ENOSYS, c_char, c_int, c_void, iovec, ssize_t};
 use libfabric_sys::{
     FI_ADDR_STR, FI_AV_TABLE, FI_CQ_FORMAT_DATA, FI_DELIVERY_COMPLETE, FI_EAVAIL, FI_MR_ENDPOINT,
-    FI_OPT_EFA_EMULATED_WRITE, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, FI_SOCKADDR, FI_SOCKADDR_IB,
-    FI_WAIT_FD, FI_WAIT_NONE, fi_av_attr, fi_av_insert, fi_av_open, fi_close, fi_context2,
-    fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry, fi_cq_open, fi_cq_read, fi_cq_readerr,
-    fi_cq_strerror, fi_cq_wait_fd, fi_enable, fi_endpoint, fi_ep_bind, fi_eq_attr, fi_eq_err_entry,
-    fi_eq_open, fi_eq_readerr, fi_getname, fi_getopt_bool, fi_mr_bind, fi_mr_enable, fi_msg,
-    fi_msg_rma, fi_recv, fi_rma_iov, fi_senddata, fi_sendmsg, fi_trywait, fi_writedata,
-    fi_writemsg, fid, fid_av, fid_cq, fid_ep, fid_eq,
+    FI_OPT_EFA_EMULATED_WRITE, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_SEND, FI_SOCKADDR,
+    FI_SOCKADDR_IB, FI_WAIT_FD, FI_WAIT_NONE, fi_av_attr, fi_av_insert, fi_av_open, fi_close,
+    fi_context2, fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry, fi_cq_open, fi_cq_read,
+    fi_cq_readerr, fi_cq_strerror, fi_cq_wait_fd, fi_enable, fi_endpoint, fi_ep_bind, fi_eq_attr,
+    fi_eq_err_entry, fi_eq_open, fi_eq_readerr, fi_getname, fi_getopt_bool, fi_mr_bind,
+    fi_mr_enable, fi_msg, fi_msg_rma, fi_recv, fi_rma_iov, fi_senddata, fi_sendmsg, fi_trywait,
+    fi_writedata, fi_writemsg, fid, fid_av, fid_cq, fid_ep, fid_eq,
 };
 
 use super::{Domain, EFA, Info, Memory, OfiError, check, reason};
@@ -39,9 +40,46 @@ pub(crate) struct Completion {
 }
 
 impl Completion {
-    /// Placeholder for a completion.
-    pub(crate) const NONE: Completion =
-        Completion { flags: 0, data: 0, bytes: 0, context: ptr::null_mut() };
+    /// Returns whether the completion is of a peer's message or write.
+    pub(crate) fn is_arrival(&self) -> bool {
+        self.flags & (FI_RECV | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA) != 0
+    }
+}
+
+/// Completions of one read. To save time, entries that no completion has filled are never
+/// initialised: a lane that waits reads its queue several times per microsecond.
+pub(crate) struct Completions {
+    entries: [MaybeUninit<fi_cq_data_entry>; COMPLETIONS_MAX],
+    count: usize,
+    most: usize,
+}
+
+impl Completions {
+    /// Returns room for `most` completions, at most [`COMPLETIONS_MAX`].
+    pub(crate) fn room(most: usize) -> Completions {
+        let entries = [const { MaybeUninit::uninit() }; COMPLETIONS_MAX];
+        Completions { entries, count: 0, most: most.min(COMPLETIONS_MAX) }
+    }
+
+    /// Returns whether the last read has found nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Returns whether the last read has filled the room, so that more completions may be there.
+    pub(crate) fn is_full(&self) -> bool {
+        self.count == self.most
+    }
+
+    /// Returns the completions of the last read.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Completion> + '_ {
+        self.entries[..self.count].iter().map(|entry| {
+            // SAFETY: the last read has filled the first `count` entries.
+            let fi_cq_data_entry { op_context, flags, len, data, .. } =
+                unsafe { entry.assume_init_read() };
+            Completion { flags, data, bytes: len, context: op_context.cast() }
+        })
+    }
 }
 
 /// Object whose failure a completion queue reports.
@@ -56,8 +94,8 @@ pub(crate) enum Failed {
     Packet,
 }
 
-/// Largest number of completions that one read takes: a software provider makes system calls at
-/// each read.
+/// Largest number of completions that one read takes. It is more than one because a software
+/// provider makes system calls at each read.
 pub(crate) const COMPLETIONS_MAX: usize = 16;
 
 /// Bytes that are sent or written, and the descriptor of their registration.
@@ -104,10 +142,10 @@ pub(crate) struct Endpoint {
 pub(crate) enum Bell {
     /// The provider cannot wake a lane.
     Silent,
-    /// A completion or work is pending: a wait could miss it.
+    /// A completion, or work of the provider, is pending: a wait could miss it.
     Busy,
-    /// Descriptor that is readable once there is a completion or work. It outlives the endpoint,
-    /// and is not readable after the endpoint has closed.
+    /// Descriptor that is readable once there is a completion, or work of the provider. It outlives
+    /// the endpoint, and is not readable after the endpoint has closed.
     Rings(Arc<OwnedFd>),
 }
 
@@ -194,7 +232,8 @@ impl Endpoint {
             size: 0,
             flags: 0,
             format: FI_CQ_FORMAT_DATA,
-            // The descriptor of EFA's provider stays readable after the first event.
+            // The descriptor of EFA's provider stays readable after the first event, so a wait on
+            // it would not sleep.
             wait_obj: if made.domain.info.provider() == EFA { FI_WAIT_NONE } else { FI_WAIT_FD },
             signaling_vector: 0,
             wait_cond: 0,
@@ -226,8 +265,8 @@ impl Endpoint {
         // SAFETY: the domain is open.
         let returned = unsafe { fi_av_open(opened, &raw mut vector, &raw mut made.vector) };
         check(functions, "fi_av_open", returned)?;
-        // SAFETY: the domain is open, and `info` is its offer, except perhaps for the traffic
-        // class.
+        // SAFETY: the domain is open, and `info` is the one that it was opened with, except perhaps
+        // for the traffic class.
         let returned = unsafe { fi_endpoint(opened, info, &raw mut made.raw) };
         check(functions, "fi_endpoint", returned)?;
         made.open_events()?;
@@ -446,35 +485,29 @@ impl Endpoint {
 
     /// Takes one completion, if there is one, and lets the provider make progress.
     pub(crate) fn poll(&self, what: &'static str) -> Result<Option<Completion>, OfiError> {
-        let mut one = [Completion::NONE];
-        let taken = self.take(what, &mut one).map_err(|(_, error)| error)?;
-        Ok((taken > 0).then_some(one[0]))
+        let mut one = Completions::room(1);
+        self.take(what, &mut one).map_err(|(_, error)| error)?;
+        Ok(one.iter().next())
     }
 
-    /// Takes completions, at most as many as `into` has room for; returns their number. A failure
-    /// is returned alone, as an error.
+    /// Takes completions, as many as there are and `into` has room for. A failure is returned
+    /// alone, as an error.
     pub(crate) fn take(
         &self,
         what: &'static str,
-        into: &mut [Completion],
-    ) -> Result<usize, (Failed, OfiError)> {
-        let none = ptr::null_mut();
-        let empty = fi_cq_data_entry { op_context: none, flags: 0, len: 0, buf: none, data: 0 };
-        let mut entries = [empty; COMPLETIONS_MAX];
-        let most = into.len().min(COMPLETIONS_MAX);
+        into: &mut Completions,
+    ) -> Result<(), (Failed, OfiError)> {
+        into.count = 0;
+        let entries = into.entries.as_mut_ptr().cast();
         // SAFETY: the queue is open, its entries have this format, and there is room for `most` of
         // them.
-        let returned = unsafe { fi_cq_read(self.queue, entries.as_mut_ptr().cast(), most) };
+        let returned = unsafe { fi_cq_read(self.queue, entries, into.most) };
         if returned == -(FI_EAVAIL as ssize_t) {
             return Err(self.failure(what));
         }
         let taken = self.taken("fi_cq_read", returned).map_err(|error| (Failed::Queue, error))?;
-        let taken = if taken { returned as usize } else { 0 };
-        for (entry, completion) in entries.iter().take(taken).zip(into) {
-            let fi_cq_data_entry { op_context, flags, len, data, .. } = *entry;
-            *completion = Completion { flags, data, bytes: len, context: op_context.cast() };
-        }
-        Ok(taken)
+        into.count = if taken { (returned as usize).min(into.most) } else { 0 };
+        Ok(())
     }
 
     /// Takes the failure that is at the head of the queue.

@@ -11,7 +11,9 @@ use libc::c_int;
 use libfabric_sys::{Functions, LoadError};
 
 pub(crate) use domain::{Domain, LOCAL, Memory, REMOTE, registers_dma_bufs};
-pub(crate) use endpoint::{Bell, COMPLETIONS_MAX, Completion, Endpoint, Failed, RANGES_MAX, Range};
+pub(crate) use endpoint::{
+    Bell, COMPLETIONS_MAX, Completion, Completions, Endpoint, Failed, RANGES_MAX, Range,
+};
 pub(crate) use info::{EFA, Hints, Info};
 
 /// Failure of libfabric.
