@@ -41,11 +41,11 @@ impl<T> Registry<T> {
         self.write(id).remove(&id)
     }
 
-    /// Returns the objects that `wanted` accepts.
-    pub(crate) fn select(&self, wanted: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
+    /// Returns the objects that `accepts` takes.
+    pub(crate) fn select(&self, accepts: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut found = Vec::new();
         for shard in &self.shards {
-            found.extend(read(shard).values().filter(|object| wanted(object)).cloned());
+            found.extend(read(shard).values().filter(|object| accepts(object)).cloned());
         }
         found
     }
